@@ -1,0 +1,192 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Backend is a data plane that can be brought to a desired state. It is used by
+// one goroutine.
+type Backend interface {
+	// Adopt reads back what is installed. It comes first, and again after an
+	// error: until it succeeds nothing may be synced.
+	Adopt(context.Context) error
+
+	// Slots tells how the installed pools are ordered (resolve.Slots).
+	Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
+
+	// SetHost sets the host that everything is compiled for, and compiles
+	// everything again. It comes before the first Update.
+	SetHost(*model.Host)
+
+	// Update takes changes of the desired state. It does no I/O.
+	Update([]model.Delta)
+
+	// Sync applies what differs. The error is that of the first op that failed;
+	// what failed is tried again at Next, the rest is done.
+	Sync(context.Context) (Work, error)
+
+	// Next is when Sync wants to be called without a change; zero for never.
+	Next() time.Time
+
+	// Disturbed reports, cheaply, whether somebody else wrote to the data
+	// plane, so that an Audit is due. Data planes that cannot tell say no.
+	Disturbed(context.Context) (bool, error)
+
+	// Audit reads everything back and returns how many objects are not as the
+	// last Sync left them. The next Sync repairs them. It reads the whole data
+	// plane: not for the path of a change.
+	Audit(context.Context) (drift int, err error)
+
+	// Remove deletes everything that is ours, and nothing else.
+	Remove(context.Context) error
+
+	// Health lists what is not as desired, for people.
+	Health() Health
+
+	Close() error
+}
+
+// Work is what a Sync did.
+type Work struct {
+	Commits int // transactions
+	Ops     int // objects created, replaced or deleted
+	Failed  int // ops that failed
+}
+
+// Health lists what is not as desired.
+type Health struct {
+	Objects  int // how many objects are wanted or installed
+	Compiled uint64
+	Gaps     map[model.PortID][]model.Gap
+	Failures map[model.PortID]error // the base and left-overs have the zero id
+}
+
+// New joins a Compiler and a Driver. It owns the driver and closes it.
+func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
+	return &backend[K, V]{
+		compiler: c, driver: d,
+		ledger: ledger.New[K, V](c),
+		ports:  map[model.PortID]*model.Port{},
+		gaps:   map[model.PortID][]model.Gap{},
+	}
+}
+
+type backend[K comparable, V any] struct {
+	compiler Compiler[K, V]
+	driver   Driver[K, V]
+	ledger   *ledger.Ledger[K, V]
+	host     *model.Host
+	ports    map[model.PortID]*model.Port
+	gaps     map[model.PortID][]model.Gap
+	compiled uint64
+	unknown  bool // the outcome of a commit is: read back before the next
+}
+
+func (b *backend[K, V]) Adopt(ctx context.Context) error {
+	_, err := b.Audit(ctx)
+	return err
+}
+
+func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+	if s, ok := b.compiler.(Slotter[K, V]); ok {
+		return s.Slots(b.ledger.Installed, proto, at, from)
+	}
+	return nil
+}
+
+func (b *backend[K, V]) SetHost(host *model.Host) {
+	old := b.host
+	b.host = host
+	b.compiler.Base(host, func(k K, v V) { b.ledger.Want(nil, k, v) })
+	if old != nil {
+		b.compiler.Base(old, func(k K, _ V) { b.ledger.Release(nil, k) })
+	}
+	for _, port := range b.ports {
+		b.want(port)
+		b.release(old, port, &port.ID)
+	}
+}
+
+func (b *backend[K, V]) Update(deltas []model.Delta) {
+	for _, d := range deltas {
+		id := d.ID()
+		old := b.ports[id]
+		// The new objects are wanted before the old ones are released, so that
+		// those in both are left alone.
+		if d.New != nil {
+			b.ports[id] = d.New
+			b.want(d.New)
+		} else {
+			delete(b.ports, id)
+			delete(b.gaps, id)
+		}
+		if old != nil {
+			b.release(b.host, old, &id)
+		}
+	}
+}
+
+func (b *backend[K, V]) want(port *model.Port) {
+	b.compiled++
+	gaps := b.compiler.Port(b.host, port, func(k K, v V) { b.ledger.Want(&port.ID, k, v) })
+	if len(gaps) > 0 {
+		b.gaps[port.ID] = gaps
+	} else {
+		delete(b.gaps, port.ID)
+	}
+}
+
+// release takes back what a port needed under a host. The owner is the port
+// that takes its place where there is one, so that their ops stay together.
+func (b *backend[K, V]) release(host *model.Host, port *model.Port, owner *model.PortID) {
+	if successor := b.ports[port.ID]; successor != nil {
+		owner = &successor.ID
+	}
+	b.compiler.Port(host, port, func(k K, _ V) { b.ledger.Release(owner, k) })
+}
+
+func (b *backend[K, V]) Next() time.Time { return b.ledger.Next() }
+
+func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
+	if s, ok := b.driver.(Sentinel); ok {
+		return s.Disturbed(ctx)
+	}
+	return false, nil
+}
+
+func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
+	have, err := b.driver.Observe(ctx)
+	if err != nil {
+		return 0, err
+	}
+	b.unknown = false
+	drift = b.ledger.Adopt(have)
+	if drift > 0 {
+		for _, port := range b.ports {
+			b.compiler.Port(b.host, port, func(k K, _ V) { b.ledger.Attribute(&port.ID, k) })
+		}
+	}
+	return drift, nil
+}
+
+func (b *backend[K, V]) Health() Health {
+	h := Health{Objects: b.ledger.Len(), Compiled: b.compiled, Gaps: make(map[model.PortID][]model.Gap, len(b.gaps)), Failures: map[model.PortID]error{}}
+	for id, g := range b.gaps {
+		h.Gaps[id] = g
+	}
+	for _, f := range b.ledger.Failures() {
+		var id model.PortID
+		if f.Owner != nil {
+			id = *f.Owner
+		}
+		h.Failures[id] = f.Err
+	}
+	return h
+}
+
+func (b *backend[K, V]) Close() error { return b.driver.Close() }

@@ -1,0 +1,81 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Compiler turns desired state into the objects of one data plane: map
+// elements, rule chains, virtual servers, load balancers. It is pure: equal
+// arguments give equal objects, and it knows neither a clock nor the kernel.
+//
+// K names an object and V is its content. Emitting one key for several ports is
+// how objects are shared: the object lives as long as anyone emits it, and all
+// who do must emit the same value.
+type Compiler[K comparable, V any] interface {
+	// Base emits the skeleton: what is there before any Service.
+	Base(host *model.Host, emit func(K, V))
+
+	// Port emits everything one port needs, and tells what this data plane
+	// cannot do for it.
+	Port(host *model.Host, port *model.Port, emit func(K, V)) []model.Gap
+
+	// Rank is the object's place in the order of creation: lower ranks first.
+	// Deletion runs backwards.
+	Rank(K) int
+
+	// Linger is how long an object that nobody needs any more stays, in case it
+	// is soon needed again. Zero for all but objects that are dear to make.
+	Linger(K) time.Duration
+
+	// Equal reports whether two values of one key are the same to the kernel.
+	Equal(a, b V) bool
+}
+
+// Slotter is implemented by compilers whose objects number a pool's endpoints.
+type Slotter[K comparable, V any] interface {
+	// Slots returns the endpoints that the installed objects give to a front
+	// for an origin, in the order of their slots, or nil when they have none. At
+	// adoption it lets pools keep the order that the kernel already has.
+	Slots(have func(K) (V, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
+}
+
+// Driver applies objects to a data plane. It makes no decisions: what to create,
+// replace or delete, and in which order, is given. A Driver is used by one
+// goroutine at a time.
+type Driver[K comparable, V any] interface {
+	// Observe reads back the objects that are ours. An error means "could not
+	// read" and changes nothing; it is never taken as "nothing there".
+	Observe(context.Context) (map[K]V, error)
+
+	// Commit applies ops in the given order and returns one result for each: nil
+	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
+	// cannot be told, any other error when it was not done.
+	Commit(context.Context, []ledger.Op[K, V]) []error
+
+	// Limits are constant for the life of the driver.
+	Limits() Limits
+
+	Close() error
+}
+
+// Limits tell how ops are given to a Driver.
+type Limits struct {
+	// Atomic drivers apply all ops of a Commit or none.
+	Atomic bool
+	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
+	// one port are never split.
+	Batch int
+}
+
+// Sentinel is implemented by drivers that can tell cheaply, without reading
+// objects, whether somebody else wrote to the data plane.
+type Sentinel interface {
+	// Disturbed reports whether anyone but this driver has committed since the
+	// last Observe. It may say yes for changes that do not concern us.
+	Disturbed(context.Context) (bool, error)
+}

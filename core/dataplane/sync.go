@@ -1,0 +1,159 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// patience is how many commits a Sync may spend on finding what is wrong with
+// batches that fail as a whole. When it is used up the rest of a failing batch
+// waits for the next Sync: then it is not one object that is wrong.
+const patience = 64
+
+func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
+	if b.unknown {
+		if _, err := b.Audit(ctx); err != nil {
+			return Work{}, fmt.Errorf("read back after an unknown outcome: %w", err)
+		}
+	}
+	s := sync[K, V]{backend: b, ctx: ctx, patience: patience}
+	for _, batch := range b.ledger.Plan(time.Now(), b.driver.Limits().Batch) {
+		s.commit(batch)
+	}
+	return s.work, s.err
+}
+
+// sync is one run of Sync.
+type sync[K comparable, V any] struct {
+	*backend[K, V]
+	ctx      context.Context
+	work     Work
+	err      error // the first
+	patience int
+}
+
+// commit applies a batch and settles each of its ops. A batch that fails as a
+// whole is cut in two until what fails is a single owner's, and is left alone.
+func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
+	if err := s.ctx.Err(); err != nil {
+		s.settle(batch, err)
+		return
+	}
+	if s.unknown {
+		s.settle(batch, ledger.ErrUnknown)
+		return
+	}
+	errs := s.driver.Commit(s.ctx, batch)
+	s.work.Commits++
+	failed := first(errs)
+	switch {
+	case errors.Is(failed, ledger.ErrUnknown):
+		s.unknown = true
+		s.settle(batch, failed)
+	case failed == nil || !s.driver.Limits().Atomic:
+		for i, op := range batch {
+			s.settle1(op, errs[i])
+		}
+	default:
+		s.bisect(batch, failed)
+	}
+}
+
+func (s *sync[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
+	left, right := halve(batch)
+	if s.patience < 2 || len(right) == 0 {
+		s.settle(batch, failed)
+		return
+	}
+	s.patience -= 2
+	s.commit(left)
+	s.commit(right)
+}
+
+// halve cuts a batch between owners, keeping the order of each part. Ops that
+// belong to no port stand for themselves. The second part is empty when there
+// is nothing to cut.
+func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
+	part := make([]int, len(batch)) // which owner each op belongs to, counted from 0
+	seen := map[any]int{}
+	owners := 0
+	for i, op := range batch {
+		var owner any = op.Key
+		if op.Owner != nil {
+			owner = *op.Owner
+		}
+		n, ok := seen[owner]
+		if !ok {
+			n = owners
+			seen[owner] = n
+			owners++
+		}
+		part[i] = n
+	}
+	for i, op := range batch {
+		if part[i] < (owners+1)/2 {
+			left = append(left, op)
+		} else {
+			right = append(right, op)
+		}
+	}
+	return left, right
+}
+
+func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
+	for _, op := range batch {
+		s.settle1(op, err)
+	}
+}
+
+func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
+	s.ledger.Settle(op, err, time.Now())
+	var busy ledger.ErrBusy
+	switch {
+	case err == nil:
+		s.work.Ops++
+	case !errors.As(err, &busy):
+		s.work.Failed++
+		if s.err == nil {
+			s.err = describe(op, err)
+		}
+	}
+}
+
+func describe[K comparable, V any](op ledger.Op[K, V], err error) error {
+	if op.Owner == nil {
+		return fmt.Errorf("%s %v: %w", op.Verb, op.Key, err)
+	}
+	return fmt.Errorf("%s: %s %v: %w", op.Owner, op.Verb, op.Key, err)
+}
+
+func first(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove plans against an empty wish list, so the driver sees nothing but
+// deletions of objects it reported as ours.
+func (b *backend[K, V]) Remove(ctx context.Context) error {
+	have, err := b.driver.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	fresh := &backend[K, V]{compiler: b.compiler, driver: b.driver, ledger: ledger.New[K, V](hasty[K, V]{b.compiler})}
+	fresh.ledger.Adopt(have)
+	_, err = fresh.Sync(ctx)
+	return err
+}
+
+// hasty are a compiler's rules for objects, without any lingering.
+type hasty[K comparable, V any] struct{ ledger.Rules[K, V] }
+
+func (hasty[K, V]) Linger(K) time.Duration { return 0 }

@@ -1,0 +1,281 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// rules: the key's last digit is its rank; keys that start with "shared" linger.
+type rules struct{}
+
+func (rules) Rank(k string) int { return int(k[len(k)-1] - '0') }
+func (rules) Linger(k string) time.Duration {
+	if len(k) > 6 && k[:6] == "shared" {
+		return time.Minute
+	}
+	return 0
+}
+func (rules) Equal(a, b string) bool { return a == b }
+
+var epoch = time.Unix(1000, 0)
+
+func owner(n string) *model.PortID {
+	return &model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}}
+}
+
+func render(batches [][]ledger.Op[string, string]) (lines []string) {
+	for i, b := range batches {
+		for _, op := range b {
+			lines = append(lines, fmt.Sprintf("%d %s %s %s>%s", i, op.Verb, op.Key, op.Old, op.New))
+		}
+	}
+	return lines
+}
+
+func expect(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("plan:\n got %q\nwant %q", got, want)
+	}
+}
+
+func settle(l *ledger.Ledger[string, string], batches [][]ledger.Op[string, string], now time.Time) {
+	for _, b := range batches {
+		for _, op := range b {
+			l.Settle(op, nil, now)
+		}
+	}
+}
+
+func TestOrderWithinABatch(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	l.Adopt(map[string]string{"old1": "x", "old3": "x", "b2": "old"})
+	l.Want(owner("s"), "c3", "v")
+	l.Want(owner("s"), "a1", "v")
+	l.Want(owner("s"), "b2", "v")
+	p := l.Plan(epoch, 0)
+	expect(t, render(p), "0 create a1 >v", "0 replace b2 old>v", "0 create c3 >v", "0 delete old3 x>", "0 delete old1 x>")
+	settle(l, p, epoch)
+	expect(t, render(l.Plan(epoch, 0)))
+}
+
+func TestSharedObjectsLiveWhileWanted(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a, b := owner("a"), owner("b")
+	l.Want(a, "k1", "v")
+	l.Want(b, "k1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Release(a, "k1")
+	expect(t, render(l.Plan(epoch, 0)))
+	l.Release(b, "k1")
+	expect(t, render(l.Plan(epoch, 0)), "0 delete k1 v>")
+}
+
+func TestWantBeforeReleaseIsNoOp(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "k1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Want(a, "k1", "v")
+	l.Release(a, "k1")
+	expect(t, render(l.Plan(epoch, 0)))
+}
+
+func TestLingeringObjectsAreDeletedLater(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "shared1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Release(a, "shared1")
+	expect(t, render(l.Plan(epoch, 0)))
+	if want := epoch.Add(time.Minute); !l.Next().Equal(want) {
+		t.Fatalf("Next: got %v, want %v", l.Next(), want)
+	}
+	l.Want(a, "shared1", "v") // needed again in time: nothing to do, ever
+	expect(t, render(l.Plan(epoch.Add(time.Hour), 0)))
+	l.Release(a, "shared1")
+	now := epoch.Add(2 * time.Hour)
+	expect(t, render(l.Plan(now, 0)))
+	expect(t, render(l.Plan(now.Add(59*time.Second), 0)))
+	expect(t, render(l.Plan(now.Add(time.Minute), 0)), "0 delete shared1 v>")
+}
+
+func TestOwnersAreNotSplit(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a, b, c := owner("a"), owner("b"), owner("c")
+	l.Want(nil, "base0", "v")
+	for i, o := range []*model.PortID{a, b, c, a, b, c} {
+		l.Want(o, fmt.Sprintf("k%d", i), "v")
+	}
+	expect(t, render(l.Plan(epoch, 3)),
+		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
+}
+
+func TestAnOwnerLargerThanTheLimitStaysWhole(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	for i := range 5 {
+		l.Want(a, fmt.Sprintf("k%d", i), "v")
+	}
+	l.Want(owner("b"), "z0", "v")
+	if p := l.Plan(epoch, 2); len(p) != 2 || len(p[0]) != 5 || len(p[1]) != 1 {
+		t.Fatalf("got %q", render(p))
+	}
+}
+
+func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "bad1", "v")
+	l.Want(a, "good1", "v")
+	now := epoch
+	boom := errors.New("boom")
+	fail := func() {
+		for _, b := range l.Plan(now, 0) {
+			for _, op := range b {
+				var err error
+				if op.Key == "bad1" {
+					err = boom
+				}
+				l.Settle(op, err, now)
+			}
+		}
+	}
+	fail()
+	if f := l.Failures(); len(f) != 1 || f[0].Key != "bad1" || f[0].Owner != a || !errors.Is(f[0].Err, boom) {
+		t.Fatalf("failures: %+v", f)
+	}
+	expect(t, render(l.Plan(now.Add(199*time.Millisecond), 0)))
+	var waits []time.Duration
+	for range 10 {
+		waits = append(waits, l.Next().Sub(now))
+		now = l.Next()
+		fail()
+	}
+	if waits[0] != 200*time.Millisecond || waits[1] != 400*time.Millisecond || waits[9] != 30*time.Second {
+		t.Fatalf("waits: %v", waits)
+	}
+	l.Want(a, "bad1", "better") // a change is tried at once
+	p := l.Plan(now, 0)
+	expect(t, render(p), "0 create bad1 >better")
+	settle(l, p, now)
+	if len(l.Failures()) != 0 || !l.Next().IsZero() {
+		t.Fatal("a success must end the failure")
+	}
+}
+
+func TestBusyIsNoFailure(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	l.Adopt(map[string]string{"k1": "v"})
+	p := l.Plan(epoch, 0)
+	l.Settle(p[0][0], ledger.ErrBusy{After: time.Second}, epoch)
+	if len(l.Failures()) != 0 || !l.Next().Equal(epoch.Add(time.Second)) {
+		t.Fatalf("failures %v, next %v", l.Failures(), l.Next())
+	}
+	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 delete k1 v>")
+}
+
+func TestAdoptCountsSurprises(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	for _, k := range []string{"same1", "edited1", "gone1"} {
+		l.Want(a, k, "v")
+	}
+	settle(l, l.Plan(epoch, 0), epoch)
+	if n := l.Adopt(map[string]string{"same1": "v", "edited1": "w", "foreign1": "x"}); n != 3 {
+		t.Fatalf("surprises: got %d, want 3", n)
+	}
+	l.Attribute(a, "edited1")
+	p := l.Plan(epoch, 0)
+	if len(p) != 1 || len(p[0]) != 3 {
+		t.Fatalf("got %q", render(p))
+	}
+	for _, op := range p[0] {
+		if op.Key == "edited1" && op.Owner != a {
+			t.Fatal("Attribute did not name the owner")
+		}
+	}
+	settle(l, p, epoch)
+	if n := l.Adopt(map[string]string{"same1": "v", "edited1": "v", "gone1": "v"}); n != 0 {
+		t.Fatalf("surprises after repair: %d", n)
+	}
+}
+
+// Any sequence of wishes, failures and foreign edits converges to exactly what
+// is wanted, and then plans nothing.
+func TestConvergesUnderRandomFailures(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		l := ledger.New[string, string](rules{})
+		kernel := map[string]string{}
+		wish := map[string]map[string]string{} // owner -> key -> value
+		owners := map[string]*model.PortID{}
+		now := epoch
+		apply := func(failing bool) {
+			for _, b := range l.Plan(now, 5) {
+				for _, op := range b {
+					if failing && rng.IntN(10) == 0 {
+						l.Settle(op, errors.New("injected"), now)
+						continue
+					}
+					if op.Verb == ledger.Delete {
+						delete(kernel, op.Key)
+					} else {
+						kernel[op.Key] = op.New
+					}
+					l.Settle(op, nil, now)
+				}
+			}
+		}
+		for range 60 {
+			name := string(rune('a' + rng.IntN(4)))
+			if owners[name] == nil {
+				owners[name] = owner(name)
+			}
+			next := map[string]string{}
+			for range rng.IntN(4) {
+				next[fmt.Sprintf("%s%d", name, rng.IntN(6))] = fmt.Sprint(rng.IntN(3))
+			}
+			if rng.IntN(2) == 0 {
+				next["shared0"] = "v"
+			}
+			for k, v := range next {
+				l.Want(owners[name], k, v)
+			}
+			for k := range wish[name] {
+				l.Release(owners[name], k)
+			}
+			wish[name] = next
+			if rng.IntN(8) == 0 {
+				for k := range kernel {
+					delete(kernel, k)
+					break
+				}
+				l.Adopt(maps.Clone(kernel))
+			}
+			apply(true)
+			now = now.Add(time.Duration(rng.IntN(500)) * time.Millisecond)
+		}
+		for range 20 {
+			now = now.Add(2 * time.Minute)
+			apply(false)
+		}
+		want := map[string]string{}
+		for _, m := range wish {
+			maps.Copy(want, m)
+		}
+		if !maps.Equal(kernel, want) {
+			t.Fatalf("seed %d: kernel %v, want %v", seed, kernel, want)
+		}
+		if l.Len() != len(want) || len(l.Plan(now, 0)) != 0 || !l.Next().IsZero() {
+			t.Fatalf("seed %d: books not at rest: %d entries for %d objects", seed, l.Len(), len(want))
+		}
+	}
+}

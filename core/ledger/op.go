@@ -1,0 +1,46 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Op is one difference between desired and installed state.
+type Op[K comparable, V any] struct {
+	Verb Verb
+	Key  K
+	Old  V // what is installed; the zero value for Create
+	New  V // what shall be; the zero value for Delete
+
+	// Owner is the port for whose sake the object changes, nil for the base and
+	// for left-overs. Ops of one owner belong together.
+	Owner *model.PortID
+}
+
+// Verb is the kind of an Op.
+type Verb uint8
+
+// The verbs.
+const (
+	Create Verb = iota
+	Replace
+	Delete
+)
+
+// String returns the verb's name.
+func (v Verb) String() string { return [...]string{"create", "replace", "delete"}[v] }
+
+// ErrUnknown is the result of an op whose outcome cannot be told, for instance
+// because the acknowledgement was lost after the kernel may have committed. The
+// data plane must be read back before anything else is written.
+var ErrUnknown = errors.New("outcome unknown")
+
+// ErrBusy is the result of an op that cannot be done yet and that is no
+// failure: the object still drains.
+type ErrBusy struct{ After time.Duration }
+
+// Error implements error.
+func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }

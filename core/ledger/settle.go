@@ -1,0 +1,96 @@
+package ledger
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// The waits between attempts at an op that fails: doubling, from firstRetry to
+// lastRetry.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Settle books the result of an op that Plan gave out.
+func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
+	if err != nil {
+		l.postpone(op, err, now)
+		return
+	}
+	delete(l.waiting, op.Key)
+	e := l.entries[op.Key]
+	e.have, e.installed = op.New, op.Verb != Delete
+	l.keep(op.Key, e)
+}
+
+// keep stores an entry whose two sides agree, or forgets one that has none.
+func (l *Ledger[K, V]) keep(key K, e entry[V]) {
+	delete(l.waiting, key)
+	if e.refs == 0 && !e.installed {
+		delete(l.entries, key)
+		return
+	}
+	l.entries[key] = e
+}
+
+func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
+	d := l.waiting[op.Key]
+	d.owner = op.Owner
+	var busy ErrBusy
+	if errors.As(err, &busy) {
+		d.until, d.err = now.Add(busy.After), nil
+	} else {
+		d.until, d.err = now.Add(backoff(d.attempts)), err
+		d.attempts++
+	}
+	l.wait(op.Key, d)
+}
+
+func (l *Ledger[K, V]) wait(key K, d deferral) {
+	l.waiting[key] = d
+	l.remind(d.until)
+}
+
+func (l *Ledger[K, V]) remind(at time.Time) {
+	if l.next.IsZero() || at.Before(l.next) {
+		l.next = at
+	}
+}
+
+func backoff(attempts int) time.Duration {
+	if attempts > 7 {
+		return lastRetry
+	}
+	return min(firstRetry<<attempts, lastRetry)
+}
+
+// Next returns when Plan should be called though nobody touched anything, the
+// zero time for never.
+func (l *Ledger[K, V]) Next() time.Time {
+	if len(l.waiting) == 0 {
+		return time.Time{}
+	}
+	return l.next
+}
+
+// Failure is an op that failed and will be tried again.
+type Failure[K comparable] struct {
+	Key   K
+	Owner *model.PortID
+	Err   error
+	Again time.Time
+}
+
+// Failures lists what is failing, in no particular order.
+func (l *Ledger[K, V]) Failures() []Failure[K] {
+	var fs []Failure[K]
+	for key, d := range l.waiting {
+		if d.err != nil {
+			fs = append(fs, Failure[K]{key, d.owner, d.err, d.until})
+		}
+	}
+	return fs
+}

@@ -1,0 +1,16 @@
+// Package model is Tandem's vocabulary: plain values that every other package
+// speaks, with no Kubernetes types, no I/O and no clock.
+//
+//	inputs                          desired state
+//	Service ─┐                      Port ── Front ── On[Origin] = Action ── Pool
+//	Slice  ──┼── core/resolve ──▶   (one Service port of one IP family)
+//	Host   ──┘
+//
+// Inputs are what a source (the API server, a folder of manifests) tells us.
+// A Port is what the policy makes of them: for each address (Front) and each
+// kind of sender (Origin) the finished Action. Nothing after core/resolve looks
+// at traffic policies, readiness, hints or detect-local again.
+//
+// Every value here is immutable once it has been handed on: a change is a new
+// value. Pointers may therefore be shared freely between goroutines.
+package model

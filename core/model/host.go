@@ -1,0 +1,74 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Host is what policy and data planes know of the machine they serve: the Node
+// object and the configuration, merged by resolve.Host. It changes rarely, and
+// when it does everything that depends on it is planned again.
+type Host struct {
+	Name, Zone    string
+	IPs           []netip.Addr // this node's own addresses, primary first in each family
+	Pods          PodMatch
+	NodePorts     NodePortMatch
+	MasqueradeAll bool
+}
+
+// Primary returns the node's main address of a family; ok is false when it is
+// not known.
+func (h *Host) Primary(f Family) (addr netip.Addr, ok bool) {
+	for _, a := range h.IPs {
+		if FamilyOf(a) == f {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// PodMatch tells packets of this node's pods from all others ("detect local").
+// At most one of its fields is set; the zero value knows no pods.
+type PodMatch struct {
+	CIDRs     []netip.Prefix // source addresses; at most one a family
+	Interface string         // the bridge that local pods are attached to
+	Prefix    string         // the start of the names of the pods' interfaces
+}
+
+// Known reports whether pods of family f can be told from other senders.
+func (m PodMatch) Known(f Family) bool {
+	if m.Interface != "" || m.Prefix != "" {
+		return true
+	}
+	return slices.ContainsFunc(m.CIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
+}
+
+// Match reports whether a packet is from a local pod, given its source address
+// and the interface it came in by (empty for packets of the host itself).
+func (m PodMatch) Match(src netip.Addr, iface string) bool {
+	switch {
+	case m.Interface != "":
+		return iface == m.Interface
+	case m.Prefix != "":
+		return iface != "" && strings.HasPrefix(iface, m.Prefix)
+	}
+	return slices.ContainsFunc(m.CIDRs, func(p netip.Prefix) bool { return p.Contains(src) })
+}
+
+// NodePortMatch says on which of the host's own addresses NodePorts answer: the
+// local ones inside Prefixes. A family without a prefix has none. Loopback
+// addresses answer only where Loopback is set, and only in modes that can.
+type NodePortMatch struct {
+	Prefixes []netip.Prefix
+	Loopback bool
+}
+
+// Contains reports whether NodePorts answer on a, which must be one of the
+// host's own addresses.
+func (m NodePortMatch) Contains(a netip.Addr) bool {
+	if a.IsLoopback() && !m.Loopback {
+		return false
+	}
+	return slices.ContainsFunc(m.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}

@@ -1,0 +1,114 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// ServiceType is the spec.type of a Service that can have a virtual IP.
+// Headless and ExternalName Services never become a Service of this model.
+type ServiceType uint8
+
+// The types of Service.
+const (
+	ClusterIP ServiceType = iota
+	NodePort
+	LoadBalancer
+)
+
+// TrafficPolicy says which endpoints may serve: those of the whole cluster or
+// those on this node only. It is an input of core/resolve and nobody else's.
+type TrafficPolicy uint8
+
+// The traffic policies.
+const (
+	Cluster TrafficPolicy = iota
+	Local
+)
+
+// Service is what Tandem needs of a Kubernetes Service. Addresses are valid,
+// canonical and of either family; those that are not were refused by the source.
+type Service struct {
+	Name    ServiceName
+	Type    ServiceType
+	Created time.Time // zero when unknown, as in most manifests
+	Where   string    // "file:line" for manifests, empty for the API server
+
+	ClusterIPs      []netip.Addr
+	ExternalIPs     []netip.Addr
+	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP; hostnames and Proxy are left out
+
+	// Restricted is set when spec.loadBalancerSourceRanges names any range,
+	// valid or not. SourceRanges then holds the valid ones of both families; a
+	// family without a range of its own is closed, not open.
+	Restricted   bool
+	SourceRanges []netip.Prefix
+
+	External, Internal  TrafficPolicy // externalTrafficPolicy, internalTrafficPolicy
+	Sticky              time.Duration // ClientIP affinity timeout; 0 is no affinity
+	HealthCheckNodePort uint16
+	Ports               []ServicePort
+}
+
+// ServicePort is one entry of spec.ports. The targetPort is not part of it:
+// EndpointSlices carry the resolved number under the same port name.
+type ServicePort struct {
+	Name     string
+	Proto    Proto
+	Port     uint16
+	NodePort uint16 // 0 when none
+}
+
+// Slice is what Tandem needs of an EndpointSlice.
+type Slice struct {
+	Name      SliceName
+	Service   string // the kubernetes.io/service-name label; same namespace
+	Family    Family
+	Ports     []SlicePort
+	Endpoints []SliceEndpoint
+	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
+	Where     string
+}
+
+// SlicePort is one port of a slice.
+type SlicePort struct {
+	Name  string
+	Proto Proto
+	Port  uint16
+}
+
+// SliceEndpoint is one endpoint of a slice: its first address only, as
+// EndpointSlice defines the further ones to be ignored by proxies.
+type SliceEndpoint struct {
+	Addr  netip.Addr
+	Node  string // nodeName; empty when unknown, which counts as remote
+	State EndpointState
+	Hints *Hints // nil when the endpoint has none
+}
+
+// EndpointState is a set of endpoint conditions.
+type EndpointState uint8
+
+// The conditions, with EndpointSlice's defaults already applied (absent ready
+// and serving mean true, absent terminating means false).
+const (
+	Ready EndpointState = 1 << iota
+	Serving
+	Terminating
+)
+
+// Has reports whether all conditions of c hold.
+func (s EndpointState) Has(c EndpointState) bool { return s&c == c }
+
+// Hints name the zones and nodes that should use an endpoint.
+type Hints struct{ Zones, Nodes []string }
+
+// Node is what Tandem needs of this machine's own Node object.
+type Node struct {
+	Name     string
+	Zone     string       // topology.kubernetes.io/zone
+	IPs      []netip.Addr // InternalIPs, then ExternalIPs
+	PodCIDRs []netip.Prefix
+	Leaving  bool // being deleted, or tainted by the cluster autoscaler
+	Where    string
+}

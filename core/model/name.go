@@ -1,0 +1,125 @@
+package model
+
+import "net/netip"
+
+// ServiceName names a Service.
+type ServiceName struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then by name.
+func (n ServiceName) Compare(o ServiceName) int {
+	if n.Namespace != o.Namespace {
+		return compare(n.Namespace, o.Namespace)
+	}
+	return compare(n.Name, o.Name)
+}
+
+// SliceName names an EndpointSlice.
+type SliceName struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (n SliceName) String() string { return n.Namespace + "/" + n.Name }
+
+// PortID identifies a Port: one port of a Service in one IP family.
+type PortID struct {
+	Service ServiceName
+	Name    string // the port's name; empty for the only port of a Service
+	Proto   Proto
+	Family  Family
+}
+
+// String returns "namespace/name:port", or "namespace/name" for an unnamed
+// port. It is the form kube-proxy uses in comments and hashes; protocol and
+// family are not part of it.
+func (id PortID) String() string {
+	if id.Name == "" {
+		return id.Service.String()
+	}
+	return id.Service.String() + ":" + id.Name
+}
+
+// Compare orders ids by Service, port name, protocol and family.
+func (id PortID) Compare(o PortID) int {
+	if c := id.Service.Compare(o.Service); c != 0 {
+		return c
+	}
+	if c := compare(id.Name, o.Name); c != 0 {
+		return c
+	}
+	if c := compare(id.Proto, o.Proto); c != 0 {
+		return c
+	}
+	return compare(id.Family, o.Family)
+}
+
+func compare[T ~string | ~uint8 | ~int](a, b T) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// Family is an IP family.
+type Family uint8
+
+// The two families. Their values index arrays such as [2]T.
+const (
+	IPv4 Family = iota
+	IPv6
+)
+
+// Families lists both families, for ranging.
+func Families() [2]Family { return [2]Family{IPv4, IPv6} }
+
+// FamilyOf tells the family of an address. IPv4-mapped IPv6 addresses never
+// reach the model: the sources refuse them.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// String returns "IPv4" or "IPv6", the values of kube-proxy's ip_family label.
+func (f Family) String() string {
+	if f == IPv4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// Bits is the length of an address of this family: 32 or 128.
+func (f Family) Bits() int {
+	if f == IPv4 {
+		return 32
+	}
+	return 128
+}
+
+// Proto is an IP protocol, by its IANA number.
+type Proto uint8
+
+// The protocols a Service port can have.
+const (
+	TCP  Proto = 6
+	UDP  Proto = 17
+	SCTP Proto = 132
+)
+
+// String returns the lower-case name, such as "tcp".
+func (p Proto) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "unknown"
+}

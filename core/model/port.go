@@ -1,0 +1,159 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Port is the desired state of one Service port in one IP family.
+type Port struct {
+	ID     PortID
+	Fronts []Front       // in the order of Kind, then as the Service lists them
+	Sticky time.Duration // ClientIP affinity timeout; 0 is none
+
+	// HealthPort is the Service's healthCheckNodePort, or 0.
+	HealthPort uint16
+
+	// Draining are endpoints that get no new connections but still serve those
+	// they have: flows to them are not stale (core/flows).
+	Draining []netip.AddrPort
+}
+
+// Front is one address of a Port: what its clients connect to.
+type Front struct {
+	Kind Kind
+	// At is address and port. For KindNodePort the address is the unspecified
+	// one of the family: Host.NodePorts says on which addresses it answers.
+	At netip.AddrPort
+
+	// Restricted fronts answer only clients inside Allow; all others are
+	// dropped, whatever their origin. Allow holds no prefix twice and none that
+	// lies inside another, in address order; it may be empty.
+	Restricted bool
+	Allow      []netip.Prefix
+
+	// On is the finished answer for each kind of sender.
+	On [Origins]Action
+}
+
+// Kind is the kind of a front.
+type Kind uint8
+
+// The kinds of front.
+const (
+	KindClusterIP Kind = iota
+	KindExternalIP
+	KindLoadBalancer
+	KindNodePort
+)
+
+// String returns a short name for people.
+func (k Kind) String() string {
+	return [...]string{"cluster IP", "external IP", "load balancer IP", "node port"}[k]
+}
+
+// Origin is where a packet comes from, as far as policy cares. It is decided
+// once for a packet, pods first: an address of the host inside the pods' range
+// counts as a pod.
+type Origin uint8
+
+// The origins.
+const (
+	FromPod     Origin = iota // a pod of this node, by Host.Pods
+	FromHost                  // a process in the host's own network
+	FromOutside               // anything else: other nodes, their pods, the world
+	Origins                   // how many there are
+)
+
+// String returns a short name for people.
+func (o Origin) String() string { return [...]string{"pod", "host", "outside"}[o] }
+
+// Action is what happens to a new connection. A connection that is balanced
+// back to the endpoint it came from is always SNATed (hairpin), whatever SNAT
+// says: its answer would otherwise never pass this host.
+type Action struct {
+	Pool    *Pool // what to balance over; nil unless Verdict is Balance
+	Verdict Verdict
+	SNAT    bool // the endpoint sees this host's address instead of the client's
+	Why     Reason
+}
+
+// Verdict is the kind of an Action.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Balance Verdict = iota // forward to an endpoint of the Pool
+	Reject                 // answer "connection refused"
+	Drop                   // do not answer
+)
+
+// String returns a short name for people.
+func (v Verdict) String() string { return [...]string{"balance", "reject", "drop"}[v] }
+
+// Pool is a set of endpoints that share new connections evenly. It is never
+// empty. The order is a slot order: it has no meaning but is kept stable under
+// change (see Reslot), so that data planes that number their endpoints rewrite
+// only what differs. Pools are shared between fronts by pointer.
+type Pool struct{ Endpoints []Endpoint }
+
+// Endpoint is one member of a Pool.
+type Endpoint struct {
+	Addr  netip.AddrPort
+	Local bool // runs on this node
+}
+
+// Delta is one change of the desired state: Old is nil for a Port that is new,
+// New is nil for one that is gone. Both have the same ID otherwise.
+type Delta struct{ Old, New *Port }
+
+// ID returns the id of the changed Port.
+func (d Delta) ID() PortID {
+	if d.New != nil {
+		return d.New.ID
+	}
+	return d.Old.ID
+}
+
+// Equal reports whether two ports ask for the same, slot order included.
+func (p *Port) Equal(o *Port) bool {
+	return p == o || p != nil && o != nil && p.ID == o.ID && p.Sticky == o.Sticky &&
+		p.HealthPort == o.HealthPort && slices.Equal(p.Draining, o.Draining) &&
+		slices.EqualFunc(p.Fronts, o.Fronts, Front.equal)
+}
+
+func (f Front) equal(o Front) bool {
+	if f.Kind != o.Kind || f.At != o.At || f.Restricted != o.Restricted || !slices.Equal(f.Allow, o.Allow) {
+		return false
+	}
+	for i := range f.On {
+		if !f.On[i].equal(o.On[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a Action) equal(o Action) bool {
+	return a.Verdict == o.Verdict && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
+}
+
+// Equal reports whether two pools have the same endpoints in the same slots.
+func (p *Pool) Equal(o *Pool) bool {
+	return p == o || p != nil && o != nil && slices.Equal(p.Endpoints, o.Endpoints)
+}
+
+// Pools returns the distinct pools of a port, in the order in which its fronts
+// use them. There are at most two: the cluster's and the local one.
+func (p *Port) Pools() []*Pool {
+	pools := make([]*Pool, 0, 2)
+	for i := range p.Fronts {
+		for _, a := range p.Fronts[i].On {
+			if a.Pool != nil && !slices.Contains(pools, a.Pool) {
+				pools = append(pools, a.Pool)
+			}
+		}
+	}
+	return pools
+}

@@ -1,0 +1,85 @@
+package model
+
+import "net/netip"
+
+// Reason says why policy decided as it did. It goes with every Action and every
+// Problem, so that a user can be told, in the same words on every system.
+type Reason uint8
+
+// The reasons. Why an Action is what it is:
+const (
+	WhyClusterEndpoints     Reason = iota // balanced over ready endpoints of the whole cluster
+	WhyLocalEndpoints                     // policy Local: balanced over this node's endpoints
+	WhyZoneHints                          // topology hints: endpoints meant for this zone
+	WhyNodeHints                          // topology hints: endpoints meant for this node
+	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
+	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
+	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
+	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: stay silent
+	WhyOutsideRanges                      // the client is in none of the source ranges
+	WhyNoSuchPort                         // a cluster IP, but none of its ports
+	WhyNotOurs                            // no Service has this address
+
+	// Why something was refused or left out:
+
+	WhyFrontTaken        // another, older Service has this address and port
+	WhyBadAddress        // an address that can never be an endpoint or a virtual IP
+	WhyOwnFront          // an endpoint that is the Service's own address: a loop
+	WhyBadRange          // a source range that is no CIDR
+	WhyNoTargetPort      // no slice has a port of this name and protocol
+	WhyDuplicateEndpoint // the same address and port twice, with different conditions
+	WhyUnsupported       // this mode or system cannot do it
+)
+
+var reasons = [...]struct{ name, text string }{
+	WhyClusterEndpoints:     {"ClusterEndpoints", "balanced over the cluster's ready endpoints"},
+	WhyLocalEndpoints:       {"LocalEndpoints", "policy Local: balanced over this node's endpoints only"},
+	WhyZoneHints:            {"ZoneHints", "topology hints: endpoints meant for this node's zone"},
+	WhyNodeHints:            {"NodeHints", "topology hints: endpoints meant for this node"},
+	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no endpoint is ready: those that still serve while terminating"},
+	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not bind this node's own pods and processes"},
+	WhyNoEndpoints:          {"NoEndpoints", "no endpoint serves this port: refused"},
+	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "policy Local and no endpoint on this node: dropped"},
+	WhyOutsideRanges:        {"OutsideRanges", "the client is outside loadBalancerSourceRanges: dropped"},
+	WhyNoSuchPort:           {"NoSuchPort", "the cluster IP has no such port: refused"},
+	WhyNotOurs:              {"NotOurs", "no Service has this address: left alone"},
+	WhyFrontTaken:           {"FrontTaken", "another Service already has this address and port"},
+	WhyBadAddress:           {"BadAddress", "not usable as an endpoint or virtual IP"},
+	WhyOwnFront:             {"OwnFront", "the endpoint is an address of its own Service: a loop"},
+	WhyBadRange:             {"BadRange", "not a CIDR"},
+	WhyNoTargetPort:         {"NoTargetPort", "no EndpointSlice of the Service has a port of this name and protocol"},
+	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "the same endpoint twice with different conditions; the better one is used"},
+	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
+}
+
+// String returns the reason's name, such as "NoEndpoints": stable, for
+// machines.
+func (r Reason) String() string { return reasons[r].name }
+
+// Text returns the reason as a phrase for people.
+func (r Reason) Text() string { return reasons[r].text }
+
+// Problem is something that was refused, skipped or cannot be done, in a form
+// that reaches the user: a log line, a metric, an Event and `tandem status`.
+type Problem struct {
+	Object string // "Service default/web", "EndpointSlice default/web-x7k2p"
+	Where  string // "file:line", or empty
+	Why    Reason
+	Detail string // what exactly: the address, the other Service, ...
+}
+
+// String returns the problem as one line.
+func (p Problem) String() string {
+	s := p.Object + ": " + p.Detail + ": " + p.Why.Text()
+	if p.Where != "" {
+		return p.Where + ": " + s
+	}
+	return s
+}
+
+// Gap is something a backend cannot do for a port on this system. The rest of
+// the port works.
+type Gap struct {
+	Front  netip.AddrPort // the front it is about; the zero value for the whole port
+	Detail string
+}

@@ -1,0 +1,102 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Decide says what must happen to a packet, given everything that shall be
+// programmed. It walks all ports.
+func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
+	port, front := find(host, ports, p)
+	if front == nil {
+		return unclaimed(ports, p)
+	}
+	out := Outcome{Port: port.ID, Kind: front.Kind}
+	if front.Restricted && !inside(front.Allow, p.Src) {
+		out.Fate, out.Why = Drop, model.WhyOutsideRanges
+		return out
+	}
+	act := front.On[Origin(host, p)]
+	out.Why = act.Why
+	switch act.Verdict {
+	case model.Reject:
+		out.Fate = Reject
+	case model.Drop:
+		out.Fate = Drop
+	case model.Balance:
+		out.Fate = Forward
+		for _, e := range act.Pool.Endpoints {
+			hairpin := e.Addr.Addr() == p.Src
+			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: act.SNAT || hairpin})
+		}
+		slices.SortFunc(out.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
+	}
+	return out
+}
+
+// Origin tells where a packet is from. Pods come first: the host's own address
+// inside the pods' range counts as a pod.
+func Origin(host *model.Host, p Packet) model.Origin {
+	switch {
+	case host.Pods.Match(p.Src, p.Iface):
+		return model.FromPod
+	case p.Iface == "":
+		return model.FromHost
+	}
+	return model.FromOutside
+}
+
+// find returns the front a packet is for. Addresses of Services come before
+// node ports, which answer on this host's own addresses only.
+func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Front) {
+	if port, f := at(ports, p.Proto, p.Dst); f != nil {
+		return port, f
+	}
+	if !slices.Contains(host.IPs, p.Dst.Addr()) && !p.Dst.Addr().IsLoopback() || !host.NodePorts.Contains(p.Dst.Addr()) {
+		return nil, nil
+	}
+	any := netip.IPv6Unspecified()
+	if p.Dst.Addr().Is4() {
+		any = netip.IPv4Unspecified()
+	}
+	return at(ports, p.Proto, netip.AddrPortFrom(any, p.Dst.Port()))
+}
+
+func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port, *model.Front) {
+	for _, port := range ports {
+		if port.ID.Proto != proto {
+			continue
+		}
+		for i := range port.Fronts {
+			if port.Fronts[i].At == at {
+				return port, &port.Fronts[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// unclaimed is the answer where no front is: a cluster IP refuses all its other
+// ports, since nothing else can be meant by it. All else is not ours.
+func unclaimed(ports []*model.Port, p Packet) Outcome {
+	for _, port := range ports {
+		for _, f := range port.Fronts {
+			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
+				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}
+			}
+		}
+	}
+	return Outcome{Fate: Pass, Why: model.WhyNotOurs}
+}
+
+func inside(ps []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Same reports whether two outcomes are the same to the packet.
+func (o Outcome) Same(b Outcome) bool {
+	return o.Fate == b.Fate && slices.Equal(o.Endpoints, b.Endpoints)
+}

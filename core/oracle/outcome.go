@@ -1,0 +1,50 @@
+// Package oracle says what must happen to a packet. It is the reference that
+// every backend's simulator and every real kernel is compared with, and the
+// voice of `tandem explain`: slow, small and obvious, where the data planes are
+// fast.
+package oracle
+
+import (
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Packet is the first packet of a connection.
+type Packet struct {
+	Src   netip.Addr
+	Iface string // the interface it arrives by; empty when the host itself sends it
+	Proto model.Proto
+	Dst   netip.AddrPort
+}
+
+// Outcome is what may happen to a Packet.
+type Outcome struct {
+	Fate      Fate
+	Endpoints []Target // for Forward: all endpoints it may reach, in address order
+
+	// For people; not part of the comparison between data planes.
+	Port model.PortID
+	Kind model.Kind
+	Why  model.Reason
+}
+
+// Target is an endpoint that a packet may reach.
+type Target struct {
+	Addr netip.AddrPort
+	SNAT bool // it sees an address of the host instead of the client's
+}
+
+// Fate is the kind of an Outcome.
+type Fate uint8
+
+// The fates.
+const (
+	Pass    Fate = iota // not for a Service: left alone
+	Forward             // to one of Endpoints
+	Reject              // refused
+	Drop                // no answer
+)
+
+// String returns the fate as scenarios spell it.
+func (f Fate) String() string { return [...]string{"pass", "forward", "reject", "drop"}[f] }

@@ -1,0 +1,65 @@
+package resolve
+
+import "github.com/tandem-proxy/tandem/core/model"
+
+type actions = [model.Origins]model.Action
+
+// internal is what a cluster IP does (internalTrafficPolicy, KEP-2086).
+//
+// Whoever is not a pod of this node is SNATed, since the endpoint's answer must
+// come back through here. When pods cannot be told from others nobody is: SNAT
+// for all would hide every client, and a cluster that works without a detector
+// routes Service answers by other means.
+func internal(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
+	act := balance(p.cluster, p.whyCluster, p)
+	if svc.Internal == model.Local {
+		act = balance(p.local, p.whyLocal, p)
+	}
+	known := host.Pods.Known(family)
+	for origin := range on {
+		a := act
+		a.SNAT = act.Verdict == model.Balance && (host.MasqueradeAll || known && model.Origin(origin) != model.FromPod)
+		on[origin] = a
+	}
+	return on
+}
+
+// external is what external IPs, load balancer IPs and node ports do
+// (externalTrafficPolicy).
+//
+// Under Cluster everything is SNATed, because the answer of an endpoint on
+// another node must come back through here. Under Local the client's address is
+// kept, and only this node's endpoints serve clients from outside. This node's
+// own pods and processes are not outside: they may use the whole cluster's
+// endpoints, as they would through the cluster IP.
+func external(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
+	if svc.External == model.Cluster {
+		act := balance(p.cluster, p.whyCluster, p)
+		act.SNAT = act.Verdict == model.Balance
+		return actions{act, act, act}
+	}
+	outside := balance(p.local, p.whyLocal, p)
+	short := balance(p.cluster, model.WhyShortCircuit, p)
+	on[model.FromOutside] = outside
+	on[model.FromHost] = short
+	on[model.FromHost].SNAT = short.Verdict == model.Balance
+	on[model.FromPod] = short
+	if !host.Pods.Known(family) {
+		on[model.FromPod] = outside
+	}
+	return on
+}
+
+// balance is the Action over a pool, or what stands in its place when it is
+// empty: refusal when nothing serves anywhere, so that clients fail at once;
+// silence when other nodes could serve, so that a load balancer or a retry
+// finds them.
+func balance(pool *model.Pool, why model.Reason, p pools) model.Action {
+	switch {
+	case pool != nil:
+		return model.Action{Verdict: model.Balance, Pool: pool, Why: why}
+	case p.cluster == nil:
+		return model.Action{Verdict: model.Reject, Why: model.WhyNoEndpoints}
+	}
+	return model.Action{Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}
+}

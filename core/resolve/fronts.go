@@ -1,0 +1,131 @@
+package resolve
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Address is an address that a Service answers on.
+type Address struct {
+	Kind  model.Kind
+	Proto model.Proto
+	At    netip.AddrPort // the unspecified address for KindNodePort
+}
+
+// Addresses lists every address a Service asks for, in all families it serves:
+// each combination of protocol, address and port once.
+func Addresses(svc *model.Service) []Address {
+	var all []Address
+	once := seen{}
+	for _, family := range model.Families() {
+		if !serves(svc, family) {
+			continue
+		}
+		for _, port := range svc.Ports {
+			for _, a := range addressesOf(svc, port, family) {
+				if once.first(a) {
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// seen remembers which addresses a Service has used, whatever their kind.
+type seen map[Address]bool
+
+func (s seen) first(a Address) bool {
+	a.Kind = 0
+	if s[a] {
+		return false
+	}
+	s[a] = true
+	return true
+}
+
+// addressesOf lists the addresses of one port in one family. An address that
+// comes up twice, say an external IP that is also the load balancer's, keeps
+// the first kind.
+func addressesOf(svc *model.Service, port model.ServicePort, family model.Family) []Address {
+	var all []Address
+	add := func(kind model.Kind, number uint16, ips ...netip.Addr) {
+		for _, ip := range ips {
+			at := netip.AddrPortFrom(ip, number)
+			if model.FamilyOf(ip) == family && !slices.ContainsFunc(all, func(a Address) bool { return a.At == at }) {
+				all = append(all, Address{kind, port.Proto, at})
+			}
+		}
+	}
+	add(model.KindClusterIP, port.Port, svc.ClusterIPs...)
+	add(model.KindExternalIP, port.Port, svc.ExternalIPs...)
+	if svc.Type == model.LoadBalancer {
+		add(model.KindLoadBalancer, port.Port, svc.LoadBalancerIPs...)
+	}
+	if svc.Type != model.ClusterIP && port.NodePort != 0 {
+		add(model.KindNodePort, port.NodePort, unspecified(family))
+	}
+	return all
+}
+
+func unspecified(f model.Family) netip.Addr {
+	if f == model.IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
+	fs := make([]model.Front, len(addresses))
+	for i, a := range addresses {
+		family := model.FamilyOf(a.At.Addr())
+		f := model.Front{Kind: a.Kind, At: a.At}
+		if a.Kind == model.KindClusterIP {
+			f.On = internal(host, svc, family, p)
+		} else {
+			f.On = external(host, svc, family, p)
+		}
+		if a.Kind == model.KindLoadBalancer && svc.Restricted {
+			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
+		}
+		fs[i] = f
+	}
+	return fs
+}
+
+// allowed returns the source ranges of a load balancer address, canonical. When
+// they let this node in, they also let in the address itself: a packet that the
+// node sends to its own load balancer carries that as its source where the
+// address is bound locally.
+func allowed(host *model.Host, ranges []netip.Prefix, vip netip.Addr) []netip.Prefix {
+	family := model.FamilyOf(vip)
+	var mine []netip.Prefix
+	for _, r := range ranges {
+		if model.FamilyOf(r.Addr()) == family {
+			mine = append(mine, r.Masked())
+		}
+	}
+	if primary, ok := host.Primary(family); ok && slices.ContainsFunc(mine, func(r netip.Prefix) bool { return r.Contains(primary) }) {
+		mine = append(mine, netip.PrefixFrom(vip, vip.BitLen()))
+	}
+	return canonical(mine)
+}
+
+// canonical sorts prefixes by address and leaves out those inside another.
+func canonical(ps []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(ps, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	kept := ps[:0]
+	for _, p := range ps {
+		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}

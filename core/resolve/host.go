@@ -1,0 +1,76 @@
+package resolve
+
+import (
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Host merges the configuration with this machine's Node object, which is nil
+// as long as it is not known.
+func Host(c *config.Config, node *model.Node) *model.Host {
+	if node == nil {
+		node = &model.Node{Name: c.NodeName}
+	}
+	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: node.IPs, MasqueradeAll: c.MasqueradeAll}
+	h.Pods = pods(c, node)
+	h.NodePorts = nodePorts(c, h)
+	return h
+}
+
+// pods is the detect-local setting in terms of packets. Of several prefixes of
+// one family the first counts, as in kube-proxy.
+func pods(c *config.Config, node *model.Node) model.PodMatch {
+	switch c.DetectLocal {
+	case config.DetectClusterCIDR:
+		return model.PodMatch{CIDRs: firstOfEach(c.ClusterCIDRs)}
+	case config.DetectNodeCIDR:
+		return model.PodMatch{CIDRs: firstOfEach(node.PodCIDRs)}
+	case config.DetectBridgeInterface:
+		return model.PodMatch{Interface: c.PodBridge}
+	case config.DetectInterfacePrefix:
+		return model.PodMatch{Prefix: c.PodInterfacePrefix}
+	}
+	return model.PodMatch{}
+}
+
+func firstOfEach(ps []netip.Prefix) (firsts []netip.Prefix) {
+	var seen [2]bool
+	for _, p := range ps {
+		if f := model.FamilyOf(p.Addr()); !seen[f] {
+			seen[f] = true
+			firsts = append(firsts, p.Masked())
+		}
+	}
+	return firsts
+}
+
+// nodePorts is the nodePortAddresses setting. "primary" means the node's main
+// address of each family; as long as that is unknown no address answers, where
+// kube-proxy would open all of them. A list that names prefixes of one family
+// only leaves the other family open, as kube-proxy does and as documented for
+// the field.
+func nodePorts(c *config.Config, h *model.Host) model.NodePortMatch {
+	var m model.NodePortMatch
+	for _, f := range model.Families() {
+		if c.NodePorts.Primary {
+			if ip, ok := h.Primary(f); ok {
+				m.Prefixes = append(m.Prefixes, netip.PrefixFrom(ip, ip.BitLen()))
+			}
+			continue
+		}
+		listed := false
+		for _, p := range c.NodePorts.Prefixes {
+			if model.FamilyOf(p.Addr()) == f {
+				m.Prefixes, listed = append(m.Prefixes, p.Masked()), true
+			}
+		}
+		if !listed {
+			m.Prefixes = append(m.Prefixes, netip.PrefixFrom(unspecified(f), 0))
+		}
+	}
+	m.Prefixes = canonical(m.Prefixes)
+	m.Loopback = c.NodePorts.Loopback
+	return m
+}

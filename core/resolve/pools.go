@@ -1,0 +1,87 @@
+package resolve
+
+import (
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// pools are the two sets of endpoints that policy chooses from. Either is nil
+// when it is empty. When both have the same members they are one.
+type pools struct {
+	cluster, local       *model.Pool
+	whyCluster, whyLocal model.Reason
+}
+
+// choose makes the pools (KEP-1669, KEP-2086).
+//
+// The cluster's pool has the ready endpoints, narrowed by topology hints; when
+// none is ready anywhere, those that still serve while they terminate. The
+// local pool is chosen in the same way among this node's endpoints alone, and
+// independently: a node whose last endpoint terminates goes on serving policy
+// Local though other nodes have ready ones. Hints never narrow the local pool.
+func choose(host *model.Host, all []endpoint) pools {
+	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
+
+	usable := filter(all, ready)
+	if len(usable) > 0 {
+		usable, p.whyCluster = narrow(host, usable)
+	} else {
+		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
+	}
+	p.cluster = pool(usable)
+
+	local := filter(all, func(e endpoint) bool { return e.local && ready(e) })
+	if len(local) == 0 {
+		local, p.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
+	}
+	p.local = pool(local)
+	if p.local.Equal(p.cluster) {
+		p.local = p.cluster
+	}
+	return p
+}
+
+func ready(e endpoint) bool       { return e.state.Has(model.Ready) }
+func terminating(e endpoint) bool { return e.state.Has(model.Serving | model.Terminating) }
+
+func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
+	kept := make([]endpoint, 0, len(all))
+	for _, e := range all {
+		if keep(e) {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+func pool(from []endpoint) *model.Pool {
+	if len(from) == 0 {
+		return nil
+	}
+	p := &model.Pool{Endpoints: make([]model.Endpoint, len(from))}
+	for i, e := range from {
+		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local}
+	}
+	return p
+}
+
+// draining returns the endpoints that serve but are in no pool: terminating
+// ones while others are ready, and those that hints leave to other nodes.
+func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
+	chosen := make(map[netip.AddrPort]bool, len(all))
+	for _, pool := range []*model.Pool{p.cluster, p.local} {
+		if pool == nil {
+			continue
+		}
+		for _, e := range pool.Endpoints {
+			chosen[e.Addr] = true
+		}
+	}
+	for _, e := range all {
+		if e.state.Has(model.Serving) && !chosen[e.addr] {
+			addrs = append(addrs, e.addr)
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,74 @@
+package resolve
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Result is what policy makes of one Service.
+type Result struct {
+	Ports    []*model.Port
+	Problems []model.Problem
+
+	used seen
+}
+
+// Service resolves a Service with its slices, which must be sorted by name. It
+// gives one Port for each port and each IP family in which the Service has a
+// cluster IP. Pools are in address order; see Reslot.
+func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
+	r := Result{used: seen{}}
+	for _, family := range model.Families() {
+		if !serves(svc, family) {
+			continue
+		}
+		for _, port := range svc.Ports {
+			r.port(host, svc, port, family, from)
+		}
+	}
+	return r
+}
+
+// serves reports whether a Service has a cluster IP of a family. Without one it
+// does not exist in that family, whatever other addresses it has.
+func serves(svc *model.Service, family model.Family) bool {
+	for _, ip := range svc.ClusterIPs {
+		if model.FamilyOf(ip) == family {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, from []*model.Slice) {
+	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
+	if slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id }) {
+		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("a second port named %q (%s)", port.Name, port.Proto))
+		return
+	}
+	addresses := slices.DeleteFunc(addressesOf(svc, port, family), func(a Address) bool {
+		again := !r.used.first(a)
+		if again {
+			r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
+		}
+		return again
+	})
+	all := r.endpoints(host, svc, port, family, from, addresses)
+	pools := choose(host, all)
+	p := &model.Port{ID: id, Sticky: svc.Sticky, Fronts: fronts(host, svc, addresses, pools)}
+	if svc.Type == model.LoadBalancer && svc.External == model.Local {
+		p.HealthPort = svc.HealthCheckNodePort
+	}
+	if port.Proto != model.TCP {
+		p.Draining = draining(all, pools)
+	}
+	r.Ports = append(r.Ports, p)
+}
+
+func (r *Result) problem(svc *model.Service, why model.Reason, detail string) {
+	r.Problems = append(r.Problems, model.Problem{
+		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: detail,
+	})
+}

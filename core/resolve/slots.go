@@ -1,0 +1,56 @@
+package resolve
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Slots tells in which order a front's endpoints are installed for an origin;
+// nil when it has none. It is how a data plane's numbering survives a restart.
+type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
+
+// Reslot gives the pools of a freshly resolved port the slot order of the port
+// it replaces or, when there is none, the installed one. It must be called
+// before the port is handed on.
+func Reslot(port, old *model.Port, installed Slots) {
+	for _, pool := range port.Pools() {
+		if order := predecessor(port, pool, old, installed); len(order) > 0 {
+			model.Reslot(pool.Endpoints, order)
+		}
+	}
+}
+
+// predecessor finds the order of the pool that served the same front and origin
+// before.
+func predecessor(port *model.Port, pool *model.Pool, old *model.Port, installed Slots) []netip.AddrPort {
+	for i := range port.Fronts {
+		f := &port.Fronts[i]
+		for origin, act := range f.On {
+			if act.Pool != pool {
+				continue
+			}
+			if old == nil {
+				if order := installed(port.ID.Proto, f.At, model.Origin(origin)); len(order) > 0 {
+					return order
+				}
+				continue
+			}
+			if j := slices.IndexFunc(old.Fronts, func(o model.Front) bool { return o.At == f.At }); j >= 0 {
+				if before := old.Fronts[j].On[origin].Pool; before != nil {
+					return addresses(before)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func addresses(p *model.Pool) []netip.AddrPort {
+	addrs := make([]netip.AddrPort, len(p.Endpoints))
+	for i, e := range p.Endpoints {
+		addrs[i] = e.Addr
+	}
+	return addrs
+}

@@ -1,0 +1,106 @@
+package track
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// claims settle who owns an address when several Services ask for it: the
+// oldest, and among equals the first by name, so that the answer does not depend
+// on the order of events and survives a restart. When the holder goes the next
+// in line takes over.
+type claims struct {
+	holder map[claim]*service
+	rivals map[claim][]*service // all claimants, holder first; only where there are several
+}
+
+type claim struct {
+	at    netip.AddrPort
+	proto model.Proto
+}
+
+// reclaim brings a Service's claims in line with its object, and marks the
+// Services that win or lose an address by it.
+func (t *Tracker) reclaim(s *service) {
+	var wanted []claim
+	if s.object != nil {
+		for _, a := range resolve.Addresses(s.object) {
+			wanted = append(wanted, claim{a.At, a.Proto})
+		}
+	}
+	for _, c := range s.claims {
+		if !slices.Contains(wanted, c) {
+			t.mark(t.claims.drop(c, s))
+		}
+	}
+	// Claims that stay are made again: the Service's age may have changed.
+	for _, c := range wanted {
+		t.mark(t.claims.stake(c, s))
+	}
+	s.claims = wanted
+}
+
+// stake enters a claim and returns who has to be resolved again for it.
+func (c *claims) stake(at claim, s *service) (touched *service) {
+	before := c.holder[at]
+	if before == nil || before == s && c.rivals[at] == nil {
+		c.holder[at] = s
+		return s
+	}
+	all := c.rivals[at]
+	if all == nil {
+		all = []*service{before}
+	}
+	if !slices.Contains(all, s) {
+		all = append(all, s)
+	}
+	return c.settle(at, all, before, s)
+}
+
+// drop withdraws a claim and returns who has to be resolved again for it.
+func (c *claims) drop(at claim, s *service) (touched *service) {
+	all := slices.DeleteFunc(c.rivals[at], func(o *service) bool { return o == s })
+	if len(all) == 0 {
+		delete(c.holder, at)
+		return s
+	}
+	return c.settle(at, all, c.holder[at], s)
+}
+
+// settle orders the claimants and returns the one besides s whose fate changed,
+// or s.
+func (c *claims) settle(at claim, all []*service, before, s *service) *service {
+	slices.SortFunc(all, older)
+	c.holder[at] = all[0]
+	if len(all) == 1 {
+		delete(c.rivals, at)
+	} else {
+		c.rivals[at] = all
+	}
+	switch {
+	case all[0] == before:
+		return s
+	case before != s:
+		return before
+	}
+	return all[0]
+}
+
+// older orders claimants: by creation where both are known, those of unknown
+// age last, then by name.
+func older(a, b *service) int {
+	at, bt := a.created(), b.created()
+	switch {
+	case at.IsZero() != bt.IsZero():
+		if at.IsZero() {
+			return 1
+		}
+		return -1
+	case !at.Equal(bt):
+		return at.Compare(bt)
+	}
+	return a.name.Compare(b.name)
+}

@@ -1,0 +1,117 @@
+package track
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// Flush resolves the dirty Services and returns what changed. Services whose
+// result is the same as before give no Delta.
+func (t *Tracker) Flush() []model.Delta {
+	if t.host == nil {
+		return nil
+	}
+	var deltas []model.Delta
+	for _, s := range t.dirty {
+		s.queued = false
+		deltas = t.resolve(deltas, s)
+	}
+	// A queue that once held everything must not stay that large for ever.
+	if cap(t.dirty) > 4096 {
+		t.dirty = nil
+	}
+	t.dirty = t.dirty[:0]
+	t.stats.Deltas += uint64(len(deltas))
+	return deltas
+}
+
+func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
+	var r resolve.Result
+	if s.object != nil {
+		t.stats.Resolved++
+		r = resolve.Service(t.host, s.object, s.slices)
+		t.yield(s, &r)
+	}
+	old := s.ports
+	s.problems = r.Problems
+	s.ports = r.Ports
+	for i, port := range r.Ports {
+		before := take(old, port.ID, i)
+		resolve.Reslot(port, before, t.slots)
+		if port.Equal(before) {
+			s.ports[i] = before // keep the old value: pointers stay comparable, memory is shared
+			continue
+		}
+		deltas = append(deltas, model.Delta{Old: before, New: port})
+	}
+	for i, port := range old {
+		if take(s.ports, port.ID, i) == nil {
+			deltas = append(deltas, model.Delta{Old: port})
+		}
+	}
+	if s.object == nil && len(s.slices) == 0 {
+		delete(t.services, s.name)
+	}
+	return deltas
+}
+
+// take finds a port, most likely at its old place.
+func take(ports []*model.Port, id model.PortID, place int) *model.Port {
+	if place < len(ports) && ports[place].ID == id {
+		return ports[place]
+	}
+	for _, p := range ports {
+		if p.ID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// yield takes the fronts from a result that another Service holds.
+func (t *Tracker) yield(s *service, r *resolve.Result) {
+	for _, p := range r.Ports {
+		p.Fronts = slices.DeleteFunc(p.Fronts, func(f model.Front) bool {
+			holder := t.claims.holder[claim{f.At, p.ID.Proto}]
+			if holder == s {
+				return false
+			}
+			r.Problems = append(r.Problems, model.Problem{
+				Object: "Service " + s.name.String(), Where: s.object.Where, Why: model.WhyFrontTaken,
+				Detail: f.Kind.String() + " " + f.At.String() + " (" + p.ID.Proto.String() + ") belongs to " + holder.name.String(),
+			})
+			return true
+		})
+	}
+}
+
+func (s *service) created() (at time.Time) {
+	if s.object != nil {
+		at = s.object.Created
+	}
+	return at
+}
+
+// Service is the state of one Service, for people.
+type Service struct {
+	Object   *model.Service
+	Slices   []*model.Slice
+	Ports    []*model.Port
+	Problems []model.Problem
+}
+
+// Services lists all Services by name. It walks everything: for requests of
+// users, never for a change.
+func (t *Tracker) Services() []Service {
+	all := make([]Service, 0, len(t.services))
+	for _, s := range t.services {
+		if s.object != nil {
+			all = append(all, Service{s.object, slices.Clone(s.slices), s.ports, s.problems})
+		}
+	}
+	slices.SortFunc(all, func(a, b Service) int { return a.Object.Name.Compare(b.Object.Name) })
+	return all
+}

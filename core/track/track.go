@@ -1,0 +1,170 @@
+// Package track holds the inputs, knows which Services a change touches, and
+// turns a flush of changes into the Deltas of desired state.
+//
+//	SetService, SetSlice, SetHost ... ──▶ dirty Services ──Flush──▶ resolve ──▶ []model.Delta
+//
+// An event costs a few map operations; a flush costs the dirty Services and
+// nothing else. Events may come in any order, repeatedly, and in contradiction:
+// slices before their Service, a Service that is replaced by another type, the
+// same object again. Only the last state of each object counts.
+package track
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// Tracker is the indexed inputs. It is not safe for concurrent use.
+type Tracker struct {
+	host     *model.Host
+	services map[model.ServiceName]*service
+	slices   map[model.SliceName]*service // which Service a slice belongs to
+	claims   claims
+	dirty    []*service
+	slots    resolve.Slots
+	stats    Stats
+}
+
+// Stats count work, to prove that cost follows change.
+type Stats struct {
+	Resolved uint64 // Services resolved
+	Deltas   uint64 // ports that changed
+}
+
+// service is a Service and everything that belongs to it, or what waits for it.
+type service struct {
+	name     model.ServiceName
+	object   *model.Service // nil while only slices are known
+	slices   []*model.Slice // by name
+	ports    []*model.Port  // as last resolved
+	problems []model.Problem
+	claims   []claim // the addresses it asks for, held or not
+	queued   bool
+}
+
+// New returns an empty Tracker. Nothing resolves before SetHost.
+func New() *Tracker {
+	return &Tracker{
+		services: map[model.ServiceName]*service{},
+		slices:   map[model.SliceName]*service{},
+		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}},
+		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
+	}
+}
+
+// KeepSlots makes ports that appear for the first time take the order in which
+// their endpoints are installed.
+func (t *Tracker) KeepSlots(s resolve.Slots) { t.slots = s }
+
+// Host returns the host that ports are resolved for.
+func (t *Tracker) Host() *model.Host { return t.host }
+
+// Stats returns the work done so far.
+func (t *Tracker) Stats() Stats { return t.stats }
+
+// SetService adds or replaces a Service.
+func (t *Tracker) SetService(object *model.Service) {
+	s := t.get(object.Name)
+	s.object = object
+	t.reclaim(s)
+	t.mark(s)
+}
+
+// DeleteService removes a Service. Its slices stay, in case it returns.
+func (t *Tracker) DeleteService(name model.ServiceName) {
+	s, ok := t.services[name]
+	if !ok || s.object == nil {
+		return
+	}
+	s.object = nil
+	t.reclaim(s)
+	t.mark(s)
+}
+
+// SetSlice adds or replaces a slice, which may have moved to another Service.
+func (t *Tracker) SetSlice(slice *model.Slice) {
+	s := t.get(model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service})
+	if old := t.slices[slice.Name]; old != nil && old != s {
+		t.DeleteSlice(slice.Name)
+	}
+	t.slices[slice.Name] = s
+	if i, found := s.find(slice.Name); found {
+		s.slices[i] = slice
+	} else {
+		s.slices = slices.Insert(s.slices, i, slice)
+	}
+	t.mark(s)
+}
+
+// DeleteSlice removes a slice.
+func (t *Tracker) DeleteSlice(name model.SliceName) {
+	s := t.slices[name]
+	if s == nil {
+		return
+	}
+	delete(t.slices, name)
+	if i, found := s.find(name); found {
+		s.slices = slices.Delete(s.slices, i, i+1)
+	}
+	t.mark(s)
+}
+
+// find returns a slice's place among the sorted ones.
+func (s *service) find(name model.SliceName) (i int, found bool) {
+	return slices.BinarySearchFunc(s.slices, name, func(a *model.Slice, b model.SliceName) int {
+		return model.ServiceName(a.Name).Compare(model.ServiceName(b))
+	})
+}
+
+// SetHost replaces the host and touches the Services that can come out
+// differently: a new zone, those with hints; anything else, all of them.
+func (t *Tracker) SetHost(host *model.Host) {
+	old := t.host
+	t.host = host
+	all := old == nil || !sameButZone(old, host)
+	if !all && old.Zone == host.Zone {
+		return
+	}
+	for _, s := range t.services {
+		if all || s.hinted() {
+			t.mark(s)
+		}
+	}
+	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
+}
+
+func sameButZone(a, b *model.Host) bool {
+	return a.Name == b.Name && a.MasqueradeAll == b.MasqueradeAll && slices.Equal(a.IPs, b.IPs) &&
+		a.Pods.Interface == b.Pods.Interface && a.Pods.Prefix == b.Pods.Prefix && slices.Equal(a.Pods.CIDRs, b.Pods.CIDRs) &&
+		a.NodePorts.Loopback == b.NodePorts.Loopback && slices.Equal(a.NodePorts.Prefixes, b.NodePorts.Prefixes)
+}
+
+func (s *service) hinted() bool {
+	for _, slice := range s.slices {
+		for i := range slice.Endpoints {
+			if slice.Endpoints[i].Hints != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (t *Tracker) get(name model.ServiceName) *service {
+	s := t.services[name]
+	if s == nil {
+		s = &service{name: name}
+		t.services[name] = s
+	}
+	return s
+}
+
+func (t *Tracker) mark(s *service) {
+	if !s.queued {
+		s.queued = true
+		t.dirty = append(t.dirty, s)
+	}
+}
