@@ -1,0 +1,285 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// toy compiles a port to one object a front, one an endpoint, and one shared by
+// all ports with the same number of endpoints.
+type toy struct{}
+
+func (toy) Base(h *model.Host, emit func(string, string)) { emit("0 base", h.Name) }
+
+func (toy) Port(_ *model.Host, p *model.Port, emit func(string, string)) (gaps []model.Gap) {
+	for _, f := range p.Fronts {
+		if f.On[0].Pool == nil {
+			emit("3 "+f.At.String(), f.On[0].Verdict.String())
+			continue
+		}
+		n := len(f.On[0].Pool.Endpoints)
+		emit(fmt.Sprint("1 count ", n), "")
+		for i, e := range f.On[0].Pool.Endpoints {
+			emit(fmt.Sprint("2 ", f.At, " ", i), e.Addr.String())
+		}
+		emit("3 "+f.At.String(), fmt.Sprint("count ", n))
+	}
+	if p.Sticky > 0 {
+		gaps = append(gaps, model.Gap{Detail: "no affinity"})
+	}
+	return gaps
+}
+
+func (toy) Rank(k string) int { return int(k[0] - '0') }
+func (toy) Linger(k string) time.Duration {
+	return map[bool]time.Duration{true: time.Minute}[k[0] == '1']
+}
+func (toy) Equal(a, b string) bool { return a == b }
+
+func port(n string, ip string, endpoints ...string) *model.Port {
+	p := &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Proto: model.TCP}}
+	act := model.Action{Verdict: model.Reject}
+	if len(endpoints) > 0 {
+		act = model.Action{Verdict: model.Balance, Pool: &model.Pool{}}
+		for _, e := range endpoints {
+			act.Pool.Endpoints = append(act.Pool.Endpoints, model.Endpoint{Addr: netip.MustParseAddrPort(e + ":80")})
+		}
+	}
+	p.Fronts = []model.Front{{At: netip.MustParseAddrPort(ip + ":80"), On: [model.Origins]model.Action{act, act, act}}}
+	return p
+}
+
+type bench struct {
+	t *testing.T
+	dataplane.Backend
+	kernel *memory.Driver[string, string]
+	log    []string
+}
+
+func newBench(t *testing.T, limits dataplane.Limits) *bench {
+	d := memory.New[string](toy{}.Equal, limits)
+	b := &bench{t: t, Backend: dataplane.New(toy{}, d), kernel: d}
+	d.Fail = func(op ledger.Op[string, string]) error {
+		b.log = append(b.log, op.Verb.String()+" "+op.Key)
+		return nil
+	}
+	return b
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	if err := b.Adopt(context.Background()); err != nil {
+		b.t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+}
+
+func (b *bench) sync(want ...string) {
+	b.t.Helper()
+	b.log = nil
+	if _, err := b.Sync(context.Background()); err != nil {
+		b.t.Fatal(err)
+	}
+	if !slices.Equal(b.log, want) {
+		b.t.Errorf("ops:\n got %q\nwant %q", b.log, want)
+	}
+}
+
+func TestAChangeWritesWhatDiffers(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	v1, v2 := port("a", "10.96.0.1", "10.0.0.1", "10.0.0.2"), port("a", "10.96.0.1", "10.0.0.1", "10.0.0.3")
+	b.Update([]model.Delta{{New: v1}})
+	b.sync("create 0 base", "create 1 count 2", "create 2 10.96.0.1:80 0", "create 2 10.96.0.1:80 1", "create 3 10.96.0.1:80")
+	b.Update([]model.Delta{{Old: v1, New: v2}})
+	b.sync("replace 2 10.96.0.1:80 1")
+	b.sync()
+	b.Update([]model.Delta{{Old: v2}})
+	b.sync("delete 3 10.96.0.1:80", "delete 2 10.96.0.1:80 0", "delete 2 10.96.0.1:80 1") // the shared object lingers
+	if got := slices.Sorted(maps.Keys(b.kernel.Objects)); !slices.Equal(got, []string{"0 base", "1 count 2"}) {
+		t.Errorf("left: %q", got)
+	}
+}
+
+func TestRestartWritesNothing(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	p := port("a", "10.96.0.1", "10.0.0.1")
+	b.Update([]model.Delta{{New: p}})
+	b.Sync(t.Context())
+	again := newBench(t, dataplane.Limits{Atomic: true})
+	again.kernel.Objects = b.kernel.Objects
+	again.start()
+	again.Update([]model.Delta{{New: p}})
+	again.sync()
+}
+
+func TestUnreadableKernelChangesNothing(t *testing.T) {
+	b := newBench(t, dataplane.Limits{})
+	b.kernel.Broken = errors.New("no permission")
+	if err := b.Adopt(t.Context()); !errors.Is(err, b.kernel.Broken) {
+		t.Fatalf("Adopt: %v", err)
+	}
+	if err := b.Remove(t.Context()); !errors.Is(err, b.kernel.Broken) {
+		t.Fatalf("Remove: %v", err)
+	}
+	if b.kernel.Commits != 0 {
+		t.Fatal("wrote to a kernel that it could not read")
+	}
+}
+
+func TestOneBadServiceDoesNotHoldUpTheRest(t *testing.T) {
+	for _, atomic := range []bool{true, false} {
+		b := newBench(t, dataplane.Limits{Atomic: atomic, Batch: 40})
+		b.start()
+		boom := errors.New("boom")
+		b.kernel.Fail = func(op ledger.Op[string, string]) error {
+			if strings.Contains(op.Key, "10.96.0.13:80") {
+				return boom
+			}
+			return nil
+		}
+		var deltas []model.Delta
+		for i := range 30 {
+			deltas = append(deltas, model.Delta{New: port(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i), "10.0.0.1")})
+		}
+		b.Update(deltas)
+		work, err := b.Sync(t.Context())
+		if !errors.Is(err, boom) || !strings.Contains(err.Error(), "ns/s13") {
+			t.Fatalf("atomic %v: error %v does not name the Service", atomic, err)
+		}
+		if want := 1 + 1 + 29*2; work.Ops != want || len(b.kernel.Objects) != want || work.Failed != 2 {
+			t.Errorf("atomic %v: %+v, %d objects, want %d", atomic, work, len(b.kernel.Objects), want)
+		}
+		h := b.Health()
+		if len(h.Failures) != 1 || h.Failures[deltas[13].New.ID] == nil {
+			t.Errorf("failures: %v", h.Failures)
+		}
+	}
+}
+
+// When everything fails, the search for a culprit must end.
+func TestPatienceIsBounded(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	b.kernel.Fail = func(ledger.Op[string, string]) error { return errors.New("no") }
+	for i := range 2000 {
+		b.Update([]model.Delta{{New: port(fmt.Sprint("s", i), netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), "10.0.0.1")}})
+	}
+	if _, err := b.Sync(t.Context()); err == nil {
+		t.Fatal("no error")
+	}
+	if b.kernel.Commits > 1+64 {
+		t.Errorf("%d commits", b.kernel.Commits)
+	}
+}
+
+func TestUnknownOutcomeIsReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, dataplane.Limits{Atomic: true})
+		b.start()
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		lost := &lossy{Driver: b.kernel, lose: true}
+		b.Backend = dataplane.New(toy{}, lost)
+		b.start()
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+			t.Fatalf("first sync: %v", err)
+		}
+		time.Sleep(time.Second)
+		b.sync() // the kernel had committed: nothing to do but look
+		if f := b.Health().Failures; len(f) != 0 {
+			t.Errorf("failures: %v", f)
+		}
+	})
+}
+
+// lossy loses the acknowledgement of its first commit.
+type lossy struct {
+	*memory.Driver[string, string]
+	lose bool
+}
+
+func (l *lossy) Commit(ctx context.Context, ops []ledger.Op[string, string]) []error {
+	errs := l.Driver.Commit(ctx, ops)
+	if l.lose {
+		l.lose = false
+		for i := range errs {
+			errs[i] = fmt.Errorf("acknowledgement: %w", ledger.ErrUnknown)
+		}
+	}
+	return errs
+}
+
+func TestDriftIsRepairedPortByPort(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}, {New: port("b", "10.96.0.2")}})
+	b.Sync(t.Context())
+	b.kernel.Disturb(func(o map[string]string) {
+		delete(o, "3 10.96.0.1:80")
+		o["3 10.96.0.2:80"] = "edited"
+		o["9 left over"] = "x"
+	})
+	if yes, _ := b.Disturbed(t.Context()); !yes {
+		t.Fatal("not disturbed")
+	}
+	if drift, err := b.Audit(t.Context()); drift != 3 || err != nil {
+		t.Fatalf("drift %d, %v", drift, err)
+	}
+	b.log = nil
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(b.log)
+	if want := []string{"create 3 10.96.0.1:80", "delete 9 left over", "replace 3 10.96.0.2:80"}; !slices.Equal(b.log, want) {
+		t.Errorf("got %q, want %q", b.log, want)
+	}
+}
+
+func TestNewHostRecompilesEverything(t *testing.T) {
+	b := newBench(t, dataplane.Limits{})
+	b.start()
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	b.Sync(t.Context())
+	b.SetHost(&model.Host{Name: "renamed"})
+	b.sync("replace 0 base")
+}
+
+func TestRemoveDeletesOurs(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	b.Sync(t.Context())
+	if err := b.Remove(t.Context()); err != nil || len(b.kernel.Objects) != 0 {
+		t.Fatalf("%v, left %v", err, b.kernel.Objects)
+	}
+}
+
+func TestGapsAreReported(t *testing.T) {
+	b := newBench(t, dataplane.Limits{})
+	b.start()
+	p, q := port("a", "10.96.0.1"), port("a", "10.96.0.1")
+	p.Sticky = time.Hour
+	b.Update([]model.Delta{{New: p}})
+	if g := b.Health().Gaps[p.ID]; len(g) != 1 {
+		t.Fatalf("gaps: %v", g)
+	}
+	b.Update([]model.Delta{{Old: p, New: q}})
+	if g := b.Health().Gaps; len(g) != 0 {
+		t.Fatalf("gaps that are gone: %v", g)
+	}
+}

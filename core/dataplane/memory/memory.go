@@ -1,0 +1,115 @@
+// Package memory is a data plane that is a map. It stands in for a kernel where
+// none is needed: in the property tests of every backend, and as the smallest
+// example of a dataplane.Driver.
+package memory
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// Driver keeps objects in memory and checks that every op fits what is there.
+// It is for one goroutine, like every driver.
+type Driver[K comparable, V any] struct {
+	Objects map[K]V
+	Equal   func(a, b V) bool
+	Limit   dataplane.Limits
+
+	// Fail is asked before each op, when set; an error makes the op fail and, if
+	// the driver is atomic, the whole commit.
+	Fail func(ledger.Op[K, V]) error
+	// Broken makes Observe fail.
+	Broken error
+
+	Commits, Ops, Observes int
+	disturbed              bool
+}
+
+// New returns an empty data plane.
+func New[K comparable, V any](equal func(a, b V) bool, limit dataplane.Limits) *Driver[K, V] {
+	return &Driver[K, V]{Objects: map[K]V{}, Equal: equal, Limit: limit}
+}
+
+// Disturb changes the objects behind the driver's back.
+func (d *Driver[K, V]) Disturb(change func(map[K]V)) {
+	change(d.Objects)
+	d.disturbed = true
+}
+
+// Observe returns a copy of the objects.
+func (d *Driver[K, V]) Observe(context.Context) (map[K]V, error) {
+	if d.Broken != nil {
+		return nil, d.Broken
+	}
+	d.Observes++
+	d.disturbed = false
+	return maps.Clone(d.Objects), nil
+}
+
+// Disturbed reports whether Disturb was called since the last Observe.
+func (d *Driver[K, V]) Disturbed(context.Context) (bool, error) { return d.disturbed, nil }
+
+// Errors of ops that do not fit: they show a mistake in the books.
+var (
+	ErrExists  = errors.New("exists already")
+	ErrMissing = errors.New("does not exist")
+	ErrStale   = errors.New("is not what the op says it is")
+)
+
+// Commit applies ops.
+func (d *Driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error {
+	d.Commits++
+	errs := make([]error, len(ops))
+	var failed error
+	for i, op := range ops {
+		if errs[i] = d.check(op); errs[i] != nil && failed == nil {
+			failed = errs[i]
+		}
+	}
+	for i, op := range ops {
+		switch {
+		case d.Limit.Atomic && failed != nil:
+			errs[i] = failed
+		case errs[i] == nil:
+			d.apply(op)
+		}
+	}
+	return errs
+}
+
+func (d *Driver[K, V]) check(op ledger.Op[K, V]) error {
+	if d.Fail != nil {
+		if err := d.Fail(op); err != nil {
+			return err
+		}
+	}
+	have, ok := d.Objects[op.Key]
+	switch {
+	case op.Verb == ledger.Create && ok:
+		return ErrExists
+	case op.Verb != ledger.Create && !ok:
+		return ErrMissing
+	case op.Verb != ledger.Create && !d.Equal(have, op.Old):
+		return ErrStale
+	}
+	return nil
+}
+
+func (d *Driver[K, V]) apply(op ledger.Op[K, V]) {
+	d.Ops++
+	if op.Verb == ledger.Delete {
+		delete(d.Objects, op.Key)
+		return
+	}
+	d.Objects[op.Key] = op.New
+}
+
+// Limits returns Limit.
+func (d *Driver[K, V]) Limits() dataplane.Limits { return d.Limit }
+
+// Close does nothing.
+func (d *Driver[K, V]) Close() error { return nil }

@@ -1,0 +1,46 @@
+package dataplane
+
+import (
+	"context"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Mode is a way to implement Services, as --proxy-mode names it. Every backend
+// package exports one; platform.Modes lists them.
+type Mode struct {
+	Name config.Mode
+
+	// Probe tells whether the mode can work on this machine, by trying in a
+	// place of its own. The error says what is missing and how to get it.
+	Probe func(context.Context) error
+
+	// Open opens the data plane. The caller closes the backend.
+	Open func(*config.Config) (Backend, error)
+
+	// Plan says what the mode would program, in the data plane's own words. It
+	// needs no privileges and works on any system.
+	Plan func(*config.Config, *model.Host, []*model.Port) Plan
+}
+
+// Plan is what a mode would program.
+type Plan struct {
+	Native  string // text that the system's own tools accept
+	Objects int
+	Gaps    map[model.PortID][]model.Gap
+}
+
+// Compile returns all objects of a desired state, the skeleton
+// included, and what cannot be done.
+func Compile[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port) (objects map[K]V, gaps map[model.PortID][]model.Gap) {
+	objects, gaps = map[K]V{}, map[model.PortID][]model.Gap{}
+	emit := func(k K, v V) { objects[k] = v }
+	c.Base(host, emit)
+	for _, p := range ports {
+		if g := c.Port(host, p, emit); len(g) > 0 {
+			gaps[p.ID] = g
+		}
+	}
+	return objects, gaps
+}

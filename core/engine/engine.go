@@ -1,0 +1,217 @@
+// Package engine is the loop that keeps a data plane right. One goroutine owns
+// all state: the tracker, the backend and what is known of their health.
+//
+//	source ──SetService...──▶ inbox ──▶ ┌──────────────────────────────┐
+//	timer: retries, look-outs, audits ─▶│ apply, flush, update, sync   │──▶ Hooks (flows, metrics, health)
+//	requests (Snapshot) ───────────────▶└──────────────────────────────┘
+//
+// A change is applied at once. What arrives while a sync runs waits in the inbox
+// and is the next batch, so a busy source costs few syncs and a quiet one no
+// delay. Nothing is programmed before the source has told everything it knows
+// (Synced) and the data plane has been read back.
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Options are what an Engine needs.
+type Options struct {
+	// Host merges the Node object, nil while it is not known, with the
+	// configuration.
+	Host func(*model.Node) *model.Host
+	// NodeName is the Node that is this machine; others are ignored.
+	NodeName string
+	Backend  dataplane.Backend
+
+	AuditEvery time.Duration // how often the data plane is read back without suspicion
+	MinGap     time.Duration // the least time between two syncs; 0 is none
+	Log        *slog.Logger
+	Hooks      Hooks
+}
+
+// Hooks are told what the engine did, on its goroutine: they must not block.
+type Hooks struct {
+	// Synced follows every sync that had something to do.
+	Synced func(Sync)
+	// Drifted follows an audit that found objects not as they were left.
+	Drifted func(objects int)
+}
+
+// Sync is the record of one sync.
+type Sync struct {
+	Host    *model.Host
+	Deltas  []model.Delta
+	Work    dataplane.Work
+	Err     error
+	Waiting time.Duration // from the arrival of the oldest event to the start
+	Took    time.Duration
+}
+
+// Engine is created by New and works while Run does. Its other methods are safe
+// for use by many goroutines.
+type Engine struct {
+	Options
+	inbox  inbox
+	status atomic.Pointer[Status]
+
+	// Owned by Run:
+	tracker  *track.Tracker
+	problems map[string][]model.Problem // by source
+	told     bool                       // the source has told everything
+	adopted  bool
+	pending  bool      // something was applied since the last sync began
+	since    time.Time // arrival of the oldest event that is pending
+	lookAt   time.Time
+	auditAt  time.Time
+	notAfter time.Time // no audit on suspicion before
+	syncedAt time.Time
+}
+
+// Status is what is known of the engine's health. It is immutable.
+type Status struct {
+	Adopted   bool      // the data plane has been read back
+	Told      bool      // the source has told everything
+	Synced    bool      // at least one sync has succeeded
+	SyncedAt  time.Time // end of the last sync that succeeded
+	FailingAt time.Time // since when syncs fail; zero when they do not
+	Err       error     // of the last sync
+	QueuedAt  time.Time // arrival of the oldest event that is not yet programmed; zero when there is none
+	Syncs     uint64
+	Drift     uint64 // objects found not as they were left, and repaired
+}
+
+// New returns an engine that does nothing until Run.
+func New(o Options) *Engine {
+	e := &Engine{Options: o, tracker: track.New(), problems: map[string][]model.Problem{}}
+	e.inbox.wake = make(chan struct{}, 1)
+	e.status.Store(&Status{})
+	return e
+}
+
+// Status returns the current status. It never blocks.
+func (e *Engine) Status() Status {
+	s := *e.status.Load()
+	s.QueuedAt = e.inbox.oldest(s.QueuedAt)
+	return s
+}
+
+// SetService adds or replaces a Service.
+func (e *Engine) SetService(s *model.Service) {
+	e.event(func(t *track.Tracker) { t.SetService(s) })
+}
+
+// DeleteService removes a Service.
+func (e *Engine) DeleteService(n model.ServiceName) {
+	e.event(func(t *track.Tracker) { t.DeleteService(n) })
+}
+
+// SetSlice adds or replaces an EndpointSlice.
+func (e *Engine) SetSlice(s *model.Slice) {
+	e.event(func(t *track.Tracker) { t.SetSlice(s) })
+}
+
+// DeleteSlice removes an EndpointSlice.
+func (e *Engine) DeleteSlice(n model.SliceName) {
+	e.event(func(t *track.Tracker) { t.DeleteSlice(n) })
+}
+
+// SetNode sets or replaces a Node object. Only this machine's own counts. A
+// Node that goes away is no news: the last known one stands.
+func (e *Engine) SetNode(n *model.Node) {
+	if n.Name == e.NodeName {
+		e.inbox.post(func(e *Engine, since time.Time) { e.setHost(e.Host(n), since) })
+	}
+}
+
+// Problems replaces what the source has to complain about.
+func (e *Engine) Problems(source string, ps []model.Problem) {
+	e.inbox.post(func(e *Engine, _ time.Time) { e.problems[source] = ps })
+}
+
+// Synced tells that the source has told everything it knows; from now on events
+// are applied as they come.
+func (e *Engine) Synced() {
+	e.inbox.post(func(e *Engine, since time.Time) {
+		e.told = true
+		e.change(since)
+	})
+}
+
+// event queues a change of the inputs.
+func (e *Engine) event(f func(*track.Tracker)) {
+	e.inbox.post(func(e *Engine, since time.Time) {
+		f(e.tracker)
+		e.change(since)
+	})
+}
+
+func (e *Engine) setHost(h *model.Host, since time.Time) {
+	e.tracker.SetHost(h)
+	e.Backend.SetHost(h)
+	e.change(since)
+}
+
+// inbox is an unbounded queue from many senders to the engine: a source is
+// never made to wait for the kernel. It is bounded by the cluster's size in
+// practice, since sources send one event an object.
+type inbox struct {
+	mu    sync.Mutex
+	queue []task
+	since time.Time // arrival of the first in queue
+	wake  chan struct{}
+}
+
+// task is one thing to do on the engine's goroutine. It is told when the oldest
+// task of its batch arrived.
+type task func(e *Engine, since time.Time)
+
+func (b *inbox) post(f task) {
+	b.mu.Lock()
+	if len(b.queue) == 0 {
+		b.since = time.Now()
+	}
+	b.queue = append(b.queue, f)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) take() (queue []task, since time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	queue, b.queue = b.queue, nil
+	return queue, b.since
+}
+
+// oldest returns the earlier of t and the arrival of what is queued.
+func (b *inbox) oldest(t time.Time) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) > 0 && (t.IsZero() || b.since.Before(t)) {
+		return b.since
+	}
+	return t
+}
+
+// ask runs f on the engine's goroutine and waits for it.
+func (e *Engine) ask(ctx context.Context, f func(*Engine)) error {
+	done := make(chan struct{})
+	e.inbox.post(func(e *Engine, _ time.Time) { f(e); close(done) })
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

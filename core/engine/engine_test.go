@@ -1,0 +1,242 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// fronts compiles a port to one object a front: its endpoints.
+type fronts struct{}
+
+func (fronts) Base(h *model.Host, emit func(string, string)) { emit("base", h.Name+"/"+h.Zone) }
+func (fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
+	for _, f := range p.Fronts {
+		v := f.On[0].Verdict.String()
+		if f.On[0].Pool != nil {
+			v = fmt.Sprint(f.On[0].Pool.Endpoints)
+		}
+		emit(f.At.String(), v)
+	}
+	return nil
+}
+func (fronts) Rank(string) int             { return 0 }
+func (fronts) Linger(string) time.Duration { return 0 }
+func (fronts) Equal(a, b string) bool      { return a == b }
+
+type bench struct {
+	*engine.Engine
+	kernel *memory.Driver[string, string]
+	syncs  []engine.Sync
+	drift  int
+}
+
+// start runs an engine in a synctest bubble until the test ends.
+func start(t *testing.T, change func(*engine.Options)) *bench {
+	b := &bench{kernel: memory.New[string](fronts{}.Equal, dataplane.Limits{})}
+	o := engine.Options{
+		Host: func(n *model.Node) *model.Host {
+			h := &model.Host{Name: "here"}
+			if n != nil {
+				h.Zone = n.Zone
+			}
+			return h
+		},
+		NodeName: "here", Backend: dataplane.New(fronts{}, b.kernel), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
+		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int) { b.drift += n }},
+	}
+	if change != nil {
+		change(&o)
+	}
+	b.Engine = engine.New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+func service(n, ip string) *model.Service {
+	return &model.Service{
+		Name: model.ServiceName{Namespace: "ns", Name: n}, ClusterIPs: []netip.Addr{netip.MustParseAddr(ip)},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
+	}
+}
+
+func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.kernel.Objects["10.96.0.9:80"] = "kept until we know better"
+		b.SetService(service("a", "10.96.0.1"))
+		sleep(time.Minute)
+		if b.kernel.Commits != 0 {
+			t.Fatal("programmed half the truth")
+		}
+		b.Synced()
+		synctest.Wait()
+		if len(b.kernel.Objects) != 2 || b.kernel.Objects["10.96.0.1:80"] != "reject" {
+			t.Fatalf("objects: %v", b.kernel.Objects)
+		}
+		if s := b.Status(); !s.Synced || !s.QueuedAt.IsZero() || s.Err != nil {
+			t.Fatalf("status: %+v", s)
+		}
+	})
+}
+
+func TestAChangeIsAppliedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Synced()
+		synctest.Wait()
+		before := time.Now()
+		b.SetService(service("a", "10.96.0.1"))
+		synctest.Wait() // no fake time passes here
+		if b.kernel.Objects["10.96.0.1:80"] != "reject" || !time.Now().Equal(before) {
+			t.Fatalf("not at once: %v after %v", b.kernel.Objects, time.Since(before))
+		}
+	})
+}
+
+func TestMinGapIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) { o.MinGap = 10 * time.Second })
+		b.Synced()
+		synctest.Wait()
+		for i := range 5 {
+			b.SetService(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i)))
+			sleep(time.Second)
+		}
+		synctest.Wait()
+		if len(b.kernel.Objects) != 1 {
+			t.Fatalf("too early: %v", b.kernel.Objects)
+		}
+		if q := b.Status().QueuedAt; q.IsZero() {
+			t.Fatal("waiting events must show in the status")
+		}
+		sleep(6 * time.Second)
+		if len(b.kernel.Objects) != 6 || b.kernel.Commits != 2 {
+			t.Fatalf("%d objects in %d commits, want 6 in 2", len(b.kernel.Objects), b.kernel.Commits)
+		}
+	})
+}
+
+func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kernel *memory.Driver[string, string]
+		b := start(t, func(o *engine.Options) {
+			kernel = memory.New[string](fronts{}.Equal, dataplane.Limits{})
+			kernel.Broken = errors.New("no permission")
+			o.Backend = dataplane.New(fronts{}, kernel)
+		})
+		b.Synced()
+		sleep(10 * time.Second)
+		if kernel.Commits != 0 || b.Status().Err == nil || b.Status().Adopted {
+			t.Fatalf("commits %d, status %+v", kernel.Commits, b.Status())
+		}
+		if _, err := b.Snapshot(t.Context()); err != nil {
+			t.Fatalf("users must be able to ask what is wrong: %v", err)
+		}
+		kernel.Broken = nil
+		sleep(2 * time.Second)
+		if kernel.Commits != 1 || !b.Status().Synced {
+			t.Fatalf("commits %d, status %+v", kernel.Commits, b.Status())
+		}
+	})
+}
+
+func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced()
+		sleep(time.Minute)
+		if b.kernel.Observes != 1 {
+			t.Fatalf("the kernel was read %d times though nobody touched it", b.kernel.Observes)
+		}
+		b.kernel.Disturb(func(o map[string]string) { clear(o) })
+		sleep(time.Second)
+		if len(b.kernel.Objects) != 2 || b.drift != 2 || b.Status().Drift != 2 {
+			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
+		}
+	})
+}
+
+func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Key == "10.96.0.1:80" {
+				return errors.New("not now")
+			}
+			return nil
+		}
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced()
+		synctest.Wait()
+		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || b.Status().FailingAt.IsZero() {
+			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
+		}
+		b.kernel.Fail = nil
+		sleep(time.Second)
+		if len(b.kernel.Objects) != 3 || b.Status().Err != nil || !b.Status().FailingAt.IsZero() {
+			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
+		}
+	})
+}
+
+func TestOnlyOurOwnNodeCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Synced()
+		b.SetNode(&model.Node{Name: "there", Zone: "x"})
+		b.SetNode(&model.Node{Name: "here", Zone: "a"})
+		synctest.Wait()
+		if b.kernel.Objects["base"] != "here/a" {
+			t.Fatalf("base: %q", b.kernel.Objects["base"])
+		}
+	})
+}
+
+func TestSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("b", "10.96.0.2"))
+		b.SetService(service("a", "10.96.0.1"))
+		b.Problems("folder", []model.Problem{{Object: "Service ns/c", Where: "c.yaml:3", Why: model.WhyBadAddress, Detail: "x"}})
+		b.Synced()
+		s, err := b.Snapshot(t.Context())
+		if err != nil || len(s.Services) != 2 || s.Services[0].Object.Name.Name != "a" || len(s.Problems) != 1 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		synctest.Wait()
+		syncs := len(b.syncs)
+		_, err = b.Snapshot(t.Context())
+		synctest.Wait()
+		if err != nil || len(b.syncs) != syncs {
+			t.Fatal("looking made it work")
+		}
+	})
+}
+
+// sleep lets fake time pass, and everything that happens in it.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}

@@ -1,0 +1,380 @@
+package resolve_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+var (
+	addr   = netip.MustParseAddr
+	at     = netip.MustParseAddrPort
+	prefix = netip.MustParsePrefix
+)
+
+func host() *model.Host {
+	return &model.Host{
+		Name: "here", Zone: "a", IPs: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")},
+		Pods:      model.PodMatch{CIDRs: []netip.Prefix{prefix("10.0.0.0/8")}},
+		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}},
+	}
+}
+
+func service() *model.Service {
+	return &model.Service{
+		Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{addr("10.96.0.1")},
+		Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80, NodePort: 30080}},
+	}
+}
+
+// slice makes a slice from words such as "10.0.0.1@here", "10.0.0.2@there/terminating",
+// "10.0.0.3@there/unready", "10.0.0.4@there/zone=a", "10.0.0.5@there/node=here".
+func slice(name string, words ...string) *model.Slice {
+	s := &model.Slice{
+		Name: model.SliceName{Namespace: "ns", Name: name}, Service: "svc",
+		Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}},
+	}
+	for _, w := range words {
+		where, what, _ := strings.Cut(w, "/")
+		ip, node, _ := strings.Cut(where, "@")
+		e := model.SliceEndpoint{Addr: addr(ip), Node: node, State: model.Ready | model.Serving}
+		key, value, _ := strings.Cut(what, "=")
+		switch key {
+		case "terminating":
+			e.State = model.Serving | model.Terminating
+		case "gone":
+			e.State = model.Terminating
+		case "unready":
+			e.State = 0
+		case "zone":
+			e.Hints = &model.Hints{Zones: []string{value}}
+		case "node":
+			e.Hints = &model.Hints{Zones: []string{"elsewhere"}, Nodes: []string{value}}
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+func show(a model.Action) string {
+	s := a.Verdict.String()
+	if a.Pool != nil {
+		for _, e := range a.Pool.Endpoints {
+			s += " " + strings.TrimPrefix(e.Addr.Addr().String(), "10.0.0.")
+		}
+	}
+	if a.SNAT {
+		s += " snat"
+	}
+	return s + " " + a.Why.String()
+}
+
+func TestPoolsAndPolicies(t *testing.T) {
+	type rows map[model.Origin]string
+	all := func(s string) rows { return rows{model.FromPod: s, model.FromHost: s, model.FromOutside: s} }
+	tests := []struct {
+		name             string
+		slice            string
+		internal, extern model.TrafficPolicy
+		cluster, node    rows
+	}{
+		{
+			name: "ready endpoints serve", slice: "10.0.0.1@here 10.0.0.2@there 10.0.0.3@there/unready 10.0.0.4@there/terminating",
+			cluster: rows{
+				model.FromPod:     "balance 1 2 ClusterEndpoints",
+				model.FromHost:    "balance 1 2 snat ClusterEndpoints",
+				model.FromOutside: "balance 1 2 snat ClusterEndpoints",
+			},
+			node: all("balance 1 2 snat ClusterEndpoints"),
+		},
+		{
+			name: "none at all", slice: "10.0.0.3@there/unready 10.0.0.4@there/gone",
+			cluster: all("reject NoEndpoints"), node: all("reject NoEndpoints"),
+		},
+		{
+			name: "terminating fallback, cluster-wide", slice: "10.0.0.1@here/terminating 10.0.0.2@there/terminating 10.0.0.3@there/unready",
+			cluster: rows{
+				model.FromPod:     "balance 1 2 TerminatingEndpoints",
+				model.FromHost:    "balance 1 2 snat TerminatingEndpoints",
+				model.FromOutside: "balance 1 2 snat TerminatingEndpoints",
+			},
+			node: all("balance 1 2 snat TerminatingEndpoints"),
+		},
+		{
+			name: "policy Local", slice: "10.0.0.1@here 10.0.0.2@there", internal: model.Local, extern: model.Local,
+			cluster: rows{
+				model.FromPod:     "balance 1 LocalEndpoints",
+				model.FromHost:    "balance 1 snat LocalEndpoints",
+				model.FromOutside: "balance 1 snat LocalEndpoints",
+			},
+			node: rows{
+				model.FromPod:     "balance 1 2 ShortCircuit",
+				model.FromHost:    "balance 1 2 snat ShortCircuit",
+				model.FromOutside: "balance 1 LocalEndpoints",
+			},
+		},
+		{
+			name: "policy Local with remote endpoints only", slice: "10.0.0.2@there", internal: model.Local, extern: model.Local,
+			cluster: all("drop NoLocalEndpoints"),
+			node: rows{
+				model.FromPod:     "balance 2 ShortCircuit",
+				model.FromHost:    "balance 2 snat ShortCircuit",
+				model.FromOutside: "drop NoLocalEndpoints",
+			},
+		},
+		{
+			name: "policy Local falls back to local terminating ones though others are ready", slice: "10.0.0.1@here/terminating 10.0.0.2@there", internal: model.Local, extern: model.Local,
+			cluster: rows{
+				model.FromPod:     "balance 1 TerminatingEndpoints",
+				model.FromHost:    "balance 1 snat TerminatingEndpoints",
+				model.FromOutside: "balance 1 snat TerminatingEndpoints",
+			},
+			node: rows{
+				model.FromPod:     "balance 2 ShortCircuit",
+				model.FromHost:    "balance 2 snat ShortCircuit",
+				model.FromOutside: "balance 1 TerminatingEndpoints",
+			},
+		},
+		{
+			name: "policy Local without any endpoint refuses", slice: "", internal: model.Local, extern: model.Local,
+			cluster: all("reject NoEndpoints"), node: all("reject NoEndpoints"),
+		},
+		{
+			name: "zone hints", slice: "10.0.0.1@here/zone=a 10.0.0.2@there/zone=b",
+			cluster: rows{
+				model.FromPod:     "balance 1 ZoneHints",
+				model.FromHost:    "balance 1 snat ZoneHints",
+				model.FromOutside: "balance 1 snat ZoneHints",
+			},
+			node: all("balance 1 snat ZoneHints"),
+		},
+		{
+			name: "zone hints do not narrow policy Local", slice: "10.0.0.1@here/zone=b 10.0.0.2@there/zone=a", internal: model.Local,
+			cluster: rows{
+				model.FromPod:     "balance 1 LocalEndpoints",
+				model.FromHost:    "balance 1 snat LocalEndpoints",
+				model.FromOutside: "balance 1 snat LocalEndpoints",
+			},
+			node: all("balance 2 snat ZoneHints"),
+		},
+		{
+			name: "one endpoint without hints switches them off", slice: "10.0.0.1@here/zone=a 10.0.0.2@there",
+			cluster: rows{
+				model.FromPod:     "balance 1 2 ClusterEndpoints",
+				model.FromHost:    "balance 1 2 snat ClusterEndpoints",
+				model.FromOutside: "balance 1 2 snat ClusterEndpoints",
+			},
+			node: all("balance 1 2 snat ClusterEndpoints"),
+		},
+		{
+			name: "hints of unready endpoints do not matter", slice: "10.0.0.1@here/zone=a 10.0.0.2@there/zone=b 10.0.0.3@there/unready",
+			cluster: rows{model.FromPod: "balance 1 ZoneHints"}, node: rows{},
+		},
+		{
+			name: "no endpoint for this zone switches hints off", slice: "10.0.0.1@here/zone=b 10.0.0.2@there/zone=c",
+			cluster: rows{model.FromPod: "balance 1 2 ClusterEndpoints"}, node: rows{},
+		},
+		{
+			name: "node hints come before zone hints", slice: "10.0.0.1@here/node=there 10.0.0.2@there/node=here",
+			cluster: rows{model.FromPod: "balance 2 NodeHints"}, node: rows{},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := service()
+			svc.Type, svc.Internal, svc.External = model.NodePort, tt.internal, tt.extern
+			r := resolve.Service(host(), svc, []*model.Slice{slice("s", strings.Fields(tt.slice)...)})
+			if len(r.Ports) != 1 || len(r.Ports[0].Fronts) != 2 {
+				t.Fatalf("ports: %+v", r.Ports)
+			}
+			for i, want := range []rows{tt.cluster, tt.node} {
+				for origin, line := range want {
+					if got := show(r.Ports[0].Fronts[i].On[origin]); got != line {
+						t.Errorf("%s from %s: got %q, want %q", r.Ports[0].Fronts[i].Kind, origin, got, line)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestMasquerade(t *testing.T) {
+	from := func(h *model.Host) string {
+		r := resolve.Service(h, service(), []*model.Slice{slice("s", "10.0.0.1@here")})
+		on := r.Ports[0].Fronts[0].On
+		return fmt.Sprint(on[model.FromPod].SNAT, on[model.FromHost].SNAT, on[model.FromOutside].SNAT)
+	}
+	detector, none, all := host(), host(), host()
+	none.Pods = model.PodMatch{}
+	all.Pods, all.MasqueradeAll = model.PodMatch{}, true
+	other := host()
+	other.Pods = model.PodMatch{CIDRs: []netip.Prefix{prefix("fd00::/48")}} // the other family's pods are known only
+	bridge := host()
+	bridge.Pods = model.PodMatch{Interface: "cni0"}
+	for name, tt := range map[string]struct {
+		host *model.Host
+		want string
+	}{
+		"cidr": {detector, "false true true"}, "none": {none, "false false false"}, "masquerade all": {all, "true true true"},
+		"detector of the other family": {other, "false false false"}, "bridge": {bridge, "false true true"},
+	} {
+		if got := from(tt.host); got != tt.want {
+			t.Errorf("%s: got %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// The better of two entries for one address and port wins, whichever slice it is in.
+func TestDuplicateEndpoints(t *testing.T) {
+	good, bad := slice("a", "10.0.0.1@here"), slice("b", "10.0.0.1@here/terminating", "10.0.0.2@there")
+	for _, order := range [][]*model.Slice{{good, bad}, {bad, good}} {
+		r := resolve.Service(host(), service(), order)
+		if got := show(r.Ports[0].Fronts[0].On[model.FromPod]); got != "balance 1 2 ClusterEndpoints" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
+func TestSourceRanges(t *testing.T) {
+	svc := service()
+	svc.Type, svc.Restricted = model.LoadBalancer, true
+	svc.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1"), addr("2001:db8:cafe::1")}
+	svc.ClusterIPs = append(svc.ClusterIPs, addr("fd00::1"))
+	svc.SourceRanges = []netip.Prefix{prefix("198.51.100.7/24"), prefix("192.0.2.0/24"), prefix("198.51.100.0/28"), prefix("198.51.100.128/25")}
+	got := map[string]string{}
+	for _, p := range resolve.Service(host(), svc, nil).Ports {
+		for _, f := range p.Fronts {
+			got[f.At.Addr().String()] = fmt.Sprint(f.Restricted, f.Allow)
+		}
+	}
+	want := map[string]string{
+		"10.96.0.1":        "false []",
+		"fd00::1":          "false []",
+		"0.0.0.0":          "false []",
+		"::":               "false []",
+		"203.0.113.1":      "true [192.0.2.0/24 198.51.100.0/24 203.0.113.1/32]", // the node is inside, so its own VIP may come in
+		"2001:db8:cafe::1": "true []",                                            // no range of this family: closed
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	svc := service()
+	svc.Ports = append(svc.Ports, model.ServicePort{Name: "again", Proto: model.TCP, Port: 80}, model.ServicePort{Name: "lost", Proto: model.UDP, Port: 53})
+	loop := slice("s", "10.96.0.1@there")
+	loop.Ports[0].Port = 80
+	r := resolve.Service(host(), svc, []*model.Slice{loop})
+	var got []string
+	for _, p := range r.Problems {
+		got = append(got, p.Why.String()+": "+p.Detail)
+	}
+	want := []string{
+		"OwnFront: endpoint 10.96.0.1:80",
+		"FrontTaken: cluster IP 10.96.0.1:80 (tcp) is listed twice",
+		`NoTargetPort: port "again" (tcp 80)`,
+		`NoTargetPort: port "lost" (udp 53)`,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestDrainingIsForConnectionlessPortsOnly(t *testing.T) {
+	svc := service()
+	words := []string{"10.0.0.1@here", "10.0.0.2@there/terminating", "10.0.0.3@there/gone"}
+	if d := resolve.Service(host(), svc, []*model.Slice{slice("s", words...)}).Ports[0].Draining; d != nil {
+		t.Errorf("tcp: %v", d)
+	}
+	svc.Ports[0].Proto = model.UDP
+	s := slice("s", words...)
+	s.Ports[0].Proto = model.UDP
+	if d := resolve.Service(host(), svc, []*model.Slice{s}).Ports[0].Draining; len(d) != 1 || d[0] != at("10.0.0.2:8080") {
+		t.Errorf("udp: %v", d)
+	}
+}
+
+func TestReslotTouchesOneSlotForOneEndpoint(t *testing.T) {
+	words := make([]string, 200)
+	for i := range words {
+		words[i] = fmt.Sprintf("10.0.1.%d@there", i+1)
+	}
+	old := resolve.Service(host(), service(), []*model.Slice{slice("s", words...)}).Ports[0]
+	words[17] = "10.0.0.9@there"
+	port := resolve.Service(host(), service(), []*model.Slice{slice("s", words...)}).Ports[0]
+	resolve.Reslot(port, old, nil)
+	differ := 0
+	for i, e := range port.Pools()[0].Endpoints {
+		if e != old.Pools()[0].Endpoints[i] {
+			differ++
+		}
+	}
+	if differ != 1 {
+		t.Errorf("%d slots differ after one endpoint was replaced", differ)
+	}
+}
+
+func TestHost(t *testing.T) {
+	c := config.Default()
+	c.NodeName = "here"
+	c.ClusterCIDRs = []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/48"), prefix("11.0.0.0/8")}
+	node := &model.Node{Name: "here", Zone: "a", IPs: []netip.Addr{addr("192.0.2.1"), addr("192.0.2.9"), addr("2001:db8::1")}, PodCIDRs: []netip.Prefix{prefix("10.1.0.0/24")}}
+	h := resolve.Host(&c, node)
+	if got := fmt.Sprint(h.Pods.CIDRs, h.NodePorts.Prefixes, " ", h.Zone); got != "[10.0.0.0/8 fd00::/48] [0.0.0.0/0 ::/0] a" {
+		t.Errorf("defaults: %s", got)
+	}
+	c.NodePorts.Primary = true
+	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
+		t.Errorf("primary: %s", got)
+	}
+	if got := resolve.Host(&c, nil).NodePorts.Prefixes; len(got) != 0 {
+		t.Errorf("primary of an unknown node must not open anything: %v", got)
+	}
+	c.NodePorts = config.NodePorts{Prefixes: []netip.Prefix{prefix("192.0.2.0/24")}}
+	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.0/24 ::/0]" {
+		t.Errorf("one family: %s", got)
+	}
+	c.DetectLocal = config.DetectNodeCIDR
+	if got := fmt.Sprint(resolve.Host(&c, node).Pods.CIDRs); got != "[10.1.0.0/24]" {
+		t.Errorf("node cidr: %s", got)
+	}
+	c.DetectLocal, c.PodInterfacePrefix = config.DetectInterfacePrefix, "veth"
+	if m := resolve.Host(&c, node).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
+		t.Errorf("prefix: %+v", m)
+	}
+}
+
+func FuzzService(f *testing.F) {
+	f.Add("10.0.0.1@here 10.0.0.2@there/terminating", uint16(80), time.Second.Nanoseconds())
+	f.Fuzz(func(t *testing.T, words string, port uint16, sticky int64) {
+		var good []string
+		for _, w := range strings.Fields(words) {
+			ip, _, _ := strings.Cut(w, "@")
+			ip, _, _ = strings.Cut(ip, "/")
+			if _, err := netip.ParseAddr(ip); err == nil {
+				good = append(good, w)
+			}
+		}
+		svc := service()
+		svc.Ports[0].Port, svc.Sticky = port, time.Duration(sticky)
+		s := slice("s", good...)
+		a, b := resolve.Service(host(), svc, []*model.Slice{s}), resolve.Service(host(), svc, []*model.Slice{s})
+		for i := range a.Ports {
+			if !a.Ports[i].Equal(b.Ports[i]) {
+				t.Fatal("not deterministic")
+			}
+			for _, pool := range a.Ports[i].Pools() {
+				if len(pool.Endpoints) == 0 {
+					t.Fatal("an empty pool")
+				}
+			}
+		}
+	})
+}
