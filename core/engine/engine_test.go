@@ -152,6 +152,7 @@ func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
 		if _, err := b.Snapshot(t.Context()); err != nil {
 			t.Fatalf("users must be able to ask what is wrong: %v", err)
 		}
+		synctest.Wait()
 		kernel.Broken = nil
 		sleep(2 * time.Second)
 		if kernel.Commits != 1 || !b.Status().Synced {
