@@ -82,7 +82,7 @@ func service(n, ip string) *model.Service {
 func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Objects["10.96.0.9:80"] = "kept until we know better"
+		b.kernel.Do(func() { b.kernel.Objects["10.96.0.9:80"] = "kept until we know better" })
 		b.SetService(service("a", "10.96.0.1"))
 		sleep(time.Minute)
 		if b.kernel.Commits != 0 {
@@ -153,7 +153,7 @@ func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
 			t.Fatalf("users must be able to ask what is wrong: %v", err)
 		}
 		synctest.Wait()
-		kernel.Broken = nil
+		kernel.Do(func() { kernel.Broken = nil })
 		sleep(2 * time.Second)
 		if kernel.Commits != 1 || !b.Status().Synced {
 			t.Fatalf("commits %d, status %+v", kernel.Commits, b.Status())
@@ -181,12 +181,14 @@ func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Fail = func(op ledger.Op[string, string]) error {
-			if op.Key == "10.96.0.1:80" {
-				return errors.New("not now")
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(op ledger.Op[string, string]) error {
+				if op.Key == "10.96.0.1:80" {
+					return errors.New("not now")
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced()
@@ -194,7 +196,7 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || b.Status().FailingAt.IsZero() {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
 		}
-		b.kernel.Fail = nil
+		b.kernel.Do(func() { b.kernel.Fail = nil })
 		sleep(time.Second)
 		if len(b.kernel.Objects) != 3 || b.Status().Err != nil || !b.Status().FailingAt.IsZero() {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())

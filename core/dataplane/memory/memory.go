@@ -7,14 +7,17 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
 // Driver keeps objects in memory and checks that every op fits what is there.
-// It is for one goroutine, like every driver.
+// While others use it, look at it and change it within Do.
 type Driver[K comparable, V any] struct {
+	mu sync.Mutex
+
 	Objects map[K]V
 	Equal   func(a, b V) bool
 	Limit   dataplane.Limits
@@ -34,14 +37,25 @@ func New[K comparable, V any](equal func(a, b V) bool, limit dataplane.Limits) *
 	return &Driver[K, V]{Objects: map[K]V{}, Equal: equal, Limit: limit}
 }
 
+// Do runs f while nobody else uses the driver.
+func (d *Driver[K, V]) Do(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
 // Disturb changes the objects behind the driver's back.
 func (d *Driver[K, V]) Disturb(change func(map[K]V)) {
-	change(d.Objects)
-	d.disturbed = true
+	d.Do(func() {
+		change(d.Objects)
+		d.disturbed = true
+	})
 }
 
 // Observe returns a copy of the objects.
 func (d *Driver[K, V]) Observe(context.Context) (map[K]V, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.Broken != nil {
 		return nil, d.Broken
 	}
@@ -51,7 +65,11 @@ func (d *Driver[K, V]) Observe(context.Context) (map[K]V, error) {
 }
 
 // Disturbed reports whether Disturb was called since the last Observe.
-func (d *Driver[K, V]) Disturbed(context.Context) (bool, error) { return d.disturbed, nil }
+func (d *Driver[K, V]) Disturbed(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.disturbed, nil
+}
 
 // Errors of ops that do not fit: they show a mistake in the books.
 var (
@@ -62,6 +80,8 @@ var (
 
 // Commit applies ops.
 func (d *Driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.Commits++
 	errs := make([]error, len(ops))
 	var failed error
