@@ -53,11 +53,21 @@ const (
 )
 
 // NodePorts says on which of the machine's addresses node ports answer: on all
-// of them, on those inside Prefixes, or on the primary ones.
+// of them (the zero value), on those inside Prefixes, or on the primary ones.
 type NodePorts struct {
 	Prefixes []netip.Prefix
 	Primary  bool
 	Loopback bool // on 127.0.0.1 as well, in modes that can
+}
+
+// Complete fills in what depends on other settings and was not set. A mode that
+// is named keeps kube-proxy's default for it: there, nftables serves node ports
+// on the primary addresses only. auto serves them on all addresses, as most of
+// kube-proxy's modes do.
+func (c *Config) Complete() {
+	if c.Mode == NFTables && !c.NodePorts.Primary && len(c.NodePorts.Prefixes) == 0 {
+		c.NodePorts.Primary = true
+	}
 }
 
 // Default returns the configuration that holds when nothing is set.

@@ -15,8 +15,10 @@ type Port struct {
 	// HealthPort is the Service's healthCheckNodePort, or 0.
 	HealthPort uint16
 
-	// Draining are endpoints that get no new connections but still serve those
-	// they have: flows to them are not stale (core/flows).
+	// Draining are all endpoints that still serve but are in no pool, because
+	// they terminate or because policy or hints leave them to others. They get no
+	// new connections and keep those they have: flows to them are not stale
+	// (core/flows). Empty for TCP, whose flows are never touched.
 	Draining []netip.AddrPort
 }
 
@@ -70,8 +72,8 @@ const (
 func (o Origin) String() string { return [...]string{"pod", "host", "outside"}[o] }
 
 // Action is what happens to a new connection. A connection that is balanced
-// back to the endpoint it came from is always SNATed (hairpin), whatever SNAT
-// says: its answer would otherwise never pass this host.
+// back to the very endpoint on this node that it came from is always SNATed
+// (hairpin), whatever SNAT says: its answer would otherwise never pass this host.
 type Action struct {
 	Pool    *Pool // what to balance over; nil unless Verdict is Balance
 	Verdict Verdict

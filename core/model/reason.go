@@ -28,6 +28,7 @@ const (
 	WhyBadRange          // a source range that is no CIDR
 	WhyNoTargetPort      // no slice has a port of this name and protocol
 	WhyDuplicateEndpoint // the same address and port twice, with different conditions
+	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 )
 
@@ -49,6 +50,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyBadRange:             {"BadRange", "not a CIDR"},
 	WhyNoTargetPort:         {"NoTargetPort", "no EndpointSlice of the Service has a port of this name and protocol"},
 	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "the same endpoint twice with different conditions; the better one is used"},
+	WhyInvalid:              {"Invalid", "not valid"},
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
 }
 

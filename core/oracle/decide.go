@@ -29,7 +29,7 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	case model.Balance:
 		out.Fate = Forward
 		for _, e := range act.Pool.Endpoints {
-			hairpin := e.Addr.Addr() == p.Src
+			hairpin := e.Local && e.Addr.Addr() == p.Src
 			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: act.SNAT || hairpin})
 		}
 		slices.SortFunc(out.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })

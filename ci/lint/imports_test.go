@@ -1,0 +1,126 @@
+// Package lint checks what the compiler does not: which way imports point.
+package lint
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tandem-proxy/tandem/"
+
+// pkg is what `go list -json` says of a package.
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T, goos string) map[string]pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", "./...")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "GOOS="+goos, "GOARCH=amd64", "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	all := map[string]pkg{}
+	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
+		var p pkg
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimPrefix(p.ImportPath, module)] = p
+	}
+	if len(all) < 15 {
+		t.Fatalf("go list found only %d packages", len(all))
+	}
+	return all
+}
+
+// layer returns the first part of a package's path within the module.
+func layer(path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	return first
+}
+
+// below says what each layer may import of the others.
+var below = map[string]string{
+	"cmd":        "core platform linux windows installers",
+	"platform":   "core platform linux windows",
+	"linux":      "core linux",
+	"windows":    "core windows",
+	"core":       "core",
+	"ci":         "core linux windows platform cmd ci",
+	"installers": "core installers",
+}
+
+// edges are the packages that may know Kubernetes: where objects come in.
+var edges = map[string]bool{"core/watch": true, "core/manifests": true}
+
+// wrong returns what is wrong with one package's imports.
+func wrong(path string, p pkg) (faults []string) {
+	for _, imp := range p.Imports {
+		inner, ours := strings.CutPrefix(imp, module)
+		switch {
+		case ours && !strings.Contains(" "+below[layer(path)]+" ", " "+layer(inner)+" "):
+			faults = append(faults, fmt.Sprintf("%s imports %s: imports point cmd, platform, linux|windows, core", path, inner))
+		case ours && strings.HasPrefix(path, "linux/") && strings.HasPrefix(inner, "windows/"):
+			faults = append(faults, fmt.Sprintf("%s imports %s: the systems do not see each other", path, inner))
+		}
+		if layer(path) == "core" && !edges[path] && (strings.HasPrefix(imp, "k8s.io/") || strings.HasPrefix(imp, "golang.org/x/sys")) {
+			faults = append(faults, fmt.Sprintf("%s imports %s: core is free of Kubernetes and of systems", path, imp))
+		}
+		if strings.HasPrefix(imp, "k8s.io/kubernetes") {
+			faults = append(faults, fmt.Sprintf("%s imports %s", path, imp))
+		}
+	}
+	return faults
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, goos := range []string{"linux", "windows"} {
+		for path, p := range list(t, goos) {
+			for _, w := range wrong(path, p) {
+				t.Errorf("%s: %s", goos, w)
+			}
+		}
+	}
+}
+
+// The rules must be able to fail.
+func TestImportRulesBite(t *testing.T) {
+	for path, imp := range map[string]string{
+		"core/track":     "k8s.io/api/core/v1",
+		"core/resolve":   module + "linux/nftables",
+		"linux/nftables": module + "platform",
+		"core/engine":    "golang.org/x/sys/unix",
+		"windows/hns":    module + "linux/host",
+		"platform":       "k8s.io/kubernetes/pkg/proxy",
+	} {
+		if len(wrong(path, pkg{Imports: []string{imp}})) == 0 {
+			t.Errorf("%s may import %s", path, imp)
+		}
+	}
+}
+
+// What the daemon carries is decided here, not by accident.
+func TestBinaryIsFreeOf(t *testing.T) {
+	forbidden := map[string][]string{
+		"linux":   {"github.com/Microsoft/hcsshim", "testing", "github.com/rogpeppe"},
+		"windows": {"github.com/moby/ipvs", "github.com/coreos/go-iptables", "testing"},
+	}
+	for goos, bad := range forbidden {
+		for _, dep := range list(t, goos)["cmd/tandem"].Deps {
+			for _, b := range bad {
+				if dep == b || strings.HasPrefix(dep, b+"/") {
+					t.Errorf("the %s binary contains %s", goos, dep)
+				}
+			}
+		}
+	}
+}

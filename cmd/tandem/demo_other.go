@@ -1,0 +1,13 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+func demo(cmd *cobra.Command, _ bool) error {
+	return demoPlan(cmd, errors.New("it needs network namespaces, which are part of Linux"))
+}

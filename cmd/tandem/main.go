@@ -1,0 +1,100 @@
+// Command tandem is a Kubernetes Service proxy for Linux and Windows. Each verb
+// is a file of its own; `tandem --help` lists them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes, the same for every verb.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
+}
+
+// run is the whole program: arguments in, exit code out.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(verb(args))
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, new(usageError)):
+		fmt.Fprintf(stderr, "tandem: %v\nSee 'tandem --help'.\n", err)
+		return exitUsage
+	}
+	fmt.Fprintf(stderr, "tandem: %v\n", err)
+	return exitFailure
+}
+
+// verb adds the verb run where only flags are given, or where the program goes
+// by kube-proxy's name, so that it can take its place unchanged.
+func verb(args []string) []string {
+	name, rest := strings.TrimSuffix(filepath.Base(args[0]), ".exe"), args[1:]
+	flagsOnly := len(rest) > 0 && strings.HasPrefix(rest[0], "-")
+	for _, a := range rest {
+		if a == "-h" || a == "--help" || a == "--version" {
+			flagsOnly = false
+		}
+	}
+	if flagsOnly || name == "kube-proxy" {
+		return append([]string{"run"}, rest...)
+	}
+	return rest
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tandem",
+		Short: "A Kubernetes Service proxy for Linux and Windows",
+		Long: `tandem makes Kubernetes Services work on this machine: it turns Services and
+EndpointSlices into rules of the kernel, and keeps them right.
+
+  tandem demo                              see it work, here and now
+  tandem plan --manifests ./services       what would be programmed, and why
+  tandem run  --manifests ./services       program it, and follow the folder`,
+		Version:       versionText(),
+		SilenceErrors: true, // run prints them
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(newRun(), newPlan(), newStatus(), newDemo(), newCleanup(), newVersion())
+	for _, c := range root.Commands() {
+		c.Args = noArgs
+	}
+	return root
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), args[0])}
+	}
+	return nil
+}

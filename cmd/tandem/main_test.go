@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const webYAML = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.96.0.10
+  ports: [{name: http, port: 80, targetPort: http}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- addresses: [10.244.1.2]
+- addresses: [10.244.1.3]
+`
+
+// tandem runs the program and returns what it said.
+func tandem(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(context.Background(), append([]string{"tandem"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func folder(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestFlagsAloneMeanRun(t *testing.T) {
+	for line, want := range map[string]string{
+		"tandem --manifests x":            "run --manifests x",
+		"/usr/local/bin/kube-proxy --v=2": "run --v=2",
+		"kube-proxy.exe --v=2":            "run --v=2",
+		"kube-proxy":                      "run",
+		"tandem plan --manifests x":       "plan --manifests x",
+		"tandem --help":                   "--help",
+		"tandem --version":                "--version",
+		"tandem":                          "",
+	} {
+		if got := strings.Join(verb(strings.Fields(line)), " "); got != want {
+			t.Errorf("%q: got %q, want %q", line, got, want)
+		}
+	}
+}
+
+// All mistakes are reported at once, with exit code 2.
+func TestUsageErrors(t *testing.T) {
+	code, _, stderr := tandem(t, "run", "--proxy-mode", "warp", "--cluster-cidr", "10.0.0.0/99", "--detect-local-mode", "Guess", "--iptables-masquerade-bit", "32", "--nodeport-addresses", "here")
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	for _, part := range []string{"--proxy-mode: \"warp\"", "--cluster-cidr: \"10.0.0.0/99\"", "--detect-local-mode: \"Guess\"", "--iptables-masquerade-bit: 32", "--nodeport-addresses: \"here\"", "--manifests"} {
+		if !strings.Contains(stderr, part) {
+			t.Errorf("%q is missing in:\n%s", part, stderr)
+		}
+	}
+	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
+		if code, _, stderr := tandem(t, args...); code != exitUsage || strings.Contains(stderr, "goroutine") {
+			t.Errorf("%v: exit code %d, %s", args, code, stderr)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML})
+	code, stdout, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16")
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, line := range []string{
+		"default/web",
+		"10.96.0.10:80/tcp  cluster IP",
+		"from pod             balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over the cluster's ready endpoints)",
+		"from host, from outside balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
+		"plan: 1 Services, 1 ports,",
+	} {
+		if !strings.Contains(stdout, line) {
+			t.Errorf("%q is missing in:\n%s", line, stdout)
+		}
+	}
+	code, stdout, _ = tandem(t, "plan", "--manifests", dir, "--node", "node-1", "-o", "json")
+	if code != exitOK || !strings.Contains(stdout, `"10.244.1.3:8080"`) {
+		t.Errorf("json: exit code %d\n%s", code, stdout)
+	}
+	code, stdout, _ = tandem(t, "plan", "--manifests", dir, "--node", "node-1", "-o", "native")
+	if code != exitOK || !strings.Contains(stdout, "10.96.0.10 . tcp . 80") {
+		t.Errorf("native: exit code %d\n%s", code, stdout)
+	}
+}
+
+func TestPlanSaysWhatItRefused(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "bad.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {prots: []}\n"})
+	code, stdout, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1")
+	if code != exitOK || !strings.Contains(stdout, "default/web") {
+		t.Errorf("the good Service must stand: exit code %d\n%s", code, stdout)
+	}
+	if !strings.Contains(stderr, "bad.yaml:4") || !strings.Contains(stderr, "prots") {
+		t.Errorf("the bad one must be named with file and line:\n%s", stderr)
+	}
+	if code, _, stderr := tandem(t, "plan", "--manifests", filepath.Join(dir, "none")); code != exitFailure || !strings.Contains(stderr, "none") {
+		t.Errorf("no such folder: exit code %d, %s", code, stderr)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	if code, stdout, _ := tandem(t, "--help"); code != exitOK || !strings.Contains(stdout, "tandem demo") {
+		t.Errorf("help: %d\n%s", code, stdout)
+	}
+	if code, stdout, _ := tandem(t, "version"); code != exitOK || !strings.HasPrefix(stdout, "tandem ") {
+		t.Errorf("version: %d\n%s", code, stdout)
+	}
+	verbs := []string{}
+	for _, c := range newRoot().Commands() {
+		verbs = append(verbs, c.Name())
+	}
+	for _, v := range []string{"run", "plan", "demo", "status", "cleanup", "version"} {
+		if !slices.Contains(verbs, v) {
+			t.Errorf("no verb %s", v)
+		}
+	}
+	if code, stdout, _ := tandem(t, "completion", "bash"); code != exitOK || !strings.Contains(stdout, "bash completion") {
+		t.Errorf("completion: %d", code)
+	}
+}
+
+func TestStatusWithoutADaemon(t *testing.T) {
+	code, _, stderr := tandem(t, "status", "--address", "127.0.0.1:1")
+	if code != exitFailure || !strings.Contains(stderr, "is it running") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}

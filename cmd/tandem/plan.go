@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newPlan() *cobra.Command {
+	var flags configFlags
+	var output string
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what would be programmed, without programming it",
+		Long: `plan reads manifests and shows what a node would make of them, for any mode and
+on any system. It needs no privileges and changes nothing.`,
+		Example: `  tandem plan --manifests ./services --node node-1
+  tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := flags.config()
+			if err != nil {
+				return err
+			}
+			w, err := readWorld(cmd, c)
+			if err != nil {
+				return err
+			}
+			for _, p := range w.problems {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
+			}
+			return w.print(cmd.OutOrStdout(), output)
+		},
+	}
+	flags.register(c.Flags())
+	c.Flags().StringVarP(&output, "output", "o", "summary", "summary, native (what the mode's own tools read) or json")
+	return c
+}
+
+// world is what a folder of manifests means to a node in a mode.
+type world struct {
+	mode     dataplane.Mode
+	host     *model.Host
+	services []track.Service
+	ports    []*model.Port
+	plan     dataplane.Plan
+	problems []model.Problem
+}
+
+func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
+	found, err := manifests.Read(cmd.Context(), c.Manifests)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{}
+	if w.mode, err = platform.Find(c.Mode); err != nil {
+		return nil, err
+	}
+	for _, p := range found.Problems {
+		w.problems = append(w.problems, p.Model())
+	}
+	w.host = resolve.Host(c, ownNode(found.Nodes, c.NodeName))
+	w.services, w.ports = track.Once(w.host, found.Services, found.Slices)
+	for _, s := range w.services {
+		w.problems = append(w.problems, s.Problems...)
+	}
+	w.plan = w.mode.Plan(c, w.host, w.ports)
+	return w, nil
+}
+
+func ownNode(nodes []*model.Node, name string) *model.Node {
+	for _, n := range nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+func (w *world) print(out io.Writer, format string) error {
+	switch format {
+	case "native":
+		_, err := io.WriteString(out, w.plan.Native)
+		return err
+	case "json":
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(w.document())
+	case "summary":
+		return w.summary(out)
+	}
+	return usageError{fmt.Errorf("-o %s: choose summary, native or json", format)}
+}
+
+// summary prints each address with what happens to its clients, and why.
+func (w *world) summary(out io.Writer) error {
+	for _, s := range w.document().Services {
+		fmt.Fprintf(out, "%s\n", status.Clean(s.Name))
+		for _, f := range s.Fronts {
+			fmt.Fprintf(out, "  %s/%s  %s\n", f.Address, f.Protocol, f.Kind)
+			for _, a := range f.Answers {
+				fmt.Fprintf(out, "    %-20s %s\n", a.From, a.text())
+			}
+		}
+	}
+	for _, id := range sortedIDs(w.plan.Gaps) {
+		for _, g := range w.plan.Gaps[id] {
+			fmt.Fprintf(out, "! %s: %s\n", status.Clean(id.String()), g.Detail)
+		}
+	}
+	_, err := fmt.Fprintf(out, "plan: %d Services, %d ports, %d objects in mode %s for node %s\n",
+		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, status.Clean(w.host.Name))
+	return err
+}
+
+func sortedIDs(gaps map[model.PortID][]model.Gap) []model.PortID {
+	ids := make([]model.PortID, 0, len(gaps))
+	for id := range gaps {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, model.PortID.Compare)
+	return ids
+}
+
+// planDocument is the JSON form of a plan. Fields are added, not changed.
+type planDocument struct {
+	Node     string        `json:"node"`
+	Mode     string        `json:"mode"`
+	Objects  int           `json:"objects"`
+	Services []planService `json:"services"`
+	Problems []string      `json:"problems,omitempty"`
+}
+
+type planService struct {
+	Name   string      `json:"name"`
+	Fronts []planFront `json:"fronts"`
+}
+
+type planFront struct {
+	Port     string       `json:"port"`
+	Kind     string       `json:"kind"`
+	Address  string       `json:"address"`
+	Protocol string       `json:"protocol"`
+	Sources  []string     `json:"sources,omitempty"` // the only clients let in
+	Answers  []planAnswer `json:"answers"`
+}
+
+// planAnswer is what clients of some origins get.
+type planAnswer struct {
+	From      string   `json:"from"`
+	Verdict   string   `json:"verdict"`
+	SNAT      bool     `json:"snat"`
+	Why       string   `json:"why"`
+	Endpoints []string `json:"endpoints,omitempty"`
+}
+
+func (w *world) document() planDocument {
+	d := planDocument{Node: w.host.Name, Mode: string(w.mode.Name), Objects: w.plan.Objects, Services: []planService{}}
+	for _, p := range w.problems {
+		d.Problems = append(d.Problems, p.String())
+	}
+	for _, s := range w.services {
+		ps := planService{Name: s.Object.Name.String(), Fronts: []planFront{}}
+		for _, p := range s.Ports {
+			for i := range p.Fronts {
+				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Fronts[i]))
+			}
+		}
+		d.Services = append(d.Services, ps)
+	}
+	return d
+}
+
+func describeFront(p *model.Port, f *model.Front) planFront {
+	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
+	if f.Kind == model.KindNodePort {
+		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
+	}
+	if f.Restricted {
+		out.Sources = []string{}
+		for _, r := range f.Allow {
+			out.Sources = append(out.Sources, r.String())
+		}
+	}
+	for origin := range f.On {
+		a := answer(model.Origin(origin), f.On[origin])
+		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
+			out.Answers[n-1].From += ", " + a.From
+			continue
+		}
+		out.Answers = append(out.Answers, a)
+	}
+	return out
+}
+
+func answer(from model.Origin, act model.Action) planAnswer {
+	a := planAnswer{From: "from " + from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: act.Why.Text()}
+	if act.Pool != nil {
+		for _, e := range act.Pool.Endpoints {
+			a.Endpoints = append(a.Endpoints, e.Addr.String())
+		}
+		slices.SortFunc(a.Endpoints, cmp.Compare[string])
+	}
+	return a
+}
+
+func (a planAnswer) same(b planAnswer) bool {
+	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// shown is how many endpoints a summary names.
+const shown = 4
+
+func (a planAnswer) text() string {
+	s := a.Verdict
+	for i, e := range a.Endpoints {
+		if i == shown {
+			s += fmt.Sprintf(" and %d more", len(a.Endpoints)-shown)
+			break
+		}
+		s += " " + e
+	}
+	if a.SNAT {
+		s += ", SNAT"
+	}
+	return s + " (" + a.Why + ")"
+}

@@ -1,0 +1,58 @@
+package config_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+func TestDefaultIsValid(t *testing.T) {
+	c := config.Default()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	for flag, change := range map[string]func(*config.Config){
+		"proxy-mode":                func(c *config.Config) { c.Mode = "warp" },
+		"detect-local-mode":         func(c *config.Config) { c.DetectLocal = "Guess" },
+		"pod-bridge-interface":      func(c *config.Config) { c.DetectLocal = config.DetectBridgeInterface },
+		"pod-interface-name-prefix": func(c *config.Config) { c.PodInterfacePrefix = "a-name-that-is-too-long" },
+		"nodeport-addresses": func(c *config.Config) {
+			c.NodePorts = config.NodePorts{Primary: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+		},
+		"iptables-masquerade-bit": func(c *config.Config) { c.MasqueradeBit = 32 },
+		"sync-period":             func(c *config.Config) { c.SyncPeriod = 0 },
+		"min-sync-period":         func(c *config.Config) { c.MinSyncPeriod = 2 * c.SyncPeriod },
+		"metrics-bind-address":    func(c *config.Config) { c.HTTPAddress = "127.0.0.1:99999" },
+	} {
+		c := config.Default()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "--"+flag+":") {
+			t.Errorf("%s: got %v", flag, err)
+		}
+	}
+}
+
+func TestAllMistakesAtOnce(t *testing.T) {
+	c := config.Default()
+	c.Mode, c.MasqueradeBit, c.HTTPAddress = "warp", -1, "here"
+	if err := c.Validate(); err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNamedModeKeepsItsNodePortDefault(t *testing.T) {
+	named, auto, listed := config.Default(), config.Default(), config.Default()
+	named.Mode, listed.Mode = config.NFTables, config.NFTables
+	listed.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	for _, c := range []*config.Config{&named, &auto, &listed} {
+		c.Complete()
+	}
+	if !named.NodePorts.Primary || auto.NodePorts.Primary || listed.NodePorts.Primary {
+		t.Errorf("primary: named %t, auto %t, listed %t", named.NodePorts.Primary, auto.NodePorts.Primary, listed.NodePorts.Primary)
+	}
+}

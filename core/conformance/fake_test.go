@@ -1,0 +1,123 @@
+package conformance
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// The fake data plane is a table of fronts by address, and one mark for each
+// cluster IP. It is complete and right, unless a test breaks it.
+type fakeKey struct {
+	proto  model.Proto
+	at     netip.AddrPort // port 0 for the mark of a cluster IP
+	origin model.Origin
+}
+
+type fakeValue struct {
+	act        model.Action
+	restricted bool
+	allow      []netip.Prefix
+	pool       []model.Endpoint
+}
+
+type fakeCompiler struct {
+	gap *model.Gap // declared for every port
+}
+
+func (fakeCompiler) Base(_ *model.Host, emit func(fakeKey, fakeValue)) { emit(fakeKey{}, fakeValue{}) }
+
+func (c fakeCompiler) Port(_ *model.Host, port *model.Port, emit func(fakeKey, fakeValue)) []model.Gap {
+	for _, f := range port.Fronts {
+		for o, act := range f.On {
+			v := fakeValue{act: act, restricted: f.Restricted, allow: f.Allow}
+			if act.Pool != nil {
+				v.pool, v.act.Pool = act.Pool.Endpoints, nil
+			}
+			emit(fakeKey{port.ID.Proto, f.At, model.Origin(o)}, v)
+		}
+		if f.Kind == model.KindClusterIP {
+			emit(fakeKey{at: netip.AddrPortFrom(f.At.Addr(), 0)}, fakeValue{})
+		}
+	}
+	if c.gap != nil {
+		return []model.Gap{*c.gap}
+	}
+	return nil
+}
+
+func (fakeCompiler) Rank(fakeKey) int             { return 0 }
+func (fakeCompiler) Linger(fakeKey) time.Duration { return 0 }
+
+func (fakeCompiler) Equal(a, b fakeValue) bool {
+	return a.act == b.act && a.restricted == b.restricted && slices.Equal(a.allow, b.allow) && slices.Equal(a.pool, b.pool)
+}
+
+func (fakeCompiler) Slots(have func(fakeKey) (fakeValue, bool), proto model.Proto, at netip.AddrPort, from model.Origin) (order []netip.AddrPort) {
+	v, _ := have(fakeKey{proto, at, from})
+	for _, e := range v.pool {
+		order = append(order, e.Addr)
+	}
+	return order
+}
+
+func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return func(p oracle.Packet) oracle.Outcome {
+		origin := oracle.Origin(host, p)
+		v, ok := objects[fakeKey{p.Proto, p.Dst, origin}]
+		own := slices.Contains(host.IPs, p.Dst.Addr()) || p.Dst.Addr().IsLoopback()
+		if !ok && own && host.NodePorts.Contains(p.Dst.Addr()) {
+			any := netip.IPv6Unspecified()
+			if p.Dst.Addr().Is4() {
+				any = netip.IPv4Unspecified()
+			}
+			v, ok = objects[fakeKey{p.Proto, netip.AddrPortFrom(any, p.Dst.Port()), origin}]
+		}
+		if !ok {
+			if _, cluster := objects[fakeKey{at: netip.AddrPortFrom(p.Dst.Addr(), 0)}]; cluster {
+				return oracle.Outcome{Fate: oracle.Reject}
+			}
+			return oracle.Outcome{Fate: oracle.Pass}
+		}
+		if v.restricted && !slices.ContainsFunc(v.allow, func(r netip.Prefix) bool { return r.Contains(p.Src) }) {
+			return oracle.Outcome{Fate: oracle.Drop}
+		}
+		out := oracle.Outcome{Fate: map[model.Verdict]oracle.Fate{
+			model.Balance: oracle.Forward, model.Reject: oracle.Reject, model.Drop: oracle.Drop,
+		}[v.act.Verdict]}
+		for _, e := range v.pool {
+			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: v.act.SNAT || e.Local && e.Addr.Addr() == p.Src})
+		}
+		return out
+	}
+}
+
+func fakeGolden(objects map[fakeKey]fakeValue) string {
+	var lines []string
+	for k, v := range maps.All(objects) {
+		lines = append(lines, fmt.Sprintf("%s %s from %s: %s %v\n", k.proto, k.at, k.origin, v.act.Verdict, v.pool))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func fakeSuite() Suite[fakeKey, fakeValue] {
+	return Suite[fakeKey, fakeValue]{Mode: "fake", Compiler: fakeCompiler{}, Sim: fakeSim}
+}
+
+var _ dataplane.Slotter[fakeKey, fakeValue] = fakeCompiler{}
+
+// notes records what a trial reports.
+type notes struct{ errors, logs []string }
+
+func (n *notes) Errorf(format string, args ...any) {
+	n.errors = append(n.errors, fmt.Sprintf(format, args...))
+}
+func (n *notes) Log(args ...any) { n.logs = append(n.logs, fmt.Sprint(args...)) }

@@ -1,0 +1,176 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// Packet is a row of a packet table.
+type Packet struct {
+	Line   int    // in the scenario's file
+	From   string // as written
+	Src    netip.Addr
+	Proto  model.Proto
+	To     netip.AddrPort
+	Expect Expect
+}
+
+// Expect is the right side of a row.
+type Expect struct {
+	Fate      oracle.Fate
+	Endpoints []oracle.Target // in address order
+	Sticky    bool            // all connections of one client reach the same endpoint
+}
+
+// String returns the row without its expectation.
+func (p Packet) String() string { return fmt.Sprintf("%s %s %s", p.From, p.Proto, p.To) }
+
+// String returns the expectation as it is written in tables.
+func (e Expect) String() string {
+	if e.Fate != oracle.Forward {
+		return e.Fate.String()
+	}
+	var b strings.Builder
+	for i, t := range e.Endpoints {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(t.Addr.String())
+		if t.SNAT {
+			b.WriteString("/snat")
+		}
+	}
+	if e.Sticky {
+		b.WriteString(" sticky")
+	}
+	return b.String()
+}
+
+// Outcome returns what the expectation means to a data plane.
+func (e Expect) Outcome() oracle.Outcome {
+	return oracle.Outcome{Fate: e.Fate, Endpoints: e.Endpoints}
+}
+
+func (p *parser) table(s section) []Packet {
+	var rows []Packet
+	i := 0
+	for text := range strings.Lines(string(s.data)) {
+		i++
+		text, _, _ = strings.Cut(text, "#")
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		row, err := parseRow(text)
+		if err != nil {
+			p.fail(s.line+i, "%v", err)
+			continue
+		}
+		row.Line = s.line + i
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func parseRow(text string) (row Packet, err error) {
+	left, right, ok := strings.Cut(text, "->")
+	words := strings.Fields(left)
+	if !ok || len(words) != 3 {
+		return row, errors.New("want \"from proto to -> expectation\"")
+	}
+	row.From = words[0]
+	if row.Proto, err = parseProto(words[1]); err != nil {
+		return row, err
+	}
+	if row.To, err = parseAddrPort(words[2]); err != nil {
+		return row, err
+	}
+	if row.Src, err = parseFrom(row.From, row.To.Addr()); err != nil {
+		return row, err
+	}
+	row.Expect, err = parseExpect(strings.Fields(right), row.To.Addr())
+	return row, err
+}
+
+func parseProto(word string) (model.Proto, error) {
+	for _, p := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+		if p.String() == word {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is none of tcp, udp, sctp", word)
+}
+
+func parseAddrPort(word string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(word)
+	if err != nil || at.Addr().Zone() != "" || at.Addr().Is4In6() {
+		return netip.AddrPort{}, fmt.Errorf("%q is no ADDRESS:PORT", word)
+	}
+	return at, nil
+}
+
+func parseFrom(word string, to netip.Addr) (netip.Addr, error) {
+	if a, ok := address(word, to.Is4()); ok {
+		if word == "host" && to.IsLoopback() {
+			return to, nil // the kernel takes the address itself as the source
+		}
+		return a, nil
+	}
+	a, err := netip.ParseAddr(word)
+	switch {
+	case err != nil || a.Zone() != "" || a.Is4In6():
+		return a, fmt.Errorf("%q is none of pod, host, outside, remote-pod and no address", word)
+	case a.Is4() != to.Is4():
+		return a, fmt.Errorf("from %s to %s: two IP families", a, to)
+	}
+	return a, nil
+}
+
+func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
+	if len(words) == 0 {
+		return e, errors.New("no expectation")
+	}
+	for _, f := range []oracle.Fate{oracle.Reject, oracle.Drop, oracle.Pass} {
+		if words[0] == f.String() {
+			e.Fate = f
+			if len(words) > 1 {
+				return e, fmt.Errorf("%q after %s", words[1], f)
+			}
+			return e, nil
+		}
+	}
+	e.Fate = oracle.Forward
+	snat := false
+	for i := len(words) - 1; i >= 0 && (words[i] == "snat" || words[i] == "sticky"); i-- {
+		snat, e.Sticky = snat || words[i] == "snat", e.Sticky || words[i] == "sticky"
+		words = words[:i]
+	}
+	if len(words) == 0 {
+		return e, errors.New("no endpoints")
+	}
+	for _, w := range words {
+		addr, own := strings.CutSuffix(w, "/snat")
+		at, err := parseAddrPort(addr)
+		if err != nil {
+			return e, err
+		}
+		if at.Addr().Is4() != to.Is4() {
+			return e, fmt.Errorf("to %s by %s: two IP families", to, at)
+		}
+		if slices.ContainsFunc(e.Endpoints, func(t oracle.Target) bool { return t.Addr == at }) {
+			return e, fmt.Errorf("%s is listed twice", at)
+		}
+		e.Endpoints = append(e.Endpoints, oracle.Target{Addr: at, SNAT: snat || own})
+	}
+	sortTargets(e.Endpoints)
+	return e, nil
+}
+
+func sortTargets(ts []oracle.Target) {
+	slices.SortFunc(ts, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
+}

@@ -1,0 +1,221 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// Scenario is one short story about Services.
+type Scenario struct {
+	Name  string // the file's name without ".txtar"
+	File  string // the file's name, for messages
+	Title string // the first line of the comment
+	Host  config.Config
+	Steps []Step // Steps[0] is the beginning
+}
+
+// Step is one state of the manifests' folder and what packets shall meet then.
+// Steps share file contents; nobody may change them.
+type Step struct {
+	Number           int
+	Title            string
+	Files            map[string][]byte // the whole folder, by name
+	Changed, Removed []string          // against the step before, sorted
+	Packets          []Packet
+	Want             map[string]string // goldens by mode
+}
+
+// Load reads all scenarios of a folder, by name. The error joins everything that
+// is wrong with any of them, each with file and line.
+func Load(fsys fs.FS) ([]*Scenario, error) {
+	names, err := fs.Glob(fsys, "*.txtar")
+	if err != nil {
+		return nil, err
+	}
+	var all []*Scenario
+	var errs []error
+	for _, name := range names {
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s, err := Parse(name, text)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, s)
+	}
+	return all, errors.Join(errs...)
+}
+
+// Parse reads one scenario. The file name is for its name and for errors.
+func Parse(file string, text []byte) (*Scenario, error) {
+	comment, all, err := sections(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s:%w", file, err)
+	}
+	p := parser{file: file}
+	s := &Scenario{Name: strings.TrimSuffix(path.Base(file), ".txtar"), File: file, Title: title(comment)}
+	if s.Title == "" {
+		p.fail(1, "the first line must be a comment that says what the scenario shows")
+	}
+	s.Host = p.host(all)
+	s.Steps = p.steps(all)
+	return s, errors.Join(p.errs...)
+}
+
+func title(comment []byte) string {
+	for line := range strings.Lines(string(comment)) {
+		if t, ok := strings.CutPrefix(strings.TrimSpace(line), "#"); ok {
+			return strings.TrimSpace(t)
+		}
+	}
+	return ""
+}
+
+// parser collects what is wrong with one file.
+type parser struct {
+	file string
+	errs []error
+}
+
+func (p *parser) fail(line int, format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf("%s:%d: %s", p.file, line, fmt.Sprintf(format, args...)))
+}
+
+// steps gives every section to its step. Steps without any section do not
+// exist, so a gap in the numbers is a mistake of the author.
+func (p *parser) steps(all []section) []Step {
+	byStep := map[int][]section{0: nil}
+	for _, s := range all {
+		byStep[s.step] = append(byStep[s.step], s)
+	}
+	var steps []Step
+	folder := folder{files: map[string][]byte{DefaultNodeFile: []byte(DefaultNode)}, assumed: true}
+	for n, number := range slices.Sorted(maps.Keys(byStep)) {
+		if n != number {
+			p.fail(byStep[number][0].line, "step %d without step %d", number, n)
+		}
+		step, next := p.step(number, byStep[number], folder)
+		folder = next
+		steps = append(steps, step)
+	}
+	return steps
+}
+
+func (p *parser) step(number int, all []section, before folder) (Step, folder) {
+	step := Step{Number: number, Want: map[string]string{}}
+	now := before.clone()
+	for _, s := range all {
+		mode, golden := s.mode()
+		switch {
+		case golden:
+			step.Want[mode] = string(bytes.ReplaceAll(s.data, []byte("\r\n"), []byte("\n")))
+		case s.name == "packets":
+			step.Packets = p.table(s)
+		case s.manifest():
+			now.put(s.name, s.data)
+		case s.name == "rm":
+			p.remove(s, before, &now)
+		case s.name == "host" && number == 0: // read already
+		default:
+			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, rm or want/MODE", s.name)
+		}
+	}
+	step.Files = now.files
+	step.Changed, step.Removed = now.since(before)
+	step.Title = describe(number, step.Changed, step.Removed)
+	return step, now
+}
+
+func (p *parser) remove(s section, before folder, now *folder) {
+	i := 0
+	for text := range strings.Lines(string(s.data)) {
+		i++
+		name := strings.TrimSpace(text)
+		if name == "" || strings.HasPrefix(name, "#") {
+			continue
+		}
+		if _, ok := before.files[name]; !ok {
+			p.fail(s.line+i, "rm: no file %q", name)
+		}
+		now.remove(name)
+	}
+}
+
+func describe(number int, changed, removed []string) string {
+	if number == 0 {
+		return "beginning"
+	}
+	t := fmt.Sprintf("step %d:", number)
+	if len(changed) > 0 {
+		t += " write " + strings.Join(changed, ", ")
+	}
+	if len(removed) > 0 {
+		t += " remove " + strings.Join(removed, ", ")
+	}
+	return t
+}
+
+// folder is the manifests' folder as the steps go on. The default Node is in it
+// until the scenario speaks of a Node node-1 itself, and does not come back.
+type folder struct {
+	files   map[string][]byte
+	assumed bool // the Node is the default one
+}
+
+func (f folder) clone() folder { return folder{maps.Clone(f.files), f.assumed} }
+
+func (f *folder) put(name string, data []byte) {
+	if f.assumed && definesNode(data) {
+		f.assumed = false
+		delete(f.files, DefaultNodeFile)
+	}
+	f.files[name] = data
+}
+
+func (f *folder) remove(name string) {
+	if name == DefaultNodeFile {
+		f.assumed = false
+	}
+	delete(f.files, name)
+}
+
+// since compares two states of the folder.
+func (f folder) since(old folder) (changed, removed []string) {
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		if was, ok := old.files[name]; !ok || !bytes.Equal(was, f.files[name]) {
+			changed = append(changed, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old.files)) {
+		if _, ok := f.files[name]; !ok {
+			removed = append(removed, name)
+		}
+	}
+	return changed, removed
+}
+
+// definesNode reports whether a manifest has a Node named node-1. It looks at
+// the text, because scenarios also show what becomes of broken manifests.
+func definesNode(data []byte) bool {
+	kind := regexp.MustCompile(`(?m)(^|[\s{,])"?kind"?:\s*"?Node"?\s*([,}]|$)`)
+	name := regexp.MustCompile(`\bname"?:\s*"?` + regexp.QuoteMeta(NodeName) + `\b`)
+	for doc := range bytes.SplitSeq(data, []byte("\n---")) {
+		if kind.Match(doc) && name.Match(doc) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,125 @@
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// host reads the settings of the node, which stand for its command line.
+func (p *parser) host(all []section) config.Config {
+	c := config.Default()
+	c.NodeName = NodeName
+	c.ClusterCIDRs = prefixes("10.244.0.0/16 fd00:10:244::/56")
+	for _, s := range all {
+		if s.step == 0 && s.name == "host" {
+			p.settings(&c, s)
+		}
+	}
+	return c
+}
+
+func (p *parser) settings(c *config.Config, s section) {
+	i := 0
+	for text := range strings.Lines(string(s.data)) {
+		i++
+		text, _, _ = strings.Cut(text, "#")
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(text, ":")
+		if !ok {
+			p.fail(s.line+i, "host: want \"key: value\"")
+			continue
+		}
+		if err := set(c, strings.TrimSpace(key), strings.Fields(value)); err != nil {
+			p.fail(s.line+i, "host: %v", err)
+		}
+	}
+}
+
+func set(c *config.Config, key string, values []string) error {
+	if len(values) == 0 {
+		return fmt.Errorf("%s has no value", key)
+	}
+	switch key {
+	case "pods":
+		return setPods(c, values[0], values[1:])
+	case "nodeports":
+		return setNodePorts(c, values)
+	case "masquerade-all":
+		if values[0] != "true" && values[0] != "false" {
+			return fmt.Errorf("masquerade-all is true or false, not %q", values[0])
+		}
+		c.MasqueradeAll = values[0] == "true"
+		return nil
+	}
+	return fmt.Errorf("unknown key %q", key)
+}
+
+func setPods(c *config.Config, how string, rest []string) (err error) {
+	c.ClusterCIDRs = nil
+	want := map[string]int{"node-cidr": 0, "none": 0, "interface": 1, "prefix": 1, "cidr": max(1, len(rest))}
+	n, known := want[how]
+	if !known {
+		return fmt.Errorf("pods: unknown %q", how)
+	}
+	if len(rest) != n {
+		return fmt.Errorf("pods: %q with %d values", how, len(rest))
+	}
+	switch how {
+	case "cidr":
+		c.DetectLocal = config.DetectClusterCIDR
+		c.ClusterCIDRs, err = parsePrefixes(rest)
+	case "node-cidr":
+		c.DetectLocal = config.DetectNodeCIDR
+	case "interface":
+		c.DetectLocal, c.PodBridge = config.DetectBridgeInterface, rest[0]
+	case "prefix":
+		c.DetectLocal, c.PodInterfacePrefix = config.DetectInterfacePrefix, rest[0]
+	}
+	return err
+}
+
+func setNodePorts(c *config.Config, values []string) (err error) {
+	c.NodePorts = config.NodePorts{}
+	switch {
+	case len(values) == 1 && values[0] == "all":
+	case len(values) == 1 && values[0] == "primary":
+		c.NodePorts.Primary = true
+	default:
+		c.NodePorts.Prefixes, err = parsePrefixes(values)
+	}
+	return err
+}
+
+func parsePrefixes(words []string) ([]netip.Prefix, error) {
+	var ps []netip.Prefix
+	for _, w := range words {
+		p, err := netip.ParsePrefix(w)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no prefix", w)
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
+
+// prefixes parses constants of this package.
+func prefixes(s string) (ps []netip.Prefix) {
+	for _, w := range strings.Fields(s) {
+		ps = append(ps, netip.MustParsePrefix(w))
+	}
+	return ps
+}
+
+func within(s string, a netip.Addr) bool {
+	for _, p := range prefixes(s) {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

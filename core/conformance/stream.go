@@ -1,0 +1,159 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// random judges the data plane by random worlds, each followed by a stream of
+// changes. The name of a subtest tells the seed.
+func (s Suite[K, V]) random(t *testing.T) {
+	worlds := s.Worlds
+	if worlds == 0 {
+		worlds = 100
+	}
+	if testing.Short() {
+		worlds = min(worlds, 10)
+	}
+	for seed := range uint64(worlds) {
+		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
+			s.world(t, RandomWorld(NewRand(seed)))
+			// In a bubble of virtual time the waits between attempts cost nothing.
+			synctest.Test(t, func(t *testing.T) { s.stream(t, NewRand(seed), seed%2 == 1) })
+		})
+	}
+}
+
+func (s Suite[K, V]) world(t *testing.T, w Random) {
+	ports := w.Ports()
+	out, err := compile(s.Compiler, w.Host, ports)
+	if err != nil {
+		t.Error(err)
+	}
+	trial := s.trial(t, w.Host, ports, out)
+	for _, p := range Probes(w.Host, ports) {
+		trial.judge("probe "+Show(p), p)
+	}
+	trial.report("random world")
+}
+
+var errInjected = errors.New("injected failure")
+
+// stream applies changes one after the other to a data plane in memory, of
+// which one in ten ops may fail, and at the end demands what a compilation from
+// scratch gives; a further sync must do nothing.
+func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
+	const changes = 30
+	d := memory.New[K](s.Compiler.Equal, dataplane.Limits{Atomic: rng.IntN(2) == 0, Batch: rng.IntN(3) * 7})
+	b := dataplane.New(s.Compiler, d)
+	defer b.Close()
+	ctx := context.Background()
+	if err := b.Adopt(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if faults {
+		d.Fail = func(ledger.Op[K, V]) error {
+			if rng.IntN(10) == 0 {
+				return errInjected
+			}
+			return nil
+		}
+	}
+	tracker := track.New()
+	var now Random
+	next := RandomWorld(rng)
+	for range changes {
+		next.Feed(tracker, now)
+		if next.Host != now.Host {
+			b.SetHost(next.Host)
+		}
+		b.Update(tracker.Flush())
+		if _, err := b.Sync(ctx); err != nil && !errors.Is(err, errInjected) {
+			t.Fatal(err)
+		}
+		now, next = next, next.Change(rng)
+	}
+	d.Fail = nil
+	s.settled(t, b, d)
+	s.same(t, now, tracker, d.Objects)
+	s.restarted(t, now, d)
+}
+
+// restarted is a new process that finds what the old one installed: it must
+// have nothing to write.
+func (s Suite[K, V]) restarted(t *testing.T, now Random, d *memory.Driver[K, V]) {
+	t.Helper()
+	ctx := context.Background()
+	for k := range d.Objects {
+		if s.Compiler.Linger(k) > 0 {
+			return // what lingers is a left-over to the new process, which it may remove
+		}
+	}
+	b := dataplane.New(s.Compiler, d)
+	if err := b.Adopt(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tracker := track.New()
+	tracker.KeepSlots(b.Slots)
+	now.Feed(tracker, Random{})
+	b.SetHost(now.Host)
+	b.Update(tracker.Flush())
+	before := d.Ops
+	if _, err := b.Sync(ctx); err != nil || d.Ops != before {
+		t.Errorf("a restart with nothing changed did %d ops (%v)", d.Ops-before, err)
+	}
+}
+
+// settled waits for what failed to be tried again, and then demands peace.
+func (s Suite[K, V]) settled(t *testing.T, b dataplane.Backend, d *memory.Driver[K, V]) {
+	t.Helper()
+	ctx := context.Background()
+	for attempts := 0; len(b.Health().Failures) > 0; attempts++ {
+		if attempts == 1000 {
+			t.Fatalf("still failing after %d attempts: %v", attempts, b.Health().Failures)
+		}
+		time.Sleep(time.Until(b.Next()))
+		if _, err := b.Sync(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := d.Ops
+	if w, err := b.Sync(ctx); err != nil || d.Ops != before {
+		t.Errorf("a sync without a change did %d ops (%v)", w.Ops, err)
+	}
+	if drift, err := b.Audit(ctx); err != nil || drift != 0 {
+		t.Errorf("the audit found %d objects not as they were left (%v)", drift, err)
+	}
+}
+
+// same compares what is installed with a compilation from scratch. More may be
+// installed only where the compiler lets objects linger.
+func (s Suite[K, V]) same(t *testing.T, w Random, tracker *track.Tracker, have map[K]V) {
+	t.Helper()
+	want, err := compile(s.Compiler, w.Host, Ports(tracker))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range want.objects {
+		if got, ok := have[k]; !ok {
+			t.Errorf("%v is missing", k)
+		} else if !s.Compiler.Equal(got, v) {
+			t.Errorf("%v is %v, want %v", k, got, v)
+		}
+	}
+	for k, v := range have {
+		if _, ok := want.objects[k]; !ok && s.Compiler.Linger(k) == 0 {
+			t.Errorf("%v is left over: %v", k, v)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package conformance
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// updating is a flag of the test binary: go test -p 1 ./linux/... -update.
+var updating = flag.Bool("update", false, "write goldens into the scenarios instead of comparing them")
+
+// Suite is a data plane under judgement.
+type Suite[K comparable, V any] struct {
+	Mode     string // as in want/MODE
+	Compiler dataplane.Compiler[K, V]
+
+	// Sim returns what a kernel with these objects does with a packet. It must
+	// know nothing but the objects and what the kernel itself knows of the
+	// host: its addresses and interfaces.
+	Sim func(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
+
+	// Golden renders objects for people, in a fixed order. It gets those that
+	// come from ports. Nil is no goldens.
+	Golden func(objects map[K]V) string
+
+	// Dir holds the scenarios; empty is ci/scenarios of this module.
+	Dir string
+	// Worlds is how many random worlds are tried; 0 is 100.
+	Worlds int
+}
+
+// Run judges a data plane by every scenario and by random worlds. What differs
+// in spite of it being excused by a Gap is listed in the log.
+func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
+	dir := s.Dir
+	if dir == "" {
+		dir = Corpus(t)
+	}
+	scenarios, err := Load(os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scenarios) == 0 {
+		t.Logf("no scenarios in %s: only random worlds are tried", dir)
+	}
+	for _, scenario := range scenarios {
+		t.Run(scenario.Name, func(t *testing.T) { s.scenario(t, scenario, filepath.Join(dir, scenario.File)) })
+	}
+	t.Run("random", s.random)
+}
+
+// Corpus returns the folder of the scenarios, found from the working directory
+// of the test upwards.
+func Corpus(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for err == nil && dir != filepath.Dir(dir) {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
+			return filepath.Join(dir, "ci", "scenarios")
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatalf("no go.mod above the working directory (%v)", err)
+	return ""
+}
+
+func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string) {
+	world := NewWorld(scenario)
+	for _, step := range scenario.Steps {
+		host, ports, err := world(step)
+		if err != nil {
+			t.Fatalf("%s: %s: %v", scenario.File, step.Title, err)
+		}
+		for _, row := range step.Packets {
+			for _, wrong := range JudgeRow(scenario, host, ports, row) {
+				t.Errorf("%s:%d: %s: %s", scenario.File, row.Line, row, wrong)
+			}
+		}
+		out, err := compile(s.Compiler, host, ports)
+		if err != nil {
+			t.Errorf("%s: %s: %v", scenario.File, step.Title, err)
+		}
+		trial := s.trial(t, host, ports, out)
+		for _, row := range step.Packets {
+			trial.judge(fmt.Sprintf("%s:%d: %s", scenario.File, row.Line, row), scenario.Oracle(host, row))
+		}
+		for _, p := range Probes(host, ports) {
+			trial.judge(fmt.Sprintf("%s: %s: probe %s", scenario.File, step.Title, Show(p)), p)
+		}
+		trial.report(scenario.File + ": " + step.Title)
+		s.golden(t, out.ported, step, file)
+	}
+}
+
+// JudgeRow compares a row of a packet table with the reference semantics and
+// returns what is wrong.
+func JudgeRow(scenario *Scenario, host *model.Host, ports []*model.Port, row Packet) (wrong []string) {
+	want := row.Expect.Outcome()
+	got := oracle.Decide(host, ports, scenario.Oracle(host, row))
+	if d := Diff(want, got); d != "" {
+		return []string{"the table and the policy differ: " + d + " (" + got.Why.String() + ")"}
+	}
+	if len(want.Endpoints) > 1 {
+		for _, p := range ports {
+			if p.ID == got.Port && row.Expect.Sticky != (p.Sticky > 0) {
+				wrong = append(wrong, fmt.Sprintf("the table says sticky: %t, the policy %t", row.Expect.Sticky, p.Sticky > 0))
+			}
+		}
+	}
+	return wrong
+}
+
+func (s Suite[K, V]) golden(t *testing.T, objects map[K]V, step Step, file string) {
+	if s.Golden == nil {
+		return
+	}
+	got := s.Golden(objects)
+	if got != "" && got[len(got)-1] != '\n' {
+		got += "\n"
+	}
+	if *updating {
+		if err := update(file, step.Number, s.Mode, got); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if want := step.Want[s.Mode]; want != got {
+		t.Errorf("%s: %s: golden of %s differs (rewrite with -update):\n%s",
+			filepath.Base(file), step.Title, s.Mode, lineDiff(want, got))
+	}
+}

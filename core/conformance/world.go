@@ -1,0 +1,121 @@
+package conformance
+
+import (
+	"context"
+	"strings"
+	"testing/fstest"
+
+	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// World tells what shall be programmed after a step. The steps of a scenario
+// must be given in their order, each once: a world remembers, as a running
+// proxy does, the slot order of pools and objects whose manifest has broken.
+type World func(Step) (*model.Host, []*model.Port, error)
+
+// NewWorld returns the world of a scenario: manifests, tracker and policy as in
+// the product, without any data plane.
+func NewWorld(s *Scenario) World {
+	w := &world{scenario: s, tracker: track.New()}
+	return w.advance
+}
+
+type world struct {
+	scenario *Scenario
+	tracker  *track.Tracker
+	last     manifests.Objects
+}
+
+func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
+	fsys := fstest.MapFS{}
+	for name, data := range step.Files {
+		fsys[name] = &fstest.MapFile{Data: data}
+	}
+	r, err := manifests.ReadFS(context.Background(), fsys)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := hold(w.last, r)
+	for _, node := range now.Nodes {
+		if node.Name == NodeName {
+			w.tracker.SetHost(resolve.Host(&w.scenario.Host, node))
+		}
+	}
+	if w.tracker.Host() == nil {
+		w.tracker.SetHost(resolve.Host(&w.scenario.Host, nil))
+	}
+	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
+	w.tracker.Flush()
+	w.last = now
+	return w.tracker.Host(), Ports(w.tracker), nil
+}
+
+// hold keeps objects that were in a file which now has something wrong with it:
+// "could not read" is not "absent".
+func hold(last manifests.Objects, r manifests.Result) manifests.Objects {
+	bad := map[string]bool{}
+	for _, p := range r.Problems {
+		bad[p.File] = true
+	}
+	now := r.Objects
+	now.Services = held(now.Services, last.Services, bad, serviceKey, func(s *model.Service) string { return s.Where })
+	now.Slices = held(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
+	now.Nodes = held(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
+	return now
+}
+
+func held[T any, K comparable](now, last []T, bad map[string]bool, key func(T) K, where func(T) string) []T {
+	for _, old := range missing(last, now, key) {
+		at := where(old)
+		if i := strings.LastIndexByte(at, ':'); i >= 0 && bad[at[:i]] {
+			now = append(now, old)
+		}
+	}
+	return now
+}
+
+// missing returns what is in a and has no equal key in b.
+func missing[T any, K comparable](a, b []T, key func(T) K) (gone []T) {
+	has := map[K]bool{}
+	for _, x := range b {
+		has[key(x)] = true
+	}
+	for _, x := range a {
+		if !has[key(x)] {
+			gone = append(gone, x)
+		}
+	}
+	return gone
+}
+
+func serviceKey(s *model.Service) model.ServiceName { return s.Name }
+func sliceKey(s *model.Slice) model.SliceName       { return s.Name }
+
+// Feed tells a tracker the difference between two sets of objects.
+func Feed(t *track.Tracker, oldServices []*model.Service, oldSlices []*model.Slice, services []*model.Service, slices []*model.Slice) {
+	for _, s := range missing(oldSlices, slices, sliceKey) {
+		t.DeleteSlice(s.Name)
+	}
+	for _, s := range missing(oldServices, services, serviceKey) {
+		t.DeleteService(s.Name)
+	}
+	pointer := func(s *model.Service) *model.Service { return s }
+	for _, s := range missing(services, oldServices, pointer) {
+		t.SetService(s)
+	}
+	slicePointer := func(s *model.Slice) *model.Slice { return s }
+	for _, s := range missing(slices, oldSlices, slicePointer) {
+		t.SetSlice(s)
+	}
+}
+
+// Ports returns everything a tracker has resolved.
+func Ports(t *track.Tracker) (all []*model.Port) {
+	for _, s := range t.Services() {
+		all = append(all, s.Ports...)
+	}
+	return all
+}

@@ -1,0 +1,201 @@
+package flows
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Table is a table of tracked flows. It is used by one goroutine at a time.
+type Table interface {
+	// Delete deletes the stale flows and returns how many it deleted, also when
+	// it fails half-way. It can be called again with the same matches.
+	Delete(ctx context.Context, stale []Match) (deleted int, err error)
+}
+
+// Report tells about one call of Table.Delete.
+type Report struct {
+	Fronts  int // how many fronts it was about
+	Deleted int // flows
+	Took    time.Duration
+	Err     error         // nil when done
+	Retry   time.Duration // after a failure: the pause before the next attempt
+}
+
+// Hooks are called by the Cleaner, for metrics and logs. Each may be nil; they
+// must not block.
+type Hooks struct {
+	Cleaned func(Report)      // after each attempt, on the Cleaner's goroutine
+	Dropped func(matches int) // matches were given up for lack of room
+}
+
+const (
+	// maxFronts bounds what waits while the table fails. It is more than all
+	// UDP fronts of a large cluster; only endless churn gets there.
+	maxFronts = 1 << 16
+
+	// A failed attempt is repeated after minPause, then after twice as long each
+	// time, up to maxPause. New work is not kept waiting longer than minPause.
+	minPause = 100 * time.Millisecond
+	maxPause = 30 * time.Second
+)
+
+// Cleaner deletes stale flows on a goroutine of its own, so that changes of the
+// rules never wait for it: walking a large table takes tens of milliseconds.
+// What is enqueued while it works is merged and done in one go afterwards.
+type Cleaner struct {
+	table Table
+	hooks Hooks
+	stop  context.CancelFunc
+	done  chan struct{}
+	wake  chan struct{} // holds one token when there may be something waiting
+
+	mu      sync.Mutex
+	waiting *Index
+	running *Index // what the table works on; its revised matches return to waiting if it fails
+}
+
+// Start starts a Cleaner, which runs until ctx is done or Close is called.
+// The table stays the caller's.
+func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
+	ctx, stop := context.WithCancel(ctx)
+	c := &Cleaner{
+		table: table, hooks: hooks, stop: stop,
+		done: make(chan struct{}), wake: make(chan struct{}, 1),
+		waiting: &Index{}, running: &Index{},
+	}
+	go c.run(ctx)
+	return c
+}
+
+// Close stops the Cleaner and waits until the table is no longer in use. What
+// was waiting is forgotten.
+func (c *Cleaner) Close() {
+	c.stop()
+	<-c.done
+}
+
+// Update enqueues what changes that are now in effect make stale, and corrects
+// what waits about fronts whose endpoints have changed since. It never blocks.
+func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
+	stale := Stale(host, deltas)
+	c.mu.Lock()
+	if c.waiting.Len()+c.running.Len() > 0 {
+		for _, d := range deltas {
+			if d.New != nil {
+				c.waiting.revise(d.New)
+				c.running.revise(d.New)
+			}
+		}
+	}
+	c.mu.Unlock()
+	c.Enqueue(stale)
+}
+
+// Enqueue adds matches to what waits. It never blocks.
+func (c *Cleaner) Enqueue(stale []Match) {
+	if len(stale) == 0 {
+		return
+	}
+	c.mu.Lock()
+	dropped := c.add(stale)
+	c.mu.Unlock()
+	c.tellDropped(dropped)
+	select {
+	case c.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+func (c *Cleaner) add(stale []Match) (dropped int) {
+	for _, m := range stale {
+		if c.waiting.Len() >= maxFronts && !c.waiting.has(m) {
+			dropped++
+			continue
+		}
+		c.waiting.Add(m)
+	}
+	return dropped
+}
+
+func (c *Cleaner) tellDropped(matches int) {
+	if matches > 0 && c.hooks.Dropped != nil {
+		c.hooks.Dropped(matches)
+	}
+}
+
+func (c *Cleaner) run(ctx context.Context) {
+	defer close(c.done)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		}
+		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
+			c.rest(ctx, pause)
+		}
+	}
+}
+
+// clean makes one attempt at everything that waits.
+func (c *Cleaner) clean(ctx context.Context, pause time.Duration) error {
+	stale := c.take()
+	if len(stale) == 0 {
+		return nil
+	}
+	start := time.Now()
+	deleted, err := c.table.Delete(ctx, stale)
+	r := Report{Fronts: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
+	c.settle(err != nil && ctx.Err() == nil)
+	if err != nil {
+		r.Retry = pause
+	}
+	if c.hooks.Cleaned != nil {
+		c.hooks.Cleaned(r)
+	}
+	return err
+}
+
+// take moves what waits to running and returns a copy of it, which a revision
+// does not touch.
+func (c *Cleaner) take() []Match {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.waiting = c.waiting, &Index{}
+	return append([]Match(nil), c.running.Matches()...)
+}
+
+// settle forgets what ran, or puts it back below what came in meanwhile to run
+// again.
+func (c *Cleaner) settle(again bool) {
+	c.mu.Lock()
+	dropped := 0
+	if again {
+		newer := c.waiting.Matches()
+		c.waiting = c.running
+		dropped = c.add(newer)
+	}
+	c.running = &Index{}
+	c.mu.Unlock()
+	c.tellDropped(dropped)
+}
+
+// rest waits before the next attempt. New work cuts the wait short, but not
+// below minPause.
+func (c *Cleaner) rest(ctx context.Context, pause time.Duration) {
+	sleep(ctx, minPause, nil)
+	sleep(ctx, pause-minPause, c.wake)
+}
+
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-t.C:
+	}
+}

@@ -1,0 +1,22 @@
+// Package flows finds the tracked flows that a change of the desired state
+// makes stale, and has them deleted.
+//
+// Connection tracking decides about a flow once, at its first packet. A flow
+// that was sent to an endpoint stays with it after the endpoint is gone, and one
+// that left untranslated before its Service existed stays untranslated, for as
+// long as its client keeps sending. TCP notices and connects again; a UDP client
+// with a fixed source port talks into the void for ever.
+//
+//	[]model.Delta ──Stale──▶ []Match ──▶ Cleaner ──one goroutine──▶ Table.Delete
+//	                           (pure)     merges, retries            (linux/conntrack)
+//
+// A Match is a statement about one front: which flows to it are stale and which
+// endpoints still serve it. Later statements about a front correct earlier ones,
+// so that those which wait, because the table is busy or failing, can be merged
+// and never hit a flow that newer rules made.
+//
+// Only UDP is looked at, as in kube-proxy. TCP and SCTP have handshakes: their
+// stale flows end by a reset, an abort or a time-out of their own, and a Port does
+// not tell an endpoint that is deleted from one that is merely unready, whose
+// connections still work and must not be cut.
+package flows

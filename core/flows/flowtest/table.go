@@ -1,0 +1,104 @@
+// Package flowtest is a table of tracked flows in memory, for tests.
+package flowtest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Table behaves as a kernel's connection tracking does: the first packet of a
+// flow decides where it goes, all others follow. It is a flows.Table and safe for
+// concurrent use. The zero value is an empty table without translation.
+type Table struct {
+	mu     sync.Mutex
+	nat    func(proto model.Proto, client, dst netip.AddrPort) netip.AddrPort
+	flows  map[Conn]flows.Flow
+	faults []error
+	calls  [][]flows.Match
+}
+
+// Conn names a flow: what its client sends.
+type Conn struct {
+	Proto       model.Proto
+	Client, Dst netip.AddrPort
+}
+
+var _ flows.Table = (*Table)(nil)
+
+// Translate sets how new flows are translated from now on: nat returns the
+// endpoint, or dst itself.
+func (t *Table) Translate(nat func(proto model.Proto, client, dst netip.AddrPort) netip.AddrPort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.nat = nat
+}
+
+// Send sends a packet and returns where it arrives.
+func (t *Table) Send(c Conn) netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f, ok := t.flows[c]; ok {
+		return f.From
+	}
+	f := flows.Flow{Proto: c.Proto, Dst: c.Dst, From: c.Dst}
+	if t.nat != nil {
+		f.From = t.nat(c.Proto, c.Client, c.Dst)
+	}
+	if t.flows == nil {
+		t.flows = map[Conn]flows.Flow{}
+	}
+	t.flows[c] = f
+	return f.From
+}
+
+// Flows returns a copy of the table.
+func (t *Table) Flows() map[Conn]flows.Flow {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[Conn]flows.Flow, len(t.flows))
+	for c, f := range t.flows {
+		out[c] = f
+	}
+	return out
+}
+
+// Fail makes the next calls of Delete return these errors, one each, without
+// deleting anything.
+func (t *Table) Fail(faults ...error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = append(t.faults, faults...)
+}
+
+// Asked returns what Delete was asked for so far, failed calls included.
+func (t *Table) Asked() [][]flows.Match {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([][]flows.Match(nil), t.calls...)
+}
+
+// Delete implements flows.Table.
+func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls = append(t.calls, stale)
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if len(t.faults) > 0 {
+		err, t.faults = t.faults[0], t.faults[1:]
+		return 0, err
+	}
+	index := flows.IndexOf(stale)
+	for c, f := range t.flows {
+		if index.Stale(f) {
+			delete(t.flows, c)
+			deleted++
+		}
+	}
+	return deleted, nil
+}

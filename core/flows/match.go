@@ -1,0 +1,86 @@
+package flows
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Match says which flows to one front are stale. A flow from an endpoint in Keep
+// never is; one from an endpoint in Gone always is; Reach decides about the rest.
+// A Match is immutable.
+type Match struct {
+	Proto model.Proto
+
+	// Front is the original destination. For a node port it has the unspecified
+	// address of the family, which stands for any.
+	Front netip.AddrPort
+
+	// Own are the addresses on which a node port is known to answer; nil for
+	// other fronts. A flow to the same port of any other address may be foreign:
+	// only Gone can tell.
+	Own []netip.Addr
+
+	Reach Reach
+	Gone  Set // endpoints that served the front and no longer do
+	Keep  Set // endpoints that serve it now
+}
+
+// Reach is how far a Match reaches beyond the flows of known endpoints.
+type Reach uint8
+
+// The reaches, each wider than the one before.
+const (
+	OnlyGone   Reach = iota // no further: the front is as it was, but for the endpoints in Gone
+	Translated              // all translated flows: the front was removed
+	Everything              // untranslated ones too: the front is new, or has its first endpoints
+)
+
+// maxGone bounds the endpoints that a Match remembers through merges.
+const maxGone = 1024
+
+// Family returns the IP family of the match's flows.
+func (m *Match) Family() model.Family { return model.FamilyOf(m.Front.Addr()) }
+
+// AnyAddr reports whether the match is about a node port.
+func (m *Match) AnyAddr() bool { return m.Front.Addr().IsUnspecified() }
+
+// Stale reports whether f is a stale flow to the match's front.
+func (m *Match) Stale(f Flow) bool {
+	if !m.covers(f) || m.Keep.Has(f.From) {
+		return false
+	}
+	if m.Gone.Has(f.From) {
+		return true
+	}
+	if m.AnyAddr() && !slices.Contains(m.Own, f.Dst.Addr()) {
+		return false
+	}
+	return m.Reach == Everything || m.Reach == Translated && f.Translated()
+}
+
+func (m *Match) covers(f Flow) bool {
+	if m.Proto != f.Proto || m.Front.Port() != f.Dst.Port() {
+		return false
+	}
+	return m.Front == f.Dst || m.AnyAddr() && m.Family() == model.FamilyOf(f.Dst.Addr())
+}
+
+// then returns what holds after m and then n were said of the same front.
+func (m *Match) then(n Match) Match {
+	if n.Reach == OnlyGone {
+		n.Reach = m.Reach
+	}
+	latest := n.Gone
+	n.Gone = m.Gone.union(n.Gone)
+	if len(n.Gone) > maxGone && len(m.Gone) > 0 {
+		// Whoever serves is in Keep, so all other translated flows of a front
+		// that is ours are stale: the list can be forgotten.
+		n.Gone, n.Reach = latest, max(n.Reach, Translated)
+	}
+	if n.Reach >= Translated && !n.AnyAddr() {
+		n.Gone = nil
+	}
+	return n
+}

@@ -1,0 +1,123 @@
+package flows
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Stale returns what a batch of changes makes stale, at most one Match for each
+// front, in an order that equal arguments repeat. It is to be called with
+// changes that are in effect: flows that are deleted earlier come back as they
+// were. Its work is linear in the changed ports and their endpoints.
+//
+//	front removed                          all flows translated for it
+//	front added, or served again           all flows but those to its endpoints
+//	endpoint gone from a front that stays  the flows to that endpoint
+//	endpoint only draining, or added       none
+//
+// kube-proxy leaves the flows of ports that lost all endpoints
+// (kubernetes#139628) and those that a new front should catch.
+func Stale(host *model.Host, deltas []model.Delta) []Match {
+	var x Index
+	// Removals go first: a front may move from one port to another within a
+	// batch, and what its new port says must hold.
+	for _, d := range deltas {
+		if connectionless(d.ID().Proto) {
+			removed(&x, host, d)
+		}
+	}
+	for _, d := range deltas {
+		if connectionless(d.ID().Proto) {
+			present(&x, host, d)
+		}
+	}
+	return x.Matches()
+}
+
+// connectionless reports whether nobody but us will ever notice that a flow of
+// this protocol leads nowhere. The package comment says why SCTP is not.
+func connectionless(p model.Proto) bool { return p == model.UDP }
+
+// removed adds the fronts that only the old port has.
+func removed(x *Index, host *model.Host, d model.Delta) {
+	if d.Old == nil {
+		return
+	}
+	var was Set
+	for i := range d.Old.Fronts {
+		at := d.Old.Fronts[i].At
+		if find(d.New, at) != nil {
+			continue
+		}
+		if was == nil {
+			was = live(d.Old)
+		}
+		x.Add(Match{Proto: d.Old.ID.Proto, Front: at, Own: own(host, at), Reach: Translated, Gone: was})
+	}
+}
+
+// present adds the fronts of the new port that have something stale.
+func present(x *Index, host *model.Host, d model.Delta) {
+	if d.New == nil {
+		return
+	}
+	var is, gone Set
+	if !sameEndpoints(d.Old, d.New) {
+		is = live(d.New)
+		gone = live(d.Old).minus(is)
+	}
+	for i := range d.New.Fronts {
+		f := &d.New.Fronts[i]
+		m := Match{Proto: d.New.ID.Proto, Front: f.At, Gone: gone}
+		if old := find(d.Old, f.At); old == nil || !served(old) && served(f) {
+			m.Reach = Everything
+		}
+		if m.Reach == OnlyGone && len(gone) == 0 {
+			continue
+		}
+		if is == nil {
+			is = live(d.New)
+		}
+		m.Keep, m.Own = is, own(host, f.At)
+		x.Add(m)
+	}
+}
+
+func find(p *model.Port, at netip.AddrPort) *model.Front {
+	if p == nil {
+		return nil
+	}
+	for i := range p.Fronts {
+		if p.Fronts[i].At == at {
+			return &p.Fronts[i]
+		}
+	}
+	return nil
+}
+
+// served reports whether any sender reaches an endpoint through the front.
+func served(f *model.Front) bool {
+	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
+}
+
+func sameEndpoints(a, b *model.Port) bool {
+	return a != nil && b != nil && slices.Equal(a.Draining, b.Draining) &&
+		slices.EqualFunc(a.Pools(), b.Pools(), (*model.Pool).Equal)
+}
+
+// own returns the host's addresses on which a node port answers, as far as they
+// are known; nil for other fronts.
+func own(host *model.Host, at netip.AddrPort) []netip.Addr {
+	if !at.Addr().IsUnspecified() {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, a := range host.IPs {
+		if model.FamilyOf(a) == model.FamilyOf(at.Addr()) && host.NodePorts.Contains(a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,180 @@
+package manifests
+
+import (
+	"encoding/json"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// checker finds everything in a document that does not fit a Go type, with the
+// line of each. It runs only after strict decoding has failed: the decoder
+// stops at the first wrong type and knows no lines.
+type checker struct {
+	limits limits
+	faults []fault
+}
+
+func (c *checker) fault(n *yaml.Node, path, text string) {
+	if len(c.faults) < c.limits.faults {
+		c.faults = append(c.faults, fault{line: n.Line - 1, text: path + ": " + text})
+	}
+}
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+func (c *checker) value(n *yaml.Node, t reflect.Type, path string) {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if n.ShortTag() == "!!null" || len(c.faults) == c.limits.faults {
+		return
+	}
+	if reflect.PointerTo(t).Implements(unmarshaler) {
+		c.custom(n, t, path)
+		return
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		c.object(n, t, path)
+	case reflect.Map:
+		if c.is(n, yaml.MappingNode, path, "an object") {
+			for _, p := range c.pairs(n) {
+				c.value(p.value, t.Elem(), join(path, p.key))
+			}
+		}
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			c.scalar(n, reflect.TypeFor[string](), path)
+		} else if c.is(n, yaml.SequenceNode, path, "a list") {
+			for i, e := range n.Content {
+				c.value(e, t.Elem(), path+"["+strconv.Itoa(i)+"]")
+			}
+		}
+	default:
+		c.scalar(n, t, path)
+	}
+}
+
+func (c *checker) object(n *yaml.Node, t reflect.Type, path string) {
+	if !c.is(n, yaml.MappingNode, path, "an object") {
+		return
+	}
+	fields := map[string]reflect.Type{}
+	fieldsOf(t, fields)
+	for _, p := range c.pairs(n) {
+		if ft, ok := fields[p.key]; ok {
+			c.value(p.value, ft, join(path, p.key))
+			continue
+		}
+		hint := "unknown field"
+		for name := range fields {
+			if strings.EqualFold(name, p.key) {
+				hint += ", did you mean " + name + "?"
+			}
+		}
+		c.fault(p.name, join(path, printable(p.key)), hint)
+	}
+}
+
+// fieldsOf collects the JSON names of a struct's fields, with those of embedded
+// structs.
+func fieldsOf(t reflect.Type, into map[string]reflect.Type) {
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name != "":
+			into[name] = f.Type
+		case f.Anonymous && f.Type.Kind() == reflect.Struct:
+			fieldsOf(f.Type, into)
+		}
+	}
+}
+
+func (c *checker) scalar(n *yaml.Node, t reflect.Type, path string) {
+	buf := c.json(n)
+	if buf == nil || json.Unmarshal(buf, reflect.New(t).Interface()) == nil {
+		return
+	}
+	got := describe(n)
+	switch want := t.Kind(); {
+	case want == reflect.String && n.Kind == yaml.ScalarNode:
+		c.fault(n, path, got+", must be a string: put it in quotes")
+	case want == reflect.String:
+		c.fault(n, path, got+", must be a string")
+	case want == reflect.Bool:
+		c.fault(n, path, got+", must be true or false")
+	case n.ShortTag() == "!!int":
+		c.fault(n, path, got+", which is out of range")
+	default:
+		c.fault(n, path, got+", must be a whole number")
+	}
+}
+
+// custom tries a value on a type that decodes itself, such as a time or a
+// number-or-name.
+func (c *checker) custom(n *yaml.Node, t reflect.Type, path string) {
+	if buf := c.json(n); buf != nil && json.Unmarshal(buf, reflect.New(t).Interface()) != nil {
+		c.fault(n, path, describe(n)+", not a valid "+t.Name())
+	}
+}
+
+func (c *checker) is(n *yaml.Node, kind yaml.Kind, path, want string) bool {
+	if n.Kind == kind {
+		return true
+	}
+	c.fault(n, path, describe(n)+", must be "+want)
+	return false
+}
+
+// pairs and json let the encoder do their work; what it finds wrong was
+// already reported by the one that encoded the whole document.
+func (c *checker) pairs(n *yaml.Node) []pair {
+	e := encoder{limits: c.limits}
+	return e.pairs(n, 0)
+}
+
+func (c *checker) json(n *yaml.Node) []byte {
+	e := encoder{limits: c.limits}
+	if e.node(n, 0); len(e.faults) > 0 {
+		return nil
+	}
+	return e.out
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// describe says what a node is, with its value if it is a short one.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "is an object"
+	case yaml.SequenceNode:
+		return "is a list"
+	}
+	switch n.ShortTag() {
+	case "!!int":
+		return quoted(n.Value) + " is a number"
+	case "!!float":
+		return quoted(n.Value) + " is a fraction"
+	case "!!bool":
+		return quoted(n.Value) + " is a boolean"
+	case "!!null":
+		return "is empty"
+	}
+	if _, ok := oldBool(n); ok {
+		return quoted(n.Value) + " is a boolean in YAML 1.1"
+	}
+	return quoted(n.Value) + " is a string"
+}

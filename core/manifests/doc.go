@@ -1,0 +1,21 @@
+// Package manifests reads a folder of ordinary Kubernetes manifests as if it
+// were an API server: Services, EndpointSlices and Nodes in YAML or JSON, one
+// or many to a file, single or in Lists.
+//
+//	folder ──▶ text ──▶ split ──▶ documents ──▶ decode ──▶ objects ──▶ merge
+//	           UTF-8    cuts at    a cache by    strict,    and what    first in
+//	                    "---"      content       with lines is wrong    file order
+//	                                                                       │
+//	           one-shot: Read, ReadFS ◀── Result ◀─────────────────────────┤
+//	           running:  Source ──▶ Sink: only the differences ◀───────────┘
+//
+// Only regular files of the folder itself whose names end in .yaml, .yml or
+// .json are read, also through symbolic links; sub-folders, hidden files and
+// editors' backups are not. Other kinds, as they stand beside Services in any
+// tutorial, are counted and left alone.
+//
+// Decoding is strict. A document with an unknown field, a wrong type or a
+// duplicate key is refused as a whole, every other one stands, and each problem
+// names file and line. Once an object has been read its last good version
+// stands until the folder says otherwise without doubt: see keep.go.
+package manifests

@@ -1,0 +1,162 @@
+package manifests
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+)
+
+// isManifest reports whether a file of this name is read. Hidden files are not,
+// among them "..data" of mounted ConfigMaps and the lock files of editors; nor
+// are backups, which end otherwise.
+func isManifest(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".yaml", ".yml", ".json":
+		return name[0] != '.'
+	}
+	return false
+}
+
+// file is what is known of one file.
+type file struct {
+	name  string // within the folder
+	shown string // for people
+
+	info  fs.FileInfo // as of the last good reading; nil before it
+	read  time.Time   // when that was
+	units []unit
+	held  map[key]placed // last good objects that are no longer read, see hold.go
+
+	problem *Problem // why it could not be read the last time
+	shrunk  struct { // when it was first seen in place, but shorter
+		info  fs.FileInfo
+		since time.Time
+	}
+}
+
+// unit is a document that was decoded.
+type unit struct {
+	digest  digest
+	line    int
+	objects []*object
+}
+
+// digest identifies the content of a document. It is a cryptographic one since
+// a collision would silently serve the wrong object.
+type digest struct {
+	sum  [sha256.Size]byte
+	item bool
+	kind string
+}
+
+func (d document) digest() digest { return digest{sha256.Sum256(d.text), d.item, d.kind} }
+
+var errUnsettled = errors.New("is still being written")
+
+// load returns the content of a file if it may have changed since it was last
+// read, and nil if it has not. Anything but a regular file is refused before it
+// is opened: opening a FIFO would block, and a device may have no end.
+func (f *file) load(fsys fs.FS, max int64, now time.Time) ([]byte, fs.FileInfo, error) {
+	info, err := fs.Stat(fsys, f.name)
+	switch {
+	case err != nil:
+		return nil, nil, reason(err)
+	case !info.Mode().IsRegular():
+		return nil, nil, fmt.Errorf("is a %s, only regular files are read", modeName(info.Mode()))
+	case info.Size() > max:
+		return nil, nil, fmt.Errorf("has %d bytes, more than %d are not read", info.Size(), max)
+	case f.unchanged(info):
+		return nil, nil, nil
+	case f.unsettled(info, now):
+		return nil, nil, errUnsettled
+	}
+	data, after, err := readAll(fsys, f.name, max)
+	switch {
+	case err != nil:
+		return nil, nil, reason(err)
+	case after.Size() != info.Size() || !after.ModTime().Equal(info.ModTime()):
+		return nil, nil, errUnsettled
+	}
+	return data, info, nil
+}
+
+// unchanged reports whether a file is the one that was read. A time stamp that
+// was very young at the time of reading proves nothing.
+func (f *file) unchanged(info fs.FileInfo) bool {
+	return f.info != nil && f.problem == nil && f.info.Size() == info.Size() && f.info.ModTime().Equal(info.ModTime()) &&
+		os.SameFile(f.info, info) && f.read.Sub(info.ModTime()).Abs() > racyTime
+}
+
+// unsettled reports whether a file looks like being rewritten in place: it is
+// shorter than it was, and only since a moment. The clock is our own, as file
+// systems have theirs.
+func (f *file) unsettled(info fs.FileInfo, now time.Time) bool {
+	if f.info == nil || info.Size() >= f.info.Size() || !os.SameFile(f.info, info) {
+		f.shrunk.info = nil
+		return false
+	}
+	if s := f.shrunk.info; s == nil || s.Size() != info.Size() || !s.ModTime().Equal(info.ModTime()) {
+		f.shrunk.info, f.shrunk.since = info, now
+	}
+	return now.Sub(f.shrunk.since) < settleTime
+}
+
+func readAll(fsys fs.FS, name string, max int64) (data []byte, after fs.FileInfo, err error) {
+	h, err := fsys.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.Close()
+	if after, err = h.Stat(); err != nil {
+		return nil, nil, err
+	}
+	if !after.Mode().IsRegular() {
+		return nil, nil, errUnsettled // it was replaced just now
+	}
+	data = make([]byte, 0, after.Size()+1)
+	for {
+		n, err := h.Read(data[len(data):cap(data)])
+		data = data[:len(data)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			after, err = h.Stat()
+			return data, after, err
+		case err != nil:
+			return nil, nil, err
+		case int64(len(data)) > min(max, after.Size()):
+			return nil, nil, errUnsettled // it grows while it is read
+		}
+	}
+}
+
+// reason cuts an error down to what is not said anyway: the file is named by
+// the Problem.
+func reason(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	}
+	if errors.Is(err, errUnsettled) {
+		return err
+	}
+	return fmt.Errorf("cannot be read: %w", err)
+}
+
+func modeName(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "FIFO"
+	case m&fs.ModeSocket != 0:
+		return "socket"
+	case m&fs.ModeDevice != 0:
+		return "device"
+	}
+	return "special file"
+}

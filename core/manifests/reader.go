@@ -1,0 +1,206 @@
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// reader reads a folder again and again and remembers what it has decoded: a
+// document whose text has not changed is not decoded twice, however large the
+// file around it is and wherever in it the document moves. It is used by one
+// goroutine at a time.
+type reader struct {
+	fsys   fs.FS
+	dir    string // the folder, for people
+	limits limits
+	now    func() time.Time
+	files  map[string]*file
+
+	decoded int // documents decoded so far, for tests
+}
+
+func newReader(fsys fs.FS, dir string) *reader {
+	return &reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+}
+
+// folder is the state of a folder after a reading: all usable objects, each
+// once, in the order of files and lines.
+type folder struct {
+	objects   []placed
+	index     map[key]int // into objects
+	problems  []Problem
+	ignored   map[string]int // objects of other kinds
+	unsettled bool           // a file was skipped because it is still being written
+}
+
+// scan brings the reader up to date with the folder. An error means that the
+// folder itself could not be listed, and nothing has changed.
+func (r *reader) scan(ctx context.Context) (*folder, error) {
+	entries, err := fs.ReadDir(r.fsys, ".")
+	if err != nil {
+		return nil, reason(err)
+	}
+	f := &folder{ignored: map[string]int{}}
+	listed := r.list(f, entries)
+	for _, file := range listed {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		r.refresh(ctx, file, f)
+	}
+	f.merge(listed)
+	return f, nil
+}
+
+// list returns the manifests among the entries of the folder, which come
+// sorted, and forgets files that are gone. Above the limit files that are
+// already known go first: a new one must not push out an old one.
+func (r *reader) list(f *folder, entries []fs.DirEntry) []*file {
+	var listed []*file
+	files := make(map[string]*file, len(r.files))
+	room := r.limits.files
+	for _, e := range entries {
+		if r.files[e.Name()] != nil {
+			room--
+		}
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if !isManifest(name) {
+			continue
+		}
+		known := r.files[name]
+		if known == nil {
+			if room--; room < 0 {
+				continue
+			}
+			known = &file{name: name, shown: filepath.Join(r.dir, name)}
+		}
+		files[name] = known
+		listed = append(listed, known)
+	}
+	if room < 0 {
+		f.problems = append(f.problems, Problem{
+			File: r.dir, Object: "folder", Why: model.WhyInvalid,
+			Text: fmt.Sprintf("%d files left out: more than %d are not read", -room, r.limits.files),
+		})
+	}
+	r.files = files
+	return listed
+}
+
+// refresh reads a file if it has changed. If that fails all that is known of
+// it stands.
+func (r *reader) refresh(ctx context.Context, file *file, f *folder) {
+	now := r.now()
+	data, info, err := file.load(r.fsys, r.limits.fileBytes, now)
+	switch {
+	case errors.Is(err, errUnsettled) && file.info != nil:
+		f.unsettled = true
+		return
+	case err != nil:
+		f.unsettled = f.unsettled || errors.Is(err, errUnsettled)
+		file.fail(0, err.Error())
+		return
+	case info == nil:
+		return
+	}
+	text, line, why := decodeText(data)
+	if why != "" {
+		file.fail(line, why)
+		return
+	}
+	docs := split(text, r.limits.documents)
+	if len(docs) > r.limits.documents {
+		file.fail(docs[r.limits.documents].line, fmt.Sprintf("more than %d documents are not read", r.limits.documents))
+		return
+	}
+	units := r.decode(ctx, file, docs)
+	if ctx.Err() != nil {
+		return // units is not complete
+	}
+	file.held = file.hold(units)
+	file.units, file.info, file.read, file.problem = units, info, now, nil
+}
+
+func (f *file) fail(line int, why string) {
+	f.problem = &Problem{File: f.shown, Line: line, Object: "file", Text: why, Why: model.WhyInvalid}
+}
+
+// decode turns documents into units, those it knows from the last reading
+// without decoding them.
+func (r *reader) decode(ctx context.Context, file *file, docs []document) []unit {
+	units := make([]unit, len(docs))
+	for i, doc := range docs {
+		units[i] = unit{digest: doc.digest(), line: doc.line}
+	}
+	fresh := reuse(units, file.units)
+	r.decoded += len(fresh)
+	d := decoder{limits: r.limits}
+	parallel(ctx, len(fresh), func(n int) {
+		i := fresh[n]
+		objects := d.decode(docs[i])
+		for _, o := range objects {
+			o.place(placed{object: o, file: file.shown, line: docs[i].line}.whereNow())
+		}
+		units[i].objects = objects
+	})
+	return units
+}
+
+// reuse gives units the objects that equal documents had before, and returns
+// the indices of those that are new. Edits are mostly local, so what is equal
+// from the start and from the end needs no look-up.
+func reuse(units, old []unit) (fresh []int) {
+	start := 0
+	for start < min(len(units), len(old)) && units[start].digest == old[start].digest {
+		units[start].objects = old[start].objects
+		start++
+	}
+	end, oldEnd := len(units), len(old)
+	for end > start && oldEnd > start && units[end-1].digest == old[oldEnd-1].digest {
+		end, oldEnd = end-1, oldEnd-1
+		units[end].objects = old[oldEnd].objects
+	}
+	known := make(map[digest][]*object, oldEnd-start)
+	for i := start; i < oldEnd; i++ {
+		known[old[i].digest] = old[i].objects
+	}
+	for i := start; i < end; i++ {
+		if units[i].objects = known[units[i].digest]; units[i].objects == nil {
+			fresh = append(fresh, i)
+		}
+	}
+	return fresh
+}
+
+// parallel calls do for 0..n-1 on as many goroutines as there are processors,
+// and returns when all are done or ctx is.
+func parallel(ctx context.Context, n int, do func(int)) {
+	const few = 32 // not worth a goroutine
+	if n < few {
+		for i := 0; i < n && ctx.Err() == nil; i++ {
+			do(i)
+		}
+		return
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}

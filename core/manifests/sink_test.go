@@ -1,0 +1,124 @@
+package manifests
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// record is a Sink that remembers the state it was brought to, and the calls.
+type record struct {
+	mu       sync.Mutex
+	services map[model.ServiceName]*model.Service
+	slices   map[model.SliceName]*model.Slice
+	nodes    map[string]*model.Node
+	problems []Problem
+	calls    []string
+	synced   int
+}
+
+func newRecord() *record {
+	return &record{
+		services: map[model.ServiceName]*model.Service{},
+		slices:   map[model.SliceName]*model.Slice{},
+		nodes:    map[string]*model.Node{},
+	}
+}
+
+func (r *record) note(format string, args ...any) {
+	if len(r.calls) < 1000 {
+		r.calls = append(r.calls, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *record) SetService(s *model.Service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.services[s.Name] = s
+	r.note("set service %s", s.Name)
+}
+
+func (r *record) DeleteService(n model.ServiceName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.services, n)
+	r.note("delete service %s", n)
+}
+
+func (r *record) SetSlice(s *model.Slice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.slices[s.Name] = s
+	r.note("set slice %s", s.Name)
+}
+
+func (r *record) DeleteSlice(n model.SliceName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.slices, n)
+	r.note("delete slice %s", n)
+}
+
+func (r *record) SetNode(n *model.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nodes[n.Name] = n
+	r.note("set node %s", n.Name)
+}
+
+func (r *record) Problems(ps []Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.problems = ps
+}
+
+func (r *record) Synced() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.synced++
+}
+
+// take returns the calls since the last take, sorted.
+func (r *record) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.calls
+	r.calls = nil
+	slices.Sort(calls)
+	return calls
+}
+
+// names returns the names of the Services that are there.
+func (r *record) names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	for _, n := range slices.SortedFunc(maps.Keys(r.services), model.ServiceName.Compare) {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// peek returns the calls since the last take, and leaves them.
+func (r *record) peek() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.calls)
+}
+
+// port returns the first port of a Service of the default namespace, or 0.
+func (r *record) port(name string) uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.services[model.ServiceName{Namespace: "default", Name: name}]; s != nil {
+		return s.Ports[0].Port
+	}
+	return 0
+}

@@ -1,0 +1,194 @@
+package manifests
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Sink takes what a Source tells. Its methods are called from one goroutine and
+// should not block: while they do, the folder is not looked at.
+type Sink interface {
+	SetService(*model.Service)
+	DeleteService(model.ServiceName)
+	SetSlice(*model.Slice)
+	DeleteSlice(model.SliceName)
+	SetNode(*model.Node)
+
+	// Problems replaces all that is wrong with the folder.
+	Problems([]Problem)
+
+	// Synced is called once, after everything that was there at the start.
+	Synced()
+}
+
+// Source watches a folder and tells a Sink what changes in it.
+//
+// A change is delivered a few milliseconds after the last write of a burst.
+// Should the system lose or not offer notifications, a slow scan finds the
+// change all the same. A Node that goes away is not told: the last one stands,
+// as it does for kube-proxy.
+type Source struct {
+	Dir  string
+	Log  *slog.Logger  // slog.Default if nil
+	Scan time.Duration // between slow scans; 3 s if 0
+}
+
+const (
+	quietTime  = 2 * time.Millisecond  // no write for so long ends a burst
+	burstTime  = 20 * time.Millisecond // and no burst is longer
+	scanTime   = 3 * time.Second
+	scanEffort = 50 // a slow scan may take 1/50 of the time
+)
+
+// Run delivers the content of the folder, and then its changes until ctx ends;
+// then it returns nil. It returns an error if the folder cannot be listed at
+// the start. Later that is a problem and no more: what was there stands.
+func (s *Source) Run(ctx context.Context, sink Sink) error {
+	w := newWatcher(s.Dir, s.log())
+	defer w.close()
+	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir), s.log())
+	if err := d.scan(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("manifests folder %s: %w", printable(s.Dir), err)
+	}
+	sink.Synced()
+	for {
+		again := s.pause(d)
+		if !w.wait(ctx, again) {
+			return nil
+		}
+		if err := d.scan(ctx); err != nil && ctx.Err() == nil {
+			d.lost(err)
+		}
+		w.renew()
+	}
+}
+
+// pause returns when to scan next without being notified.
+func (s *Source) pause(d *delivery) time.Duration {
+	if d.unsettled {
+		return settleTime
+	}
+	every := s.Scan
+	if every == 0 {
+		every = scanTime
+	}
+	return max(every, scanEffort*d.took)
+}
+
+func (s *Source) log() *slog.Logger {
+	if s.Log == nil {
+		return slog.Default()
+	}
+	return s.Log
+}
+
+// delivery knows what the sink was told.
+type delivery struct {
+	sink      Sink
+	reader    *reader
+	log       *slog.Logger
+	told      *folder
+	problems  []Problem
+	unsettled bool
+	took      time.Duration
+}
+
+func newDelivery(sink Sink, r *reader, log *slog.Logger) *delivery {
+	return &delivery{sink: sink, reader: r, log: log, told: &folder{}}
+}
+
+// scan reads the folder and delivers the differences: first what is there, then
+// what is gone, so that a renamed Service never leaves a gap.
+func (d *delivery) scan(ctx context.Context) error {
+	start := time.Now()
+	f, err := d.reader.scan(ctx)
+	d.took = time.Since(start)
+	if err != nil {
+		return err
+	}
+	d.unsettled = f.unsettled
+	for i, p := range f.objects {
+		if !d.told.says(p, i) {
+			d.set(p.moved())
+		}
+	}
+	for i, p := range d.told.objects {
+		if !f.has(p, i) {
+			d.delete(p)
+		}
+	}
+	d.told = f
+	d.report(f.problems)
+	return nil
+}
+
+// says reports whether a folder holds the same as p, most likely at index i.
+func (f *folder) says(p placed, i int) bool {
+	if i < len(f.objects) && f.objects[i].object == p.object {
+		return true
+	}
+	i, ok := f.index[p.key]
+	return ok && f.objects[i].same(p.object)
+}
+
+// has reports whether a folder holds an object of p's name that is of use, most
+// likely at index i.
+func (f *folder) has(p placed, i int) bool {
+	if i < len(f.objects) && f.objects[i].object == p.object {
+		return true
+	}
+	i, ok := f.index[p.key]
+	return ok && f.objects[i].usable()
+}
+
+func (d *delivery) set(o *object) {
+	switch {
+	case o.service != nil:
+		d.sink.SetService(o.service)
+	case o.slice != nil:
+		d.sink.SetSlice(o.slice)
+	case o.node != nil:
+		d.sink.SetNode(o.node)
+	}
+}
+
+func (d *delivery) delete(p placed) {
+	switch {
+	case p.service != nil:
+		d.sink.DeleteService(p.service.Name)
+	case p.slice != nil:
+		d.sink.DeleteSlice(p.slice.Name)
+	}
+}
+
+// lost reports that the folder cannot be listed any more.
+func (d *delivery) lost(err error) {
+	dir := d.reader.dir
+	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; what was in it stands", Why: model.WhyInvalid}})
+}
+
+func (d *delivery) report(ps []Problem) {
+	if slices.Equal(ps, d.problems) {
+		return
+	}
+	old := make(map[Problem]bool, len(d.problems))
+	for _, p := range d.problems {
+		old[p] = true
+	}
+	for _, p := range ps {
+		if !old[p] {
+			d.log.Warn("Manifest refused or incomplete", "where", where(p.File, p.Line), "object", p.Object, "problem", p.Text)
+		}
+	}
+	d.problems = ps
+	d.sink.Problems(ps)
+}

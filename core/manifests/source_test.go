@@ -1,0 +1,260 @@
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// running is a Source on a folder.
+type running struct {
+	*bench
+	*record
+}
+
+// start runs a Source on a new folder, after prepare, until the test ends.
+func start(t *testing.T, scan time.Duration, prepare func(*bench)) running {
+	t.Helper()
+	r := running{newBench(t), newRecord()}
+	if prepare != nil {
+		prepare(r.bench)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s := Source{Dir: r.dir, Log: quiet(), Scan: scan}
+	go func() { done <- s.Run(ctx, r.record) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+	r.eventually("synced", func() bool { return r.syncs() == 1 })
+	return r
+}
+
+func (r *record) syncs() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.synced
+}
+
+func (r *record) complaints() (lines []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.problems {
+		lines = append(lines, fmt.Sprintf("%s:%d: %s", filepath.Base(p.File), p.Line, p.Object))
+	}
+	return lines
+}
+
+func (r running) eventually(what string, ok func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.Fatalf("%s: not within 5 s; services %q, problems %q", what, r.names(), r.complaints())
+		}
+	}
+}
+
+// become waits until the sink has exactly these Services.
+func (r running) become(what string, names ...string) {
+	r.Helper()
+	r.eventually(what, func() bool { return slices.Equal(r.names(), names) })
+}
+
+func TestSourceTellsDifferences(t *testing.T) {
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n"
+	slice := strings.Split(manifest(1, "10.244.1.2"), "---\n")[1]
+	r := start(t, time.Hour, func(b *bench) {
+		b.put("a.yaml", svc("a")+"---\n"+slice+"---\n"+node)
+		b.put("b.yaml", svc("b"))
+	})
+	equal(t, "at the start", r.take(), []string{"set node node-1", "set service default/a", "set service default/b", "set slice default/web-1-x"})
+
+	r.put("b.yaml", strings.Replace(svc("b"), "80", "81", 1))
+	r.eventually("a change", func() bool { return r.port("b") == 81 })
+	equal(t, "a change", r.take(), []string{"set service default/b"})
+
+	r.put("a.yaml", "# moved\n\n"+svc("a")+"---\n"+strings.Replace(slice, "10.244.1.2", "10.244.1.3", 1)+"---\n"+node)
+	r.eventually("an endpoint", func() bool { return len(r.peek()) > 0 })
+	equal(t, "only the endpoint, not what moved", r.take(), []string{"set slice default/web-1-x"})
+
+	r.put("a.yaml", svc("a")+"---\nkind: [\n")
+	r.eventually("a problem", func() bool { return len(r.complaints()) == 1 })
+	equal(t, "problems", r.complaints(), []string{"a.yaml:3: document"})
+	equal(t, "what cannot be read stands", r.take(), nil)
+
+	r.put("a.yaml", svc("a"))
+	r.eventually("the problem goes", func() bool { return len(r.complaints()) == 0 })
+	equal(t, "a Node that goes is not told", r.take(), []string{"delete slice default/web-1-x"})
+
+	r.put("b.yaml", strings.Replace(svc("b"), "10.96.0.1", "None", 1))
+	r.become("headless now", "a")
+	r.put("b.yaml", svc("b"))
+	r.become("and back", "a", "b")
+	r.remove("b.yaml")
+	r.become("a file goes", "a")
+	if err := os.Rename(filepath.Join(r.dir, "a.yaml"), filepath.Join(r.dir, "a.yaml.bak")); err != nil {
+		t.Fatal(err)
+	}
+	r.become("a file is renamed to a backup")
+	if n := r.syncs(); n != 1 {
+		t.Errorf("synced %d times", n)
+	}
+}
+
+// TestSourceConfigMap switches a folder as kubelet does a mounted ConfigMap.
+func TestSourceConfigMap(t *testing.T) {
+	version := func(b *bench, name string, files map[string]string) {
+		if err := os.Mkdir(filepath.Join(b.dir, name), 0o700); err != nil {
+			b.Fatal(err)
+		}
+		for f, text := range files {
+			write(b, filepath.Join(b.dir, name), f, text)
+		}
+		if err := errors.Join(os.Symlink(name, filepath.Join(b.dir, "..data_tmp")),
+			os.Rename(filepath.Join(b.dir, "..data_tmp"), filepath.Join(b.dir, "..data"))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r := start(t, time.Hour, func(b *bench) {
+		version(b, "..2026_1", map[string]string{"x.yaml": svc("a"), "y.yaml": svc("c")})
+		if err := errors.Join(os.Symlink("..data/x.yaml", filepath.Join(b.dir, "x.yaml")),
+			os.Symlink("..data/y.yaml", filepath.Join(b.dir, "y.yaml"))); err != nil {
+			b.Skipf("no symbolic links here: %v", err)
+		}
+	})
+	r.become("at the start", "a", "c")
+	r.take()
+	version(r.bench, "..2026_2", map[string]string{"x.yaml": svc("b"), "y.yaml": svc("c")})
+	r.become("switched", "b", "c")
+	equal(t, "calls", r.take(), []string{"delete service default/a", "set service default/b"})
+}
+
+// TestSourceHalfWritten truncates a file and writes it bit by bit.
+func TestSourceHalfWritten(t *testing.T) {
+	whole := svc("a") + "---\n" + svc("b") + "---\n" + svc("c")
+	r := start(t, time.Hour, func(b *bench) { write(b, b.dir, "x.yaml", whole) })
+	r.take()
+	h, err := os.OpenFile(filepath.Join(r.dir, "x.yaml"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	changed := strings.Replace(whole, "port: 80", "port: 8080", 1)
+	for i := 0; i < len(changed); i += 40 {
+		time.Sleep(10 * time.Millisecond)
+		if _, err := h.WriteString(changed[i:min(i+40, len(changed))]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually("written", func() bool { return len(r.peek()) > 0 })
+	equal(t, "calls", r.take(), []string{"set service default/a"})
+	if err := h.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	r.become("emptied for good")
+}
+
+// TestSourceScans changes what no notification tells of: the file behind a
+// link, and the folder itself.
+func TestSourceScans(t *testing.T) {
+	other := t.TempDir()
+	r := start(t, 20*time.Millisecond, func(b *bench) {
+		write(b, other, "x", svc("a"))
+		if err := os.Symlink(filepath.Join(other, "x"), filepath.Join(b.dir, "x.yaml")); err != nil {
+			b.Skipf("no symbolic links here: %v", err)
+		}
+	})
+	write(t, other, "x", svc("a")+"---\n"+svc("b"))
+	r.become("behind a link", "a", "b")
+
+	if err := os.Rename(r.dir, r.dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the folder is gone", func() bool { return slices.Equal(r.complaints(), []string{filepath.Base(r.dir) + ":0: folder"}) })
+	r.become("what was in it stands", "a", "b")
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, r.dir, "y.yaml", svc("c"))
+	r.become("a new folder", "c")
+	r.eventually("no problem any more", func() bool { return len(r.complaints()) == 0 })
+	if err := os.RemoveAll(r.dir + ".old"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSourceLatency measures the way from the file to the sink.
+func TestSourceLatency(t *testing.T) {
+	r := start(t, time.Hour, func(b *bench) { b.put("all.yaml", manifests(500)) })
+	var took []time.Duration
+	for i := range 30 {
+		r.take()
+		begin := time.Now()
+		r.put("x.yaml", manifest(1000, fmt.Sprintf("10.244.1.%d", i+1)))
+		for len(r.peek()) == 0 {
+			if time.Since(begin) > 5*time.Second {
+				t.Fatal("nothing arrives")
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	t.Logf("from rename to sink: p50 %s, worst %s", took[len(took)/2], took[len(took)-1])
+	if p50 := took[len(took)/2]; p50 > 100*time.Millisecond {
+		t.Errorf("p50 is %s", p50)
+	}
+}
+
+func TestSourceNoFolder(t *testing.T) {
+	s := Source{Dir: filepath.Join(t.TempDir(), "none"), Log: quiet()}
+	if err := s.Run(context.Background(), newRecord()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestSourceStops leaves no goroutine behind.
+func TestSourceStops(t *testing.T) {
+	before := runtime.NumGoroutine()
+	dir := t.TempDir()
+	write(t, dir, "x.yaml", manifests(100))
+	for range 5 {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		s := Source{Dir: dir, Log: quiet()}
+		if err := s.Run(ctx, newRecord()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+// TestWatcherWithoutNotifications only sleeps.
+func TestWatcherWithoutNotifications(t *testing.T) {
+	w := &watcher{dir: t.TempDir(), log: quiet()}
+	w.renew()
+	if !w.wait(context.Background(), time.Millisecond) {
+		t.Error("does not wake up")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if w.wait(ctx, time.Hour) {
+		t.Error("goes on after the end")
+	}
+	w.close()
+}

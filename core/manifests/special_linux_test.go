@@ -1,0 +1,117 @@
+package manifests
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSpecialFiles has everything in the folder that must not be opened, or
+// cannot be.
+func TestSpecialFiles(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, "good.yaml", svc("good"))
+	write(t, other, "linked", svc("linked"))
+	must(os.Mkdir(in("dir.yaml"), 0o700))
+	must(os.Mkdir(in("sub"), 0o700))
+	write(t, in("sub"), "x.yaml", "garbage: [")
+	must(unix.Mkfifo(in("fifo.yaml"), 0o600))
+	must(os.Symlink("/dev/zero", in("zero.yaml")))
+	must(os.Symlink("loop2.yaml", in("loop1.yaml")))
+	must(os.Symlink("loop1.yaml", in("loop2.yaml")))
+	must(os.Symlink("nowhere", in("dangling.yaml")))
+	must(os.Symlink(filepath.Join(other, "linked"), in("linked.yaml")))
+	must(os.Symlink("sub", in("subdir.json")))
+	listener, err := net.Listen("unix", in("socket.yaml"))
+	must(err)
+	defer listener.Close()
+	huge, err := os.Create(in("huge.yaml"))
+	must(err)
+	must(huge.Truncate(10 << 30))
+	must(huge.Close())
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	r, err := Read(ctx, dir)
+	must(err)
+	var problems []string
+	for _, p := range r.Problems {
+		problems = append(problems, strings.TrimPrefix(p.String(), dir+"/"))
+	}
+	equal(t, "problems", problems, []string{
+		"dangling.yaml: file: cannot be read: no such file or directory",
+		"dir.yaml: file: is a directory, only regular files are read",
+		"fifo.yaml: file: is a FIFO, only regular files are read",
+		"huge.yaml: file: has 10737418240 bytes, more than 67108864 are not read",
+		"loop1.yaml: file: cannot be read: too many levels of symbolic links",
+		"loop2.yaml: file: cannot be read: too many levels of symbolic links",
+		"socket.yaml: file: is a socket, only regular files are read",
+		"subdir.json: file: is a directory, only regular files are read",
+		"zero.yaml: file: is a device, only regular files are read",
+	})
+	if len(r.Services) != 2 || r.Services[0].Name.Name != "good" || r.Services[1].Name.Name != "linked" {
+		t.Errorf("%d services", len(r.Services))
+	}
+}
+
+// TestUnreadable takes the permission to read a file away, and root's power to
+// read it all the same.
+func TestUnreadable(t *testing.T) {
+	obeyModes(t)
+	w := newBench(t)
+	w.put("x.yaml", svc("a"))
+	w.expect("before", []string{"a"})
+	w.put("x.yaml", svc("a2"))
+	w.put("y.yaml", svc("b"))
+	mode := func(m os.FileMode) {
+		for _, name := range []string{"x.yaml", "y.yaml"} {
+			if err := os.Chmod(filepath.Join(w.dir, name), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mode(0o200)
+	f := w.expect("unreadable", []string{"a"}, "x.yaml:0", "y.yaml:0")
+	if len(f.problems) == 2 && f.problems[1].String() != "y.yaml: file: cannot be read: permission denied" {
+		t.Error(f.problems[1])
+	}
+	mode(0o600)
+	w.expect("readable again", []string{"a2", "b"})
+}
+
+// obeyModes makes the test's thread obey file modes even as root, until the
+// test ends.
+func obeyModes(t *testing.T) {
+	runtime.LockOSThread()
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	less := caps
+	less[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	if err := unix.Capset(&head, &less[0]); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Capset(&head, &caps[0]); err != nil {
+			t.Error(err) // the thread stays locked and ends with the test
+			return
+		}
+		runtime.UnlockOSThread()
+	})
+}

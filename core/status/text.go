@@ -1,0 +1,81 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Write prints a status for people, 80 columns wide where names allow.
+func (d Document) Write(w io.Writer) error {
+	var b strings.Builder
+	health := "healthy"
+	if !d.Healthy {
+		health = "NOT healthy"
+	}
+	fmt.Fprintf(&b, "tandem %s on %s: %s, mode %s, source %s\n", d.Version, d.Node, health, d.Mode, d.Source)
+	for _, r := range d.Reasons {
+		fmt.Fprintf(&b, "  because %s\n", r)
+	}
+	fmt.Fprintf(&b, "%d Services, %d objects in the data plane, %d syncs, %d objects repaired\n", len(d.Services), d.Objects, d.Syncs, d.Drift)
+	d.table(&b)
+	for _, s := range d.Services {
+		for _, p := range s.Problems {
+			p.write(&b, s.Name)
+		}
+	}
+	for _, p := range d.Problems {
+		p.write(&b, p.Object)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (d Document) table(b *strings.Builder) {
+	if len(d.Services) == 0 {
+		return
+	}
+	b.WriteString("\n")
+	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "SERVICE\tADDRESS\tKIND\tENDPOINTS\tSTATE")
+	for _, s := range d.Services {
+		name, state := Clean(s.Name), s.State
+		for _, f := range s.Fronts {
+			fmt.Fprintf(t, "%s\t%s/%s\t%s\t%d %s\t%s\n", name, f.Address, f.Proto, f.Kind, f.Endpoints, f.Why, state)
+			name, state = "", ""
+		}
+		if len(s.Fronts) == 0 {
+			fmt.Fprintf(t, "%s\t-\t-\t-\t%s\n", name, state)
+		}
+	}
+	t.Flush()
+	b.WriteString("\n")
+}
+
+func (p Problem) write(b *strings.Builder, object string) {
+	fmt.Fprintf(b, "! %s: %s", Clean(object), Clean(p.Detail))
+	if p.Where != "" {
+		fmt.Fprintf(b, " (%s)", Clean(p.Where))
+	}
+	b.WriteString("\n")
+}
+
+// Clean makes a text that users control safe to print: control characters,
+// which could forge lines or drive a terminal, become escapes.
+func Clean(s string) string {
+	if !strings.ContainsFunc(s, control) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if control(r) {
+			fmt.Fprintf(&b, "\\x%02x", r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func control(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }

@@ -1,0 +1,171 @@
+package watch
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Slice converts an EndpointSlice. It returns nil for those that no proxy
+// serves: of headless Services, with host names, or without the label that
+// names the Service.
+func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
+	if s == nil || s.Labels[discoveryv1.LabelServiceName] == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil, nil
+	}
+	if _, headless := s.Labels[corev1.IsHeadlessService]; headless {
+		return nil, nil
+	}
+	f := &faults{kind: "EndpointSlice", meta: &s.ObjectMeta}
+	family, ok := addressType(s.AddressType)
+	if !ok {
+		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "none of IPv4, IPv6, FQDN")
+		return nil, f.problems()
+	}
+	return &model.Slice{
+		Name:      model.SliceName{Namespace: shared(s.Namespace), Name: s.Name},
+		Service:   shared(s.Labels[discoveryv1.LabelServiceName]),
+		Family:    family,
+		Ports:     slicePorts(f, s.Ports),
+		Endpoints: endpoints(f, family, s.Endpoints),
+		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+	}, f.problems()
+}
+
+func addressType(t discoveryv1.AddressType) (f model.Family, ok bool) {
+	switch t {
+	case discoveryv1.AddressTypeIPv4:
+		return model.IPv4, true
+	case discoveryv1.AddressTypeIPv6:
+		return model.IPv6, true
+	}
+	return 0, false
+}
+
+// triggered parses the time of the change that led to a slice. It only feeds a
+// metric, so a bad one is as good as none.
+func triggered(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// slicePorts converts ports. A port without number would mean "all ports",
+// which no Service port can refer to.
+func slicePorts(f *faults, list []discoveryv1.EndpointPort) []model.SlicePort {
+	ports := make([]model.SlicePort, 0, len(list))
+	for i := range list {
+		if p, ok := slicePort(f, i, &list[i]); ok {
+			if slices.ContainsFunc(ports, func(o model.SlicePort) bool { return o.Name == p.Name && o.Proto == p.Proto }) {
+				f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "twice, the first one counts")
+				continue
+			}
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+func slicePort(f *faults, i int, p *discoveryv1.EndpointPort) (port model.SlicePort, ok bool) {
+	var name, protoName string
+	if p.Name != nil {
+		name = *p.Name
+	}
+	if p.Protocol != nil {
+		protoName = string(*p.Protocol)
+	}
+	if p.Port == nil {
+		f.add(model.WhyInvalid, at("ports", i, "port"), "missing, port left out")
+		return port, false
+	}
+	number, okPort := port16(*p.Port)
+	proto, okProto := protocol(protoName)
+	switch {
+	case !okPort:
+		f.bad(model.WhyInvalid, at("ports", i, "port"), strconv.Itoa(int(*p.Port)), "not within 1..65535, port left out")
+	case !okProto:
+		f.bad(model.WhyInvalid, at("ports", i, "protocol"), protoName, "none of TCP, UDP, SCTP, port left out")
+	case !portName(name):
+		f.bad(model.WhyInvalid, at("ports", i, "name"), name, "not a DNS label, port left out")
+	default:
+		return model.SlicePort{Name: shared(name), Proto: proto, Port: number}, true
+	}
+	return port, false
+}
+
+func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []model.SliceEndpoint {
+	out := make([]model.SliceEndpoint, 0, len(list))
+	var last *model.Hints
+	for i := range list {
+		e := &list[i]
+		if len(e.Addresses) == 0 {
+			f.add(model.WhyBadAddress, at("endpoints", i, "addresses"), "empty")
+			continue
+		}
+		addr, remark := serviceAddr(e.Addresses[0])
+		if remark == "" && model.FamilyOf(addr) != family {
+			remark = "in a slice of " + family.String()
+		}
+		if remark != "" {
+			f.bad(model.WhyBadAddress, at("endpoints", i, "addresses[0]"), e.Addresses[0], remark)
+			continue
+		}
+		ep := model.SliceEndpoint{Addr: addr, State: state(&e.Conditions)}
+		if e.NodeName != nil {
+			ep.Node = shared(*e.NodeName)
+		}
+		if e.Hints != nil {
+			last = hints(e.Hints, last)
+			ep.Hints = last
+		}
+		out = append(out, ep)
+	}
+	return out
+}
+
+// state applies the defaults of absent conditions: an endpoint is ready and
+// serving unless said otherwise, and not terminating.
+func state(c *discoveryv1.EndpointConditions) model.EndpointState {
+	var s model.EndpointState
+	if c.Ready == nil || *c.Ready {
+		s |= model.Ready
+	}
+	if c.Serving == nil || *c.Serving {
+		s |= model.Serving
+	}
+	if c.Terminating != nil && *c.Terminating {
+		s |= model.Terminating
+	}
+	return s
+}
+
+// hints converts the hints of an endpoint. Neighbours in a slice mostly have
+// equal ones, which are then shared.
+func hints(h *discoveryv1.EndpointHints, last *model.Hints) *model.Hints {
+	if len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
+		return nil
+	}
+	if last != nil && sameHints(h, last) {
+		return last
+	}
+	out := &model.Hints{}
+	for i := range h.ForZones {
+		out.Zones = append(out.Zones, shared(h.ForZones[i].Name))
+	}
+	for i := range h.ForNodes {
+		out.Nodes = append(out.Nodes, shared(h.ForNodes[i].Name))
+	}
+	return out
+}
+
+func sameHints(h *discoveryv1.EndpointHints, o *model.Hints) bool {
+	return slices.EqualFunc(h.ForZones, o.Zones, func(z discoveryv1.ForZone, s string) bool { return z.Name == s }) &&
+		slices.EqualFunc(h.ForNodes, o.Nodes, func(n discoveryv1.ForNode, s string) bool { return n.Name == s })
+}

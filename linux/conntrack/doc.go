@@ -1,0 +1,21 @@
+// Package conntrack deletes stale flows from the kernel's connection tracking
+// table. It is the flows.Table of Linux and speaks ctnetlink itself.
+//
+//	[]flows.Match ──plan──▶ a few dump filters ──▶ kernel walks its table,
+//	                                               sends what fits
+//	    exact delete  ◀── flows.Index ◀── parse ◀──┘ 32 KiB at a time
+//
+// The kernel filters (CTA_FILTER, Linux 5.8), because telling user space about
+// entries costs ten times as much as looking at them. Its filters know one
+// address and port for each direction, so every entry that arrives is judged once
+// more by the matches themselves. That also makes older kernels work, which
+// refuse the filter or do not even see it: they send more than was asked for.
+//
+// Entries are deleted by their reply tuple, their zone and their id, so that a flow
+// that new rules have made anew in the meantime stays. The shorter way, one delete
+// request with a filter, is not taken: kernels before 6.8 see a request for a flush
+// and empty the whole table.
+//
+// No filter asks for the DNAT status bit, although kernels from 5.16 could: IPVS
+// redirects flows without setting it.
+package conntrack

@@ -1,0 +1,93 @@
+package conntrack
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// maxNarrow is how many narrow dumps are made before a wide one is cheaper. Each
+// dump walks the whole table in the kernel, about a tenth of what it costs to
+// have all of it sent.
+const maxNarrow = 8
+
+// plan returns the dumps that together show every entry the matches may be
+// about. Matches share dumps:
+//
+//	one for each front            one Service loses hundreds of endpoints
+//	one for each gone endpoint    one endpoint leaves a Service with ten fronts
+//	one for each port             a namespace is deleted, the proxy starts
+//	one for all of the protocol   none of these is few enough
+//
+// Kernels that cannot filter are asked for everything of a family.
+func plan(matches []flows.Match, canFilter bool) []filter {
+	type group struct {
+		family model.Family
+		proto  model.Proto
+	}
+	var order []group
+	groups := map[group][]*flows.Match{}
+	for i := range matches {
+		g := group{matches[i].Family(), matches[i].Proto}
+		if !canFilter {
+			g.proto = 0
+		}
+		if groups[g] == nil {
+			order = append(order, g)
+		}
+		groups[g] = append(groups[g], &matches[i])
+	}
+	var dumps []filter
+	for _, g := range order {
+		wide := filter{family: g.family, proto: g.proto}
+		if !canFilter {
+			dumps = append(dumps, wide)
+			continue
+		}
+		dumps = append(dumps, narrow(wide, groups[g])...)
+	}
+	return dumps
+}
+
+// narrow returns the dumps for matches of one family and protocol.
+func narrow(wide filter, matches []*flows.Match) []filter {
+	var endpoints, fronts, ports []filter
+	for _, m := range matches {
+		front, port := wide, wide
+		front.dst = askable(m.Front)
+		port.dst = netip.AddrPortFrom(netip.Addr{}, m.Front.Port())
+		fronts, ports = addOnce(fronts, front), addOnce(ports, port)
+		if m.Reach != flows.OnlyGone {
+			endpoints = addOnce(endpoints, front)
+			continue
+		}
+		for e := range m.Gone {
+			endpoint := wide
+			endpoint.from = askable(e)
+			if endpoints = addOnce(endpoints, endpoint); len(endpoints) > maxNarrow {
+				break
+			}
+		}
+	}
+	// The more a filter says the fewer entries come that are not stale.
+	switch {
+	case len(endpoints) <= min(len(fronts), maxNarrow):
+		return endpoints
+	case len(fronts) <= maxNarrow:
+		return fronts
+	case len(ports) <= maxNarrow:
+		return ports
+	}
+	return []filter{wide}
+}
+
+// addOnce adds a filter that is not there yet. Beyond maxNarrow only the number
+// matters, and only that it is too large.
+func addOnce(filters []filter, f filter) []filter {
+	if len(filters) > maxNarrow || slices.Contains(filters, f) {
+		return filters
+	}
+	return append(filters, f)
+}

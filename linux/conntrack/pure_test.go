@@ -1,0 +1,246 @@
+package conntrack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+func match(r flows.Reach, front string, gone ...string) flows.Match {
+	m := flows.Match{Proto: model.UDP, Front: netip.MustParseAddrPort(front), Reach: r, Gone: flows.Set{}}
+	for _, e := range gone {
+		m.Gone[netip.MustParseAddrPort(e)] = struct{}{}
+	}
+	return m
+}
+
+// each returns a match for each front.
+func each(r flows.Reach, fronts []string, gone ...string) (m []flows.Match) {
+	for _, f := range fronts {
+		m = append(m, match(r, f, gone...))
+	}
+	return m
+}
+
+// many returns matches for up to 255 fronts with the same port.
+func many(r flows.Reach, n int, gone ...string) (m []flows.Match) {
+	return each(r, numbered("10.96.0.%d:53", n), gone...)
+}
+
+func numbered(format string, n int) (s []string) {
+	for i := range n {
+		s = append(s, fmt.Sprintf(format, i+1))
+	}
+	return s
+}
+
+func TestPlan(t *testing.T) {
+	at := netip.MustParseAddrPort
+	wide := filter{family: model.IPv4, proto: model.UDP}
+	for _, c := range []struct {
+		name    string
+		matches []flows.Match
+		want    []filter
+	}{
+		{"nothing", nil, nil},
+		{"one endpoint of ten fronts", many(flows.OnlyGone, 10, "10.244.1.2:53"), []filter{{wide.family, wide.proto, netip.AddrPort{}, at("10.244.1.2:53")}}},
+		{
+			"hundreds of endpoints of one front",
+			[]flows.Match{match(flows.OnlyGone, "10.96.0.10:53", numbered("10.244.1.%d:53", 200)...)},
+			[]filter{{wide.family, wide.proto, at("10.96.0.10:53"), netip.AddrPort{}}},
+		},
+		{
+			"a node port",
+			[]flows.Match{match(flows.Everything, "0.0.0.0:30053")},
+			[]filter{{wide.family, wide.proto, netip.AddrPortFrom(netip.Addr{}, 30053), netip.AddrPort{}}},
+		},
+		{
+			"hundreds of fronts with one port", many(flows.Translated, 250),
+			[]filter{{wide.family, wide.proto, netip.AddrPortFrom(netip.Addr{}, 53), netip.AddrPort{}}},
+		},
+		{"hundreds of fronts with as many ports", each(flows.Translated, numbered("10.96.0.10:%d", 300)), []filter{wide}},
+		{
+			"hundreds of IPv6 endpoints with one port",
+			[]flows.Match{
+				match(flows.OnlyGone, "[fd00::1]:53", numbered("[fd00:1::%d]:5353", 200)...), match(flows.OnlyGone, "[::]:30053", numbered("[fd00:1::%d]:5353", 200)...),
+			},
+			[]filter{{model.IPv6, model.UDP, netip.AddrPort{}, netip.AddrPortFrom(netip.Addr{}, 5353)}},
+		},
+		{
+			"families apart",
+			[]flows.Match{match(flows.Translated, "10.96.0.10:53"), match(flows.Translated, "[fd00::1]:54")},
+			[]filter{
+				{wide.family, wide.proto, at("10.96.0.10:53"), netip.AddrPort{}},
+				{model.IPv6, model.UDP, netip.AddrPortFrom(netip.Addr{}, 54), netip.AddrPort{}},
+			},
+		},
+	} {
+		if got := plan(c.matches, true); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if got := plan(many(flows.OnlyGone, 3, "10.244.1.2:53"), false); len(got) != 1 || got[0] != (filter{family: model.IPv4}) {
+		t.Errorf("without filters: %v", got)
+	}
+}
+
+// Whatever is planned, no stale flow is overlooked.
+func TestPlanShowsAllStaleFlows(t *testing.T) {
+	for _, matches := range [][]flows.Match{
+		many(flows.OnlyGone, 3, "10.244.1.2:53", "10.244.1.3:53"),
+		many(flows.OnlyGone, 20, numbered("10.244.1.%d:53", 20)...),
+		append(many(flows.Translated, 2), match(flows.OnlyGone, "0.0.0.0:30053", numbered("10.244.1.%d:53", 9)...)),
+		{match(flows.OnlyGone, "[fd00::1]:53", "[fd00:1::2]:53"), match(flows.Everything, "[fd00::2]:53")},
+	} {
+		dumps := plan(matches, true)
+		for _, f := range sample(matches) {
+			seen := false
+			for i := range dumps {
+				seen = seen || dumps[i].family == model.FamilyOf(f.Dst.Addr()) && dumps[i].fits(f)
+			}
+			if flows.IndexOf(matches).Stale(f) && !seen {
+				t.Errorf("%v from %v is not among %v", f.Dst, f.From, dumps)
+			}
+		}
+	}
+}
+
+// sample returns flows of all fronts from all endpoints and some more.
+func sample(matches []flows.Match) (all []flows.Flow) {
+	for _, m := range matches {
+		dst := m.Front
+		if m.AnyAddr() {
+			dst = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), dst.Port())
+		}
+		all = append(all, flows.Flow{Proto: m.Proto, Dst: dst, From: dst})
+		for _, o := range matches {
+			for e := range o.Gone {
+				all = append(all, flows.Flow{Proto: m.Proto, Dst: dst, From: e})
+			}
+		}
+	}
+	return all
+}
+
+// sent returns an entry as a kernel sends it in a dump.
+func sent(seq uint32, flags uint16, zone []byte) []byte {
+	addr := func(b []byte, src, dst byte) []byte {
+		return nest(b, ctaTupleIP, func(b []byte) []byte {
+			return appendAttr(appendAttr(b, ctaIPv4Src, 10, 0, 0, src), ctaIPv4Src+1, 10, 0, 0, dst)
+		})
+	}
+	ports := func(b []byte, src, dst byte) []byte {
+		return nest(b, ctaTupleProto, func(b []byte) []byte {
+			b = appendAttr(b, ctaProtoNum, 17)
+			return appendAttr(appendAttr(b, ctaProtoSrc, 0, src), ctaProtoDst, 0, dst)
+		})
+	}
+	b, end := appendHeader(nil, msgNew, flags, seq, model.IPv4)
+	b = nest(b, ctaTupleOrig, func(b []byte) []byte { return ports(addr(b, 1, 2), 11, 12) })
+	b = nest(b, ctaTupleReply, func(b []byte) []byte { return ports(addr(b, 3, 1), 13, 11) })
+	if zone != nil {
+		b = appendAttr(b, ctaZone, zone...)
+	}
+	b = appendAttr(b, ctaID, 1, 2, 3, 4)
+	return end(b)
+}
+
+func ended(seq uint32, typ, flags uint16, code int32) []byte {
+	b, end := appendHeader(nil, typ, flags, seq, model.IPv4)
+	b = native.AppendUint32(b[:headerLen], uint32(code))
+	return end(b)
+}
+
+func TestParseEntry(t *testing.T) {
+	m, rest, err := nextMessage(sent(1, 0, []byte{0, 7}))
+	if err != nil || len(rest) != 0 {
+		t.Fatal(err, rest)
+	}
+	e, err := parseEntry(m.body)
+	want := flows.Flow{Proto: model.UDP, Dst: netip.MustParseAddrPort("10.0.0.2:12"), From: netip.MustParseAddrPort("10.0.0.3:13")}
+	if err != nil || e.flow != want || !e.flow.Translated() {
+		t.Errorf("%+v, %v; want %+v", e.flow, err, want)
+	}
+	if len(e.zone) != 8 || !bytes.Contains(e.id, []byte{1, 2, 3, 4}) {
+		t.Errorf("zone %x, id %x", e.zone, e.id)
+	}
+}
+
+func TestReadDump(t *testing.T) {
+	stop := errors.New("stop")
+	for _, c := range []struct {
+		name        string
+		chunks      [][]byte
+		entries     int
+		code        int
+		interrupted bool
+		err         error
+	}{
+		{"two chunks", [][]byte{append(sent(5, 2, nil), sent(5, 2, nil)...), ended(5, msgDone, 2, 0)}, 2, 0, false, nil},
+		{"left-overs of an older dump", [][]byte{sent(4, 2, nil), ended(4, msgDone, 2, 0), sent(5, 2, nil), ended(5, msgDone, 2, 0)}, 1, 0, false, nil},
+		{"interrupted", [][]byte{sent(5, 2|flagInterrupted, nil), ended(5, msgDone, 2, 0)}, 1, 0, true, nil},
+		{"refused", [][]byte{ended(5, msgError, 0, -95)}, 0, 95, false, nil},
+		{"cut off", [][]byte{sent(5, 2, nil)[:20]}, 0, 0, false, errMalformed},
+		{"receive fails", nil, 0, 0, false, stop},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			entries := 0
+			end, interrupted, err := readDump(func() ([]byte, error) {
+				if len(c.chunks) == 0 {
+					return nil, stop
+				}
+				b := c.chunks[0]
+				c.chunks = c.chunks[1:]
+				return b, nil
+			}, 5, func(message) error { entries++; return nil })
+			code := 0
+			if err == nil {
+				code, _ = end.errno()
+			}
+			if entries != c.entries || interrupted != c.interrupted || code != c.code || !errors.Is(err, c.err) {
+				t.Errorf("%d entries, interrupted %v, code %d, %v", entries, interrupted, code, err)
+			}
+		})
+	}
+}
+
+// What is parsed can be deleted, and exactly that: a request without a tuple
+// would empty the table.
+func FuzzParse(f *testing.F) {
+	f.Add(sent(1, 2, nil))
+	f.Add(append(sent(1, 2, []byte{0, 7}), ended(1, msgDone, 2, 0)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for len(b) > 0 {
+			m, rest, err := nextMessage(b)
+			if err != nil {
+				return
+			}
+			b = rest
+			_, _ = m.errno()
+			e, err := parseEntry(m.body)
+			if err != nil {
+				continue
+			}
+			d, _, err := nextMessage(appendDelete(nil, 1, &e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			attrs := map[uint16][]byte{}
+			for a := d.body[nfgenLen:]; len(a) > 0; {
+				typ, value, _, rest, ok := nextAttr(a)
+				if !ok {
+					t.Fatalf("the request %x is malformed", d.body)
+				}
+				attrs[typ], a = value, rest
+			}
+			if got, ok := parseTuple(attrs[ctaTupleReply]); !ok || got.src != e.flow.From || attrs[ctaID] == nil {
+				t.Fatalf("a request to delete %v from %x", got, attrs)
+			}
+		}
+	})
+}

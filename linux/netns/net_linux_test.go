@@ -1,0 +1,345 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// TestMain runs the tests once more in a user namespace where that is needed.
+func TestMain(m *testing.M) {
+	const again = "TANDEM_TEST_IN_USER_NAMESPACE"
+	if Available() == nil || os.Getenv(again) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), again+"=1")
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stdout, os.Stderr, UserNamespace()
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.ExitCode())
+	case err != nil:
+		fmt.Printf("no user namespace either: %v\n", err)
+		os.Exit(m.Run())
+	}
+}
+
+func addr(s string) netip.Addr   { return netip.MustParseAddr(s) }
+func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func addrs(all ...string) (as []netip.Addr) {
+	for _, s := range all {
+		as = append(as, addr(s))
+	}
+	return as
+}
+
+func plan() Plan {
+	return Plan{
+		Node: addrs("192.0.2.1", "2001:db8::1"),
+		Pods: []Pod{
+			{Place: "client", Interface: "pod0", Addrs: addrs("10.244.1.10", "fd00:10:244:1::10")},
+			{Place: "a", Interface: "pod1", Addrs: addrs("10.244.1.2")},
+			{Place: "a6", Interface: "pod2", Addrs: addrs("fd00:10:244:1::2")},
+		},
+		Outside: addrs("192.0.2.100", "198.51.100.7", "2001:db8::100"),
+		Others:  addrs("10.244.2.2", "192.0.2.2", "fd00:10:244:2::2", "2001:db8::2"),
+	}
+}
+
+func network(t *testing.T) *Net {
+	t.Helper()
+	if err := Available(); err != nil {
+		t.Skip(err)
+	}
+	n, err := New(t.Context(), plan())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func serve(t *testing.T, n *Net, proto model.Proto, servers ...string) {
+	t.Helper()
+	for _, s := range servers {
+		place, ok := n.PlaceOf(at(s).Addr())
+		if !ok {
+			t.Fatalf("%s is nowhere", s)
+		}
+		if _, err := n.Serve(place, at(s), proto); errors.Is(err, ErrNoSCTP) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// nft loads rules on the node.
+func nft(t *testing.T, n *Net, rules string) {
+	t.Helper()
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("the test's own rules need the nft command: ", err)
+	}
+	err = n.Do(Node, func() error {
+		cmd := exec.Command(path, "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func dial(t *testing.T, n *Net, from Place, src string, proto model.Proto, to string) Answer {
+	t.Helper()
+	c := Call{From: from, Proto: proto, To: at(to), Timeout: 500 * time.Millisecond}
+	if src != "" {
+		c.Src = addr(src)
+	}
+	a, err := n.Dial(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestReach calls every server from everywhere, without a proxy.
+func TestReach(t *testing.T) {
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+		t.Run(proto.String(), func(t *testing.T) {
+			n := network(t)
+			servers := []string{
+				"10.244.1.2:8080", "192.0.2.1:9000", "10.244.2.2:8080", "192.0.2.2:9000", "198.51.100.7:8080",
+				"[fd00:10:244:1::2]:8080", "[2001:db8::1]:9000", "[fd00:10:244:2::2]:8080", "[2001:db8::100]:8080",
+			}
+			serve(t, n, proto, servers...)
+			for from, srcs := range n.plan.all {
+				for _, src := range srcs {
+					for _, to := range servers {
+						if src.Is4() != at(to).Addr().Is4() {
+							continue
+						}
+						a := dial(t, n, from, src.String(), proto, to)
+						if a.Outcome != Answered || a.Server != at(to) || a.Client.Addr() != src {
+							t.Errorf("%s to %s: %+v", src, to, a)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestRefusedAndSilent(t *testing.T) {
+	n := network(t)
+	serve(t, n, model.SCTP, "192.0.2.1:9000")
+	nft(t, n, `table inet t {
+		chain pre { type filter hook prerouting priority 0; ip daddr 10.96.0.1 reject; ip6 daddr fd00:10:96::1 reject; ip daddr 10.96.0.2 drop; ip6 daddr fd00:10:96::2 drop; }
+		chain out { type filter hook output priority 0; ip daddr 10.96.0.1 reject; ip6 daddr fd00:10:96::1 reject; ip daddr 10.96.0.2 drop; ip6 daddr fd00:10:96::2 drop; }
+	}`)
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+		for _, from := range []Place{"client", Node, Outside, Others} {
+			for to, want := range map[string]Outcome{
+				"10.96.0.1:80": Refused, "[fd00:10:96::1]:80": Refused,
+				"10.96.0.2:80": TimedOut, "[fd00:10:96::2]:80": TimedOut,
+				"10.96.0.3:80": TimedOut, "[fd00:10:96::3]:80": TimedOut, // routed outside, where nobody has it
+			} {
+				start := time.Now()
+				a := dial(t, n, from, "", proto, to)
+				if a.Outcome != want {
+					t.Errorf("%s from %s to %s: %s, want %s", proto, from, to, a.Outcome, want)
+				}
+				if took := time.Since(start); want == Refused && took > 200*time.Millisecond {
+					t.Errorf("%s from %s to %s: refused only after %s", proto, from, to, took)
+				}
+			}
+		}
+	}
+	if a := dial(t, n, Outside, "", model.TCP, "192.0.2.1:81"); a.Outcome != Refused {
+		t.Errorf("a closed port of the node: %s", a.Outcome)
+	}
+}
+
+// TestTranslated shows that hand-written rules have the effect they should:
+// each endpoint reached, the client kept or masqueraded, hairpin included.
+func TestTranslated(t *testing.T) {
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+		t.Run(proto.String(), func(t *testing.T) {
+			n := network(t)
+			serve(t, n, proto, "10.244.1.2:8080", "10.244.2.2:8080", "[fd00:10:244:1::2]:8080")
+			nft(t, n, strings.ReplaceAll(`table inet t {
+				chain vips {
+					ip daddr 10.96.0.1 PROTO dport 80 dnat ip to numgen inc mod 2 map { 0 : 10.244.1.2 . 8080, 1 : 10.244.2.2 . 8080 }
+					ip6 daddr fd00:10:96::1 PROTO dport 80 dnat ip6 to [fd00:10:244:1::2]:8080
+				}
+				chain pre { type nat hook prerouting priority -100; jump vips; }
+				chain out { type nat hook output priority -100; jump vips; }
+				chain post { type nat hook postrouting priority 100; ip saddr 192.0.2.100 masquerade; ip6 saddr 2001:db8::100 masquerade; ip saddr 10.244.1.2 ip daddr 10.244.1.2 masquerade; }
+			}`, "PROTO", proto.String()))
+			for _, c := range []struct{ from, src, sees string }{
+				{"client", "10.244.1.10", "10.244.1.10"},
+				{"node", "192.0.2.1", "192.0.2.1"},
+				{"outside", "192.0.2.100", "192.0.2.1"},
+				{"outside", "198.51.100.7", "198.51.100.7"},
+				{"others", "192.0.2.2", "192.0.2.2"},
+			} {
+				seen := map[string]int{}
+				for range 6 {
+					a := dial(t, n, Place(c.from), c.src, proto, "10.96.0.1:80")
+					seen[a.Server.String()]++
+					if a.Outcome != Answered || a.Client.Addr() != addr(c.sees) {
+						t.Fatalf("from %s: %+v", c.src, a)
+					}
+				}
+				if seen["10.244.1.2:8080"] != 3 || seen["10.244.2.2:8080"] != 3 {
+					t.Errorf("from %s: %v", c.src, seen)
+				}
+			}
+			for range 4 {
+				a := dial(t, n, "a", "10.244.1.2", proto, "10.96.0.1:80")
+				if want := map[bool]string{true: "192.0.2.1", false: "10.244.1.2"}[a.Server.Addr() == addr("10.244.1.2")]; a.Client.Addr() != addr(want) {
+					t.Errorf("hairpin: %+v", a)
+				}
+			}
+			a := dial(t, n, Outside, "2001:db8::100", proto, "[fd00:10:96::1]:80")
+			if a.Server != at("[fd00:10:244:1::2]:8080") || a.Client.Addr() != addr("2001:db8::1") {
+				t.Errorf("IPv6: %+v", a)
+			}
+		})
+	}
+}
+
+func TestManyConnectionsQuickly(t *testing.T) {
+	n := network(t)
+	serve(t, n, model.TCP, "10.244.1.2:8080")
+	const count = 1000
+	start := time.Now()
+	for i := range count {
+		if a := dial(t, n, Outside, "192.0.2.100", model.TCP, "10.244.1.2:8080"); a.Outcome != Answered {
+			t.Fatalf("connection %d: %s", i, a.Outcome)
+		}
+	}
+	t.Logf("%d connections, %s each", count, time.Since(start)/count)
+}
+
+func TestConnectionsStay(t *testing.T) {
+	n := network(t)
+	serve(t, n, model.TCP, "10.244.1.2:8080")
+	c, err := n.Connect(Call{From: Outside, Proto: model.TCP, To: at("10.244.1.2:8080"), Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 3 {
+		if a, err := Ask(c, time.Second); err != nil || a.Outcome != Answered {
+			t.Fatal(a, err)
+		}
+	}
+	nft(t, n, "table inet t { chain f { type filter hook forward priority 0; drop; }; }")
+	if a, err := Ask(c, 200*time.Millisecond); err != nil || a.Outcome != TimedOut {
+		t.Error(a, err)
+	}
+}
+
+func TestWrongPlans(t *testing.T) {
+	for name, change := range map[string]func(*Plan){
+		"is both in outside and in others": func(p *Plan) { p.Others = append(p.Others, addr("192.0.2.100")) },
+		"cannot be an address":             func(p *Plan) { p.Node = append(p.Node, addr("127.0.0.1")) },
+		"cannot be the name":               func(p *Plan) { p.Pods[0].Interface = "eth0" },
+		"the place is taken":               func(p *Plan) { p.Pods[1].Place = Outside },
+	} {
+		p := plan()
+		change(&p)
+		if n, err := New(t.Context(), p); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("want %q, got %v", name, err)
+			if n != nil {
+				n.Close()
+			}
+		}
+	}
+}
+
+// TestNothingIsLeft counts descriptors, and looks at the thread's namespace.
+func TestNothingIsLeft(t *testing.T) {
+	if err := Available(); err != nil {
+		t.Skip(err)
+	}
+	before, home := descriptors(t), interfaces(t)
+	for range 3 {
+		n, err := New(t.Context(), plan())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Serve("a", at("10.244.1.2:8080"), model.TCP); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(n.Close(), n.Close()); err != nil {
+			t.Error(err)
+		}
+		if err := n.Do(Node, func() error { return nil }); !errors.Is(err, ErrClosed) {
+			t.Errorf("Do after Close: %v", err)
+		}
+		if _, err := n.Serve("a", at("10.244.1.2:8080"), model.TCP); !errors.Is(err, ErrClosed) {
+			t.Errorf("Serve after Close: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := New(ctx, plan()); !errors.Is(err, context.Canceled) {
+		t.Errorf("New with an ended context: %v", err)
+	}
+	p := plan()
+	p.Pods[2].Interface = "no/name" // the kernel refuses it
+	if _, err := New(t.Context(), p); err == nil {
+		t.Error("an impossible interface name was accepted")
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+	if after := interfaces(t); after != home {
+		t.Errorf("interfaces here: %q before, %q after", home, after)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+func interfaces(t *testing.T) string {
+	t.Helper()
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, i := range all {
+		names = append(names, i.Name)
+	}
+	return strings.Join(names, " ")
+}

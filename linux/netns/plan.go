@@ -1,0 +1,91 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Place names a namespace of a Net.
+type Place string
+
+// The places that every Net has. Pods have further ones.
+const (
+	Node    Place = "node"
+	Outside Place = "outside"
+	Others  Place = "others"
+)
+
+// Plan is what a Net shall hold. Addresses of both families may be mixed.
+type Plan struct {
+	Node    []netip.Addr // the node's own addresses, the main one of each family first
+	Pods    []Pod        // the node's pods
+	Outside []netip.Addr // machines outside
+	Others  []netip.Addr // other nodes and their pods
+}
+
+// Pod is a pod of the node, in a namespace of its own.
+type Pod struct {
+	Place     Place
+	Interface string // the node's end of the link, at most 15 bytes
+	Addrs     []netip.Addr
+}
+
+// PlaceOf tells where an address is.
+func (p Plan) PlaceOf(a netip.Addr) (Place, bool) {
+	for place, addrs := range p.all {
+		for _, x := range addrs {
+			if x == a {
+				return place, true
+			}
+		}
+	}
+	return "", false
+}
+
+// all ranges over the places and their addresses.
+func (p Plan) all(yield func(Place, []netip.Addr) bool) {
+	if !yield(Node, p.Node) || !yield(Outside, p.Outside) || !yield(Others, p.Others) {
+		return
+	}
+	for _, pod := range p.Pods {
+		if !yield(pod.Place, pod.Addrs) {
+			return
+		}
+	}
+}
+
+// check returns everything that is wrong with a plan.
+func (p Plan) check() error {
+	var errs []error
+	where := map[netip.Addr]Place{}
+	for place, addrs := range p.all {
+		for _, a := range addrs {
+			switch first, twice := where[a]; {
+			case twice:
+				errs = append(errs, fmt.Errorf("%s is both in %s and in %s", a, first, place))
+			case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+				errs = append(errs, fmt.Errorf("%s cannot be an address of %s", a, place))
+			}
+			where[a] = place
+		}
+	}
+	taken := map[string]bool{uplink: true, crosslink: true, "lo": true}
+	places := map[Place]bool{Node: true, Outside: true, Others: true}
+	for _, pod := range p.Pods {
+		if n := len(pod.Interface); n == 0 || n > 15 || taken[pod.Interface] {
+			errs = append(errs, fmt.Errorf("pod %s: %q cannot be the name of its interface: it is taken, empty or longer than 15", pod.Place, pod.Interface))
+		}
+		if places[pod.Place] || pod.Place == "" {
+			errs = append(errs, fmt.Errorf("pod %q: the place is taken or has no name", pod.Place))
+		}
+		taken[pod.Interface], places[pod.Place] = true, true
+	}
+	return errors.Join(errs...)
+}
+
+// The node's own interfaces.
+const (
+	uplink    = "eth0" // to Outside
+	crosslink = "eth1" // to Others
+)

@@ -1,0 +1,46 @@
+package netns
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Outcome is what became of a connection.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Answered Outcome = iota
+	Refused          // at once, by a reset, an ICMP message or a closed connection
+	TimedOut         // nobody answered
+)
+
+// String returns a short name for people.
+func (o Outcome) String() string { return [...]string{"answered", "refused", "timed out"}[o] }
+
+// Answer is what a client learns.
+type Answer struct {
+	Outcome Outcome
+	Server  netip.AddrPort // the server that answered, in its own words
+	Client  netip.AddrPort // the client as the server sees it
+}
+
+// question is what a client sends; a server answers each with a line.
+const question = "who?\n"
+
+func introduce(server, client netip.AddrPort) string {
+	return fmt.Sprintf("%s %s\n", server, client)
+}
+
+func understand(line string) (a Answer, err error) {
+	server, client, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	if !ok {
+		return a, fmt.Errorf("no server of this network answers %q", line)
+	}
+	if a.Server, err = netip.ParseAddrPort(server); err != nil {
+		return a, err
+	}
+	a.Client, err = netip.ParseAddrPort(client)
+	return a, err
+}

@@ -1,0 +1,75 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	vns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Available reports whether this process may make network namespaces, and if
+// not, why.
+func Available() error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return explain(err)
+		}
+		return nil
+	})
+}
+
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("new network namespace: %w (run as root, or under unshare -Urn)", err)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("new network namespace: %w (the kernel has none)", err)
+	case errors.Is(err, unix.ENOSPC):
+		return fmt.Errorf("new network namespace: %w (the limit user.max_net_namespaces is reached)", err)
+	}
+	return fmt.Errorf("new network namespace: %w", err)
+}
+
+// UserNamespace returns the attributes with which a command, such as this very
+// program once more, is started as root of a user namespace of its own, where
+// New works. Systems may forbid it; then starting the command fails.
+func UserNamespace() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+}
+
+// onThread runs f on an operating system thread of its own, which comes back to
+// this goroutine's namespace afterwards or, where that fails, ends.
+func onThread(f func() error) error {
+	runtime.LockOSThread()
+	home, err := vns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("this thread's network namespace: %w", err)
+	}
+	defer func() {
+		if vns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		home.Close()
+	}()
+	return f()
+}
+
+// inside runs f on a thread inside a namespace.
+func inside(ns vns.NsHandle, f func() error) error {
+	return onThread(func() error {
+		if err := vns.Set(ns); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
+}

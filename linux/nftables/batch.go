@@ -1,0 +1,351 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// op is one difference that a batch makes.
+type op = ledger.Op[Key, Value]
+
+// batch turns ops into the messages of one transaction. Its memory is used
+// again for the next one.
+type batch struct {
+	encoder
+	name    string // of the table
+	seq     uint32 // of the first message, BATCH_BEGIN
+	next    uint32
+	sent    []sent
+	places  []place
+	pending [2][numSets]pending // element ops by family and set
+}
+
+// sent is a message of the batch: by its index, its sequence number.
+type sent struct {
+	op     int32 // -1 when it is for several: then see places
+	start  int32
+	places int32 // where its elements begin in batch.places
+}
+
+// place says for which op an element in a message is.
+type place struct {
+	offset int32 // in the message
+	op     int32
+}
+
+type pending struct{ del, add []int32 }
+
+func newBatch(table string) *batch {
+	return &batch{encoder: encoder{writer: &writer{}}, name: table}
+}
+
+// maxElements is how long a list of elements gets: the length of an attribute
+// has 16 bits.
+const maxElements = 60000
+
+// encode writes the ops as one transaction, in an order in which the kernel can
+// take them: what is in the way goes first, then everything is declared before
+// it is used, and what others referred to goes last. Only the last op is
+// acknowledged. The bytes are valid until the next call.
+func (b *batch) encode(ops []op, seq uint32) []byte {
+	b.buf, b.sent, b.places = b.buf[:0], b.sent[:0], b.places[:0]
+	b.seq, b.next = seq, seq
+	b.header(batchBegin, 0, b.take(-1), 0, subsystem)
+	b.end()
+	b.sort(ops)
+	b.tables(ops)
+	b.flush(ops)
+	b.elements(ops, true)
+	b.declare(ops)
+	b.rules(ops)
+	b.elements(ops, false)
+	b.remove(ops)
+	b.acknowledge()
+	b.header(batchEnd, 0, b.take(-1), 0, subsystem)
+	b.end()
+	return b.buf
+}
+
+// take books a message for an op and returns its sequence number.
+func (b *batch) take(op int) uint32 {
+	b.sent = append(b.sent, sent{op: int32(op), start: int32(len(b.buf)), places: int32(len(b.places))})
+	b.next++
+	return b.next - 1
+}
+
+// acknowledge asks for an answer to the last message. Asking at BATCH_END would
+// be more to the point, but kernels before 6.10 do not answer that.
+func (b *batch) acknowledge() {
+	b.buf[b.msg+6] |= flagAck
+	b.buf[b.msg+7] |= flagAck >> 8
+}
+
+// open message for the op of a key.
+func (b *batch) message(kind int, flags uint16, op int, k Key) {
+	b.family = k.Family
+	b.begin(kind, flags, b.take(op), addressFamily(k.Family))
+}
+
+// sort files the element ops by their sets.
+func (b *batch) sort(ops []op) {
+	for f := range b.pending {
+		for s := range b.pending[f] {
+			p := &b.pending[f][s]
+			p.del, p.add = p.del[:0], p.add[:0]
+		}
+	}
+	for i, o := range ops {
+		if o.Key.Kind != KindElement && o.Key.Kind != KindAlien {
+			continue
+		}
+		p := &b.pending[o.Key.Family][o.Key.Set]
+		if o.Verb != ledger.Create {
+			p.del = append(p.del, int32(i))
+		}
+		if o.Verb != ledger.Delete {
+			p.add = append(p.add, int32(i))
+		}
+	}
+}
+
+// tables makes tables, and throws away those that are replaced, with all that is
+// in them.
+func (b *batch) tables(ops []op) {
+	for i, o := range ops {
+		if o.Key.Kind != KindTable || o.Verb == ledger.Delete {
+			continue
+		}
+		if o.Verb == ledger.Replace {
+			b.delTable(i, o.Key.Family)
+		}
+		b.message(msgNewTable, flagCreate, i, o.Key)
+		b.str(1, b.name)
+		var n notes
+		n.comment(o.New.Body.Comment)
+		b.attr(6, n)
+		b.end()
+	}
+}
+
+func (b *batch) delTable(op int, f model.Family) {
+	b.message(msgDelTable, 0, op, tableKey(f))
+	b.str(1, b.name)
+	b.end()
+}
+
+// flush takes the rules out of chains that change or go.
+func (b *batch) flush(ops []op) {
+	for i, o := range ops {
+		if o.Key.Kind == KindChain && o.Verb != ledger.Create {
+			b.message(msgDelRule, 0, i, o.Key)
+			b.str(1, b.name)
+			b.str(2, o.Key.Rest)
+			b.end()
+		}
+	}
+}
+
+// declare makes sets and chains. A chain whose hook differs must be made anew.
+func (b *batch) declare(ops []op) {
+	for i, o := range ops {
+		switch {
+		case o.Verb == ledger.Delete:
+		case o.Key.Kind == KindSet && o.Verb == ledger.Create:
+			b.newSet(i, o)
+		case o.Key.Kind == KindChain:
+			if o.Verb == ledger.Replace && o.Old.Body.Chain.Hook != o.New.Body.Chain.Hook {
+				b.delChain(i, o.Key)
+			}
+			b.newChain(i, o)
+		}
+	}
+}
+
+func (b *batch) newSet(i int, o op) {
+	def, sh := definition(o.Key.Rest), o.New.Body.Set
+	b.message(msgNewSet, flagCreate, i, o.Key)
+	b.str(1, b.name)
+	b.str(2, o.Key.Rest)
+	b.u32(3, sh.flags)
+	b.u32(4, sh.keyType)
+	b.u32(5, sh.keyLen)
+	if sh.flags&setMap != 0 {
+		b.u32(6, sh.dataType)
+		b.u32(7, sh.dataLen)
+	}
+	b.describe(def, sh)
+	b.u32(10, b.next) // an id within the batch, of no use to us
+	b.attr(13, setNotes(o.Key.Family, def))
+	b.end()
+}
+
+// describe writes a set's size, and the lengths of its fields where the kernel
+// must know them.
+func (b *batch) describe(def Set, sh shape) {
+	desc := b.open(9)
+	if sh.size > 0 {
+		b.u32(1, sh.size)
+	}
+	if sh.flags&setConcat != 0 {
+		fields := b.open(2)
+		for _, k := range def.key {
+			at := b.open(1)
+			b.u32(1, uint32(fieldLen(b.family, k)))
+			b.close(at)
+		}
+		b.close(fields)
+	}
+	b.close(desc)
+}
+
+func (b *batch) newChain(i int, o op) {
+	h := o.New.Body.Chain.Hook
+	b.message(msgNewChain, flagCreate, i, o.Key)
+	b.str(1, b.name)
+	b.str(3, o.Key.Rest)
+	if h.Type != "" {
+		at := b.open(4)
+		b.u32(1, uint32(h.Point))
+		b.u32(2, uint32(h.Priority))
+		b.close(at)
+		b.u32(5, h.Policy)
+		b.str(7, h.Type)
+	}
+	b.end()
+}
+
+func (b *batch) delChain(i int, k Key) {
+	b.message(msgDelChain, 0, i, k)
+	b.str(1, b.name)
+	b.str(3, k.Rest)
+	b.end()
+}
+
+func (b *batch) rules(ops []op) {
+	for i, o := range ops {
+		if o.Key.Kind != KindChain || o.Verb == ledger.Delete {
+			continue
+		}
+		for _, r := range o.New.Body.Chain.Rules {
+			b.message(msgNewRule, flagCreate|flagAppend, i, o.Key)
+			b.str(1, b.name)
+			b.str(2, o.Key.Rest)
+			list := b.open(4)
+			for _, s := range r.Statements {
+				s.encode(&b.encoder)
+			}
+			b.close(list)
+			b.attr(7, ruleNotes(r, o.Key.Family))
+			b.end()
+		}
+	}
+}
+
+// elements deletes or adds the elements of all sets. What is replaced is
+// deleted and added again, which nobody sees as it is one transaction.
+func (b *batch) elements(ops []op, del bool) {
+	for f := range b.pending {
+		for s := noSet + 1; s < numSets; s++ {
+			list := b.pending[f][s].add
+			if del {
+				list = b.pending[f][s].del
+			}
+			for len(list) > 0 {
+				list = list[b.elementList(ops, list, del):]
+			}
+		}
+	}
+}
+
+// elementList writes one message and returns for how many ops.
+func (b *batch) elementList(ops []op, list []int32, del bool) (n int) {
+	first := ops[list[0]].Key
+	kind, flags := msgNewSetElem, uint16(flagCreate)
+	if del {
+		kind, flags = msgDelSetElem, 0
+	}
+	b.message(kind, flags, -1, first)
+	b.str(1, b.name)
+	b.str(2, first.Set.String())
+	at := b.open(3)
+	for n < len(list) && len(b.buf)-at < maxElements {
+		o := &ops[list[n]]
+		b.places = append(b.places, place{offset: int32(len(b.buf) - b.msg), op: list[n]})
+		b.element(o.Key, o.New, !del)
+		n++
+	}
+	b.close(at)
+	b.end()
+	return n
+}
+
+// remove deletes chains, sets and tables, which nothing refers to by now.
+func (b *batch) remove(ops []op) {
+	for i, o := range ops {
+		if o.Key.Kind == KindChain && o.Verb == ledger.Delete {
+			b.delChain(i, o.Key)
+		}
+	}
+	for i, o := range ops {
+		switch {
+		case o.Verb != ledger.Delete:
+		case o.Key.Kind == KindSet:
+			b.message(msgDelSet, 0, i, o.Key)
+			b.str(1, b.name)
+			b.str(2, o.Key.Rest)
+			b.end()
+		case o.Key.Kind == KindTable:
+			b.delTable(i, o.Key.Family)
+		}
+	}
+}
+
+// last is the sequence number of the message that is acknowledged.
+func (b *batch) last() uint32 { return b.next - 2 }
+
+// culprit finds the op that a failed message was for, given the offset of what
+// the kernel did not like, 0 when it did not say.
+func (b *batch) culprit(seq, offset uint32) (op int, ok bool) {
+	i := int(seq - b.seq)
+	if i <= 0 || i >= len(b.sent) {
+		return 0, false
+	}
+	m := b.sent[i]
+	if m.op >= 0 {
+		return int(m.op), true
+	}
+	places := b.places[m.places:]
+	if i+1 < len(b.sent) {
+		places = places[:b.sent[i+1].places-m.places]
+	}
+	if len(places) == 0 {
+		return 0, false
+	}
+	at, found := slices.BinarySearchFunc(places, int32(offset), func(p place, o int32) int { return int(p.offset - o) })
+	if !found && at > 0 {
+		at--
+	}
+	return int(places[at].op), found || offset > 0
+}
+
+// expression returns the name of the expression that the kernel did not know,
+// if that is what it did not like in a message.
+func (b *batch) expression(seq, offset uint32) string {
+	i := int(seq - b.seq)
+	if i <= 0 || i >= len(b.sent) || offset == 0 || b.sent[i].op < 0 {
+		return ""
+	}
+	at := int(b.sent[i].start) + int(offset)
+	if at+4 > len(b.buf) || b.buf[b.sent[i].start] == 0 {
+		return ""
+	}
+	for kind, v := range attrs(b.buf[at:]) {
+		if name := text(v); kind == 1 && plain(name) == name && name != "" {
+			return name
+		}
+		break
+	}
+	return ""
+}

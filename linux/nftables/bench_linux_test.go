@@ -1,0 +1,194 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// manyPorts makes n Services with five endpoints each.
+func manyPorts(n int) []*model.Port {
+	ports := make([]*model.Port, n)
+	for i := range ports {
+		pool := &model.Pool{}
+		for e := range 5 {
+			a := netip.AddrFrom4([4]byte{10, byte(128 + i/(250*50)), byte(i / 50), byte(1 + i%50*5 + e)})
+			pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
+		}
+		at := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		ports[i] = port(fmt.Sprintf("service-%d", i), model.Front{
+			At: netip.AddrPortFrom(at, 80),
+			On: on(balance(pool, false), balance(pool, true), balance(pool, true)),
+		})
+	}
+	return ports
+}
+
+// fill programs ports in transactions of the driver's size.
+func fill(b testing.TB, d *Driver, objects map[Key]Value) (transactions int) {
+	ops := creation(objects)
+	for chunk := range slices.Chunk(ops, d.Limits().Batch) {
+		mustCommit(b, d, chunk)
+		transactions++
+	}
+	return transactions
+}
+
+func BenchmarkCold(b *testing.B) {
+	for _, n := range []int{1000, 10000, 50000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			freshNamespace(b)
+			d := openDriver(b)
+			objects := compile(b, testHost, manyPorts(n)...)
+			ops := creation(objects)
+			b.ResetTimer()
+			for range b.N {
+				for chunk := range slices.Chunk(ops, d.Limits().Batch) {
+					mustCommit(b, d, chunk)
+				}
+				b.StopTimer()
+				if err := d.removeTables(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(len(ops)), "ops")
+		})
+	}
+}
+
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{1000, 10000, 50000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			freshNamespace(b)
+			d := openDriver(b)
+			ports := manyPorts(n)
+			objects := compile(b, testHost, ports...)
+			fill(b, d, objects)
+			b.Run("endpoint", func(b *testing.B) { benchEndpoint(b, d, ports) })
+			b.Run("count", func(b *testing.B) { benchCount(b, d, ports) })
+			b.Run("chain", func(b *testing.B) { benchChain(b, d) })
+			b.Run("disturbed", func(b *testing.B) {
+				for b.Loop() {
+					if _, err := d.Disturbed(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run("observe", func(b *testing.B) {
+				for b.Loop() {
+					mustObserve(b, d)
+				}
+			})
+		})
+	}
+}
+
+// timed runs f often and reports percentiles.
+func timed(b *testing.B, f func(i int)) {
+	var took []time.Duration
+	i := 0
+	for b.Loop() {
+		start := time.Now()
+		f(i)
+		took = append(took, time.Since(start))
+		i++
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+}
+
+// benchEndpoint replaces one endpoint by another.
+func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
+	b.ReportAllocs()
+	ops := make([]ledger.Op[Key, Value], 1)
+	timed(b, func(i int) {
+		p := ports[i*7919%len(ports)]
+		k := element(Slots, p.ID.Proto, &p.Fronts[0])
+		k.Slot = uint16(i % 5)
+		ops[0] = ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, New: Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}, Port: 8080}}
+		if err := d.Commit(b.Context(), ops)[0]; err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// benchCount takes an endpoint away and gives it back: the answer goes to
+// another pick chain.
+func benchCount(b *testing.B, d *Driver, ports []*model.Port) {
+	c := NewCompiler(Options{})
+	five, four := c.pick(pick{slots: Slots, count: 5}), c.pick(pick{slots: Slots, count: 4})
+	mustCommit(b, d, []ledger.Op[Key, Value]{{Key: chainKey(model.IPv4, four.name), New: four.bodies[model.IPv4]}})
+	timed(b, func(i int) {
+		p := ports[i/2*7919%len(ports)]
+		answer := element(VIPs, p.ID.Proto, &p.Fronts[0])
+		last := element(Slots, p.ID.Proto, &p.Fronts[0])
+		last.Slot = 4
+		ops := []ledger.Op[Key, Value]{
+			{Verb: ledger.Replace, Key: answer, New: Value{Body: &Body{Verdict: VerdictGoto, Goto: four.name}}},
+			{Verb: ledger.Delete, Key: last},
+		}
+		if i%2 == 1 {
+			ops[0].New.Body.Goto = five.name
+			ops[1] = ledger.Op[Key, Value]{Verb: ledger.Create, Key: last, New: Value{To: [16]byte{10, 127}, Port: 8080}}
+		}
+		mustCommit(b, d, ops)
+	})
+}
+
+// benchChain makes and deletes a pick chain.
+func benchChain(b *testing.B, d *Driver) {
+	c := NewCompiler(Options{})
+	timed(b, func(i int) {
+		chain := c.pick(pick{slots: Slots, count: 4096})
+		op := ledger.Op[Key, Value]{Verb: ledger.Create, Key: chainKey(model.IPv4, chain.name), New: chain.bodies[model.IPv4]}
+		if i%2 == 1 {
+			op = ledger.Op[Key, Value]{Verb: ledger.Delete, Key: op.Key, Old: op.New}
+		}
+		mustCommit(b, d, []ledger.Op[Key, Value]{op})
+	})
+}
+
+// BenchmarkCompile is the compiler alone.
+func BenchmarkCompile(b *testing.B) {
+	c := NewCompiler(Options{})
+	ports := manyPorts(1000)
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Port(testHost, ports[n%len(ports)], func(Key, Value) {})
+		n++
+	}
+}
+
+// BenchmarkMemory tells what an element costs in a map such as the ledger's.
+func BenchmarkMemory(b *testing.B) {
+	type entry struct {
+		want, have Value
+		refs, at   int32
+		installed  bool
+	}
+	for b.Loop() {
+		ports := manyPorts(10000)
+		c := NewCompiler(Options{})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		book := map[Key]entry{}
+		for _, p := range ports {
+			c.Port(testHost, p, func(k Key, v Value) { book[k] = entry{want: v, have: v} })
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(book)), "B/object")
+		runtime.KeepAlive(book)
+		runtime.KeepAlive(ports)
+	}
+}

@@ -1,0 +1,243 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// DefaultMasqueradeBit is the bit of the packet mark that kube-proxy uses, too.
+const DefaultMasqueradeBit = 14
+
+// Options are the settings of this data plane.
+type Options struct {
+	// MasqueradeBit is the bit of the packet mark that says "masquerade",
+	// 1 to 31; 0 means DefaultMasqueradeBit.
+	MasqueradeBit int
+	// Families are those to serve; none means both. Ports of another family are
+	// a Gap.
+	Families []model.Family
+}
+
+func (o Options) families() []model.Family {
+	if len(o.Families) > 0 {
+		return o.Families
+	}
+	both := model.Families()
+	return both[:]
+}
+
+func (o Options) bit() uint32 {
+	if o.MasqueradeBit <= 0 || o.MasqueradeBit > 31 {
+		return 1 << DefaultMasqueradeBit
+	}
+	return 1 << o.MasqueradeBit
+}
+
+// Compiler turns ports into objects (dataplane.Compiler and
+// dataplane.Slotter). It is safe for concurrent use.
+type Compiler struct {
+	options Options
+	bit     uint32
+	picks   sync.Map // pick -> *pickChain: thousands of ports share them
+}
+
+// pickChain is a pick chain ready to be emitted.
+type pickChain struct {
+	name   string
+	bodies [2]Value // by family
+}
+
+// NewCompiler returns a compiler.
+func NewCompiler(o Options) *Compiler {
+	return &Compiler{options: o, bit: o.bit()}
+}
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+
+// Rank implements dataplane.Compiler: what is referred to comes before what
+// refers to it.
+func (c *Compiler) Rank(k Key) int {
+	switch k.Kind {
+	case KindTable:
+		return 0
+	case KindSet:
+		return 1
+	case KindChain:
+		return 2 + depth(k.Rest)
+	}
+	return 9
+}
+
+// depth orders chains: those that go to others are deeper.
+func depth(name string) int {
+	switch {
+	case name == chainRefuse, name == chainMasquerade, hasPrefix(name, "pick-", "nodepick-", "endpoint-"):
+		return 0
+	case name == chainElse, hasPrefix(name, "sticky-"):
+		return 1
+	case hasPrefix(name, "snat-sticky-", "nosnat-sticky-"):
+		return 2
+	case name == chainNodeFromPod, name == chainNodeFromHost, name == chainNodeFromOutside:
+		return 3
+	case name == chainFromPod, name == chainFromHost, name == chainFromOutside:
+		return 4
+	}
+	return 5
+}
+
+func hasPrefix(s string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+}
+
+// Linger implements dataplane.Compiler. To make or delete a chain, the kernel
+// checks the whole table, milliseconds where there are many Services, and
+// before Linux 6.2 a chain cannot go in the same transaction as the element
+// that refers to it.
+func (c *Compiler) Linger(k Key) time.Duration {
+	switch k.Kind {
+	case KindChain:
+		if hasPrefix(k.Rest, "pick-", "nodepick-", "endpoint-", "sticky-", "snat-sticky-", "nosnat-sticky-") {
+			return time.Minute
+		}
+	case KindSet:
+		if hasPrefix(k.Rest, "clients-") {
+			return time.Minute
+		}
+	}
+	return 0
+}
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	if !slices.Contains(c.options.families(), port.ID.Family) {
+		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no nftables for it"}}
+	}
+	p := portCompiler{
+		Compiler: c, port: port, emit: emit, shared: map[Key]struct{}{},
+		comment: commentText(port.ID.String()),
+	}
+	for i := range port.Fronts {
+		p.front(host, &port.Fronts[i])
+	}
+	p.hairpins()
+	return p.gaps
+}
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	*Compiler
+	port    *model.Port
+	emit    func(Key, Value)
+	comment string
+	gaps    []model.Gap
+	shared  map[Key]struct{} // emitted already: a port emits nothing twice
+	sticky  []*model.Pool    // pools whose chains are emitted
+}
+
+// once emits an object that several fronts of a port may need.
+func (p *portCompiler) once(k Key, v Value) {
+	if _, done := p.shared[k]; !done {
+		p.shared[k] = struct{}{}
+		p.emit(k, v)
+	}
+}
+
+func (p *portCompiler) gap(f *model.Front, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+}
+
+// front emits the elements of one front.
+func (p *portCompiler) front(host *model.Host, f *model.Front) {
+	maps := mapsOf(f)
+	if f.Kind == model.KindNodePort && host.NodePorts.Loopback {
+		p.gap(f, "node ports do not answer on loopback addresses in this mode")
+	}
+	if f.Kind == model.KindClusterIP {
+		p.once(addressElement(ClusterIPs, f.At.Addr()), Value{})
+	}
+	if f.Restricted && !p.guard(f) {
+		p.answer(maps[model.FromOutside], f, Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}})
+		return
+	}
+	answers := p.answers(f)
+	base := common(answers)
+	p.answer(maps[model.FromOutside], f, p.value(f, answers, model.FromOutside, base))
+	for _, o := range []model.Origin{model.FromPod, model.FromHost} {
+		if answers[o] == answers[model.FromOutside].seenBy(o, base) {
+			continue
+		}
+		own := asIs
+		if answers[o].snat != asIs.masks(o) {
+			own = map[bool]class{true: snat, false: noSNAT}[answers[o].snat]
+		}
+		p.answer(maps[o], f, p.value(f, answers, o, own))
+	}
+	p.slots(f, answers)
+}
+
+// mapsOf returns the maps of a front's answers: one that all look at last, and
+// one for each origin that may have its own.
+func mapsOf(f *model.Front) [model.Origins]SetID {
+	if f.Kind == model.KindNodePort {
+		return [...]SetID{model.FromPod: NodePortsPod, model.FromHost: NodePortsHost, model.FromOutside: NodePorts}
+	}
+	return [...]SetID{model.FromPod: VIPsPod, model.FromHost: VIPsHost, model.FromOutside: VIPs}
+}
+
+// slotsOf returns the map of a front's endpoints.
+func slotsOf(f *model.Front) SetID {
+	if f.Kind == model.KindNodePort {
+		return NodeSlots
+	}
+	return Slots
+}
+
+// element names a front's element of a map.
+func element(set SetID, proto model.Proto, f *model.Front) Key {
+	if f.Kind == model.KindNodePort {
+		return nodeElement(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
+	}
+	return frontElement(set, proto, f.At)
+}
+
+func (p *portCompiler) answer(set SetID, f *model.Front, v Value) {
+	p.emit(element(set, p.port.ID.Proto, f), v)
+}
+
+// guard emits a front's source ranges, and reports whether it could.
+func (p *portCompiler) guard(f *model.Front) bool {
+	if f.Kind == model.KindNodePort {
+		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
+		return false
+	}
+	p.emit(element(Guarded, p.port.ID.Proto, f), Value{})
+	for _, r := range disjoint(f.Allow, model.FamilyOf(f.At.Addr())) {
+		k := element(Allowed, p.port.ID.Proto, f)
+		k.Rest = within(r)
+		p.emit(k, Value{})
+	}
+	return true
+}
+
+// hairpins emits the addresses of this node's endpoints: connections from them
+// to themselves must be masqueraded.
+func (p *portCompiler) hairpins() {
+	var local []netip.Addr
+	for _, pool := range p.port.Pools() {
+		for _, e := range pool.Endpoints {
+			if e.Local {
+				local = append(local, e.Addr.Addr())
+			}
+		}
+	}
+	slices.SortFunc(local, netip.Addr.Compare)
+	for _, a := range slices.Compact(local) {
+		p.emit(addressElement(Hairpin, a), Value{})
+	}
+}

@@ -1,0 +1,294 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Driver applies objects to the kernel (dataplane.Driver and
+// dataplane.Sentinel). It touches nothing but its own two tables. One goroutine
+// may use it at a time, from any thread.
+type Driver struct {
+	table    string
+	families []model.Family
+	sock     *socket
+	batch    *batch
+
+	// generation is what the kernel's count of transactions must be if nobody
+	// else made any.
+	generation uint32
+	lost       bool // generation is not known
+}
+
+var (
+	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
+	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
+)
+
+// Open returns a driver for the network namespace that the calling thread is
+// in. Close it after use; what it has programmed stays.
+func Open(o Options) (*Driver, error) { return open(Table, o) }
+
+func open(table string, o Options) (*Driver, error) {
+	sock, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{table: table, families: o.families(), sock: sock, batch: newBatch(table), lost: true}, nil
+}
+
+// Close implements dataplane.Driver.
+func (d *Driver) Close() error { return d.sock.close() }
+
+// maxOps keeps a transaction short: the kernel holds a lock over all tables of
+// the namespace, some 2 microseconds for each op.
+const maxOps = 12000
+
+// roughOp is more than what most ops take on the wire.
+const roughOp = 512
+
+// Limits implements dataplane.Driver. A transaction must fit into the socket's
+// send buffer, which is small without privileges.
+func (d *Driver) Limits() dataplane.Limits {
+	return dataplane.Limits{Atomic: true, Batch: min(maxOps, max(d.sock.send/roughOp, 64))}
+}
+
+// Commit implements dataplane.Driver: all ops in one transaction. When it
+// fails, the ops that the kernel did not like have its error, and all others
+// one that names the first of those.
+func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
+	errs := make([]error, len(ops))
+	if len(ops) == 0 {
+		return errs
+	}
+	if err := ctx.Err(); err != nil {
+		return all(errs, err)
+	}
+	msgs := d.batch.encode(ops, d.sock.seq+1)
+	d.sock.seq = d.batch.next
+	if err := d.sock.write(msgs); err != nil {
+		return all(errs, fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err))
+	}
+	if err := d.outcome(ops, errs); err != nil {
+		if errors.Is(err, ledger.ErrUnknown) {
+			d.lost = true
+		}
+		for i := range errs {
+			if errs[i] == nil {
+				errs[i] = err
+			}
+		}
+		return errs
+	}
+	d.generation = next(d.generation)
+	return errs
+}
+
+// next is the generation after one more transaction; 0 is left out.
+func next(generation uint32) uint32 { return max(generation+1, 1) }
+
+func all(errs []error, err error) []error {
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// outcome reads what the kernel answered to the batch. It puts errors where
+// they belong and returns the first; that it is done, only the acknowledgement
+// of the last message says.
+func (d *Driver) outcome(ops []ledger.Op[Key, Value], errs []error) error {
+	var failed error
+	done := false
+	for {
+		buf, err := d.sock.read()
+		switch {
+		case errors.Is(err, errSilent) && failed != nil:
+			return fmt.Errorf("nothing of this transaction was done: %w", failed)
+		case errors.Is(err, errSilent) && done:
+			return nil
+		case err != nil: // ENOBUFS: answers were lost
+			d.sock.drain()
+			return fmt.Errorf("nftables: read the answer: %w: %w", err, ledger.ErrUnknown)
+		}
+		for m, err := range messages(buf) {
+			if err != nil {
+				return fmt.Errorf("nftables: %w: %w", err, ledger.ErrUnknown)
+			}
+			seq, errno, ok := d.answer(m)
+			switch {
+			case !ok:
+			case errno != 0:
+				err := d.blame(ops, errs, seq, errno, m)
+				failed = cmpOr(failed, err)
+			case seq == d.batch.last():
+				done = true
+			}
+		}
+	}
+}
+
+func cmpOr(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// answer reads an NLMSG_ERROR for a message of the batch.
+func (d *Driver) answer(m message) (seq uint32, errno unix.Errno, ok bool) {
+	if m.kind != nlmsgError || len(m.body) < 20 {
+		return 0, 0, false
+	}
+	seq = binary.NativeEndian.Uint32(m.body[12:]) // of the message that it is about
+	return seq, result(m), seq-d.batch.seq < d.batch.next-d.batch.seq
+}
+
+// blame makes the error for a message that failed and gives it to its op.
+func (d *Driver) blame(ops []ledger.Op[Key, Value], errs []error, seq uint32, errno unix.Errno, m message) error {
+	hint, offset := details(m)
+	if name := d.batch.expression(seq, offset); name != "" {
+		hint = fmt.Sprintf(" (expression %q)", name)
+	}
+	i, ok := d.batch.culprit(seq, offset)
+	if !ok {
+		return fmt.Errorf("nftables: transaction of %d ops: %w%s", len(ops), errno, hint)
+	}
+	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key, errno, hint)
+	errs[i] = err
+	return err
+}
+
+// details reads what else the kernel says of an error.
+func details(m message) (hint string, offset uint32) {
+	if m.flags&flagAckTLVs == 0 {
+		return "", 0
+	}
+	rest := m.body[20:]
+	if m.flags&flagCapped == 0 {
+		failed := int(binary.NativeEndian.Uint32(m.body[4:]))
+		rest = m.body[min((4+failed+3)&^3, len(m.body)):]
+	}
+	for kind, v := range attrs(rest) {
+		switch {
+		case kind == 1:
+			hint = " (" + text(v) + ")"
+		case kind == 2 && len(v) == 4:
+			offset = binary.NativeEndian.Uint32(v)
+		}
+	}
+	return hint, offset
+}
+
+// attempts is how often a reading that others disturb is begun anew.
+const attempts = 10
+
+// Observe implements dataplane.Driver.
+func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+	for range attempts {
+		have, err := d.observe(ctx)
+		if !errors.Is(err, errInterrupted) {
+			return have, err
+		}
+	}
+	return nil, fmt.Errorf("nftables: read our tables: %w, %d times in a row", errInterrupted, attempts)
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
+	generation, err := d.currentGeneration()
+	if err != nil {
+		return nil, err
+	}
+	all := map[Key]Value{}
+	for _, f := range d.families {
+		have, err := d.observeFamily(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("nftables: read table %s %s: %w", familyName(f), d.table, err)
+		}
+		if len(all) == 0 {
+			all = have
+			continue
+		}
+		for k, v := range have {
+			all[k] = v
+		}
+	}
+	if all == nil {
+		all = map[Key]Value{}
+	}
+	d.generation, d.lost = generation, false
+	return all, nil
+}
+
+func (d *Driver) observeFamily(ctx context.Context, f model.Family) (map[Key]Value, error) {
+	s := newSnapshot(d.table, f)
+	family := addressFamily(f)
+	table := func(w *writer) { w.str(1, d.table) }
+	switch err := d.sock.request(msgGetTable, 0, family, table, s.add); {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	for _, kind := range []int{msgGetChain, msgGetRule, msgGetSet} {
+		if err := d.dump(ctx, kind, family, table, s); err != nil {
+			return nil, err
+		}
+	}
+	for id := noSet + 1; id < numSets && !s.damage; id++ {
+		if _, ok := s.objects[setKey(f, id.String())]; !ok {
+			continue
+		}
+		set := func(w *writer) { w.str(1, d.table); w.str(2, id.String()) }
+		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
+			return nil, err
+		}
+	}
+	return s.finish(), nil
+}
+
+func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*writer), s *snapshot) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := d.sock.request(kind, flagDump, family, fill, s.add)
+	if errors.Is(err, unix.ENOENT) { // it was there a moment ago
+		return errInterrupted
+	}
+	return err
+}
+
+// Disturbed implements dataplane.Sentinel. The kernel counts transactions of
+// all tables of the namespace, so others' changes to their own tables are seen,
+// too.
+func (d *Driver) Disturbed(context.Context) (bool, error) {
+	if d.lost {
+		return true, nil
+	}
+	generation, err := d.currentGeneration()
+	return generation != d.generation, err
+}
+
+func (d *Driver) currentGeneration() (generation uint32, err error) {
+	err = d.sock.request(msgGetGen, 0, 0, nil, func(m message) {
+		for kind, v := range m.attrs() {
+			if kind == 1 {
+				generation = number(v)
+			}
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("nftables: read the generation: %w", err)
+	}
+	return generation, nil
+}

@@ -1,0 +1,150 @@
+package nftables
+
+import (
+	"strconv"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Table is the name of our tables, one of family ip and one of family ip6.
+const Table = "tandem"
+
+// tableComment is seen by people and tells the layout's version. A table with
+// another comment is made anew, so the number must change whenever the meaning
+// of a set, a map or a rule does.
+const tableComment = "Kubernetes Services, kept by Tandem (layout 1)"
+
+// SetID is one of the sets and maps that every table has.
+type SetID uint8
+
+// The sets and maps.
+const (
+	noSet             SetID = iota
+	ClusterIPs              // addresses that are nothing but cluster IPs: their other ports are refused
+	Guarded                 // fronts with source ranges
+	Allowed                 // a guarded front and a range that may use it
+	Hairpin                 // endpoints of this node, twice: connections back to their sender
+	NodePortAddresses       // where node ports answer
+	L4                      // protocols with ports
+	VIPs                    // front -> what to do
+	VIPsPod                 // the same for senders whose answer is not the common one
+	VIPsHost
+	Slots     // front . number -> endpoint
+	NodePorts // node ports have no address of their own
+	NodePortsPod
+	NodePortsHost
+	NodeSlots
+	numSets
+)
+
+// field is one part of a key.
+type field uint8
+
+const (
+	daddr field = iota
+	saddr
+	l4proto
+	dport
+	slot
+)
+
+// data is what a map gives for a key.
+type data uint8
+
+const (
+	nothing  data = iota // a set, no map
+	verdict              // goto a chain, or drop
+	endpoint             // address . port
+)
+
+// Set is the definition of a set or map.
+type Set struct {
+	key      []field
+	data     data
+	interval bool // the last field is a range
+	clients  bool // filled by a rule: addresses that are forgotten after a time
+}
+
+// The fields of keys. An address always comes first, so that all keys of a
+// family are alike.
+var (
+	frontKey = []field{daddr, l4proto, dport}
+	nodeKey  = []field{l4proto, dport}
+)
+
+var sets = [numSets]struct {
+	name string
+	Set
+}{
+	ClusterIPs:        {"cluster-ips", Set{key: []field{daddr}}},
+	Guarded:           {"guarded", Set{key: frontKey}},
+	Allowed:           {"allowed", Set{key: []field{daddr, l4proto, dport, saddr}, interval: true}},
+	Hairpin:           {"hairpin", Set{key: []field{saddr, daddr}}},
+	NodePortAddresses: {"nodeport-addresses", Set{key: []field{daddr}, interval: true}},
+	L4:                {"l4", Set{key: []field{l4proto}}},
+	VIPs:              {"vips", Set{key: frontKey, data: verdict}},
+	VIPsPod:           {"vips-pod", Set{key: frontKey, data: verdict}},
+	VIPsHost:          {"vips-host", Set{key: frontKey, data: verdict}},
+	Slots:             {"slots", Set{key: []field{daddr, l4proto, dport, slot}, data: endpoint}},
+	NodePorts:         {"nodeports", Set{key: nodeKey, data: verdict}},
+	NodePortsPod:      {"nodeports-pod", Set{key: nodeKey, data: verdict}},
+	NodePortsHost:     {"nodeports-host", Set{key: nodeKey, data: verdict}},
+	NodeSlots:         {"nodeslots", Set{key: []field{l4proto, dport, slot}, data: endpoint}},
+}
+
+// String returns the name of the set as nft lists it.
+func (s SetID) String() string {
+	if s < numSets {
+		return sets[s].name
+	}
+	return "set " + strconv.Itoa(int(s))
+}
+
+// clientSet is the definition of the sets that remember clients (ClientIP
+// affinity). How long they remember is said by the rule that adds them, so that
+// another timeout needs no other set.
+var clientSet = Set{key: []field{saddr}, clients: true}
+
+// clientSetSize is how many clients a set remembers; it is what nft gives to
+// dynamic sets that name no size.
+const clientSetSize = 65535
+
+// A map has room for two pools of a front: the second one's slots start here.
+const bankSize = 1 << 15
+
+// setNamed finds one of our sets by its name.
+func setNamed(name string) SetID {
+	for id := noSet + 1; id < numSets; id++ {
+		if sets[id].name == name {
+			return id
+		}
+	}
+	return noSet
+}
+
+// The chains that every table has.
+const (
+	chainPrerouting      = "prerouting"
+	chainOutput          = "output"
+	chainPostrouting     = "postrouting"
+	chainFromPod         = "from-pod"
+	chainFromHost        = "from-host"
+	chainFromOutside     = "from-outside"
+	chainNodeFromPod     = "nodeports-from-pod"
+	chainNodeFromHost    = "nodeports-from-host"
+	chainNodeFromOutside = "nodeports-from-outside"
+	chainElse            = "no-service"
+	chainRefuse          = "refuse"
+	chainMasquerade      = "masquerading"
+)
+
+// addressFamily is the family's number on the wire (AF_INET, AF_INET6), the
+// same on every Linux.
+func addressFamily(f model.Family) byte {
+	if f == model.IPv4 {
+		return 2
+	}
+	return 10
+}
+
+func addressLen(f model.Family) int { return f.Bits() / 8 }

@@ -1,0 +1,20 @@
+package nftables
+
+import (
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Mode is the nftables mode. Probe and Open are in mode_linux.go; elsewhere
+// they say that they need Linux.
+func Mode() dataplane.Mode {
+	return dataplane.Mode{Name: config.NFTables, Probe: probe, Open: openBackend, Plan: plan}
+}
+
+func options(c *config.Config) Options { return Options{MasqueradeBit: c.MasqueradeBit} }
+
+func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+	objects, gaps := dataplane.Compile(NewCompiler(options(c)), host, ports)
+	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
+}

@@ -1,0 +1,230 @@
+package nftables
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// snapshot collects what the kernel tells of the table of one family. It only
+// parses; messages may come in any order.
+type snapshot struct {
+	name     string // of the table
+	family   model.Family
+	objects  map[Key]Value
+	hooks    map[string]Hook
+	rules    map[string][]uint64 // digests, in order
+	ranges   []rawElement        // of NodePortAddresses
+	names    map[string]string   // chains' names, each kept once
+	damage   bool                // the table must be made anew
+	hasTable bool
+}
+
+func newSnapshot(table string, f model.Family) *snapshot {
+	return &snapshot{
+		name: table, family: f, objects: map[Key]Value{}, hooks: map[string]Hook{},
+		rules: map[string][]uint64{}, names: map[string]string{},
+	}
+}
+
+// add takes one message. What is of other tables is passed over.
+func (s *snapshot) add(m message) {
+	if len(m.body) < 4 || m.body[0] != addressFamily(s.family) {
+		return
+	}
+	switch m.table() {
+	case msgNewTable:
+		s.table(m)
+	case msgNewChain:
+		s.chain(m)
+	case msgNewRule:
+		s.rule(m)
+	case msgNewSet:
+		s.set(m)
+	case msgNewSetElem:
+		s.elements(m)
+	}
+}
+
+func (s *snapshot) table(m message) {
+	var name, comment string
+	var flags uint32
+	for kind, v := range m.attrs() {
+		switch kind {
+		case 1:
+			name = text(v)
+		case 2:
+			flags = number(v)
+		case 6:
+			comment = text(note(v, noteComment))
+		}
+	}
+	if name != s.name {
+		return
+	}
+	s.hasTable = true
+	// A flag is one that we never set, such as dormant: none of our rules works.
+	s.damage = s.damage || flags != 0 || comment != tableComment
+	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}
+}
+
+func (s *snapshot) chain(m message) {
+	var table, name string
+	var h Hook
+	var flags uint32
+	for kind, v := range m.attrs() {
+		switch kind {
+		case 1:
+			table = text(v)
+		case 3:
+			name = text(v)
+		case 4:
+			h.parse(v)
+		case 5:
+			h.Policy = number(v)
+		case 7:
+			h.Type = text(v)
+		case 10:
+			flags = number(v)
+		}
+	}
+	const binding = 4 // a chain without a name, part of a rule and going with it
+	if table == s.name && flags&binding == 0 {
+		s.hooks[name] = h
+	}
+}
+
+func (h *Hook) parse(b []byte) {
+	for kind, v := range attrs(b) {
+		switch kind {
+		case 1:
+			h.Point = Point(number(v))
+		case 2:
+			h.Priority = int32(number(v))
+		}
+	}
+}
+
+func (s *snapshot) rule(m message) {
+	var table, chain string
+	var digest uint64
+	for kind, v := range m.attrs() {
+		switch kind {
+		case 1:
+			table = text(v)
+		case 2:
+			chain = text(v)
+		case 7:
+			digest = ruleDigest(v)
+		}
+	}
+	if table == s.name {
+		s.rules[chain] = append(s.rules[chain], digest)
+	}
+}
+
+func (s *snapshot) set(m message) {
+	var table, name string
+	var sh shape
+	for kind, v := range m.attrs() {
+		switch kind {
+		case 1:
+			table = text(v)
+		case 2:
+			name = text(v)
+		case 3:
+			sh.flags = number(v)
+		case 4:
+			sh.keyType = number(v)
+		case 5:
+			sh.keyLen = number(v)
+		case 6:
+			sh.dataType = number(v)
+		case 7:
+			sh.dataLen = number(v)
+		case 9:
+			for kind, v := range attrs(v) {
+				if kind == 1 {
+					sh.size = number(v)
+				}
+			}
+		}
+	}
+	const anonymous = 1 // part of a rule and going with it
+	if table != s.name || sh.flags&anonymous != 0 {
+		return
+	}
+	if setNamed(name) != noSet || hasPrefix(name, "clients-") {
+		s.damage = s.damage || sh != shapeOf(s.family, definition(name))
+	}
+	s.objects[setKey(s.family, name)] = Value{Body: &Body{Set: sh}}
+}
+
+func (s *snapshot) elements(m message) {
+	var table string
+	set := noSet
+	for kind, v := range m.attrs() {
+		switch kind {
+		case 1:
+			table = text(v)
+		case 2:
+			set = setNamed(text(v))
+		case 3:
+			if table != s.name || set == noSet {
+				return
+			}
+			for _, elem := range attrs(v) {
+				s.element(set, parseElement(elem))
+			}
+		}
+	}
+}
+
+func (s *snapshot) element(set SetID, e rawElement) {
+	if set == NodePortAddresses {
+		// The bytes are the reader's, which uses them again.
+		e.key, e.keyEnd, e.userdata, e.data = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil
+		s.ranges = append(s.ranges, e)
+		return
+	}
+	k, v, ok := e.parse(s.family, set)
+	if !ok {
+		s.objects[e.alien(s.family, set)] = Value{}
+		return
+	}
+	if v.Body != nil && v.Body.Goto != "" {
+		v.Body.Goto = s.kept(v.Body.Goto)
+	}
+	s.objects[k] = v
+}
+
+// kept returns the one copy of a chain's name: thousands of elements have the
+// same.
+func (s *snapshot) kept(name string) string {
+	if known, ok := s.names[name]; ok {
+		return known
+	}
+	s.names[name] = name
+	return name
+}
+
+// finish returns the objects. A table that is damaged in a way that cannot be
+// mended in place is returned alone: to replace it is to begin anew.
+func (s *snapshot) finish() map[Key]Value {
+	if !s.hasTable {
+		return nil
+	}
+	if s.damage {
+		return map[Key]Value{tableKey(s.family): {Body: &Body{Comment: "damaged or of another version"}}}
+	}
+	for name, h := range s.hooks {
+		c := &Chain{Hook: h, Digest: chainDigest(h, s.rules[name])}
+		if slices.Contains(s.rules[name], 0) {
+			c.Digest = 0 // a rule that is not ours
+		}
+		s.objects[chainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
+	}
+	ranges(s.family, s.ranges, func(k Key, v Value) { s.objects[k] = v })
+	return s.objects
+}

@@ -1,0 +1,153 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// probeTable is made and deleted by Probe.
+const probeTable = Table + "-probe"
+
+// Probe finds out whether this kernel can do what we need, by doing it in
+// scratch tables that meet no packet: the same sets, maps and rules, and an
+// element of each kind. With no families it tries both. The error says what is
+// missing and what to do about it.
+func Probe(ctx context.Context, families ...model.Family) error {
+	o := Options{Families: families}
+	d, err := open(probeTable, o)
+	if err != nil {
+		return advise(err)
+	}
+	defer d.Close()
+	if err := d.removeTables(ctx); err != nil { // left by one that was killed
+		return advise(err)
+	}
+	ops := probeOps(o)
+	for _, err := range d.Commit(ctx, ops) {
+		if err != nil {
+			return advise(err)
+		}
+	}
+	have, err := d.Observe(ctx)
+	if removed := d.removeTables(context.WithoutCancel(ctx)); removed != nil || err != nil {
+		return advise(errors.Join(err, removed))
+	}
+	for _, op := range ops {
+		if v, ok := have[op.Key]; !ok || !v.equal(op.New) {
+			return fmt.Errorf("nftables: the kernel does not give %s back as it was written: Linux 5.10 or later is needed", op.Key)
+		}
+	}
+	return nil
+}
+
+// probeOps make a skeleton that no packet enters, and a port in it.
+func probeOps(o Options) []ledger.Op[Key, Value] {
+	c := NewCompiler(o)
+	objects := map[Key]Value{}
+	emit := func(k Key, v Value) {
+		if v.Body != nil && v.Body.Chain != nil && v.Body.Chain.Hook.Type != "" {
+			v = Value{Body: &Body{Chain: shut(k.Family, v.Body.Chain)}}
+		}
+		objects[k] = v
+	}
+	host := &model.Host{}
+	for _, f := range o.families() {
+		addr := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
+		host.NodePorts.Prefixes = append(host.NodePorts.Prefixes, netip.PrefixFrom(addr, addr.BitLen()))
+		for _, sticky := range []time.Duration{0, time.Hour} {
+			c.Port(host, probePort(addr, sticky), emit)
+		}
+	}
+	c.Base(host, emit)
+	var ops []ledger.Op[Key, Value]
+	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+		ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Create, Key: k, New: objects[k]})
+	}
+	return ops
+}
+
+// shut puts a match in front of all rules that no packet passes: protocol 255
+// is reserved.
+func shut(f model.Family, c *Chain) *Chain {
+	var rules []Rule
+	for _, r := range c.Rules {
+		rules = append(rules, rule(append([]Statement{ProtocolIs{255}}, r.Statements...)...))
+	}
+	return newChain(f, c.Hook, rules)
+}
+
+func probePort(addr netip.Addr, sticky time.Duration) *model.Port {
+	at := netip.AddrPortFrom(addr, 80)
+	if sticky > 0 {
+		at = netip.AddrPortFrom(addr, 81)
+	}
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}, {Addr: netip.AddrPortFrom(addr, 82)}}}
+	act := model.Action{Pool: pool}
+	return &model.Port{
+		ID:     model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: model.FamilyOf(addr)},
+		Sticky: sticky,
+		Fronts: []model.Front{{
+			Kind: model.KindLoadBalancer, At: at, On: [...]model.Action{act, act, act},
+			Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()-8).Masked()},
+		}},
+	}
+}
+
+// advise adds to an error what can be done about it.
+func advise(err error) error {
+	advice := ""
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		advice = "run as root or with CAP_NET_ADMIN"
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
+		advice = "the kernel has no nf_tables: load it with \"modprobe nf_tables\", or use a kernel built with CONFIG_NF_TABLES"
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+		advice = "a kernel module is missing: " + strings.Join([]string{"nft_chain_nat", "nft_nat", "nft_masq", "nft_reject", "nft_fib", "nft_numgen", "nft_ct"}, ", ") + " are needed, and Linux 5.10 or later"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, advice)
+}
+
+// Remove deletes our tables and nothing else. That there are none is no error.
+func Remove(ctx context.Context) error {
+	d, err := Open(Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.removeTables(ctx)
+}
+
+// removeTables deletes the driver's tables, each on its own: one may be
+// impossible on a kernel without that family.
+func (d *Driver) removeTables(ctx context.Context) error {
+	var failed error
+	for _, f := range d.families {
+		name := func(w *writer) { w.str(1, d.table) }
+		err := d.sock.request(msgGetTable, 0, addressFamily(f), name, func(message) {})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			continue
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("nftables: look for table %s %s: %w", familyName(f), d.table, err))
+			continue
+		}
+		gone := d.Commit(ctx, []ledger.Op[Key, Value]{{Verb: ledger.Delete, Key: tableKey(f)}})
+		failed = errors.Join(failed, gone[0])
+	}
+	return failed
+}

@@ -1,0 +1,108 @@
+package nftables
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Rule is one rule: statements from left to right, where a match that fails
+// ends it.
+type Rule struct {
+	Statements []Statement
+	Comment    string
+}
+
+// Statement is one part of a rule. There is one description of our rules, as
+// values of the types below; what is shown, loaded and simulated all comes from
+// it.
+type Statement interface {
+	text(model.Family) string // as nft spells it (text.go)
+	encode(*encoder)          // as netlink expressions (encode.go)
+	eval(*Sim, packet) []step // what it does to a packet (sim.go)
+}
+
+// Matches.
+type (
+	// SourceIn matches senders in a prefix.
+	SourceIn struct{ Prefix netip.Prefix }
+
+	// DestinationNotIn matches packets to anywhere but a prefix.
+	DestinationNotIn struct{ Prefix netip.Prefix }
+
+	// DestinationIsLocal matches packets to an address of this host.
+	DestinationIsLocal struct{}
+
+	// InputIs matches packets that came in by an interface, or by any whose
+	// name starts so.
+	InputIs struct {
+		Name   string
+		Prefix bool
+	}
+
+	// ProtocolIs matches packets of one protocol.
+	ProtocolIs struct{ Proto model.Proto }
+
+	// MarkHas matches packets whose mark has the bit.
+	MarkHas struct{ Bit uint32 }
+
+	// WasBalanced matches connections whose destination was rewritten.
+	WasBalanced struct{}
+
+	// In matches packets whose key is in a set.
+	In struct {
+		Set SetID
+		Not bool
+	}
+
+	// KnownClient matches senders that a set of clients remembers.
+	KnownClient struct{ Set string }
+
+	// OneOf matches one packet in Of, by chance.
+	OneOf struct{ Of uint32 }
+)
+
+// Effects.
+type (
+	// SetMark and ClearMark change one bit of the packet's mark.
+	SetMark   struct{ Bit uint32 }
+	ClearMark struct{ Bit uint32 }
+
+	// Remember adds the sender to a set of clients, or starts its time anew.
+	Remember struct {
+		Set string
+		For time.Duration
+	}
+)
+
+// Ends of a rule.
+type (
+	// Look does what a verdict map has for the packet, if it has anything.
+	Look struct{ Map SetID }
+
+	// Goto continues in another chain and does not come back.
+	Goto struct{ Chain string }
+
+	// Refuse answers that nobody listens.
+	Refuse struct{}
+
+	// Discard does not answer.
+	Discard struct{}
+
+	// SendTo rewrites the destination.
+	SendTo struct{ To netip.AddrPort }
+
+	// SendToSlot rewrites the destination to what a map has under the packet's
+	// front and a random number: First <= number < First+Count.
+	SendToSlot struct {
+		Map          SetID
+		Count, First uint32
+	}
+
+	// Masquerade rewrites the source to an address of this host.
+	Masquerade struct{}
+)
+
+// rule makes a rule without a comment.
+func rule(s ...Statement) Rule { return Rule{Statements: s} }

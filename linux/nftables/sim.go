@@ -1,0 +1,165 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// Sim runs packets through objects as the kernel would, but takes every branch
+// that chance could.
+type Sim struct {
+	objects map[Key]Value
+	host    *model.Host
+	ranges  map[SetID][]Key
+}
+
+// NewSim returns a simulator of the objects on a host. It keeps both and
+// changes neither.
+func NewSim(objects map[Key]Value, host *model.Host) *Sim {
+	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}}
+	for k := range objects {
+		if _, _, ok := k.bounds(); ok {
+			s.ranges[k.Set] = append(s.ranges[k.Set], k)
+		}
+	}
+	return s
+}
+
+// packet is a packet on its way.
+type packet struct {
+	oracle.Packet
+	family   model.Family
+	mark     uint32
+	balanced bool // Dst is an endpoint's
+}
+
+// step is one thing that a statement may do to a packet.
+type step struct {
+	packet
+	to    direction
+	chain string // for toChain
+}
+
+type direction uint8
+
+const (
+	onward  direction = iota // to the next statement
+	nowhere                  // no match: to the next rule
+	toChain
+	accepted
+	masqueraded
+	refused
+	discarded
+)
+
+// Decide returns what happens to a packet: every endpoint that it may reach. A
+// packet that some branch would treat otherwise than others, which a sound rule
+// set never does, gets the fate of a branch that forwards nothing.
+func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
+	start := chainPrerouting
+	if p.Iface == "" {
+		start = chainOutput
+	}
+	out := oracle.Outcome{Fate: oracle.Forward}
+	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
+	for _, end := range s.chain(start, packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}, 0) {
+		switch {
+		case end.to == refused:
+			out.Fate = oracle.Reject
+		case end.to == discarded:
+			out.Fate = oracle.Drop
+		case !end.balanced:
+			out.Fate = oracle.Pass
+		default:
+			for _, last := range s.chain(chainPostrouting, end.packet, 0) {
+				found[last.Dst] = last.to == masqueraded
+			}
+		}
+	}
+	for addr, snat := range found {
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: addr, SNAT: snat})
+	}
+	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+// maxDepth is how deep the kernel lets chains go.
+const maxDepth = 16
+
+// chain returns how a packet may leave a chain.
+func (s *Sim) chain(name string, p packet, depth int) []step {
+	v, ok := s.objects[chainKey(p.family, name)]
+	if !ok || depth > maxDepth {
+		return []step{{packet: p, to: accepted}}
+	}
+	return s.rules(v.Body.Chain.Rules, p, depth)
+}
+
+func (s *Sim) rules(rules []Rule, p packet, depth int) []step {
+	if len(rules) == 0 {
+		return []step{{packet: p, to: accepted}}
+	}
+	return s.statements(rules[0].Statements, rules[1:], p, depth)
+}
+
+func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends []step) {
+	if len(ss) == 0 {
+		return s.rules(rest, p, depth)
+	}
+	for _, st := range ss[0].eval(s, p) {
+		switch st.to {
+		case onward:
+			ends = append(ends, s.statements(ss[1:], rest, st.packet, depth)...)
+		case nowhere:
+			ends = append(ends, s.rules(rest, st.packet, depth)...)
+		case toChain:
+			ends = append(ends, s.chain(st.chain, st.packet, depth+1)...)
+		default:
+			ends = append(ends, st)
+		}
+	}
+	return ends
+}
+
+// element finds what a set or map has for a packet.
+func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
+	k := Key{Kind: KindElement, Family: p.family, Set: id}
+	for i, f := range sets[id].key {
+		switch {
+		case f == l4proto:
+			k.Proto = p.Proto
+		case f == dport:
+			k.Port = p.Dst.Port()
+		case f == slot:
+			k.Slot = uint16(number)
+		case sets[id].interval && i == len(sets[id].key)-1:
+			return s.within(k, p)
+		case i > 0: // hairpin, the only one with two addresses
+			if p.Dst.Addr() != p.Src {
+				k.Rest = string(p.Dst.Addr().AsSlice())
+			}
+		case f == saddr:
+			k.Addr = packed(p.Src)
+		default:
+			k.Addr = packed(p.Dst.Addr())
+		}
+	}
+	v, ok := s.objects[k]
+	return v, ok
+}
+
+// within looks for a range that has the packet's address.
+func (s *Sim) within(k Key, p packet) (Value, bool) {
+	a := p.Src
+	if k.Set == NodePortAddresses {
+		a = p.Dst.Addr()
+	}
+	return Value{}, slices.ContainsFunc(s.ranges[k.Set], func(r Key) bool {
+		first, last, _ := r.bounds()
+		same := k.Set == NodePortAddresses || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
+		return same && r.Family == k.Family && first.Compare(a) <= 0 && a.Compare(last) <= 0
+	})
+}

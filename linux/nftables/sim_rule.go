@@ -1,0 +1,105 @@
+package nftables
+
+import (
+	"slices"
+	"strings"
+)
+
+func match(p packet, ok bool) []step {
+	if ok {
+		return []step{{packet: p, to: onward}}
+	}
+	return []step{{packet: p, to: nowhere}}
+}
+
+func end(p packet, to direction) []step { return []step{{packet: p, to: to}} }
+
+func (st SourceIn) eval(_ *Sim, p packet) []step { return match(p, st.Prefix.Contains(p.Src)) }
+
+func (st DestinationNotIn) eval(_ *Sim, p packet) []step {
+	return match(p, !st.Prefix.Contains(p.Dst.Addr()))
+}
+
+func (DestinationIsLocal) eval(s *Sim, p packet) []step {
+	return match(p, p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr()))
+}
+
+func (st InputIs) eval(_ *Sim, p packet) []step {
+	if st.Prefix {
+		return match(p, strings.HasPrefix(p.Iface, st.Name))
+	}
+	return match(p, p.Iface == st.Name)
+}
+
+func (st ProtocolIs) eval(_ *Sim, p packet) []step { return match(p, p.Proto == st.Proto) }
+
+func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, p.mark&st.Bit != 0) }
+
+func (WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced) }
+
+func (st In) eval(s *Sim, p packet) []step {
+	_, ok := s.element(st.Set, p, 0)
+	return match(p, ok != st.Not)
+}
+
+// eval takes no client for known: any endpoint may be chosen.
+func (KnownClient) eval(_ *Sim, p packet) []step { return match(p, false) }
+
+func (st OneOf) eval(_ *Sim, p packet) []step {
+	if st.Of <= 1 {
+		return match(p, true)
+	}
+	return append(match(p, true), match(p, false)...)
+}
+
+func (st SetMark) eval(_ *Sim, p packet) []step {
+	p.mark |= st.Bit
+	return match(p, true)
+}
+
+func (st ClearMark) eval(_ *Sim, p packet) []step {
+	p.mark &^= st.Bit
+	return match(p, true)
+}
+
+func (Remember) eval(_ *Sim, p packet) []step { return match(p, true) }
+
+func (st Look) eval(s *Sim, p packet) []step {
+	v, ok := s.element(st.Map, p, 0)
+	switch {
+	case !ok:
+		return match(p, false)
+	case v.Body.Verdict == VerdictDrop:
+		return end(p, discarded)
+	}
+	return Goto{v.Body.Goto}.eval(s, p)
+}
+
+func (st Goto) eval(_ *Sim, p packet) []step {
+	return []step{{packet: p, to: toChain, chain: st.Chain}}
+}
+
+func (Refuse) eval(_ *Sim, p packet) []step { return end(p, refused) }
+
+func (Discard) eval(_ *Sim, p packet) []step { return end(p, discarded) }
+
+func (st SendTo) eval(_ *Sim, p packet) []step {
+	p.Dst, p.balanced = st.To, true
+	return end(p, accepted)
+}
+
+func (st SendToSlot) eval(s *Sim, p packet) (ends []step) {
+	for i := range st.Count {
+		v, ok := s.element(st.Map, p, st.First+i)
+		if !ok {
+			ends = append(ends, match(p, false)...)
+			continue
+		}
+		to := p
+		to.Dst, to.balanced = v.endpoint(p.family), true
+		ends = append(ends, end(to, accepted)...)
+	}
+	return ends
+}
+
+func (Masquerade) eval(_ *Sim, p packet) []step { return end(p, masqueraded) }

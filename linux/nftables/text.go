@@ -1,0 +1,212 @@
+package nftables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Script renders objects as an nft script, in a stable order. It loads with
+// "nft -f" into tables that do not exist yet, and is what "nft list ruleset"
+// then shows, but for the line breaks between elements.
+func Script(objects map[Key]Value) string {
+	s := script{objects: objects, elements: map[Key][]Key{}}
+	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
+	for _, k := range keys {
+		if k.Kind == KindElement {
+			set := setKey(k.Family, k.Set.String())
+			s.elements[set] = append(s.elements[set], k)
+		}
+	}
+	for _, k := range keys {
+		if k.Kind == KindTable {
+			s.table(k, keys)
+		}
+	}
+	return s.String()
+}
+
+// compareKeys orders objects for people: by family and kind, then sets as
+// layout.go has them, the rest by name or address.
+func compareKeys(a, b Key) int {
+	return cmp.Or(
+		cmp.Compare(a.Family, b.Family), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(setOrder(a), setOrder(b)),
+		slices.Compare(a.Addr[:], b.Addr[:]), cmp.Compare(a.Proto, b.Proto),
+		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Slot, b.Slot), strings.Compare(a.Rest, b.Rest))
+}
+
+func setOrder(k Key) SetID {
+	if k.Kind != KindSet {
+		return k.Set
+	}
+	if id := setNamed(k.Rest); id != noSet {
+		return id
+	}
+	return numSets
+}
+
+type script struct {
+	strings.Builder
+	objects  map[Key]Value
+	elements map[Key][]Key
+}
+
+func (s *script) linef(format string, a ...any) { fmt.Fprintf(s, format+"\n", a...) }
+
+func (s *script) table(table Key, keys []Key) {
+	s.linef("table %s %s {", familyName(table.Family), Table)
+	s.linef("\tcomment \"%s\"", commentText(s.objects[table].Body.Comment))
+	for _, k := range keys {
+		if k.Family != table.Family {
+			continue
+		}
+		switch k.Kind {
+		case KindSet:
+			s.set(k)
+		case KindChain:
+			s.chain(k)
+		}
+	}
+	s.linef("}")
+}
+
+func (s *script) set(k Key) {
+	def := definition(k.Rest)
+	kind, gives := "set", ""
+	switch def.data {
+	case verdict:
+		kind, gives = "map", " : verdict"
+	case endpoint:
+		kind, gives = "map", " : "+keyText(k.Family, []field{daddr, dport}, "")
+	}
+	s.linef("\n\t%s %s {", kind, k.Rest)
+	s.linef("\t\ttypeof %s%s", keyText(k.Family, def.key, "numgen random mod 65536"), gives)
+	if def.interval {
+		s.linef("\t\tflags interval")
+	}
+	if def.clients {
+		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", clientSetSize)
+	}
+	for i, e := range s.elements[k] {
+		lead, sep := "\t\t\t     ", ","
+		if i == 0 {
+			lead = "\t\telements = { "
+		}
+		if i == len(s.elements[k])-1 {
+			sep = " }"
+		}
+		s.linef("%s%s%s%s", lead, e.elementText(), valueText(e, s.objects[e]), sep)
+	}
+	s.linef("\t}")
+}
+
+// definition returns the definition of a set of ours by its name.
+func definition(name string) Set {
+	if id := setNamed(name); id != noSet {
+		return sets[id].Set
+	}
+	return clientSet
+}
+
+func (s *script) chain(k Key) {
+	c := s.objects[k].Body.Chain
+	s.linef("\n\tchain %s {", k.Rest)
+	if c.Hook.Type != "" {
+		s.linef("\t\t%s", c.Hook)
+	}
+	for _, r := range c.Rules {
+		s.linef("\t\t%s", r.text(k.Family))
+	}
+	s.linef("\t}")
+}
+
+// String spells the hook as nft does. nft has a name for a priority only where
+// it is common: -100 is "dstnat" in prerouting and a number in output.
+func (h Hook) String() string {
+	point, priority := fmt.Sprint(uint32(h.Point)), fmt.Sprint(h.Priority)
+	switch h.Point {
+	case PreRouting:
+		point, priority = "prerouting", strings.Replace(priority, "-100", "dstnat", 1)
+	case LocalOut:
+		point = "output"
+	case PostRouting:
+		point, priority = "postrouting", strings.Replace(priority, "100", "srcnat", 1)
+	}
+	policy := "accept"
+	if h.Policy != policyAccept {
+		policy = "drop"
+	}
+	return fmt.Sprintf("type %s hook %s priority %s; policy %s;", h.Type, point, priority, policy)
+}
+
+func (r Rule) text(f model.Family) string {
+	parts := make([]string, 0, len(r.Statements)+1)
+	for _, s := range r.Statements {
+		parts = append(parts, s.text(f))
+	}
+	if r.Comment != "" {
+		parts = append(parts, `comment "`+commentText(r.Comment)+`"`)
+	}
+	return strings.Join(parts, " ")
+}
+
+// elementText spells the key of an element.
+func (k Key) elementText() string {
+	addr := unpacked(k.Family, k.Addr)
+	var parts []string
+	for i, f := range sets[min(k.Set, numSets-1)].key {
+		switch f {
+		case l4proto:
+			parts = append(parts, protoText(k.Proto))
+		case dport:
+			parts = append(parts, fmt.Sprint(k.Port))
+		case slot:
+			parts = append(parts, fmt.Sprint(k.Slot))
+		default:
+			switch first, last, ok := k.bounds(); {
+			case i > 0 && ok || k.Set == NodePortAddresses && ok:
+				parts = append(parts, rangeText(first, last))
+			case i > 0 && len(k.Rest) == addressLen(k.Family):
+				second, _ := netip.AddrFromSlice([]byte(k.Rest))
+				parts = append(parts, second.String())
+			default:
+				parts = append(parts, addr.String())
+			}
+		}
+	}
+	return strings.Join(parts, " . ")
+}
+
+func valueText(k Key, v Value) string {
+	switch {
+	case k.Set < numSets && sets[k.Set].data == endpoint:
+		to := v.endpoint(k.Family)
+		return fmt.Sprintf(" : %s . %d", to.Addr(), to.Port())
+	case v.Body == nil:
+		return ""
+	}
+	answer := " : drop"
+	if v.Body.Verdict == VerdictGoto {
+		answer = " : goto " + v.Body.Goto
+	}
+	if v.Body.Comment != "" {
+		answer = ` comment "` + commentText(v.Body.Comment) + `"` + answer
+	}
+	return answer
+}
+
+// rangeText spells a range of addresses, as a prefix where it is one.
+func rangeText(first, last netip.Addr) string {
+	for bits := first.BitLen(); bits >= 0; bits-- {
+		if p := netip.PrefixFrom(first, bits); p.Masked() == p && lastOf(p) == last {
+			return prefixText(p)
+		}
+	}
+	return first.String() + "-" + last.String()
+}

@@ -1,0 +1,166 @@
+package nftables
+
+import (
+	"encoding/binary"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Tables, sets, rules and elements carry bytes that the kernel keeps and does
+// not look at. nft has its notes there, as type, length, value; so do we, to
+// list as readably as if nft had written them.
+const (
+	noteComment = 0 // of tables, rules and elements
+	noteFlags   = 1 // of elements
+	noteOpen    = 1 // in noteFlags: a range with no end
+
+	// noteDigest is ours, on rules. nft passes over types that it does not know.
+	noteDigest = 0x74
+
+	// Of sets: what their types are made of ("typeof").
+	noteKeyOrder     = 0
+	noteDataOrder    = 1
+	noteKeyTypeof    = 3
+	noteDataTypeof   = 4
+	noteDataInterval = 6
+)
+
+// notes appends type, length, value.
+type notes []byte
+
+func (n *notes) add(kind byte, value []byte) {
+	*n = append(append(*n, kind, byte(len(value))), value...)
+}
+
+func (n *notes) num(kind byte, v uint32) {
+	n.add(kind, binary.NativeEndian.AppendUint32(nil, v))
+}
+
+func (n *notes) comment(s string) {
+	if s != "" {
+		n.add(noteComment, append([]byte(commentText(s)), 0))
+	}
+}
+
+// note finds a note; nil when there is none.
+func note(b []byte, kind byte) []byte {
+	for len(b) >= 2 {
+		size := int(b[1])
+		if len(b) < 2+size {
+			return nil
+		}
+		if b[0] == kind {
+			return b[2 : 2+size]
+		}
+		b = b[2+size:]
+	}
+	return nil
+}
+
+// ruleNotes are the notes of a rule.
+func ruleNotes(r Rule, f model.Family) []byte {
+	var n notes
+	n.comment(r.Comment)
+	n.add(noteDigest, binary.BigEndian.AppendUint64(nil, r.digest(f)))
+	return n
+}
+
+// ruleDigest reads the digest of a rule; 0 for a rule that is not ours.
+func ruleDigest(b []byte) uint64 {
+	if d := note(b, noteDigest); len(d) == 8 {
+		return binary.BigEndian.Uint64(d)
+	}
+	return 0
+}
+
+// The numbers that nft has for kinds of expression, for protocols and for
+// their header fields. They are in its notes and therefore do not change.
+const (
+	exprVerdict = 1
+	exprPayload = 7
+	exprMeta    = 9
+	exprConcat  = 13
+	exprNumgen  = 23
+
+	protoTransport = 11
+	protoIP        = 12
+	protoIP6       = 13
+
+	metaL4Proto = 16
+)
+
+// setNotes describe the types of a set.
+func setNotes(f model.Family, s Set) []byte {
+	var n notes
+	n.num(noteKeyOrder, byteOrder(s.key))
+	if s.data != nothing {
+		n.num(noteDataOrder, 0)
+	}
+	n.add(noteKeyTypeof, typeofKey(f, s.key))
+	switch s.data {
+	case verdict:
+		n.add(noteDataTypeof, typeof(exprVerdict, nil))
+	case endpoint:
+		n.add(noteDataTypeof, typeofKey(f, []field{daddr, dport}))
+	}
+	if s.data != nothing {
+		n.num(noteDataInterval, 0)
+	}
+	return n
+}
+
+// byteOrder is that of the host (1), of the network (2) or, for several fields,
+// none.
+func byteOrder(key []field) uint32 {
+	switch {
+	case len(key) > 1:
+		return 0
+	case key[0] == l4proto:
+		return 1
+	}
+	return 2
+}
+
+func typeof(expr uint32, details []byte) []byte {
+	var n notes
+	n.num(0, expr)
+	n.add(1, details)
+	return n
+}
+
+func typeofKey(f model.Family, key []field) []byte {
+	if len(key) == 1 {
+		return typeofField(f, key[0])
+	}
+	var parts notes
+	for i, k := range key {
+		parts.add(byte(i), typeofField(f, k))
+	}
+	return typeof(exprConcat, parts)
+}
+
+func typeofField(f model.Family, k field) []byte {
+	var n notes
+	switch k {
+	case l4proto:
+		n.num(0, metaL4Proto)
+		return typeof(exprMeta, n)
+	case slot: // numgen random mod 65536
+		n.num(0, 1)
+		n.num(1, 65536)
+		n.num(2, 0)
+		return typeof(exprNumgen, n)
+	case dport:
+		n.num(0, protoTransport)
+		n.num(1, 2)
+	default:
+		ip := map[field]uint32{saddr: 11, daddr: 12}
+		proto := uint32(protoIP)
+		if f == model.IPv6 {
+			ip, proto = map[field]uint32{saddr: 8, daddr: 9}, protoIP6
+		}
+		n.num(0, proto)
+		n.num(1, ip[k])
+	}
+	return typeof(exprPayload, n)
+}

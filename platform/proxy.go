@@ -1,0 +1,182 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// Proxy is a whole proxy, opened and ready to run.
+type Proxy struct {
+	*engine.Engine
+	config  *config.Config
+	mode    dataplane.Mode
+	backend dataplane.Backend
+	flows   flowTable // nil where there is none
+	cleaner *flows.Cleaner
+	metrics *metrics.Metrics
+	http    net.Listener // nil when nothing is served
+	log     *slog.Logger
+	version string
+}
+
+// Open chooses the mode and opens everything that belongs to a place, which is
+// the network namespace of the calling thread: the data plane, the flow table
+// and the listening socket. Close it, or Run it.
+func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	if err := p.open(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.Engine = engine.New(engine.Options{
+		Host:       func(n *model.Node) *model.Host { return resolve.Host(c, n) },
+		NodeName:   c.NodeName,
+		Backend:    p.backend,
+		AuditEvery: c.SyncPeriod,
+		MinGap:     c.MinSyncPeriod,
+		Log:        log,
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted},
+	})
+	return p, nil
+}
+
+func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.mode, err = Choose(ctx, p.config.Mode, p.log); err != nil {
+		return err
+	}
+	if p.backend, err = p.mode.Open(p.config); err != nil {
+		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
+	}
+	if p.flows, err = openFlows(); err != nil {
+		p.flows = nil
+		p.log.Warn("stale UDP flows will not be removed", "error", err)
+	}
+	if p.config.HTTPAddress != "" {
+		if p.http, err = net.Listen("tcp", p.config.HTTPAddress); err != nil {
+			return fmt.Errorf("status address: %w; choose another with --metrics-bind-address, or none with an empty one", err)
+		}
+	}
+	return nil
+}
+
+// Mode returns the mode that was chosen.
+func (p *Proxy) Mode() config.Mode { return p.mode.Name }
+
+// Run works until ctx ends, and closes everything. What is programmed stays:
+// Services go on working while no proxy runs.
+func (p *Proxy) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	if p.flows != nil {
+		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned})
+	}
+	var group sync.WaitGroup
+	errs := make(chan error, 3)
+	start := func(what string, run func(context.Context) error) {
+		group.Go(func() {
+			// Whoever ends ends all: half a proxy helps nobody.
+			defer cancel()
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				errs <- fmt.Errorf("%s: %w", what, err)
+			}
+		})
+	}
+	start("engine", p.Engine.Run)
+	start("manifests", p.watch)
+	if p.http != nil {
+		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
+	}
+	group.Wait()
+	cancel()
+	close(errs)
+	var failed []error
+	for err := range errs {
+		failed = append(failed, err)
+	}
+	return errors.Join(append(failed, p.Close())...)
+}
+
+// Close releases everything that Open opened. The data plane stays as it is.
+func (p *Proxy) Close() error {
+	var errs []error
+	if p.cleaner != nil {
+		p.cleaner.Close()
+	}
+	if p.http != nil {
+		if err := p.http.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if p.flows != nil {
+		errs = append(errs, p.flows.Close())
+	}
+	if p.backend != nil {
+		errs = append(errs, p.backend.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Proxy) watch(ctx context.Context) error {
+	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
+	return source.Run(ctx, sink{p.Engine})
+}
+
+// sink is the engine as a folder of manifests sees it.
+type sink struct{ *engine.Engine }
+
+func (s sink) Problems(ps []manifests.Problem) {
+	all := make([]model.Problem, len(ps))
+	for i, p := range ps {
+		all[i] = p.Model()
+	}
+	s.Engine.Problems("manifests", all)
+}
+
+func (p *Proxy) synced(s engine.Sync) {
+	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, time.Now())
+	if p.cleaner != nil {
+		p.cleaner.Update(s.Host, s.Deltas)
+	}
+}
+
+func (p *Proxy) cleaned(r flows.Report) {
+	p.metrics.FlowsDeleted(r.Deleted)
+	if r.Err != nil {
+		p.log.Warn("stale UDP flows were not all removed", "error", r.Err, "retry", r.Retry)
+		return
+	}
+	p.log.Debug("stale UDP flows removed", "flows", r.Deleted, "fronts", r.Fronts, "took", r.Took)
+}
+
+// Document returns the status document.
+func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return status.Document{}, err
+	}
+	return status.Of(status.Facts{
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.mode.Name), Source: p.config.Manifests,
+	}, s), nil
+}
+
+func (p *Proxy) sources() health.Sources {
+	return health.Sources{
+		Unhealthy: func() []string { return status.Unhealthy(p.Status()) },
+		Status:    func(ctx context.Context) (any, error) { return p.Document(ctx) },
+		Metrics:   p.metrics.Handler(),
+	}
+}
