@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -97,6 +98,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	start("engine", p.Engine.Run)
 	start("manifests", p.watch)
+	group.Go(func() { p.settle(ctx) })
 	if p.http != nil {
 		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
 	}
@@ -144,6 +146,24 @@ func (s sink) Problems(ps []manifests.Problem) {
 		all[i] = p.Model()
 	}
 	s.Engine.Problems("manifests", all)
+}
+
+// settle gives the memory that the start needed back to the system, once: it is
+// several times what the proxy needs from then on.
+func (p *Proxy) settle(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if p.Status().Synced {
+			debug.FreeOSMemory()
+			return
+		}
+	}
 }
 
 func (p *Proxy) synced(s engine.Sync) {

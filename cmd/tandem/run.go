@@ -4,11 +4,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/platform"
 )
+
+// gcPercent lets garbage grow to half of what lives before it is collected. A
+// proxy at rest makes hardly any; what counts is the memory that a node gives.
+const gcPercent = 50
 
 func newRun() *cobra.Command {
 	var flags configFlags
@@ -26,6 +31,7 @@ func newRun() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			debug.SetGCPercent(gcPercent)
 			log.Info("starting", "version", versionText(), "node", c.NodeName, "manifests", c.Manifests)
 			p, err := platform.Open(cmd.Context(), c, versionText(), log)
 			if err != nil {

@@ -29,7 +29,7 @@ type Step struct {
 	Number           int
 	Title            string
 	Files            map[string][]byte // the whole folder, by name
-	Changed, Removed []string          // against the step before, sorted
+	Changed, Removed []string          // against the step before, sorted; at the beginning all Files are new
 	Packets          []Packet
 	Want             map[string]string // goldens by mode
 }
@@ -134,6 +134,9 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 		}
 	}
 	step.Files = now.files
+	if number == 0 {
+		before = folder{} // nothing has been written yet
+	}
 	step.Changed, step.Removed = now.since(before)
 	step.Title = describe(number, step.Changed, step.Removed)
 	return step, now

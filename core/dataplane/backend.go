@@ -85,6 +85,14 @@ type backend[K comparable, V any] struct {
 	gaps     map[model.PortID][]model.Gap
 	compiled uint64
 	unknown  bool // the outcome of a commit is: read back before the next
+
+	// What the port in work needed before and needs after the change.
+	before, after []object[K, V]
+}
+
+type object[K comparable, V any] struct {
+	key   K
+	value V
 }
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
@@ -102,38 +110,46 @@ func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.O
 func (b *backend[K, V]) SetHost(host *model.Host) {
 	old := b.host
 	b.host = host
-	b.compiler.Base(host, func(k K, v V) { b.ledger.Want(nil, k, v) })
+	b.before, b.after = b.before[:0], b.after[:0]
 	if old != nil {
-		b.compiler.Base(old, func(k K, _ V) { b.ledger.Release(nil, k) })
+		b.compiler.Base(old, b.emitBefore)
 	}
+	b.compiler.Base(host, b.emitAfter)
+	b.exchange(nil)
 	for _, port := range b.ports {
-		b.want(port)
-		b.release(old, port, &port.ID)
+		b.before, b.after = b.before[:0], b.after[:0]
+		b.compiler.Port(old, port, b.emitBefore)
+		b.compile(port)
+		b.exchange(&port.ID)
 	}
+	b.shrink()
 }
 
 func (b *backend[K, V]) Update(deltas []model.Delta) {
 	for _, d := range deltas {
 		id := d.ID()
-		old := b.ports[id]
-		// The new objects are wanted before the old ones are released, so that
-		// those in both are left alone.
+		b.before, b.after = b.before[:0], b.after[:0]
+		if old := b.ports[id]; old != nil {
+			b.compiler.Port(b.host, old, b.emitBefore)
+		}
+		owner := &id
 		if d.New != nil {
 			b.ports[id] = d.New
-			b.want(d.New)
+			owner = &d.New.ID
+			b.compile(d.New)
 		} else {
 			delete(b.ports, id)
 			delete(b.gaps, id)
 		}
-		if old != nil {
-			b.release(b.host, old, &id)
-		}
+		b.exchange(owner)
 	}
+	b.shrink()
 }
 
-func (b *backend[K, V]) want(port *model.Port) {
+// compile adds what a port needs now to after.
+func (b *backend[K, V]) compile(port *model.Port) {
 	b.compiled++
-	gaps := b.compiler.Port(b.host, port, func(k K, v V) { b.ledger.Want(&port.ID, k, v) })
+	gaps := b.compiler.Port(b.host, port, b.emitAfter)
 	if len(gaps) > 0 {
 		b.gaps[port.ID] = gaps
 	} else {
@@ -141,13 +157,41 @@ func (b *backend[K, V]) want(port *model.Port) {
 	}
 }
 
-// release takes back what a port needed under a host. The owner is the port
-// that takes its place where there is one, so that their ops stay together.
-func (b *backend[K, V]) release(host *model.Host, port *model.Port, owner *model.PortID) {
-	if successor := b.ports[port.ID]; successor != nil {
-		owner = &successor.ID
+func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, object[K, V]{k, v}) }
+func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
+
+// exchange tells the ledger that an owner's objects were before and are after.
+// Most are the same, in the same place of both lists: those it never hears of.
+// The rest is wanted before anything is released, so that objects which only
+// changed places are left alone as well.
+func (b *backend[K, V]) exchange(owner *model.PortID) {
+	for i, o := range b.after {
+		if !b.stays(i) {
+			b.ledger.Want(owner, o.key, o.value)
+		}
 	}
-	b.compiler.Port(host, port, func(k K, _ V) { b.ledger.Release(owner, k) })
+	for i, o := range b.before {
+		if !b.stays(i) {
+			b.ledger.Release(owner, o.key)
+		}
+	}
+}
+
+// stays reports whether before and after have the same object in a place.
+func (b *backend[K, V]) stays(i int) bool {
+	return i < len(b.before) && i < len(b.after) && b.before[i].key == b.after[i].key &&
+		b.compiler.Equal(b.before[i].value, b.after[i].value)
+}
+
+// shrink lets go of lists that a very large port has left behind.
+func (b *backend[K, V]) shrink() {
+	const keep = 8192
+	if cap(b.before) > keep {
+		b.before = nil
+	}
+	if cap(b.after) > keep {
+		b.after = nil
+	}
 }
 
 func (b *backend[K, V]) Next() time.Time { return b.ledger.Next() }

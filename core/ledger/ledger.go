@@ -21,6 +21,7 @@ import (
 type Ledger[K comparable, V any] struct {
 	rules   Rules[K, V]
 	entries map[K]entry[V]
+	stale   map[K]V        // what is installed where something else is wanted
 	dirty   []touch[K]     // differing keys, in the order in which they were touched
 	waiting map[K]deferral // differing keys that must not be tried before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
@@ -33,11 +34,14 @@ type Rules[K comparable, V any] interface {
 	Equal(a, b V) bool
 }
 
+// entry is what the books say of one key. There is one for every object, so it
+// is small: wanted and installed are nearly always the same, and held once.
 type entry[V any] struct {
-	want, have V
-	refs       int32 // how many owners want it
-	queued     int32 // its place in dirty plus one; 0 when not there
-	installed  bool  // have is valid
+	value     V     // what is wanted; if nobody wants it, what is installed
+	refs      int32 // how many owners want it
+	queued    int32 // its place in dirty plus one; 0 when not there
+	installed bool
+	stale     bool // what is installed is not value but in Ledger.stale
 }
 
 type touch[K comparable] struct {
@@ -54,7 +58,7 @@ type deferral struct {
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
-	return &Ledger[K, V]{rules: rules, entries: map[K]entry[V]{}, waiting: map[K]deferral{}}
+	return &Ledger[K, V]{rules: rules, entries: map[K]entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}}
 }
 
 // Want adds one owner's wish for an object. When several owners want one key
@@ -62,8 +66,10 @@ func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	e := l.entries[key]
 	e.refs++
-	if e.refs == 1 || !l.rules.Equal(e.want, value) {
-		e.want = value
+	if e.refs == 1 || !l.rules.Equal(e.value, value) {
+		have := l.have(key, e)
+		e.value = value
+		l.book(key, &e, have)
 		l.touch(&e, key, owner)
 	}
 	l.entries[key] = e
@@ -76,13 +82,44 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	if !ok || e.refs == 0 {
 		return
 	}
+	have := l.have(key, e)
 	e.refs--
 	if e.refs == 0 {
-		var none V
-		e.want = none
+		l.book(key, &e, have)
 		l.touch(&e, key, owner)
 	}
 	l.entries[key] = e
+}
+
+// have returns what is installed.
+func (l *Ledger[K, V]) have(key K, e entry[V]) (h installation[V]) {
+	switch {
+	case e.stale:
+		return installation[V]{l.stale[key], true}
+	case e.installed:
+		return installation[V]{e.value, true}
+	}
+	return h
+}
+
+// installation is what is installed under a key, if anything.
+type installation[V any] struct {
+	value V
+	ok    bool
+}
+
+// book enters what is installed, where it belongs by what is wanted.
+func (l *Ledger[K, V]) book(key K, e *entry[V], have installation[V]) {
+	if e.stale {
+		delete(l.stale, key)
+	}
+	e.installed, e.stale = have.ok, false
+	switch {
+	case e.refs == 0:
+		e.value = have.value
+	case have.ok && !l.rules.Equal(e.value, have.value):
+		e.stale, l.stale[key] = true, have.value
+	}
 }
 
 // touch queues a key, or makes the latest toucher its owner if it is queued.
@@ -103,18 +140,16 @@ func (l *Ledger[K, V]) touch(e *entry[V], key K, owner *model.PortID) {
 func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
 	for key, e := range l.entries {
 		v, ok := have[key]
-		if ok == e.installed && (!ok || l.rules.Equal(e.have, v)) {
-			l.check(&e, key)
-			continue
+		if said := l.have(key, e); said.ok != ok || ok && !l.rules.Equal(said.value, v) {
+			surprises++
+			l.book(key, &e, installation[V]{v, ok})
 		}
-		surprises++
-		e.have, e.installed = v, ok
 		l.check(&e, key)
 	}
 	for key, v := range have {
 		if _, ok := l.entries[key]; !ok {
 			surprises++
-			e := entry[V]{have: v, installed: true}
+			e := entry[V]{value: v, installed: true}
 			l.touch(&e, key, nil)
 			l.entries[key] = e
 		}
@@ -124,7 +159,7 @@ func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
 
 // check queues a key whose two sides differ, and stores its entry.
 func (l *Ledger[K, V]) check(e *entry[V], key K) {
-	if !l.differs(*e) {
+	if !differs(*e) {
 		l.keep(key, *e)
 		return
 	}
@@ -134,9 +169,8 @@ func (l *Ledger[K, V]) check(e *entry[V], key K) {
 	l.entries[key] = *e
 }
 
-func (l *Ledger[K, V]) differs(e entry[V]) bool {
-	wanted := e.refs > 0
-	return wanted != e.installed || wanted && !l.rules.Equal(e.want, e.have)
+func differs[V any](e entry[V]) bool {
+	return e.stale || e.installed != (e.refs > 0)
 }
 
 // Attribute names the owner of a queued key that has none, so that its ops are
@@ -149,8 +183,8 @@ func (l *Ledger[K, V]) Attribute(owner *model.PortID, key K) {
 
 // Installed returns what the books say is installed under a key.
 func (l *Ledger[K, V]) Installed(key K) (v V, ok bool) {
-	e := l.entries[key]
-	return e.have, e.installed
+	h := l.have(key, l.entries[key])
+	return h.value, h.ok
 }
 
 // Len returns how many objects are in the books.

@@ -22,7 +22,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		t := l.dirty[i]
 		e := l.entries[t.key]
 		e.queued = 0
-		if !l.differs(e) {
+		if !differs(e) {
 			l.keep(t.key, e)
 			continue
 		}
@@ -74,14 +74,14 @@ func (l *Ledger[K, V]) lingers(t touch[K], now time.Time) bool {
 }
 
 func (l *Ledger[K, V]) op(t touch[K], e entry[V]) Op[K, V] {
-	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: e.have, New: e.want}
+	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
 	switch {
 	case e.refs == 0:
 		op.Verb = Delete
 	case e.installed:
-		op.Verb = Replace
+		op.Verb, op.New = Replace, e.value
 	default:
-		op.Verb = Create
+		op.Verb, op.New = Create, e.value
 	}
 	return op
 }

@@ -22,7 +22,7 @@ func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
 	}
 	delete(l.waiting, op.Key)
 	e := l.entries[op.Key]
-	e.have, e.installed = op.New, op.Verb != Delete
+	l.book(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
 	l.keep(op.Key, e)
 }
 

@@ -44,7 +44,19 @@ func (d decoder) decode(doc document) []*object {
 			*o = *refused(key{}, *unrendered(doc.text))
 		}
 	}
+	clamp(objects, lineAt(doc.text, len(doc.text)))
 	return objects
+}
+
+// clamp keeps lines within a document: YAML counts some line breaks that
+// nobody else does (U+0085, U+2028, U+2029).
+func clamp(objects []*object, last int) {
+	for _, o := range objects {
+		o.start = min(o.start, last)
+		for i := range o.faults {
+			o.faults[i].line = min(o.faults[i].line, last)
+		}
+	}
 }
 
 // refused returns an object that was refused.

@@ -3,6 +3,7 @@ package manifests
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 )
 
@@ -127,37 +128,23 @@ func itemsJSON(d document, max int) []document {
 	}
 	var listKind string
 	var items []document
-	cut := lineCounter{text: d.text, line: d.line}
 	for dec.More() {
 		key, err := dec.Token()
-		if err != nil {
-			return nil
-		}
-		switch key {
-		case "items":
-			if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-				return nil
-			}
-			for dec.More() {
-				var item json.RawMessage
-				if dec.Decode(&item) != nil {
-					return nil
-				}
-				end := int(dec.InputOffset())
-				items = append(items, document{text: d.text[end-len(item) : end], line: cut.at(end - len(item))})
-			}
-			if _, err := dec.Token(); err != nil {
-				return nil
-			}
-		case "kind":
-			if dec.Decode(&listKind) != nil {
-				return nil
-			}
+		switch {
+		case err != nil:
+		case key == "items":
+			items, err = elements(dec, d, max)
+		case key == "kind":
+			err = dec.Decode(&listKind)
 		default:
 			var skipped json.RawMessage
-			if dec.Decode(&skipped) != nil {
-				return nil
-			}
+			err = dec.Decode(&skipped)
+		}
+		switch {
+		case err != nil:
+			return nil
+		case len(items) > max:
+			return items // refused anyway
 		}
 	}
 	kind, ok := itemKind(listKind)
@@ -169,6 +156,28 @@ func itemsJSON(d document, max int) []document {
 	}
 	return items
 }
+
+// elements cuts a JSON array, no further than max+1.
+func elements(dec *json.Decoder, d document, max int) (items []document, err error) {
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.Join(err, errNoArray)
+	}
+	cut := lineCounter{text: d.text, line: d.line}
+	for dec.More() && len(items) <= max {
+		var item json.RawMessage
+		if err := dec.Decode(&item); err != nil {
+			return nil, err
+		}
+		end := int(dec.InputOffset())
+		items = append(items, document{text: d.text[end-len(item) : end], line: cut.at(end - len(item))})
+	}
+	if len(items) <= max {
+		_, err = dec.Token()
+	}
+	return items, err
+}
+
+var errNoArray = errors.New("no array")
 
 // lineCounter tells the lines of growing offsets, looking at each byte once.
 type lineCounter struct {

@@ -2,7 +2,9 @@ package manifests
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,13 +20,19 @@ func parse(doc document) (root *yaml.Node, bad *fault) {
 			root, bad = nil, &fault{line: 0, text: fmt.Sprintf("cannot be parsed: %v", r)}
 		}
 	}()
-	var n yaml.Node
-	err := yaml.Unmarshal(doc.text, &n)
+	var n, rest yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(doc.text))
+	err := dec.Decode(&n)
 	switch {
+	case errors.Is(err, io.EOF) || err == nil && len(n.Content) == 0:
+		return nil, &fault{text: "is empty"}
 	case err != nil:
 		return nil, syntaxFault(doc.text, err)
-	case len(n.Content) == 0:
-		return nil, &fault{text: "is empty"}
+	}
+	// A line break that only YAML takes for one, such as U+2028, may hide a
+	// second document. What is not read must not pass in silence.
+	if err := dec.Decode(&rest); !errors.Is(err, io.EOF) {
+		return nil, &fault{text: "has something behind its end"}
 	}
 	return n.Content[0], nil
 }

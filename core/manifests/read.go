@@ -27,15 +27,17 @@ type Result struct {
 // it cannot be listed; anything else that is wrong is in Result.Problems, and
 // all that is right is in Result.Objects.
 func Read(ctx context.Context, dir string) (Result, error) {
-	return read(ctx, newReader(os.DirFS(dir), dir))
+	return newReader(os.DirFS(dir), dir).Read(ctx)
 }
 
 // ReadFS is Read for the root of a file system, such as an embedded one.
 func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {
-	return read(ctx, newReader(fsys, ""))
+	return NewReader(fsys).Read(ctx)
 }
 
-func read(ctx context.Context, r *reader) (Result, error) {
+// Read reads what has changed in the folder and returns all that is in it now.
+// An error means that the folder could not be listed.
+func (r *Reader) Read(ctx context.Context) (Result, error) {
 	f, err := r.scan(ctx)
 	if err != nil {
 		return Result{}, fmt.Errorf("manifests folder %s: %w", printable(r.dir), err)

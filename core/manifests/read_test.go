@@ -196,7 +196,7 @@ spec: {clusterIPX: 10.96.0.1}
 `, "\n", "\r\n")
 	for name, data := range map[string]string{
 		"CRLF": text, "BOM": "\xEF\xBB\xBF" + text, "UTF-16LE": utf16Text(text, false), "UTF-16BE": utf16Text(text, true),
-		"empty line in front": "\r\n" + text,
+		"old Mac": strings.ReplaceAll(text, "\r\n", "\r"), "empty line in front": "\r\n" + text,
 	} {
 		objects, problems, _ := readFiles(t, map[string]string{"a.yaml": data})
 		skip := 0

@@ -14,11 +14,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// reader reads a folder again and again and remembers what it has decoded: a
+// Reader reads a folder again and again and remembers what it has decoded: a
 // document whose text has not changed is not decoded twice, however large the
-// file around it is and wherever in it the document moves. It is used by one
+// file around it is and wherever in it the document moves. What it could read
+// once stands until the folder says otherwise without doubt. It is used by one
 // goroutine at a time.
-type reader struct {
+type Reader struct {
 	fsys   fs.FS
 	dir    string // the folder, for people
 	limits limits
@@ -28,8 +29,11 @@ type reader struct {
 	decoded int // documents decoded so far, for tests
 }
 
-func newReader(fsys fs.FS, dir string) *reader {
-	return &reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+// NewReader returns a reader for the root of a file system.
+func NewReader(fsys fs.FS) *Reader { return newReader(fsys, "") }
+
+func newReader(fsys fs.FS, dir string) *Reader {
+	return &Reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
 }
 
 // folder is the state of a folder after a reading: all usable objects, each
@@ -44,7 +48,7 @@ type folder struct {
 
 // scan brings the reader up to date with the folder. An error means that the
 // folder itself could not be listed, and nothing has changed.
-func (r *reader) scan(ctx context.Context) (*folder, error) {
+func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	entries, err := fs.ReadDir(r.fsys, ".")
 	if err != nil {
 		return nil, reason(err)
@@ -64,7 +68,7 @@ func (r *reader) scan(ctx context.Context) (*folder, error) {
 // list returns the manifests among the entries of the folder, which come
 // sorted, and forgets files that are gone. Above the limit files that are
 // already known go first: a new one must not push out an old one.
-func (r *reader) list(f *folder, entries []fs.DirEntry) []*file {
+func (r *Reader) list(f *folder, entries []fs.DirEntry) []*file {
 	var listed []*file
 	files := make(map[string]*file, len(r.files))
 	room := r.limits.files
@@ -100,7 +104,7 @@ func (r *reader) list(f *folder, entries []fs.DirEntry) []*file {
 
 // refresh reads a file if it has changed. If that fails all that is known of
 // it stands.
-func (r *reader) refresh(ctx context.Context, file *file, f *folder) {
+func (r *Reader) refresh(ctx context.Context, file *file, f *folder) {
 	now := r.now()
 	data, info, err := file.load(r.fsys, r.limits.fileBytes, now)
 	switch {
@@ -138,7 +142,7 @@ func (f *file) fail(line int, why string) {
 
 // decode turns documents into units, those it knows from the last reading
 // without decoding them.
-func (r *reader) decode(ctx context.Context, file *file, docs []document) []unit {
+func (r *Reader) decode(ctx context.Context, file *file, docs []document) []unit {
 	units := make([]unit, len(docs))
 	for i, doc := range docs {
 		units[i] = unit{digest: doc.digest(), line: doc.line}

@@ -15,7 +15,7 @@ import (
 type bench struct {
 	*testing.T
 	dir    string
-	reader *reader
+	reader *Reader
 	clock  time.Duration // added to the time of the reader
 }
 
@@ -205,6 +205,21 @@ func TestSettle(t *testing.T) {
 	w.expect("longer, at once", []string{"a", "b", "c"})
 	w.put("x.yaml", svc("c"))
 	w.expect("shorter by renaming, at once", []string{"c"})
+}
+
+// TestDocumentLimit has small things in large numbers, in every form.
+func TestDocumentLimit(t *testing.T) {
+	const n = 100_000
+	for what, text := range map[string]string{
+		"documents":   strings.Repeat("a\n---\n", n),
+		"JSON values": strings.Repeat("{}", n),
+		"JSON items":  `{"kind":"List","items":[` + strings.Repeat("0,", n) + `0]}`,
+		"YAML items":  "kind: List\nitems:\n" + strings.Repeat("- \n", n),
+	} {
+		if docs := split([]byte(text), 10); len(docs) != 11 {
+			t.Errorf("%s: %d documents", what, len(docs))
+		}
+	}
 }
 
 func TestTooManyFiles(t *testing.T) {

@@ -94,7 +94,7 @@ func (s *Source) log() *slog.Logger {
 // delivery knows what the sink was told.
 type delivery struct {
 	sink      Sink
-	reader    *reader
+	reader    *Reader
 	log       *slog.Logger
 	told      *folder
 	problems  []Problem
@@ -102,7 +102,7 @@ type delivery struct {
 	took      time.Duration
 }
 
-func newDelivery(sink Sink, r *reader, log *slog.Logger) *delivery {
+func newDelivery(sink Sink, r *Reader, log *slog.Logger) *delivery {
 	return &delivery{sink: sink, reader: r, log: log, told: &folder{}}
 }
 

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// decodeText returns the content of a file as UTF-8 without byte order mark.
+// decodeText returns the content of a file as UTF-8 without byte order mark. It
+// may change data.
 // UTF-16 with a mark is converted, since that is what redirecting output in
 // Windows PowerShell writes. ok is false for anything that is not text; then
 // line, counted from 1, is where.
@@ -26,7 +27,22 @@ func decodeText(data []byte) (text []byte, line int, why string) {
 	if !utf8.Valid(data) {
 		return nil, lineAt(data, invalidAt(data)) + 1, "is not UTF-8"
 	}
-	return data, 0, ""
+	return bareCR(data), 0, ""
+}
+
+// bareCR turns carriage returns that stand alone into line feeds: to YAML they
+// end a line, and to us all lines end alike.
+func bareCR(data []byte) []byte {
+	for i := 0; i < len(data); i++ {
+		next := bytes.IndexByte(data[i:], '\r')
+		if next < 0 {
+			break
+		}
+		if i += next; i+1 == len(data) || data[i+1] != '\n' {
+			data[i] = '\n'
+		}
+	}
+	return data
 }
 
 func fromUTF16(data []byte, order binary.ByteOrder) []byte {

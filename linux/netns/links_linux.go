@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -56,37 +55,6 @@ func (n *Net) build(ctx context.Context) error {
 		}
 	}
 	return n.ready(ctx)
-}
-
-// ready waits until all links carry packets. A link that is up and has a peer
-// that is up still drops what is sent until the kernel, in its own time, has
-// noticed.
-func (n *Net) ready(ctx context.Context) error {
-	const patience = 5 * time.Second
-	deadline := time.Now().Add(patience)
-	for place, s := range n.spaces {
-		for {
-			links, err := s.links.LinkList()
-			if err != nil {
-				return fmt.Errorf("links of %s: %w", place, err)
-			}
-			waiting := slices.IndexFunc(links, func(l netlink.Link) bool {
-				return l.Type() == "veth" && l.Attrs().OperState != netlink.OperUp
-			})
-			if waiting < 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("link %s of %s is not up after %s", links[waiting].Attrs().Name, place, patience)
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(time.Millisecond):
-			}
-		}
-	}
-	return nil
 }
 
 // builder joins places to the node.

@@ -23,8 +23,7 @@ type Net struct {
 
 	mu      sync.Mutex
 	servers map[*Server]struct{} // nil once the network is closing
-
-	sctp sync.Mutex // one SCTP client at a time, see sctp_linux.go
+	turns   map[pair]*sync.Mutex // of SCTP clients, see sctp_linux.go
 }
 
 // space is one namespace.
@@ -38,7 +37,7 @@ func New(ctx context.Context, plan Plan) (*Net, error) {
 	if err := plan.check(); err != nil {
 		return nil, fmt.Errorf("network plan: %w", err)
 	}
-	n := &Net{plan: plan, spaces: map[Place]*space{}, servers: map[*Server]struct{}{}}
+	n := &Net{plan: plan, spaces: map[Place]*space{}, servers: map[*Server]struct{}{}, turns: map[pair]*sync.Mutex{}}
 	if err := n.build(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,22 @@ import (
 // SCTP is spoken over raw sockets, since many kernels have no SCTP sockets but
 // do track and translate SCTP. A raw socket gets the packets of all ports of
 // its address, and a connected one the ICMP errors of all ports of its peer:
-// that is why only one client asks at a time.
+// that is why only one client of a place asks an address at a time.
+
+// pair is who must take turns.
+type pair struct {
+	from Place
+	to   netip.Addr
+}
+
+func (n *Net) turn(p pair) *sync.Mutex {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.turns[p] == nil {
+		n.turns[p] = &sync.Mutex{}
+	}
+	return n.turns[p]
+}
 
 // checkSCTP looks, in the namespace of the calling thread, whether connection
 // tracking knows SCTP. Where it is not loaded that cannot be told, and all is
@@ -82,8 +98,9 @@ func (s *Server) sctp(addr netip.AddrPort) error {
 
 // askSCTP runs inside the namespace of the caller.
 func (n *Net) askSCTP(c Call) (Answer, error) {
-	n.sctp.Lock()
-	defer n.sctp.Unlock()
+	turn := n.turn(pair{c.From, c.To.Addr()})
+	turn.Lock()
+	defer turn.Unlock()
 	if err := checkSCTP(); err != nil {
 		return Answer{}, err
 	}

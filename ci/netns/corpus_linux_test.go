@@ -1,0 +1,172 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// TestCorpus runs every scenario with a whole tandem in each mode.
+func TestCorpus(t *testing.T) {
+	for _, mode := range platform.Modes() {
+		t.Run(string(mode.Name), func(t *testing.T) {
+			if err := mode.Probe(t.Context()); err != nil {
+				t.Skip(err)
+			}
+			Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+				return &tandem{mode: mode.Name, net: net}, nil
+			})
+		})
+	}
+}
+
+// tandem is a whole proxy on the lab's node, but for the command line.
+type tandem struct {
+	mode   config.Mode
+	net    *lab.Net
+	dir    string
+	proxy  *platform.Proxy
+	cancel context.CancelFunc
+	done   chan error
+	marks  int
+	gaps   []gap
+}
+
+// gap is a model.Gap and the protocol it is about.
+type gap struct {
+	model.Gap
+	proto model.Proto
+}
+
+func (p *tandem) Start(ctx context.Context, dir string, host config.Config) error {
+	host.Mode, host.Manifests, host.HTTPAddress = p.mode, dir, ""
+	p.dir = dir
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	err := p.net.Do(lab.Node, func() (err error) {
+		p.proxy, err = platform.Open(ctx, &host, "test", log)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	ctx, p.cancel = context.WithCancel(context.Background())
+	p.done = make(chan error, 1)
+	go func() { p.done <- p.proxy.Run(ctx) }()
+	return nil
+}
+
+// Changed puts a mark into the folder, behind everything else, and waits until
+// the proxy has programmed it. The old mark goes with it: removals are told
+// after additions.
+func (p *tandem) Changed(ctx context.Context) error {
+	p.marks++
+	tmp := filepath.Join(p.dir, ".mark")
+	if err := os.WriteFile(tmp, mark(p.marks), 0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(p.dir, "zzz-mark.yaml")); err != nil {
+		return err
+	}
+	for {
+		s, err := p.proxy.Snapshot(ctx)
+		if err != nil {
+			return err
+		}
+		if p.marked(s) && p.proxy.Status().QueuedAt.IsZero() {
+			p.note(s)
+			return nil
+		}
+		select {
+		case err := <-p.done:
+			p.done <- nil
+			return errors.Join(errors.New("the proxy ended"), err)
+		case <-ctx.Done():
+			return fmt.Errorf("mark %d is not programmed: %w (%v)", p.marks, ctx.Err(), p.proxy.Status().Err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (p *tandem) Stop() error {
+	if p.cancel == nil {
+		return nil
+	}
+	p.cancel()
+	return <-p.done
+}
+
+// Gap says whether the mode has declared that it cannot do what a row asks for.
+func (p *tandem) Gap(row conformance.Packet) string {
+	any := netip.IPv6Unspecified()
+	if row.To.Addr().Is4() {
+		any = netip.IPv4Unspecified()
+	}
+	for _, g := range p.gaps {
+		if g.proto == row.Proto && (g.Front == row.To || g.Front == netip.AddrPortFrom(any, row.To.Port())) {
+			return g.Detail
+		}
+	}
+	return ""
+}
+
+// marked reports whether the newest mark is the only one, and resolved.
+func (p *tandem) marked(s *engine.Snapshot) bool {
+	newest := false
+	for _, svc := range s.Services {
+		if svc.Object.Name.Namespace != markNamespace {
+			continue
+		}
+		if svc.Object.Name.Name != markName(p.marks) || len(svc.Ports) == 0 {
+			return false
+		}
+		newest = true
+	}
+	return newest
+}
+
+// note keeps what the mode cannot do, by front.
+func (p *tandem) note(s *engine.Snapshot) {
+	p.gaps = nil
+	for _, svc := range s.Services {
+		for _, port := range svc.Ports {
+			for _, g := range s.Backend.Gaps[port.ID] {
+				if g.Front.IsValid() {
+					p.gaps = append(p.gaps, gap{g, port.ID.Proto})
+					continue
+				}
+				for _, f := range port.Fronts { // the whole port
+					p.gaps = append(p.gaps, gap{model.Gap{Front: f.At, Detail: g.Detail}, port.ID.Proto})
+				}
+			}
+		}
+	}
+}
+
+const markNamespace = "marks-of-the-test"
+
+func markName(n int) string { return fmt.Sprintf("mark-%d", n) }
+
+func mark(n int) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: %s}
+spec:
+  clusterIP: 10.96.255.%d
+  clusterIPs: [10.96.255.%d]
+  ipFamilies: [IPv4]
+  ports: [{port: 9, protocol: TCP}]
+`, markName(n), markNamespace, n, n)
+}

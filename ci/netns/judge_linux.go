@@ -1,0 +1,172 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+const (
+	// answerTime is for what must be answered or refused. A late answer must not
+	// fail a test on a busy machine.
+	answerTime = 5 * time.Second
+	// silence is how long nobody must answer. A late answer would be missed,
+	// never invented.
+	silence = 250 * time.Millisecond
+	// quick is how fast a refusal must be: before the client tries again.
+	quick = 900 * time.Millisecond
+)
+
+// judge is one row of a packet table on trial.
+type judge struct {
+	net     *lab.Net
+	plan    lab.Plan
+	servers []server
+	row     conformance.Packet
+	dials   int
+}
+
+// run returns what is wrong with a row; the error is one of the lab.
+func (j *judge) run() (wrong string, err error) {
+	switch j.row.Expect.Fate {
+	case oracle.Reject:
+		return j.reject()
+	case oracle.Drop, oracle.Pass:
+		return j.silent()
+	}
+	return j.forward()
+}
+
+func (j *judge) dial(timeout time.Duration) (lab.Answer, error) {
+	j.dials++
+	c := lab.Call{Proto: j.row.Proto, To: j.row.To, Timeout: timeout}
+	if j.row.From == "host" {
+		c.From = lab.Node // and the kernel chooses the source, as for any process
+	} else {
+		place, ok := j.net.PlaceOf(j.row.Src)
+		if !ok {
+			return lab.Answer{}, fmt.Errorf("%s is nowhere in the lab", j.row.Src)
+		}
+		c.From, c.Src = place, j.row.Src
+	}
+	return j.net.Dial(c)
+}
+
+func (j *judge) reject() (string, error) {
+	start := time.Now()
+	a, err := j.dial(answerTime)
+	switch took := time.Since(start); {
+	case err != nil:
+		return "", err
+	case a.Outcome != lab.Refused:
+		return "want reject, got " + describe(a), nil
+	case took > quick:
+		return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
+	}
+	return "", nil
+}
+
+// silent is for drop and pass. What passes untouched may still meet the machine
+// it is for: a closed port there is refused by its kernel.
+func (j *judge) silent() (string, error) {
+	a, err := j.dial(silence)
+	if err != nil || a.Outcome == lab.TimedOut {
+		return "", err
+	}
+	if j.row.Expect.Fate == oracle.Pass {
+		_, real := j.net.PlaceOf(j.row.To.Addr())
+		real = real || j.row.To.Addr().IsLoopback()
+		switch {
+		case real && a.Outcome == lab.Refused:
+			return "", nil
+		case real && a.Server == j.row.To && (a.Client.Addr() == j.row.Src || j.row.From == "host"):
+			return "", nil
+		}
+	}
+	return fmt.Sprintf("want %s, got %s", j.row.Expect.Fate, describe(a)), nil
+}
+
+// forward dials until every endpoint was seen, and some more times for those
+// that must not be. With even shares the chance to miss one of n endpoints in
+// 30 n + 30 attempts is below one in a billion.
+func (j *judge) forward() (string, error) {
+	want := j.row.Expect.Endpoints
+	least, most := 2*len(want)+4, 30*len(want)+30
+	if j.row.Expect.Sticky {
+		least, most = 10, 10
+	}
+	var first netip.AddrPort
+	seen := map[netip.AddrPort]int{}
+	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
+		a, err := j.dial(answerTime)
+		if err != nil {
+			return "", err
+		}
+		if wrong := j.answer(a); wrong != "" {
+			return fmt.Sprintf("connection %d: %s", n+1, wrong), nil
+		}
+		if n == 0 {
+			first = a.Server
+		}
+		if j.row.Expect.Sticky && a.Server != first {
+			return fmt.Sprintf("connection %d: not sticky: %s after %s", n+1, a.Server, first), nil
+		}
+		seen[a.Server]++
+	}
+	if j.row.Expect.Sticky || len(seen) == len(want) {
+		return "", nil
+	}
+	var missing []string
+	for _, t := range want {
+		if seen[t.Addr] == 0 {
+			missing = append(missing, t.Addr.String())
+		}
+	}
+	return fmt.Sprintf("%s never reached in %d connections", strings.Join(missing, ", "), most), nil
+}
+
+// answer compares one answer with the expectation.
+func (j *judge) answer(a lab.Answer) string {
+	if a.Outcome != lab.Answered {
+		return "want " + j.row.Expect.String() + ", got " + describe(a)
+	}
+	i := slices.IndexFunc(j.row.Expect.Endpoints, func(t oracle.Target) bool { return t.Addr == a.Server })
+	if i < 0 {
+		return fmt.Sprintf("%s must not be reached", a.Server)
+	}
+	fromNode := slices.Contains(j.plan.Node, a.Client.Addr())
+	onNode := slices.Contains(j.plan.Node, a.Server.Addr())
+	switch snat := j.row.Expect.Endpoints[i].SNAT; {
+	case j.row.From == "host" && fromNode: // its own address and the node's are the same
+	case snat && onNode && a.Client.Addr() == j.row.Src:
+		// Masquerading is for packets that leave the node. What is delivered to
+		// its own processes keeps the client, and needs no SNAT to be answered.
+	case snat && !fromNode:
+		return fmt.Sprintf("%s sees %s, want an address of the node", a.Server, a.Client.Addr())
+	case !snat && a.Client.Addr() != j.row.Src:
+		return fmt.Sprintf("%s sees %s, want the client %s", a.Server, a.Client.Addr(), j.row.Src)
+	}
+	return ""
+}
+
+func describe(a lab.Answer) string {
+	if a.Outcome == lab.Answered {
+		return fmt.Sprintf("an answer by %s, which sees %s", a.Server, a.Client.Addr())
+	}
+	return a.Outcome.String()
+}
+
+// skippable returns why a row cannot be judged here.
+func skippable(err error) (reason string, ok bool) {
+	if errors.Is(err, lab.ErrNoSCTP) {
+		return err.Error(), true
+	}
+	return "", false
+}

@@ -1,0 +1,28 @@
+package netns
+
+import (
+	"context"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+)
+
+// Proxy is the proxy under test. It must work in the namespace of the lab's
+// node. Its methods are called one after the other.
+type Proxy interface {
+	// Start starts to serve the manifests in dir. It need not wait.
+	Start(ctx context.Context, dir string, host config.Config) error
+
+	// Changed waits until what dir holds now has been programmed. It is called
+	// after Start and after each change of dir.
+	Changed(ctx context.Context) error
+
+	// Stop ends the proxy. What it has programmed may stay.
+	Stop() error
+}
+
+// Gapped is a Proxy that cannot do everything.
+type Gapped interface {
+	// Gap says why a row is not to be judged, or nothing.
+	Gap(row conformance.Packet) string
+}

@@ -1,0 +1,172 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// Make makes the proxy under test for a scenario in its lab.
+type Make func(*lab.Net, *conformance.Scenario) (Proxy, error)
+
+// programTime is how long a proxy may take for one change.
+const programTime = 20 * time.Second
+
+// Run runs one scenario from its beginning to its end in a lab of its own, with
+// dir, which must be empty, as the folder of manifests. Failures are in the
+// report; the error says why there is none.
+func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r Report, err error) {
+	inv := take(s)
+	net, err := lab.New(ctx, inv.plan)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, net.Close()) }()
+	run := run{scenario: s, net: net, inventory: inv, dir: dir}
+	if err := run.serve(); err != nil {
+		return r, err
+	}
+	if run.proxy, err = make(net, s); err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, run.proxy.Stop()) }()
+	run.report.Scenarios = 1
+	for _, step := range s.Steps {
+		if err := run.step(ctx, step); err != nil {
+			return run.report, fmt.Errorf("%s: %s: %w", s.File, step.Title, err)
+		}
+	}
+	return run.report, nil
+}
+
+type run struct {
+	scenario *conformance.Scenario
+	net      *lab.Net
+	inventory
+	dir    string
+	proxy  Proxy
+	report Report
+}
+
+func (r *run) serve() error {
+	for _, s := range r.servers {
+		place, ok := r.net.PlaceOf(s.at.Addr())
+		if !ok {
+			return fmt.Errorf("server %s is nowhere in the lab", s.at)
+		}
+		_, err := r.net.Serve(place, s.at, s.proto)
+		if _, ok := skippable(err); err != nil && !ok {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) step(ctx context.Context, step conformance.Step) error {
+	ctx, cancel := context.WithTimeout(ctx, programTime)
+	defer cancel()
+	if err := change(r.dir, step); err != nil {
+		return err
+	}
+	if step.Number == 0 {
+		if err := r.proxy.Start(ctx, r.dir, r.scenario.Host); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+	}
+	if err := r.proxy.Changed(ctx); err != nil {
+		return fmt.Errorf("wait for the proxy: %w", err)
+	}
+	r.report.Steps++
+	r.judge(step)
+	return nil
+}
+
+// change brings the folder up to date, file by file, each replaced as a whole.
+func change(dir string, step conformance.Step) error {
+	for _, name := range step.Changed {
+		tmp := filepath.Join(dir, ".new")
+		if err := os.WriteFile(tmp, step.Files[name], 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range step.Removed {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge judges the rows of a step: all at once, but those with affinity
+// afterwards and one by one, because connections of one client that start
+// together may each find that it has no endpoint yet.
+func (r *run) judge(step conformance.Step) {
+	const atOnce = 16
+	verdicts := make([]verdict, len(step.Packets))
+	var rows sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i, row := range step.Packets {
+		if row.Expect.Sticky {
+			continue
+		}
+		rows.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			verdicts[i] = r.row(row)
+		})
+	}
+	rows.Wait()
+	for i, row := range step.Packets {
+		if row.Expect.Sticky {
+			verdicts[i] = r.row(row)
+		}
+	}
+	for i, v := range verdicts {
+		row := step.Packets[i]
+		r.report.Connections += v.dials
+		switch {
+		case v.skip != "":
+			r.report.skip(v.skip)
+			continue
+		case v.err != nil:
+			r.report.fail("%s:%d: %s: the lab failed: %v", r.scenario.File, row.Line, row, v.err)
+		case v.wrong != "":
+			r.report.fail("%s:%d: %s -> %s (%s): %s", r.scenario.File, row.Line, row, row.Expect, step.Title, v.wrong)
+		}
+		r.report.Packets++
+	}
+}
+
+// verdict is what came of a row.
+type verdict struct {
+	wrong string
+	err   error
+	skip  string
+	dials int
+}
+
+func (r *run) row(row conformance.Packet) (v verdict) {
+	if g, ok := r.proxy.(Gapped); ok {
+		if why := g.Gap(row); why != "" {
+			return verdict{skip: "gap: " + why}
+		}
+	}
+	j := judge{net: r.net, plan: r.plan, servers: r.servers, row: row}
+	v.wrong, v.err = j.run()
+	v.dials = j.dials
+	if reason, ok := skippable(v.err); ok && row.Proto == model.SCTP {
+		return verdict{skip: reason}
+	}
+	return v
+}
