@@ -48,7 +48,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		Host:       func(n *model.Node) *model.Host { return resolve.Host(c, n) },
 		NodeName:   c.NodeName,
 		Backend:    p.backend,
-		AuditEvery: c.SyncPeriod,
+		AuditEvery: c.AuditPeriod,
 		MinGap:     c.MinSyncPeriod,
 		Log:        log,
 		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted},
@@ -148,22 +148,23 @@ func (s sink) Problems(ps []manifests.Problem) {
 	s.Engine.Problems("manifests", all)
 }
 
-// settle gives the memory that the start needed back to the system, once: it is
-// several times what the proxy needs from then on.
+// settle gives the memory that the start needed back to the system, once, a few
+// seconds after the first sync: it is several times what the proxy needs from
+// then on.
 func (p *Proxy) settle(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	for {
+	for quiet := 0; quiet < 2; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		if p.Status().Synced {
-			debug.FreeOSMemory()
-			return
+			quiet++
 		}
 	}
+	debug.FreeOSMemory()
 }
 
 func (p *Proxy) synced(s engine.Sync) {

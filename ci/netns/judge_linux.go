@@ -26,11 +26,10 @@ const (
 
 // judge is one row of a packet table on trial.
 type judge struct {
-	net     *lab.Net
-	plan    lab.Plan
-	servers []server
-	row     conformance.Packet
-	dials   int
+	net   *lab.Net
+	plan  lab.Plan
+	row   conformance.Packet
+	dials int
 }
 
 // run returns what is wrong with a row; the error is one of the lab.

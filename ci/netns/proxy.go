@@ -23,6 +23,7 @@ type Proxy interface {
 
 // Gapped is a Proxy that cannot do everything.
 type Gapped interface {
-	// Gap says why a row is not to be judged, or nothing.
+	// Gap says why the proxy cannot do what a row asks for, or nothing. It is
+	// asked for rows that differ only.
 	Gap(row conformance.Packet) string
 }

@@ -44,12 +44,12 @@ func (r *Report) add(o Report) {
 // String returns the numbers, and every reason for which rows were skipped.
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "on the kernel: %d scenarios, %d steps, %d packets (%d connections)", r.Scenarios, r.Steps, r.Packets, r.Connections)
+	fmt.Fprintf(&b, "corpus: on the kernel: %d scenarios, %d steps, %d packets (%d connections)", r.Scenarios, r.Steps, r.Packets, r.Connections)
 	if len(r.Skipped) == 0 {
 		b.WriteString(", none skipped")
 	}
 	for _, reason := range slices.Sorted(maps.Keys(r.Skipped)) {
-		fmt.Fprintf(&b, "\nskipped %d: %s", r.Skipped[reason], reason)
+		fmt.Fprintf(&b, "\ncorpus: on the kernel: skipped %d rows: %s", r.Skipped[reason], reason)
 	}
 	return b.String()
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
-	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -157,16 +156,16 @@ type verdict struct {
 }
 
 func (r *run) row(row conformance.Packet) (v verdict) {
-	if g, ok := r.proxy.(Gapped); ok {
-		if why := g.Gap(row); why != "" {
-			return verdict{skip: "gap: " + why}
-		}
-	}
-	j := judge{net: r.net, plan: r.plan, servers: r.servers, row: row}
+	j := judge{net: r.net, plan: r.plan, row: row}
 	v.wrong, v.err = j.run()
 	v.dials = j.dials
-	if reason, ok := skippable(v.err); ok && row.Proto == model.SCTP {
+	if reason, ok := skippable(v.err); ok {
 		return verdict{skip: reason}
+	}
+	if g, ok := r.proxy.(Gapped); ok && v.wrong != "" {
+		if why := g.Gap(row); why != "" {
+			return verdict{skip: "gap: " + why + ": " + v.wrong}
+		}
 	}
 	return v
 }

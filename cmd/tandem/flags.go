@@ -33,7 +33,7 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "address ranges on which node ports answer, or primary (default: all for auto, primary for nftables)")
 	fs.BoolVar(&c.MasqueradeAll, "masquerade-all", false, "SNAT all traffic to cluster IPs")
 	fs.IntVar(&c.MasqueradeBit, "iptables-masquerade-bit", c.MasqueradeBit, "bit of the packet mark that asks for SNAT")
-	fs.DurationVar(&c.SyncPeriod, "sync-period", c.SyncPeriod, "how often the data plane is read back and compared, if nothing is suspicious")
+	fs.DurationVar(&c.AuditPeriod, "audit-period", c.AuditPeriod, "how often the data plane is read back and compared though nothing is suspicious")
 	fs.DurationVar(&c.MinSyncPeriod, "min-sync-period", 0, "least time between two changes of the data plane (default: none)")
 	fs.StringVar(&c.HTTPAddress, "metrics-bind-address", c.HTTPAddress, "where /metrics, /healthz and /status are served; empty for nowhere")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")

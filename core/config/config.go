@@ -24,7 +24,10 @@ type Config struct {
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
 
-	SyncPeriod    time.Duration // how often the data plane is read back and compared
+	// AuditPeriod is how often the data plane is read back and compared though
+	// nothing points to a foreign hand in it. Foreign writes are noticed within a
+	// second without it where the system can tell.
+	AuditPeriod   time.Duration
 	MinSyncPeriod time.Duration // the least time between two syncs; 0 syncs at once
 
 	HTTPAddress string // where status, health and metrics are served; empty for nowhere
@@ -76,7 +79,7 @@ func Default() Config {
 		Mode:          Auto,
 		DetectLocal:   DetectClusterCIDR,
 		MasqueradeBit: 14,
-		SyncPeriod:    30 * time.Second,
+		AuditPeriod:   15 * time.Minute,
 		HTTPAddress:   "127.0.0.1:10249",
 		LogLevel:      "info",
 	}

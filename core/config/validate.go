@@ -45,11 +45,11 @@ func (c *Config) Validate() error {
 	if c.MasqueradeBit < 0 || c.MasqueradeBit > 31 {
 		wrong("iptables-masquerade-bit", "%d is outside 0 to 31", c.MasqueradeBit)
 	}
-	if c.SyncPeriod <= 0 {
-		wrong("sync-period", "must be greater than 0")
+	if c.AuditPeriod <= 0 {
+		wrong("audit-period", "must be greater than 0")
 	}
-	if c.MinSyncPeriod < 0 || c.MinSyncPeriod > c.SyncPeriod {
-		wrong("min-sync-period", "must be between 0 and the sync period (%s)", c.SyncPeriod)
+	if c.MinSyncPeriod < 0 {
+		wrong("min-sync-period", "must not be negative")
 	}
 	if err := listenAddress(c.HTTPAddress); err != nil {
 		wrong("metrics-bind-address", "%v", err)

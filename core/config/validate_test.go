@@ -25,8 +25,8 @@ func TestMistakesAreNamed(t *testing.T) {
 			c.NodePorts = config.NodePorts{Primary: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		},
 		"iptables-masquerade-bit": func(c *config.Config) { c.MasqueradeBit = 32 },
-		"sync-period":             func(c *config.Config) { c.SyncPeriod = 0 },
-		"min-sync-period":         func(c *config.Config) { c.MinSyncPeriod = 2 * c.SyncPeriod },
+		"audit-period":            func(c *config.Config) { c.AuditPeriod = 0 },
+		"min-sync-period":         func(c *config.Config) { c.MinSyncPeriod = -1 },
 		"metrics-bind-address":    func(c *config.Config) { c.HTTPAddress = "127.0.0.1:99999" },
 	} {
 		c := config.Default()

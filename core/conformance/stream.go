@@ -17,7 +17,7 @@ import (
 
 // random judges the data plane by random worlds, each followed by a stream of
 // changes. The name of a subtest tells the seed.
-func (s Suite[K, V]) random(t *testing.T) {
+func (s Suite[K, V]) random(t *testing.T, sum *tally) {
 	worlds := s.Worlds
 	if worlds == 0 {
 		worlds = 100
@@ -27,14 +27,14 @@ func (s Suite[K, V]) random(t *testing.T) {
 	}
 	for seed := range uint64(worlds) {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
-			s.world(t, RandomWorld(NewRand(seed)))
+			s.world(t, RandomWorld(NewRand(seed)), sum)
 			// In a bubble of virtual time the waits between attempts cost nothing.
 			synctest.Test(t, func(t *testing.T) { s.stream(t, NewRand(seed), seed%2 == 1) })
 		})
 	}
 }
 
-func (s Suite[K, V]) world(t *testing.T, w Random) {
+func (s Suite[K, V]) world(t *testing.T, w Random, sum *tally) {
 	ports := w.Ports()
 	out, err := compile(s.Compiler, w.Host, ports)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s Suite[K, V]) world(t *testing.T, w Random) {
 	for _, p := range Probes(w.Host, ports) {
 		trial.judge("probe "+Show(p), p)
 	}
-	trial.report("random world")
+	trial.report("random world", sum)
 }
 
 var errInjected = errors.New("injected failure")

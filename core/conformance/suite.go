@@ -3,8 +3,10 @@ package conformance
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -35,8 +37,8 @@ type Suite[K comparable, V any] struct {
 	Worlds int
 }
 
-// Run judges a data plane by every scenario and by random worlds. What differs
-// in spite of it being excused by a Gap is listed in the log.
+// Run judges a data plane by every scenario and by random worlds. Packets
+// that differ but are excused by a Gap are listed in the log.
 func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	dir := s.Dir
 	if dir == "" {
@@ -49,10 +51,37 @@ func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	if len(scenarios) == 0 {
 		t.Logf("no scenarios in %s: only random worlds are tried", dir)
 	}
+	var sum tally
 	for _, scenario := range scenarios {
-		t.Run(scenario.Name, func(t *testing.T) { s.scenario(t, scenario, filepath.Join(dir, scenario.File)) })
+		t.Run(scenario.Name, func(t *testing.T) { s.scenario(t, scenario, filepath.Join(dir, scenario.File), &sum) })
 	}
-	t.Run("random", s.random)
+	t.Logf("corpus: %s: %d scenarios, %s", s.Mode, len(scenarios), &sum)
+	var worlds tally
+	t.Run("random", func(t *testing.T) { s.random(t, &worlds) })
+	t.Logf("corpus: %s: random worlds, %s", s.Mode, &worlds)
+}
+
+// tally counts what was judged.
+type tally struct {
+	worlds, rows int
+	packets      int            // those of rows and of probes
+	excused      map[string]int // packets that differ, by what the gap says
+}
+
+func (y *tally) excuse(detail string, packets int) {
+	if y.excused == nil {
+		y.excused = map[string]int{}
+	}
+	y.excused[detail] += packets
+}
+
+// String returns the numbers.
+func (y *tally) String() string {
+	s := fmt.Sprintf("%d worlds, %d rows, %d packets judged", y.worlds, y.rows, y.packets)
+	for _, detail := range slices.Sorted(maps.Keys(y.excused)) {
+		s += fmt.Sprintf(", %d excused by a gap (%s)", y.excused[detail], detail)
+	}
+	return s
 }
 
 // Corpus returns the folder of the scenarios, found from the working directory
@@ -70,7 +99,7 @@ func Corpus(t testing.TB) string {
 	return ""
 }
 
-func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string) {
+func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string, sum *tally) {
 	world := NewWorld(scenario)
 	for _, step := range scenario.Steps {
 		host, ports, err := world(step)
@@ -93,7 +122,9 @@ func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string) {
 		for _, p := range Probes(host, ports) {
 			trial.judge(fmt.Sprintf("%s: %s: probe %s", scenario.File, step.Title, Show(p)), p)
 		}
-		trial.report(scenario.File + ": " + step.Title)
+		trial.report(scenario.File+": "+step.Title, sum)
+		trial.list(scenario.File + ": " + step.Title)
+		sum.rows += len(step.Packets)
 		s.golden(t, out.ported, step, file)
 	}
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestCorpus(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d scenarios, %d rows", len(all), rows)
+	t.Logf("corpus: policy: %d scenarios, %d rows", len(all), rows)
 }
 
 // richWorld returns a random world with pools of several endpoints, some of
@@ -113,7 +114,8 @@ func try(t *testing.T, s Suite[fakeKey, fakeValue], host *model.Host, ports []*m
 	for _, p := range Probes(host, ports) {
 		tr.judge("probe "+Show(p), p)
 	}
-	tr.report("world")
+	tr.report("world", &tally{})
+	tr.list("world")
 	return n
 }
 
@@ -185,5 +187,31 @@ func TestDiff(t *testing.T) {
 		if d := Diff(outcome(test.want), outcome(test.got)); d != test.diff {
 			t.Errorf("%s, %s: got %q, want %q", test.want, test.got, d, test.diff)
 		}
+	}
+}
+
+// TestGoldensOfASuite writes goldens with -update, and then compares with them.
+func TestGoldensOfASuite(t *testing.T) {
+	text, err := os.ReadFile("testdata/basics.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := fakeSuite()
+	s.Golden, s.Dir, s.Worlds = fakeGolden, t.TempDir(), 1
+	file := filepath.Join(s.Dir, "basics.txtar")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := *updating
+	t.Cleanup(func() { *updating = before })
+	for _, *updating = range []bool{true, false} {
+		Run(t, s)
+	}
+	written, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(written), string(text)) || !strings.Contains(string(written), "\n-- 3/want/fake --\n") {
+		t.Errorf("the file is now\n%s", written)
 	}
 }

@@ -22,8 +22,14 @@ type trial struct {
 	ports   []*model.Port
 	gaps    map[model.PortID][]model.Gap
 	sim     func(oracle.Packet) oracle.Outcome
-	excused map[string]int // packets that differ, by the gap that excuses them
+	excused map[excused]int // packets that differ, by the gap that excuses them
+	judged  int
 	wrong   int
+}
+
+type excused struct {
+	port model.PortID
+	gap  model.Gap
 }
 
 // tooMany is how many differences of one world are shown.
@@ -32,11 +38,12 @@ const tooMany = 10
 func (s Suite[K, V]) trial(t reporter, host *model.Host, ports []*model.Port, out compiled[K, V]) *trial {
 	return &trial{
 		t: t, host: host, ports: ports, gaps: out.gaps,
-		sim: s.Sim(out.objects, host), excused: map[string]int{},
+		sim: s.Sim(out.objects, host), excused: map[excused]int{},
 	}
 }
 
 func (tr *trial) judge(what string, p oracle.Packet) {
+	tr.judged++
 	want, got := oracle.Decide(tr.host, tr.ports, p), tr.sim(p)
 	sortTargets(got.Endpoints)
 	diff := Diff(want, got)
@@ -44,7 +51,7 @@ func (tr *trial) judge(what string, p oracle.Packet) {
 		return
 	}
 	if gap, ok := excuse(tr.gaps, p, want); ok {
-		tr.excused[fmt.Sprintf("%s: %s: %s", want.Port, gap.Front, gap.Detail)]++
+		tr.excused[excused{want.Port, gap}]++
 		return
 	}
 	if tr.wrong++; tr.wrong <= tooMany {
@@ -52,13 +59,23 @@ func (tr *trial) judge(what string, p oracle.Packet) {
 	}
 }
 
-func (tr *trial) report(what string) {
+// report ends a trial and adds it to the sum.
+func (tr *trial) report(what string, sum *tally) {
+	sum.worlds++
+	sum.packets += tr.judged
+	for e, n := range tr.excused {
+		sum.excuse(e.gap.Detail, n)
+	}
 	if tr.wrong > tooMany {
 		tr.t.Errorf("%s: %d more packets differ", what, tr.wrong-tooMany)
 	}
+}
+
+// list logs the gaps that mattered.
+func (tr *trial) list(what string) {
 	var lines []string
-	for gap, n := range tr.excused {
-		lines = append(lines, fmt.Sprintf("%s: gap: %s (%d packets differ)", what, gap, n))
+	for e, n := range tr.excused {
+		lines = append(lines, fmt.Sprintf("%s: gap: %s: %s: %s (%d packets differ)", what, e.port, e.gap.Front, e.gap.Detail, n))
 	}
 	slices.Sort(lines)
 	for _, l := range lines {

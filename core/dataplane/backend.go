@@ -23,7 +23,8 @@ type Backend interface {
 	// everything again. It comes before the first Update.
 	SetHost(*model.Host)
 
-	// Update takes changes of the desired state. It does no I/O.
+	// Update takes changes of the desired state: the Old of each is the New of an
+	// earlier one. It does no I/O.
 	Update([]model.Delta)
 
 	// Sync applies what differs. The error is that of the first op that failed;
@@ -71,7 +72,7 @@ func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
 	return &backend[K, V]{
 		compiler: c, driver: d,
 		ledger: ledger.New[K, V](c),
-		ports:  map[model.PortID]*model.Port{},
+		ports:  map[*model.Port]struct{}{},
 		gaps:   map[model.PortID][]model.Gap{},
 	}
 }
@@ -81,7 +82,7 @@ type backend[K comparable, V any] struct {
 	driver   Driver[K, V]
 	ledger   *ledger.Ledger[K, V]
 	host     *model.Host
-	ports    map[model.PortID]*model.Port
+	ports    map[*model.Port]struct{} // all that are desired now
 	gaps     map[model.PortID][]model.Gap
 	compiled uint64
 	unknown  bool // the outcome of a commit is: read back before the next
@@ -116,7 +117,7 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 	}
 	b.compiler.Base(host, b.emitAfter)
 	b.exchange(nil)
-	for _, port := range b.ports {
+	for port := range b.ports {
 		b.before, b.after = b.before[:0], b.after[:0]
 		b.compiler.Port(old, port, b.emitBefore)
 		b.compile(port)
@@ -127,19 +128,18 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 
 func (b *backend[K, V]) Update(deltas []model.Delta) {
 	for _, d := range deltas {
-		id := d.ID()
 		b.before, b.after = b.before[:0], b.after[:0]
-		if old := b.ports[id]; old != nil {
-			b.compiler.Port(b.host, old, b.emitBefore)
+		var owner *model.PortID
+		if d.Old != nil {
+			owner = &d.Old.ID
+			delete(b.ports, d.Old)
+			delete(b.gaps, d.Old.ID)
+			b.compiler.Port(b.host, d.Old, b.emitBefore)
 		}
-		owner := &id
 		if d.New != nil {
-			b.ports[id] = d.New
 			owner = &d.New.ID
+			b.ports[d.New] = struct{}{}
 			b.compile(d.New)
-		} else {
-			delete(b.ports, id)
-			delete(b.gaps, id)
 		}
 		b.exchange(owner)
 	}
@@ -211,7 +211,7 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 	b.unknown = false
 	drift = b.ledger.Adopt(have)
 	if drift > 0 {
-		for _, port := range b.ports {
+		for port := range b.ports {
 			b.compiler.Port(b.host, port, func(k K, _ V) { b.ledger.Attribute(&port.ID, k) })
 		}
 	}

@@ -52,7 +52,7 @@ func (d decoder) decode(doc document) []*object {
 // nobody else does (U+0085, U+2028, U+2029).
 func clamp(objects []*object, last int) {
 	for _, o := range objects {
-		o.start = min(o.start, last)
+		o.start = min(o.start, int32(last))
 		for i := range o.faults {
 			o.faults[i].line = min(o.faults[i].line, last)
 		}
@@ -103,7 +103,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	if len(o.faults) > 0 {
 		return nil // the long way finds the lines
 	}
-	o.start = lineAt(doc.text, bytes.IndexByte(doc.text, '{'))
+	o.start = int32(lineAt(doc.text, bytes.IndexByte(doc.text, '{')))
 	return o
 }
 
@@ -129,7 +129,7 @@ func (d decoder) decodeNode(n *yaml.Node, kind string, depth int) []*object {
 		return d.decodeList(n, own, depth)
 	}
 	o := d.decodeObject(n, c)
-	o.start = n.Line - 1
+	o.start = int32(n.Line - 1)
 	return []*object{o}
 }
 

@@ -51,7 +51,7 @@ func (f *folder) add(p placed) {
 	}
 	if i, twice := f.index[p.key]; twice {
 		f.problems = append(f.problems, Problem{
-			File: p.file, Line: p.line + p.start, Object: p.key.String(), Why: model.WhyInvalid,
+			File: p.file, Line: p.line + int(p.start), Object: p.key.String(), Why: model.WhyInvalid,
 			Text: "defined twice: the one in " + f.objects[i].whereNow() + " counts",
 		})
 		return

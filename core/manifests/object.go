@@ -29,10 +29,9 @@ func (k key) compare(o key) int {
 // folder as long as the text of its document stays the same, so that two
 // objects are most often found equal by their address.
 type object struct {
-	key     key  // zero if it cannot be told which object was meant
-	bad     bool // refused; the last good version stands
-	start   int  // the line of the object within its document, from 0
-	where   string
+	key     key    // zero if it cannot be told which object was meant
+	bad     bool   // refused; the last good version stands
+	start   int32  // the line of the object within its document, from 0
 	foreign string // the kind, if it is none of ours
 
 	service *model.Service // at most one of these; none for an object that is
@@ -52,13 +51,13 @@ type placed struct {
 	line int // of the document
 }
 
-func (p placed) whereNow() string { return where(p.file, p.line+p.start) }
+func (p placed) whereNow() string { return where(p.file, p.line+int(p.start)) }
 
 // moved returns the object with its present place in Where. Model values are
 // immutable, so one that has moved is copied.
 func (p placed) moved() *object {
 	w := p.whereNow()
-	if w == p.where {
+	if w == p.stood() || !p.usable() {
 		return p.object
 	}
 	o := *p.object
@@ -79,7 +78,6 @@ func (p placed) moved() *object {
 
 // place sets where an object stands, before anybody else has seen it.
 func (o *object) place(where string) {
-	o.where = where
 	switch {
 	case o.service != nil:
 		o.service.Where = where
@@ -88,6 +86,19 @@ func (o *object) place(where string) {
 	case o.node != nil:
 		o.node.Where = where
 	}
+}
+
+// stood returns where the object was said to stand.
+func (o *object) stood() string {
+	switch {
+	case o.service != nil:
+		return o.service.Where
+	case o.slice != nil:
+		return o.slice.Where
+	case o.node != nil:
+		return o.node.Where
+	}
+	return ""
 }
 
 // same reports whether two objects of one key say the same, wherever they

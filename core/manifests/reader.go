@@ -25,6 +25,7 @@ type Reader struct {
 	limits limits
 	now    func() time.Time
 	files  map[string]*file
+	last   *folder // as of the last reading
 
 	decoded int // documents decoded so far, for tests
 }
@@ -40,36 +41,43 @@ func newReader(fsys fs.FS, dir string) *Reader {
 // once, in the order of files and lines.
 type folder struct {
 	objects   []placed
-	index     map[key]int // into objects
+	index     map[key]int // into objects; only until the state has been compared with the one before
 	problems  []Problem
 	ignored   map[string]int // objects of other kinds
 	unsettled bool           // a file was skipped because it is still being written
 }
 
-// scan brings the reader up to date with the folder. An error means that the
-// folder itself could not be listed, and nothing has changed.
+// scan brings the reader up to date with the folder, and returns the very same
+// state as before where no file has changed. An error means that the folder
+// itself could not be listed, and nothing has changed.
 func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	entries, err := fs.ReadDir(r.fsys, ".")
 	if err != nil {
 		return nil, reason(err)
 	}
 	f := &folder{ignored: map[string]int{}}
-	listed := r.list(f, entries)
+	listed, changed := r.list(f, entries)
 	for _, file := range listed {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		r.refresh(ctx, file, f)
+		if r.refresh(ctx, file, f) {
+			changed = true
+		}
+	}
+	if !changed && !f.unsettled && r.last != nil {
+		return r.last, nil
 	}
 	f.merge(listed)
+	r.last = f
 	return f, nil
 }
 
 // list returns the manifests among the entries of the folder, which come
 // sorted, and forgets files that are gone. Above the limit files that are
-// already known go first: a new one must not push out an old one.
-func (r *Reader) list(f *folder, entries []fs.DirEntry) []*file {
-	var listed []*file
+// already known go first: a new one must not push out an old one. It reports
+// whether files came or went.
+func (r *Reader) list(f *folder, entries []fs.DirEntry) (listed []*file, changed bool) {
 	files := make(map[string]*file, len(r.files))
 	room := r.limits.files
 	for _, e := range entries {
@@ -87,7 +95,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry) []*file {
 			if room--; room < 0 {
 				continue
 			}
-			known = &file{name: name, shown: filepath.Join(r.dir, name)}
+			known, changed = &file{name: name, shown: filepath.Join(r.dir, name)}, true
 		}
 		files[name] = known
 		listed = append(listed, known)
@@ -98,42 +106,44 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry) []*file {
 			Text: fmt.Sprintf("%d files left out: more than %d are not read", -room, r.limits.files),
 		})
 	}
+	changed = changed || len(files) != len(r.files) || room < 0
 	r.files = files
-	return listed
+	return listed, changed
 }
 
-// refresh reads a file if it has changed. If that fails all that is known of
-// it stands.
-func (r *Reader) refresh(ctx context.Context, file *file, f *folder) {
+// refresh reads a file if it has changed, and reports whether it had. If that
+// fails all that is known of it stands.
+func (r *Reader) refresh(ctx context.Context, file *file, f *folder) (changed bool) {
 	now := r.now()
 	data, info, err := file.load(r.fsys, r.limits.fileBytes, now)
 	switch {
 	case errors.Is(err, errUnsettled) && file.info != nil:
 		f.unsettled = true
-		return
+		return false
 	case err != nil:
 		f.unsettled = f.unsettled || errors.Is(err, errUnsettled)
 		file.fail(0, err.Error())
-		return
+		return true
 	case info == nil:
-		return
+		return false
 	}
 	text, line, why := decodeText(data)
 	if why != "" {
 		file.fail(line, why)
-		return
+		return true
 	}
 	docs := split(text, r.limits.documents)
 	if len(docs) > r.limits.documents {
 		file.fail(docs[r.limits.documents].line, fmt.Sprintf("more than %d documents are not read", r.limits.documents))
-		return
+		return true
 	}
 	units := r.decode(ctx, file, docs)
 	if ctx.Err() != nil {
-		return // units is not complete
+		return false // units is not complete
 	}
 	file.held = file.hold(units)
 	file.units, file.info, file.read, file.problem = units, info, now, nil
+	return true
 }
 
 func (f *file) fail(line int, why string) {

@@ -153,8 +153,8 @@ func TestDecodedOnce(t *testing.T) {
 			t.Errorf("%s: %d documents were decoded, want %d", what, got, want)
 		}
 		for _, p := range f.objects {
-			if got := p.moved(); got.where != p.whereNow() {
-				t.Fatalf("%s: %s stands in %s, not %s", what, p.key, p.whereNow(), got.where)
+			if got := p.moved(); got.stood() != p.whereNow() {
+				t.Fatalf("%s: %s stands in %s, not %s", what, p.key, p.whereNow(), got.stood())
 			}
 		}
 	}

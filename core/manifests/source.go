@@ -116,38 +116,41 @@ func (d *delivery) scan(ctx context.Context) error {
 		return err
 	}
 	d.unsettled = f.unsettled
+	if f == d.told {
+		return nil
+	}
+	known, gone := f.compare(d.told)
 	for i, p := range f.objects {
-		if !d.told.says(p, i) {
+		if !known[i] {
 			d.set(p.moved())
 		}
 	}
-	for i, p := range d.told.objects {
-		if !f.has(p, i) {
-			d.delete(p)
-		}
+	for _, p := range gone {
+		d.delete(p)
 	}
+	f.index = nil // memory: it is as large as all the rest
 	d.told = f
 	d.report(f.problems)
 	return nil
 }
 
-// says reports whether a folder holds the same as p, most likely at index i.
-func (f *folder) says(p placed, i int) bool {
-	if i < len(f.objects) && f.objects[i].object == p.object {
-		return true
+// compare tells which objects an older state of the folder had alike, and which
+// it had that are gone. Most are found at their old place.
+func (f *folder) compare(old *folder) (known []bool, gone []placed) {
+	known = make([]bool, len(f.objects))
+	for i, p := range old.objects {
+		at, ok := i, i < len(f.objects) && f.objects[i].object == p.object
+		if !ok {
+			at, ok = f.index[p.key]
+		}
+		switch {
+		case !ok || !f.objects[at].usable():
+			gone = append(gone, p)
+		case f.objects[at].same(p.object):
+			known[at] = true
+		}
 	}
-	i, ok := f.index[p.key]
-	return ok && f.objects[i].same(p.object)
-}
-
-// has reports whether a folder holds an object of p's name that is of use, most
-// likely at index i.
-func (f *folder) has(p placed, i int) bool {
-	if i < len(f.objects) && f.objects[i].object == p.object {
-		return true
-	}
-	i, ok := f.index[p.key]
-	return ok && f.objects[i].usable()
+	return known, gone
 }
 
 func (d *delivery) set(o *object) {

@@ -22,16 +22,11 @@ type claim struct {
 	proto model.Proto
 }
 
-// reclaim brings a Service's claims in line with its object, and marks the
-// Services that win or lose an address by it.
-func (t *Tracker) reclaim(s *service) {
-	var wanted []claim
-	if s.object != nil {
-		for _, a := range resolve.Addresses(s.object) {
-			wanted = append(wanted, claim{a.At, a.Proto})
-		}
-	}
-	for _, c := range s.claims {
+// reclaim brings a Service's claims in line with its object, after it had been
+// old, and marks the Services that win or lose an address by it.
+func (t *Tracker) reclaim(s *service, old *model.Service) {
+	wanted := claimsOf(s.object)
+	for _, c := range claimsOf(old) {
 		if !slices.Contains(wanted, c) {
 			t.mark(t.claims.drop(c, s))
 		}
@@ -40,7 +35,17 @@ func (t *Tracker) reclaim(s *service) {
 	for _, c := range wanted {
 		t.mark(t.claims.stake(c, s))
 	}
-	s.claims = wanted
+}
+
+// claimsOf lists the addresses that an object, or nil, asks for.
+func claimsOf(object *model.Service) (all []claim) {
+	if object == nil {
+		return nil
+	}
+	for _, a := range resolve.Addresses(object) {
+		all = append(all, claim{a.At, a.Proto})
+	}
+	return all
 }
 
 // stake enters a claim and returns who has to be resolved again for it.

@@ -41,7 +41,6 @@ type service struct {
 	slices   []*model.Slice // by name
 	ports    []*model.Port  // as last resolved
 	problems []model.Problem
-	claims   []claim // the addresses it asks for, held or not
 	queued   bool
 }
 
@@ -68,8 +67,9 @@ func (t *Tracker) Stats() Stats { return t.stats }
 // SetService adds or replaces a Service.
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
+	old := s.object
 	s.object = object
-	t.reclaim(s)
+	t.reclaim(s, old)
 	t.mark(s)
 }
 
@@ -79,8 +79,9 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 	if !ok || s.object == nil {
 		return
 	}
+	old := s.object
 	s.object = nil
-	t.reclaim(s)
+	t.reclaim(s, old)
 	t.mark(s)
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,29 +32,6 @@ func TestMain(m *testing.M) {
 	case err != nil:
 		fmt.Printf("no user namespace either: %v\n", err)
 		os.Exit(m.Run())
-	}
-}
-
-func addr(s string) netip.Addr   { return netip.MustParseAddr(s) }
-func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
-func addrs(all ...string) (as []netip.Addr) {
-	for _, s := range all {
-		as = append(as, addr(s))
-	}
-	return as
-}
-
-func plan() Plan {
-	return Plan{
-		Node: addrs("192.0.2.1", "2001:db8::1"),
-		Pods: []Pod{
-			{Place: "client", Interface: "pod0", Addrs: addrs("10.244.1.10", "fd00:10:244:1::10")},
-			{Place: "a", Interface: "pod1", Addrs: addrs("10.244.1.2")},
-			{Place: "a6", Interface: "pod2", Addrs: addrs("fd00:10:244:1::2")},
-		},
-		Outside: addrs("192.0.2.100", "198.51.100.7", "2001:db8::100"),
-		Others:  addrs("10.244.2.2", "192.0.2.2", "fd00:10:244:2::2", "2001:db8::2"),
 	}
 }
 
@@ -265,24 +241,6 @@ func TestConnectionsStay(t *testing.T) {
 	nft(t, n, "table inet t { chain f { type filter hook forward priority 0; drop; }; }")
 	if a, err := Ask(c, 200*time.Millisecond); err != nil || a.Outcome != TimedOut {
 		t.Error(a, err)
-	}
-}
-
-func TestWrongPlans(t *testing.T) {
-	for name, change := range map[string]func(*Plan){
-		"is both in outside and in others": func(p *Plan) { p.Others = append(p.Others, addr("192.0.2.100")) },
-		"cannot be an address":             func(p *Plan) { p.Node = append(p.Node, addr("127.0.0.1")) },
-		"cannot be the name":               func(p *Plan) { p.Pods[0].Interface = "eth0" },
-		"the place is taken":               func(p *Plan) { p.Pods[1].Place = Outside },
-	} {
-		p := plan()
-		change(&p)
-		if n, err := New(t.Context(), p); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("want %q, got %v", name, err)
-			if n != nil {
-				n.Close()
-			}
-		}
 	}
 }
 
