@@ -58,18 +58,24 @@ func (j *judge) dial(timeout time.Duration) (lab.Answer, error) {
 	return j.net.Dial(c)
 }
 
+// reject wants a quick refusal. A client may miss the first one by a race in
+// its own kernel, so of three attempts one must be quick.
 func (j *judge) reject() (string, error) {
-	start := time.Now()
-	a, err := j.dial(answerTime)
-	switch took := time.Since(start); {
-	case err != nil:
-		return "", err
-	case a.Outcome != lab.Refused:
-		return "want reject, got " + describe(a), nil
-	case took > quick:
-		return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
+	var took time.Duration
+	for range 3 {
+		start := time.Now()
+		a, err := j.dial(answerTime)
+		if err != nil {
+			return "", err
+		}
+		if a.Outcome != lab.Refused {
+			return "want reject, got " + describe(a), nil
+		}
+		if took = time.Since(start); took < quick {
+			return "", nil
+		}
 	}
-	return "", nil
+	return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
 }
 
 // silent is for drop and pass. What passes untouched may still meet the machine
@@ -92,14 +98,15 @@ func (j *judge) silent() (string, error) {
 	return fmt.Sprintf("want %s, got %s", j.row.Expect.Fate, describe(a)), nil
 }
 
-// forward dials until every endpoint was seen, and some more times for those
-// that must not be. With even shares the chance to miss one of n endpoints in
-// 30 n + 30 attempts is below one in a billion.
+// forward dials until every endpoint was seen, and often enough to see one that
+// must not be. With even shares the chance to miss one of n endpoints in
+// 30 n + 30 attempts is below one in a billion, and the chance to overlook an
+// n+1st in 8 n + 8 below one in a thousand, far below for few.
 func (j *judge) forward() (string, error) {
 	want := j.row.Expect.Endpoints
-	least, most := 2*len(want)+4, 30*len(want)+30
+	least, most := 8*len(want)+8, 30*len(want)+30
 	if j.row.Expect.Sticky {
-		least, most = 10, 10
+		least, most = 20, 20
 	}
 	var first netip.AddrPort
 	seen := map[netip.AddrPort]int{}
@@ -141,12 +148,8 @@ func (j *judge) answer(a lab.Answer) string {
 		return fmt.Sprintf("%s must not be reached", a.Server)
 	}
 	fromNode := slices.Contains(j.plan.Node, a.Client.Addr())
-	onNode := slices.Contains(j.plan.Node, a.Server.Addr())
 	switch snat := j.row.Expect.Endpoints[i].SNAT; {
 	case j.row.From == "host" && fromNode: // its own address and the node's are the same
-	case snat && onNode && a.Client.Addr() == j.row.Src:
-		// Masquerading is for packets that leave the node. What is delivered to
-		// its own processes keeps the client, and needs no SNAT to be answered.
 	case snat && !fromNode:
 		return fmt.Sprintf("%s sees %s, want an address of the node", a.Server, a.Client.Addr())
 	case !snat && a.Client.Addr() != j.row.Src:

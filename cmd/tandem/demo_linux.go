@@ -39,8 +39,7 @@ func demo(cmd *cobra.Command, inside bool) error {
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	child.SysProcAttr = netns.UserNamespace()
 	if err := child.Start(); err != nil {
-		return demoPlan(cmd, fmt.Errorf("no user namespace (%w); allow them with sysctl kernel.unprivileged_userns_clone=1 "+
-			"or kernel.apparmor_restrict_unprivileged_userns=0, or run the demo as root", err))
+		return demoPlan(cmd, fmt.Errorf("it needs root or a user namespace: %w", netns.Advise(err)))
 	}
 	if err := child.Wait(); err != nil {
 		return fmt.Errorf("demo in a user namespace: %w", err)

@@ -90,8 +90,8 @@ func TestPlan(t *testing.T) {
 	for _, line := range []string{
 		"default/web",
 		"10.96.0.10:80/tcp  cluster IP",
-		"from pod             balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over the cluster's ready endpoints)",
-		"from host, from outside balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
+		"from pod                 balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over the cluster's ready endpoints)",
+		"from host, outside       balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
 		"plan: 1 Services, 1 ports,",
 	} {
 		if !strings.Contains(stdout, line) {

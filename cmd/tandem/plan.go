@@ -111,7 +111,7 @@ func (w *world) summary(out io.Writer) error {
 		for _, f := range s.Fronts {
 			fmt.Fprintf(out, "  %s/%s  %s\n", f.Address, f.Protocol, f.Kind)
 			for _, a := range f.Answers {
-				fmt.Fprintf(out, "    %-20s %s\n", a.From, a.text())
+				fmt.Fprintf(out, "    from %-19s %s\n", a.From, a.text())
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func describeFront(p *model.Port, f *model.Front) planFront {
 }
 
 func answer(from model.Origin, act model.Action) planAnswer {
-	a := planAnswer{From: "from " + from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: act.Why.Text()}
+	a := planAnswer{From: from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: act.Why.Text()}
 	if act.Pool != nil {
 		for _, e := range act.Pool.Endpoints {
 			a.Endpoints = append(a.Endpoints, e.Addr.String())

@@ -13,7 +13,7 @@ import (
 
 // gcPercent lets garbage grow to half of what lives before it is collected. A
 // proxy at rest makes hardly any; what counts is the memory that a node gives.
-const gcPercent = 50
+const gcPercent = 30
 
 func newRun() *cobra.Command {
 	var flags configFlags

@@ -93,7 +93,8 @@ func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet
 			model.Balance: oracle.Forward, model.Reject: oracle.Reject, model.Drop: oracle.Drop,
 		}[v.act.Verdict]}
 		for _, e := range v.pool {
-			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: v.act.SNAT || e.Local && e.Addr.Addr() == p.Src})
+			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
+			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && (v.act.SNAT || e.Local && e.Addr.Addr() == p.Src)})
 		}
 		return out
 	}

@@ -86,6 +86,7 @@ type Status struct {
 	Err       error     // of the last sync
 	QueuedAt  time.Time // arrival of the oldest event that is not yet programmed; zero when there is none
 	Syncs     uint64
+	Writes    uint64 // objects created, replaced or deleted
 	Drift     uint64 // objects found not as they were left, and repaired
 }
 

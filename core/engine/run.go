@@ -134,7 +134,7 @@ func (e *Engine) sync(ctx context.Context) {
 	work, err := e.Backend.Sync(ctx)
 	end := time.Now()
 	e.pending, e.syncedAt = false, end
-	e.record(start, end, err)
+	e.record(start, end, work.Ops, err)
 	if len(deltas) == 0 && work == (dataplane.Work{}) && err == nil {
 		return
 	}
@@ -147,9 +147,10 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 }
 
-func (e *Engine) record(start, end time.Time, err error) {
+func (e *Engine) record(start, end time.Time, writes int, err error) {
 	e.publish(func(s *Status) {
 		s.Syncs++
+		s.Writes += uint64(writes)
 		s.Err = err
 		if err != nil {
 			if s.FailingAt.IsZero() {

@@ -35,14 +35,33 @@ type Rules[K comparable, V any] interface {
 }
 
 // entry is what the books say of one key. There is one for every object, so it
-// is small: wanted and installed are nearly always the same, and held once.
+// is small: wanted and installed are nearly always the same and held once, and
+// the marks share a word.
 type entry[V any] struct {
-	value     V     // what is wanted; if nobody wants it, what is installed
-	refs      int32 // how many owners want it
-	queued    int32 // its place in dirty plus one; 0 when not there
-	installed bool
-	stale     bool // what is installed is not value but in Ledger.stale
+	value V      // what is wanted; if nobody wants it, what is installed
+	refs  int32  // how many owners want it
+	marks uint32 // installed, stale, and from the third bit on the place in dirty, counted from 1
 }
+
+const (
+	installed = 1 << iota // something is installed
+	stale                 // and it is not value, but in Ledger.stale
+	placeUnit             // place 1
+)
+
+func (e *entry[V]) is(mark uint32) bool { return e.marks&mark != 0 }
+
+func (e *entry[V]) set(mark uint32, on bool) {
+	e.marks &^= mark
+	if on {
+		e.marks |= mark
+	}
+}
+
+// place is the entry's place in dirty, counted from 1; 0 when it is not there.
+func (e *entry[V]) place() int { return int(e.marks / placeUnit) }
+
+func (e *entry[V]) setPlace(n int) { e.marks = e.marks%placeUnit + uint32(n)*placeUnit }
 
 type touch[K comparable] struct {
 	key   K
@@ -94,9 +113,9 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 // have returns what is installed.
 func (l *Ledger[K, V]) have(key K, e entry[V]) (h installation[V]) {
 	switch {
-	case e.stale:
+	case e.is(stale):
 		return installation[V]{l.stale[key], true}
-	case e.installed:
+	case e.is(installed):
 		return installation[V]{e.value, true}
 	}
 	return h
@@ -110,27 +129,29 @@ type installation[V any] struct {
 
 // book enters what is installed, where it belongs by what is wanted.
 func (l *Ledger[K, V]) book(key K, e *entry[V], have installation[V]) {
-	if e.stale {
+	if e.is(stale) {
 		delete(l.stale, key)
 	}
-	e.installed, e.stale = have.ok, false
+	e.set(installed, have.ok)
+	e.set(stale, false)
 	switch {
 	case e.refs == 0:
 		e.value = have.value
 	case have.ok && !l.rules.Equal(e.value, have.value):
-		e.stale, l.stale[key] = true, have.value
+		e.set(stale, true)
+		l.stale[key] = have.value
 	}
 }
 
 // touch queues a key, or makes the latest toucher its owner if it is queued.
 // The caller stores e.
 func (l *Ledger[K, V]) touch(e *entry[V], key K, owner *model.PortID) {
-	if e.queued != 0 {
-		l.dirty[e.queued-1].owner = owner
+	if place := e.place(); place != 0 {
+		l.dirty[place-1].owner = owner
 		return
 	}
 	l.dirty = append(l.dirty, touch[K]{key, owner})
-	e.queued = int32(len(l.dirty))
+	e.setPlace(len(l.dirty))
 }
 
 // Adopt takes have as what is installed and returns how many keys turned out
@@ -149,7 +170,7 @@ func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
 	for key, v := range have {
 		if _, ok := l.entries[key]; !ok {
 			surprises++
-			e := entry[V]{value: v, installed: true}
+			e := entry[V]{value: v, marks: installed}
 			l.touch(&e, key, nil)
 			l.entries[key] = e
 		}
@@ -163,21 +184,22 @@ func (l *Ledger[K, V]) check(e *entry[V], key K) {
 		l.keep(key, *e)
 		return
 	}
-	if _, waits := l.waiting[key]; !waits && e.queued == 0 {
+	if _, waits := l.waiting[key]; !waits && e.place() == 0 {
 		l.touch(e, key, nil)
 	}
 	l.entries[key] = *e
 }
 
 func differs[V any](e entry[V]) bool {
-	return e.stale || e.installed != (e.refs > 0)
+	return e.is(stale) || e.is(installed) != (e.refs > 0)
 }
 
 // Attribute names the owner of a queued key that has none, so that its ops are
 // kept together with those of the same port. After an Adopt with surprises.
 func (l *Ledger[K, V]) Attribute(owner *model.PortID, key K) {
-	if e := l.entries[key]; e.queued != 0 && l.dirty[e.queued-1].owner == nil {
-		l.dirty[e.queued-1].owner = owner
+	e := l.entries[key]
+	if place := e.place(); place != 0 && l.dirty[place-1].owner == nil {
+		l.dirty[place-1].owner = owner
 	}
 }
 

@@ -21,7 +21,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	for i := range l.dirty {
 		t := l.dirty[i]
 		e := l.entries[t.key]
-		e.queued = 0
+		e.setPlace(0)
 		if !differs(e) {
 			l.keep(t.key, e)
 			continue
@@ -51,7 +51,7 @@ func (l *Ledger[K, V]) recall(now time.Time) {
 			l.remind(d.until)
 			continue
 		}
-		if e := l.entries[key]; e.queued == 0 {
+		if e := l.entries[key]; e.place() == 0 {
 			l.touch(&e, key, d.owner)
 			l.entries[key] = e
 		}
@@ -78,7 +78,7 @@ func (l *Ledger[K, V]) op(t touch[K], e entry[V]) Op[K, V] {
 	switch {
 	case e.refs == 0:
 		op.Verb = Delete
-	case e.installed:
+	case e.is(installed):
 		op.Verb, op.New = Replace, e.value
 	default:
 		op.Verb, op.New = Create, e.value

@@ -77,8 +77,11 @@ func (o Origin) String() string { return [...]string{"pod", "host", "outside"}[o
 type Action struct {
 	Pool    *Pool // what to balance over; nil unless Verdict is Balance
 	Verdict Verdict
-	SNAT    bool // the endpoint sees this host's address instead of the client's
-	Why     Reason
+	// SNAT makes an endpoint see this host's address instead of the client's. It
+	// is about packets that leave the host: an endpoint with an address of the
+	// host itself sees its clients as they are, since answers need no way back.
+	SNAT bool
+	Why  Reason
 }
 
 // Verdict is the kind of an Action.

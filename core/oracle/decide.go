@@ -30,7 +30,8 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 		out.Fate = Forward
 		for _, e := range act.Pool.Endpoints {
 			hairpin := e.Local && e.Addr.Addr() == p.Src
-			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: act.SNAT || hairpin})
+			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
+			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: leaves && (act.SNAT || hairpin)})
 		}
 		slices.SortFunc(out.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
 	}

@@ -25,6 +25,7 @@ type Document struct {
 	SyncedAt *time.Time `json:"syncedAt,omitempty"`
 	Syncs    uint64     `json:"syncs"`
 	Objects  int        `json:"objects"` // in the data plane
+	Writes   uint64     `json:"writes"`  // objects created, replaced or deleted since the start
 	Drift    uint64     `json:"drift"`   // objects repaired since the start
 
 	Services []Service `json:"services"`
@@ -71,7 +72,7 @@ type Facts struct{ Version, Node, Mode, Source string }
 func Of(f Facts, s *engine.Snapshot) Document {
 	d := Document{
 		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: time.Now(),
-		Syncs: s.Status.Syncs, Objects: s.Backend.Objects, Drift: s.Status.Drift,
+		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Reasons: Unhealthy(s.Status), Services: []Service{}, Problems: problems(s.Problems),
 	}
 	d.Healthy = len(d.Reasons) == 0

@@ -18,7 +18,8 @@ func (d Document) Write(w io.Writer) error {
 	for _, r := range d.Reasons {
 		fmt.Fprintf(&b, "  because %s\n", r)
 	}
-	fmt.Fprintf(&b, "%d Services, %d objects in the data plane, %d syncs, %d objects repaired\n", len(d.Services), d.Objects, d.Syncs, d.Drift)
+	fmt.Fprintf(&b, "%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
+		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
 	d.table(&b)
 	for _, s := range d.Services {
 		for _, p := range s.Problems {

@@ -99,16 +99,18 @@ func (n *Net) connect(c Call) (net.Conn, error) {
 	}
 }
 
-// impatient makes a TCP socket hear of ICMP errors in any case. Within one
-// machine the error often arrives while connect still holds the socket; Linux
-// then only notes it, and the client would learn of it when the first packet is
-// sent again, a second later.
-func impatient(_, _ string, c syscall.RawConn) error {
+// impatient makes an IPv6 TCP socket hear of ICMP errors in any case, as IPv4
+// sockets do. Within one machine the error often arrives while connect still
+// holds the socket; Linux then only notes it, and the client would learn of it
+// when the first packet is sent again, a second later. In a rare race it does so
+// all the same: the error is announced before it is noted.
+func impatient(network, _ string, c syscall.RawConn) error {
+	if network != "tcp6" {
+		return nil
+	}
 	var err error
 	control := c.Control(func(fd uintptr) {
-		if v6 := unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1); v6 != nil {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
-		}
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 	})
 	return errors.Join(control, err)
 }

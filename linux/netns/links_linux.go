@@ -73,6 +73,7 @@ var near, far = hop{4: "169.254.1.1", 6: "fe80::1"}, hop{4: "169.254.1.2", 6: "f
 type hop map[int]string
 
 func (b *builder) nodeMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, b.high, b.count, 1} }
+
 func (b *builder) peerMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, b.high, b.count, 2} }
 
 // join makes the namespace of a place and its link to the node, which is called

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-func addr(s string) netip.Addr   { return netip.MustParseAddr(s) }
-func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func addrs(all ...string) (as []netip.Addr) {
 	for _, s := range all {

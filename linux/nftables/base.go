@@ -27,73 +27,98 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value))
 		k.Rest = within(p)
 		emit(k, Value{})
 	}
-	chain := func(name string, hook Hook, rules ...Rule) {
-		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, hook, rules)}})
+	for name, chain := range c.chains(f, host) {
+		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, chain.Hook, chain.Rules)}})
 	}
-	c.entrances(f, host, chain)
-	c.origins(f, chain)
-	chain(chainElse, Hook{},
-		Rule{Statements: []Statement{In{Set: ClusterIPs}, Goto{chainRefuse}}, Comment: "cluster IPs have no other ports"},
-		rule(ClearMark{c.bit}))
-	chain(chainRefuse, Hook{}, rule(Refuse{}))
-	chain(chainMasquerade, Hook{}, rule(ClearMark{c.bit}, Masquerade{}))
 }
 
-type chainMaker func(name string, hook Hook, rules ...Rule)
-
-// entrances are the chains on the path of packets. The priority is that of
-// destination NAT, -100, also in output.
-func (c *Compiler) entrances(f model.Family, host *model.Host, chain chainMaker) {
+// chains are those of every table. The priority of the entrances is that of
+// destination NAT, -100, in output as well.
+func (c *Compiler) chains(f model.Family, host *model.Host) map[string]Chain {
 	hook := func(p Point, priority int32) Hook {
 		return Hook{Type: "nat", Point: p, Priority: priority, Policy: policyAccept}
 	}
 	arriving, sent := podRules(f, host.Pods)
-	chain(chainPrerouting, hook(PreRouting, -100), append(arriving, rule(Goto{chainFromOutside}))...)
-	chain(chainOutput, hook(LocalOut, -100), append(sent, rule(Goto{chainFromHost}))...)
-	chain(chainPostrouting, hook(PostRouting, 100),
-		rule(MarkHas{c.bit}, Goto{chainMasquerade}),
-		Rule{Statements: []Statement{WasBalanced{}, In{Set: Hairpin}, Masquerade{}}, Comment: "back to its sender"})
+	in := origins{c.bit, arriving, VIPs, NodePorts}
+	out := origins{c.bit, sent, VIPsHost, NodePortsHost}
+	return map[string]Chain{
+		chainPrerouting: {Hook: hook(PreRouting, -100), Rules: in.entrance(f, chainNodePrerouting)},
+		chainOutput:     {Hook: hook(LocalOut, -100), Rules: out.entrance(f, chainNodeOutput)},
+		chainPostrouting: {Hook: hook(PostRouting, 100), Rules: []Rule{
+			rule(MarkHas{Bit: c.bit}, Goto{chainMasquerading}),
+			{Statements: []Statement{WasBalanced{}, In{Set: Hairpin}, Masquerade{}}, Comment: "back to its sender"},
+		}},
+		chainNodePrerouting: {Rules: in.nodePorts()},
+		chainNodeOutput:     {Rules: out.nodePorts()},
+		chainNoService: {Rules: []Rule{
+			{Statements: []Statement{In{Set: ClusterIPs}, Goto{chainRefuse}}, Comment: "cluster IPs have no other ports"},
+			rule(ClearMark{c.bit}),
+		}},
+		chainRefuse:       {Rules: []Rule{rule(Refuse{})}},
+		chainMasquerading: {Rules: []Rule{rule(ClearMark{c.bit}, Masquerade{})}},
+	}
 }
 
 // podRules tell this node's pods, among what arrives and what the host sends
 // itself: that comes by no interface and can only be told by address.
-func podRules(f model.Family, pods model.PodMatch) (arriving, sent []Rule) {
-	toPod := Goto{chainFromPod}
+func podRules(f model.Family, pods model.PodMatch) (arriving, sent []Statement) {
 	switch {
 	case pods.Interface != "":
-		return []Rule{rule(InputIs{Name: pods.Interface}, toPod)}, nil
+		return []Statement{InputIs{Name: pods.Interface}}, nil
 	case pods.Prefix != "":
-		return []Rule{rule(InputIs{Name: pods.Prefix, Prefix: true}, toPod)}, nil
+		return []Statement{InputIs{Name: pods.Prefix, Prefix: true}}, nil
 	}
 	for _, p := range disjoint(pods.CIDRs, f) {
-		arriving = append(arriving, rule(SourceIn{p}, toPod))
-		sent = append(sent, rule(SourceIn{p}, toPod))
+		arriving = append(arriving, SourceIn{p})
 	}
-	return arriving, sent
+	return arriving, arriving
 }
 
-// origins are the chains for each kind of sender. Fronts with an address come
-// before node ports.
-func (c *Compiler) origins(f model.Family, chain chainMaker) {
+// origins are the senders of one entrance: pods, told by any of the matches,
+// and one kind of others. From the entrance on, a clear masquerade bit means
+// "pod".
+//
+// The maps that everybody uses are looked up in one place for each entrance, and
+// not once for each origin: when an answer changes, the kernel checks the whole
+// table along every path.
+type origins struct {
+	bit   uint32
+	pods  []Statement
+	vips  SetID // what only the others look at; VIPs for nothing
+	nodes SetID // the same for node ports
+}
+
+// entrance is the chain that every first packet meets. Fronts with an address
+// come before node ports.
+func (o origins) entrance(f model.Family, nodePorts string) []Rule {
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	if f == model.IPv6 {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
-	own := []Statement{DestinationIsLocal{}, DestinationNotIn{loopback}, In{Set: NodePortAddresses}}
-	guard := Rule{Statements: []Statement{In{Set: Guarded}, In{Set: Allowed, Not: true}, Discard{}}, Comment: "source ranges"}
+	rules := []Rule{
+		{Statements: []Statement{In{Set: Guarded}, In{Set: Allowed, Not: true}, Discard{}}, Comment: "outside of the source ranges"},
+		rule(SetMark{o.bit}),
+	}
+	for _, pod := range o.pods {
+		rules = append(rules, Rule{Statements: []Statement{pod, ClearMark{o.bit}}, Comment: "a pod of this node"})
+	}
+	rules = append(rules, o.look(VIPsPod, o.vips, VIPs)...)
+	return append(rules,
+		rule(DestinationIsLocal{}, DestinationNotIn{loopback}, In{Set: NodePortAddresses}, Goto{nodePorts}),
+		rule(Goto{chainNoService}))
+}
 
-	chain(chainFromPod, Hook{}, guard, rule(ClearMark{c.bit}),
-		rule(Look{VIPsPod}), rule(Look{VIPs}),
-		rule(append(own[:3:3], Goto{chainNodeFromPod})...), rule(Goto{chainElse}))
-	chain(chainNodeFromPod, Hook{}, rule(Look{NodePortsPod}), rule(Look{NodePorts}), rule(Goto{chainElse}))
+func (o origins) nodePorts() []Rule {
+	return append(o.look(NodePortsPod, o.nodes, NodePorts), rule(Goto{chainNoService}))
+}
 
-	chain(chainFromHost, Hook{}, guard, rule(SetMark{c.bit}),
-		rule(Look{VIPsHost}), rule(Look{VIPs}),
-		rule(append(own[:3:3], Goto{chainNodeFromHost})...), rule(Goto{chainElse}))
-	chain(chainNodeFromHost, Hook{}, rule(Look{NodePortsHost}), rule(Look{NodePorts}), rule(Goto{chainElse}))
-
-	chain(chainFromOutside, Hook{}, guard, rule(SetMark{c.bit}),
-		rule(Look{VIPs}),
-		rule(append(own[:3:3], Goto{chainNodeFromOutside})...), rule(Goto{chainElse}))
-	chain(chainNodeFromOutside, Hook{}, rule(Look{NodePorts}), rule(Goto{chainElse}))
+// look looks a packet up in the map of its origin and in that of all.
+func (o origins) look(pod, other, all SetID) (rules []Rule) {
+	if len(o.pods) > 0 {
+		rules = append(rules, rule(MarkHas{Bit: o.bit, Not: true}, Look{pod}))
+	}
+	if other != all {
+		rules = append(rules, rule(MarkHas{Bit: o.bit}, Look{other}))
+	}
+	return append(rules, rule(Look{all}))
 }

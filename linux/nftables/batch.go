@@ -281,23 +281,26 @@ func (b *batch) elementList(ops []op, list []int32, del bool) (n int) {
 	return n
 }
 
-// remove deletes chains, sets and tables, which nothing refers to by now.
+// remove deletes sets, then chains, then tables. No rule is left that refers to
+// them by now, but elements of sets that others put into our tables may refer to
+// chains.
 func (b *batch) remove(ops []op) {
-	for i, o := range ops {
-		if o.Key.Kind == KindChain && o.Verb == ledger.Delete {
-			b.delChain(i, o.Key)
-		}
-	}
-	for i, o := range ops {
-		switch {
-		case o.Verb != ledger.Delete:
-		case o.Key.Kind == KindSet:
-			b.message(msgDelSet, 0, i, o.Key)
-			b.str(1, b.name)
-			b.str(2, o.Key.Rest)
-			b.end()
-		case o.Key.Kind == KindTable:
-			b.delTable(i, o.Key.Family)
+	for _, kind := range []Kind{KindSet, KindChain, KindTable} {
+		for i, o := range ops {
+			if o.Verb != ledger.Delete || o.Key.Kind != kind {
+				continue
+			}
+			switch kind {
+			case KindSet:
+				b.message(msgDelSet, 0, i, o.Key)
+				b.str(1, b.name)
+				b.str(2, o.Key.Rest)
+				b.end()
+			case KindChain:
+				b.delChain(i, o.Key)
+			case KindTable:
+				b.delTable(i, o.Key.Family)
+			}
 		}
 	}
 }

@@ -75,6 +75,7 @@ func BenchmarkChange(b *testing.B) {
 			b.Run("count", func(b *testing.B) { benchCount(b, d, ports) })
 			b.Run("chain", func(b *testing.B) { benchChain(b, d) })
 			b.Run("disturbed", func(b *testing.B) {
+				mustObserve(b, d)
 				for b.Loop() {
 					if _, err := d.Disturbed(b.Context()); err != nil {
 						b.Fatal(err)
@@ -168,27 +169,30 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory tells what an element costs in a map such as the ledger's.
+// BenchmarkMemory tells what an object costs in the ledger, once installed.
 func BenchmarkMemory(b *testing.B) {
-	type entry struct {
-		want, have Value
-		refs, at   int32
-		installed  bool
-	}
 	for b.Loop() {
 		ports := manyPorts(10000)
 		c := NewCompiler(Options{})
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		book := map[Key]entry{}
+		before := heap()
+		l := ledger.New[Key, Value](c)
 		for _, p := range ports {
-			c.Port(testHost, p, func(k Key, v Value) { book[k] = entry{want: v, have: v} })
+			c.Port(testHost, p, func(k Key, v Value) { l.Want(&p.ID, k, v) })
 		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(book)), "B/object")
-		runtime.KeepAlive(book)
+		now := time.Now()
+		for _, batch := range l.Plan(now, maxOps) {
+			for _, op := range batch {
+				l.Settle(op, nil, now)
+			}
+		}
+		b.ReportMetric(float64(heap()-before)/float64(l.Len()), "B/object")
 		runtime.KeepAlive(ports)
 	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// DefaultMasqueradeBit is the bit of the packet mark that kube-proxy uses, too.
-const DefaultMasqueradeBit = 14
+// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+const DefaultMark = 1 << 14
 
 // Options are the settings of this data plane.
 type Options struct {
-	// MasqueradeBit is the bit of the packet mark that says "masquerade",
-	// 1 to 31; 0 means DefaultMasqueradeBit.
-	MasqueradeBit int
+	// Mark is the bit of the packet mark that says "masquerade"; 0 means
+	// DefaultMark.
+	Mark uint32
 	// Families are those to serve; none means both. Ports of another family are
 	// a Gap.
 	Families []model.Family
@@ -32,10 +32,10 @@ func (o Options) families() []model.Family {
 }
 
 func (o Options) bit() uint32 {
-	if o.MasqueradeBit <= 0 || o.MasqueradeBit > 31 {
-		return 1 << DefaultMasqueradeBit
+	if o.Mark == 0 {
+		return DefaultMark
 	}
-	return 1 << o.MasqueradeBit
+	return o.Mark
 }
 
 // Compiler turns ports into objects (dataplane.Compiler and
@@ -71,24 +71,22 @@ func (c *Compiler) Rank(k Key) int {
 	case KindChain:
 		return 2 + depth(k.Rest)
 	}
-	return 9
+	return 7
 }
 
 // depth orders chains: those that go to others are deeper.
 func depth(name string) int {
 	switch {
-	case name == chainRefuse, name == chainMasquerade, hasPrefix(name, "pick-", "nodepick-", "endpoint-"):
+	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "endpoint-"):
 		return 0
-	case name == chainElse, hasPrefix(name, "sticky-"):
+	case name == chainNoService, hasPrefix(name, "sticky-"):
 		return 1
 	case hasPrefix(name, "snat-sticky-", "nosnat-sticky-"):
 		return 2
-	case name == chainNodeFromPod, name == chainNodeFromHost, name == chainNodeFromOutside:
+	case name == chainNodePrerouting, name == chainNodeOutput:
 		return 3
-	case name == chainFromPod, name == chainFromHost, name == chainFromOutside:
-		return 4
 	}
-	return 5
+	return 4
 }
 
 func hasPrefix(s string, prefixes ...string) bool {

@@ -1,14 +1,18 @@
 // Package nftables programs Services into two nftables tables, "ip tandem" and
 // "ip6 tandem", over netlink: it needs no nft binary.
 //
-//	prerouting ─┬▶ from-pod ─────┐  vips-pod, vips-host: where an origin's answer
-//	            └▶ from-outside ─┤                      is not the common one
-//	output ─────┬▶ from-pod      ├▶ vips: address . protocol . port ─▶ verdict
-//	            └▶ from-host ────┘        │            drop, refuse or pick-N
-//	                                      ▼
+//	prerouting, output
+//	  guarded, allowed: drop clients outside of source ranges
+//	  masquerade bit := not a pod of this node
+//	  vips-pod, vips-host: where an origin's answer is not the common one
+//	  vips: address . protocol . port ─────▶ drop, refuse or pick-N
+//	  local address? nodeports: protocol . port ──────▶ or nodepick-N
+//	  cluster-ips: refuse                                  │
+//	                                                       ▼
 //	pick-N: number := random mod N
-//	        slots: address . protocol . port . number ─▶ endpoint   (DNAT)
-//	postrouting: masquerade what is marked, and what goes back to its sender
+//	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
+//	postrouting
+//	  masquerade what has the bit, and (hairpin) what goes back to its sender
 //
 // The number of chains does not depend on the number of Services. A Service is
 // a handful of elements in maps that all share, and a pick chain is shared by
@@ -16,22 +20,24 @@
 // Replacing an endpoint therefore is one element written, whatever else there
 // is. A chain, a rule or an anonymous set for each Service would make the
 // kernel walk all of them at every change. Only ports with ClientIP affinity
-// have chains of their own.
+// have chains of their own (sticky.go).
 //
 // Everything is in chains of type nat, which see only the first packet of a
 // connection. They may drop and reject since Linux 5.9.
 //
-// Where a packet is from is decided once, at the top. The masquerade bit of its
-// mark carries the answer on: it is set for all but this node's pods, and a
-// pick chain leaves it, sets it or clears it ("as is", -snat, -nosnat).
+// Where a packet is from is decided once, at the top, and kept in the
+// masquerade bit of its mark: set for all but this node's pods. A pick chain
+// leaves it, sets it or clears it ("as is", -snat, -nosnat). Packets that no
+// Service is for go on with the bit clear.
 //
 // The parts:
 //
-//	layout.go, rule.go  what there is: sets and maps; the statements of rules
-//	compile.go          ports to objects (Compiler)
-//	text.go             objects to an nft script (Script)
-//	sim.go              objects and a packet to an outcome (Sim)
-//	wire.go, encode.go  objects to netlink messages (batch.go puts them in order)
-//	observe.go          netlink messages back to objects
-//	driver_linux.go     the socket (Driver)
+//	layout.go, rule.go, base.go  what there is: sets and maps, statements, chains
+//	compile.go, answer.go        ports to objects (Compiler)
+//	text.go, text_rule.go        objects to an nft script (Script)
+//	sim.go, sim_rule.go          objects and a packet to an outcome (Sim)
+//	encode.go, element.go        objects to netlink (wire.go)
+//	batch.go                     ops to one transaction, in an order that works
+//	observe.go                   netlink back to objects
+//	driver_linux.go              the socket (Driver)
 package nftables

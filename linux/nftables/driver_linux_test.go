@@ -1,10 +1,13 @@
 package nftables
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 func mustCommit(t testing.TB, d *Driver, ops []ledger.Op[Key, Value]) {
@@ -86,4 +89,136 @@ func listingLines(listing string) map[string]int {
 		}
 	}
 	return lines
+}
+
+// planned is what the ledger would plan from one set of objects to the next.
+func planned(from, to map[Key]Value) []ledger.Op[Key, Value] {
+	c := NewCompiler(Options{})
+	var ops, deletes []ledger.Op[Key, Value]
+	for k, v := range to {
+		old, ok := from[k]
+		switch {
+		case !ok:
+			ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Create, Key: k, New: v})
+		case !old.equal(v):
+			ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: old, New: v})
+		}
+	}
+	for k, v := range from {
+		if _, ok := to[k]; !ok {
+			deletes = append(deletes, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
+		}
+	}
+	slices.SortStableFunc(ops, func(a, b op) int { return c.Rank(a.Key) - c.Rank(b.Key) })
+	slices.SortStableFunc(deletes, func(a, b op) int { return c.Rank(b.Key) - c.Rank(a.Key) })
+	return append(ops, deletes...)
+}
+
+// mend brings the kernel to what is wanted and checks that it got there.
+func mend(t *testing.T, d *Driver, want map[Key]Value) (ops int) {
+	t.Helper()
+	plan := planned(mustObserve(t, d), want)
+	mustCommit(t, d, plan)
+	for _, diff := range differences(want, mustObserve(t, d)) {
+		t.Error(diff)
+	}
+	return len(plan)
+}
+
+// Ports come, change and go, hosts change: the kernel follows, in transactions
+// that create, replace and delete everything at once.
+func TestChanges(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	ports := testPorts()
+	otherHost := *testHost
+	otherHost.Pods = model.PodMatch{Prefix: "veth"}
+	otherHost.NodePorts.Prefixes = []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("10.128.0.0/9"), netip.MustParsePrefix("10.1.0.0/16"),
+		netip.MustParsePrefix("192.168.1.1/32"), netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
+	}
+	moved := testPorts()
+	for _, p := range moved {
+		for i := range p.Fronts {
+			p.Fronts[i].On = onAll(balance(endpoints("10.244.1.7:1", "10.244.1.8:2"), i%2 == 0))
+			if p.ID.Family == model.IPv6 {
+				p.Fronts[i].On = onAll(balance(endpoints("[fd00:10:244:1::7]:1"), i%2 == 0))
+			}
+		}
+	}
+	none := *testHost
+	none.NodePorts.Prefixes = nil
+	for _, world := range []struct {
+		host  *model.Host
+		ports []*model.Port
+	}{
+		{testHost, nil},
+		{testHost, ports},
+		{&otherHost, ports[3:]},
+		{testHost, moved},
+		{&none, moved[:4]},
+		{&otherHost, nil},
+		{testHost, ports},
+	} {
+		want := compile(t, world.host, world.ports...)
+		if n := mend(t, d, want); n == 0 {
+			t.Error("a change that changes nothing")
+		}
+		if plan := planned(mustObserve(t, d), want); len(plan) != 0 {
+			t.Errorf("%d ops when nothing has changed, the first on %s", len(plan), plan[0].Key)
+		}
+	}
+	nft(t, "", "list", "ruleset")
+}
+
+// Whatever others do to our tables is seen and can be mended.
+func TestTampering(t *testing.T) {
+	for _, script := range tamperings {
+		t.Run(script, func(t *testing.T) {
+			freshNamespace(t)
+			d := openDriver(t)
+			want := compile(t, testHost, testPorts()...)
+			mend(t, d, want)
+			nft(t, script, "-f", "-")
+			if seen, err := d.Disturbed(t.Context()); err != nil || !seen {
+				t.Errorf("not seen (%v)", err)
+			}
+			mend(t, d, want)
+			if seen, err := d.Disturbed(t.Context()); err != nil || seen {
+				t.Errorf("seen again after it was mended (%v)", err)
+			}
+		})
+	}
+}
+
+// tamperings are scripts for a namespace of the test's own.
+var tamperings = []string{
+	"flush ruleset",
+	"delete table ip tandem",
+	"flush chain ip tandem prerouting",
+	"flush map ip tandem slots",
+	"add rule ip tandem postrouting drop",
+	"insert rule ip tandem postrouting counter",
+	"add rule ip tandem pick-3 counter",
+	"add chain ip tandem mine\nadd rule ip tandem mine drop\nadd rule ip tandem refuse goto mine",
+	"add set ip tandem theirs { type ipv4_addr; }\nadd rule ip tandem refuse ip saddr @theirs drop",
+	"add map ip tandem theirs { type ipv4_addr : verdict; }\nadd chain ip tandem mine\nadd element ip tandem theirs { 1.1.1.1 : goto mine }",
+	"delete element ip tandem slots { 10.96.0.10 . tcp . 80 . 1 }",
+	"add element ip tandem slots { 10.96.0.10 . tcp . 80 . 70000 : 1.2.3.4 . 5 }",
+	"add element ip tandem slots { 10.96.0.99 . tcp . 80 . 0 : 1.2.3.4 . 5 }",
+	"add element ip tandem vips { 10.96.0.99 . tcp . 80 : accept }",
+	"add element ip tandem vips { 10.96.0.99 . tcp . 80 : jump refuse }",
+	"delete element ip tandem vips { 10.96.0.10 . tcp . 80 }\nadd element ip tandem vips { 10.96.0.10 . tcp . 80 : drop }",
+	"add element ip tandem allowed { 203.0.113.7 . tcp . 80 . 1.2.3.4-1.2.3.9 }",
+	"add element ip tandem allowed { 203.0.113.7 . 6-7 . 80-90 . 1.2.3.4-1.2.3.9 }",
+	"add element ip tandem hairpin { 1.1.1.1 . 2.2.2.2 }",
+	"flush set ip tandem nodeport-addresses\nadd element ip tandem nodeport-addresses { 10.0.0.1-10.0.0.9, 11.0.0.0/8 }",
+	"flush set ip6 tandem nodeport-addresses\nadd element ip6 tandem nodeport-addresses { fe80::/10 }",
+	"add table ip tandem { flags dormant; }",
+	"delete element ip tandem l4 { 17 }",
+	"add counter ip tandem extra",
+	"insert rule ip tandem no-service jump { counter; drop; }",
+	"insert rule ip tandem no-service ip saddr { 1.1.1.1, 2.2.2.2 } drop",
+	// The whole table, made anew by something of another layout.
+	"delete table ip tandem\ntable ip tandem {\n set slots { type ipv4_addr; }\n chain prerouting { type filter hook prerouting priority 0; }\n}",
 }

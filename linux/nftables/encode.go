@@ -204,8 +204,12 @@ func (s ProtocolIs) encode(e *encoder) {
 
 func (s MarkHas) encode(e *encoder) {
 	e.meta(reg0, metaMark)
+	op := notEqual
+	if s.Not {
+		op = equal
+	}
 	e.bitwise(host32(s.Bit), host32(0))
-	e.cmp(reg0, notEqual, host32(0))
+	e.cmp(reg0, op, host32(0))
 }
 
 func (WasBalanced) encode(e *encoder) {

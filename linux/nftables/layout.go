@@ -124,18 +124,14 @@ func setNamed(name string) SetID {
 
 // The chains that every table has.
 const (
-	chainPrerouting      = "prerouting"
-	chainOutput          = "output"
-	chainPostrouting     = "postrouting"
-	chainFromPod         = "from-pod"
-	chainFromHost        = "from-host"
-	chainFromOutside     = "from-outside"
-	chainNodeFromPod     = "nodeports-from-pod"
-	chainNodeFromHost    = "nodeports-from-host"
-	chainNodeFromOutside = "nodeports-from-outside"
-	chainElse            = "no-service"
-	chainRefuse          = "refuse"
-	chainMasquerade      = "masquerading"
+	chainPrerouting     = "prerouting"
+	chainOutput         = "output"
+	chainPostrouting    = "postrouting"
+	chainNodePrerouting = "nodeports-prerouting"
+	chainNodeOutput     = "nodeports-output"
+	chainNoService      = "no-service"
+	chainRefuse         = "refuse"
+	chainMasquerading   = "masquerading"
 )
 
 // addressFamily is the family's number on the wire (AF_INET, AF_INET6), the

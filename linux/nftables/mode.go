@@ -12,7 +12,7 @@ func Mode() dataplane.Mode {
 	return dataplane.Mode{Name: config.NFTables, Probe: probe, Open: openBackend, Plan: plan}
 }
 
-func options(c *config.Config) Options { return Options{MasqueradeBit: c.MasqueradeBit} }
+func options(c *config.Config) Options { return Options{Mark: 1 << c.MasqueradeBit} }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	objects, gaps := dataplane.Compile(NewCompiler(options(c)), host, ports)

@@ -10,8 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// hostNamespace is where the test binary was started. Nothing here may ever
+// write to it.
+var hostNamespace = currentNamespace()
+
+func currentNamespace() string {
+	link, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return "unknown"
+	}
+	return link
+}
+
 // freshNamespace puts the test into a network namespace of its own. The thread
 // is never given back, so the namespace goes with the test's goroutine.
+//
+// Subtests run in goroutines, and so threads, of their own: they are back in the
+// host's namespace. Tests that use this have no subtests, or each has its own
+// namespace.
 func freshNamespace(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -21,12 +37,23 @@ func freshNamespace(t testing.TB) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("cannot make a network namespace: %v", err)
 	}
+	mustBeApart(t)
+}
+
+// mustBeApart ends the test if it is in the host's namespace. Whatever opens a
+// socket or starts a command asks first.
+func mustBeApart(t testing.TB) {
+	t.Helper()
+	if now := currentNamespace(); now == "unknown" || now == hostNamespace {
+		t.Fatalf("this goroutine is in the host's network namespace (%s): call freshNamespace in it", now)
+	}
 }
 
 // nft runs the nft command in the test's namespace. Children inherit the
 // namespace of the thread that starts them.
 func nft(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
+	mustBeApart(t)
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		t.Skip("the nft command is not installed")
@@ -42,6 +69,7 @@ func nft(t testing.TB, stdin string, args ...string) string {
 
 func openDriver(t testing.TB) *Driver {
 	t.Helper()
+	mustBeApart(t)
 	d, err := Open(Options{})
 	if err != nil {
 		t.Fatal(err)

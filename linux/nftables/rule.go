@@ -45,7 +45,10 @@ type (
 	ProtocolIs struct{ Proto model.Proto }
 
 	// MarkHas matches packets whose mark has the bit.
-	MarkHas struct{ Bit uint32 }
+	MarkHas struct {
+		Bit uint32
+		Not bool
+	}
 
 	// WasBalanced matches connections whose destination was rewritten.
 	WasBalanced struct{}

@@ -74,8 +74,11 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 		case !end.balanced:
 			out.Fate = oracle.Pass
 		default:
+			// What is for the host itself never gets to postrouting or, when it
+			// is from the host too, has the host's address already.
+			leaves := !slices.Contains(s.host.IPs, end.Dst.Addr())
 			for _, last := range s.chain(chainPostrouting, end.packet, 0) {
-				found[last.Dst] = last.to == masqueraded
+				found[last.Dst] = leaves && last.to == masqueraded
 			}
 		}
 	}

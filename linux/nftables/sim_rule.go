@@ -33,7 +33,7 @@ func (st InputIs) eval(_ *Sim, p packet) []step {
 
 func (st ProtocolIs) eval(_ *Sim, p packet) []step { return match(p, p.Proto == st.Proto) }
 
-func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, p.mark&st.Bit != 0) }
+func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, (p.mark&st.Bit != 0) != st.Not) }
 
 func (WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced) }
 

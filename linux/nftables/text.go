@@ -11,21 +11,30 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Script renders objects as an nft script, in a stable order. It loads with
-// "nft -f" into tables that do not exist yet, and is what "nft list ruleset"
-// then shows, but for the line breaks between elements.
+// Script renders objects as an nft script, in a stable order. Of a whole plan it
+// is a script that loads with "nft -f" into a host without our tables, and what
+// "nft list ruleset" then shows, but for the line breaks between elements. Of
+// some objects it shows those.
 func Script(objects map[Key]Value) string {
 	s := script{objects: objects, elements: map[Key][]Key{}}
-	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
-	for _, k := range keys {
-		if k.Kind == KindElement {
-			set := setKey(k.Family, k.Set.String())
+	var tables [2][]Key // the rest of each family
+	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+		set := setKey(k.Family, k.Set.String())
+		switch k.Kind {
+		case KindAlien:
+			continue
+		case KindElement:
+			if _, defined := objects[set]; !defined && len(s.elements[set]) == 0 {
+				tables[k.Family] = append(tables[k.Family], set)
+			}
 			s.elements[set] = append(s.elements[set], k)
+		default:
+			tables[k.Family] = append(tables[k.Family], k)
 		}
 	}
-	for _, k := range keys {
-		if k.Kind == KindTable {
-			s.table(k, keys)
+	for _, f := range model.Families() {
+		if len(tables[f]) > 0 {
+			s.table(f, tables[f])
 		}
 	}
 	return s.String()
@@ -59,13 +68,13 @@ type script struct {
 
 func (s *script) linef(format string, a ...any) { fmt.Fprintf(s, format+"\n", a...) }
 
-func (s *script) table(table Key, keys []Key) {
-	s.linef("table %s %s {", familyName(table.Family), Table)
-	s.linef("\tcomment \"%s\"", commentText(s.objects[table].Body.Comment))
+func (s *script) table(f model.Family, keys []Key) {
+	s.linef("table %s %s {", familyName(f), Table)
+	if t, ok := s.objects[tableKey(f)]; ok {
+		s.linef("\tcomment \"%s\"", commentText(t.Body.Comment))
+	}
+	slices.SortStableFunc(keys, func(a, b Key) int { return cmp.Compare(a.Kind, b.Kind) })
 	for _, k := range keys {
-		if k.Family != table.Family {
-			continue
-		}
 		switch k.Kind {
 		case KindSet:
 			s.set(k)
@@ -86,12 +95,9 @@ func (s *script) set(k Key) {
 		kind, gives = "map", " : "+keyText(k.Family, []field{daddr, dport}, "")
 	}
 	s.linef("\n\t%s %s {", kind, k.Rest)
-	s.linef("\t\ttypeof %s%s", keyText(k.Family, def.key, "numgen random mod 65536"), gives)
-	if def.interval {
-		s.linef("\t\tflags interval")
-	}
-	if def.clients {
-		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", clientSetSize)
+	if _, defined := s.objects[k]; defined {
+		s.linef("\t\ttypeof %s%s", keyText(k.Family, def.key, "numgen random mod 65536"), gives)
+		s.setFlags(def)
 	}
 	for i, e := range s.elements[k] {
 		lead, sep := "\t\t\t     ", ","
@@ -104,6 +110,15 @@ func (s *script) set(k Key) {
 		s.linef("%s%s%s%s", lead, e.elementText(), valueText(e, s.objects[e]), sep)
 	}
 	s.linef("\t}")
+}
+
+func (s *script) setFlags(def Set) {
+	if def.interval {
+		s.linef("\t\tflags interval")
+	}
+	if def.clients {
+		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", clientSetSize)
+	}
 }
 
 // definition returns the definition of a set of ours by its name.

@@ -34,7 +34,11 @@ func (s InputIs) text(model.Family) string {
 func (s ProtocolIs) text(model.Family) string { return "meta l4proto " + protoText(s.Proto) }
 
 func (s MarkHas) text(model.Family) string {
-	return fmt.Sprintf("meta mark & 0x%08x != 0x00000000", s.Bit)
+	op := "!="
+	if s.Not {
+		op = "=="
+	}
+	return fmt.Sprintf("meta mark & 0x%08x %s 0x00000000", s.Bit, op)
 }
 
 func (WasBalanced) text(model.Family) string { return "ct status dnat" }

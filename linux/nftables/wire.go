@@ -45,8 +45,6 @@ const (
 	flagAppend   = 0x800
 
 	nested = 0x8000 // NLA_F_NESTED
-
-	headerLen = 16 + 4 // nlmsghdr and nfgenmsg
 )
 
 // writer appends netlink messages to a buffer that is used again and again.

@@ -1,0 +1,76 @@
+package netns
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBadManifestsHarmNobodyElse puts everything that goes wrong in a folder
+// beside a good Service: the good one works throughout, and the status names
+// each mistake with its place.
+func TestBadManifestsHarmNobodyElse(t *testing.T) {
+	s := newSite(t)
+	s.write("", "10.244.1.2")
+	s.start()
+	if err := s.reach(clusterIP); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"syntax.yaml":    "apiVersion: v1\nkind: Service\nmetadata: {name: [\n",
+		"helm.yaml":      "apiVersion: v1\nkind: Service\nmetadata:\n  name: {{ .Release.Name }}\n",
+		"field.yaml":     "apiVersion: v1\nkind: Service\nmetadata: {name: typo}\nspec:\n  clusterIP: 10.96.0.70\n  prots: []\n",
+		"port.yaml":      "apiVersion: v1\nkind: Service\nmetadata: {name: ports}\nspec:\n  clusterIP: 10.96.0.71\n  ports: [{port: 70000}]\n",
+		"name.yaml":      "apiVersion: v1\nkind: Service\nmetadata: {name: \"a\\n; drop \\\"\"}\nspec: {clusterIP: 10.96.0.72, ports: [{port: 80}]}\n",
+		"conflict.yaml":  "apiVersion: v1\nkind: Service\nmetadata: {name: zz-thief}\nspec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}\n",
+		"endpoints.yaml": "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: evil, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports: [{name: http, port: 8080}]\nendpoints:\n- addresses: [127.0.0.1]\n- addresses: [169.254.169.254]\n",
+	} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "folder.yaml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(5*time.Second, "every mistake is named", func() error {
+		out, err := s.run(s.bin, "status")
+		if err != nil {
+			return err
+		}
+		for _, part := range []string{
+			"syntax.yaml:3", "helm.yaml:4", "Helm", "field.yaml:6", "prots", "port.yaml:6", "70000", "name.yaml:3",
+			"zz-thief: cluster IP 10.96.0.10:80 (tcp) belongs to default/web", "127.0.0.1", "169.254.169.254",
+		} {
+			if !strings.Contains(out, part) {
+				return fmt.Errorf("%q is missing in:\n%s", part, out)
+			}
+		}
+		return nil
+	})
+	if err := s.reach(clusterIP); err != nil {
+		t.Errorf("beside bad manifests: %v", err)
+	}
+
+	// A file that breaks keeps what it said before.
+	good, err := os.ReadFile(filepath.Join(s.dir, "all.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []string{string(good[:len(good)/2]), "not: [yaml", strings.Replace(string(good), "kind: Service", "kind: [", 1)} {
+		s.put(broken)
+		time.Sleep(300 * time.Millisecond)
+		if err := s.reach(clusterIP); err != nil {
+			t.Errorf("after the file broke: %v", err)
+		}
+	}
+	s.write("", "10.244.1.3")
+	s.eventually(time.Second, "mended file", func() error {
+		if got, err := s.udp(dnsIP); err != nil || got.Addr().String() != "10.244.1.3" {
+			return fmt.Errorf("answered by %s, %v", got, err)
+		}
+		return nil
+	})
+}

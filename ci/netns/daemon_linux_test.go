@@ -1,0 +1,238 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// site is a lab with the real program on its node.
+type site struct {
+	t   *testing.T
+	net *lab.Net
+	bin string
+	dir string
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+var (
+	nodeIP    = netip.MustParseAddr("192.0.2.1")
+	clusterIP = netip.MustParseAddrPort("10.96.0.10:80")
+	nodePort  = netip.MustParseAddrPort("192.0.2.1:30080")
+	dnsIP     = netip.MustParseAddrPort("10.96.0.53:53")
+)
+
+// building makes the program once for all tests.
+var building = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "tandem-test-")
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-o", dir, "../../cmd/tandem").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return filepath.Join(dir, "tandem"), nil
+})
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if err := lab.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skipf("the test plays a foreign hand with nft: %v", err)
+	}
+	bin, err := building()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := lab.Plan{Node: []netip.Addr{nodeIP}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}}
+	for i, ip := range []string{"10.244.1.10", "10.244.1.2", "10.244.1.3", "10.244.1.4"} {
+		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(ip), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
+	}
+	s := &site{t: t, bin: bin, dir: t.TempDir()}
+	if s.net, err = lab.New(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.kill()
+		if err := s.net.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the program said:\n%s", s.log.String())
+		}
+	})
+	for _, ip := range []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"} {
+		for _, proto := range []model.Proto{model.TCP, model.UDP} {
+			if _, err := s.net.Serve(lab.Place(ip), netip.AddrPortFrom(netip.MustParseAddr(ip), 8080), proto); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// write puts a Service with TCP and UDP ports and its endpoints into the folder.
+func (s *site) write(extra string, endpoints ...string) {
+	s.t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  ports:
+  - {name: http, protocol: TCP, port: 80, nodePort: 30080}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dns}
+spec:
+  clusterIP: 10.96.0.53
+%s  ports:
+  - {name: dns, protocol: UDP, port: 53}
+`, extra)
+	for _, svc := range []string{"web", "dns"} {
+		port := map[string]string{"web": "{name: http, protocol: TCP, port: 8080}", "dns": "{name: dns, protocol: UDP, port: 8080}"}[svc]
+		fmt.Fprintf(&b, "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s-1, labels: {kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [%s]\nendpoints:", svc, svc, port)
+		if len(endpoints) == 0 {
+			b.WriteString(" []")
+		}
+		b.WriteString("\n")
+		for _, ip := range endpoints {
+			fmt.Fprintf(&b, "- {addresses: [%s], nodeName: node-1, conditions: {ready: true}}\n", ip)
+		}
+	}
+	fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: %s}]}\n", nodeIP)
+	s.put(b.String())
+}
+
+func (s *site) put(text string) {
+	s.t.Helper()
+	tmp := filepath.Join(s.dir, ".new")
+	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(s.dir, "all.yaml")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// start starts the program and waits until it is healthy.
+func (s *site) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.bin, "run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16")
+	s.cmd.Stderr = &s.log
+	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
+		s.t.Fatal(err)
+	}
+	s.eventually(10*time.Second, "healthy", func() error {
+		doc, err := s.status()
+		if err == nil && !doc.Healthy {
+			err = fmt.Errorf("not healthy: %v", doc.Reasons)
+		}
+		return err
+	})
+}
+
+// kill ends the program as kill -9 does.
+func (s *site) kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// run runs a command on the node and returns what it printed.
+func (s *site) run(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := s.net.Do(lab.Node, cmd.Run); err != nil {
+		return out.String(), fmt.Errorf("%s %v: %w: %s", name, args, err, out.String())
+	}
+	return out.String(), nil
+}
+
+func (s *site) must(name string, args ...string) string {
+	s.t.Helper()
+	out, err := s.run(name, args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+func (s *site) status() (doc status.Document, err error) {
+	out, err := s.run(s.bin, "status", "-o", "json")
+	if err != nil {
+		return doc, err
+	}
+	return doc, json.Unmarshal([]byte(out), &doc)
+}
+
+// eventually tries until it works, and returns how long that took.
+func (s *site) eventually(within time.Duration, what string, try func() error) time.Duration {
+	s.t.Helper()
+	begin := time.Now()
+	for {
+		err := try()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > within {
+			s.t.Fatalf("%s: not within %s: %v", what, within, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// reach makes a connection from a pod; the error says that nobody answered.
+func (s *site) reach(to netip.AddrPort) error {
+	a, err := s.net.Dial(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
+	if err == nil && a.Outcome != lab.Answered {
+		err = fmt.Errorf("%s", a.Outcome)
+	}
+	return err
+}
+
+// udp asks from one and the same source port, so that connection tracking sees
+// one and the same flow.
+func (s *site) udp(to netip.AddrPort) (server netip.AddrPort, err error) {
+	err = s.net.Do("10.244.1.10", func() error {
+		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(10, 244, 1, 10), Port: 20053}}
+		conn, err := d.Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		a, err := lab.Ask(conn, 50*time.Millisecond)
+		if err == nil && a.Outcome != lab.Answered {
+			err = fmt.Errorf("%s", a.Outcome)
+		}
+		server = a.Server
+		return err
+	})
+	return server, err
+}

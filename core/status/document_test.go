@@ -1,0 +1,96 @@
+package status_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+func snapshot() *engine.Snapshot {
+	id := func(n string) model.PortID {
+		return model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Name: "http", Proto: model.TCP}
+	}
+	service := func(n string, problems ...model.Problem) track.Service {
+		act := model.Action{Pool: &model.Pool{Endpoints: make([]model.Endpoint, 2)}}
+		return track.Service{
+			Object:   &model.Service{Name: model.ServiceName{Namespace: "ns", Name: n}},
+			Ports:    []*model.Port{{ID: id(n), Fronts: []model.Front{{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: [model.Origins]model.Action{act, act, act}}}}},
+			Problems: problems,
+		}
+	}
+	return &engine.Snapshot{
+		Status: engine.Status{Adopted: true, Told: true, Synced: true, SyncedAt: time.Unix(1, 0)},
+		Services: []track.Service{
+			service("good"),
+			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontTaken, Detail: "node port 30080"}),
+			service("failing"),
+			service("gap"),
+		},
+		Backend: dataplane.Health{
+			Failures: map[model.PortID]error{id("failing"): errors.New("no space")},
+			Gaps:     map[model.PortID][]model.Gap{id("gap"): {{Detail: "no affinity here"}}},
+		},
+		Problems: []model.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"}},
+	}
+}
+
+func TestDocument(t *testing.T) {
+	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables"}, snapshot())
+	var states []string
+	for _, s := range d.Services {
+		states = append(states, s.Name+"="+s.State)
+	}
+	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/gap=Partial" {
+		t.Errorf("states: %s", got)
+	}
+	if !d.Healthy || d.Services[0].Fronts[0].Address != "*:30080" || d.Services[0].Fronts[0].Endpoints != 2 {
+		t.Errorf("%+v", d.Services[0])
+	}
+	text, err := json.Marshal(d)
+	if err != nil || !strings.Contains(string(text), `"state":"Failing"`) {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// What users write must not drive the terminal or forge lines.
+func TestText(t *testing.T) {
+	var b strings.Builder
+	if err := status.Of(status.Facts{}, snapshot()).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"! ns/partial: node port 30080: another Service already has this address and port (a.yaml:3)\n",
+		"! ns/failing: ns/failing:http: no space\n",
+		"! ns/gap: ns/gap:http: no affinity here\n",
+		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: not valid (b.yaml:7)` + "\n",
+	} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("%q is missing in:\n%s", line, b.String())
+		}
+	}
+}
+
+func TestUnhealthySaysWhy(t *testing.T) {
+	for want, s := range map[string]engine.Status{
+		"has not been read back":      {Told: true, Synced: true},
+		"has not told everything":     {Adopted: true},
+		"nothing has been programmed": {Adopted: true, Told: true},
+		"kernel says no":              {Adopted: true, Told: true, Synced: true, Err: errors.New("kernel says no")},
+	} {
+		if got := strings.Join(status.Unhealthy(s), "; "); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := status.Unhealthy(engine.Status{Adopted: true, Told: true, Synced: true}); got != nil {
+		t.Errorf("healthy, but %v", got)
+	}
+}

@@ -1,0 +1,225 @@
+package nftables
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// ported are the objects that a port adds to the base, for people.
+func ported(t *testing.T, p *model.Port) (lines []string) {
+	t.Helper()
+	seen := map[Key]bool{}
+	NewCompiler(Options{}).Port(testHost, p, func(k Key, v Value) {
+		if seen[k] {
+			t.Errorf("%s is emitted twice", k)
+		}
+		seen[k] = true
+		switch {
+		case k.Kind == KindElement:
+			lines = append(lines, k.Set.String()+" "+k.elementText()+strings.ReplaceAll(valueText(k, v), ` comment "default/p:http"`, ""))
+		default:
+			lines = append(lines, k.Rest)
+		}
+	})
+	slices.Sort(lines)
+	return lines
+}
+
+func TestCompile(t *testing.T) {
+	cluster, local := endpoints("10.244.1.2:8080", "10.244.2.2:8080"), endpoints("10.244.1.2:8080")
+	for name, test := range map[string]struct {
+		front model.Front
+		want  []string
+	}{
+		"cluster IP": {
+			front(model.KindClusterIP, "10.96.0.1:80", on(balance(cluster, false), balance(cluster, true), balance(cluster, true))),
+			[]string{
+				"cluster-ips 10.96.0.1", "hairpin 10.244.1.2 . 10.244.1.2", "pick-2",
+				"slots 10.96.0.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 10.96.0.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
+				"vips 10.96.0.1 . tcp . 80 : goto pick-2",
+			},
+		},
+		"node port, all masqueraded": {
+			front(model.KindNodePort, "0.0.0.0:30080", onAll(balance(cluster, true))),
+			[]string{
+				"hairpin 10.244.1.2 . 10.244.1.2", "nodepick-2-snat", "nodeports tcp . 30080 : goto nodepick-2-snat",
+				"nodeslots tcp . 30080 . 0 : 10.244.1.2 . 8080", "nodeslots tcp . 30080 . 1 : 10.244.2.2 . 8080",
+			},
+		},
+		"outside to local endpoints only": {
+			front(model.KindExternalIP, "203.0.113.1:80", on(balance(cluster, false), balance(cluster, true), balance(local, false))),
+			[]string{
+				"hairpin 10.244.1.2 . 10.244.1.2", "pick-1-nosnat-second", "pick-2",
+				"slots 203.0.113.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 203.0.113.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
+				"slots 203.0.113.1 . tcp . 80 . 32768 : 10.244.1.2 . 8080",
+				"vips 203.0.113.1 . tcp . 80 : goto pick-1-nosnat-second",
+				"vips-host 203.0.113.1 . tcp . 80 : goto pick-2", "vips-pod 203.0.113.1 . tcp . 80 : goto pick-2",
+			},
+		},
+		"no endpoints": {
+			front(model.KindExternalIP, "203.0.113.1:80", onAll(reject)),
+			[]string{"vips 203.0.113.1 . tcp . 80 : goto refuse"},
+		},
+	} {
+		slices.Sort(test.want)
+		if got := ported(t, port("p", test.front)); !slices.Equal(got, test.want) {
+			t.Errorf("%s:\n got %s\nwant %s", name, strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
+		}
+	}
+}
+
+// Replacing an endpoint changes one object, or three when the old or the new
+// one is on this node; affinity changes the endpoint's own objects and the
+// chain that chooses.
+func TestEndpointReplaced(t *testing.T) {
+	web := func(d time.Duration, addrs ...string) map[Key]Value {
+		p := endpoints(addrs...)
+		return compile(t, testHost, sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), d))
+	}
+	before := web(0, "10.244.2.1:80", "10.244.2.2:80", "10.244.2.3:80")
+	if diffs := differences(web(0, "10.244.2.1:80", "10.244.2.9:80", "10.244.2.3:80"), before); len(diffs) != 1 {
+		t.Errorf("replacing an endpoint changes %q", diffs)
+	}
+	if diffs := differences(web(0, "10.244.2.1:80", "10.244.1.9:80", "10.244.2.3:80"), before); len(diffs) != 2 {
+		t.Errorf("replacing an endpoint by a local one changes %q", diffs)
+	}
+	before = web(time.Hour, "10.244.2.1:80", "10.244.2.2:80", "10.244.2.3:80")
+	if diffs := differences(web(time.Hour, "10.244.2.1:80", "10.244.2.3:80", "10.244.2.2:80"), before); len(diffs) != 0 {
+		t.Errorf("with affinity, another order of endpoints changes %q", diffs)
+	}
+	if diffs := differences(web(time.Hour, "10.244.2.1:80", "10.244.2.9:80", "10.244.2.3:80"), before); len(diffs) != 5 {
+		t.Errorf("with affinity, replacing an endpoint changes %q", diffs)
+	}
+}
+
+// The slots of installed objects are found again, for every front and origin.
+func TestSlots(t *testing.T) {
+	ports := testPorts()
+	objects := compile(t, testHost, ports...)
+	have := func(k Key) (Value, bool) { v, ok := objects[k]; return v, ok }
+	c := NewCompiler(Options{})
+	for _, p := range ports {
+		for _, f := range p.Fronts {
+			for o, act := range f.On {
+				var want []netip.AddrPort
+				if act.Verdict == model.Balance && p.Sticky == 0 {
+					for _, e := range act.Pool.Endpoints {
+						want = append(want, e.Addr)
+					}
+				}
+				if got := c.Slots(have, p.ID.Proto, f.At, model.Origin(o)); !slices.Equal(got, want) {
+					t.Errorf("%s %s from %s: slots %v, want %v", p.ID, f.At, model.Origin(o), got, want)
+				}
+			}
+		}
+	}
+	if got := c.Slots(have, model.TCP, netip.MustParseAddrPort("192.0.2.77:1"), model.FromPod); got != nil {
+		t.Errorf("slots %v of a front that is not installed", got)
+	}
+}
+
+// Whatever an object refers to has a lower rank.
+func TestRank(t *testing.T) {
+	c := NewCompiler(Options{})
+	objects := compile(t, testHost, testPorts()...)
+	needs := func(k Key, f model.Family, name string, kind Kind) {
+		other := Key{Kind: kind, Family: f, Rest: name}
+		if _, ok := objects[other]; !ok {
+			t.Errorf("%s refers to %s, which is not there", k, other)
+		}
+		if c.Rank(other) >= c.Rank(k) {
+			t.Errorf("%s has rank %d and needs %s, which has %d", k, c.Rank(k), other, c.Rank(other))
+		}
+	}
+	for k, v := range objects {
+		switch {
+		case k.Kind == KindElement:
+			needs(k, k.Family, k.Set.String(), KindSet)
+			if v.Body != nil && v.Body.Verdict == VerdictGoto {
+				needs(k, k.Family, v.Body.Goto, KindChain)
+			}
+		case k.Kind == KindChain:
+			for _, r := range v.Body.Chain.Rules {
+				for _, s := range r.Statements {
+					switch s := s.(type) {
+					case Goto:
+						needs(k, k.Family, s.Chain, KindChain)
+					case KnownClient:
+						needs(k, k.Family, s.Set, KindSet)
+					case Remember:
+						needs(k, k.Family, s.Set, KindSet)
+					}
+				}
+			}
+		}
+	}
+	if len(slices.Collect(maps.Keys(objects))) < 100 {
+		t.Error("too few objects to prove anything")
+	}
+}
+
+// Only what is dear to make or, on old kernels, hard to delete stays a while.
+func TestLinger(t *testing.T) {
+	c := NewCompiler(Options{})
+	for k, v := range compile(t, testHost, testPorts()...) {
+		base := false
+		NewCompiler(Options{}).Base(testHost, func(b Key, _ Value) { base = base || b == k })
+		stays := !base && (k.Kind == KindChain || k.Kind == KindSet)
+		if got := c.Linger(k) > 0; got != stays {
+			t.Errorf("%s lingers: %t, want %t (%v)", k, got, stays, v.Body)
+		}
+	}
+}
+
+func TestPickNames(t *testing.T) {
+	for _, slots := range []SetID{Slots, NodeSlots} {
+		for c := asIs; c <= noSNAT; c++ {
+			for _, second := range []bool{false, true} {
+				for _, count := range []uint32{1, 5, bankSize} {
+					p := pick{slots, c, second, count}
+					if got, ok := parsePick(p.name()); !ok || got != p {
+						t.Errorf("%q is read as %+v", p.name(), got)
+					}
+				}
+			}
+		}
+	}
+	for _, name := range []string{"", "refuse", "pick-", "pick-0", "pick-05", "pick-5-other", "pick-5-second-snat", "sticky-pick-5", "pick-70000"} {
+		if p, ok := parsePick(name); ok {
+			t.Errorf("%q is read as %+v", name, p)
+		}
+	}
+}
+
+// Names of ports are told apart even where what is readable of them is not.
+func TestOwnNames(t *testing.T) {
+	names := map[string]string{}
+	for _, service := range []string{"a b", "a_b", "a/b", "a:b", strings.Repeat("x", 300), strings.Repeat("x", 301), "ü", "\n"} {
+		p := portCompiler{port: &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: "n", Name: service}}}}
+		name := "clients-" + p.ownName("__10.0.0.1/80") + "-pool2"
+		if len(name) > 240 || strings.ContainsAny(name, " \n:\"") {
+			t.Errorf("%q is no name for nft", name)
+		}
+		if other, ok := names[name]; ok {
+			t.Errorf("%q and %q have the same name", service, other)
+		}
+		names[name] = service
+	}
+}
+
+// There is one Key and one Value for every endpoint of every front.
+func TestSizes(t *testing.T) {
+	if n := unsafe.Sizeof(Key{}); n > 40 {
+		t.Errorf("a Key has %d bytes", n)
+	}
+	if n := unsafe.Sizeof(Value{}); n > 32 {
+		t.Errorf("a Value has %d bytes", n)
+	}
+}

@@ -1,0 +1,203 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A transaction that fails does nothing, blames the op that is to blame, by
+// name, and is not taken for somebody else's change.
+func TestFailureIsAtomicAndNamed(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	want := compile(t, testHost, testPorts()...)
+	mend(t, d, want)
+	slotKey := func(n uint16) Key {
+		return Key{Kind: KindElement, Family: model.IPv4, Set: Slots, Proto: model.TCP, Port: 80, Slot: n, Addr: [16]byte{10, 96, 0, 99}}
+	}
+	good := func(n uint16) op {
+		return op{Verb: ledger.Create, Key: slotKey(n), New: Value{To: [16]byte{1, 2, 3, 4}, Port: 5}}
+	}
+	for name, bad := range map[string]op{
+		"element that is not there": {Verb: ledger.Delete, Key: slotKey(900)},
+		"goto a chain that is not there": {
+			Verb: ledger.Create, Key: nodeElement(NodePorts, model.IPv4, model.TCP, 7),
+			New: Value{Body: &Body{Verdict: VerdictGoto, Goto: "pick-77"}},
+		},
+		"chain in use":          {Verb: ledger.Delete, Key: chainKey(model.IPv4, chainRefuse)},
+		"rule to a missing set": {Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, []Rule{rule(KnownClient{"missing"})})}}},
+	} {
+		ops := []op{good(0), good(1), good(2), bad, good(3)}
+		errs := d.Commit(t.Context(), ops)
+		for i, err := range errs {
+			if err == nil || errors.Is(err, ledger.ErrUnknown) {
+				t.Errorf("%s: op %d has the result %v", name, i, err)
+			} else if !strings.Contains(err.Error(), bad.Key.String()) {
+				t.Errorf("%s: op %d: %q does not name %s", name, i, err, bad.Key)
+			}
+		}
+		if seen, err := d.Disturbed(t.Context()); err != nil || seen {
+			t.Errorf("%s: a failure of our own is taken for a disturbance (%v)", name, err)
+		}
+		for _, diff := range differences(want, mustObserve(t, d)) {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// What only the transaction as a whole shows has no op to blame.
+func TestFailureOfTheWhole(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	want := compile(t, testHost, testPorts()...)
+	mend(t, d, want)
+	circle := newChain(model.IPv4, Hook{}, []Rule{rule(Goto{chainNodeOutput})})
+	key := chainKey(model.IPv4, chainNoService)
+	errs := d.Commit(t.Context(), []op{{Verb: ledger.Replace, Key: key, Old: want[key], New: Value{Body: &Body{Chain: circle}}}})
+	if errs[0] == nil || errors.Is(errs[0], ledger.ErrUnknown) {
+		t.Errorf("chains that go in a circle: %v", errs[0])
+	}
+	for _, diff := range differences(want, mustObserve(t, d)) {
+		t.Error(diff)
+	}
+}
+
+// A cancelled context is honoured before anything is done.
+func TestCancelled(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if errs := d.Commit(ctx, creation(compile(t, testHost))); !errors.Is(errs[0], context.Canceled) {
+		t.Errorf("commit: %v", errs[0])
+	}
+	mustCommit(t, d, creation(compile(t, testHost)))
+	if _, err := d.Observe(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("observe: %v", err)
+	}
+	mustObserve(t, d) // the driver is still usable
+}
+
+// What cannot be read is an error, and never "nothing there".
+func TestUnreadable(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	mustCommit(t, d, creation(compile(t, testHost)))
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := d.Observe(t.Context()); err == nil {
+		t.Errorf("a closed driver reads %d objects", len(have))
+	}
+	if errs := d.Commit(t.Context(), creation(compile(t, testHost))); errs[0] == nil {
+		t.Error("a closed driver commits")
+	}
+}
+
+const foreign = `
+add table ip theirs
+add set ip theirs slots { type ipv4_addr; }
+add element ip theirs slots { 1.1.1.1 }
+add chain ip theirs prerouting { type nat hook prerouting priority dstnat; }
+add rule ip theirs prerouting ip daddr @slots drop
+add table inet tandem
+add chain inet tandem x
+add rule inet tandem x drop
+add table ip tandem-other
+add table ip6 kube-proxy
+add map ip6 kube-proxy service-ips { type ipv6_addr : verdict; }
+add element ip6 kube-proxy service-ips { fd00::1 : drop }
+`
+
+// What is not ours stays as it is, whatever we do.
+func TestForeignTables(t *testing.T) {
+	freshNamespace(t)
+	nft(t, foreign, "-f", "-")
+	before := nft(t, "", "list", "ruleset")
+	d := openDriver(t)
+	mend(t, d, compile(t, testHost, testPorts()...))
+	mend(t, d, compile(t, testHost, testPorts()[2:]...))
+	if err := Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, table := range []string{"ip theirs", "inet tandem", "ip tandem-other", "ip6 kube-proxy"} {
+		if now := nft(t, "", "list", "table", strings.Fields(table)[0], strings.Fields(table)[1]); !strings.Contains(before, now) {
+			t.Errorf("table %s was changed to\n%s", table, now)
+		}
+	}
+	for range 2 { // the second time there is nothing left to do
+		if err := Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if after := nft(t, "", "list", "ruleset"); after != before {
+			t.Errorf("after removal:\n%s\nbefore:\n%s", after, before)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	freshNamespace(t)
+	for range 2 {
+		if err := Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := nft(t, "", "list", "ruleset"); left != "" {
+		t.Errorf("the probe leaves\n%s", left)
+	}
+	for errno, advice := range map[error]string{unix.EPERM: "CAP_NET_ADMIN", unix.EPROTONOSUPPORT: "modprobe nf_tables", unix.ENOENT: "nft_fib"} {
+		if err := advise(errno); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
+			t.Errorf("%v: %v does not advise %q", errno, err, advice)
+		}
+	}
+}
+
+// Where the send buffer cannot be made large, as in an unprivileged user
+// namespace, the driver asks for small batches and manages with them.
+func TestSmallSendBuffer(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	if batch := d.Limits().Batch; batch != maxOps {
+		t.Errorf("batches of %d ops as root", batch)
+	}
+	if err := unix.SetsockoptInt(d.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 100000); err != nil {
+		t.Fatal(err)
+	}
+	d.sock.send, _ = unix.GetsockoptInt(d.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	want := compile(t, testHost, manyPorts(2000)...)
+	if errs := d.Commit(t.Context(), creation(want)); !errors.Is(errs[0], unix.EMSGSIZE) {
+		t.Errorf("a batch that does not fit: %v", errs[0])
+	}
+	if n := fill(t, d, want); n < 10 {
+		t.Errorf("only %d transactions", n)
+	}
+	for _, diff := range differences(want, mustObserve(t, d)) {
+		t.Error(diff)
+	}
+}
+
+// Without privileges the probe says so, and nothing is taken for absent.
+func TestNoPrivileges(t *testing.T) {
+	freshNamespace(t)
+	const nobody = 65534
+	// Of this thread only, which ends with the test.
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+		t.Fatal(errno)
+	}
+	if err := Probe(t.Context()); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+		t.Errorf("probe: %v", err)
+	}
+	if err := Remove(t.Context()); err == nil {
+		t.Error("removal succeeds")
+	}
+	if _, err := openDriver(t).Observe(t.Context()); err == nil {
+		t.Error("reading succeeds")
+	}
+}

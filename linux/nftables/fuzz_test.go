@@ -1,0 +1,117 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// FuzzDump feeds the reader of dumps with bytes: it must neither panic nor run
+// for ever, and every key that it makes must be one that can be written.
+func FuzzDump(f *testing.F) {
+	objects := compile(f, testHost, testPorts()...)
+	b := newBatch(Table)
+	f.Add(append([]byte(nil), b.encode(creation(objects), 1)...))
+	for k := range objects {
+		if k.Kind == KindElement && k.Set != L4 {
+			one := []ledger.Op[Key, Value]{{Verb: ledger.Create, Key: k, New: objects[k]}}
+			f.Add(append([]byte(nil), b.encode(one, 1)...))
+		}
+	}
+	f.Fuzz(func(t *testing.T, dump []byte) {
+		for _, family := range model.Families() {
+			s := newSnapshot(Table, family)
+			for m, err := range messages(dump) {
+				if err != nil {
+					break
+				}
+				s.add(m)
+			}
+			var ops []op
+			for k, v := range s.finish() {
+				_ = k.String()
+				ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
+			}
+			newBatch(Table).encode(ops, 1)
+		}
+	})
+}
+
+// FuzzScript compiles a port with any names: what is written must stay on its
+// line and between its quotes, and names must be ones that nft can read.
+func FuzzScript(f *testing.F) {
+	for _, name := range awkward {
+		f.Add("default", name, name)
+	}
+	f.Fuzz(func(t *testing.T, namespace, service, name string) {
+		p := awkwardPort(namespace, service, name)
+		plain := Script(compile(t, testHost, awkwardPort("n", "s", "p")))
+		script := Script(compile(t, testHost, p))
+		if got, want := strings.Count(script, "\n"), strings.Count(plain, "\n"); got != want {
+			t.Fatalf("%d lines, %d with plain names:\n%s", got, want, script)
+		}
+		if got, want := strings.Count(script, `"`), strings.Count(plain, `"`); got != want {
+			t.Fatalf("%d quotes, %d with plain names:\n%s", got, want, script)
+		}
+		for k, v := range compile(t, testHost, p) {
+			if len(k.Rest) > 255 || v.Body != nil && len(v.Body.Comment) > 127 {
+				t.Fatalf("%s is too long", k)
+			}
+		}
+	})
+}
+
+var awkward = []string{
+	"", "web", `"`, `"; }`, "\n", "a\nflush ruleset", "$(id)", "`id`", `\`, `\"`, "\x00", "\x1b[31m", "ü", "日本語", "\xff\xfe",
+	"@slots", "{", "}", "#", ";", strings.Repeat("x", 127), strings.Repeat("x", 128), strings.Repeat("y", 300), strings.Repeat("ü", 300), "a b", "../../x", "*",
+}
+
+func awkwardPort(namespace, service, name string) *model.Port {
+	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints("10.244.1.2:80"), false)))), 1)
+	p.ID.Service = model.ServiceName{Namespace: namespace, Name: service}
+	p.ID.Name = name
+	return p
+}
+
+// What is encoded is well-formed: messages and attributes end where they say.
+func TestEncodingIsWellFormed(t *testing.T) {
+	objects := compile(t, testHost, testPorts()...)
+	buf := newBatch(Table).encode(creation(objects), 7)
+	seq, size := uint32(7), 0
+	for m, err := range messages(buf) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.seq != seq {
+			t.Fatalf("message %d has the number %d", seq, m.seq)
+		}
+		seq++
+		size += 16 + len(m.body)
+		if m.table() >= 0 {
+			checkAttrs(t, m.body[4:])
+		}
+	}
+	if size != len(buf) {
+		t.Errorf("%d bytes in messages, %d in all", size, len(buf))
+	}
+}
+
+func checkAttrs(t *testing.T, b []byte) {
+	t.Helper()
+	for len(b) > 0 {
+		if len(b) < 4 {
+			t.Fatalf("%d bytes are left", len(b))
+		}
+		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if size < 4 || size > len(b) || len(b)%4 != 0 {
+			t.Fatalf("an attribute of %d bytes in %d", size, len(b))
+		}
+		if kind&nested != 0 {
+			checkAttrs(t, b[4:size])
+		}
+		b = b[(size+3)&^3:]
+	}
+}
