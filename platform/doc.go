@@ -8,5 +8,15 @@
 //	                ├──▶ metrics
 //	                └──▶ health: /healthz /livez /metrics /status
 //
-// platform_linux.go, platform_windows.go and platform_other.go say what differs.
+// A running Proxy has these goroutines; Run owns and ends all of them:
+//
+//	manifests      watches the folder, tells the engine's inbox
+//	engine         owns tracker and backend: resolves, programs, audits; calls host and the hooks
+//	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
+//	http           answers from the engine's status and snapshots
+//	settle         once, after the first sync: gives memory back, and ends
+//
+// modes.go is the same everywhere. platform_linux.go and platform_other.go say
+// what differs in flow tables; lock_linux.go and lock_other.go how one tandem
+// keeps others out of its network namespace.
 package platform

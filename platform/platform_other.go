@@ -5,14 +5,10 @@ package platform
 import (
 	"errors"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/flows"
 )
 
-// preference is the order in which auto tries the modes. There is none for this
-// system yet: manifests can be planned here, not served.
-func preference() []config.Mode { return []config.Mode{config.NFTables} }
-
+// flowTable is flows.Table with an end.
 type flowTable interface {
 	flows.Table
 	Close() error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -26,9 +27,10 @@ import (
 type Proxy struct {
 	*engine.Engine
 	config  *config.Config
+	lock    io.Closer
 	mode    dataplane.Mode
 	backend dataplane.Backend
-	flows   flowTable // nil where there is none
+	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
 	http    net.Listener // nil when nothing is served
@@ -37,35 +39,40 @@ type Proxy struct {
 }
 
 // Open chooses the mode and opens everything that belongs to a place, which is
-// the network namespace of the calling thread: the data plane, the flow table
-// and the listening socket. Close it, or Run it.
+// the network namespace of the calling thread: its lock, the data plane, the flow
+// table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	p.Engine = engine.New(engine.Options{
-		Host:       func(n *model.Node) *model.Host { return resolve.Host(c, n) },
+		Host:       p.host,
 		NodeName:   c.NodeName,
 		Backend:    p.backend,
 		AuditEvery: c.AuditPeriod,
 		MinGap:     c.MinSyncPeriod,
 		Log:        log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted},
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted, Problem: p.problem},
 	})
 	return p, nil
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.lock, err = Lock(); err != nil {
+		return err
+	}
 	if p.mode, err = Choose(ctx, p.config.Mode, p.log); err != nil {
 		return err
 	}
 	if p.backend, err = p.mode.Open(p.config); err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
 	}
-	if p.flows, err = openFlows(); err != nil {
-		p.flows = nil
-		p.log.Warn("stale UDP flows will not be removed", "error", err)
+	if p.mode.Conntrack {
+		if p.flows, err = openFlows(); err != nil {
+			p.flows = nil
+			p.log.Warn("stale UDP flows will not be removed", "error", err)
+		}
 	}
 	if p.config.HTTPAddress != "" {
 		if p.http, err = net.Listen("tcp", p.config.HTTPAddress); err != nil {
@@ -83,7 +90,7 @@ func (p *Proxy) Mode() config.Mode { return p.mode.Name }
 func (p *Proxy) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	if p.flows != nil {
-		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned})
+		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
 	var group sync.WaitGroup
 	errs := make(chan error, 3)
@@ -129,7 +136,17 @@ func (p *Proxy) Close() error {
 	if p.backend != nil {
 		errs = append(errs, p.backend.Close())
 	}
+	if p.lock != nil { // last: until here the place is ours
+		errs = append(errs, p.lock.Close())
+	}
 	return errors.Join(errs...)
+}
+
+// host merges the configuration with this machine's Node. The engine calls it,
+// on its own goroutine, whenever it is told of one.
+func (p *Proxy) host(n *model.Node) *model.Host {
+	p.Problems("host", resolve.HostProblems(p.config, n))
+	return resolve.Host(p.config, n)
 }
 
 func (p *Proxy) watch(ctx context.Context) error {
@@ -168,10 +185,16 @@ func (p *Proxy) settle(ctx context.Context) {
 }
 
 func (p *Proxy) synced(s engine.Sync) {
-	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, time.Now())
+	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, s.Err, time.Now())
 	if p.cleaner != nil {
-		p.cleaner.Update(s.Host, s.Deltas)
+		p.cleaner.Update(s.Host, s.Settled)
 	}
+}
+
+func (p *Proxy) problem(problem model.Problem) { p.metrics.Problem(problem.Why.String()) }
+
+func (p *Proxy) dropped(fronts int) {
+	p.log.Warn("too many fronts wait for their stale UDP flows to be removed, some are given up", "fronts", fronts)
 }
 
 func (p *Proxy) cleaned(r flows.Report) {

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -172,6 +173,9 @@ func TestForeignTablesStay(t *testing.T) {
 	if now := theirs(); now != was {
 		t.Errorf("changed by a run:\n%s", now)
 	}
+	if out, err := s.run(s.bin, "cleanup"); err == nil {
+		t.Errorf("cleanup beside a running tandem: %s", out)
+	}
 	s.kill()
 	s.start()
 	s.kill()
@@ -235,4 +239,33 @@ func TestUDPFlowsFollow(t *testing.T) {
 	})
 	s.write("", "10.244.1.2")
 	follow("Service made again", dnsIP, at("10.244.1.2"))
+}
+
+// TestRestartOnABrokenManifestKeepsWhatWorked restarts tandem after a manifest
+// broke: nobody remembers what it said, so what is programmed stands until the
+// folder can be understood again. Could not read is not absent.
+func TestRestartOnABrokenManifestKeepsWhatWorked(t *testing.T) {
+	s := newSite(t)
+	s.write("", "10.244.1.2")
+	s.start()
+	good, err := os.ReadFile(s.dir + "/all.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []string{"{{{\n" + string(good), ""} {
+		s.kill()
+		s.put(broken)
+		s.start()
+		time.Sleep(300 * time.Millisecond)
+		if err := s.reach(clusterIP); err != nil {
+			t.Errorf("restarted on a folder that is not whole (%.3q): %v", broken, err)
+		}
+	}
+	s.put("apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {clusterIP: 10.96.0.77, ports: [{port: 80}]}\n")
+	s.eventually(5*time.Second, "the folder is whole, and the Service is not in it", func() error {
+		if s.reach(clusterIP) == nil {
+			return errors.New("it still answers")
+		}
+		return nil
+	})
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -14,21 +17,36 @@ func newCleanup() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := config.Default()
-			var failed []error
-			for _, mode := range platform.Modes() {
-				backend, err := mode.Open(&c)
-				if err == nil {
-					err = errors.Join(backend.Remove(cmd.Context()), backend.Close())
-				}
-				if err != nil {
-					failed = append(failed, fmt.Errorf("mode %s: %w", mode.Name, err))
-					continue
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: nothing of tandem is left\n", mode.Name)
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			// A running tandem would put back what is removed.
+			lock, err := platform.Lock()
+			if err != nil {
+				return err
 			}
-			return errors.Join(failed...)
+			defer func() { err = errors.Join(err, lock.Close()) }()
+			return cleanup(cmd.Context(), cmd.OutOrStdout(), platform.Local())
 		},
 	}
+}
+
+// cleanup removes what each of the modes left behind. One that fails keeps none
+// of the others from it.
+func cleanup(ctx context.Context, out io.Writer, modes []dataplane.Mode) error {
+	if len(modes) == 0 {
+		fmt.Fprintln(out, "no mode of tandem works on this system: there is nothing to remove")
+	}
+	c := config.Default()
+	var failed []error
+	for _, mode := range modes {
+		backend, err := mode.Open(&c)
+		if err == nil {
+			err = errors.Join(backend.Remove(ctx), backend.Close())
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("mode %s: %w", mode.Name, err))
+			continue
+		}
+		fmt.Fprintf(out, "%s: nothing of tandem is left\n", mode.Name)
+	}
+	return errors.Join(failed...)
 }

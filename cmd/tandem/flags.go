@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // configFlags are the flags of the verbs that serve or plan Services. Where
@@ -25,7 +26,7 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 	c := &f.Config
 	fs.StringVar(&c.Manifests, "manifests", "", "folder of Service, EndpointSlice and Node manifests (YAML or JSON) to serve")
 	fs.StringVar(&c.NodeName, "hostname-override", "", "name of the Node that is this machine (default: the host name)")
-	fs.StringVar(&f.mode, "proxy-mode", string(c.Mode), "auto or nftables")
+	fs.StringVar(&f.mode, "proxy-mode", string(c.Mode), "how Services are implemented: "+strings.Join(platform.Names(), " or "))
 	fs.StringVar(&f.detect, "detect-local-mode", string(c.DetectLocal), "how this node's pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	fs.StringSliceVar(&f.clusterCIDRs, "cluster-cidr", nil, "the pods' address ranges, one a family, for ClusterCIDR; without one no pods are known")
 	fs.StringVar(&c.PodBridge, "pod-bridge-interface", "", "the bridge that pods are attached to, for BridgeInterface")
@@ -76,6 +77,9 @@ func (f *configFlags) config() (*config.Config, error) {
 			wrong = append(wrong, fmt.Sprintf("--hostname-override: must be set, the host name cannot be read: %v", err))
 		}
 		c.NodeName = strings.ToLower(strings.TrimSpace(name)) // as kubelet does
+	}
+	if _, err := platform.Find(c.Mode); err != nil {
+		wrong = append(wrong, fmt.Sprintf("--proxy-mode: %v", err))
 	}
 	if err := c.Validate(); err != nil {
 		wrong = append(wrong, err.Error())

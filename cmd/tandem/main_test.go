@@ -3,11 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 const webYAML = `apiVersion: v1
@@ -122,12 +130,59 @@ func TestPlanSaysWhatItRefused(t *testing.T) {
 	}
 }
 
+// A mode that names its node port addresses by the Node needs the Node.
+func TestPlanSaysThatTheNodeIsUnknown(t *testing.T) {
+	files := map[string]string{"web.yaml": webYAML}
+	args := []string{"plan", "--manifests", folder(t, files), "--node", "node-1", "--proxy-mode", "nftables"}
+	if code, _, stderr := tandem(t, args...); code != exitOK || !strings.Contains(stderr, "Node node-1: node ports answer nowhere") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	files["node.yaml"] = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n"
+	args[2] = folder(t, files)
+	if code, _, stderr := tandem(t, args...); code != exitOK || stderr != "" {
+		t.Errorf("with its Node: exit code %d: %s", code, stderr)
+	}
+}
+
+func TestPlanDocumentHasTheGaps(t *testing.T) {
+	id := model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "svc"}, Name: "http", Proto: model.TCP}
+	w := world{host: &model.Host{Name: "node-1"}}
+	w.plan.Gaps = map[model.PortID][]model.Gap{id: {
+		{Detail: "all of it"}, {Front: netip.MustParseAddrPort("10.96.0.1:80"), Detail: "one front"},
+	}}
+	want := []planGap{{id.String(), "", "all of it"}, {id.String(), "10.96.0.1:80", "one front"}}
+	if got := w.document().Gaps; !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+// Each mode is cleaned up, whatever becomes of the others.
+func TestCleanupTriesEveryMode(t *testing.T) {
+	fails := func(name config.Mode) dataplane.Mode {
+		return dataplane.Mode{Name: name, Open: func(*config.Config) (dataplane.Backend, error) { return nil, errors.New("no") }}
+	}
+	err := cleanup(t.Context(), io.Discard, []dataplane.Mode{fails("one"), fails("two")})
+	if err == nil || err.Error() != "mode one: no\nmode two: no" {
+		t.Errorf("got %v", err)
+	}
+	var out bytes.Buffer
+	if err := cleanup(t.Context(), &out, nil); err != nil || !strings.Contains(out.String(), "nothing to remove") {
+		t.Errorf("no modes: %v, %s", err, &out)
+	}
+}
+
 func TestHelpAndVersion(t *testing.T) {
 	if code, stdout, _ := tandem(t, "--help"); code != exitOK || !strings.Contains(stdout, "tandem demo") {
 		t.Errorf("help: %d\n%s", code, stdout)
 	}
 	if code, stdout, _ := tandem(t, "version"); code != exitOK || !strings.HasPrefix(stdout, "tandem ") {
 		t.Errorf("version: %d\n%s", code, stdout)
+	}
+	_, help, _ := tandem(t, "run", "--help")
+	for _, name := range platform.Names() {
+		if !strings.Contains(help, name) {
+			t.Errorf("mode %s is not in the help of run", name)
+		}
 	}
 	verbs := []string{}
 	for _, c := range newRoot().Commands() {

@@ -71,7 +71,9 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 	for _, p := range found.Problems {
 		w.problems = append(w.problems, p.Model())
 	}
-	w.host = resolve.Host(c, ownNode(found.Nodes, c.NodeName))
+	node := ownNode(found.Nodes, c.NodeName)
+	w.host = resolve.Host(c, node)
+	w.problems = append(w.problems, resolve.HostProblems(c, node)...)
 	w.services, w.ports = track.Once(w.host, found.Services, found.Slices)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)
@@ -106,7 +108,8 @@ func (w *world) print(out io.Writer, format string) error {
 
 // summary prints each address with what happens to its clients, and why.
 func (w *world) summary(out io.Writer) error {
-	for _, s := range w.document().Services {
+	d := w.document()
+	for _, s := range d.Services {
 		fmt.Fprintf(out, "%s\n", status.Clean(s.Name))
 		for _, f := range s.Fronts {
 			fmt.Fprintf(out, "  %s/%s  %s\n", f.Address, f.Protocol, f.Kind)
@@ -115,10 +118,8 @@ func (w *world) summary(out io.Writer) error {
 			}
 		}
 	}
-	for _, id := range sortedIDs(w.plan.Gaps) {
-		for _, g := range w.plan.Gaps[id] {
-			fmt.Fprintf(out, "! %s: %s\n", status.Clean(id.String()), g.Detail)
-		}
+	for _, g := range d.Gaps {
+		fmt.Fprintf(out, "! %s: %s\n", status.Clean(g.Port), g.Detail)
 	}
 	_, err := fmt.Fprintf(out, "plan: %d Services, %d ports, %d objects in mode %s for node %s\n",
 		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, status.Clean(w.host.Name))
@@ -141,6 +142,14 @@ type planDocument struct {
 	Objects  int           `json:"objects"`
 	Services []planService `json:"services"`
 	Problems []string      `json:"problems,omitempty"`
+	Gaps     []planGap     `json:"gaps,omitempty"`
+}
+
+// planGap is something that the mode cannot do.
+type planGap struct {
+	Port   string `json:"port"`
+	Front  string `json:"front,omitempty"` // empty when it is about the whole port
+	Detail string `json:"detail"`
 }
 
 type planService struct {
@@ -170,6 +179,15 @@ func (w *world) document() planDocument {
 	d := planDocument{Node: w.host.Name, Mode: string(w.mode.Name), Objects: w.plan.Objects, Services: []planService{}}
 	for _, p := range w.problems {
 		d.Problems = append(d.Problems, p.String())
+	}
+	for _, id := range sortedIDs(w.plan.Gaps) {
+		for _, g := range w.plan.Gaps[id] {
+			gap := planGap{Port: id.String(), Detail: g.Detail}
+			if g.Front.IsValid() {
+				gap.Front = g.Front.String()
+			}
+			d.Gaps = append(d.Gaps, gap)
+		}
 	}
 	for _, s := range w.services {
 		ps := planService{Name: s.Object.Name.String(), Fronts: []planFront{}}

@@ -34,10 +34,11 @@ type Config struct {
 	LogLevel    string // debug, info, warn or error
 }
 
-// Mode names a data plane, as in kube-proxy's --proxy-mode.
+// Mode names a data plane, as in kube-proxy's --proxy-mode. Each backend brings
+// its own name.
 type Mode string
 
-// The modes.
+// The modes that the configuration itself treats in a way of their own.
 const (
 	Auto     Mode = "auto"
 	NFTables Mode = "nftables"

@@ -8,16 +8,12 @@ import (
 )
 
 // Validate returns every mistake in a configuration, joined, each with the name
-// of the flag it is about.
+// of the flag it is about. Which modes there are is not known here: see
+// platform.Find.
 func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(flag, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
-	}
-	switch c.Mode {
-	case Auto, NFTables:
-	default:
-		wrong("proxy-mode", "%q is not a mode of this build: choose %s or %s", c.Mode, Auto, NFTables)
 	}
 	switch c.DetectLocal {
 	case DetectClusterCIDR, DetectNodeCIDR:

@@ -17,7 +17,6 @@ func TestDefaultIsValid(t *testing.T) {
 
 func TestMistakesAreNamed(t *testing.T) {
 	for flag, change := range map[string]func(*config.Config){
-		"proxy-mode":                func(c *config.Config) { c.Mode = "warp" },
 		"detect-local-mode":         func(c *config.Config) { c.DetectLocal = "Guess" },
 		"pod-bridge-interface":      func(c *config.Config) { c.DetectLocal = config.DetectBridgeInterface },
 		"pod-interface-name-prefix": func(c *config.Config) { c.PodInterfacePrefix = "a-name-that-is-too-long" },
@@ -39,7 +38,7 @@ func TestMistakesAreNamed(t *testing.T) {
 
 func TestAllMistakesAtOnce(t *testing.T) {
 	c := config.Default()
-	c.Mode, c.MasqueradeBit, c.HTTPAddress = "warp", -1, "here"
+	c.DetectLocal, c.MasqueradeBit, c.HTTPAddress = "Guess", -1, "here"
 	if err := c.Validate(); err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("got %v", err)
 	}

@@ -20,12 +20,17 @@ type Backend interface {
 	Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 
 	// SetHost sets the host that everything is compiled for, and compiles
-	// everything again. It comes before the first Update.
+	// everything again where it differs. It comes before the first Update.
 	SetHost(*model.Host)
 
 	// Update takes changes of the desired state: the Old of each is the New of an
 	// earlier one. It does no I/O.
 	Update([]model.Delta)
+
+	// Spare says whether what was adopted and nothing asks for may belong to
+	// something that could not be understood: then it stays until the doubt is
+	// over. Could not read is not absent.
+	Spare(doubt bool)
 
 	// Sync applies what differs. The error is that of the first op that failed;
 	// what failed is tried again at Next, the rest is done.
@@ -48,6 +53,8 @@ type Backend interface {
 
 	// Health lists what is not as desired, for people.
 	Health() Health
+	// Gaps lists what cannot be done for one port.
+	Gaps(model.PortID) []model.Gap
 
 	Close() error
 }
@@ -85,7 +92,12 @@ type backend[K comparable, V any] struct {
 	ports    map[*model.Port]struct{} // all that are desired now
 	gaps     map[model.PortID][]model.Gap
 	compiled uint64
-	unknown  bool // the outcome of a commit is: read back before the next
+
+	// When the outcome of a commit is unknown: read back before the next.
+	unknown  bool
+	readAt   time.Time // not before
+	readWait time.Duration
+	readErr  error
 
 	// What the port in work needed before and needs after the change.
 	before, after []object[K, V]
@@ -111,6 +123,9 @@ func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.O
 func (b *backend[K, V]) SetHost(host *model.Host) {
 	old := b.host
 	b.host = host
+	if old != nil && old.SameButZone(host) {
+		return
+	}
 	b.before, b.after = b.before[:0], b.after[:0]
 	if old != nil {
 		b.compiler.Base(old, b.emitBefore)
@@ -194,7 +209,14 @@ func (b *backend[K, V]) shrink() {
 	}
 }
 
-func (b *backend[K, V]) Next() time.Time { return b.ledger.Next() }
+func (b *backend[K, V]) Next() time.Time {
+	if b.unknown {
+		return b.readAt
+	}
+	return b.ledger.Next()
+}
+
+func (b *backend[K, V]) Spare(doubt bool) { b.ledger.Spare(doubt) }
 
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	if s, ok := b.driver.(Sentinel); ok {
@@ -232,5 +254,7 @@ func (b *backend[K, V]) Health() Health {
 	}
 	return h
 }
+
+func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }
 
 func (b *backend[K, V]) Close() error { return b.driver.Close() }

@@ -283,3 +283,59 @@ func TestGapsAreReported(t *testing.T) {
 		t.Fatalf("gaps that are gone: %v", g)
 	}
 }
+
+// While the kernel cannot be read after an unknown outcome, attempts to read it
+// are spaced out, and nothing is written.
+func TestReadBackIsSpacedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, dataplane.Limits{Atomic: true})
+		lost := &lossy{Driver: b.kernel, lose: true}
+		b.Backend = dataplane.New(toy{}, lost)
+		b.start()
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+			t.Fatalf("first sync: %v", err)
+		}
+		b.kernel.Broken = errors.New("no memory")
+		start, attempts := time.Now(), 0
+		for time.Since(start) < time.Minute {
+			if _, err := b.Sync(t.Context()); !errors.Is(err, b.kernel.Broken) {
+				t.Fatalf("sync: %v", err)
+			}
+			if attempts++; !b.Next().After(time.Now()) {
+				t.Fatal("Next is not in the future: a busy loop")
+			}
+			time.Sleep(time.Until(b.Next()))
+		}
+		if attempts > 20 || b.kernel.Commits != 1 {
+			t.Fatalf("%d attempts in a minute, %d commits", attempts, b.kernel.Commits)
+		}
+		b.kernel.Broken = nil
+		time.Sleep(10 * time.Second)
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Ports that share an object with one that the kernel refuses must work.
+func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.start()
+	b.kernel.Fail = func(op ledger.Op[string, string]) error {
+		if strings.Contains(op.Key, "10.96.0.1:80") {
+			return errors.New("refused")
+		}
+		if _, chain := b.kernel.Objects["1 count 1"]; op.Key == "3 10.96.0.2:80" && !chain && b.kernel.Commits > 1 {
+			return errors.New("no such chain")
+		}
+		return nil
+	}
+	b.Update([]model.Delta{{New: port("bad", "10.96.0.1", "10.0.0.1")}, {New: port("good", "10.96.0.2", "10.0.0.1")}})
+	if _, err := b.Sync(t.Context()); err == nil {
+		t.Fatal("no error")
+	}
+	if _, ok := b.kernel.Objects["3 10.96.0.2:80"]; !ok {
+		t.Errorf("the good port is missing: %v", b.kernel.Objects)
+	}
+}

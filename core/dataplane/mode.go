@@ -12,6 +12,16 @@ import (
 type Mode struct {
 	Name config.Mode
 
+	// System is the operating system that the mode serves Services on, in Go's
+	// words: "linux", "windows". The empty one is any. A mode must build, and
+	// Plan, on every system.
+	System string
+
+	// Conntrack says that Linux itself forwards the mode's packets, and tracks
+	// their flows. Then stale UDP flows have to be removed when endpoints go, and
+	// a network namespace is a whole node to the mode.
+	Conntrack bool
+
 	// Probe tells whether the mode can work on this machine, by trying in a
 	// place of its own. The error says what is missing and how to get it.
 	Probe func(context.Context) error

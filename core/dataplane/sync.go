@@ -16,15 +16,39 @@ const patience = 64
 
 func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	if b.unknown {
-		if _, err := b.Audit(ctx); err != nil {
-			return Work{}, fmt.Errorf("read back after an unknown outcome: %w", err)
+		if err := b.readBack(ctx); err != nil {
+			return Work{}, err
 		}
 	}
-	s := sync[K, V]{backend: b, ctx: ctx, patience: patience}
-	for _, batch := range b.ledger.Plan(time.Now(), b.driver.Limits().Batch) {
+	s := sync[K, V]{backend: b, ctx: ctx, patience: patience, now: time.Now()}
+	for _, batch := range b.ledger.Plan(s.now, b.driver.Limits().Batch) {
 		s.commit(batch)
 	}
 	return s.work, s.err
+}
+
+// The waits between attempts to read back.
+const (
+	firstRead = 200 * time.Millisecond
+	lastRead  = 10 * time.Second
+)
+
+// readBack finds out what is installed after the outcome of a commit could not
+// be told. Until that works nothing is written; attempts are spaced out however
+// often it is called.
+func (b *backend[K, V]) readBack(ctx context.Context) error {
+	if now := time.Now(); now.Before(b.readAt) {
+		return b.readErr
+	}
+	_, err := b.Audit(ctx)
+	if err == nil {
+		b.readWait = 0
+		return nil
+	}
+	b.readWait = min(max(2*b.readWait, firstRead), lastRead)
+	b.readAt = time.Now().Add(b.readWait)
+	b.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
+	return b.readErr
 }
 
 // sync is one run of Sync.
@@ -34,6 +58,7 @@ type sync[K comparable, V any] struct {
 	work     Work
 	err      error // the first
 	patience int
+	now      time.Time // one for all, so that what fails together is tried again together
 }
 
 // commit applies a batch and settles each of its ops. A batch that fails as a
@@ -111,7 +136,7 @@ func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
 }
 
 func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
-	s.ledger.Settle(op, err, time.Now())
+	s.ledger.Settle(op, err, s.now)
 	var busy ledger.ErrBusy
 	switch {
 	case err == nil:

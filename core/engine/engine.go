@@ -44,15 +44,17 @@ type Hooks struct {
 	Synced func(Sync)
 	// Drifted follows an audit that found objects not as they were left.
 	Drifted func(objects int)
+	// Problem tells of something newly refused, skipped or impossible.
+	Problem func(model.Problem)
 }
 
 // Sync is the record of one sync.
 type Sync struct {
 	Host    *model.Host
-	Deltas  []model.Delta
+	Settled []model.Delta // the changes that are in effect now, some of them since an earlier failure
 	Work    dataplane.Work
 	Err     error
-	Waiting time.Duration // from the arrival of the oldest event to the start
+	Waiting time.Duration // from the arrival of the oldest event to the start; 0 without one
 	Took    time.Duration
 }
 
@@ -68,8 +70,11 @@ type Engine struct {
 	problems map[string][]model.Problem // by source
 	told     bool                       // the source has told everything
 	adopted  bool
-	pending  bool      // something was applied since the last sync began
-	since    time.Time // arrival of the oldest event that is pending
+	adoptAt  time.Time                    // not before
+	owed     map[model.PortID]model.Delta // changes that failed so far
+	said     map[model.PortID][]model.Gap // gaps that were told
+	pending  bool                         // something was applied since the last sync began
+	since    time.Time                    // arrival of the oldest event that is pending
 	lookAt   time.Time
 	auditAt  time.Time
 	notAfter time.Time // no audit on suspicion before
@@ -78,21 +83,23 @@ type Engine struct {
 
 // Status is what is known of the engine's health. It is immutable.
 type Status struct {
-	Adopted   bool      // the data plane has been read back
-	Told      bool      // the source has told everything
-	Synced    bool      // at least one sync has succeeded
-	SyncedAt  time.Time // end of the last sync that succeeded
-	FailingAt time.Time // since when syncs fail; zero when they do not
-	Err       error     // of the last sync
-	QueuedAt  time.Time // arrival of the oldest event that is not yet programmed; zero when there is none
-	Syncs     uint64
-	Writes    uint64 // objects created, replaced or deleted
-	Drift     uint64 // objects found not as they were left, and repaired
+	Adopted  bool      // the data plane has been read back
+	Told     bool      // the source has told everything
+	Synced   bool      // at least one sync has succeeded
+	SyncedAt time.Time // end of the last sync that succeeded
+	Err      error     // of the last sync; what failed is tried again
+	QueuedAt time.Time // arrival of the oldest event that nothing was programmed for yet; zero when there is none
+	Syncs    uint64
+	Writes   uint64 // objects created, replaced or deleted
+	Drift    uint64 // objects found not as they were left, and repaired
 }
 
 // New returns an engine that does nothing until Run.
 func New(o Options) *Engine {
-	e := &Engine{Options: o, tracker: track.New(), problems: map[string][]model.Problem{}}
+	e := &Engine{
+		Options: o, tracker: track.New(), problems: map[string][]model.Problem{},
+		owed: map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{},
+	}
 	e.inbox.wake = make(chan struct{}, 1)
 	e.status.Store(&Status{})
 	return e
@@ -139,10 +146,14 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 }
 
 // Synced tells that the source has told everything it knows; from now on events
-// are applied as they come.
-func (e *Engine) Synced() {
+// are applied as they come. Whole says whether it could understand everything
+// there is. While it could not, what an earlier run has programmed and nothing
+// asks for is kept, since it may be what was not understood. Synced may be
+// called again when that changes.
+func (e *Engine) Synced(whole bool) {
 	e.inbox.post(func(e *Engine, since time.Time) {
 		e.told = true
+		e.Backend.Spare(!whole)
 		e.change(since)
 	})
 }
@@ -156,14 +167,17 @@ func (e *Engine) event(f func(*track.Tracker)) {
 }
 
 func (e *Engine) setHost(h *model.Host, since time.Time) {
+	if old := e.tracker.Host(); old != nil && old.Zone == h.Zone && old.SameButZone(h) {
+		return
+	}
 	e.tracker.SetHost(h)
 	e.Backend.SetHost(h)
 	e.change(since)
 }
 
 // inbox is an unbounded queue from many senders to the engine: a source is
-// never made to wait for the kernel. It is bounded by the cluster's size in
-// practice, since sources send one event an object.
+// never made to wait for the kernel. It grows by what happens while one sync
+// runs, which is milliseconds.
 type inbox struct {
 	mu    sync.Mutex
 	queue []task

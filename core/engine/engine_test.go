@@ -20,7 +20,10 @@ import (
 // fronts compiles a port to one object a front: its endpoints.
 type fronts struct{}
 
-func (fronts) Base(h *model.Host, emit func(string, string)) { emit("base", h.Name+"/"+h.Zone) }
+func (fronts) Base(h *model.Host, emit func(string, string)) {
+	emit("base", fmt.Sprint(h.Name, " ", h.IPs))
+}
+
 func (fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
 	for _, f := range p.Fronts {
 		v := f.On[0].Verdict.String()
@@ -49,7 +52,7 @@ func start(t *testing.T, change func(*engine.Options)) *bench {
 		Host: func(n *model.Node) *model.Host {
 			h := &model.Host{Name: "here"}
 			if n != nil {
-				h.Zone = n.Zone
+				h.IPs = n.IPs
 			}
 			return h
 		},
@@ -88,7 +91,7 @@ func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
 		if b.kernel.Commits != 0 {
 			t.Fatal("programmed half the truth")
 		}
-		b.Synced()
+		b.Synced(true)
 		synctest.Wait()
 		if len(b.kernel.Objects) != 2 || b.kernel.Objects["10.96.0.1:80"] != "reject" {
 			t.Fatalf("objects: %v", b.kernel.Objects)
@@ -102,7 +105,7 @@ func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
 func TestAChangeIsAppliedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.Synced()
+		b.Synced(true)
 		synctest.Wait()
 		before := time.Now()
 		b.SetService(service("a", "10.96.0.1"))
@@ -116,7 +119,7 @@ func TestAChangeIsAppliedAtOnce(t *testing.T) {
 func TestMinGapIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(o *engine.Options) { o.MinGap = 10 * time.Second })
-		b.Synced()
+		b.Synced(true)
 		synctest.Wait()
 		for i := range 5 {
 			b.SetService(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i)))
@@ -144,7 +147,7 @@ func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
 			kernel.Broken = errors.New("no permission")
 			o.Backend = dataplane.New(fronts{}, kernel)
 		})
-		b.Synced()
+		b.Synced(true)
 		sleep(10 * time.Second)
 		if kernel.Commits != 0 || b.Status().Err == nil || b.Status().Adopted {
 			t.Fatalf("commits %d, status %+v", kernel.Commits, b.Status())
@@ -165,7 +168,7 @@ func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		b.SetService(service("a", "10.96.0.1"))
-		b.Synced()
+		b.Synced(true)
 		sleep(time.Minute)
 		if b.kernel.Observes != 1 {
 			t.Fatalf("the kernel was read %d times though nobody touched it", b.kernel.Observes)
@@ -191,14 +194,14 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 		})
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
-		b.Synced()
+		b.Synced(true)
 		synctest.Wait()
-		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || b.Status().FailingAt.IsZero() {
+		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || !b.Status().QueuedAt.IsZero() {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
 		}
 		b.kernel.Do(func() { b.kernel.Fail = nil })
 		sleep(time.Second)
-		if len(b.kernel.Objects) != 3 || b.Status().Err != nil || !b.Status().FailingAt.IsZero() {
+		if len(b.kernel.Objects) != 3 || b.Status().Err != nil {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
 		}
 	})
@@ -207,11 +210,11 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 func TestOnlyOurOwnNodeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.Synced()
-		b.SetNode(&model.Node{Name: "there", Zone: "x"})
-		b.SetNode(&model.Node{Name: "here", Zone: "a"})
+		b.Synced(true)
+		b.SetNode(&model.Node{Name: "there", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")}})
+		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		synctest.Wait()
-		if b.kernel.Objects["base"] != "here/a" {
+		if b.kernel.Objects["base"] != "here [192.0.2.1]" {
 			t.Fatalf("base: %q", b.kernel.Objects["base"])
 		}
 	})
@@ -223,7 +226,7 @@ func TestSnapshot(t *testing.T) {
 		b.SetService(service("b", "10.96.0.2"))
 		b.SetService(service("a", "10.96.0.1"))
 		b.Problems("folder", []model.Problem{{Object: "Service ns/c", Where: "c.yaml:3", Why: model.WhyBadAddress, Detail: "x"}})
-		b.Synced()
+		b.Synced(true)
 		s, err := b.Snapshot(t.Context())
 		if err != nil || len(s.Services) != 2 || s.Services[0].Object.Name.Name != "a" || len(s.Problems) != 1 {
 			t.Fatalf("%+v, %v", s, err)
@@ -242,4 +245,88 @@ func TestSnapshot(t *testing.T) {
 func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+// What failed is handed on as settled only when it is in effect.
+func TestSettledFollowsFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(op ledger.Op[string, string]) error {
+				if op.Key == "10.96.0.1:80" {
+					return errors.New("not now")
+				}
+				return nil
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		settled := func() (names string) {
+			for _, s := range b.syncs {
+				for _, d := range s.Settled {
+					names += d.ID().Service.Name
+				}
+			}
+			return names
+		}
+		if got := settled(); got != "b" {
+			t.Fatalf("settled: %q, want b alone", got)
+		}
+		b.kernel.Do(func() { b.kernel.Fail = nil })
+		sleep(time.Second)
+		if got := settled(); got != "ba" {
+			t.Fatalf("settled: %q, want b, then a", got)
+		}
+	})
+}
+
+func TestEventsDoNotHurryAdoption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		b := start(t, func(o *engine.Options) {
+			o.Backend = unreadable{o.Backend, &tries}
+		})
+		for i := range 100 {
+			b.SetService(service(fmt.Sprint("s", i), "10.96.0.1"))
+			sleep(10 * time.Millisecond)
+		}
+		if tries > 2 {
+			t.Errorf("%d attempts in a second", tries)
+		}
+	})
+}
+
+type unreadable struct {
+	dataplane.Backend
+	tries *int
+}
+
+func (u unreadable) Adopt(context.Context) error {
+	*u.tries++
+	return errors.New("no permission")
+}
+
+// What an earlier run programmed stays while the source is not whole.
+func TestDoubtSparesWhatWasThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) {
+			k := memory.New[string](fronts{}.Equal, dataplane.Limits{})
+			k.Objects["10.96.0.9:80"] = "of a Service whose manifest is broken now"
+			o.Backend = dataplane.New(fronts{}, k)
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(false)
+		sleep(time.Minute)
+		s, err := b.Snapshot(t.Context())
+		if err != nil || s.Backend.Objects != 3 {
+			t.Fatalf("%d objects, want the base, the new one and the spared one (%v)", s.Backend.Objects, err)
+		}
+		b.Synced(true)
+		sleep(time.Second)
+		if s, _ = b.Snapshot(t.Context()); s.Backend.Objects != 2 {
+			t.Fatalf("%d objects after the doubt is over", s.Backend.Objects)
+		}
+	})
 }

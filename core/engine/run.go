@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of the work that no event asks for.
@@ -35,7 +37,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	e.drain()
 	if !e.adopted && !e.adopt(ctx) {
-		return time.Now().Add(adoptAgain)
+		return e.adoptAt
 	}
 	if wait := e.MinGap - time.Since(e.syncedAt); e.MinGap > 0 && wait > 0 {
 		return time.Now().Add(wait)
@@ -58,6 +60,10 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 // adopt reads back what an earlier run left. Until that works nothing is
 // written: what cannot be read must not be taken for absent.
 func (e *Engine) adopt(ctx context.Context) bool {
+	if time.Now().Before(e.adoptAt) {
+		return false
+	}
+	e.adoptAt = time.Now().Add(adoptAgain)
 	if err := e.Backend.Adopt(ctx); err != nil {
 		if ctx.Err() == nil {
 			e.Log.Error("cannot read the data plane, nothing is changed until that works", "error", err, "retry", adoptAgain)
@@ -129,36 +135,96 @@ func (e *Engine) audit(ctx context.Context) {
 // sync brings the data plane to the desired state.
 func (e *Engine) sync(ctx context.Context) {
 	start := time.Now()
+	r := Sync{}
+	if e.pending {
+		r.Waiting = start.Sub(e.since)
+	}
 	deltas := e.tracker.Flush()
 	e.Backend.Update(deltas)
-	work, err := e.Backend.Sync(ctx)
+	r.Work, r.Err = e.Backend.Sync(ctx)
 	end := time.Now()
+	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
+	r.Settled = e.settle(deltas, r.Err)
 	e.pending, e.syncedAt = false, end
-	e.record(start, end, work.Ops, err)
-	if len(deltas) == 0 && work == (dataplane.Work{}) && err == nil {
+	e.record(end, r)
+	e.tell(deltas)
+	if len(deltas) == 0 && len(r.Settled) == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
 	}
-	if err != nil && ctx.Err() == nil {
-		e.Log.Error("not everything could be programmed, the rest is", "error", err, "failed", work.Failed, "retry", e.Backend.Next())
+	if r.Err != nil && ctx.Err() == nil {
+		e.Log.Error("not everything could be programmed", "error", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.Backend.Next())
 	}
-	e.Log.Debug("synced", "ports", len(deltas), "ops", work.Ops, "commits", work.Commits, "took", end.Sub(start))
+	e.Log.Debug("synced", "ports", len(deltas), "ops", r.Work.Ops, "commits", r.Work.Commits, "took", r.Took)
 	if e.Hooks.Synced != nil {
-		e.Hooks.Synced(Sync{Host: e.tracker.Host(), Deltas: deltas, Work: work, Err: err, Waiting: start.Sub(e.since), Took: end.Sub(start)})
+		e.Hooks.Synced(r)
 	}
 }
 
-func (e *Engine) record(start, end time.Time, writes int, err error) {
+// settle returns the changes that are in effect after a sync: those of it that
+// did not fail, and earlier ones that fail no more.
+func (e *Engine) settle(deltas []model.Delta, err error) []model.Delta {
+	if err == nil && len(e.owed) == 0 {
+		return deltas
+	}
+	for _, d := range deltas {
+		if first, ok := e.owed[d.ID()]; ok {
+			d.Old = first.Old
+		}
+		e.owed[d.ID()] = d
+	}
+	failing := e.Backend.Health().Failures
+	if _, all := failing[model.PortID{}]; all || err != nil && len(failing) == 0 {
+		return nil // the base, or everything
+	}
+	var settled []model.Delta
+	for id, d := range e.owed {
+		if failing[id] == nil {
+			settled = append(settled, d)
+			delete(e.owed, id)
+		}
+	}
+	return settled
+}
+
+// tell reports what is newly wrong with the ports that changed.
+func (e *Engine) tell(deltas []model.Delta) {
+	for _, p := range e.tracker.NewProblems() {
+		e.problem(p)
+	}
+	for _, d := range deltas {
+		id := d.ID()
+		gaps := e.Backend.Gaps(id)
+		if slices.Equal(gaps, e.said[id]) {
+			continue
+		}
+		delete(e.said, id)
+		if len(gaps) > 0 {
+			e.said[id] = gaps
+		}
+		for _, g := range gaps {
+			e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
+		}
+	}
+}
+
+func (e *Engine) problem(p model.Problem) {
+	e.Log.Warn("not everything a Service asks for is done", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
+	if e.Hooks.Problem != nil {
+		e.Hooks.Problem(p)
+	}
+}
+
+// record publishes a sync. Single Services that fail are their own affair; when
+// nothing at all could be done, what waits is waiting still.
+func (e *Engine) record(end time.Time, r Sync) {
+	stuck := r.Err != nil && r.Work.Ops == 0
 	e.publish(func(s *Status) {
 		s.Syncs++
-		s.Writes += uint64(writes)
-		s.Err = err
-		if err != nil {
-			if s.FailingAt.IsZero() {
-				s.FailingAt = start
-			}
-			return
+		s.Writes += uint64(r.Work.Ops)
+		s.Err = r.Err
+		if !stuck {
+			s.Synced, s.SyncedAt, s.QueuedAt = true, end, time.Time{}
 		}
-		s.Synced, s.SyncedAt, s.FailingAt, s.QueuedAt = true, end, time.Time{}, time.Time{}
 	})
 }
 

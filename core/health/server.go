@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -57,8 +58,9 @@ func Handler(s Sources) http.Handler {
 		answer(w, code, reasons)
 	})
 	mux.Handle("GET /metrics", s.Metrics)
+	last := &recent{make: s.Status}
 	mux.Handle("GET /status", local(func(w http.ResponseWriter, r *http.Request) {
-		doc, err := s.Status(r.Context())
+		doc, err := last.get(r.Context())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -66,6 +68,32 @@ func Handler(s Sources) http.Handler {
 		write(w, http.StatusOK, doc)
 	}))
 	return mux
+}
+
+// statusAge is how old a status may be. Making one takes the engine's time, so
+// that whoever asks all the time must not get one each time.
+const statusAge = 200 * time.Millisecond
+
+// recent makes a document anew when the last one is too old, one at a time.
+type recent struct {
+	make func(context.Context) (any, error)
+
+	mu  sync.Mutex
+	doc any
+	at  time.Time
+}
+
+func (r *recent) get(ctx context.Context) (any, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doc != nil && time.Since(r.at) < statusAge {
+		return r.doc, nil
+	}
+	doc, err := r.make(ctx)
+	if err == nil {
+		r.doc, r.at = doc, time.Now()
+	}
+	return doc, err
 }
 
 // local refuses requests that a browser was tricked into sending: a name that

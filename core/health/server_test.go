@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/health"
@@ -64,6 +65,25 @@ func TestStatusIsNotForForeignNames(t *testing.T) {
 			t.Errorf("%s: %d, want %d", host, w.Code, want)
 		}
 	}
+}
+
+// However often a client asks, the engine is asked a few times a second.
+func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		s := sources()
+		s.Status = func(context.Context) (any, error) { made++; return "doc", nil }
+		h := health.Handler(s)
+		for range 1000 {
+			req := httptest.NewRequest("GET", "/status", nil)
+			req.Host = "localhost"
+			h.ServeHTTP(httptest.NewRecorder(), req)
+			time.Sleep(time.Millisecond)
+		}
+		if made != 5 {
+			t.Errorf("made %d times in a second", made)
+		}
+	})
 }
 
 func TestStatusErrors(t *testing.T) {

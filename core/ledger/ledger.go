@@ -25,6 +25,10 @@ type Ledger[K comparable, V any] struct {
 	dirty   []touch[K]     // differing keys, in the order in which they were touched
 	waiting map[K]deferral // differing keys that must not be tried before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
+
+	// cautious keeps what was found installed and nobody has asked for.
+	cautious bool
+	spared   []K
 }
 
 // Rules are what the ledger must know of the objects.
@@ -90,6 +94,8 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 		e.value = value
 		l.book(key, &e, have)
 		l.touch(&e, key, owner)
+	} else if _, waits := l.waiting[key]; waits {
+		l.touch(&e, key, owner) // what failed for others is tried again for this one
 	}
 	l.entries[key] = e
 }
@@ -176,6 +182,23 @@ func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
 		}
 	}
 	return surprises
+}
+
+// Spare says whether installed objects that nobody has ever asked for may stand
+// for something that could not be understood, and so are kept for now. When the
+// doubt is over they are planned for deletion.
+func (l *Ledger[K, V]) Spare(doubt bool) {
+	l.cautious = doubt
+	if doubt {
+		return
+	}
+	for _, key := range l.spared {
+		if e, ok := l.entries[key]; ok && differs(e) {
+			l.touch(&e, key, nil)
+			l.entries[key] = e
+		}
+	}
+	l.spared = nil
 }
 
 // check queues a key whose two sides differ, and stores its entry.

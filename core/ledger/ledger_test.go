@@ -279,3 +279,67 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 		}
 	}
 }
+
+// A shared object must not fail with the first of those who need it.
+func TestSharedObjectsAreNobodysOwn(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	bad, good := owner("bad"), owner("good")
+	l.Want(bad, "chain1", "v")
+	l.Want(bad, "own2", "v")
+	l.Want(good, "chain1", "v")
+	for _, op := range l.Plan(epoch, 0)[0] {
+		if want := map[string]*model.PortID{"chain1": nil, "own2": bad}[op.Key]; op.Owner != want {
+			t.Errorf("%s belongs to %v, want %v", op.Key, op.Owner, want)
+		}
+		l.Settle(op, errors.New("no"), epoch)
+	}
+	l.Want(owner("third"), "chain1", "v") // does not have to wait for the others' retry
+	expect(t, render(l.Plan(epoch, 0)), "0 create chain1 >v")
+}
+
+// What failed of one owner is tried again together, however often each part had
+// failed before.
+func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a, b := owner("a"), owner("b")
+	fail := func(now time.Time) {
+		for _, batch := range l.Plan(now, 0) {
+			for _, op := range batch {
+				l.Settle(op, errors.New("no"), now)
+			}
+		}
+	}
+	l.Want(a, "x1", "v")
+	l.Want(b, "y1", "v")
+	fail(epoch)
+	fail(epoch.Add(time.Second)) // a and b: next in 400 ms
+	l.Want(a, "z2", "v")
+	fail(epoch.Add(time.Second)) // z2 alone: next in 200 ms
+	expect(t, render(l.Plan(epoch.Add(1200*time.Millisecond), 0)), "0 create x1 >v", "0 create z2 >v")
+}
+
+func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	l.Adopt(map[string]string{"a1": "v", "b1": "v"})
+	l.Spare(true)
+	l.Want(owner("a"), "a1", "v")
+	expect(t, render(l.Plan(epoch, 0)))
+	l.Want(owner("c"), "c1", "v") // all else goes on
+	p := l.Plan(epoch, 0)
+	expect(t, render(p), "0 create c1 >v")
+	settle(l, p, epoch)
+	l.Release(owner("a"), "a1") // somebody had asked for it, and does no more
+	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>")
+	l.Spare(false)
+	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")
+}
+
+func TestAKeyIsPlannedOnce(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "k1", "v")
+	l.Release(a, "k1")
+	l.Adopt(nil)
+	l.Want(a, "k1", "v")
+	expect(t, render(l.Plan(epoch, 0)), "0 create k1 >v")
+}

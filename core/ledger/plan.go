@@ -27,6 +27,10 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			continue
 		}
 		l.entries[t.key] = e
+		if e.refs == 0 && l.cautious && t.owner == nil {
+			l.spared = append(l.spared, t.key)
+			continue
+		}
 		if e.refs == 0 && l.lingers(t, now) {
 			continue
 		}
@@ -46,8 +50,16 @@ func (l *Ledger[K, V]) recall(now time.Time) {
 		return
 	}
 	l.next = time.Time{}
+	due := map[model.PortID]bool{}
+	for _, d := range l.waiting {
+		if d.owner != nil && d.err != nil && !now.Before(d.until) {
+			due[*d.owner] = true
+		}
+	}
 	for key, d := range l.waiting {
-		if now.Before(d.until) {
+		// What failed of one owner is tried together: it may need each other.
+		together := d.owner != nil && d.err != nil && due[*d.owner]
+		if now.Before(d.until) && !together {
 			l.remind(d.until)
 			continue
 		}
@@ -61,9 +73,8 @@ func (l *Ledger[K, V]) recall(now time.Time) {
 // lingers puts an unneeded object off until its time to linger is over, and
 // reports whether it did.
 func (l *Ledger[K, V]) lingers(t touch[K], now time.Time) bool {
-	d, waits := l.waiting[t.key]
-	if waits {
-		return now.Before(d.until)
+	if d, waits := l.waiting[t.key]; waits {
+		return d.err == nil && now.Before(d.until)
 	}
 	linger := l.rules.Linger(t.key)
 	if linger == 0 {
@@ -75,6 +86,9 @@ func (l *Ledger[K, V]) lingers(t touch[K], now time.Time) bool {
 
 func (l *Ledger[K, V]) op(t touch[K], e entry[V]) Op[K, V] {
 	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
+	if e.refs > 1 {
+		op.Owner = nil // shared: it must not fail with one of those who need it
+	}
 	switch {
 	case e.refs == 0:
 		op.Verb = Delete

@@ -29,7 +29,7 @@ func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
 // keep stores an entry whose two sides agree, or forgets one that has none.
 func (l *Ledger[K, V]) keep(key K, e entry[V]) {
 	delete(l.waiting, key)
-	if e.refs == 0 && !e.is(installed) {
+	if e.refs == 0 && !e.is(installed) && e.place() == 0 {
 		delete(l.entries, key)
 		return
 	}

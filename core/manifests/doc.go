@@ -17,5 +17,5 @@
 // Decoding is strict. A document with an unknown field, a wrong type or a
 // duplicate key is refused as a whole, every other one stands, and each problem
 // names file and line. Once an object has been read its last good version
-// stands until the folder says otherwise without doubt: see keep.go.
+// stands until the folder says otherwise without doubt: see hold.go.
 package manifests

@@ -19,6 +19,7 @@ func (f *folder) merge(files []*file) {
 	f.objects = make([]placed, 0, n)
 	for _, file := range files {
 		if file.problem != nil {
+			f.doubtful = true
 			f.problems = append(f.problems, *file.problem)
 		}
 		for i := range file.units {
@@ -47,6 +48,7 @@ func (f *folder) add(p placed) {
 		f.ignored[p.foreign]++
 		return
 	case p.bad:
+		f.doubtful = true
 		return
 	}
 	if i, twice := f.index[p.key]; twice {

@@ -45,6 +45,7 @@ type folder struct {
 	problems  []Problem
 	ignored   map[string]int // objects of other kinds
 	unsettled bool           // a file was skipped because it is still being written
+	doubtful  bool           // a file or document could not be understood
 }
 
 // scan brings the reader up to date with the folder, and returns the very same

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -19,7 +20,7 @@ type record struct {
 	nodes    map[string]*model.Node
 	problems []Problem
 	calls    []string
-	synced   int
+	synced   []string
 }
 
 func newRecord() *record {
@@ -77,10 +78,10 @@ func (r *record) Problems(ps []Problem) {
 	r.problems = ps
 }
 
-func (r *record) Synced() {
+func (r *record) Synced(whole bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.synced++
+	r.synced = append(r.synced, strconv.FormatBool(whole))
 }
 
 // take returns the calls since the last take, sorted.

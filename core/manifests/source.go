@@ -23,8 +23,11 @@ type Sink interface {
 	// Problems replaces all that is wrong with the folder.
 	Problems([]Problem)
 
-	// Synced is called once, after everything that was there at the start.
-	Synced()
+	// Synced is called after everything that was there at the start, and again
+	// when whole changes: it says whether all of the folder could be read and
+	// understood. A folder without any object of ours is not whole either: it may
+	// not be mounted yet.
+	Synced(whole bool)
 }
 
 // Source watches a folder and tells a Sink what changes in it.
@@ -59,7 +62,6 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		}
 		return fmt.Errorf("manifests folder %s: %w", printable(s.Dir), err)
 	}
-	sink.Synced()
 	for {
 		again := s.pause(d)
 		if !w.wait(ctx, again) {
@@ -99,6 +101,7 @@ type delivery struct {
 	told      *folder
 	problems  []Problem
 	unsettled bool
+	whole     *bool // as told; nil before
 	took      time.Duration
 }
 
@@ -127,6 +130,10 @@ func (d *delivery) scan(ctx context.Context) error {
 	}
 	for _, p := range gone {
 		d.delete(p)
+	}
+	if whole := !f.doubtful && len(f.objects) > 0; d.whole == nil || *d.whole != whole {
+		d.whole = &whole
+		d.sink.Synced(whole)
 	}
 	f.index = nil // memory: it is as large as all the rest
 	d.told = f

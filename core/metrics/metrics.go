@@ -25,6 +25,7 @@ type Metrics struct {
 	opFailures   prometheus.Counter
 	drift        prometheus.Counter
 	flows        prometheus.Counter
+	problems     *prometheus.CounterVec
 }
 
 // New returns metrics that start at zero.
@@ -51,7 +52,12 @@ func New() *Metrics {
 		drift:      counter("tandem_dataplane_drift_objects_total", "Objects that others had changed, and that were repaired."),
 		flows:      counter("kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted."),
 	}
+	m.problems = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_problems_total",
+		Help: "Things refused, skipped or impossible that came up, by reason.",
+	}, []string{"reason"})
 	m.registry.MustRegister(
+		m.problems,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.syncSeconds, m.syncLast, m.syncFailures, m.waitSeconds, m.ops, m.opFailures, m.drift, m.flows,
 	)
@@ -62,19 +68,25 @@ func counter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// Synced counts a sync: how long its oldest event had waited, how long it took,
-// the operations done and failed.
-func (m *Metrics) Synced(waited, took time.Duration, ops, failed int, end time.Time) {
-	m.waitSeconds.Observe(waited.Seconds())
+// Synced counts a sync: how long its oldest event had waited (0 if there was
+// none), how long it took, the operations done and failed, and whether all went
+// well.
+func (m *Metrics) Synced(waited, took time.Duration, ops, failed int, err error, end time.Time) {
+	if waited > 0 {
+		m.waitSeconds.Observe(waited.Seconds())
+	}
 	m.syncSeconds.Observe(took.Seconds())
 	m.ops.Add(float64(ops))
 	m.opFailures.Add(float64(failed))
-	if failed > 0 {
+	if err != nil {
 		m.syncFailures.Inc()
 		return
 	}
 	m.syncLast.Set(float64(end.UnixNano()) / 1e9)
 }
+
+// Problem counts something that was refused, skipped or is impossible.
+func (m *Metrics) Problem(reason string) { m.problems.WithLabelValues(reason).Inc() }
 
 // Drifted counts objects that were found changed by others.
 func (m *Metrics) Drifted(objects int) { m.drift.Add(float64(objects)) }

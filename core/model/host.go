@@ -17,6 +17,14 @@ type Host struct {
 	MasqueradeAll bool
 }
 
+// SameButZone reports whether two hosts differ in nothing but their zone, which
+// matters to policy alone.
+func (h *Host) SameButZone(o *Host) bool {
+	return h.Name == o.Name && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
+		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&
+		h.NodePorts.Loopback == o.NodePorts.Loopback && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)
+}
+
 // Primary returns the node's main address of a family; ok is false when it is
 // not known.
 func (h *Host) Primary(f Family) (addr netip.Addr, ok bool) {

@@ -30,6 +30,7 @@ const (
 	WhyDuplicateEndpoint // the same address and port twice, with different conditions
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
+	WhyNoNode            // what the Node object says is needed, and there is none
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -52,6 +53,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "the same endpoint twice with different conditions; the better one is used"},
 	WhyInvalid:              {"Invalid", "not valid"},
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
+	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

@@ -19,6 +19,26 @@ func Host(c *config.Config, node *model.Node) *model.Host {
 	return h
 }
 
+// HostProblems says what of the configuration does nothing, for lack of this
+// machine's Node object, which is nil while it is not known, or of what it must
+// say. A zone that is not known is no problem: hints are not followed then.
+func HostProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
+	why := model.WhyInvalid
+	if node == nil {
+		why, node = model.WhyNoNode, &model.Node{Name: c.NodeName}
+	}
+	problem := func(detail string) {
+		ps = append(ps, model.Problem{Object: "Node " + node.Name, Why: why, Detail: detail})
+	}
+	if c.NodePorts.Primary && len(node.IPs) == 0 {
+		problem("node ports answer nowhere: they are for the primary addresses, and it has none")
+	}
+	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
+		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
+	}
+	return ps
+}
+
 // pods is the detect-local setting in terms of packets. Of several prefixes of
 // one family the first counts, as in kube-proxy.
 func pods(c *config.Config, node *model.Node) model.PodMatch {

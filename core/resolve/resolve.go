@@ -28,6 +28,9 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 			r.port(host, svc, port, family, from)
 		}
 	}
+	if n := svc.HealthCheckNodePort; n != 0 && svc.Type == model.LoadBalancer && svc.External == model.Local {
+		r.problem(svc, model.WhyUnsupported, fmt.Sprintf("healthCheckNodePort %d is not served yet", n))
+	}
 	return r
 }
 
@@ -49,11 +52,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 		return
 	}
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family), func(a Address) bool {
-		again := !r.used.first(a)
-		if again {
-			r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
-		}
-		return again
+		return !r.usable(host, svc, a)
 	})
 	all := r.endpoints(host, svc, port, family, from, addresses)
 	pools := choose(host, all)
@@ -65,6 +64,23 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 		p.Draining = draining(all, pools)
 	}
 	r.Ports = append(r.Ports, p)
+}
+
+// usable reports whether a Service can have an address, and says why not.
+//
+// A cluster IP refuses every port that is not the Service's. Were it one of the
+// node's own addresses, that would cut the node off: SSH, the kubelet. External
+// and load balancer IPs close nothing, and may be the node's.
+func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
+	switch {
+	case a.Kind == model.KindClusterIP && slices.Contains(host.IPs, a.At.Addr()):
+		r.problem(svc, model.WhyBadAddress, fmt.Sprintf("%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto))
+	case !r.used.first(a):
+		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
+	default:
+		return true
+	}
+	return false
 }
 
 func (r *Result) problem(svc *model.Service, why model.Reason, detail string) {

@@ -3,6 +3,7 @@ package resolve_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -348,6 +349,90 @@ func TestHost(t *testing.T) {
 	c.DetectLocal, c.PodInterfacePrefix = config.DetectInterfacePrefix, "veth"
 	if m := resolve.Host(&c, node).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
 		t.Errorf("prefix: %+v", m)
+	}
+}
+
+func TestHostProblems(t *testing.T) {
+	v4, cidr := []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{prefix("10.1.0.0/24")}
+	for _, test := range []struct {
+		name    string
+		primary bool
+		detect  config.DetectLocal
+		node    *model.Node
+		want    []model.Reason
+	}{
+		{"nothing depends on the Node", false, config.DetectClusterCIDR, nil, nil},
+		{"no Node, primary", true, config.DetectClusterCIDR, nil, []model.Reason{model.WhyNoNode}},
+		{"no Node, NodeCIDR", false, config.DetectNodeCIDR, nil, []model.Reason{model.WhyNoNode}},
+		{"no Node, both", true, config.DetectNodeCIDR, nil, []model.Reason{model.WhyNoNode, model.WhyNoNode}},
+		{"a Node that says all", true, config.DetectNodeCIDR, &model.Node{Name: "here", IPs: v4, PodCIDRs: cidr}, nil},
+		{"a Node without podCIDR", true, config.DetectNodeCIDR, &model.Node{Name: "here", IPs: v4}, []model.Reason{model.WhyInvalid}},
+		{"a Node without addresses", true, config.DetectNodeCIDR, &model.Node{Name: "here", PodCIDRs: cidr}, []model.Reason{model.WhyInvalid}},
+	} {
+		c := config.Default()
+		c.NodeName, c.NodePorts.Primary, c.DetectLocal = "here", test.primary, test.detect
+		var got []model.Reason
+		for _, p := range resolve.HostProblems(&c, test.node) {
+			got = append(got, p.Why)
+			if p.Object != "Node here" || p.Detail == "" {
+				t.Errorf("%s: %v", test.name, p)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// A cluster IP that is the node's own address would close all other ports of
+// the node. The other addresses close nothing.
+func TestClusterIPOfTheNode(t *testing.T) {
+	svc := service()
+	svc.Type = model.LoadBalancer
+	svc.ClusterIPs = []netip.Addr{addr("192.0.2.2"), addr("fd00::10")}
+	svc.ExternalIPs = []netip.Addr{addr("2001:db8::1")}
+	svc.LoadBalancerIPs = []netip.Addr{addr("192.0.2.1")}
+	svc.Ports[0].Port, svc.Ports[0].NodePort = 443, 30080
+	h := host()
+	h.IPs = append(h.IPs, addr("192.0.2.2"))
+	r := resolve.Service(h, svc, nil)
+	var got []string
+	for _, p := range r.Ports {
+		for _, f := range p.Fronts {
+			got = append(got, f.Kind.String()+" "+f.At.String())
+		}
+	}
+	want := []string{
+		"load balancer IP 192.0.2.1:443", "node port 0.0.0.0:30080",
+		"cluster IP [fd00::10]:443", "external IP [2001:db8::1]:443", "node port [::]:30080",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if len(r.Problems) != 1 || r.Problems[0].Why != model.WhyBadAddress || !strings.Contains(r.Problems[0].Detail, "192.0.2.2:443") {
+		t.Errorf("problems: %v", r.Problems)
+	}
+}
+
+func TestHealthCheckNodePortIsNotServedYet(t *testing.T) {
+	for _, test := range []struct {
+		kind   model.ServiceType
+		policy model.TrafficPolicy
+		port   uint16
+		said   bool
+	}{
+		{model.LoadBalancer, model.Local, 32080, true},
+		{model.LoadBalancer, model.Local, 0, false},
+		{model.LoadBalancer, model.Cluster, 32080, false},
+		{model.NodePort, model.Local, 32080, false},
+	} {
+		svc := service()
+		svc.Type, svc.External, svc.HealthCheckNodePort = test.kind, test.policy, test.port
+		ps := resolve.Service(host(), svc, []*model.Slice{slice("s", "10.0.0.1@here")}).Problems
+		said := len(ps) == 1 && ps[0].Why == model.WhyUnsupported && ps[0].Detail == "healthCheckNodePort 32080 is not served yet"
+		if said != test.said || !said && len(ps) > 0 {
+			t.Errorf("%v: %v", test, ps)
+		}
 	}
 }
 

@@ -85,6 +85,11 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	return d
 }
 
+// patience is how long a change may wait for being programmed before the whole
+// proxy counts as unhealthy, as in kube-proxy (twice its sync period). A Service
+// that the data plane refuses while others work is told in its own state.
+const patience = time.Minute
+
 // Unhealthy says why a running Tandem cannot be relied on; nothing when it can.
 func Unhealthy(s engine.Status) (reasons []string) {
 	if !s.Adopted {
@@ -95,7 +100,10 @@ func Unhealthy(s engine.Status) (reasons []string) {
 	} else if !s.Synced {
 		reasons = append(reasons, "nothing has been programmed yet")
 	}
-	if s.Err != nil {
+	if waits := time.Since(s.QueuedAt); !s.QueuedAt.IsZero() && waits > patience {
+		reasons = append(reasons, fmt.Sprintf("nothing has been programmed for changes that wait since %s", waits.Round(time.Second)))
+	}
+	if s.Err != nil && len(reasons) > 0 {
 		reasons = append(reasons, s.Err.Error())
 	}
 	return reasons

@@ -28,12 +28,18 @@ func (t *Tracker) reclaim(s *service, old *model.Service) {
 	wanted := claimsOf(s.object)
 	for _, c := range claimsOf(old) {
 		if !slices.Contains(wanted, c) {
-			t.mark(t.claims.drop(c, s))
+			t.markAll(t.claims.drop(c, s))
 		}
 	}
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
-		t.mark(t.claims.stake(c, s))
+		t.markAll(t.claims.stake(c, s))
+	}
+}
+
+func (t *Tracker) markAll(touched []*service) {
+	for _, s := range touched {
+		t.mark(s)
 	}
 }
 
@@ -48,12 +54,12 @@ func claimsOf(object *model.Service) (all []claim) {
 	return all
 }
 
-// stake enters a claim and returns who has to be resolved again for it.
-func (c *claims) stake(at claim, s *service) (touched *service) {
+// stake enters a claim and returns who else has to be resolved again for it.
+func (c *claims) stake(at claim, s *service) (touched []*service) {
 	before := c.holder[at]
 	if before == nil || before == s && c.rivals[at] == nil {
 		c.holder[at] = s
-		return s
+		return nil
 	}
 	all := c.rivals[at]
 	if all == nil {
@@ -62,22 +68,22 @@ func (c *claims) stake(at claim, s *service) (touched *service) {
 	if !slices.Contains(all, s) {
 		all = append(all, s)
 	}
-	return c.settle(at, all, before, s)
+	return c.settle(at, all, before)
 }
 
-// drop withdraws a claim and returns who has to be resolved again for it.
-func (c *claims) drop(at claim, s *service) (touched *service) {
+// drop withdraws a claim and returns who else has to be resolved again for it.
+func (c *claims) drop(at claim, s *service) (touched []*service) {
 	all := slices.DeleteFunc(c.rivals[at], func(o *service) bool { return o == s })
 	if len(all) == 0 {
 		delete(c.holder, at)
-		return s
+		return nil
 	}
-	return c.settle(at, all, c.holder[at], s)
+	return c.settle(at, all, c.holder[at])
 }
 
-// settle orders the claimants and returns the one besides s whose fate changed,
-// or s.
-func (c *claims) settle(at claim, all []*service, before, s *service) *service {
+// settle orders the claimants. When the holder is another one than before, all
+// of them are touched: losers say whom they lost to.
+func (c *claims) settle(at claim, all []*service, before *service) (touched []*service) {
 	slices.SortFunc(all, older)
 	c.holder[at] = all[0]
 	if len(all) == 1 {
@@ -85,13 +91,10 @@ func (c *claims) settle(at claim, all []*service, before, s *service) *service {
 	} else {
 		c.rivals[at] = all
 	}
-	switch {
-	case all[0] == before:
-		return s
-	case before != s:
-		return before
+	if all[0] == before {
+		return nil
 	}
-	return all[0]
+	return slices.Clone(all)
 }
 
 // older orders claimants: by creation where both are known, those of unknown

@@ -36,6 +36,11 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		t.yield(s, &r)
 	}
 	old := s.ports
+	for _, p := range r.Problems {
+		if !slices.Contains(s.problems, p) {
+			t.fresh = append(t.fresh, p)
+		}
+	}
 	s.problems = r.Problems
 	s.ports = r.Ports
 	for i, port := range r.Ports {

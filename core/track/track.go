@@ -26,6 +26,7 @@ type Tracker struct {
 	dirty    []*service
 	slots    resolve.Slots
 	stats    Stats
+	fresh    []model.Problem
 }
 
 // Stats count work, to prove that cost follows change.
@@ -60,6 +61,14 @@ func (t *Tracker) KeepSlots(s resolve.Slots) { t.slots = s }
 
 // Host returns the host that ports are resolved for.
 func (t *Tracker) Host() *model.Host { return t.host }
+
+// NewProblems returns the problems that Services have and did not have before,
+// since the last call.
+func (t *Tracker) NewProblems() []model.Problem {
+	ps := t.fresh
+	t.fresh = nil
+	return ps
+}
 
 // Stats returns the work done so far.
 func (t *Tracker) Stats() Stats { return t.stats }
@@ -125,7 +134,7 @@ func (s *service) find(name model.SliceName) (i int, found bool) {
 func (t *Tracker) SetHost(host *model.Host) {
 	old := t.host
 	t.host = host
-	all := old == nil || !sameButZone(old, host)
+	all := old == nil || !old.SameButZone(host)
 	if !all && old.Zone == host.Zone {
 		return
 	}
@@ -135,12 +144,6 @@ func (t *Tracker) SetHost(host *model.Host) {
 		}
 	}
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
-}
-
-func sameButZone(a, b *model.Host) bool {
-	return a.Name == b.Name && a.MasqueradeAll == b.MasqueradeAll && slices.Equal(a.IPs, b.IPs) &&
-		a.Pods.Interface == b.Pods.Interface && a.Pods.Prefix == b.Pods.Prefix && slices.Equal(a.Pods.CIDRs, b.Pods.CIDRs) &&
-		a.NodePorts.Loopback == b.NodePorts.Loopback && slices.Equal(a.NodePorts.Prefixes, b.NodePorts.Prefixes)
 }
 
 func (s *service) hinted() bool {

@@ -9,7 +9,10 @@ import (
 // Mode is the nftables mode. Probe and Open are in mode_linux.go; elsewhere
 // they say that they need Linux.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{Name: config.NFTables, Probe: probe, Open: openBackend, Plan: plan}
+	return dataplane.Mode{
+		Name: config.NFTables, System: "linux", Conntrack: true,
+		Probe: probe, Open: openBackend, Plan: plan,
+	}
 }
 
 func options(c *config.Config) Options { return Options{Mark: 1 << c.MasqueradeBit} }
