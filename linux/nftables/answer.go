@@ -70,7 +70,7 @@ func (p *portCompiler) value(f *model.Front, as [model.Origins]answer, o model.O
 	case model.Drop:
 		return Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}}
 	}
-	if p.port.Sticky > 0 {
+	if p.affine {
 		return p.goTo(p.stickyChain(a.pool, c))
 	}
 	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(min(len(a.pool.Endpoints), bankSize))})
@@ -82,7 +82,7 @@ func (p *portCompiler) goTo(chain string) Value {
 	return Value{Body: &Body{Verdict: VerdictGoto, Goto: chain, Comment: p.comment}}
 }
 
-// pick returns a pick chain, made once.
+// pick returns a pick chain, made once if it is one to keep.
 func (c *Compiler) pick(p pick) *pickChain {
 	if known, ok := c.picks.Load(p); ok {
 		return known.(*pickChain)
@@ -91,6 +91,9 @@ func (c *Compiler) pick(p pick) *pickChain {
 	for _, f := range model.Families() {
 		made.bodies[f] = Value{Body: &Body{Chain: newChain(f, Hook{}, p.rules(c.bit))}}
 	}
+	if p.count > keptPicks {
+		return made
+	}
 	known, _ := c.picks.LoadOrStore(p, made)
 	return known.(*pickChain)
 }
@@ -98,7 +101,7 @@ func (c *Compiler) pick(p pick) *pickChain {
 // slots emits the numbered endpoints of a front. Those of a port with affinity
 // are in its chains.
 func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
-	if p.port.Sticky > 0 {
+	if p.affine {
 		return
 	}
 	var done [2]bool
@@ -111,11 +114,7 @@ func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
 			continue
 		}
 		done[bank] = true
-		endpoints := a.pool.Endpoints
-		if len(endpoints) > bankSize {
-			p.gap(f, fmt.Sprintf("%d endpoints: only the first %d are used", len(endpoints), bankSize))
-			endpoints = endpoints[:bankSize]
-		}
+		endpoints := a.pool.Endpoints[:min(len(a.pool.Endpoints), bankSize)]
 		k := element(slotsOf(f), p.port.ID.Proto, f)
 		for i, e := range endpoints {
 			k.Slot = uint16(bank*bankSize + i)

@@ -120,7 +120,8 @@ func (b *batch) tables(ops []op) {
 		if o.Verb == ledger.Replace {
 			b.delTable(i, o.Key.Family)
 		}
-		b.message(msgNewTable, flagCreate, i, o.Key)
+		// Exclusive: a table that is there already is not ours to write to.
+		b.message(msgNewTable, flagCreate|flagExcl, i, o.Key)
 		b.str(1, b.name)
 		var n notes
 		n.comment(o.New.Body.Comment)

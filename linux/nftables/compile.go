@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,8 +44,13 @@ func (o Options) bit() uint32 {
 type Compiler struct {
 	options Options
 	bit     uint32
-	picks   sync.Map // pick -> *pickChain: thousands of ports share them
+	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
 }
+
+// keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
+// for each number of endpoints up to it, whatever numbers there ever were. Pools
+// that are larger are few, and have far more elements to make than this chain.
+const keptPicks = 1024
 
 // pickChain is a pick chain ready to be emitted.
 type pickChain struct {
@@ -120,6 +126,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		Compiler: c, port: port, emit: emit, shared: map[Key]struct{}{},
 		comment: commentText(port.ID.String()),
 	}
+	p.measure()
 	for i := range port.Fronts {
 		p.front(host, &port.Fronts[i])
 	}
@@ -135,7 +142,23 @@ type portCompiler struct {
 	comment string
 	gaps    []model.Gap
 	shared  map[Key]struct{} // emitted already: a port emits nothing twice
+	affine  bool             // clients stay with their endpoints: see sticky.go
 	sticky  []*model.Pool    // pools whose chains are emitted
+}
+
+// measure looks how large the port is, and tells what is too much.
+func (p *portCompiler) measure() {
+	most := 0
+	for _, pool := range p.port.Pools() {
+		most = max(most, len(pool.Endpoints))
+	}
+	p.affine = p.port.Sticky > 0 && most <= maxSticky
+	if p.port.Sticky > 0 && !p.affine {
+		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: affinity is not kept with more than %d", most, maxSticky)})
+	}
+	if most > bankSize {
+		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: only the first %d are used", most, bankSize)})
+	}
 }
 
 // once emits an object that several fronts of a port may need.

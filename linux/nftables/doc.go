@@ -33,11 +33,17 @@
 // The parts:
 //
 //	layout.go, rule.go, base.go  what there is: sets and maps, statements, chains
-//	compile.go, answer.go        ports to objects (Compiler)
+//	key.go, interval.go          objects: their names and contents; ranges of addresses
+//	compile.go, answer.go        ports to objects (Compiler); what each origin gets
+//	pick.go, sticky.go           the chains that choose an endpoint; affinity
 //	text.go, text_rule.go        objects to an nft script (Script)
 //	sim.go, sim_rule.go          objects and a packet to an outcome (Sim)
-//	encode.go, element.go        objects to netlink (wire.go)
+//	encode.go, element.go        rules and elements to netlink (wire.go), and elements back
+//	shape.go, digest.go          sets and chains in few numbers, to compare with the kernel's
+//	userdata.go                  notes that the kernel keeps for us: comments, digests
 //	batch.go                     ops to one transaction, in an order that works
 //	observe.go                   netlink back to objects
-//	driver_linux.go              the socket (Driver)
+//	driver_linux.go              the kernel (Driver), through socket_linux.go
+//	owner_linux.go               which tables are ours; Remove
+//	probe_linux.go, mode.go      whether this kernel can do it; the mode
 package nftables

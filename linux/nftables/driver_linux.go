@@ -14,7 +14,8 @@ import (
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
-// dataplane.Sentinel). It touches nothing but its own two tables. One goroutine
+// dataplane.Sentinel). It touches nothing but its own two tables, and refuses to
+// work where somebody else's has the name of one (owner_linux.go). One goroutine
 // may use it at a time, from any thread.
 type Driver struct {
 	table    string
@@ -72,6 +73,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		return errs
 	}
 	if err := ctx.Err(); err != nil {
+		return all(errs, err)
+	}
+	if err := d.ours(ops); err != nil {
 		return all(errs, err)
 	}
 	msgs := d.batch.encode(ops, d.sock.seq+1)
@@ -213,7 +217,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	for _, f := range d.families {
 		have, err := d.observeFamily(ctx, f)
 		if err != nil {
-			return nil, fmt.Errorf("nftables: read table %s %s: %w", familyName(f), d.table, err)
+			return nil, fmt.Errorf("nftables: read our tables: %w", err)
 		}
 		if len(all) == 0 {
 			all = have
@@ -231,15 +235,12 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 }
 
 func (d *Driver) observeFamily(ctx context.Context, f model.Family) (map[Key]Value, error) {
-	s := newSnapshot(d.table, f)
-	family := addressFamily(f)
-	table := func(w *writer) { w.str(1, d.table) }
-	switch err := d.sock.request(msgGetTable, 0, family, table, s.add); {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
+	s, err := d.look(f)
+	if err != nil || !s.hasTable {
 		return nil, err
 	}
+	family := addressFamily(f)
+	table := func(w *writer) { w.str(1, d.table) }
 	for _, kind := range []int{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, kind, family, table, s); err != nil {
 			return nil, err

@@ -9,10 +9,15 @@ import (
 // Table is the name of our tables, one of family ip and one of family ip6.
 const Table = "tandem"
 
-// tableComment is seen by people and tells the layout's version. A table with
-// another comment is made anew, so the number must change whenever the meaning
+// tableOwner is what the comments of all our tables begin with, whatever their
+// layout. A table of our name without it is somebody else's: it is neither read
+// as ours nor written to.
+const tableOwner = "Kubernetes Services, kept by Tandem"
+
+// tableComment is seen by people and tells the layout's version. A table of ours
+// with another one is made anew, so the number must change whenever the meaning
 // of a set, a map or a rule does.
-const tableComment = "Kubernetes Services, kept by Tandem (layout 1)"
+const tableComment = tableOwner + " (layout 1)"
 
 // SetID is one of the sets and maps that every table has.
 type SetID uint8
@@ -20,7 +25,7 @@ type SetID uint8
 // The sets and maps.
 const (
 	noSet             SetID = iota
-	ClusterIPs              // addresses that are nothing but cluster IPs: their other ports are refused
+	ClusterIPs              // cluster IPs, which may have fronts of other kinds, too: their other ports are refused
 	Guarded                 // fronts with source ranges
 	Allowed                 // a guarded front and a range that may use it
 	Hairpin                 // endpoints of this node, twice: connections back to their sender

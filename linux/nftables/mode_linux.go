@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -14,7 +15,10 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
-	if err := Probe(context.Background(), model.IPv6); err != nil {
+	switch err := Probe(context.Background(), model.IPv6); {
+	case errors.Is(err, errForeign): // the kernel can do it: somebody must decide whose the name is
+		return nil, err
+	case err != nil:
 		o.Families = []model.Family{model.IPv4}
 	}
 	d, err := Open(o)

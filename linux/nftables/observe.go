@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -19,6 +20,7 @@ type snapshot struct {
 	names    map[string]string   // chains' names, each kept once
 	damage   bool                // the table must be made anew
 	hasTable bool
+	foreign  bool // the table is not ours
 }
 
 func newSnapshot(table string, f model.Family) *snapshot {
@@ -48,8 +50,18 @@ func (s *snapshot) add(m message) {
 }
 
 func (s *snapshot) table(m message) {
-	var name, comment string
-	var flags uint32
+	name, comment, flags := parseTable(m)
+	if name != s.name {
+		return
+	}
+	s.hasTable = true
+	s.foreign = !strings.HasPrefix(comment, tableOwner)
+	// A flag is one that we never set, such as dormant: none of our rules works.
+	s.damage = s.damage || flags != 0 || comment != tableComment
+	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}
+}
+
+func parseTable(m message) (name, comment string, flags uint32) {
 	for kind, v := range m.attrs() {
 		switch kind {
 		case 1:
@@ -60,13 +72,7 @@ func (s *snapshot) table(m message) {
 			comment = text(note(v, noteComment))
 		}
 	}
-	if name != s.name {
-		return
-	}
-	s.hasTable = true
-	// A flag is one that we never set, such as dormant: none of our rules works.
-	s.damage = s.damage || flags != 0 || comment != tableComment
-	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}
+	return name, comment, flags
 }
 
 func (s *snapshot) chain(m message) {

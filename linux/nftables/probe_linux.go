@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,21 +18,22 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// probeTable is made and deleted by Probe.
-const probeTable = Table + "-probe"
-
 // Probe finds out whether this kernel can do what we need, by doing it in
 // scratch tables that meet no packet: the same sets, maps and rules, and an
 // element of each kind. With no families it tries both. The error says what is
-// missing and what to do about it.
+// missing and what to do about it; a foreign table of our name is one. Any number
+// of processes may probe at once.
 func Probe(ctx context.Context, families ...model.Family) error {
 	o := Options{Families: families}
-	d, err := open(probeTable, o)
+	if err := checkOwner(o); err != nil {
+		return advise(err)
+	}
+	d, err := open(scratchName(time.Now()), o)
 	if err != nil {
 		return advise(err)
 	}
 	defer d.Close()
-	if err := d.removeTables(ctx); err != nil { // left by one that was killed
+	if err := d.sweep(ctx, time.Now()); err != nil {
 		return advise(err)
 	}
 	ops := probeOps(o)
@@ -46,6 +49,66 @@ func Probe(ctx context.Context, families ...model.Family) error {
 	for _, op := range ops {
 		if v, ok := have[op.Key]; !ok || !v.equal(op.New) {
 			return fmt.Errorf("nftables: the kernel does not give %s back as it was written: Linux 5.10 or later is needed", op.Key)
+		}
+	}
+	return nil
+}
+
+// checkOwner looks whether our names are free or ours.
+func checkOwner(o Options) error {
+	d, err := Open(o)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, f := range d.families {
+		if _, err := d.look(f); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+	}
+	return nil
+}
+
+// Scratch tables are named by when they were made, and by chance, as others may
+// probe at the same time. A process id would tell nothing: two containers on one
+// network may both be process 1.
+const scratchPrefix = Table + "-probe-"
+
+// scratchLife is far more than what a probe takes. What is older was left by a
+// process that was killed, and what is newer than now by one with another clock.
+const scratchLife = time.Minute
+
+func scratchName(now time.Time) string {
+	return fmt.Sprintf("%s%d-%08x", scratchPrefix, now.Unix(), rand.Uint32())
+}
+
+// abandoned reports whether a table is a scratch table that nobody works on.
+func abandoned(name, comment string, now time.Time) bool {
+	rest, ok := strings.CutPrefix(name, scratchPrefix)
+	if !ok || !strings.HasPrefix(comment, tableOwner) {
+		return false
+	}
+	made, _, _ := strings.Cut(rest, "-")
+	seconds, err := strconv.ParseInt(made, 10, 64)
+	return err == nil && now.Sub(time.Unix(seconds, 0)).Abs() > scratchLife
+}
+
+// sweep deletes abandoned scratch tables, of any family.
+func (d *Driver) sweep(ctx context.Context, now time.Time) error {
+	left := map[string]bool{}
+	err := d.sock.request(msgGetTable, flagDump, unix.AF_UNSPEC, nil, func(m message) {
+		if name, comment, _ := parseTable(m); m.table() == msgNewTable && abandoned(name, comment, now) {
+			left[name] = true
+		}
+	})
+	if err != nil && !errors.Is(err, errInterrupted) { // then the next probe does the rest
+		return fmt.Errorf("nftables: list tables: %w", err)
+	}
+	for name := range left {
+		both := model.Families()
+		scratch := &Driver{table: name, families: both[:], sock: d.sock, batch: newBatch(name), lost: true}
+		if err := scratch.removeTables(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -120,34 +183,4 @@ func advise(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; %s", err, advice)
-}
-
-// Remove deletes our tables and nothing else. That there are none is no error.
-func Remove(ctx context.Context) error {
-	d, err := Open(Options{})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.removeTables(ctx)
-}
-
-// removeTables deletes the driver's tables, each on its own: one may be
-// impossible on a kernel without that family.
-func (d *Driver) removeTables(ctx context.Context) error {
-	var failed error
-	for _, f := range d.families {
-		name := func(w *writer) { w.str(1, d.table) }
-		err := d.sock.request(msgGetTable, 0, addressFamily(f), name, func(message) {})
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			continue
-		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("nftables: look for table %s %s: %w", familyName(f), d.table, err))
-			continue
-		}
-		gone := d.Commit(ctx, []ledger.Op[Key, Value]{{Verb: ledger.Delete, Key: tableKey(f)}})
-		failed = errors.Join(failed, gone[0])
-	}
-	return failed
 }

@@ -22,6 +22,13 @@ import (
 // port, as in kube-proxy: a client is bound to an endpoint for the port, not for
 // one of its addresses.
 
+// maxSticky is how many endpoints a pool may have for affinity to be kept. Each
+// of them is a set, a chain and two rules of the chain that chooses. A client's
+// first packet walks those rules one by one, and whenever an endpoint comes or
+// goes all of them are written again, in one transaction: 2,000 rules are a
+// burden, and much more would stop all other changes meanwhile.
+const maxSticky = 1000
+
 // stickyChain emits the chains for a pool and returns the name of the one to go
 // to for a class.
 func (p *portCompiler) stickyChain(pool *model.Pool, c class) string {

@@ -40,6 +40,7 @@ const (
 	flagDumpIntr = 0x10
 	flagCapped   = 0x100 // NLM_F_CAPPED: an error without the failed message
 	flagAckTLVs  = 0x200 // NLM_F_ACK_TLVS: an error with attributes
+	flagExcl     = 0x200 // NLM_F_EXCL, of a request that creates
 	flagDump     = 0x300
 	flagCreate   = 0x400
 	flagAppend   = 0x800

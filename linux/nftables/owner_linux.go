@@ -1,0 +1,89 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A name alone makes no table ours: anybody may call a table "tandem". Ours say
+// so in their comments, which the kernel keeps since Linux 5.10.
+
+// errForeign says that a table has our name and is not ours.
+var errForeign = errors.New("is not Tandem's and is left alone")
+
+func notOurs(f model.Family, table string) error {
+	name := familyName(f) + " " + table
+	return fmt.Errorf("table %s %w: its comment does not begin with %q. If somebody uses it, give it another name; "+
+		"otherwise, or if it was Tandem's and has lost its comment, delete it with \"nft delete table %s\"",
+		name, errForeign, tableOwner, name)
+}
+
+// look begins a snapshot of the table of a family: it has the table if there is
+// one. A table that is not ours is an error.
+func (d *Driver) look(f model.Family) (*snapshot, error) {
+	s := newSnapshot(d.table, f)
+	err := d.sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return s, nil
+	case err != nil:
+		return nil, fmt.Errorf("table %s %s: %w", familyName(f), d.table, err)
+	case s.foreign:
+		return nil, notOurs(f, d.table)
+	}
+	return s, nil
+}
+
+// ours makes sure that the tables which ops are for are ours, or not there.
+// Somebody may have put another in the place of ours since it was read.
+func (d *Driver) ours(ops []op) error {
+	var seen [2]bool
+	for _, o := range ops {
+		if seen[o.Key.Family] {
+			continue
+		}
+		seen[o.Key.Family] = true
+		if _, err := d.look(o.Key.Family); err != nil {
+			return fmt.Errorf("nftables: nothing is written: %w", err)
+		}
+	}
+	return nil
+}
+
+// Remove deletes our tables and nothing else. That there are none is no error; a
+// table of our name that is not ours is one, and stays.
+func Remove(ctx context.Context) error {
+	d, err := Open(Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.removeTables(ctx)
+}
+
+// removeTables deletes the driver's tables, each on its own: one may be
+// impossible on a kernel without that family.
+func (d *Driver) removeTables(ctx context.Context) error {
+	var failed error
+	for _, f := range d.families {
+		s, err := d.look(f)
+		switch {
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("nftables: remove our tables: %w", err))
+			continue
+		case !s.hasTable:
+			continue
+		}
+		gone := d.Commit(ctx, []op{{Verb: ledger.Delete, Key: tableKey(f)}})[0]
+		if !errors.Is(gone, unix.ENOENT) { // somebody else was faster
+			failed = errors.Join(failed, gone)
+		}
+	}
+	return failed
+}

@@ -1,0 +1,152 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// namesakes are tables with our name that are somebody else's, also in disguise.
+var namesakes = map[string]string{
+	"no comment":    "table ip tandem {\n set slots { type ipv4_addr; elements = { 1.1.1.1 }; }\n chain prerouting { type filter hook prerouting priority 0; ip saddr @slots drop; }\n}",
+	"their comment": "table ip tandem {\n comment \"two horses\"\n chain refuse { counter; }\n}",
+	"ours inside":   "table ip tandem {\n comment \"not: " + tableComment + "\"\n}",
+	"dormant":       "table ip tandem { flags dormant; }",
+}
+
+// A table of our name that is not ours stays as it is, whatever we are asked,
+// and whoever asks is told its name.
+func TestNamesake(t *testing.T) {
+	for name, script := range namesakes {
+		t.Run(name, func(t *testing.T) {
+			freshNamespace(t)
+			nft(t, script, "-f", "-")
+			before := nft(t, "", "list", "ruleset")
+			refused := func(what string, err error) {
+				t.Helper()
+				if !errors.Is(err, errForeign) || !strings.Contains(err.Error(), "table ip tandem") || !strings.Contains(err.Error(), "delete") {
+					t.Errorf("%s: %v", what, err)
+				}
+				if after := nft(t, "", "list", "ruleset"); after != before {
+					t.Fatalf("%s: the table is now\n%s\nand was\n%s", what, after, before)
+				}
+			}
+			d := openDriver(t)
+			have, err := d.Observe(t.Context())
+			refused("observe", err)
+			if len(have) > 0 {
+				t.Errorf("%d objects of it are taken for ours", len(have))
+			}
+			table := tableKey(model.IPv4)
+			for what, ops := range map[string][]op{
+				"create":  creation(compile(t, testHost, testPorts()...)),
+				"replace": {{Verb: ledger.Replace, Key: table, New: Value{Body: &Body{Comment: tableComment}}}},
+				"delete":  {{Verb: ledger.Delete, Key: table}},
+				"add":     {{Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, nil)}}}},
+			} {
+				refused(what, d.Commit(t.Context(), ops)[0])
+			}
+			refused("remove", Remove(t.Context()))
+			refused("probe", Probe(t.Context()))
+		})
+	}
+}
+
+// A table that appears between the look and the transaction is not written to,
+// either: the kernel refuses.
+func TestNamesakeInBetween(t *testing.T) {
+	freshNamespace(t)
+	nft(t, namesakes["ours inside"], "-f", "-")
+	before := nft(t, "", "list", "ruleset")
+	d := openDriver(t)
+	ops := creation(compile(t, testHost))
+	if err := d.sock.write(d.batch.encode(ops, d.sock.seq+1)); err != nil {
+		t.Fatal(err)
+	}
+	d.sock.drain()
+	if after := nft(t, "", "list", "ruleset"); after != before {
+		t.Errorf("the table is now\n%s", after)
+	}
+}
+
+// The table of one family is removed though the other's is not ours.
+func TestRemoveBesideNamesake(t *testing.T) {
+	freshNamespace(t)
+	mustCommit(t, openDriver(t), creation(compile(t, testHost)))
+	nft(t, "delete table ip tandem\n"+namesakes["no comment"], "-f", "-")
+	if err := Remove(t.Context()); !errors.Is(err, errForeign) {
+		t.Errorf("removal: %v", err)
+	}
+	if left := nft(t, "", "list", "tables"); left != "table ip tandem\n" {
+		t.Errorf("left is %q", left)
+	}
+}
+
+// Probes at once do not disturb each other, nor whatever is installed.
+func TestProbesAtOnce(t *testing.T) {
+	freshNamespace(t)
+	mustCommit(t, openDriver(t), creation(compile(t, testHost, testPorts()...)))
+	before := nft(t, "", "list", "ruleset")
+	space, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer space.Close()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			runtime.LockOSThread() // for good: the thread goes with the goroutine
+			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
+				t.Error(err)
+				return
+			}
+			if now := currentNamespace(); now == hostNamespace || now == "unknown" {
+				t.Error("still in the host's network namespace")
+				return
+			}
+			for range 5 {
+				if err := Probe(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if after := nft(t, "", "list", "ruleset"); after != before {
+		t.Errorf("the probes leave\n%s", after)
+	}
+}
+
+// What a killed probe left is removed by the next, and nothing else is: what
+// another has only just made, and what is not ours though it is called so.
+func TestProbeSweeps(t *testing.T) {
+	freshNamespace(t)
+	now := time.Now()
+	script := func(family string, made time.Time, comment string) string {
+		return fmt.Sprintf("table %s %s { comment \"%s\"; }\n", family, scratchName(made), comment)
+	}
+	stay := script("ip", now, tableComment) +
+		script("ip6", now.Add(-time.Hour), "somebody's") +
+		script("inet", now.Add(-time.Hour), "somebody's") +
+		"table ip tandem-probe-mine { comment \"" + tableComment + "\"; }\n"
+	nft(t, stay, "-f", "-")
+	before := nft(t, "", "list", "ruleset")
+	nft(t, script("ip", now.Add(-time.Hour), tableComment)+script("ip6", now.Add(-time.Hour), tableOwner+" (layout 0)"), "-f", "-")
+	if err := Probe(t.Context(), model.IPv4); err != nil {
+		t.Fatal(err)
+	}
+	if after := nft(t, "", "list", "ruleset"); after != before {
+		t.Errorf("the probe leaves\n%s\nand not\n%s", after, before)
+	}
+}
