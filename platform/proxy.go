@@ -82,9 +82,6 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Mode returns the mode that was chosen.
-func (p *Proxy) Mode() config.Mode { return p.mode.Name }
-
 // Run works until ctx ends, and closes everything. What is programmed stays:
 // Services go on working while no proxy runs.
 func (p *Proxy) Run(ctx context.Context) error {

@@ -114,10 +114,7 @@ func (p *tandem) Stop() error {
 
 // Gap says whether the mode has declared that it cannot do what a row asks for.
 func (p *tandem) Gap(row conformance.Packet) string {
-	any := netip.IPv6Unspecified()
-	if row.To.Addr().Is4() {
-		any = netip.IPv4Unspecified()
-	}
+	any := model.FamilyOf(row.To.Addr()).Unspecified()
 	for _, g := range p.gaps {
 		if g.proto == row.Proto && (g.Front == row.To || g.Front == netip.AddrPortFrom(any, row.To.Port())) {
 			return g.Detail

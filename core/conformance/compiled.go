@@ -55,11 +55,7 @@ func excuse(gaps map[model.PortID][]model.Gap, p oracle.Packet, want oracle.Outc
 	case want.Why == model.WhyNoSuchPort:
 		front = netip.AddrPortFrom(p.Dst.Addr(), 0)
 	case want.Kind == model.KindNodePort:
-		any := netip.IPv6Unspecified()
-		if p.Dst.Addr().Is4() {
-			any = netip.IPv4Unspecified()
-		}
-		front = netip.AddrPortFrom(any, p.Dst.Port())
+		front = netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port())
 	}
 	for _, g := range gaps[want.Port] {
 		whole := g.Front == netip.AddrPort{} && want.Why != model.WhyNoSuchPort

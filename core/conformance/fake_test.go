@@ -74,10 +74,7 @@ func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet
 		v, ok := objects[fakeKey{p.Proto, p.Dst, origin}]
 		own := slices.Contains(host.IPs, p.Dst.Addr()) || p.Dst.Addr().IsLoopback()
 		if !ok && own && host.NodePorts.Contains(p.Dst.Addr()) {
-			any := netip.IPv6Unspecified()
-			if p.Dst.Addr().Is4() {
-				any = netip.IPv4Unspecified()
-			}
+			any := model.FamilyOf(p.Dst.Addr()).Unspecified()
 			v, ok = objects[fakeKey{p.Proto, netip.AddrPortFrom(any, p.Dst.Port()), origin}]
 		}
 		if !ok {

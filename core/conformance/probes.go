@@ -109,7 +109,7 @@ func (ps *probes) senders(family model.Family) []sender {
 	for _, c := range ps.host.Pods.CIDRs {
 		if model.FamilyOf(c.Addr()) == family {
 			// The host's own address inside the pods' range, as a bridge has it.
-			all = append(all, sender{c.Addr().Next(), ""}, sender{last(c), iface}, sender{last(c).Next(), Uplink})
+			all = append(all, sender{c.Addr().Next(), ""}, sender{model.Last(c), iface}, sender{model.Last(c).Next(), Uplink})
 		}
 	}
 	return all
@@ -152,20 +152,10 @@ func edges(f *model.Front) (all []sender) {
 	}
 	all = append(all, sender{f.At.Addr(), ""})
 	for _, p := range f.Allow {
-		first, end := p.Masked().Addr(), last(p)
+		first, end := p.Masked().Addr(), model.Last(p)
 		for _, a := range []netip.Addr{first, end, first.Prev(), end.Next()} {
 			all = append(all, sender{a, Uplink})
 		}
 	}
 	return all
-}
-
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

@@ -69,7 +69,6 @@ type Work struct {
 // Health lists what is not as desired.
 type Health struct {
 	Objects  int // how many objects are wanted or installed
-	Compiled uint64
 	Gaps     map[model.PortID][]model.Gap
 	Failures map[model.PortID]error // the base and left-overs have the zero id
 }
@@ -91,7 +90,6 @@ type backend[K comparable, V any] struct {
 	host     *model.Host
 	ports    map[*model.Port]struct{} // all that are desired now
 	gaps     map[model.PortID][]model.Gap
-	compiled uint64
 
 	// When the outcome of a commit is unknown: read back before the next.
 	unknown  bool
@@ -163,7 +161,6 @@ func (b *backend[K, V]) Update(deltas []model.Delta) {
 
 // compile adds what a port needs now to after.
 func (b *backend[K, V]) compile(port *model.Port) {
-	b.compiled++
 	gaps := b.compiler.Port(b.host, port, b.emitAfter)
 	if len(gaps) > 0 {
 		b.gaps[port.ID] = gaps
@@ -241,7 +238,7 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 }
 
 func (b *backend[K, V]) Health() Health {
-	h := Health{Objects: b.ledger.Len(), Compiled: b.compiled, Gaps: make(map[model.PortID][]model.Gap, len(b.gaps)), Failures: map[model.PortID]error{}}
+	h := Health{Objects: b.ledger.Len(), Gaps: make(map[model.PortID][]model.Gap, len(b.gaps)), Failures: map[model.PortID]error{}}
 	for id, g := range b.gaps {
 		h.Gaps[id] = g
 	}

@@ -140,9 +140,17 @@ func (e *Engine) SetNode(n *model.Node) {
 	}
 }
 
-// Problems replaces what the source has to complain about.
+// Problems replaces what a source has to complain about. What is new is logged
+// and counted, once the source has told everything: before that it may be over
+// in a moment.
 func (e *Engine) Problems(source string, ps []model.Problem) {
-	e.inbox.post(func(e *Engine, _ time.Time) { e.problems[source] = ps })
+	e.inbox.post(func(e *Engine, _ time.Time) {
+		old := e.problems[source]
+		e.problems[source] = ps
+		if e.told {
+			e.complain(ps, old)
+		}
+	})
 }
 
 // Synced tells that the source has told everything it knows; from now on events
@@ -152,7 +160,12 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 // called again when that changes.
 func (e *Engine) Synced(whole bool) {
 	e.inbox.post(func(e *Engine, since time.Time) {
-		e.told = true
+		if !e.told {
+			e.told = true
+			for _, ps := range e.problems {
+				e.complain(ps, nil)
+			}
+		}
 		e.Backend.Spare(!whole)
 		e.change(since)
 	})

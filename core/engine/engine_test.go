@@ -330,3 +330,23 @@ func TestDoubtSparesWhatWasThere(t *testing.T) {
 		}
 	})
 }
+
+// A source's problems are told once each, and not before the source is done.
+func TestSourceProblemsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		b := start(t, func(o *engine.Options) {
+			o.Hooks.Problem = func(p model.Problem) { told = append(told, p.Detail) }
+		})
+		x, y := model.Problem{Detail: "x"}, model.Problem{Detail: "y"}
+		b.Problems("folder", []model.Problem{{Detail: "over in a moment"}})
+		b.Problems("folder", []model.Problem{x})
+		b.Synced(true)
+		b.Problems("folder", []model.Problem{x, y})
+		b.Problems("folder", []model.Problem{x, y})
+		synctest.Wait()
+		if fmt.Sprint(told) != "[x y]" {
+			t.Errorf("told %v", told)
+		}
+	})
+}

@@ -207,8 +207,21 @@ func (e *Engine) tell(deltas []model.Delta) {
 	}
 }
 
+// complain reports the problems that were not there before.
+func (e *Engine) complain(ps, before []model.Problem) {
+	known := make(map[model.Problem]bool, len(before))
+	for _, p := range before {
+		known[p] = true
+	}
+	for _, p := range ps {
+		if !known[p] {
+			e.problem(p)
+		}
+	}
+}
+
 func (e *Engine) problem(p model.Problem) {
-	e.Log.Warn("not everything a Service asks for is done", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
+	e.Log.Warn("refused, skipped or impossible", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
 	if e.Hooks.Problem != nil {
 		e.Hooks.Problem(p)
 	}

@@ -54,7 +54,7 @@ func (x *Index) Matches() []Match { return x.matches }
 func (x *Index) Stale(f Flow) bool {
 	m := x.find(f.Proto, f.Dst)
 	if m == nil {
-		m = x.find(f.Proto, netip.AddrPortFrom(unspecified(model.FamilyOf(f.Dst.Addr())), f.Dst.Port()))
+		m = x.find(f.Proto, netip.AddrPortFrom(model.FamilyOf(f.Dst.Addr()).Unspecified(), f.Dst.Port()))
 	}
 	return m != nil && m.Stale(f)
 }
@@ -81,11 +81,4 @@ func (x *Index) find(proto model.Proto, at netip.AddrPort) *Match {
 		return nil
 	}
 	return &x.matches[i]
-}
-
-func unspecified(f model.Family) netip.Addr {
-	if f == model.IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }

@@ -108,7 +108,7 @@ func BenchmarkReadFiles(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	dir := b.TempDir()
 	write(b, dir, "all.yaml", manifests(many))
-	d := newDelivery(newRecord(), newReader(os.DirFS(dir), dir), quiet())
+	d := newDelivery(newRecord(), newReader(os.DirFS(dir), dir))
 	if err := d.scan(context.Background()); err != nil {
 		b.Fatal(err)
 	}

@@ -55,7 +55,7 @@ const (
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
-	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir), s.log())
+	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir))
 	if err := d.scan(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -97,7 +97,6 @@ func (s *Source) log() *slog.Logger {
 type delivery struct {
 	sink      Sink
 	reader    *Reader
-	log       *slog.Logger
 	told      *folder
 	problems  []Problem
 	unsettled bool
@@ -105,8 +104,8 @@ type delivery struct {
 	took      time.Duration
 }
 
-func newDelivery(sink Sink, r *Reader, log *slog.Logger) *delivery {
-	return &delivery{sink: sink, reader: r, log: log, told: &folder{}}
+func newDelivery(sink Sink, r *Reader) *delivery {
+	return &delivery{sink: sink, reader: r, told: &folder{}}
 }
 
 // scan reads the folder and delivers the differences: first what is there, then
@@ -189,15 +188,6 @@ func (d *delivery) lost(err error) {
 func (d *delivery) report(ps []Problem) {
 	if slices.Equal(ps, d.problems) {
 		return
-	}
-	old := make(map[Problem]bool, len(d.problems))
-	for _, p := range d.problems {
-		old[p] = true
-	}
-	for _, p := range ps {
-		if !old[p] {
-			d.log.Warn("Manifest refused or incomplete", "where", where(p.File, p.Line), "object", p.Object, "problem", p.Text)
-		}
 	}
 	d.problems = ps
 	d.sink.Problems(ps)

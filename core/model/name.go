@@ -93,6 +93,14 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
+// Unspecified is the address that stands for any of this family.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // Bits is the length of an address of this family: 32 or 128.
 func (f Family) Bits() int {
 	if f == IPv4 {

@@ -59,11 +59,7 @@ func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.
 	if !slices.Contains(host.IPs, p.Dst.Addr()) && !p.Dst.Addr().IsLoopback() || !host.NodePorts.Contains(p.Dst.Addr()) {
 		return nil, nil
 	}
-	any := netip.IPv6Unspecified()
-	if p.Dst.Addr().Is4() {
-		any = netip.IPv4Unspecified()
-	}
-	return at(ports, p.Proto, netip.AddrPortFrom(any, p.Dst.Port()))
+	return at(ports, p.Proto, netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port()))
 }
 
 func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port, *model.Front) {

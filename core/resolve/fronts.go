@@ -65,16 +65,9 @@ func addressesOf(svc *model.Service, port model.ServicePort, family model.Family
 		add(model.KindLoadBalancer, port.Port, svc.LoadBalancerIPs...)
 	}
 	if svc.Type != model.ClusterIP && port.NodePort != 0 {
-		add(model.KindNodePort, port.NodePort, unspecified(family))
+		add(model.KindNodePort, port.NodePort, family.Unspecified())
 	}
 	return all
-}
-
-func unspecified(f model.Family) netip.Addr {
-	if f == model.IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
@@ -110,22 +103,5 @@ func allowed(host *model.Host, ranges []netip.Prefix, vip netip.Addr) []netip.Pr
 	if primary, ok := host.Primary(family); ok && slices.ContainsFunc(mine, func(r netip.Prefix) bool { return r.Contains(primary) }) {
 		mine = append(mine, netip.PrefixFrom(vip, vip.BitLen()))
 	}
-	return canonical(mine)
-}
-
-// canonical sorts prefixes by address and leaves out those inside another.
-func canonical(ps []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(ps, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
-	kept := ps[:0]
-	for _, p := range ps {
-		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
-			kept = append(kept, p)
-		}
-	}
-	return kept
+	return model.Canonical(mine)
 }

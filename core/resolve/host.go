@@ -87,10 +87,10 @@ func nodePorts(c *config.Config, h *model.Host) model.NodePortMatch {
 			}
 		}
 		if !listed {
-			m.Prefixes = append(m.Prefixes, netip.PrefixFrom(unspecified(f), 0))
+			m.Prefixes = append(m.Prefixes, netip.PrefixFrom(f.Unspecified(), 0))
 		}
 	}
-	m.Prefixes = canonical(m.Prefixes)
+	m.Prefixes = model.Canonical(m.Prefixes)
 	m.Loopback = c.NodePorts.Loopback
 	return m
 }

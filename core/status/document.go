@@ -76,6 +76,9 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		Reasons: Unhealthy(s.Status), Services: []Service{}, Problems: problems(s.Problems),
 	}
 	d.Healthy = len(d.Reasons) == 0
+	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
+		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: Failing, Detail: err.Error()})
+	}
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
@@ -121,7 +124,7 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 		}
 		if err := s.Backend.Failures[p.ID]; err != nil {
 			failing = true
-			out.Problems = append(out.Problems, Problem{Reason: "Failing", Detail: fmt.Sprintf("%s: %v", p.ID, err)})
+			out.Problems = append(out.Problems, Problem{Reason: Failing, Detail: fmt.Sprintf("%s: %v", p.ID, err)})
 		}
 	}
 	switch {

@@ -36,7 +36,7 @@ func snapshot() *engine.Snapshot {
 			service("gap"),
 		},
 		Backend: dataplane.Health{
-			Failures: map[model.PortID]error{id("failing"): errors.New("no space")},
+			Failures: map[model.PortID]error{id("failing"): errors.New("no space"), {}: errors.New("shared chain refused")},
 			Gaps:     map[model.PortID][]model.Gap{id("gap"): {{Detail: "no affinity here"}}},
 		},
 		Problems: []model.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"}},
@@ -71,6 +71,7 @@ func TestText(t *testing.T) {
 		"! ns/partial: node port 30080: another Service already has this address and port (a.yaml:3)\n",
 		"! ns/failing: ns/failing:http: no space\n",
 		"! ns/gap: ns/gap:http: no affinity here\n",
+		"! data plane: shared chain refused\n",
 		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: not valid (b.yaml:7)` + "\n",
 	} {
 		if !strings.Contains(b.String(), line) {

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -22,17 +21,7 @@ func (k Key) bounds() (first, last netip.Addr, ok bool) {
 // within makes the Rest of an element for a range.
 func within(p netip.Prefix) string {
 	p = p.Masked()
-	return string(p.Addr().AsSlice()) + string(lastOf(p).AsSlice())
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
+	return string(p.Addr().AsSlice()) + string(model.Last(p).AsSlice())
 }
 
 // disjoint returns the prefixes of a family in address order, without those
@@ -41,20 +30,8 @@ func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range ps {
 		if model.FamilyOf(p.Addr()) == f {
-			all = append(all, p.Masked())
+			all = append(all, p)
 		}
 	}
-	slices.SortFunc(all, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
-	kept := all[:0]
-	for _, p := range all {
-		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
-			kept = append(kept, p)
-		}
-	}
-	return kept
+	return model.Canonical(all)
 }

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"runtime"
@@ -76,4 +77,14 @@ func openDriver(t testing.TB) *Driver {
 	}
 	t.Cleanup(func() { _ = d.Close() })
 	return d
+}
+
+// Remove removes our tables by a driver of its own.
+func Remove(ctx context.Context) error {
+	d, err := Open(Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.removeTables(ctx)
 }

@@ -56,17 +56,6 @@ func (d *Driver) ours(ops []op) error {
 	return nil
 }
 
-// Remove deletes our tables and nothing else. That there are none is no error; a
-// table of our name that is not ours is one, and stays.
-func Remove(ctx context.Context) error {
-	d, err := Open(Options{})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.removeTables(ctx)
-}
-
 // removeTables deletes the driver's tables, each on its own: one may be
 // impossible on a kernel without that family.
 func (d *Driver) removeTables(ctx context.Context) error {

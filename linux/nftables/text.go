@@ -219,7 +219,7 @@ func valueText(k Key, v Value) string {
 // rangeText spells a range of addresses, as a prefix where it is one.
 func rangeText(first, last netip.Addr) string {
 	for bits := first.BitLen(); bits >= 0; bits-- {
-		if p := netip.PrefixFrom(first, bits); p.Masked() == p && lastOf(p) == last {
+		if p := netip.PrefixFrom(first, bits); p.Masked() == p && model.Last(p) == last {
 			return prefixText(p)
 		}
 	}

@@ -1,0 +1,37 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Canonical masks prefixes, sorts them by address and leaves out those inside
+// another. It works in place.
+func Canonical(ps []netip.Prefix) []netip.Prefix {
+	for i := range ps {
+		ps[i] = ps[i].Masked()
+	}
+	slices.SortFunc(ps, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	kept := ps[:0]
+	for _, p := range ps {
+		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// Last returns the last address of a prefix.
+func Last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
