@@ -12,8 +12,10 @@ import (
 // nothing is set.
 type Config struct {
 	Manifests string // a folder of manifests to serve instead of an API server
+	API       API    // the API server to watch, where Manifests is empty
 	NodeName  string // which Node object is this machine
 	Mode      Mode
+	Strict    bool // a mode that is named and does not work here is an error: no fallback
 
 	DetectLocal        DetectLocal
 	ClusterCIDRs       []netip.Prefix // for DetectClusterCIDR, the first of each family
@@ -30,8 +32,64 @@ type Config struct {
 	AuditPeriod   time.Duration
 	MinSyncPeriod time.Duration // the least time between two syncs; 0 syncs at once
 
-	HTTPAddress string // where status, health and metrics are served; empty for nowhere
-	LogLevel    string // debug, info, warn or error
+	// What only some modes look at.
+	IPTables IPTables
+	IPVS     IPVS
+	Windows  Windows
+
+	Conntrack   Conntrack
+	OOMScoreAdj *int // of the proxy's own process; nil leaves it as it is
+
+	HealthAddress string // where /healthz and /livez are served for load balancers; empty for nowhere
+	HTTPAddress   string // where status, health and metrics are served; empty for nowhere
+	LogLevel      string // debug, info, warn or error
+}
+
+// API says how the API server is reached. With neither a kubeconfig nor a
+// server, the pod's own service account is used.
+type API struct {
+	Kubeconfig  string
+	Server      string // overrides the kubeconfig's, as --master does
+	QPS         float32
+	Burst       int
+	ContentType string
+	// Resync is kube-proxy's configSyncPeriod. Nothing is lost by a long one:
+	// the watch brings every change.
+	Resync time.Duration
+}
+
+// IPTables is what only the iptables mode looks at.
+type IPTables struct {
+	SyncPeriod time.Duration // how often everything is compared with the kernel, though nothing changed
+}
+
+// IPVS is what only the ipvs mode looks at.
+type IPVS struct {
+	SyncPeriod   time.Duration
+	Scheduler    string         // rr when empty
+	ExcludeCIDRs []netip.Prefix // virtual servers inside are never touched
+	StrictARP    bool
+	// Time-outs of IPVS connections; 0 keeps the kernel's.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+}
+
+// Windows is what only the modes of Windows look at.
+type Windows struct {
+	Service               bool   // run as a service of the service manager
+	NetworkName           string // the HNS network; found when empty
+	SourceVIP             string // the source address for remote endpoints on overlay networks; found when empty
+	DSR                   bool
+	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
+	ForwardHealthCheckVIP bool
+}
+
+// Conntrack is how the node's connection tracking shall be set. 0 and nil keep
+// what is there.
+type Conntrack struct {
+	MaxPerCore, Min              int
+	TCPEstablished, TCPCloseWait *time.Duration
+	UDP, UDPStream               time.Duration
+	TCPBeLiberal                 bool
 }
 
 // Mode names a data plane, as in kube-proxy's --proxy-mode. Each backend brings

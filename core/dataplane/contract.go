@@ -48,10 +48,15 @@ type Slotter[K comparable, V any] interface {
 
 // Driver applies objects to a data plane. It makes no decisions: what to create,
 // replace or delete, and in which order, is given. A Driver is used by one
-// goroutine at a time.
+// goroutine at a time, but for Observe.
 type Driver[K comparable, V any] interface {
 	// Observe reads back the objects that are ours. An error means "could not
 	// read" and changes nothing; it is never taken as "nothing there".
+	//
+	// Reading takes long where there is much, and changes do not wait for it:
+	// Observe may run on a goroutine of its own while Commit runs on another.
+	// There is at most one at a time. What it says of objects that are committed
+	// meanwhile may be wrong, and is not used.
 	Observe(context.Context) (map[K]V, error)
 
 	// Commit applies ops in the given order and returns one result for each: nil

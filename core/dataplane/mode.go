@@ -22,6 +22,13 @@ type Mode struct {
 	// a network namespace is a whole node to the mode.
 	Conntrack bool
 
+	// OnRequest modes are never chosen by auto, only by name.
+	OnRequest bool
+
+	// Fallback is the mode to take when this one is named and does not work
+	// here; empty for none. config.Strict forbids it.
+	Fallback config.Mode
+
 	// Probe tells whether the mode can work on this machine, by trying in a
 	// place of its own. The error says what is missing and how to get it.
 	Probe func(context.Context) error
