@@ -28,7 +28,7 @@ type Proxy struct {
 	*engine.Engine
 	config  *config.Config
 	lock    io.Closer
-	mode    dataplane.Mode
+	mode    Choice
 	backend dataplane.Backend
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
@@ -62,7 +62,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
-	if p.mode, err = Choose(ctx, p.config.Mode, p.log); err != nil {
+	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
 	if p.backend, err = p.mode.Open(p.config); err != nil {
