@@ -205,7 +205,7 @@ func (p *portCompiler) list(endpoints []model.Endpoint) string {
 func (p *portCompiler) endpoint(name string, e model.Endpoint) {
 	var rules []Rule
 	if e.Local {
-		rules = append(rules, Rule{Src: host(e.Addr.Addr()), Comment: p.name, Target: chainMark})
+		rules = append(rules, Rule{Src: exactly(e.Addr.Addr()), Comment: p.name, Target: chainMark})
 	}
 	r := p.dnat(e)
 	r.Comment = p.name

@@ -209,7 +209,7 @@ func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
 func (p *portCompiler) to(f *model.Front) Rule {
 	r := Rule{Proto: p.port.ID.Proto, Ports: port(f.At.Port())}
 	if !unspecified(f) {
-		r.Dst = host(f.At.Addr())
+		r.Dst = exactly(f.At.Addr())
 	}
 	return r
 }

@@ -14,7 +14,7 @@ func (p *portCompiler) front(f *model.Front) {
 	if f.Kind == model.KindClusterIP {
 		// Whatever else is sent to a cluster IP: no Service has that port.
 		at := clusterTree.byAddress(f.At.Addr(), p.emit)
-		emitLine(at, Rule{Dst: host(f.At.Addr()), Comment: "the cluster IP has no such port", Target: targetReject}, p.emit)
+		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Comment: "the cluster IP has no such port", Target: targetReject}, p.emit)
 	}
 	if f.Restricted && unspecified(f) {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")

@@ -167,7 +167,7 @@ func parseAddrMatch(s string, not bool) (m addrMatch, err error) {
 	m.Not = not
 	if !strings.Contains(s, "/") {
 		a, err := netip.ParseAddr(s)
-		return addrMatch{host(a).Prefix, not}, err
+		return addrMatch{exactly(a).Prefix, not}, err
 	}
 	if m.Prefix, err = netip.ParsePrefix(s); err == nil && m.Prefix != m.Prefix.Masked() {
 		err = fmt.Errorf("%s is not canonical", s)

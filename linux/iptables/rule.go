@@ -3,6 +3,7 @@ package iptables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -11,21 +12,21 @@ import (
 // Rule is one rule, in those terms of iptables that we use. The zero value of
 // a field is no such match. Rules are comparable.
 type Rule struct {
-	Src, Dst  addrMatch
-	In        nameMatch // interface; a trailing + stands for any rest
-	Proto     model.Proto
-	Ports     portRange // destination; needs Proto
-	Comment   string
-	SrcLocal  bool // an address of the host itself
-	DstLocal  bool
-	State     nameMatch // of connection tracking, such as NEW
-	Mark      markMatch
-	Remember  recent
-	Chance    uint32 // in units of 1/2^31
-	Target    string // a chain or ACCEPT, DROP, ...; empty to do nothing
-	Goto      bool   // do not come back here, but to where this chain was called
-	To        netip.AddrPort
-	XMark     markSet
+	Src, Dst    addrMatch
+	In          nameMatch // interface; a trailing + stands for any rest
+	Proto       model.Proto
+	Ports       portRange // destination; needs Proto
+	Comment     string
+	SrcLocal    bool // an address of the host itself
+	DstLocal    bool
+	State       nameMatch // of connection tracking, such as NEW
+	Mark        markMatch
+	Remember    recent
+	Chance      uint32 // in units of 1/2^31
+	Target      string // a chain or ACCEPT, DROP, ...; empty to do nothing
+	Goto        bool   // do not come back here, but to where this chain was called
+	To          netip.AddrPort
+	XMark       markSet
 	RandomFully bool // --random-fully
 }
 
@@ -63,8 +64,8 @@ type recent struct {
 // chance is the probability of one out of n, as the kernel keeps it.
 func chance(n int) uint32 { return uint32((uint64(1)<<31 + uint64(n)/2) / uint64(n)) }
 
-// host is the match of one address.
-func host(a netip.Addr) addrMatch { return addrMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
+// exactly is the match of one address.
+func exactly(a netip.Addr) addrMatch { return addrMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
 
 func port(n uint16) portRange { return portRange{n, n} }
 
@@ -77,6 +78,7 @@ func (r Rule) text() Value { return Value(r.append(nil)) }
 // append writes the rule in the order in which iptables-save prints it, so that
 // people can compare.
 func (r Rule) append(b []byte) []byte {
+	start := len(b)
 	b = r.appendMatches(b, r.Comment)
 	if r.Target != "" {
 		b = append(b, map[bool]string{false: " -j ", true: " -g "}[r.Goto]...)
@@ -92,7 +94,10 @@ func (r Rule) append(b []byte) []byte {
 	if r.RandomFully {
 		b = append(b, " --random-fully"...)
 	}
-	return append(b[min(1, len(b)):], '\n') // without the first space
+	if len(b) > start { // without the first space
+		b = slices.Delete(b, start, start+1)
+	}
+	return append(b, '\n')
 }
 
 func (r Rule) appendMatches(b []byte, comment string) []byte {
