@@ -163,7 +163,7 @@ func (t tools) restore(ctx context.Context, f model.Family, text []byte) error {
 	var exit *exec.ExitError
 	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
 	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.variant == Legacy && strings.Contains(err.Error(), "lock") {
-		return ledger.ErrBusy{After: lockAgain}
+		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
 	}
 	return pointOut(err, text)
 }
