@@ -50,4 +50,3 @@ func useVariant(t testing.TB, v iptables.Variant) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
 }
-

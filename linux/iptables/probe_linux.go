@@ -15,72 +15,102 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// found is what a probe found out.
-type found struct {
+// candidate is a variant that may work, and what is known of it.
+type candidate struct {
 	tools         tools
 	families      []model.Family
 	noRandomFully bool
 }
 
-// Probe finds out with which commands this host can do what we need, by doing
-// it in chains that no packet enters. The error says what is missing.
-func probeHost(ctx context.Context) (found, error) {
+// probe finds out whether this host can do what we need, by doing it in chains
+// that no packet enters. The error says what is missing.
+func probe(ctx context.Context) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	candidates, err := choose(ctx)
+	found, err := findTools(ctx)
 	if err != nil {
-		return found{}, err
+		return err
 	}
+	if found, err = choose(ctx, found); err != nil {
+		return err
+	}
+	_, err = first(ctx, found, (*candidate).try)
+	return err
+}
+
+// first returns the first variant that passes a test for IPv4, which every node
+// needs, and for which other families.
+func first(ctx context.Context, found []tools, test func(*candidate, context.Context, model.Family) error) (*candidate, error) {
 	var failed []error
-	for _, t := range candidates {
-		f := found{tools: t}
-		err := f.probe(ctx)
+	for _, t := range found {
+		c := &candidate{tools: t}
+		err := c.families4and6(ctx, test)
 		if err == nil {
-			return f, nil
+			return c, nil
 		}
 		failed = append(failed, fmt.Errorf("iptables, %s variant: %w", t.variant, err))
 	}
-	return found{}, errors.Join(failed...)
+	return nil, errors.Join(failed...)
 }
 
-// probe tries IPv4, which every node needs, and IPv6, which it may do without.
-func (f *found) probe(ctx context.Context) error {
-	for _, family := range f.tools.families() {
-		err := f.family(ctx, family)
+func (c *candidate) families4and6(ctx context.Context, test func(*candidate, context.Context, model.Family) error) error {
+	for _, f := range c.tools.families() {
+		err := test(c, ctx, f)
 		switch {
 		case err == nil:
-			f.families = append(f.families, family)
-		case family == model.IPv4 || ctx.Err() != nil:
+			c.families = append(c.families, f)
+		case f == model.IPv4 || ctx.Err() != nil:
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *found) family(ctx context.Context, family model.Family) error {
-	command, err := iptables.New(iptables.IPFamily(iptables.Protocol(family)), iptables.Path(f.tools.family[family].command), iptables.Timeout(5))
+// read tests whether the tables of a family can be read, without writing
+// anything.
+func (c *candidate) read(ctx context.Context, f model.Family) error {
+	if _, err := c.command(f); err != nil {
+		return err
+	}
+	_, err := c.tools.read(ctx, f)
+	return err
+}
+
+// command returns the command of a family, and notes what it cannot do.
+func (c *candidate) command(f model.Family) (*iptables.IPTables, error) {
+	path := c.tools.family[f].command
+	command, err := iptables.New(iptables.IPFamily(iptables.Protocol(f)), iptables.Path(path), iptables.Timeout(5))
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.tools.family[family].command, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if a, b, c := command.GetIptablesVersion(); a < 1 || a == 1 && (b < 6 || b == 6 && c < 2) {
-		return fmt.Errorf("iptables %d.%d.%d is too old: 1.6.2 or later is needed", a, b, c)
+	if a, b, p := command.GetIptablesVersion(); a < 1 || a == 1 && (b < 6 || b == 6 && p < 2) {
+		return nil, fmt.Errorf("%s %d.%d.%d is too old: 1.6.2 or later is needed", path, a, b, p)
 	}
-	f.noRandomFully = f.noRandomFully || !command.HasRandomFully()
+	c.noRandomFully = c.noRandomFully || !command.HasRandomFully()
+	return command, nil
+}
+
+// try tests a family by writing.
+func (c *candidate) try(ctx context.Context, f model.Family) error {
+	command, err := c.command(f)
+	if err != nil {
+		return err
+	}
 	for _, t := range []Table{Filter, NAT} {
-		if err := f.table(ctx, command, family, t); err != nil {
-			return fmt.Errorf("%s table %s: %w", family, t, err)
+		if err := c.table(ctx, command, f, t); err != nil {
+			return fmt.Errorf("%s table %s: %w", f, t, err)
 		}
 	}
 	return nil
 }
 
 // table writes rules of every kind into a scratch chain, and reads them back.
-func (f *found) table(ctx context.Context, command *iptables.IPTables, family model.Family, t Table) error {
+func (c *candidate) table(ctx context.Context, command *iptables.IPTables, family model.Family, t Table) error {
 	name := fmt.Sprintf("TANDEM-PROBE-%08X", rand.Uint32())
-	rules := probeRules(family, t, !f.noRandomFully)
+	rules := probeRules(family, t, !c.noRandomFully)
 	var s script
 	s.rewrite(name, rules)
-	if err := f.tools.restore(ctx, family, s.text(t)); err != nil {
+	if err := c.tools.restore(ctx, family, s.text(t)); err != nil {
 		return err
 	}
 	have, listed := command.List(t.String(), name)

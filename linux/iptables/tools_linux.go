@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -65,7 +66,7 @@ func findTools(ctx context.Context) (found []tools, err error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("iptables: iptables-restore is not installed: install the package iptables")
+		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
 	}
 	return found, nil
 }

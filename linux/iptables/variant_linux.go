@@ -2,19 +2,22 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// choose returns the commands of the variant that this host already uses, in
-// the order in which they should be tried where it uses none. Rules of both are
-// an error: packets would meet both, and nobody could tell which of them the
-// others on this host will write next.
-func choose(ctx context.Context) ([]tools, error) {
-	found, err := findTools(ctx)
-	if err != nil {
-		return nil, err
-	}
+// errMixed says that rules of both variants are there.
+var errMixed = errors.New("this host has rules of both variants of iptables")
+
+// choose returns, of the variants that are installed, the one that this host
+// already uses or, where it uses none, all. Rules of both are an error: packets
+// would meet both, and nobody could tell which of them the others on this host
+// will write next.
+func choose(ctx context.Context, found []tools) ([]tools, error) {
 	uses := map[Variant]string{}
 	for _, t := range found {
 		for _, f := range t.families() {
@@ -25,8 +28,8 @@ func choose(ctx context.Context) ([]tools, error) {
 			if rules := count(string(out)); rules > 0 && uses[t.variant] == "" {
 				uses[t.variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.family[f].save)
 			}
-			if t.variant == NFT && uses[Legacy] == "" && strings.Contains(string(out), legacyHint) {
-				uses[Legacy] = "tables, which no command that is installed can list"
+			if !installed(found, Legacy) && strings.Contains(string(out), legacyHint) && legacyRules(f) > 0 {
+				uses[Legacy] = "rules, which no command that is installed can list"
 			}
 		}
 	}
@@ -35,6 +38,26 @@ func choose(ctx context.Context) ([]tools, error) {
 
 // legacyHint is part of what iptables-nft says when it sees legacy tables.
 const legacyHint = "iptables-legacy tables present"
+
+func installed(found []tools, v Variant) bool {
+	return slices.ContainsFunc(found, func(t tools) bool { return t.variant == v })
+}
+
+// legacyRules asks the kernel how many rules and chains its legacy tables have
+// besides its own. It is 0 where that cannot be told.
+func legacyRules(f model.Family) int {
+	w, err := openInfo([]model.Family{f})
+	if err != nil {
+		return 0
+	}
+	defer w.close()
+	now, err := w.look()
+	if err != nil {
+		return 0
+	}
+	const ownFilter, ownNAT = 3 + 1, 4 + 1 // policies of the chains, and the end
+	return int(now.tables[f][Filter].entries) - ownFilter + int(now.tables[f][NAT].entries) - ownNAT
+}
 
 // count counts the rules and the chains other than the kernel's.
 func count(save string) (n int) {
@@ -49,9 +72,9 @@ func count(save string) (n int) {
 // decide is the choice, given what each variant holds.
 func decide(found []tools, uses map[Variant]string) ([]tools, error) {
 	if uses[Legacy] != "" && uses[NFT] != "" {
-		return nil, fmt.Errorf("iptables: this host has rules of both variants, legacy (iptables-legacy): %s, and nft (iptables-nft): %s. "+
-			"Packets would meet both. Bring all rules into one: let everything that writes rules use the same variant "+
-			"(update-alternatives --config iptables), and remove the rules of the other, or restart the machine", uses[Legacy], uses[NFT])
+		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+
+			"Packets would meet both. Bring all into one: let everything that writes rules use the same variant "+
+			"(update-alternatives --config iptables), then remove the rules of the other, or restart the machine", errMixed, uses[Legacy], uses[NFT])
 	}
 	for _, t := range found {
 		if uses[t.variant] != "" {
