@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/nftables"
 )
 
@@ -16,6 +17,7 @@ import (
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
+		iptables.Mode(),
 	}
 }
 
