@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // Modes lists every mode there is, on whatever system, in the order in which
@@ -19,6 +20,7 @@ import (
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
+		hns.Mode(),
 	}
 }
 
