@@ -196,9 +196,7 @@ func (d *Driver) objects() map[Key]Value {
 	defer t.mu.Unlock()
 	all := make(map[Key]Value, len(t.endpoints)+len(t.balancers))
 	for f, a := range t.facts.node {
-		if a.IsValid() {
-			all[nodeAddress(model.Family(f))] = Value{Node: a}
-		}
+		all[nodeAddress(model.Family(f))] = Value{Node: a}
 	}
 	for _, e := range t.endpoints {
 		if k, ok := ours(e); ok {

@@ -82,9 +82,9 @@ func programmed(t testing.TB, v hns.Version, kind string, c *hns.Compiler, objec
 func compare(t testing.TB, c *hns.Compiler, want, have map[hns.Key]hns.Value) {
 	t.Helper()
 	for k, v := range want {
-		if got, ok := have[k]; !ok && (k.Kind != hns.KindNode || v.Node.IsValid()) {
+		if got, ok := have[k]; !ok {
 			t.Errorf("%s is not there", k)
-		} else if ok && !c.Equal(got, v) {
+		} else if !c.Equal(got, v) {
 			t.Errorf("%s is %+v %+v, want %+v %+v", k, got, got.Balancer, v, v.Balancer)
 		}
 	}

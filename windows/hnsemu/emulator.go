@@ -24,6 +24,7 @@ type Behaviour struct {
 	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524)
 	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631)
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
+	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
 }
 

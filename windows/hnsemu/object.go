@@ -38,7 +38,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		}
 		// A remote endpoint may stand beside a pod of the same address
 		// (kubernetes#130963), but not beside another remote one.
-		if e.taken(c.IpAddress, h.id, p.Flags) {
+		if !e.behaviour.Twins && e.taken(c.IpAddress, h.id, p.Flags) {
 			return Response{}, portExists
 		}
 	}
