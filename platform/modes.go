@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // Modes lists every mode there is, on whatever system, in the order in which
@@ -18,6 +19,7 @@ func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
 		iptables.Mode(),
+		hns.Mode(),
 	}
 }
 

@@ -199,6 +199,9 @@ func TestUnknownOutcomeIsReadBack(t *testing.T) {
 		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
 			t.Fatalf("first sync: %v", err)
 		}
+		if next := b.Next(); !next.Equal(time.Now()) {
+			t.Errorf("wants to read back at %v, not at once", next)
+		}
 		time.Sleep(time.Second)
 		b.sync() // the kernel had committed: nothing to do but look
 		if f := b.Health().Failures; len(f) != 0 {
@@ -295,6 +298,9 @@ func TestReadBackIsSpacedOut(t *testing.T) {
 		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
 		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
 			t.Fatalf("first sync: %v", err)
+		}
+		if next := b.Next(); !next.Equal(time.Now()) {
+			t.Errorf("wants to read back at %v, not at once", next)
 		}
 		b.kernel.Broken = errors.New("no memory")
 		start, attempts := time.Now(), 0

@@ -84,7 +84,7 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	failed := first(errs)
 	switch {
 	case errors.Is(failed, ledger.ErrUnknown):
-		s.unknown = true
+		s.unknown, s.readAt = true, s.now
 		s.settle(batch, failed)
 	case failed == nil || !s.driver.Limits().Atomic:
 		s.settleEach(batch, errs)
