@@ -83,19 +83,21 @@ func (c *Compiler) Rank(k Key) int {
 	case KindDest:
 		return 5
 	case KindAddress:
-		return 10
+		return 12
 	}
 	switch k.Set {
 	case Allowed:
-		return 5
-	case Guarded, LoopBack:
 		return 6
-	case Pods, Host:
+	case Guarded:
 		return 7
-	case VirtualIPs:
+	case LoopBack:
+		return 8
+	case Pods, Host:
 		return 9
+	case VirtualIPs:
+		return 11
 	}
-	return 8
+	return 10
 }
 
 // Port implements dataplane.Compiler.

@@ -31,10 +31,10 @@ type Via uint8
 // The ways. Virtual servers are found by address, or by the mark of a packet
 // where the answer depends on who asks.
 const (
-	ByAddress Via = iota
-	ByMark        // marked, endpoints see the client
-	ByMarkSNAT    // marked, endpoints see the node
-	Orphan        // found in the kernel with a mark of ours that no entry gives
+	ByAddress  Via = iota
+	ByMark         // marked, endpoints see the client
+	ByMarkSNAT     // marked, endpoints see the node
+	Orphan         // found in the kernel with a mark of ours that no entry gives
 )
 
 // Key names an object. Which fields are used depends on Kind; all others are
@@ -46,7 +46,7 @@ type Key struct {
 	Via    Via            // server, destination
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
-	Bits   uint8          // entry with a source range: the prefix length
+	Bits   uint8          // entry with a source range: the prefix length; orphan: the way that its mark means
 	At     netip.AddrPort // server, destination, entry, address; of servers by mark, the lowest front that leads there
 	To     netip.AddrPort // destination: the endpoint; entry: its second address
 }

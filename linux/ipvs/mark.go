@@ -29,11 +29,11 @@ type marks struct {
 	shift                       int // of the number
 }
 
-// numbers is how many virtual servers by mark a family can have.
-const numbers = 1<<12 - 1
+// maxNumber is how many virtual servers by mark a family can have.
+const maxNumber = 1<<12 - 1
 
-// DSCP-like values in the first 12 bits do not fit below a low bit: then the
-// others go above it.
+// marksFor returns the bits that go with the user's. Where there is no room
+// below it they lie above.
 func marksFor(masquerade uint32) marks {
 	if masquerade == 0 {
 		masquerade = DefaultMark
@@ -52,7 +52,7 @@ func marksFor(masquerade uint32) marks {
 func (m marks) all() uint32 { return m.masquerade | m.claimed | m.denied }
 
 // numberMask are the bits of the number.
-func (m marks) numberMask() uint32 { return numbers << m.shift }
+func (m marks) numberMask() uint32 { return maxNumber << m.shift }
 
 // number is the mark of a packet for a virtual server by mark.
 func (m marks) number(n uint32, via Via) uint32 {

@@ -32,13 +32,13 @@ func (n *numbering) take(server Key) (uint32, error) {
 		return number, nil
 	}
 	used, last := n.used[server.Family], &n.last[server.Family]
-	for range numbers {
-		if *last = *last%numbers + 1; used[*last] == (Key{}) {
+	for range maxNumber {
+		if *last = *last%maxNumber + 1; used[*last] == (Key{}) {
 			n.bind(server, *last)
 			return *last, nil
 		}
 	}
-	return 0, fmt.Errorf("all %d marks for virtual servers are in use", numbers)
+	return 0, fmt.Errorf("all %d marks for virtual servers are in use", maxNumber)
 }
 
 func (n *numbering) free(server Key) {

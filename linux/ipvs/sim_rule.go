@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-
 )
 
 // verdict is what becomes of a packet in a chain.
@@ -190,4 +189,3 @@ func splitRule(line string) (all []string) {
 	}
 	return all
 }
-
