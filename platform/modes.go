@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -20,6 +21,7 @@ func Modes() []dataplane.Mode {
 		nftables.Mode(),
 		iptables.Mode(),
 		hns.Mode(),
+		ipvs.Mode(),
 	}
 }
 
