@@ -79,6 +79,10 @@ type Engine struct {
 	auditAt  time.Time
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
+
+	auditor  sync.WaitGroup // the goroutine of an audit
+	auditing bool           // it runs, or its result is in the inbox
+	failed   int            // audits in a row that could not read
 }
 
 // Status is what is known of the engine's health. It is immutable.
