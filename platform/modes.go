@@ -19,6 +19,7 @@ import (
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
+		userspaceMode(),
 	}
 }
 

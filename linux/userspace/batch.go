@@ -15,31 +15,25 @@ type batch struct {
 
 func newBatch() *batch { return &batch{} }
 
-// create adds an object; port is that of the relay an entry leads to.
-func (b *batch) create(k Key, v Value, port uint16) {
-	switch k.Kind {
-	case KindChain:
-		fmt.Fprintf(&b.declared, ":%s - [0:0]\n", k.Chain)
-		for _, r := range v.Rules {
-			b.rule("-A", k.Chain, r.String())
-		}
-	case KindEntry:
-		b.entry(k, entryRule(k, v.To, port))
-	case KindJump:
-		for _, r := range v.Rules {
-			b.rule("-I", k.Chain, r.String())
-		}
+// chain makes a chain, or makes it anew, with its fixed rules.
+func (b *batch) chain(name string, rules []Rule) {
+	fmt.Fprintf(&b.declared, ":%s - [0:0]\n", name)
+	for _, r := range rules {
+		b.rule("-A", name, r.String())
 	}
 }
 
 // entry adds an entry. Those who are allowed come before those who are not.
-func (b *batch) entry(k Key, r Rule) {
+func (b *batch) entry(k Key, rule string) {
 	how := "-A"
 	if k.From.IsValid() {
 		how = "-I"
 	}
-	b.rule(how, k.Chain, r.String())
+	b.rule(how, k.Chain, rule)
 }
+
+// jump adds a way into our chains, before all others' rules.
+func (b *batch) jump(chain, rule string) { b.rule("-I", chain, rule) }
 
 // remove deletes a rule.
 func (b *batch) remove(chain, rule string) { b.rule("-D", chain, rule) }

@@ -29,6 +29,7 @@ func NewCompiler(families ...model.Family) *Compiler {
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: KindShelter, Family: f}, Value{})
+		emit(Key{Kind: KindSink, Family: f}, Value{})
 		for _, name := range fixedChains {
 			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
 		}

@@ -15,6 +15,7 @@ type Kind uint8
 // The kinds of object.
 const (
 	KindShelter Kind = iota // the address of the relays
+	KindSink                // what listens on its silent port
 	KindChain               // a chain of ours with its fixed rules
 	KindRelay               // a listener and its endpoints
 	KindEntry               // a rule for one front
@@ -84,6 +85,8 @@ func (k Key) String() string {
 	switch k.Kind {
 	case KindShelter:
 		return "address " + Shelter(k.Family).String()
+	case KindSink:
+		return k.Family.String() + " sink"
 	case KindChain:
 		return fmt.Sprintf("%s chain %s", k.Family, k.Chain)
 	case KindRelay:

@@ -27,8 +27,14 @@ func Script(objects map[Key]Value) string {
 		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", [...]string{"iptables-restore", "ip6tables-restore"}[f], Shelter(f))
 		batch := newBatch()
 		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
-			if k.Family == f {
-				batch.create(k, objects[k], ports[objects[k].To.Relay])
+			switch v := objects[k]; {
+			case k.Family != f:
+			case k.Kind == KindChain:
+				batch.chain(k.Chain, v.Rules)
+			case k.Kind == KindEntry:
+				batch.entry(k, entryRule(k, v.To, ports[v.To.Relay]).String())
+			default:
+				batch.jump(k.Chain, v.Rules[0].String())
 			}
 		}
 		b.WriteString(batch.text())
