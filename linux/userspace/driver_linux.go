@@ -75,6 +75,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	errs := make([]error, len(ops))
+	stale := d.stale(ops)
 	batches := [2]*batch{newBatch(), newBatch()}
 	for i, op := range ops {
 		if d.meanwhile != nil {
@@ -104,6 +105,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			errs[i] = d.withdraw(op.Key)
 		}
 	}
+	d.forget(ctx, stale)
 	return errs
 }
 

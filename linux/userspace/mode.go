@@ -10,7 +10,7 @@ import (
 // Mode is the userspace mode by rules of the nat table.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: relay.Mode, System: "linux", Conntrack: true,
+		Name: relay.Mode, System: "linux",
 		Probe: probe, Open: openBackend, Plan: plan,
 	}
 }
