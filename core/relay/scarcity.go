@@ -32,6 +32,13 @@ func lacking(err error) bool {
 	return false
 }
 
+// Absent reports whether an error says that an address to listen on is not, or
+// not yet, one of this host.
+func Absent(err error) bool {
+	const wsaAddrNotAvail = syscall.Errno(10049)
+	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, wsaAddrNotAvail)
+}
+
 // notice starts a pause. It reports whether that is news.
 func (s *scarcity) notice(now time.Time) bool {
 	return s.until.Swap(now.Add(breath).UnixNano()) == 0
