@@ -47,7 +47,7 @@ type Source struct {
 	log       *slog.Logger
 	limits    limits
 	cidrs     ranges
-	sink      relay
+	sink      target
 	followers []*follower
 }
 
@@ -78,8 +78,8 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	return s, nil
 }
 
-// relay passes on to the sink that Run is given.
-type relay struct{ Sink }
+// target is the sink that Run is given: the kinds are made before.
+type target struct{ Sink }
 
 // Client returns the connection, for others who talk to the same server.
 func (s *Source) Client() *Client { return s.client }

@@ -66,7 +66,7 @@ func because(ctx context.Context, err error) error {
 func (f *follower) watchOptions() *metav1.ListOptions {
 	o := &metav1.ListOptions{
 		LabelSelector: f.label, FieldSelector: f.field, ResourceVersion: f.at,
-		AllowWatchBookmarks: true, TimeoutSeconds: watchTimeout(),
+		Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: watchTimeout(),
 	}
 	if f.listing {
 		yes := true
