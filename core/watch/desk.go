@@ -72,9 +72,10 @@ func (d *desk) put(k *kind, n name, o runtime.Object, before bool) (served, know
 	}
 	served = out.served || before && refused
 	d.note(subject{k.resource, n}, out.problems, refused && !served)
-	if out.served && k.resource == "nodes" {
+	if out.served && k.resource == "nodes" && !d.hasNode {
 		d.hasNode = true
 		d.node.open()
+		d.signal()
 	}
 	return served, served || refused
 }

@@ -26,5 +26,5 @@ func explain(k *kind, err error, server string) string {
 	if errors.As(err, &at) {
 		err = at.Err
 	}
-	return fmt.Sprintf("the API server %s does not answer: %v", server, err)
+	return fmt.Sprintf("the API server %s: %v", server, err)
 }

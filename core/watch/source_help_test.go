@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -295,4 +296,10 @@ func (l *logs) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
+}
+
+func statusError(code int32, reason metav1.StatusReason, retryAfter int32) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Code: code, Reason: reason, Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter},
+	}}
 }
