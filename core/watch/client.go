@@ -32,6 +32,7 @@ const dialTimeout = 3 * time.Second
 type Client struct {
 	config *rest.Config
 	http   *http.Client
+	limit  flowcontrol.RateLimiter // nil for none
 	scheme *kruntime.Scheme
 	codecs serializer.CodecFactory
 }
@@ -69,22 +70,12 @@ func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{config: c, http: hc, scheme: scheme, codecs: serializer.NewCodecFactory(scheme)}, nil
+	return &Client{config: c, http: hc, limit: limiter(api), scheme: scheme, codecs: serializer.NewCodecFactory(scheme)}, nil
 }
 
 // tune sets what a user may set, with kube-proxy's defaults.
 func tune(c *rest.Config, api config.API) {
 	c.UserAgent = "tandem (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
-	c.QPS, c.Burst = 5, 10
-	if api.QPS != 0 {
-		c.QPS = api.QPS
-	}
-	if api.Burst != 0 {
-		c.Burst = api.Burst
-	}
-	if c.QPS > 0 { // one limit for all groups of the API
-		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
-	}
 	c.ContentType = kruntime.ContentTypeProtobuf
 	if api.ContentType != "" {
 		c.ContentType = api.ContentType
@@ -96,6 +87,22 @@ func tune(c *rest.Config, api config.API) {
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	}
+}
+
+// limiter bounds the requests a second, with kube-proxy's defaults; a negative
+// rate is none. What is followed does not count: it has a pace of its own.
+func limiter(api config.API) flowcontrol.RateLimiter {
+	qps, burst := float32(5), 10
+	if api.QPS != 0 {
+		qps = api.QPS
+	}
+	if api.Burst != 0 {
+		burst = api.Burst
+	}
+	if qps < 0 {
+		return nil
+	}
+	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 }
 
 // renewToken reads a token file again once a minute, as client-go does anyway,
@@ -129,12 +136,16 @@ func (c *Client) Host() string { return c.config.Host }
 // REST returns a client for one version of a group of the API: of v1,
 // discovery.k8s.io/v1, networking.k8s.io/v1 and events.k8s.io/v1. All share the
 // connection and the limit of requests a second.
-func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) {
+func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) { return c.rest(gv, c.limit) }
+
+// rest returns a client whose requests wait for a limiter, unless it is nil.
+func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (rest.Interface, error) {
 	rc := *c.config
 	rc.GroupVersion, rc.APIPath, rc.NegotiatedSerializer = &gv, "/apis", c.codecs.WithoutConversion()
 	if gv.Group == "" {
 		rc.APIPath = "/api"
 	}
+	rc.QPS, rc.RateLimiter = -1, limit
 	client, err := rest.RESTClientForConfigAndClient(&rc, c.http)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w; is its address a URL or HOST:PORT?", c.config.Host, err)

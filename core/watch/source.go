@@ -67,7 +67,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	j := newJournal(log)
 	lists := make(chan struct{}, 1)
 	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.cidrs)} {
-		rest, err := client.REST(k.version)
+		rest, err := client.rest(k.version, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -303,3 +303,8 @@ func statusError(code int32, reason metav1.StatusReason, retryAfter int32) error
 		Code: code, Reason: reason, Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter},
 	}}
 }
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
