@@ -17,7 +17,6 @@ type name struct{ namespace, name string }
 
 // kind is what differs between the kinds of objects that are followed.
 type kind struct {
-	title        string // EndpointSlice
 	resource     string // endpointslices
 	version      schema.GroupVersion
 	label, field string // selectors
@@ -39,13 +38,6 @@ func (k *kind) groupResource() string {
 	return schema.GroupResource{Group: k.version.Group, Resource: k.resource}.String()
 }
 
-func (k *kind) object(n name) string {
-	if n.namespace == "" {
-		return k.title + " " + printable(n.name)
-	}
-	return k.title + " " + printable(n.namespace+"/"+n.name)
-}
-
 // setter makes a kind's set of a converter for its type. Anything else that a
 // server might send is refused.
 func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome {
@@ -60,7 +52,7 @@ func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome 
 // services are those that no other proxy was asked to serve, as in kube-proxy.
 func services(sink Sink) kind {
 	return kind{
-		title: "Service", resource: "services", version: corev1.SchemeGroupVersion,
+		resource: "services", version: corev1.SchemeGroupVersion,
 		label: "!" + LabelProxyName,
 		list:  func() runtime.Object { return &corev1.ServiceList{} },
 		set: setter(func(o *corev1.Service) outcome {
@@ -77,7 +69,7 @@ func services(sink Sink) kind {
 // endpointSlices are those of Services with a virtual IP, as in kube-proxy.
 func endpointSlices(sink Sink) kind {
 	return kind{
-		title: "EndpointSlice", resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
+		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
 		label: "!" + corev1.IsHeadlessService,
 		list:  func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		set: setter(func(o *discoveryv1.EndpointSlice) outcome {
@@ -96,7 +88,7 @@ func endpointSlices(sink Sink) kind {
 func ownNode(sink Sink, nodeName string) kind {
 	var last *model.Node
 	return kind{
-		title: "Node", resource: "nodes", version: corev1.SchemeGroupVersion,
+		resource: "nodes", version: corev1.SchemeGroupVersion,
 		field: "metadata.name=" + nodeName,
 		list:  func() runtime.Object { return &corev1.NodeList{} },
 		set: setter(func(o *corev1.Node) outcome {
@@ -117,7 +109,7 @@ func ownNode(sink Sink, nodeName string) kind {
 // may be missing: before Kubernetes 1.33, or without the permission.
 func serviceCIDRs(r *ranges) kind {
 	return kind{
-		title: "ServiceCIDR", resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
+		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
 		list: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
 		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
 			f := &faults{kind: "ServiceCIDR", meta: &o.ObjectMeta}

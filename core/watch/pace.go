@@ -38,7 +38,7 @@ func (p *pace) after(err error) time.Duration {
 		p.refused++
 		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
 	}
-	if answered(err) {
+	if answered(err) || errors.Is(err, errShort) {
 		p.refused++
 		return jitter(grown(refusedFirst, refusedMost, p.refused-1), 0.5)
 	}

@@ -15,7 +15,7 @@ import (
 
 var (
 	errSilent = errors.New("no answer for too long")
-	errCut    = errors.New("the connection was cut before the answer")
+	errCut    = errors.New("the connection was cut")
 	errShort  = errors.New("the watch ended at once")
 )
 
@@ -39,9 +39,11 @@ func (f *follower) stream(ctx context.Context) error {
 		return because(ctx, errCut)
 	}
 	f.vitals.heard(0)
+	events := 0
 	for e := range w.ResultChan() {
 		silence.Reset(f.limits.silence)
 		f.vitals.heard(1)
+		events++
 		if err = f.event(e); err != nil {
 			break
 		}
@@ -49,10 +51,12 @@ func (f *follower) stream(ctx context.Context) error {
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
 		return nil
-	case err == nil && time.Since(start) < steadyTime:
+	case err != nil || time.Since(start) >= steadyTime:
+		return err
+	case events == 0:
 		return errShort
 	}
-	return err
+	return errCut
 }
 
 // because returns why a stream's context was cancelled, and err if it was not.

@@ -17,11 +17,10 @@ import (
 
 // resource is a kind of objects that is served.
 type resource struct {
-	name       string // endpointslices
-	version    schema.GroupVersion
-	namespaced bool
-	list       func([]runtime.Object) runtime.Object // a list of objects
-	one        func() runtime.Object                 // an empty object
+	name    string // endpointslices
+	version schema.GroupVersion
+	list    func([]runtime.Object) runtime.Object // a list of objects
+	one     func() runtime.Object                 // an empty object
 }
 
 // of makes a list of pointers one of values, as the API's types have them.
@@ -39,33 +38,33 @@ func resources() map[string]*resource {
 	all := map[string]*resource{}
 	for _, r := range []*resource{
 		{
-			"services", corev1.SchemeGroupVersion, true,
+			"services", corev1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object {
 				return &corev1.ServiceList{Items: of[corev1.Service](os)}
 			},
 			func() runtime.Object { return &corev1.Service{} },
 		},
 		{
-			"nodes", corev1.SchemeGroupVersion, false,
+			"nodes", corev1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object { return &corev1.NodeList{Items: of[corev1.Node](os)} },
 			func() runtime.Object { return &corev1.Node{} },
 		},
 		{
-			"endpointslices", discoveryv1.SchemeGroupVersion, true,
+			"endpointslices", discoveryv1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object {
 				return &discoveryv1.EndpointSliceList{Items: of[discoveryv1.EndpointSlice](os)}
 			},
 			func() runtime.Object { return &discoveryv1.EndpointSlice{} },
 		},
 		{
-			"servicecidrs", networkingv1.SchemeGroupVersion, false,
+			"servicecidrs", networkingv1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object {
 				return &networkingv1.ServiceCIDRList{Items: of[networkingv1.ServiceCIDR](os)}
 			},
 			func() runtime.Object { return &networkingv1.ServiceCIDR{} },
 		},
 		{
-			"events", eventsv1.SchemeGroupVersion, true,
+			"events", eventsv1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object { return &eventsv1.EventList{Items: of[eventsv1.Event](os)} },
 			func() runtime.Object { return &eventsv1.Event{} },
 		},
