@@ -30,9 +30,19 @@ on any system. It needs no privileges and changes nothing.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := flags.config()
+			text, err := flags.read()
 			if err != nil {
 				return err
+			}
+			c, report := flags.judge(text)
+			if c.Manifests == "" {
+				report.Problems = append(report.Problems, config.Finding{Name: "--manifests", Text: "name a folder of manifests"})
+			}
+			if err := report.Err(); err != nil {
+				return usageError{err}
+			}
+			for _, n := range report.Notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
 			w, err := readWorld(cmd, c)
 			if err != nil {
