@@ -118,7 +118,7 @@ func checkWord(k Kind, w string) (err error) {
 	case Interval, Duration:
 		_, err = parseDuration(w)
 	case Quantity:
-		digits := strings.TrimRight(w, "numkMGTPEi")
+		digits := strings.TrimRight(w, "numkKMGTPEi")
 		_, err = strconv.ParseFloat(digits, 64)
 	}
 	if err != nil {
