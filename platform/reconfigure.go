@@ -11,10 +11,6 @@ import (
 // safe for concurrent use with all but itself.
 func (p *Proxy) Reconfigure(next *config.Config, where string) {
 	_, restart := config.Diff(p.config, next)
-	merged := config.Merge(p.config, next)
-	p.live.Store(merged)
-	p.Retune(merged.AuditPeriod, merged.MinSyncPeriod)
-	Prepare(merged, p.log)
 	waiting := make([]model.Problem, len(restart))
 	for i, c := range restart {
 		waiting[i] = model.Problem{
@@ -23,6 +19,10 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) {
 		}
 	}
 	p.Problems("configuration", waiting)
+	merged := config.Merge(p.config, next)
+	p.live.Store(merged)
+	p.Retune(merged.AuditPeriod, merged.MinSyncPeriod)
+	Prepare(merged, p.log)
 }
 
 // Misconfigured tells what is wrong with a configuration that is not taken over.

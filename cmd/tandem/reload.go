@@ -32,9 +32,7 @@ func (r *reloader) changed(text []byte) {
 	where := r.flags.file
 	next, report := r.flags.judge(text)
 	if len(report.Problems) > 0 {
-		for _, p := range report.Problems {
-			r.log.Error("configuration not taken over, the last one stands", "name", p.Name, "problem", p.Text, "where", p.Where)
-		}
+		r.log.Error("configuration not taken over, the last one stands", "file", where, "problems", len(report.Problems))
 		r.proxy.Misconfigured(report.Problems, where)
 		return
 	}
