@@ -87,6 +87,10 @@ func newConfigExplain() *cobra.Command {
 				return cmd.Help()
 			}
 			found := config.Find(args[0])
+			if g := newRun().Flags().Lookup(strings.TrimLeft(args[0], "-")); len(found) == 0 && g != nil {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "--%s\n  %s\n", g.Name, g.Usage)
+				return err
+			}
 			if len(found) == 0 {
 				return unknownSetting(args[0])
 			}

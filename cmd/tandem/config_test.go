@@ -23,7 +23,7 @@ func TestExplainGolden(t *testing.T) {
 	if code != exitOK || stderr != "" {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	for _, name := range []string{"iptables.masqueradeBit", "--healthz-port", "featureGates", "conntrack"} {
+	for _, name := range []string{"iptables.masqueradeBit", "--healthz-port", "--compat", "featureGates", "conntrack"} {
 		code, text, stderr := tandem(t, "config", "explain", name)
 		if code != exitOK {
 			t.Fatalf("%s: exit code %d: %s", name, code, stderr)

@@ -159,6 +159,12 @@ func TestUnknownFlagsAreAllTold(t *testing.T) {
 	}
 }
 
+func TestEmptyArgumentsAreNone(t *testing.T) {
+	if code, _, stderr := tandem(t, "run", "", "--write-config-to", filepath.Join(t.TempDir(), "c"), ""); code != exitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 func TestStrictAndLenient(t *testing.T) {
 	conf := filepath.Join(folder(t, map[string]string{"c.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmod: iptables\niptables:\n  masqueradeBit: 40\n"}), "c.conf")
 	code, _, stderr := tandem(t, "config", "check", conf, "--proxy-mode=nftables")

@@ -102,9 +102,13 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// noArgs takes empty arguments, as kube-proxy does: templates of manifests leave
+// them behind.
 func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), args[0])}
+	for _, a := range args {
+		if a != "" {
+			return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), a)}
+		}
 	}
 	return nil
 }

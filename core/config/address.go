@@ -114,7 +114,7 @@ func prefixPair(p *[]netip.Prefix) Value {
 func parsePrefixes(words []string) (ps []netip.Prefix, err error) {
 	for _, w := range words {
 		p, err := netip.ParsePrefix(strings.TrimSpace(w))
-		if err != nil {
+		if err != nil || p.Addr().Is4In6() {
 			return nil, fmt.Errorf("%s is not a CIDR such as 10.0.0.0/8", quote(w))
 		}
 		ps = append(ps, p)

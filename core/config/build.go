@@ -72,6 +72,7 @@ func Build(in Input) (*Config, Report) {
 	}
 	b.pointless(settings, file)
 	b.pointless(settings, flags)
+	b.twoSources()
 	c.Complete()
 	found := c.mistakes()
 	if in.Mode != nil {
@@ -182,6 +183,15 @@ func (b *builder) insteadOf(settings []Setting, s Setting) string {
 		}
 	}
 	return ""
+}
+
+// twoSources notes that of two sources of Services one is not looked at.
+func (b *builder) twoSources() {
+	for _, name := range []string{"clientConnection.kubeconfig", "--master"} {
+		if a, said := b.origin[name]; said && b.config.Manifests != "" {
+			b.note(a, "has no effect: Services come from --manifests")
+		}
+	}
 }
 
 func (b *builder) note(a Assignment, text string) {

@@ -100,7 +100,8 @@ func TestFlagsBesideAFile(t *testing.T) {
 		t.Errorf("vmodule: %v, the flag's go first", c.Logging.Modules)
 	}
 	want := "--cluster-cidr: is ignored, since there is a --config, as in kube-proxy: set clusterCIDR in the file\n" +
-		"--proxy-mode: is ignored, since there is a --config, as in kube-proxy: set mode in the file"
+		"--proxy-mode: is ignored, since there is a --config, as in kube-proxy: set mode in the file\n" +
+		"--master: has no effect: Services come from --manifests"
 	if got := text(r.Notes); got != want {
 		t.Errorf("notes:\n%s", got)
 	}
@@ -154,6 +155,7 @@ func TestBadValues(t *testing.T) {
 		"--pod-bridge-interface=a-name-that-is-too-long":  "longer than an interface name",
 		"--proxy-mode-strict=maybe":                       "neither true nor false",
 		"--cluster-cidr=10.0.0.0/8,10.0.0.0/33":           "is not a CIDR",
+		"--cluster-cidr=::ffff:10.0.0.0/104":              "is not a CIDR",
 		"--log-text-info-buffer-size=big":                 "not of the form",
 		"--ipvs-exclude-cidrs=x|10.0.0.0/8":               "",
 	} {
@@ -185,8 +187,11 @@ func TestPortFlags(t *testing.T) {
 }
 
 func TestUnusedIsToldAndKept(t *testing.T) {
-	c, r := build("featureGates=A=true", "portRange=0-0", "logging.flushFrequency=5s", "clientConnection.acceptContentTypes=x")
-	want := "f:1: featureGates: A=true has no effect: Tandem has no feature gates: what is there works\n" +
+	c, r := build("featureGates=A=1", "portRange=0-0", "logging.flushFrequency=5s", "clientConnection.acceptContentTypes=x")
+	if got := c.Tree()["featureGates"].(map[string]any); got["A"] != true {
+		t.Errorf("gates: %v", got)
+	}
+	want := "f:1: featureGates: A=1 has no effect: Tandem has no feature gates: what is there works\n" +
 		"f:2: portRange: 0-0 has no effect: kube-proxy ignores it, too\n" +
 		"f:4: clientConnection.acceptContentTypes: x has no effect: the client asks for protobuf"
 	if got := text(r.Notes); got != want {

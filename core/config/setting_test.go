@@ -94,3 +94,25 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a user writes, a value is refused, or taken and said again in a form
+// that sets the same.
+func FuzzValues(f *testing.F) {
+	for _, w := range []string{"", "0", "-1", "true", "1h", "10.0.0.0/8,fd00::/8", "primary", "[::1]:80", "::ffff:10.0.0.1", "a=1", "1e400", "NaN", "0x1p-2", "a.b-c", "9223372036854775807ns"} {
+		f.Add(w)
+	}
+	f.Fuzz(func(t *testing.T, w string) {
+		for _, s := range config.Settings() {
+			c := config.Default()
+			v := s.Value(&c)
+			if v.Set([]string{w}) != nil || v.Check != nil && v.Check() != nil {
+				continue
+			}
+			first := v.Get()
+			if err := v.Set(first); err != nil || !slices.Equal(v.Get(), first) {
+				t.Errorf("%s: %q became %q, then %q, %v", s.Name(), w, first, v.Get(), err)
+			}
+			s.Plain(&c)
+		}
+	})
+}

@@ -14,7 +14,7 @@ func (s *Setting) Plain(c *Config) any {
 	words := v.Get()
 	switch v.Kind {
 	case Bool:
-		return words[0] == "true"
+		return isTrue(words[0])
 	case Int, Number:
 		return json.Number(words[0])
 	case List:
@@ -27,7 +27,7 @@ func (s *Setting) Plain(c *Config) any {
 		all := map[string]any{}
 		for _, w := range words {
 			name, on, _ := strings.Cut(w, "=")
-			all[name] = on == "true"
+			all[name] = isTrue(on)
 		}
 		return all
 	case Modules:
@@ -37,6 +37,12 @@ func (s *Setting) Plain(c *Config) any {
 		return ""
 	}
 	return words[0]
+}
+
+// isTrue reads a word that was checked when it was set.
+func isTrue(word string) bool {
+	on, _ := strconv.ParseBool(word)
+	return on
 }
 
 func plainModules(words []string) any {
