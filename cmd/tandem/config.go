@@ -38,16 +38,12 @@ wrong with them. It exits with 0 if nothing is and with 2 otherwise.`,
 				}
 				flags.file = args[0]
 			}
-			text, err := flags.read()
-			if err != nil {
-				return err
-			}
-			c, report := flags.judge(text)
-			for _, n := range report.Notes {
+			c, notes, err := flags.config()
+			for _, n := range notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
-			if err := report.Err(); err != nil {
-				return usageError{err}
+			if err != nil {
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, c.NodeName)
 			return nil

@@ -20,6 +20,7 @@ type configFlags struct {
 	compat string
 	flags  *pflag.FlagSet
 	given  []config.Assignment // in the order of the command line
+	text   []byte              // of the file, once config has read it
 }
 
 // The values of --compat.
@@ -128,12 +129,25 @@ func (w *words) Type() string {
 	return "string"
 }
 
-// read returns the content of the configuration file, nil where there is none.
-func (f *configFlags) read() ([]byte, error) {
-	if f.file == "" {
-		return nil, nil
+// need says what a verb cannot do without.
+type need func(*config.Config) []config.Finding
+
+// config returns the configuration that file and flags make, or all that is
+// wrong with it. The notes are what has no effect.
+func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Finding, err error) {
+	if f.file != "" {
+		if f.text, err = file.Read(f.file); err != nil {
+			return nil, nil, err
+		}
 	}
-	return file.Read(f.file)
+	c, report := f.judge(f.text)
+	for _, missing := range needs {
+		report.Problems = append(report.Problems, missing(c)...)
+	}
+	if err := report.Err(); err != nil {
+		return nil, report.Notes, usageError{err}
+	}
+	return c, report.Notes, nil
 }
 
 // judge makes a configuration of the file's content and the flags, and says what

@@ -90,7 +90,8 @@ EndpointSlices into rules of the kernel, and keeps them right.
 		Args:          cobra.NoArgs,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newDemo(), newCleanup(), newConfig(), newVersion())
+	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(),
+		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}

@@ -47,20 +47,16 @@ of the file a running tandem takes over.`,
 }
 
 func (f *runFlags) run(cmd *cobra.Command) error {
-	text, err := f.read()
+	var needs []need
+	if f.writeTo == "" && !f.cleanup && !f.initOnly {
+		needs = append(needs, needSource)
+	}
+	c, notes, err := f.config(needs...)
 	if err != nil {
 		return err
 	}
-	c, report := f.judge(text)
-	serves := f.writeTo == "" && !f.cleanup && !f.initOnly
-	if serves && !hasSource(c) {
-		report.Problems = append(report.Problems, noSource())
-	}
-	if err := report.Err(); err != nil {
-		return usageError{err}
-	}
 	log := newLog(cmd.ErrOrStderr(), c)
-	for _, n := range report.Notes {
+	for _, n := range notes {
 		log.Warn("configuration", "name", n.Name, "note", n.Text, "where", n.Where)
 	}
 	switch {
@@ -73,11 +69,11 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if f.initOnly {
 		return nil
 	}
-	return f.serve(cmd.Context(), c, text, log)
+	return f.serve(cmd.Context(), c, log)
 }
 
 // serve runs the proxy, and follows its configuration file.
-func (f *runFlags) serve(ctx context.Context, c *config.Config, text []byte, log *logger) error {
+func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger) error {
 	debug.SetGCPercent(gcPercent)
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", sourceOf(c), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
@@ -88,7 +84,7 @@ func (f *runFlags) serve(ctx context.Context, c *config.Config, text []byte, log
 	var follower sync.WaitGroup
 	if f.file != "" {
 		r := reloader{flags: &f.configFlags, running: c, proxy: p, log: log}
-		follower.Go(func() { file.Watch(ctx, f.file, text, log.Logger, r.changed) })
+		follower.Go(func() { file.Watch(ctx, f.file, f.text, log.Logger, r.changed) })
 	}
 	err = p.Run(ctx)
 	stop()
@@ -99,14 +95,16 @@ func (f *runFlags) serve(ctx context.Context, c *config.Config, text []byte, log
 	return err
 }
 
-// hasSource reports whether anything tells where Services come from. In a pod
-// its cluster is found.
-func hasSource(c *config.Config) bool {
-	return c.Manifests != "" || c.API.Kubeconfig != "" || c.API.Server != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-}
-
-func noSource() config.Finding {
-	return config.Finding{Name: "--manifests", Text: "name a folder of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found"}
+// needSource is what run needs: something that tells where Services come from.
+// In a pod its cluster is found.
+func needSource(c *config.Config) []config.Finding {
+	if c.Manifests != "" || c.API.Kubeconfig != "" || c.API.Server != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return nil
+	}
+	return []config.Finding{{
+		Name: "--manifests",
+		Text: "name a folder of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found",
+	}}
 }
 
 // sourceOf names where Services come from.
