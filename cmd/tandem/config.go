@@ -17,6 +17,7 @@ func newConfig() *cobra.Command {
 		Short: "Check a configuration, print the defaults, explain settings",
 		Long: `config is about what tandem is configured by: kube-proxy's flags and its
 configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(newConfigCheck(), newConfigDefaults(), newConfigExplain())
 	return c

@@ -71,7 +71,7 @@ func TestWriteConfigAndCheck(t *testing.T) {
 	if code, stdout, stderr := tandem(t, "config", "check", "--config", path); code != exitOK || stderr != "" || !strings.Contains(stdout, "mode auto") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-	for _, args := range [][]string{{"config", "check", path, path}, {"config", "check", path, "--config", path}, {"config", "defaults", "x"}} {
+	for _, args := range [][]string{{"config", "check", path, path}, {"config", "check", path, "--config", path}, {"config", "defaults", "x"}, {"config", "bogus"}} {
 		if code, _, _ := tandem(t, args...); code != exitUsage {
 			t.Errorf("%v: exit code %d", args, code)
 		}

@@ -408,7 +408,7 @@ func TestSourceProblemsAreToldOnce(t *testing.T) {
 // Retune changes the pace, and what the configuration makes of the last Node.
 func TestRetune(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		name := "before"
+		name, commits := "before", 0
 		b := start(t, func(o *engine.Options) {
 			o.Host = func(n *model.Node) *model.Host {
 				h := &model.Host{Name: name}
@@ -424,19 +424,25 @@ func TestRetune(t *testing.T) {
 		name = "after"
 		b.Retune(time.Minute, 10*time.Second)
 		sleep(10 * time.Second)
-		if got := b.kernel.Objects["base"]; got != "after [192.0.2.1]" {
-			t.Fatalf("base: %q", got)
-		}
-		commits := b.kernel.Commits
+		b.kernel.Do(func() {
+			if got := b.kernel.Objects["base"]; got != "after [192.0.2.1]" {
+				t.Errorf("base: %q", got)
+			}
+			commits = b.kernel.Commits
+		})
 		b.SetService(service("a", "10.96.0.1"))
 		b.Retune(time.Minute, 10*time.Second)
 		synctest.Wait()
-		if b.kernel.Commits != commits {
-			t.Fatal("the least time between syncs is not kept")
-		}
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits {
+				t.Error("the least time between syncs is not kept")
+			}
+		})
 		sleep(10 * time.Second)
-		if b.kernel.Commits != commits+1 {
-			t.Fatalf("%d commits, want %d", b.kernel.Commits, commits+1)
-		}
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits+1 {
+				t.Errorf("%d commits, want %d", b.kernel.Commits, commits+1)
+			}
+		})
 	})
 }
