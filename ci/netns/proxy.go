@@ -27,3 +27,11 @@ type Gapped interface {
 	// asked for rows that differ only.
 	Gap(row conformance.Packet) string
 }
+
+// Unfit is what Start and Changed of a Proxy return when its source cannot be
+// brought to say what the folder says. The rest of the scenario is skipped.
+type Unfit struct{ Why error }
+
+func (u *Unfit) Error() string { return u.Why.Error() }
+
+func (u *Unfit) Unwrap() error { return u.Why }
