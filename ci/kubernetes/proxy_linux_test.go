@@ -172,4 +172,3 @@ func (p *proxy) mark(s objects.Set) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{markServer.Addr().String()}}},
 	}
 }
-

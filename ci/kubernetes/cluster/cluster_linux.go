@@ -42,8 +42,8 @@ type Cluster struct {
 	net    *lab.Net
 	ca     *authority
 	etcd   *Process
-	server *Process
-	client kubernetes.Interface
+	server apiServer
+	spare  apiServer
 	nodes  atomic.Uint32 // that have joined
 	users  atomic.Uint32 // that have a kubeconfig
 }
@@ -63,13 +63,6 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 		return err
 	}
 	if c.net, err = lab.New(ctx, lab.Plan{Node: []netip.Addr{address}}); err != nil {
-		return err
-	}
-	admin, err := c.Config("admin", "system:masters")
-	if err != nil {
-		return err
-	}
-	if c.client, err = kubernetes.NewForConfig(admin); err != nil {
 		return err
 	}
 	etcd := exec.Command(c.Binaries.Etcd, etcdArgs(c.Dir)...)
@@ -111,18 +104,24 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
 
 // StartServer starts the API server and waits until it is ready.
 func (c *Cluster) StartServer(ctx context.Context) (err error) {
-	cmd := exec.Command(c.Binaries.APIServer, c.serverArgs()...)
-	if c.server, err = Run(c.net, lab.Node, c.path("kube-apiserver.log"), cmd); err != nil {
-		return err
-	}
-	return c.ready(ctx)
+	c.server, err = c.launch(ctx, "6443")
+	return err
 }
 
 // KillServer ends the API server as kill -9 does.
 func (c *Cluster) KillServer() { c.server.Kill() }
 
 // Client is an administrator's, without a limit of its own.
-func (c *Cluster) Client() kubernetes.Interface { return c.client }
+func (c *Cluster) Client() kubernetes.Interface { return c.server.client }
+
+// Spare returns an administrator's client of a second API server of the same
+// cluster, of which no node knows: objects can change while the first is gone.
+func (c *Cluster) Spare(ctx context.Context) (_ kubernetes.Interface, err error) {
+	if c.spare.Process == nil {
+		c.spare, err = c.launch(ctx, "6444")
+	}
+	return c.spare.client, err
+}
 
 // Config is how this process talks to the API server as some user.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
@@ -169,7 +168,7 @@ func (c *Cluster) dial(ctx context.Context, network, addr string) (conn net.Conn
 // Close ends everything. The folder stays.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, p := range []*Process{c.server, c.etcd} {
+	for _, p := range []*Process{c.server.Process, c.spare.Process, c.etcd} {
 		if p != nil {
 			errs = append(errs, p.Stop(grace))
 		}

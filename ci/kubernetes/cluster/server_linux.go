@@ -3,11 +3,14 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"net"
+	"os/exec"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // startTime is how long the API server may take to become ready, on a machine
@@ -26,10 +29,10 @@ func etcdArgs(dir string) []string {
 
 // serverArgs make a server that the scenarios fit into: the address ranges are
 // theirs, nothing is limited, and nobody but the caller writes endpoints.
-func (c *Cluster) serverArgs() []string {
+func (c *Cluster) serverArgs(port string) []string {
 	args := []string{
 		"--etcd-servers=http://127.0.0.1:2379",
-		"--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + address.String(),
+		"--bind-address=0.0.0.0", "--secure-port=" + port, "--advertise-address=" + address.String(),
 		"--cert-dir=" + c.Dir,
 		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"),
 		"--client-ca-file=" + c.path("ca.crt"),
@@ -48,42 +51,63 @@ func (c *Cluster) serverArgs() []string {
 	return args
 }
 
-// ready waits until the server says so, and the roles are there that every
-// cluster begins with.
-func (c *Cluster) ready(ctx context.Context) error {
+// apiServer is one kube-apiserver. A cluster may have two, on one etcd.
+type apiServer struct {
+	*Process
+	client kubernetes.Interface // an administrator's
+}
+
+// launch starts an API server and waits until it is ready.
+func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err error) {
+	admin, err := c.Config("admin", "system:masters")
+	if err != nil {
+		return s, err
+	}
+	admin.Host = "https://" + net.JoinHostPort(address.String(), port)
+	if s.client, err = kubernetes.NewForConfig(admin); err != nil {
+		return s, err
+	}
+	cmd := exec.Command(c.Binaries.APIServer, c.serverArgs(port)...)
+	if s.Process, err = Run(c.net, lab.Node, c.path("kube-apiserver-"+port+".log"), cmd); err != nil {
+		return s, err
+	}
+	if err := s.ready(ctx, c.etcd); err != nil {
+		s.Kill()
+		return s, err
+	}
+	return s, nil
+}
+
+// ready waits until the server says so.
+func (s apiServer) ready(ctx context.Context, etcd *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		err := c.ask(ctx)
+		err := s.ask(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-c.server.Done():
-			return fmt.Errorf("kube-apiserver ended: %w:\n%s", c.server.err, c.server.Said(10))
-		case <-c.etcd.Done():
-			return fmt.Errorf("etcd ended: %w:\n%s", c.etcd.err, c.etcd.Said(10))
+		case <-s.Done():
+			return fmt.Errorf("kube-apiserver ended: %w:\n%s", s.err, s.Said(10))
+		case <-etcd.Done():
+			return fmt.Errorf("etcd ended: %w:\n%s", etcd.err, etcd.Said(10))
 		case <-ctx.Done():
-			return fmt.Errorf("kube-apiserver is not ready: %w:\n%s", err, c.server.Said(10))
-		case <-time.After(50 * time.Millisecond):
+			return fmt.Errorf("kube-apiserver is not ready: %w:\n%s", err, s.Said(10))
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func (c *Cluster) ask(ctx context.Context) error {
-	var code int
-	if err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).StatusCode(&code).Error(); err != nil {
+// ask returns nothing when the server is ready and has what every cluster
+// begins with.
+func (s apiServer) ask(ctx context.Context) error {
+	if err := s.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
 		return err
 	}
-	if code != http.StatusOK {
-		return fmt.Errorf("/readyz: %d", code)
+	if _, err := s.client.RbacV1().ClusterRoleBindings().Get(ctx, "system:node-proxier", metav1.GetOptions{}); err != nil {
+		return err
 	}
-	_, err := c.client.RbacV1().ClusterRoleBindings().Get(ctx, "system:node-proxier", metav1.GetOptions{})
-	if err == nil {
-		_, err = c.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
-	}
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("not all of the beginning is there: %w", err)
-	}
+	_, err := s.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
 	return err
 }

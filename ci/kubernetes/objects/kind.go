@@ -33,7 +33,7 @@ type client[T any] interface {
 type kind[T object[T]] struct {
 	name   string
 	in     func(namespace string) client[T]
-	before func(context.Context, T) error           // a creation; may be nil
+	before func(context.Context, T) error              // a creation; may be nil
 	status func(ctx context.Context, want, at T) error // what is not written with the rest; may be nil
 }
 
