@@ -1,5 +1,14 @@
 package netns
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
-func TestMain(m *testing.M) { Main(m, 4) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProxy) != "" {
+		serveRemote()
+		return
+	}
+	Main(m, 4)
+}
