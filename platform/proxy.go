@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -34,6 +33,7 @@ type Proxy struct {
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
 	http    net.Listener // nil when nothing is served
+	follow  func(context.Context) error
 	log     *slog.Logger
 	version string
 
@@ -68,6 +68,9 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.follow, err = p.source(); err != nil {
+		return err
+	}
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
@@ -113,7 +116,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.Engine.Run)
-	start("manifests", p.watch)
+	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
 	if p.http != nil {
@@ -158,22 +161,6 @@ func (p *Proxy) host(n *model.Node) *model.Host {
 	c := p.live.Load()
 	p.Problems("host", resolve.HostProblems(c, n))
 	return resolve.Host(c, n)
-}
-
-func (p *Proxy) watch(ctx context.Context) error {
-	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
-	return source.Run(ctx, sink{p.Engine})
-}
-
-// sink is the engine as a folder of manifests sees it.
-type sink struct{ *engine.Engine }
-
-func (s sink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
 }
 
 // settle gives the memory that the start needed back to the system, once, a few
