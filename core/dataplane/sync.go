@@ -141,6 +141,7 @@ func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
 	switch {
 	case err == nil:
 		s.work.Ops++
+		s.work.Verbs[op.Verb]++
 	case !errors.As(err, &busy):
 		s.work.Failed++
 		if s.err == nil {
