@@ -33,11 +33,17 @@ const (
 	lastRead  = 10 * time.Second
 )
 
+var errInspecting = errors.New("nothing is written until the data plane can be read again, which waits for an audit")
+
 // readBack finds out what is installed after the outcome of a commit could not
 // be told. Until that works nothing is written; attempts are spaced out however
 // often it is called.
 func (b *backend[K, V]) readBack(ctx context.Context) error {
 	if now := time.Now(); now.Before(b.readAt) {
+		return b.readErr
+	}
+	if b.inspecting { // it began before, so it does not tell
+		b.readAt, b.readErr = time.Now().Add(firstRead), errInspecting
 		return b.readErr
 	}
 	_, err := b.Audit(ctx)

@@ -18,6 +18,9 @@ type Standing struct {
 type standings struct {
 	bad   map[model.ServiceName]model.State
 	count [model.States]int // of bad
+	// afresh asks for a look at all Services, once: the data plane is another, with
+	// other gaps.
+	afresh bool
 }
 
 // failures are the ports that the data plane refuses, as after a sync. Blind is
@@ -62,6 +65,12 @@ func (e *Engine) judge(f failures) (changed []Standing) {
 		}
 		if now, ok := e.standing.set(e.assess(name, s, failing[name])); ok {
 			changed = append(changed, now)
+		}
+	}
+	if e.standing.afresh {
+		e.standing.afresh = false
+		for _, s := range e.tracker.Services() {
+			look(s.Object.Name, s)
 		}
 	}
 	for name, s := range e.tracker.Flushed() {

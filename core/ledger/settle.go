@@ -16,6 +16,9 @@ const (
 
 // Settle books the result of an op that Plan gave out.
 func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
+	if l.settled != nil {
+		l.settled[op.Key] = struct{}{}
+	}
 	if err != nil {
 		l.postpone(op, err, now)
 		return
