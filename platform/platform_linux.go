@@ -1,6 +1,9 @@
 package platform
 
 import (
+	"context"
+	"net"
+
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
@@ -15,6 +18,14 @@ type flowTable interface {
 
 // openFlows opens the kernel's table of tracked flows.
 func openFlows() (flowTable, error) { return conntrack.Open() }
+
+// site is a network namespace to listen in.
+type site interface {
+	Listen(ctx context.Context, network, address string) (net.Listener, error)
+	Close() error
+}
+
+func openSite() (site, error) { return host.Here() }
 
 // examineHost checks what is not about one mode.
 func examineHost() []diagnosis.Check { return host.Examine() }

@@ -3,7 +3,9 @@
 package platform
 
 import (
+	"context"
 	"errors"
+	"net"
 
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -18,6 +20,19 @@ type flowTable interface {
 func openFlows() (flowTable, error) {
 	return nil, errors.New("this system has no table of tracked flows that can be edited")
 }
+
+// site is where to listen: this machine.
+type site interface {
+	Listen(ctx context.Context, network, address string) (net.Listener, error)
+	Close() error
+}
+
+type machine struct{ net.ListenConfig }
+
+func openSite() (site, error) { return &machine{}, nil }
+
+// Close has nothing to close.
+func (*machine) Close() error { return nil }
 
 // examineHost checks what is not about one mode.
 func examineHost() []diagnosis.Check { return nil }

@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
-	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -31,7 +30,7 @@ type Proxy struct {
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
-	http    net.Listener // nil when nothing is served
+	servers servers
 	log     *slog.Logger
 	version string
 
@@ -48,7 +47,8 @@ type Proxy struct {
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	p := &Proxy{config: c, log: log, version: version}
+	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }})
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -59,7 +59,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		AuditEvery: c.AuditPeriod,
 		MinGap:     c.MinSyncPeriod,
 		Log:        log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted, Problem: p.problem},
+		Hooks:      engine.Hooks{Synced: p.synced, Problem: p.metrics.Problem},
 	})
 	return p, nil
 }
@@ -83,12 +83,8 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 			p.log.Warn("stale UDP flows will not be removed", "error", err)
 		}
 	}
-	if p.config.HTTPAddress != "" {
-		if p.http, err = net.Listen("tcp", p.config.HTTPAddress); err != nil {
-			return fmt.Errorf("status address: %w; choose another with --metrics-bind-address, or none with an empty one", err)
-		}
-	}
-	return nil
+	p.metrics.Mode(string(p.mode.Name))
+	return p.openServers(ctx)
 }
 
 // Run works until ctx ends, and closes everything. What is programmed stays:
@@ -99,7 +95,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
 	p.running = ctx
-	errs := make(chan error, 4)
+	errs := make(chan error, 6)
 	start := func(what string, run func(context.Context) error) {
 		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
@@ -113,9 +109,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("manifests", p.watch)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
-	if p.http != nil {
-		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
-	}
+	p.servers.run(start)
 	p.group.Wait()
 	cancel()
 	close(errs)
@@ -132,11 +126,7 @@ func (p *Proxy) Close() error {
 	if p.cleaner != nil {
 		p.cleaner.Close()
 	}
-	if p.http != nil {
-		if err := p.http.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
+	errs = append(errs, p.servers.close())
 	if p.flows != nil {
 		errs = append(errs, p.flows.Close())
 	}
@@ -192,20 +182,19 @@ func (p *Proxy) settle(ctx context.Context) {
 }
 
 func (p *Proxy) synced(s engine.Sync) {
-	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, s.Err, time.Now())
+	p.metrics.Synced(s)
+	p.servers.checks.Update(s.Host, s.Settled)
 	if p.cleaner != nil && p.current().Conntrack {
 		p.cleaner.Update(s.Host, s.Settled)
 	}
 }
-
-func (p *Proxy) problem(problem model.Problem) { p.metrics.Problem(problem.Why.String()) }
 
 func (p *Proxy) dropped(fronts int) {
 	p.log.Warn("too many fronts wait for their stale UDP flows to be removed, some are given up", "fronts", fronts)
 }
 
 func (p *Proxy) cleaned(r flows.Report) {
-	p.metrics.FlowsDeleted(r.Deleted)
+	p.metrics.FlowsCleaned(r)
 	if r.Err != nil {
 		p.log.Warn("stale UDP flows were not all removed", "error", r.Err, "retry", r.Retry)
 		return
@@ -222,12 +211,4 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	return status.Of(status.Facts{
 		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests,
 	}, s), nil
-}
-
-func (p *Proxy) sources() health.Sources {
-	return health.Sources{
-		Unhealthy: func() []string { return status.Unhealthy(p.Status()) },
-		Status:    func(ctx context.Context) (any, error) { return p.Document(ctx) },
-		Metrics:   p.metrics.Handler(),
-	}
 }

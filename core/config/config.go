@@ -42,6 +42,8 @@ type Config struct {
 
 	HealthAddress string // where /healthz and /livez are served for load balancers; empty for nowhere
 	HTTPAddress   string // where status, health and metrics are served; empty for nowhere
+	BindHardFail  bool   // an address that cannot be bound ends the process; otherwise it is tried again
+	Profiling     bool   // serve /debug/pprof beside the metrics
 	LogLevel      string // debug, info, warn or error
 }
 

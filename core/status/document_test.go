@@ -79,20 +79,3 @@ func TestText(t *testing.T) {
 		}
 	}
 }
-
-func TestUnhealthySaysWhy(t *testing.T) {
-	for want, s := range map[string]engine.Status{
-		"has not been read back":          {Told: true, Synced: true},
-		"has not told everything":         {Adopted: true},
-		"nothing has been programmed":     {Adopted: true, Told: true},
-		"wait since 2m0s; kernel says no": {Adopted: true, Told: true, Synced: true, QueuedAt: time.Now().Add(-2 * time.Minute), Err: errors.New("kernel says no")},
-	} {
-		if got := strings.Join(status.Unhealthy(s), "; "); !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	oneService := engine.Status{Adopted: true, Told: true, Synced: true, QueuedAt: time.Now(), Err: errors.New("one Service is refused")}
-	if got := status.Unhealthy(oneService); got != nil {
-		t.Errorf("healthy, but %v", got)
-	}
-}
