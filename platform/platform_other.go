@@ -3,10 +3,11 @@
 package platform
 
 import (
-	"context"
 	"errors"
+	"log/slog"
 	"net"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
 )
@@ -21,18 +22,16 @@ func openFlows() (flowTable, error) {
 	return nil, errors.New("this system has no table of tracked flows that can be edited")
 }
 
-// site is where to listen: this machine.
-type site interface {
-	Listen(ctx context.Context, network, address string) (net.Listener, error)
-	Close() error
-}
-
+// machine is the only site there is.
 type machine struct{ net.ListenConfig }
 
 func openSite() (site, error) { return &machine{}, nil }
 
 // Close has nothing to close.
 func (*machine) Close() error { return nil }
+
+// Prepare does nothing: this system has none of it.
+func Prepare(*config.Config, *slog.Logger) (failed []error) { return nil }
 
 // examineHost checks what is not about one mode.
 func examineHost() []diagnosis.Check { return nil }

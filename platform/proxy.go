@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
@@ -24,15 +25,17 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config  *config.Config
-	lock    net.Listener
-	place   string    // the network namespace, where systems have several
-	flows   flowTable // nil where the mode needs none, or there is none
-	cleaner *flows.Cleaner
-	metrics *metrics.Metrics
-	servers servers
-	log     *slog.Logger
-	version string
+	config   *config.Config
+	lock     net.Listener
+	place    string    // the network namespace, where systems have several
+	flows    flowTable // nil where the mode needs none, or there is none
+	cleaner  *flows.Cleaner
+	metrics  *metrics.Metrics
+	teller   events.Teller
+	recorder *events.Recorder
+	servers  servers
+	log      *slog.Logger
+	version  string
 
 	mu      sync.Mutex // guards mode and backend
 	mode    Choice
@@ -49,6 +52,7 @@ type Proxy struct {
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, log: log, version: version}
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }})
+	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -59,7 +63,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		AuditEvery: c.AuditPeriod,
 		MinGap:     c.MinSyncPeriod,
 		Log:        log,
-		Hooks:      engine.Hooks{Synced: p.synced, Problem: p.metrics.Problem},
+		Hooks:      p.hooks(),
 	})
 	return p, nil
 }
@@ -84,6 +88,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		}
 	}
 	p.metrics.Mode(string(p.mode.Name))
+	Prepare(p.config, p.log)
 	return p.openServers(ctx)
 }
 
@@ -95,7 +100,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
 	p.running = ctx
-	errs := make(chan error, 6)
+	errs := make(chan error, 7)
 	start := func(what string, run func(context.Context) error) {
 		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
@@ -109,6 +114,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("manifests", p.watch)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
+	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events()) })
+	p.started()
 	p.servers.run(start)
 	p.group.Wait()
 	cancel()
@@ -179,27 +186,6 @@ func (p *Proxy) settle(ctx context.Context) {
 		}
 	}
 	debug.FreeOSMemory()
-}
-
-func (p *Proxy) synced(s engine.Sync) {
-	p.metrics.Synced(s)
-	p.servers.checks.Update(s.Host, s.Settled)
-	if p.cleaner != nil && p.current().Conntrack {
-		p.cleaner.Update(s.Host, s.Settled)
-	}
-}
-
-func (p *Proxy) dropped(fronts int) {
-	p.log.Warn("too many fronts wait for their stale UDP flows to be removed, some are given up", "fronts", fronts)
-}
-
-func (p *Proxy) cleaned(r flows.Report) {
-	p.metrics.FlowsCleaned(r)
-	if r.Err != nil {
-		p.log.Warn("stale UDP flows were not all removed", "error", r.Err, "retry", r.Retry)
-		return
-	}
-	p.log.Debug("stale UDP flows removed", "flows", r.Deleted, "fronts", r.Fronts, "took", r.Took)
 }
 
 // Document returns the status document.

@@ -3,7 +3,9 @@ package platform
 import (
 	"context"
 	"errors"
+	"net"
 
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
@@ -17,24 +19,33 @@ type servers struct {
 	checks *health.Checks // for load balancers, about single Services
 }
 
+// site is where to listen: the machine, or one network namespace of it.
+type site interface {
+	Listen(ctx context.Context, network, address string) (net.Listener, error)
+	Close() error
+}
+
 // openServers binds the addresses of the configuration. Everything listens in
 // the network namespace of the calling thread, also what is opened later.
 func (p *Proxy) openServers(ctx context.Context) (err error) {
 	if p.servers.site, err = openSite(); err != nil {
 		return err
 	}
-	server := func(name, address string) *health.Server {
-		return &health.Server{Name: name, Address: address, Listen: p.servers.site.Listen, HardFail: p.config.BindHardFail, Log: p.log}
+	server := func(name, address string, failed func(error) events.Event) *health.Server {
+		return &health.Server{
+			Name: name, Address: address, Listen: p.servers.site.Listen, HardFail: p.config.BindHardFail, Log: p.log,
+			Failed: func(err error) { p.recorder.Add(failed(err)) },
+		}
 	}
 	if a := p.config.HealthAddress; a != "" {
-		p.servers.probes = server("health", a)
+		p.servers.probes = server("health", a, p.teller.HealthAddress)
 		p.servers.probes.Handler = health.Probes(p.health, p.metrics.Probed)
 		if err := p.servers.probes.Open(ctx); err != nil {
 			return err
 		}
 	}
 	if a := p.config.HTTPAddress; a != "" {
-		p.servers.pages = server("metrics", a)
+		p.servers.pages = server("metrics", a, p.teller.MetricsAddress)
 		p.servers.pages.Handler = health.Pages(p.sources())
 		if err := p.servers.pages.Open(ctx); err != nil {
 			return err
@@ -43,7 +54,7 @@ func (p *Proxy) openServers(ctx context.Context) (err error) {
 	p.servers.checks = health.NewChecks(health.ChecksOptions{
 		Listen: p.servers.site.Listen, Log: p.log,
 		Healthy: func() bool { return p.health().Healthy() },
-		Failed:  func(model.ServiceName, uint16, error) {},
+		Failed:  func(svc model.ServiceName, port uint16, err error) { p.recorder.Add(p.teller.Check(svc, port, err)) },
 	})
 	return nil
 }

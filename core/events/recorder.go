@@ -112,14 +112,11 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 	}
 }
 
-// ToLog returns a Sink for where there is no API server.
+// ToLog returns a Sink for where there is no API server. Whoever adds an Event
+// has logged what it is about, so this is for those who look for Events.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {
-		level := slog.LevelInfo
-		if r.Type == Warning {
-			level = slog.LevelWarn
-		}
-		log.Log(ctx, level, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)
+		log.DebugContext(ctx, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)
 		return nil
 	}
 }
