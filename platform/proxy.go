@@ -195,6 +195,6 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests,
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests, Stale: p.stale(),
 	}, s), nil
 }

@@ -83,8 +83,11 @@ func (s *servers) close() error {
 	return errors.Join(errs...)
 }
 
-// health judges the proxy. In manifests mode nothing is out of date for long.
-func (p *Proxy) health() status.Health { return status.HealthOf(p.Status(), nil) }
+// health judges the proxy.
+func (p *Proxy) health() status.Health { return status.HealthOf(p.Status(), p.stale()) }
+
+// stale says which inputs are out of date. A folder of manifests never is.
+func (p *Proxy) stale() []string { return nil }
 
 func (p *Proxy) sources() health.Sources {
 	return health.Sources{

@@ -279,26 +279,3 @@ func TestChecksAreBounded(t *testing.T) {
 	}
 	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
 }
-
-// One change costs the same whatever else there is, and a count allocates
-// nothing.
-func BenchmarkChecksUpdate(b *testing.B) {
-	for _, services := range []int{10, 10000} {
-		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			c := health.NewChecks(health.ChecksOptions{Healthy: func() bool { return true }, Log: quiet})
-			host := everywhere()
-			var deltas []model.Delta
-			for i := range services {
-				deltas = append(deltas, model.Delta{New: port(fmt.Sprint("s", i), "", model.IPv4, uint16(1+i), 1)})
-			}
-			c.Update(host, deltas)
-			one, two := deltas[5].New, port("s5", "", model.IPv4, 6, 2)
-			change, back := []model.Delta{{Old: one, New: two}}, []model.Delta{{Old: two, New: one}}
-			b.ReportAllocs()
-			for b.Loop() {
-				c.Update(host, change)
-				c.Update(host, back)
-			}
-		})
-	}
-}
