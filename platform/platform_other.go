@@ -4,10 +4,8 @@ package platform
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
 )
@@ -29,9 +27,6 @@ func openSite() (site, error) { return &machine{}, nil }
 
 // Close has nothing to close.
 func (*machine) Close() error { return nil }
-
-// Prepare does nothing: this system has none of it.
-func Prepare(*config.Config, *slog.Logger) (failed []error) { return nil }
 
 // examineHost checks what is not about one mode.
 func examineHost() []diagnosis.Check { return nil }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -25,7 +26,8 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config   *config.Config
+	config   *config.Config                // as at the start
+	live     atomic.Pointer[config.Config] // as last changed by Reconfigure
 	lock     net.Listener
 	place    string    // the network namespace, where systems have several
 	flows    flowTable // nil where the mode needs none, or there is none
@@ -53,6 +55,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	p := &Proxy{config: c, log: log, version: version}
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
+	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -88,7 +91,6 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		}
 	}
 	p.metrics.Mode(string(p.mode.Name))
-	Prepare(p.config, p.log)
 	return p.openServers(ctx)
 }
 
@@ -149,8 +151,9 @@ func (p *Proxy) Close() error {
 // host merges the configuration with this machine's Node. The engine calls it,
 // on its own goroutine, whenever it is told of one.
 func (p *Proxy) host(n *model.Node) *model.Host {
-	p.Problems("host", resolve.HostProblems(p.config, n))
-	return resolve.Host(p.config, n)
+	c := p.live.Load()
+	p.Problems("host", resolve.HostProblems(c, n))
+	return resolve.Host(c, n)
 }
 
 func (p *Proxy) watch(ctx context.Context) error {
@@ -195,6 +198,6 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests, Stale: p.stale(),
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests, Health: p.health(),
 	}, s), nil
 }

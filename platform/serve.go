@@ -84,7 +84,9 @@ func (s *servers) close() error {
 }
 
 // health judges the proxy.
-func (p *Proxy) health() status.Health { return status.HealthOf(p.Status(), p.stale()) }
+func (p *Proxy) health() status.Health {
+	return status.HealthOf(p.Status(), 2*p.live.Load().SyncPeriod, p.stale())
+}
 
 // stale says which inputs are out of date. A folder of manifests never is.
 func (p *Proxy) stale() []string { return nil }

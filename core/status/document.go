@@ -61,16 +61,15 @@ type Problem struct {
 // Facts are what a snapshot does not know.
 type Facts struct {
 	Version, Node, Mode, Source string
-	Stale                       []string // which inputs are out of date, in words
+	Health                      Health
 }
 
 // Of renders a snapshot.
 func Of(f Facts, s *engine.Snapshot) Document {
-	health := HealthOf(s.Status, f.Stale)
 	d := Document{
-		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: health.At,
+		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
-		Healthy: health.Healthy(), Reasons: health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
+		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
 	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})

@@ -44,7 +44,7 @@ func snapshot() *engine.Snapshot {
 }
 
 func TestDocument(t *testing.T) {
-	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables"}, snapshot())
+	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables", Health: status.Health{Synced: true}}, snapshot())
 	var states []string
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)

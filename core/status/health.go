@@ -7,17 +7,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 )
 
-// patience is how long a change may wait for being programmed before the whole
-// proxy counts as unhealthy, as in kube-proxy (twice its sync period). A Service
-// that the data plane refuses while others work is told in its own state.
-const patience = time.Minute
-
 // Health is what a running Tandem says of itself at one moment.
 type Health struct {
 	At       time.Time
 	SyncedAt time.Time // the end of the last sync that succeeded; zero before the first
 	Synced   bool      // the data plane was read back, and all that the source told was programmed once
-	Stuck    bool      // changes have been waiting for longer than a minute
+	Stuck    bool      // changes have been waiting for too long
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
 
 	// Reasons says what is wrong, for people. It may also name what makes nothing
@@ -35,8 +30,11 @@ func (h Health) Ready() bool { return h.Healthy() && !h.Leaving }
 // Alive reports whether a restart would not help.
 func (h Health) Alive() bool { return !h.Stuck }
 
-// HealthOf judges a status. Stale says which inputs are out of date, in words.
-func HealthOf(s engine.Status, stale []string) Health {
+// HealthOf judges a status. Patience is how long a change may wait for being
+// programmed before the whole proxy counts as unhealthy: twice the sync period in
+// kube-proxy. A Service that the data plane refuses while others work is told in
+// its own state. Stale says which inputs are out of date, in words.
+func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.Told && s.Synced, Leaving: s.Leaving}
 	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }
 	if !s.Adopted {

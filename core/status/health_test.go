@@ -44,7 +44,7 @@ func TestHealth(t *testing.T) {
 			{name: "leaving", status: with(func(s *engine.Status) { s.Leaving = true }), healthy: true, alive: true, why: "node is being deleted"},
 			{name: "stale", status: good, stale: []string{"watch of Services is silent"}, healthy: true, ready: true, alive: true, why: "watch of Services is silent"},
 		} {
-			h := status.HealthOf(c.status, c.stale)
+			h := status.HealthOf(c.status, time.Minute, c.stale)
 			if h.Healthy() != c.healthy || h.Ready() != c.ready || h.Alive() != c.alive {
 				t.Errorf("%s: healthy %t, ready %t, alive %t", c.name, h.Healthy(), h.Ready(), h.Alive())
 			}

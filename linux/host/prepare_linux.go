@@ -16,9 +16,9 @@ import (
 )
 
 // Prepare sets what a node needs besides rules: connection tracking, and how
-// willing the kernel is to kill this process. What cannot be set is returned and
-// logged, each with what to do by hand: nothing of it keeps Services from being
-// served. Root is "/" but in tests.
+// willing the kernel is to kill this process. What cannot be set is returned, each
+// with what to do by hand: nothing of it keeps Services from being served. What is
+// set is logged. Root is "/" but in tests.
 //
 // The sysctls are those of the calling thread's network namespace. Some of them
 // exist only once connection tracking is in use.
@@ -27,7 +27,6 @@ func Prepare(root string, c *config.Config, log *slog.Logger) (failed []error) {
 		changed, err := s.apply(root)
 		switch {
 		case err != nil:
-			log.Warn("the node could not be set up as configured", "error", err)
 			failed = append(failed, err)
 		case changed:
 			log.Info("set", "what", s.name(), "value", s.Want)
