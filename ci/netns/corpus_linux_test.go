@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -27,19 +28,34 @@ func TestCorpus(t *testing.T) {
 		if !mode.Conntrack && mode.Name != relay.Mode {
 			continue
 		}
-		t.Run(string(mode.Name), func(t *testing.T) {
-			if err := mode.Probe(t.Context()); err != nil {
-				t.Skip(err)
-			}
-			Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
-				enter := func(f func() error) error { return net.Do(lab.Node, f) }
-				if mode.Name == relay.Mode { // opens sockets whenever it likes
-					return &remote{enter: enter}, nil
+		for _, flavour := range flavours(mode) {
+			t.Run(flavour.name, func(t *testing.T) {
+				flavour.prepare(t)
+				if err := works(t.Context(), mode); err != nil {
+					t.Skip(err)
 				}
-				return &tandem{mode: mode.Name, enter: enter}, nil
+				Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+					enter := func(f func() error) error { return net.Do(lab.Node, f) }
+					if mode.Name == relay.Mode { // opens sockets whenever it likes
+						return &remote{enter: enter}, nil
+					}
+					return &tandem{mode: mode.Name, enter: enter}, nil
+				})
 			})
-		})
+		}
 	}
+}
+
+// works reports whether a mode works here, trying it in a node of its own.
+func works(ctx context.Context, mode dataplane.Mode) error {
+	if err := lab.Available(); err != nil {
+		return err
+	}
+	net, err := lab.New(ctx, lab.Plan{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(net.Do(lab.Node, func() error { return mode.Probe(ctx) }), net.Close())
 }
 
 // tandem is a whole proxy on the lab's node, but for the command line.

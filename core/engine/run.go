@@ -17,10 +17,11 @@ const (
 	auditAtMost = 20                     // an audit on suspicion waits this many times as long as the last one took
 )
 
-// Run works until ctx ends. The data plane is left as it is.
+// Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
 	e.setHost(e.Host(nil), time.Now())
 	defer e.auditor.Wait()
+	defer close(e.ended)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

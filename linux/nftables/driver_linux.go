@@ -20,6 +20,7 @@ import (
 // may use it at a time, from any thread, and another one Observe.
 type Driver struct {
 	table    string
+	owner    string // what the comments of its tables begin with
 	families []model.Family
 	reader   *socket // Observe's own
 
@@ -54,7 +55,7 @@ func open(table string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, sock.close())
 	}
-	return &Driver{table: table, families: o.families(), reader: reader, sock: sock, batch: newBatch(table), lost: true}, nil
+	return &Driver{table: table, owner: tableOwner, families: o.families(), reader: reader, sock: sock, batch: newBatch(table), lost: true}, nil
 }
 
 // Close implements dataplane.Driver.

@@ -27,7 +27,7 @@ func notOurs(f model.Family, table string) error {
 // look begins a snapshot of the table of a family, over a socket: it has the table if there is
 // one. A table that is not ours is an error.
 func (d *Driver) look(sock *socket, f model.Family) (*snapshot, error) {
-	s := newSnapshot(d.table, f)
+	s := newSnapshot(d.table, d.owner, f)
 	err := sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
