@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -12,11 +13,18 @@ import (
 
 // Either joins several ways to do one mode, best first: the first that works
 // on this machine is taken. There must be at least one, each for this system or
-// for any.
+// for any. Ways that are OnRequest are taken when the mode is named, not by auto.
 func Either(name config.Mode, ways ...Mode) Mode {
 	m := Mode{Name: name, Conntrack: ways[0].Conntrack}
 	m.Probe = func(ctx context.Context) error {
 		if way, err := works(ctx, ways); way.Probe == nil {
+			return err
+		}
+		return nil
+	}
+	m.Auto = func(ctx context.Context) error {
+		unasked := slices.DeleteFunc(slices.Clone(ways), func(way Mode) bool { return way.OnRequest })
+		if way, err := works(ctx, unasked); way.Probe == nil {
 			return err
 		}
 		return nil

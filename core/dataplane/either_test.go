@@ -21,6 +21,20 @@ func way(probe error, opened *string, name string) dataplane.Mode {
 	}
 }
 
+// A way that is only for those who ask is nothing for auto.
+func TestEitherUnasked(t *testing.T) {
+	opened := ""
+	second := way(nil, &opened, "second")
+	second.OnRequest = true
+	m := dataplane.Either("both", way(errors.New("no rules"), &opened, "first"), second)
+	if err := m.Auto(t.Context()); err == nil {
+		t.Error("auto takes what nobody asked for")
+	}
+	if err := m.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEither(t *testing.T) {
 	no, never := errors.New("no rules"), errors.New("no sockets")
 	for want, ways := range map[string][2]error{"first": {nil, nil}, "second": {no, nil}, "": {no, never}} {
