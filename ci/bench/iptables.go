@@ -41,6 +41,7 @@ func compareIPTables(ctx context.Context, w world) error {
 type figures struct {
 	full, fullCPU, change, changeCPU time.Duration
 	packet                           time.Duration
+	unfinished                       bool // full is when it was given up
 }
 
 // variant measures one variant; the plain names stand for it meanwhile.
@@ -59,30 +60,28 @@ func variant(ctx context.Context, v iptables.Variant, w world) error {
 	if err != nil {
 		return err
 	}
-	// The nft variant takes many minutes to load what kube-proxy writes.
 	theirs, err := kubeProxyFigures(ctx, w)
 	if err != nil {
-		plain(string(v)+": kube-proxy", "not measured: "+err.Error())
-		theirs = figures{}
+		return fmt.Errorf("rules of kube-proxy: %w", err)
 	}
 	least := map[iptables.Variant]float64{iptables.Legacy: 5, iptables.NFT: 20}[v]
-	versus(string(v)+": full programming", ours.full, theirs.full, 2)
-	versus(string(v)+": full programming, CPU", ours.fullCPU, theirs.fullCPU, 0)
-	versus(string(v)+": one change", ours.change, theirs.change, 0)
-	versus(string(v)+": one change, CPU", ours.changeCPU, theirs.changeCPU, least)
-	versus(string(v)+": first packet to a random Service", ours.packet-idle, theirs.packet-idle, 5)
+	more := ""
+	if theirs.unfinished {
+		more = "more than "
+	}
+	versus(string(v)+": full programming", ours.full, theirs.full, 2, more)
+	versus(string(v)+": full programming, CPU", ours.fullCPU, theirs.fullCPU, 0, more)
+	versus(string(v)+": one change", ours.change, theirs.change, 0, "")
+	versus(string(v)+": one change, CPU", ours.changeCPU, theirs.changeCPU, least, "")
+	versus(string(v)+": first packet to a random Service", ours.packet-idle, theirs.packet-idle, 5, "")
 	return nil
 }
 
 // versus prints two figures and, where there is one, whether the goal is met
 // that theirs is a number of times ours.
-func versus(what string, ours, theirs time.Duration, times float64) {
-	if theirs <= 0 {
-		plain(what, fmt.Sprintf("%s; kube-proxy not measured", show(ours)))
-		return
-	}
-	ratio := float64(theirs) / float64(ours)
-	got := fmt.Sprintf("%s; kube-proxy %s, %.1f times", show(ours), show(theirs), ratio)
+func versus(what string, ours, theirs time.Duration, times float64, more string) {
+	ratio := float64(theirs) / float64(max(ours, 1))
+	got := fmt.Sprintf("%s; kube-proxy %s%s, %s%.1f times", show(ours), more, show(theirs), more, ratio)
 	if times == 0 {
 		plain(what, got)
 		return
@@ -114,46 +113,49 @@ func tandemFigures(ctx context.Context, w world) (f figures, err error) {
 	if f.packet, err = firstPacket(ctx, w, true); err != nil {
 		return f, err
 	}
+	return f, restartIPTables(ctx, w, r)
+}
+
+// restartIPTables brings the world back to what it was at first, and starts
+// anew on it.
+func restartIPTables(ctx context.Context, w world, r *rig) error {
 	r.load()
 	if _, _, err := r.apply(); err != nil {
-		return f, err
+		return err
 	}
 	begin := time.Now()
 	again, err := newRigIn(ctx, iptables.Name, w)
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer again.backend.Close()
 	again.load()
-	_, work, err = again.apply()
+	_, work, err := again.apply()
 	goal("restart: writes", fmt.Sprintf("%d, after %s", work.Ops, show(time.Since(begin))), work.Ops == 0, "0")
-	return f, err
+	return err
 }
 
-// kubeProxyFigures loads what kube-proxy writes, by iptables-restore.
+// tooLong is after what time the rules of kube-proxy are given up: the nft
+// variant takes many minutes for all of them at once.
+const tooLong = time.Minute
+
+// kubeProxyFigures loads what kube-proxy writes, by iptables-restore. Where that
+// takes too long the rules get there in parts, so that the rest can be measured.
 func kubeProxyFigures(ctx context.Context, w world) (f figures, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	restore := func(rules string) (wall, cpu time.Duration, err error) {
-		start := time.Now()
-		cmd := exec.CommandContext(ctx, "iptables-restore", "--noflush")
-		cmd.Stdin = strings.NewReader(rules)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return 0, 0, fmt.Errorf("iptables-restore after %s: %w: %s", show(time.Since(start)), err, out)
-		}
-		return time.Since(start), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+	defer func() { err = errors.Join(err, flushNAT()) }()
+	limited, cancel := context.WithTimeout(ctx, tooLong)
+	f.full, f.fullCPU, err = restore(limited, w.kubeProxyRules(0, w.services, 0))
+	f.unfinished = limited.Err() != nil
+	cancel()
+	if f.unfinished {
+		err = errors.Join(flushNAT(), w.kubeProxyInParts(ctx))
 	}
-	defer func() {
-		for _, what := range []string{"-F", "-X"} {
-			err = errors.Join(err, exec.Command("iptables", "-t", "nat", what).Run())
-		}
-	}()
-	if f.full, f.fullCPU, err = restore(w.kubeProxyRules(-1)); err != nil {
+	if err != nil {
 		return f, err
 	}
 	var walls, cpus times
 	for i := range 5 {
-		wall, cpu, err := restore(w.kubeProxyRules(i + 1))
+		wall, cpu, err := restore(ctx, w.kubeProxyRules(i, i+1, i+1))
 		if err != nil {
 			return f, err
 		}
@@ -162,6 +164,42 @@ func kubeProxyFigures(ctx context.Context, w world) (f figures, err error) {
 	f.change, f.changeCPU = walls.quantile(.5), cpus.quantile(.5)
 	f.packet, err = firstPacket(ctx, w, true)
 	return f, err
+}
+
+// kubeProxyInParts writes the chains of some Services at a time.
+func (w world) kubeProxyInParts(ctx context.Context) error {
+	const part = 500
+	for from := 0; from < w.services; from += part {
+		only := w
+		only.services = from + part // those after it have no chains yet
+		if _, _, err := restore(ctx, only.kubeProxyRules(from, from+part, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore runs iptables-restore, also where that fails.
+func restore(ctx context.Context, rules string) (wall, cpu time.Duration, err error) {
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, "iptables-restore", "--noflush")
+	cmd.Stdin = strings.NewReader(rules)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("iptables-restore: %w: %s", err, out)
+	}
+	if s := cmd.ProcessState; s != nil {
+		cpu = s.UserTime() + s.SystemTime()
+	}
+	return time.Since(start), cpu, err
+}
+
+func flushNAT() error {
+	var err error
+	for _, what := range []string{"-F", "-X"} {
+		err = errors.Join(err, exec.Command("iptables", "-t", "nat", what).Run())
+	}
+	return err
 }
 
 // firstPacket measures what a new flow costs: packets to random Services, which
