@@ -10,5 +10,5 @@ race: ; ci/setup/run && go test -race ./...
 fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && ci/bench/run
 lint: ; ci/lint/run
-golden: ; go test ./linux/nftables -run Corpus -update
+golden: ; go test -p 1 ./linux/nftables ./linux/iptables -run Corpus -update
 clean: ; rm -rf bin
