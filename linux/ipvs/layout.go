@@ -26,7 +26,7 @@ const (
 	LoadBalancer       // fronts, with marks
 	NodePortTCP        // node ports, with marks
 	NodePortUDP
-	NodePortSCTP
+	NodePortSCTP    // the same by address, since bitmaps of ports know no SCTP
 	Pods            // fronts where this node's pods get another answer than all others, with marks
 	Host            // fronts where the host itself does, with marks
 	Guarded         // fronts with source ranges
@@ -64,7 +64,7 @@ var setTable = [numSets]struct {
 	LoadBalancer:    {"LOAD-BALANCER", hashIPPort, true},
 	NodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
 	NodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
-	NodePortSCTP:    {"NODE-PORT-SCTP", bitmapPort, true},
+	NodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
 	Pods:            {"FROM-POD", hashIPPort, true},
 	Host:            {"FROM-HOST", hashIPPort, true},
 	Guarded:         {"LOAD-BALANCER-FW", hashIPPort, false},

@@ -53,14 +53,11 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value]) error {
 
 // observe reads our chains of a family.
 func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
-	for _, table := range tableNames {
-		text, err := t.run(ctx, "", tool(f)+"-save", "-t", table)
-		if err != nil {
-			return err
-		}
-		parseSave(f, table, text, emit)
+	text, err := t.run(ctx, "", tool(f)+"-save")
+	if err == nil {
+		parseSave(f, text, emit)
 	}
-	return nil
+	return err
 }
 
 // run runs a command in the namespace. The thread that starts it has to be
