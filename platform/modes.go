@@ -7,8 +7,10 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // Modes lists every mode there is, on whatever system, in the order in which
@@ -17,6 +19,9 @@ import (
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
+		iptables.Mode(),
+		userspaceMode(),
+		hns.Mode(),
 		ipvs.Mode(),
 	}
 }

@@ -15,6 +15,10 @@ import (
 // make network namespaces. Scenarios mostly wait, so four of them run at once
 // even on fewer processors, unless the command line says otherwise.
 func TestMain(m *testing.M) {
+	if os.Getenv(asProxy) != "" {
+		serveRemote()
+		return
+	}
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })

@@ -2,10 +2,15 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
+
+// ErrAbsent is part of the error of Open where what the mode works with is not
+// installed, so that nothing can have been programmed by it.
+var ErrAbsent = errors.New("is not installed")
 
 // Mode is a way to implement Services, as --proxy-mode names it. Every backend
 // package exports one; platform.Modes lists them.

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,12 +84,14 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	failed := first(errs)
 	switch {
 	case errors.Is(failed, ledger.ErrUnknown):
-		s.unknown = true
+		s.unknown, s.readAt = true, s.now
 		s.settle(batch, failed)
 	case failed == nil || !s.driver.Limits().Atomic:
-		for i, op := range batch {
-			s.settle1(op, errs[i])
-		}
+		s.settleEach(batch, errs)
+	case busy(failed):
+		// Nothing is wrong with any op: somebody else holds the data plane.
+		s.settleEach(batch, errs)
+		s.err = cmp.Or(s.err, failed)
 	default:
 		s.bisect(batch, failed)
 	}
@@ -135,6 +138,12 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	return left, right
 }
 
+func (s *sync[K, V]) settleEach(batch []ledger.Op[K, V], errs []error) {
+	for i, op := range batch {
+		s.settle1(op, errs[i])
+	}
+}
+
 func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
 	for _, op := range batch {
 		s.settle1(op, err)
@@ -143,16 +152,20 @@ func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
 
 func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
 	s.ledger.Settle(op, err, s.now)
-	var busy ledger.ErrBusy
 	switch {
 	case err == nil:
 		s.work.Ops++
-	case !errors.As(err, &busy):
+	case !busy(err):
 		s.work.Failed++
 		if s.err == nil {
 			s.err = describe(op, err)
 		}
 	}
+}
+
+func busy(err error) bool {
+	var b ledger.ErrBusy
+	return errors.As(err, &b)
 }
 
 func describe[K comparable, V any](op ledger.Op[K, V], err error) error {

@@ -365,3 +365,28 @@ func TestAKeyIsPlannedOnce(t *testing.T) {
 	l.Want(a, "k1", "v")
 	expect(t, render(l.Plan(epoch, 0)), "0 create k1 >v")
 }
+
+// What an op leaves behind halfway is known: a wish that turns back to the old
+// value is no empty one, and what was made is deleted with its owner.
+func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	half := ledger.ErrLeft[string]{Value: "half", There: true, Err: errors.New("not all of it")}
+	l.Want(a, "k1", "v")
+	l.Settle(l.Plan(epoch, 0)[0][0], half, epoch)
+	if f := l.Failures(); len(f) != 1 || !errors.Is(f[0].Err, half.Err) {
+		t.Fatalf("failures: %+v", f)
+	}
+	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 replace k1 half>v")
+	l.Release(a, "k1")
+	p := l.Plan(epoch.Add(time.Second), 0)
+	expect(t, render(p), "0 delete k1 half>")
+	settle(l, p, epoch.Add(time.Second))
+
+	l.Adopt(map[string]string{"k1": "old"})
+	l.Want(a, "k1", "new")
+	l.Settle(l.Plan(epoch, 0)[0][0], ledger.ErrLeft[string]{Err: half.Err}, epoch)
+	l.Want(a, "k1", "old")
+	l.Release(a, "k1")
+	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")
+}

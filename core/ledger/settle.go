@@ -20,6 +20,12 @@ func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
 		l.settled[op.Key] = struct{}{}
 	}
 	if err != nil {
+		var left ErrLeft[V]
+		if errors.As(err, &left) {
+			e := l.entries[op.Key]
+			l.book(op.Key, &e, installation[V]{left.Value, left.There})
+			l.entries[op.Key] = e
+		}
 		l.postpone(op, err, now)
 		return
 	}

@@ -86,4 +86,7 @@ func (p Problem) String() string {
 type Gap struct {
 	Front  netip.AddrPort // the front it is about; the zero value for the whole port
 	Detail string
+	// Source says that nothing is missing but the client's address: endpoints
+	// see one of this host where Action.SNAT says otherwise.
+	Source bool
 }
