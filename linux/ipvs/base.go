@@ -76,6 +76,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]st
 		r.translate(NodePortSCTP, "dst,dst")[1:],
 	}
 	all[mangleLast] = []string{r.has(r.claimed) + r.set(0, r.claimed|r.denied|r.numberMask())}
+	all[natIn] = []string{r.has(r.claimed) + " -j ACCEPT"}
+	all[natOut] = all[natIn]
 	all[natLast] = []string{
 		r.in(LoopBack, "dst,dst,src") + " -j MASQUERADE",
 		r.in(VirtualIPs, "src") + " -m set ! --match-set " + VirtualIPs.Name(f) + " dst -j MASQUERADE",
@@ -143,6 +145,8 @@ const (
 // masqueraded; all others must only find their way to IPVS.
 func (r rules) classify(pods []string, host bool) []string {
 	lines := []string{
+		// Connections of another proxy, from before we took over.
+		"-m conntrack --ctstate DNAT -j RETURN",
 		r.in(Guarded, "dst,dst") + " -m set ! --match-set " + Allowed.Name(r.family) + " dst,dst,src " + isNew + " -j DROP",
 		r.set(r.masquerade, r.all())[1:],
 	}

@@ -57,7 +57,7 @@ func TestTakesOverFromKubeProxy(t *testing.T) {
 ip link add kube-ipvs0 type dummy; ip addr add 10.96.0.10/32 dev kube-ipvs0
 ipset create KUBE-CLUSTER-IP hash:ip,port maxelem 65536; ipset add KUBE-CLUSTER-IP 10.96.0.99,tcp:80
 ipvsadm -A -t 10.96.0.10:80 -s wlc; ipvsadm -a -t 10.96.0.10:80 -r 10.244.1.9:8080 -m; ipvsadm -a -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 5
-iptables -t nat -N KUBE-POSTROUTING; iptables -t nat -A KUBE-POSTROUTING -j RETURN; iptables -t nat -A POSTROUTING -j KUBE-POSTROUTING`)
+iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; iptables -A INPUT -j KUBE-IPVS-FILTER`)
 	s.open()
 	s.set(web(first))
 	s.driver.drains.check()

@@ -13,7 +13,7 @@ const Name config.Mode = "ipvs"
 // that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, OnRequest: true, Fallback: config.NFTables,
+		Name: Name, System: "linux", Conntrack: true, OnRequest: true, Fallback: "iptables",
 		Probe: probe, Open: openBackend, Plan: plan,
 	}
 }
