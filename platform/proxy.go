@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -25,7 +26,8 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config  *config.Config
+	config  *config.Config                // as at the start
+	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	lock    net.Listener
 	place   string    // the network namespace, where systems have several
 	flows   flowTable // nil where the mode needs none, or there is none
@@ -49,6 +51,7 @@ type Proxy struct {
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -152,8 +155,9 @@ func (p *Proxy) Close() error {
 // host merges the configuration with this machine's Node. The engine calls it,
 // on its own goroutine, whenever it is told of one.
 func (p *Proxy) host(n *model.Node) *model.Host {
-	p.Problems("host", resolve.HostProblems(p.config, n))
-	return resolve.Host(p.config, n)
+	c := p.live.Load()
+	p.Problems("host", resolve.HostProblems(c, n))
+	return resolve.Host(c, n)
 }
 
 func (p *Proxy) watch(ctx context.Context) error {
