@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -27,15 +26,22 @@ import (
 type Proxy struct {
 	*engine.Engine
 	config  *config.Config
-	lock    io.Closer
-	mode    dataplane.Mode
-	backend dataplane.Backend
+	lock    net.Listener
+	place   string    // the network namespace, where systems have several
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
 	http    net.Listener // nil when nothing is served
 	log     *slog.Logger
 	version string
+
+	mu      sync.Mutex // guards mode and backend
+	mode    Choice
+	backend dataplane.Backend
+
+	switching sync.Mutex // held by the one switch at a time
+	group     sync.WaitGroup
+	running   context.Context // Run's own
 }
 
 // Open chooses the mode and opens everything that belongs to a place, which is
@@ -62,15 +68,18 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
-	if p.mode, err = Choose(ctx, p.config.Mode, p.log); err != nil {
+	if p.place, err = place(); err != nil {
+		return err
+	}
+	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
 	if p.backend, err = p.mode.Open(p.config); err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
 	}
-	if p.mode.Conntrack {
-		if p.flows, err = openFlows(); err != nil {
-			p.flows = nil
+	if p.flows, err = openFlows(); err != nil {
+		p.flows = nil
+		if p.mode.Conntrack {
 			p.log.Warn("stale UDP flows will not be removed", "error", err)
 		}
 	}
@@ -89,10 +98,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.flows != nil {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
-	var group sync.WaitGroup
-	errs := make(chan error, 3)
+	p.running = ctx
+	errs := make(chan error, 4)
 	start := func(what string, run func(context.Context) error) {
-		group.Go(func() {
+		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
 			defer cancel()
 			if err := run(ctx); err != nil && ctx.Err() == nil {
@@ -102,11 +111,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	start("engine", p.Engine.Run)
 	start("manifests", p.watch)
-	group.Go(func() { p.settle(ctx) })
+	start("control", p.control)
+	p.group.Go(func() { p.settle(ctx) })
 	if p.http != nil {
 		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
 	}
-	group.Wait()
+	p.group.Wait()
 	cancel()
 	close(errs)
 	var failed []error
@@ -183,7 +193,7 @@ func (p *Proxy) settle(ctx context.Context) {
 
 func (p *Proxy) synced(s engine.Sync) {
 	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, s.Err, time.Now())
-	if p.cleaner != nil {
+	if p.cleaner != nil && p.current().Conntrack {
 		p.cleaner.Update(s.Host, s.Settled)
 	}
 }
@@ -210,7 +220,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.mode.Name), Source: p.config.Manifests,
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests,
 	}, s), nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
@@ -26,15 +27,30 @@ func TestCorpus(t *testing.T) {
 		if !mode.Conntrack {
 			continue
 		}
-		t.Run(string(mode.Name), func(t *testing.T) {
-			if err := mode.Probe(t.Context()); err != nil {
-				t.Skip(err)
-			}
-			Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
-				return &tandem{mode: mode.Name, net: net}, nil
+		for _, flavour := range flavours(mode) {
+			t.Run(flavour.name, func(t *testing.T) {
+				flavour.prepare(t)
+				if err := works(t.Context(), mode); err != nil {
+					t.Skip(err)
+				}
+				Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+					return &tandem{mode: mode.Name, net: net}, nil
+				})
 			})
-		})
+		}
 	}
+}
+
+// works reports whether a mode works here, trying it in a node of its own.
+func works(ctx context.Context, mode dataplane.Mode) error {
+	if err := lab.Available(); err != nil {
+		return err
+	}
+	net, err := lab.New(ctx, lab.Plan{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(net.Do(lab.Node, func() error { return mode.Probe(ctx) }), net.Close())
 }
 
 // tandem is a whole proxy on the lab's node, but for the command line.

@@ -39,6 +39,10 @@ func cleanup(ctx context.Context, out io.Writer, modes []dataplane.Mode) error {
 	var failed []error
 	for _, mode := range modes {
 		backend, err := mode.Open(&c)
+		if errors.Is(err, dataplane.ErrAbsent) {
+			fmt.Fprintf(out, "%s: nothing to remove: %v\n", mode.Name, err)
+			continue
+		}
 		if err == nil {
 			err = errors.Join(backend.Remove(ctx), backend.Close())
 		}

@@ -80,7 +80,8 @@ EndpointSlices into rules of the kernel, and keeps them right.
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newDemo(), newCleanup(), newVersion())
+	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(),
+		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}

@@ -345,3 +345,24 @@ func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
 		t.Errorf("the good port is missing: %v", b.kernel.Objects)
 	}
 }
+
+// A data plane that somebody else holds is not searched for a bad Service, and
+// a Sync that could do nothing says so.
+func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
+	d := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+	b := dataplane.New(toy{}, d)
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.Fail = func(ledger.Op[string, string]) error { return ledger.ErrBusy{After: time.Minute} }
+	b.SetHost(&model.Host{Name: "here"})
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}, {New: port("b", "10.96.0.2", "10.0.0.2")}})
+	work, err := b.Sync(t.Context())
+	var busy ledger.ErrBusy
+	if !errors.As(err, &busy) || work.Commits != 1 || work.Failed != 0 {
+		t.Errorf("%+v, %v", work, err)
+	}
+	if wait := time.Until(b.Next()); len(b.Health().Failures) != 0 || wait <= 0 || wait > time.Minute {
+		t.Errorf("failures %v, next in %s", b.Health().Failures, wait)
+	}
+}

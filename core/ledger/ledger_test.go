@@ -208,6 +208,28 @@ func TestAdoptCountsSurprises(t *testing.T) {
 	}
 }
 
+// What is read while ops are done is right about everything else only.
+func TestAdoptBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "stays1", "v")
+	l.Want(a, "goes1", "v")
+	l.Want(a, "edited1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Watch()
+	seen := map[string]string{"stays1": "v", "goes1": "v", "edited1": "w"}
+	l.Release(a, "goes1")
+	l.Want(a, "comes1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	if n := l.Adopt(seen); n != 1 {
+		t.Fatalf("surprises: got %d, want the edited one", n)
+	}
+	expect(t, render(l.Plan(epoch, 0)), "0 replace edited1 w>v")
+	if n := l.Adopt(seen); n != 2 {
+		t.Fatalf("surprises of a reading without Watch: got %d, want 2", n)
+	}
+}
+
 // Any sequence of wishes, failures and foreign edits converges to exactly what
 // is wanted, and then plans nothing.
 func TestConvergesUnderRandomFailures(t *testing.T) {

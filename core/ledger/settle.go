@@ -16,6 +16,9 @@ const (
 
 // Settle books the result of an op that Plan gave out.
 func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
+	if l.settled != nil {
+		l.settled[op.Key] = struct{}{}
+	}
 	if err != nil {
 		var left ErrLeft[V]
 		if errors.As(err, &left) {
