@@ -149,6 +149,31 @@ func TestLoadBalancersVanish(t *testing.T) {
 	})
 }
 
+// Windows says that HNS is another process than before: then it is read back.
+func TestTheServiceIsRestarted(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		process := uint32(1000)
+		r.settings.Instance = func() (uint32, error) { return process, nil }
+		r.restart()
+		web(r)
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("disturbed by nothing")
+		}
+		process = 0 // it is starting
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("disturbed by what is not there yet")
+		}
+		process = 2000
+		if yes, _ := r.backend.Disturbed(r.Context()); !yes {
+			r.Error("not disturbed")
+		}
+		r.audit()
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("still disturbed")
+		}
+	})
+}
+
 // The network is made anew, with another id: pods have new endpoints, load
 // balancers and remote endpoints are gone.
 func TestTheNetworkIsMadeAnew(t *testing.T) {
