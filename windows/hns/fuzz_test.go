@@ -82,6 +82,15 @@ func TestMAC(t *testing.T) {
 	}
 }
 
+func TestInterfaceMAC(t *testing.T) {
+	if _, err := interfaceMAC(netip.MustParseAddr("192.0.2.123")); err == nil {
+		t.Error("an interface has an address of documentation")
+	}
+	if got, err := interfaceMAC(netip.MustParseAddr("127.0.0.1")); err != nil || got != "" {
+		t.Errorf("loopback: %q, %v; want none", got, err)
+	}
+}
+
 // What is gone is forgotten at once when we deleted it, and otherwise at the
 // second look.
 func TestJournalForgetsSlowly(t *testing.T) {
