@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -19,7 +20,9 @@ func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
 		iptables.Mode(),
+		userspaceMode(),
 		hns.Mode(),
+		ipvs.Mode(),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -15,7 +16,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -25,13 +25,15 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config  *config.Config
+	config  *config.Config                // as at the start
+	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	lock    net.Listener
 	place   string    // the network namespace, where systems have several
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
 	http    net.Listener // nil when nothing is served
+	follow  func(context.Context) error
 	log     *slog.Logger
 	version string
 
@@ -49,6 +51,7 @@ type Proxy struct {
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -65,6 +68,9 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.follow, err = p.source(); err != nil {
+		return err
+	}
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
@@ -110,7 +116,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.Engine.Run)
-	start("manifests", p.watch)
+	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
 	if p.http != nil {
@@ -152,24 +158,9 @@ func (p *Proxy) Close() error {
 // host merges the configuration with this machine's Node. The engine calls it,
 // on its own goroutine, whenever it is told of one.
 func (p *Proxy) host(n *model.Node) *model.Host {
-	p.Problems("host", resolve.HostProblems(p.config, n))
-	return resolve.Host(p.config, n)
-}
-
-func (p *Proxy) watch(ctx context.Context) error {
-	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
-	return source.Run(ctx, sink{p.Engine})
-}
-
-// sink is the engine as a folder of manifests sees it.
-type sink struct{ *engine.Engine }
-
-func (s sink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
+	c := p.live.Load()
+	p.Problems("host", resolve.HostProblems(c, n))
+	return resolve.Host(c, n)
 }
 
 // settle gives the memory that the start needed back to the system, once, a few

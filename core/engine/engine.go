@@ -69,6 +69,7 @@ type Engine struct {
 
 	// Owned by Run:
 	tracker  *track.Tracker
+	node     *model.Node                // as last told; nil before
 	problems map[string][]model.Problem // by source
 	told     bool                       // the source has told everything
 	doubt    bool                       // but could not understand all of it
@@ -143,8 +144,22 @@ func (e *Engine) DeleteSlice(n model.SliceName) {
 // Node that goes away is no news: the last known one stands.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
-		e.inbox.post(func(e *Engine, since time.Time) { e.setHost(e.Host(n), since) })
+		e.inbox.post(func(e *Engine, since time.Time) {
+			e.node = n
+			e.setHost(e.Host(n), since)
+		})
 	}
+}
+
+// Retune changes the pace, and asks Host again for what the last known Node
+// means: the configuration has changed. What follows from that is one change
+// like any other.
+func (e *Engine) Retune(auditEvery, minGap time.Duration) {
+	e.inbox.post(func(e *Engine, since time.Time) {
+		e.auditAt = e.auditAt.Add(auditEvery - e.AuditEvery)
+		e.AuditEvery, e.MinGap = auditEvery, minGap
+		e.setHost(e.Host(e.node), since)
+	})
 }
 
 // Problems replaces what a source has to complain about. What is new is logged
