@@ -20,8 +20,8 @@ func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
 		iptables.Mode(),
-		userspaceMode(),
 		hns.Mode(),
+		userspaceMode(),
 		ipvs.Mode(),
 	}
 }

@@ -1,5 +1,5 @@
 // Package windows is the home of the Windows data planes: load balancers of HNS
-// (hns), with an emulator of it for tests (hnsemu). They implement the same
-// contract (core/dataplane) as those under linux, and the two never import each
-// other.
+// (hns), with an emulator of it for tests (hnsemu), and relays in user space
+// (userspace). They implement the same contract (core/dataplane) as those under
+// linux, and the two never import each other.
 package windows
