@@ -11,7 +11,7 @@ import (
 // CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
 // what to do: in a container it often is right already.
 func Prepare(c *config.Config, log *slog.Logger) {
-	for _, err := range prepare(c) {
+	for _, err := range prepare(c, log) {
 		log.Warn("the system is not set as configured", "error", err)
 	}
 }

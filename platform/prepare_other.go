@@ -2,7 +2,11 @@
 
 package platform
 
-import "github.com/tandem-proxy/tandem/core/config"
+import (
+	"log/slog"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
 
 // prepare has nothing to do where Linux' connection tracking is not.
-func prepare(*config.Config) []error { return nil }
+func prepare(*config.Config, *slog.Logger) []error { return nil }

@@ -2,8 +2,10 @@ package platform
 
 import (
 	"context"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch"
@@ -13,6 +15,7 @@ import (
 // folder of manifests, or else the API server.
 func (p *Proxy) source() (run func(context.Context) error, err error) {
 	if p.config.Manifests != "" {
+		p.events = events.ToLog(p.log)
 		folder := manifests.Source{Dir: p.config.Manifests, Log: p.log}
 		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
 	}
@@ -20,7 +23,33 @@ func (p *Proxy) source() (run func(context.Context) error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	writer, err := server.EventWriter()
+	if err != nil {
+		return nil, err
+	}
+	p.metrics.Register(watch.ClientMetrics()...)
+	p.server, p.events = server, writer.Write
 	return func(ctx context.Context) error { return server.Run(ctx, serverSink{p.Engine}) }, nil
+}
+
+// stale says which inputs are out of date. A folder of manifests never is.
+func (p *Proxy) stale() []string {
+	if p.server == nil {
+		return nil
+	}
+	return p.server.Stale(time.Now())
+}
+
+// ages tells how long ago each kind of input was last known to be up to date.
+func (p *Proxy) ages() map[string]time.Duration {
+	if p.server == nil {
+		return nil
+	}
+	now, ages := time.Now(), map[string]time.Duration{}
+	for _, r := range p.server.Resources() {
+		ages[r.Name] = r.Age(now)
+	}
+	return ages
 }
 
 // folderSink is the engine as a folder of manifests sees it.

@@ -421,28 +421,6 @@ func TestClusterIPOfTheNode(t *testing.T) {
 	}
 }
 
-func TestHealthCheckNodePortIsNotServedYet(t *testing.T) {
-	for _, test := range []struct {
-		kind   model.ServiceType
-		policy model.TrafficPolicy
-		port   uint16
-		said   bool
-	}{
-		{model.LoadBalancer, model.Local, 32080, true},
-		{model.LoadBalancer, model.Local, 0, false},
-		{model.LoadBalancer, model.Cluster, 32080, false},
-		{model.NodePort, model.Local, 32080, false},
-	} {
-		svc := service()
-		svc.Type, svc.External, svc.HealthCheckNodePort = test.kind, test.policy, test.port
-		ps := resolve.Service(host(), svc, []*model.Slice{slice("s", "10.0.0.1@here")}).Problems
-		said := len(ps) == 1 && ps[0].Why == model.WhyUnsupported && ps[0].Detail == "healthCheckNodePort 32080 is not served yet"
-		if said != test.said || !said && len(ps) > 0 {
-			t.Errorf("%v: %v", test, ps)
-		}
-	}
-}
-
 func FuzzService(f *testing.F) {
 	f.Add("10.0.0.1@here 10.0.0.2@there/terminating", uint16(80), time.Second.Nanoseconds())
 	f.Fuzz(func(t *testing.T, words string, port uint16, sticky int64) {
