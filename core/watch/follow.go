@@ -98,6 +98,9 @@ func (f *follower) settle(err error) time.Duration {
 		f.unary = true
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		if f.pace.refused < startRefusals {
+			break
+		}
 		f.vitals.missing(&f.kind, err)
 		return jitter(absentDelay, 0.2)
 	default:

@@ -96,6 +96,7 @@ func (f *follower) event(e apiwatch.Event) error {
 	if late(at, f.at) {
 		return nil
 	}
+	f.pace.worked() // news is progress, and a listing alone is not: it may be followed by 410 each time
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)
