@@ -61,13 +61,9 @@ const (
 func (f *follower) run(ctx context.Context) {
 	f.listing = true
 	for ctx.Err() == nil {
-		start := time.Now()
 		err := f.request(ctx)
 		if ctx.Err() != nil {
 			return
-		}
-		if time.Since(start) >= steadyTime && f.vitals.heardSince(start) {
-			f.pace.worked()
 		}
 		sleep(ctx, f.settle(err))
 	}

@@ -48,10 +48,14 @@ func (f *follower) stream(ctx context.Context) error {
 			break
 		}
 	}
+	steady := time.Since(start) >= steadyTime
+	if steady {
+		f.pace.worked()
+	}
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
 		return nil
-	case err != nil || time.Since(start) >= steadyTime:
+	case err != nil || steady:
 		return err
 	case events == 0:
 		return errShort
