@@ -1,11 +1,14 @@
 package platform
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // lockName is an abstract unix socket. Its name belongs to the network
@@ -15,7 +18,9 @@ const lockName = "@tandem-proxy"
 
 // Lock makes the caller the only tandem that writes in the network namespace of
 // the calling thread, until it closes what it got or dies.
-func Lock() (io.Closer, error) {
+//
+// The lock is a listener: what comes in are orders (control.go).
+func Lock() (net.Listener, error) {
 	l, err := net.Listen("unix", lockName)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, errors.New("another tandem works in this network namespace, and two would fight: " +
@@ -26,3 +31,28 @@ func Lock() (io.Closer, error) {
 	}
 	return l, nil
 }
+
+func dialLock(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", lockName)
+}
+
+// trusted reports whether a connection is from root or from our own user.
+func trusted(c net.Conn) (ok bool) {
+	unixConn, isUnix := c.(*net.UnixConn)
+	if !isUnix {
+		return false
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+	})
+	return ok && err == nil
+}
+
+// place names the network namespace of the calling thread.
+func place() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }

@@ -1,16 +1,16 @@
 package platform
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // Modes lists every mode there is, on whatever system, in the order in which
@@ -19,13 +19,17 @@ import (
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
+		iptables.Mode(),
+		userspaceMode(),
+		hns.Mode(),
+		ipvs.Mode(),
 	}
 }
 
 // Local returns the modes that can serve on this system, in order of preference.
 func Local() (here []dataplane.Mode) {
 	for _, m := range Modes() {
-		if m.System == "" || m.System == runtime.GOOS {
+		if serves(m, runtime.GOOS) {
 			here = append(here, m)
 		}
 	}
@@ -41,53 +45,37 @@ func Names() []string {
 	return names
 }
 
-// candidates returns the modes that a name can mean. Where no mode serves, auto
-// means those that can at least plan.
-func candidates(name config.Mode) ([]dataplane.Mode, error) {
-	if name == config.Auto {
-		if here := Local(); len(here) > 0 {
-			return here, nil
-		}
-		return Modes(), nil
-	}
-	for _, m := range Modes() {
-		if m.Name == name {
-			return []dataplane.Mode{m}, nil
-		}
-	}
-	return nil, fmt.Errorf("%q is not a mode of this build: choose %s", name, strings.Join(Names(), " or "))
-}
-
 // Find returns the mode that a configuration names. For auto that is the first
 // of this system's order of preference, whether or not it works here. The error
 // lists the names there are.
 func Find(name config.Mode) (dataplane.Mode, error) {
-	found, err := candidates(name)
-	if err != nil {
-		return dataplane.Mode{}, err
+	if name == config.Auto {
+		return automatic(Modes(), runtime.GOOS)[0], nil
 	}
-	return found[0], nil
+	return named(Modes(), name)
 }
 
-// Choose returns the mode to run: the one that is named, or for auto the first
-// in order of preference that works on this machine. It says what it tried.
-func Choose(ctx context.Context, name config.Mode, log *slog.Logger) (dataplane.Mode, error) {
-	modes, err := candidates(name)
-	if err != nil {
-		return dataplane.Mode{}, err
+// automatic returns the modes that auto can mean. Where no mode serves those
+// are the ones that can at least plan.
+func automatic(all []dataplane.Mode, system string) (modes []dataplane.Mode) {
+	for _, m := range all {
+		if !m.OnRequest && serves(m, system) {
+			modes = append(modes, m)
+		}
 	}
-	var failed []error
-	for _, m := range modes {
-		err := m.Probe(ctx)
-		if err == nil {
-			log.Info("mode chosen", "mode", m.Name, "asked", name)
+	if len(modes) == 0 {
+		return all
+	}
+	return modes
+}
+
+func serves(m dataplane.Mode, system string) bool { return m.System == "" || m.System == system }
+
+func named(all []dataplane.Mode, name config.Mode) (dataplane.Mode, error) {
+	for _, m := range all {
+		if m.Name == name {
 			return m, nil
 		}
-		if ctx.Err() != nil {
-			return dataplane.Mode{}, ctx.Err()
-		}
-		log.Warn("mode does not work here", "mode", m.Name, "error", err)
-		failed = append(failed, fmt.Errorf("mode %s: %w", m.Name, err))
 	}
-	return dataplane.Mode{}, errors.Join(failed...)
+	return dataplane.Mode{}, fmt.Errorf("%q is not a mode of this build: choose %s", name, strings.Join(Names(), " or "))
 }

@@ -53,7 +53,7 @@ func TestFind(t *testing.T) {
 func TestChooseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := platform.Choose(ctx, config.Auto, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if _, err := platform.Choose(ctx, &config.Config{Mode: config.Auto}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,8 +1,10 @@
 package platform
 
 import (
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // flowTable is flows.Table with an end.
@@ -13,3 +15,6 @@ type flowTable interface {
 
 // openFlows opens the kernel's table of tracked flows.
 func openFlows() (flowTable, error) { return conntrack.Open() }
+
+// examineHost checks what is not about one mode.
+func examineHost() []diagnosis.Check { return host.Examine() }

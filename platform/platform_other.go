@@ -5,6 +5,7 @@ package platform
 import (
 	"errors"
 
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
 )
 
@@ -17,3 +18,6 @@ type flowTable interface {
 func openFlows() (flowTable, error) {
 	return nil, errors.New("this system has no table of tracked flows that can be edited")
 }
+
+// examineHost checks what is not about one mode.
+func examineHost() []diagnosis.Check { return nil }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -26,16 +25,25 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config  *config.Config
-	lock    io.Closer
-	mode    dataplane.Mode
-	backend dataplane.Backend
+	config  *config.Config                // as at the start
+	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
+	lock    net.Listener
+	place   string    // the network namespace, where systems have several
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	metrics *metrics.Metrics
 	http    net.Listener // nil when nothing is served
+	follow  func(context.Context) error
 	log     *slog.Logger
 	version string
+
+	mu      sync.Mutex // guards mode and backend
+	mode    Choice
+	backend dataplane.Backend
+
+	switching sync.Mutex // held by the one switch at a time
+	group     sync.WaitGroup
+	running   context.Context // Run's own
 }
 
 // Open chooses the mode and opens everything that belongs to a place, which is
@@ -43,6 +51,7 @@ type Proxy struct {
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -59,18 +68,24 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.follow, err = p.source(); err != nil {
+		return err
+	}
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
-	if p.mode, err = Choose(ctx, p.config.Mode, p.log); err != nil {
+	if p.place, err = place(); err != nil {
+		return err
+	}
+	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
 	if p.backend, err = p.mode.Open(p.config); err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
 	}
-	if p.mode.Conntrack {
-		if p.flows, err = openFlows(); err != nil {
-			p.flows = nil
+	if p.flows, err = openFlows(); err != nil {
+		p.flows = nil
+		if p.mode.Conntrack {
 			p.log.Warn("stale UDP flows will not be removed", "error", err)
 		}
 	}
@@ -89,10 +104,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.flows != nil {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
-	var group sync.WaitGroup
-	errs := make(chan error, 3)
+	p.running = ctx
+	errs := make(chan error, 4)
 	start := func(what string, run func(context.Context) error) {
-		group.Go(func() {
+		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
 			defer cancel()
 			if err := run(ctx); err != nil && ctx.Err() == nil {
@@ -101,12 +116,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.Engine.Run)
-	start("manifests", p.watch)
-	group.Go(func() { p.settle(ctx) })
+	start("source", p.follow)
+	start("control", p.control)
+	p.group.Go(func() { p.settle(ctx) })
 	if p.http != nil {
 		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
 	}
-	group.Wait()
+	p.group.Wait()
 	cancel()
 	close(errs)
 	var failed []error
@@ -142,24 +158,9 @@ func (p *Proxy) Close() error {
 // host merges the configuration with this machine's Node. The engine calls it,
 // on its own goroutine, whenever it is told of one.
 func (p *Proxy) host(n *model.Node) *model.Host {
-	p.Problems("host", resolve.HostProblems(p.config, n))
-	return resolve.Host(p.config, n)
-}
-
-func (p *Proxy) watch(ctx context.Context) error {
-	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
-	return source.Run(ctx, sink{p.Engine})
-}
-
-// sink is the engine as a folder of manifests sees it.
-type sink struct{ *engine.Engine }
-
-func (s sink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
+	c := p.live.Load()
+	p.Problems("host", resolve.HostProblems(c, n))
+	return resolve.Host(c, n)
 }
 
 // settle gives the memory that the start needed back to the system, once, a few
@@ -183,7 +184,7 @@ func (p *Proxy) settle(ctx context.Context) {
 
 func (p *Proxy) synced(s engine.Sync) {
 	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, s.Err, time.Now())
-	if p.cleaner != nil {
+	if p.cleaner != nil && p.current().Conntrack {
 		p.cleaner.Update(s.Host, s.Settled)
 	}
 }
@@ -210,7 +211,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.mode.Name), Source: p.config.Manifests,
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests,
 	}, s), nil
 }
 

@@ -78,6 +78,11 @@ func scale(ctx context.Context, w world) (median time.Duration, err error) {
 		return 0, err
 	}
 	plain("one endpoint added or removed", fmt.Sprintf("%s; %d writes", scaled, ops))
+	reading, pause, err := r.audit()
+	if err != nil {
+		return 0, err
+	}
+	plain("audit: reading beside the changes, then their pause", show(reading)+", "+show(pause))
 	return median, restart(ctx, w, r)
 }
 

@@ -64,6 +64,20 @@ func (r *rig) apply() (time.Duration, dataplane.Work, error) {
 	return time.Since(start), work, err
 }
 
+// audit reads the kernel back and returns how long that took, and how long a
+// change would then have to wait for the comparison.
+func (r *rig) audit() (reading, pause time.Duration, err error) {
+	start := time.Now()
+	read, finish := r.backend.Inspect()
+	read(r.ctx)
+	reading = time.Since(start)
+	drift, err := finish()
+	if drift != 0 {
+		return 0, 0, fmt.Errorf("an audit found %d objects not as they were left", drift)
+	}
+	return reading, time.Since(start) - reading, err
+}
+
 // close removes what was programmed.
 func (r *rig) close() error {
 	return errors.Join(r.backend.Remove(r.ctx), r.backend.Close())

@@ -13,8 +13,10 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -23,24 +25,43 @@ import (
 // network namespace is a node.
 func TestCorpus(t *testing.T) {
 	for _, mode := range platform.Local() {
-		if !mode.Conntrack {
+		if !mode.Conntrack && mode.Name != relay.Mode {
 			continue
 		}
-		t.Run(string(mode.Name), func(t *testing.T) {
-			if err := mode.Probe(t.Context()); err != nil {
-				t.Skip(err)
-			}
-			Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
-				return &tandem{mode: mode.Name, net: net}, nil
+		for _, flavour := range flavours(mode) {
+			t.Run(flavour.name, func(t *testing.T) {
+				flavour.prepare(t)
+				if err := works(t.Context(), mode); err != nil {
+					t.Skip(err)
+				}
+				Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+					enter := func(f func() error) error { return net.Do(lab.Node, f) }
+					if mode.Name == relay.Mode { // opens sockets whenever it likes
+						return &remote{enter: enter}, nil
+					}
+					return &tandem{mode: mode.Name, enter: enter}, nil
+				})
 			})
-		})
+		}
 	}
+}
+
+// works reports whether a mode works here, trying it in a node of its own.
+func works(ctx context.Context, mode dataplane.Mode) error {
+	if err := lab.Available(); err != nil {
+		return err
+	}
+	net, err := lab.New(ctx, lab.Plan{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(net.Do(lab.Node, func() error { return mode.Probe(ctx) }), net.Close())
 }
 
 // tandem is a whole proxy on the lab's node, but for the command line.
 type tandem struct {
 	mode   config.Mode
-	net    *lab.Net
+	enter  func(func() error) error // runs a function on the node
 	dir    string
 	proxy  *platform.Proxy
 	cancel context.CancelFunc
@@ -52,14 +73,14 @@ type tandem struct {
 // gap is a model.Gap and the protocol it is about.
 type gap struct {
 	model.Gap
-	proto model.Proto
+	Proto model.Proto
 }
 
 func (p *tandem) Start(ctx context.Context, dir string, host config.Config) error {
 	host.Mode, host.Manifests, host.HTTPAddress = p.mode, dir, ""
 	p.dir = dir
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	err := p.net.Do(lab.Node, func() (err error) {
+	err := p.enter(func() (err error) {
 		p.proxy, err = platform.Open(ctx, &host, "test", log)
 		return err
 	})
@@ -113,14 +134,16 @@ func (p *tandem) Stop() error {
 }
 
 // Gap says whether the mode has declared that it cannot do what a row asks for.
-func (p *tandem) Gap(row conformance.Packet) string {
+func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) { return find(p.gaps, row) }
+
+func find(gaps []gap, row conformance.Packet) (model.Gap, bool) {
 	any := model.FamilyOf(row.To.Addr()).Unspecified()
-	for _, g := range p.gaps {
-		if g.proto == row.Proto && (g.Front == row.To || g.Front == netip.AddrPortFrom(any, row.To.Port())) {
-			return g.Detail
+	for _, g := range gaps {
+		if g.Proto == row.Proto && (g.Front == row.To || g.Front == netip.AddrPortFrom(any, row.To.Port())) {
+			return g.Gap, true
 		}
 	}
-	return ""
+	return model.Gap{}, false
 }
 
 // marked reports whether the newest mark is the only one, and resolved.
@@ -149,7 +172,7 @@ func (p *tandem) note(s *engine.Snapshot) {
 					continue
 				}
 				for _, f := range port.Fronts { // the whole port
-					p.gaps = append(p.gaps, gap{model.Gap{Front: f.At, Detail: g.Detail}, port.ID.Proto})
+					p.gaps = append(p.gaps, gap{model.Gap{Front: f.At, Detail: g.Detail, Source: g.Source}, port.ID.Proto})
 				}
 			}
 		}

@@ -137,9 +137,10 @@ func (s *site) put(text string) {
 }
 
 // start starts the program and waits until it is healthy.
-func (s *site) start() {
+func (s *site) start(flags ...string) {
 	s.t.Helper()
-	s.cmd = exec.Command(s.bin, "run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16")
+	flags = append([]string{"run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, flags...)
+	s.cmd = exec.Command(s.bin, flags...)
 	s.cmd.Stderr = &s.log
 	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
 		s.t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Proxy is the proxy under test. It must work in the namespace of the lab's
@@ -23,7 +24,15 @@ type Proxy interface {
 
 // Gapped is a Proxy that cannot do everything.
 type Gapped interface {
-	// Gap says why the proxy cannot do what a row asks for, or nothing. It is
-	// asked for rows that differ only.
-	Gap(row conformance.Packet) string
+	// Gap says whether the proxy has declared that it cannot do all that a row
+	// asks for.
+	Gap(row conformance.Packet) (model.Gap, bool)
 }
+
+// Unfit is what Start and Changed of a Proxy return when its source cannot be
+// brought to say what the folder says. The rest of the scenario is skipped.
+type Unfit struct{ Why error }
+
+func (u *Unfit) Error() string { return u.Why.Error() }
+
+func (u *Unfit) Unwrap() error { return u.Why }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/oracle"
@@ -36,6 +37,16 @@ func Diff(want, got oracle.Outcome) string {
 		parts = append(parts, "the same endpoints, but listed twice or out of order: "+show(got))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// Masked returns the outcome of a data plane by which all endpoints see the
+// host's address (model.Gap.Source).
+func Masked(o oracle.Outcome) oracle.Outcome {
+	o.Endpoints = slices.Clone(o.Endpoints)
+	for i := range o.Endpoints {
+		o.Endpoints[i].SNAT = true
+	}
+	return o
 }
 
 func show(o oracle.Outcome) string { return Expect{Fate: o.Fate, Endpoints: o.Endpoints}.String() }

@@ -77,10 +77,12 @@ func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 		if next.Host != now.Host {
 			b.SetHost(next.Host)
 		}
+		audited := s.inspect(t, rng, b)
 		b.Update(tracker.Flush())
 		if _, err := b.Sync(ctx); err != nil && !errors.Is(err, errInjected) {
 			t.Fatal(err)
 		}
+		audited()
 		now, next = next, next.Change(rng)
 	}
 	d.Fail = nil
@@ -90,6 +92,22 @@ func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 	s.same(t, now, tracker, d.Objects, false)
 	if ops, err := s.restart(ctx, now, d); err != nil || ops != 0 {
 		t.Errorf("a restart with nothing changed did %d ops (%v)", ops, err)
+	}
+}
+
+// inspect reads the data plane now and then. What is called after a change
+// demands that the change was not taken for somebody else's.
+func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) (finish func()) {
+	t.Helper()
+	if rng.IntN(4) > 0 {
+		return func() {}
+	}
+	read, finished := b.Inspect()
+	read(t.Context())
+	return func() {
+		if drift, err := finished(); err != nil || drift != 0 {
+			t.Errorf("an audit beside a change found %d objects not as they were left (%v)", drift, err)
+		}
 	}
 }
 

@@ -27,6 +27,11 @@ type Suite[K comparable, V any] struct {
 	// host: its addresses and interfaces.
 	Sim func(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
 
+	// Excuse names what the whole mode does differently, whatever the Service, if
+	// that is all in which an outcome differs. It must be as narrow as can be: a
+	// Gap says what is missing for one port. Nil is nothing.
+	Excuse func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string
+
 	// Golden renders objects for people, in a fixed order. It gets those that
 	// come from ports. Nil is no goldens.
 	Golden func(objects map[K]V) string

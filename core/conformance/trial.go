@@ -22,7 +22,8 @@ type trial struct {
 	ports   []*model.Port
 	gaps    map[model.PortID][]model.Gap
 	sim     func(oracle.Packet) oracle.Outcome
-	excused map[excused]int // packets that differ, by the gap that excuses them
+	excuse  func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string // nil for none
+	excused map[excused]int                                                          // packets that differ, by the gap that excuses them
 	judged  int
 	wrong   int
 }
@@ -38,7 +39,7 @@ const tooMany = 10
 func (s Suite[K, V]) trial(t reporter, host *model.Host, ports []*model.Port, out compiled[K, V]) *trial {
 	return &trial{
 		t: t, host: host, ports: ports, gaps: out.gaps,
-		sim: s.Sim(out.objects, host), excused: map[excused]int{},
+		sim: s.Sim(out.objects, host), excuse: s.Excuse, excused: map[excused]int{},
 	}
 }
 
@@ -50,7 +51,13 @@ func (tr *trial) judge(what string, p oracle.Packet) {
 	if diff == "" {
 		return
 	}
-	if gap, ok := excuse(tr.gaps, p, want); ok {
+	if tr.excuse != nil {
+		if detail := tr.excuse(tr.host, p, want, got); detail != "" {
+			tr.excused[excused{gap: model.Gap{Detail: detail}}]++
+			return
+		}
+	}
+	if gap, ok := excuse(tr.gaps, p, want); ok && (!gap.Source || Diff(Masked(want), Masked(got)) == "") {
 		tr.excused[excused{want.Port, gap}]++
 		return
 	}
@@ -75,6 +82,9 @@ func (tr *trial) report(what string, sum *tally) {
 func (tr *trial) list(what string) {
 	var lines []string
 	for e, n := range tr.excused {
+		if e.port == (model.PortID{}) {
+			continue // the whole mode's: it is in the sum
+		}
 		lines = append(lines, fmt.Sprintf("%s: gap: %s: %s: %s (%d packets differ)", what, e.port, e.gap.Front, e.gap.Detail, n))
 	}
 	slices.Sort(lines)

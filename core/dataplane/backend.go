@@ -48,6 +48,12 @@ type Backend interface {
 	// plane: not for the path of a change.
 	Audit(context.Context) (drift int, err error)
 
+	// Inspect is an Audit that changes need not wait for: read is called on a
+	// goroutine of its own while the backend works on, and after it finish like
+	// any other method. Objects that were written meanwhile are left out. There
+	// is one at a time, and Sync does not read back while it runs.
+	Inspect() (read func(context.Context), finish func() (drift int, err error))
+
 	// Remove deletes everything that is ours, and nothing else.
 	Remove(context.Context) error
 
@@ -96,6 +102,8 @@ type backend[K comparable, V any] struct {
 	readAt   time.Time // not before
 	readWait time.Duration
 	readErr  error
+
+	inspecting bool // an Inspect is not finished
 
 	// What the port in work needed before and needs after the change.
 	before, after []object[K, V]
@@ -228,13 +236,35 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 		return 0, err
 	}
 	b.unknown = false
+	return b.compare(have), nil
+}
+
+func (b *backend[K, V]) Inspect() (read func(context.Context), finish func() (drift int, err error)) {
+	var have map[K]V
+	var failed error
+	b.inspecting = true
+	b.ledger.Watch()
+	read = func(ctx context.Context) { have, failed = b.driver.Observe(ctx) }
+	finish = func() (int, error) {
+		b.inspecting = false
+		if failed != nil {
+			return 0, failed
+		}
+		return b.compare(have), nil
+	}
+	return read, finish
+}
+
+// compare takes what was read back and returns how much of it is news. The
+// owners of what has to be repaired are looked for.
+func (b *backend[K, V]) compare(have map[K]V) (drift int) {
 	drift = b.ledger.Adopt(have)
 	if drift > 0 {
 		for port := range b.ports {
 			b.compiler.Port(b.host, port, func(k K, _ V) { b.ledger.Attribute(&port.ID, k) })
 		}
 	}
-	return drift, nil
+	return drift
 }
 
 func (b *backend[K, V]) Health() Health {

@@ -199,6 +199,9 @@ func TestUnknownOutcomeIsReadBack(t *testing.T) {
 		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
 			t.Fatalf("first sync: %v", err)
 		}
+		if next := b.Next(); !next.Equal(time.Now()) {
+			t.Errorf("wants to read back at %v, not at once", next)
+		}
 		time.Sleep(time.Second)
 		b.sync() // the kernel had committed: nothing to do but look
 		if f := b.Health().Failures; len(f) != 0 {
@@ -296,6 +299,9 @@ func TestReadBackIsSpacedOut(t *testing.T) {
 		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
 			t.Fatalf("first sync: %v", err)
 		}
+		if next := b.Next(); !next.Equal(time.Now()) {
+			t.Errorf("wants to read back at %v, not at once", next)
+		}
 		b.kernel.Broken = errors.New("no memory")
 		start, attempts := time.Now(), 0
 		for time.Since(start) < time.Minute {
@@ -337,5 +343,26 @@ func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
 	}
 	if _, ok := b.kernel.Objects["3 10.96.0.2:80"]; !ok {
 		t.Errorf("the good port is missing: %v", b.kernel.Objects)
+	}
+}
+
+// A data plane that somebody else holds is not searched for a bad Service, and
+// a Sync that could do nothing says so.
+func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
+	d := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+	b := dataplane.New(toy{}, d)
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.Fail = func(ledger.Op[string, string]) error { return ledger.ErrBusy{After: time.Minute} }
+	b.SetHost(&model.Host{Name: "here"})
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}, {New: port("b", "10.96.0.2", "10.0.0.2")}})
+	work, err := b.Sync(t.Context())
+	var busy ledger.ErrBusy
+	if !errors.As(err, &busy) || work.Commits != 1 || work.Failed != 0 {
+		t.Errorf("%+v, %v", work, err)
+	}
+	if wait := time.Until(b.Next()); len(b.Health().Failures) != 0 || wait <= 0 || wait > time.Minute {
+		t.Errorf("failures %v, next in %s", b.Health().Failures, wait)
 	}
 }

@@ -61,7 +61,9 @@ type Driver[K comparable, V any] interface {
 
 	// Commit applies ops in the given order and returns one result for each: nil
 	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
-	// cannot be told, any other error when it was not done.
+	// cannot be told, any other error when it was not done. From an atomic driver
+	// ErrBusy says that the data plane as a whole cannot be written yet: then the
+	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error
 
 	// Limits are constant for the life of the driver.

@@ -2,10 +2,15 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
+
+// ErrAbsent is part of the error of Open where what the mode works with is not
+// installed, so that nothing can have been programmed by it.
+var ErrAbsent = errors.New("is not installed")
 
 // Mode is a way to implement Services, as --proxy-mode names it. Every backend
 // package exports one; platform.Modes lists them.
@@ -36,9 +41,20 @@ type Mode struct {
 	// Open opens the data plane. The caller closes the backend.
 	Open func(*config.Config) (Backend, error)
 
+	// KubeProxy finds what kube-proxy has programmed on this machine, in its
+	// mode of this name, and that this mode would not take over as its own. Nil
+	// where kube-proxy has no such mode.
+	KubeProxy func(context.Context) (Leftovers, error)
+
 	// Plan says what the mode would program, in the data plane's own words. It
 	// needs no privileges and works on any system.
 	Plan func(*config.Config, *model.Host, []*model.Port) Plan
+}
+
+// Leftovers are what another proxy has programmed.
+type Leftovers struct {
+	Found  []string // for people; empty when there is nothing
+	Remove func(context.Context) error
 }
 
 // Plan is what a mode would program.

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,11 +34,17 @@ const (
 	lastRead  = 10 * time.Second
 )
 
+var errInspecting = errors.New("nothing is written until the data plane can be read again, which waits for an audit")
+
 // readBack finds out what is installed after the outcome of a commit could not
 // be told. Until that works nothing is written; attempts are spaced out however
 // often it is called.
 func (b *backend[K, V]) readBack(ctx context.Context) error {
 	if now := time.Now(); now.Before(b.readAt) {
+		return b.readErr
+	}
+	if b.inspecting { // it began before, so it does not tell
+		b.readAt, b.readErr = time.Now().Add(firstRead), errInspecting
 		return b.readErr
 	}
 	_, err := b.Audit(ctx)
@@ -77,12 +84,14 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	failed := first(errs)
 	switch {
 	case errors.Is(failed, ledger.ErrUnknown):
-		s.unknown = true
+		s.unknown, s.readAt = true, s.now
 		s.settle(batch, failed)
 	case failed == nil || !s.driver.Limits().Atomic:
-		for i, op := range batch {
-			s.settle1(op, errs[i])
-		}
+		s.settleEach(batch, errs)
+	case busy(failed):
+		// Nothing is wrong with any op: somebody else holds the data plane.
+		s.settleEach(batch, errs)
+		s.err = cmp.Or(s.err, failed)
 	default:
 		s.bisect(batch, failed)
 	}
@@ -129,6 +138,12 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	return left, right
 }
 
+func (s *sync[K, V]) settleEach(batch []ledger.Op[K, V], errs []error) {
+	for i, op := range batch {
+		s.settle1(op, errs[i])
+	}
+}
+
 func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
 	for _, op := range batch {
 		s.settle1(op, err)
@@ -137,16 +152,20 @@ func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
 
 func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
 	s.ledger.Settle(op, err, s.now)
-	var busy ledger.ErrBusy
 	switch {
 	case err == nil:
 		s.work.Ops++
-	case !errors.As(err, &busy):
+	case !busy(err):
 		s.work.Failed++
 		if s.err == nil {
 			s.err = describe(op, err)
 		}
 	}
+}
+
+func busy(err error) bool {
+	var b ledger.ErrBusy
+	return errors.As(err, &b)
 }
 
 func describe[K comparable, V any](op ledger.Op[K, V], err error) error {

@@ -13,6 +13,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -64,11 +65,14 @@ type Engine struct {
 	Options
 	inbox  inbox
 	status atomic.Pointer[Status]
+	ended  chan struct{} // closed when Run returns
 
 	// Owned by Run:
 	tracker  *track.Tracker
+	node     *model.Node                // as last told; nil before
 	problems map[string][]model.Problem // by source
 	told     bool                       // the source has told everything
+	doubt    bool                       // but could not understand all of it
 	adopted  bool
 	adoptAt  time.Time                    // not before
 	owed     map[model.PortID]model.Delta // changes that failed so far
@@ -79,6 +83,10 @@ type Engine struct {
 	auditAt  time.Time
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
+
+	auditor  sync.WaitGroup // the goroutine of an audit
+	auditing bool           // it runs, or its result is in the inbox
+	failed   int            // audits in a row that could not read
 }
 
 // Status is what is known of the engine's health. It is immutable.
@@ -100,7 +108,7 @@ func New(o Options) *Engine {
 		Options: o, tracker: track.New(), problems: map[string][]model.Problem{},
 		owed: map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{},
 	}
-	e.inbox.wake = make(chan struct{}, 1)
+	e.inbox.wake, e.ended = make(chan struct{}, 1), make(chan struct{})
 	e.status.Store(&Status{})
 	return e
 }
@@ -136,8 +144,22 @@ func (e *Engine) DeleteSlice(n model.SliceName) {
 // Node that goes away is no news: the last known one stands.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
-		e.inbox.post(func(e *Engine, since time.Time) { e.setHost(e.Host(n), since) })
+		e.inbox.post(func(e *Engine, since time.Time) {
+			e.node = n
+			e.setHost(e.Host(n), since)
+		})
 	}
+}
+
+// Retune changes the pace, and asks Host again for what the last known Node
+// means: the configuration has changed. What follows from that is one change
+// like any other.
+func (e *Engine) Retune(auditEvery, minGap time.Duration) {
+	e.inbox.post(func(e *Engine, since time.Time) {
+		e.auditAt = e.auditAt.Add(auditEvery - e.AuditEvery)
+		e.AuditEvery, e.MinGap = auditEvery, minGap
+		e.setHost(e.Host(e.node), since)
+	})
 }
 
 // Problems replaces what a source has to complain about. What is new is logged
@@ -166,7 +188,8 @@ func (e *Engine) Synced(whole bool) {
 				e.complain(ps, nil)
 			}
 		}
-		e.Backend.Spare(!whole)
+		e.doubt = !whole
+		e.Backend.Spare(e.doubt)
 		e.change(since)
 	})
 }
@@ -232,14 +255,20 @@ func (b *inbox) oldest(t time.Time) time.Time {
 	return t
 }
 
-// ask runs f on the engine's goroutine and waits for it.
-func (e *Engine) ask(ctx context.Context, f func(*Engine)) error {
-	done := make(chan struct{})
-	e.inbox.post(func(e *Engine, _ time.Time) { f(e); close(done) })
+// ErrEnded says that the engine does not run any more.
+var ErrEnded = errors.New("the proxy has ended")
+
+// ask runs f on the engine's goroutine and waits for its answer. After an error
+// f may still run, unless that is ErrEnded.
+func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, err error) {
+	answers := make(chan T, 1)
+	e.inbox.post(func(e *Engine, _ time.Time) { answers <- f(e) })
 	select {
-	case <-done:
-		return nil
+	case answer = <-answers:
+		return answer, nil
+	case <-e.ended:
+		return answer, ErrEnded
 	case <-ctx.Done():
-		return ctx.Err()
+		return answer, ctx.Err()
 	}
 }

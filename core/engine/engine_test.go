@@ -181,6 +181,60 @@ func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 	})
 }
 
+func TestChangesDoNotWaitForAnAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
+		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
+		sleep(5 * time.Second) // the audit has read, and is not done
+		b.SetService(service("b", "10.96.0.2"))
+		synctest.Wait()
+		if b.kernel.Objects["10.96.0.2:80"] != "reject" || b.drift != 0 {
+			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
+		}
+		sleep(10 * time.Second)
+		if len(b.kernel.Objects) != 3 || b.drift != 1 {
+			t.Fatalf("objects %v, drift %d: want the one that was deleted", b.kernel.Objects, b.drift)
+		}
+	})
+}
+
+// busy is a backend that cannot be read beside changes.
+type busy struct {
+	dataplane.Backend
+	audits int
+}
+
+func (b *busy) Inspect() (func(context.Context), func() (int, error)) {
+	return func(context.Context) {}, func() (int, error) { return 0, errors.New("changed while it was read") }
+}
+
+func (b *busy) Audit(ctx context.Context) (int, error) {
+	b.audits++
+	return b.Backend.Audit(ctx)
+}
+
+func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *busy
+		b := start(t, func(o *engine.Options) {
+			backend = &busy{Backend: o.Backend}
+			o.Backend = backend
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Disturb(func(o map[string]string) { clear(o) })
+		sleep(5 * time.Second)
+		if len(b.kernel.Objects) != 2 || b.drift != 2 || backend.audits != 1 {
+			t.Fatalf("objects %v, drift %d after %d audits", b.kernel.Objects, b.drift, backend.audits)
+		}
+	})
+}
+
 func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
@@ -348,5 +402,47 @@ func TestSourceProblemsAreToldOnce(t *testing.T) {
 		if fmt.Sprint(told) != "[x y]" {
 			t.Errorf("told %v", told)
 		}
+	})
+}
+
+// Retune changes the pace, and what the configuration makes of the last Node.
+func TestRetune(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		name, commits := "before", 0
+		b := start(t, func(o *engine.Options) {
+			o.Host = func(n *model.Node) *model.Host {
+				h := &model.Host{Name: name}
+				if n != nil {
+					h.IPs = n.IPs
+				}
+				return h
+			}
+		})
+		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		b.Synced(true)
+		synctest.Wait()
+		name = "after"
+		b.Retune(time.Minute, 10*time.Second)
+		sleep(10 * time.Second)
+		b.kernel.Do(func() {
+			if got := b.kernel.Objects["base"]; got != "after [192.0.2.1]" {
+				t.Errorf("base: %q", got)
+			}
+			commits = b.kernel.Commits
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Retune(time.Minute, 10*time.Second)
+		synctest.Wait()
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits {
+				t.Error("the least time between syncs is not kept")
+			}
+		})
+		sleep(10 * time.Second)
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits+1 {
+				t.Errorf("%d commits, want %d", b.kernel.Commits, commits+1)
+			}
+		})
 	})
 }

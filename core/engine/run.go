@@ -13,12 +13,15 @@ import (
 const (
 	lookEvery   = 500 * time.Millisecond // how often a foreign write is looked for
 	adoptAgain  = time.Second            // between attempts to read the data plane at start
+	audits      = 3                      // failing in a row; then changes have to wait for one
 	auditAtMost = 20                     // an audit on suspicion waits this many times as long as the last one took
 )
 
-// Run works until ctx ends. The data plane is left as it is.
+// Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
 	e.setHost(e.Host(nil), time.Now())
+	defer e.auditor.Wait()
+	defer close(e.ended)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -102,6 +105,9 @@ func (e *Engine) look(ctx context.Context) {
 		return
 	}
 	e.lookAt = now.Add(lookEvery)
+	if e.auditing {
+		return
+	}
 	suspicious, err := e.Backend.Disturbed(ctx)
 	if err != nil {
 		e.Log.Warn("cannot tell whether the data plane was changed by others", "error", err)
@@ -112,15 +118,39 @@ func (e *Engine) look(ctx context.Context) {
 	}
 }
 
+// audit reads the data plane back beside the changes, which go on. Where they
+// leave no moment to read it, they have to wait for once.
 func (e *Engine) audit(ctx context.Context) {
 	start := time.Now()
-	drift, err := e.Backend.Audit(ctx)
+	if e.failed >= audits {
+		drift, err := e.Backend.Audit(ctx)
+		e.audited(ctx, start, drift, err)
+		return
+	}
+	e.auditing = true
+	read, finish := e.Backend.Inspect()
+	e.auditor.Go(func() {
+		read(ctx)
+		e.inbox.post(func(e *Engine, _ time.Time) {
+			e.auditing = false
+			drift, err := finish()
+			e.audited(ctx, start, drift, err)
+		})
+	})
+}
+
+// audited takes the result of an audit.
+func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
 	e.notAfter, e.auditAt = end.Add(auditAtMost*end.Sub(start)), end.Add(e.AuditEvery)
 	if err != nil {
-		e.Log.Warn("cannot read the data plane back, its state stands as it is", "error", err)
+		e.failed++
+		if ctx.Err() == nil {
+			e.Log.Warn("cannot read the data plane back, its state stands as it is", "error", err)
+		}
 		return
 	}
+	e.failed = 0
 	if drift == 0 {
 		return
 	}

@@ -22,11 +22,10 @@ type Snapshot struct {
 }
 
 // Snapshot asks the engine for one. It waits for a running sync, and fails only
-// when ctx ends first.
+// when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
-	var s *Snapshot
-	err := e.ask(ctx, func(e *Engine) {
-		s = &Snapshot{
+	return ask(ctx, e, func(e *Engine) *Snapshot {
+		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
 			Services: e.tracker.Services(),
@@ -37,6 +36,6 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			s.Problems = append(s.Problems, ps...)
 		}
 		slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
+		return s
 	})
-	return s, err
 }

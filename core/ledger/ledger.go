@@ -26,6 +26,10 @@ type Ledger[K comparable, V any] struct {
 	waiting map[K]deferral // differing keys that must not be tried before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
 
+	// settled are the keys that ops were done for since Watch; nil when nobody
+	// reads the data plane back.
+	settled map[K]struct{}
+
 	// cautious keeps what was found installed and nobody has asked for.
 	cautious bool
 	spared   []K
@@ -160,12 +164,21 @@ func (l *Ledger[K, V]) touch(e *entry[V], key K, owner *model.PortID) {
 	e.setPlace(len(l.dirty))
 }
 
+// Watch begins to note the keys that ops are done for: what is read from now on
+// may say of those what was true before or after. Adopt ends it.
+func (l *Ledger[K, V]) Watch() { l.settled = map[K]struct{}{} }
+
 // Adopt takes have as what is installed and returns how many keys turned out
 // to differ from what the books said. Those that differ from what is wanted
-// are planned; those that are waiting go on waiting. The ledger keeps nothing of
-// the map.
+// are planned; those that are waiting go on waiting. Of keys that ops were done
+// for since Watch it believes the books. The ledger keeps nothing of the map.
 func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
+	moved := l.settled
+	l.settled = nil
 	for key, e := range l.entries {
+		if _, ok := moved[key]; ok {
+			continue
+		}
 		v, ok := have[key]
 		if said := l.have(key, e); said.ok != ok || ok && !l.rules.Equal(said.value, v) {
 			surprises++
@@ -174,6 +187,9 @@ func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
 		l.check(&e, key)
 	}
 	for key, v := range have {
+		if _, ok := moved[key]; ok {
+			continue
+		}
 		if _, ok := l.entries[key]; !ok {
 			surprises++
 			e := entry[V]{value: v, marks: installed}

@@ -208,6 +208,28 @@ func TestAdoptCountsSurprises(t *testing.T) {
 	}
 }
 
+// What is read while ops are done is right about everything else only.
+func TestAdoptBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	l.Want(a, "stays1", "v")
+	l.Want(a, "goes1", "v")
+	l.Want(a, "edited1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Watch()
+	seen := map[string]string{"stays1": "v", "goes1": "v", "edited1": "w"}
+	l.Release(a, "goes1")
+	l.Want(a, "comes1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	if n := l.Adopt(seen); n != 1 {
+		t.Fatalf("surprises: got %d, want the edited one", n)
+	}
+	expect(t, render(l.Plan(epoch, 0)), "0 replace edited1 w>v")
+	if n := l.Adopt(seen); n != 2 {
+		t.Fatalf("surprises of a reading without Watch: got %d, want 2", n)
+	}
+}
+
 // Any sequence of wishes, failures and foreign edits converges to exactly what
 // is wanted, and then plans nothing.
 func TestConvergesUnderRandomFailures(t *testing.T) {
@@ -342,4 +364,29 @@ func TestAKeyIsPlannedOnce(t *testing.T) {
 	l.Adopt(nil)
 	l.Want(a, "k1", "v")
 	expect(t, render(l.Plan(epoch, 0)), "0 create k1 >v")
+}
+
+// What an op leaves behind halfway is known: a wish that turns back to the old
+// value is no empty one, and what was made is deleted with its owner.
+func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	half := ledger.ErrLeft[string]{Value: "half", There: true, Err: errors.New("not all of it")}
+	l.Want(a, "k1", "v")
+	l.Settle(l.Plan(epoch, 0)[0][0], half, epoch)
+	if f := l.Failures(); len(f) != 1 || !errors.Is(f[0].Err, half.Err) {
+		t.Fatalf("failures: %+v", f)
+	}
+	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 replace k1 half>v")
+	l.Release(a, "k1")
+	p := l.Plan(epoch.Add(time.Second), 0)
+	expect(t, render(p), "0 delete k1 half>")
+	settle(l, p, epoch.Add(time.Second))
+
+	l.Adopt(map[string]string{"k1": "old"})
+	l.Want(a, "k1", "new")
+	l.Settle(l.Plan(epoch, 0)[0][0], ledger.ErrLeft[string]{Err: half.Err}, epoch)
+	l.Want(a, "k1", "old")
+	l.Release(a, "k1")
+	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")
 }

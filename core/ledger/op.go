@@ -44,3 +44,17 @@ type ErrBusy struct{ After time.Duration }
 
 // Error implements error.
 func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }
+
+// ErrLeft is the result of an op that failed halfway: what it has left behind is
+// neither the old nor the new object. It is booked, and the op is tried again.
+type ErrLeft[V any] struct {
+	Value V
+	There bool // false: nothing is installed any more
+	Err   error
+}
+
+// Error implements error.
+func (e ErrLeft[V]) Error() string { return e.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (e ErrLeft[V]) Unwrap() error { return e.Err }

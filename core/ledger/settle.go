@@ -16,7 +16,16 @@ const (
 
 // Settle books the result of an op that Plan gave out.
 func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
+	if l.settled != nil {
+		l.settled[op.Key] = struct{}{}
+	}
 	if err != nil {
+		var left ErrLeft[V]
+		if errors.As(err, &left) {
+			e := l.entries[op.Key]
+			l.book(op.Key, &e, installation[V]{left.Value, left.There})
+			l.entries[op.Key] = e
+		}
 		l.postpone(op, err, now)
 		return
 	}

@@ -335,6 +335,13 @@ func TestHost(t *testing.T) {
 	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
 		t.Errorf("primary: %s", got)
 	}
+	c.NodeIP = addr("192.0.2.9")
+	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes, resolve.Host(&c, node).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
+		t.Errorf("a configured address is the primary one: %s", got)
+	}
+	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node).IPs) != fmt.Sprint(node.IPs) {
+		t.Error("an unspecified address says nothing")
+	}
 	if got := resolve.Host(&c, nil).NodePorts.Prefixes; len(got) != 0 {
 		t.Errorf("primary of an unknown node must not open anything: %v", got)
 	}

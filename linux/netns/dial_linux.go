@@ -147,7 +147,7 @@ func outcome(err error) (Answer, error) {
 		return Answer{Outcome: TimedOut}, nil
 	}
 	for _, refusal := range []error{
-		unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, unix.EHOSTUNREACH, unix.EACCES, unix.ENOPROTOOPT, io.EOF,
+		unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, unix.EHOSTUNREACH, unix.EACCES, unix.ENOPROTOOPT, unix.EPROTO, io.EOF,
 	} {
 		if errors.Is(err, refusal) {
 			return Answer{Outcome: Refused}, nil

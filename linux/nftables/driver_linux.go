@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,17 +17,22 @@ import (
 // Driver applies objects to the kernel (dataplane.Driver and
 // dataplane.Sentinel). It touches nothing but its own two tables, and refuses to
 // work where somebody else's has the name of one (owner_linux.go). One goroutine
-// may use it at a time, from any thread.
+// may use it at a time, from any thread, and another one Observe.
 type Driver struct {
 	table    string
+	owner    string // what the comments of its tables begin with
 	families []model.Family
-	sock     *socket
-	batch    *batch
+	reader   *socket // Observe's own
+
+	mu    sync.Mutex // guards what follows, for as long as a transaction takes
+	sock  *socket
+	batch *batch
 
 	// generation is what the kernel's count of transactions must be if nobody
 	// else made any.
 	generation uint32
-	lost       bool // generation is not known
+	lost       bool   // generation is not known
+	commits    uint32 // transactions made
 }
 
 var (
@@ -45,11 +51,15 @@ func open(table string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{table: table, families: o.families(), sock: sock, batch: newBatch(table), lost: true}, nil
+	reader, err := openSocket()
+	if err != nil {
+		return nil, errors.Join(err, sock.close())
+	}
+	return &Driver{table: table, owner: tableOwner, families: o.families(), reader: reader, sock: sock, batch: newBatch(table), lost: true}, nil
 }
 
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return d.sock.close() }
+func (d *Driver) Close() error { return errors.Join(d.sock.close(), d.reader.close()) }
 
 // maxOps keeps a transaction short: the kernel holds a lock over all tables of
 // the namespace, some 2 microseconds for each op.
@@ -75,6 +85,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	if err := ctx.Err(); err != nil {
 		return all(errs, err)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := d.ours(ops); err != nil {
 		return all(errs, err)
 	}
@@ -94,12 +106,19 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		}
 		return errs
 	}
-	d.generation = next(d.generation)
+	d.generation = after(d.generation, 1)
+	d.commits++
 	return errs
 }
 
-// next is the generation after one more transaction; 0 is left out.
-func next(generation uint32) uint32 { return max(generation+1, 1) }
+// after is the generation after n more transactions; 0 is left out.
+func after(generation, n uint32) uint32 {
+	sum := generation + n
+	if sum < generation {
+		sum++
+	}
+	return sum
+}
 
 func all(errs []error, err error) []error {
 	for i := range errs {
@@ -209,7 +228,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 }
 
 func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
-	generation, err := d.currentGeneration()
+	generation, commits, err := d.begin()
 	if err != nil {
 		return nil, err
 	}
@@ -230,12 +249,23 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	if all == nil {
 		all = map[Key]Value{}
 	}
-	d.generation, d.lost = generation, false
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.generation, d.lost = after(generation, d.commits-commits), false
 	return all, nil
 }
 
+// begin returns the kernel's generation and how many of the transactions that
+// led to it are ours, at one moment.
+func (d *Driver) begin() (generation, commits uint32, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	generation, err = d.currentGeneration()
+	return generation, d.commits, err
+}
+
 func (d *Driver) observeFamily(ctx context.Context, f model.Family) (map[Key]Value, error) {
-	s, err := d.look(f)
+	s, err := d.look(d.reader, f)
 	if err != nil || !s.hasTable {
 		return nil, err
 	}
@@ -262,7 +292,7 @@ func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*wri
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := d.sock.request(kind, flagDump, family, fill, s.add)
+	err := d.reader.request(kind, flagDump, family, fill, s.add)
 	if errors.Is(err, unix.ENOENT) { // it was there a moment ago
 		return errInterrupted
 	}
@@ -273,6 +303,8 @@ func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*wri
 // all tables of the namespace, so others' changes to their own tables are seen,
 // too.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.lost {
 		return true, nil
 	}

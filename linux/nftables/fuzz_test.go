@@ -23,7 +23,7 @@ func FuzzDump(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, dump []byte) {
 		for _, family := range model.Families() {
-			s := newSnapshot(Table, family)
+			s := newSnapshot(Table, tableOwner, family)
 			for m, err := range messages(dump) {
 				if err != nil {
 					break

@@ -11,7 +11,7 @@ import (
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: config.NFTables, System: "linux", Conntrack: true,
-		Probe: probe, Open: openBackend, Plan: plan,
+		Probe: probe, Open: openBackend, KubeProxy: kubeProxy, Plan: plan,
 	}
 }
 

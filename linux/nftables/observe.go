@@ -12,6 +12,7 @@ import (
 // parses; messages may come in any order.
 type snapshot struct {
 	name     string // of the table
+	owner    string // what its comment begins with, if it is ours
 	family   model.Family
 	objects  map[Key]Value
 	hooks    map[string]Hook
@@ -23,9 +24,9 @@ type snapshot struct {
 	foreign  bool // the table is not ours
 }
 
-func newSnapshot(table string, f model.Family) *snapshot {
+func newSnapshot(table, owner string, f model.Family) *snapshot {
 	return &snapshot{
-		name: table, family: f, objects: map[Key]Value{}, hooks: map[string]Hook{},
+		name: table, owner: owner, family: f, objects: map[Key]Value{}, hooks: map[string]Hook{},
 		rules: map[string][]uint64{}, names: map[string]string{},
 	}
 }
@@ -55,7 +56,7 @@ func (s *snapshot) table(m message) {
 		return
 	}
 	s.hasTable = true
-	s.foreign = !strings.HasPrefix(comment, tableOwner)
+	s.foreign = !strings.HasPrefix(comment, s.owner)
 	// A flag is one that we never set, such as dormant: none of our rules works.
 	s.damage = s.damage || flags != 0 || comment != tableComment
 	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}

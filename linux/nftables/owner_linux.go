@@ -24,11 +24,11 @@ func notOurs(f model.Family, table string) error {
 		name, errForeign, tableOwner, name)
 }
 
-// look begins a snapshot of the table of a family: it has the table if there is
+// look begins a snapshot of the table of a family, over a socket: it has the table if there is
 // one. A table that is not ours is an error.
-func (d *Driver) look(f model.Family) (*snapshot, error) {
-	s := newSnapshot(d.table, f)
-	err := d.sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
+func (d *Driver) look(sock *socket, f model.Family) (*snapshot, error) {
+	s := newSnapshot(d.table, d.owner, f)
+	err := sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return s, nil
@@ -49,7 +49,7 @@ func (d *Driver) ours(ops []op) error {
 			continue
 		}
 		seen[o.Key.Family] = true
-		if _, err := d.look(o.Key.Family); err != nil {
+		if _, err := d.look(d.sock, o.Key.Family); err != nil {
 			return fmt.Errorf("nftables: nothing is written: %w", err)
 		}
 	}
@@ -61,7 +61,7 @@ func (d *Driver) ours(ops []op) error {
 func (d *Driver) removeTables(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
-		s, err := d.look(f)
+		s, err := d.look(d.reader, f)
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("nftables: remove our tables: %w", err))

@@ -62,7 +62,7 @@ func checkOwner(o Options) error {
 	}
 	defer d.Close()
 	for _, f := range d.families {
-		if _, err := d.look(f); err != nil {
+		if _, err := d.look(d.sock, f); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}
@@ -106,7 +106,7 @@ func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 	}
 	for name := range left {
 		both := model.Families()
-		scratch := &Driver{table: name, families: both[:], sock: d.sock, batch: newBatch(name), lost: true}
+		scratch := &Driver{table: name, owner: tableOwner, families: both[:], reader: d.reader, sock: d.sock, batch: newBatch(name), lost: true}
 		if err := scratch.removeTables(ctx); err != nil {
 			return err
 		}

@@ -27,6 +27,9 @@ type Driver[K comparable, V any] struct {
 	Fail func(ledger.Op[K, V]) error
 	// Broken makes Observe fail.
 	Broken error
+	// Slow is called by Observe, when set, after it has read and before it
+	// returns: what is committed meanwhile it does not know.
+	Slow func()
 
 	Commits, Ops, Observes int
 	disturbed              bool
@@ -54,14 +57,22 @@ func (d *Driver[K, V]) Disturb(change func(map[K]V)) {
 
 // Observe returns a copy of the objects.
 func (d *Driver[K, V]) Observe(context.Context) (map[K]V, error) {
+	have, slow, err := d.read()
+	if slow != nil {
+		slow()
+	}
+	return have, err
+}
+
+func (d *Driver[K, V]) read() (map[K]V, func(), error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.Broken != nil {
-		return nil, d.Broken
+		return nil, d.Slow, d.Broken
 	}
 	d.Observes++
 	d.disturbed = false
-	return maps.Clone(d.Objects), nil
+	return maps.Clone(d.Objects), d.Slow, nil
 }
 
 // Disturbed reports whether Disturb was called since the last Observe.

@@ -1,0 +1,119 @@
+package netns
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+)
+
+// remote is a tandem in a process of its own on the lab's node: this test binary
+// once more, which is asked over its standard input and answers on its output.
+type remote struct {
+	enter func(func() error) error
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	ask   *json.Encoder
+	hear  *json.Decoder
+	gaps  []gap
+}
+
+// asProxy in the environment makes this binary a proxy.
+const asProxy = "TANDEM_TEST_AS_PROXY"
+
+// request starts the proxy, or asks it to wait for what the folder holds.
+type request struct {
+	Dir  string         `json:",omitempty"`
+	Host *config.Config `json:",omitempty"`
+}
+
+type reply struct {
+	Err  string
+	Gaps []gap
+}
+
+func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err error) {
+	r.cmd = exec.Command("/proc/self/exe")
+	r.cmd.Env = append(os.Environ(), asProxy+"=1")
+	r.cmd.Stderr = os.Stderr
+	if r.in, err = r.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	r.ask, r.hear = json.NewEncoder(r.in), json.NewDecoder(out)
+	if err := r.enter(r.cmd.Start); err != nil {
+		r.cmd = nil
+		return err
+	}
+	return r.call(request{Dir: dir, Host: &host})
+}
+
+func (r *remote) Changed(context.Context) error { return r.call(request{}) }
+
+func (r *remote) call(q request) error {
+	if err := r.ask.Encode(q); err != nil {
+		return err
+	}
+	var a reply
+	if err := r.hear.Decode(&a); err != nil {
+		return fmt.Errorf("the proxy's process: %w", err)
+	}
+	if a.Err != "" {
+		return errors.New(a.Err)
+	}
+	r.gaps = a.Gaps
+	return nil
+}
+
+func (r *remote) Stop() error {
+	if r.cmd == nil {
+		return nil
+	}
+	return errors.Join(r.in.Close(), r.cmd.Wait())
+}
+
+func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) { return find(r.gaps, row) }
+
+// serveRemote is the other end. It ends with its input.
+func serveRemote() {
+	p := &tandem{mode: relay.Mode, enter: func(f func() error) error { return f() }}
+	hear, answer := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var q request
+		if hear.Decode(&q) != nil {
+			break
+		}
+		err := p.handle(q)
+		a := reply{Gaps: p.gaps}
+		if err != nil {
+			a.Err = err.Error()
+		}
+		if answer.Encode(a) != nil {
+			break
+		}
+	}
+	if err := p.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func (p *tandem) handle(q request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), programTime)
+	defer cancel()
+	if q.Host != nil {
+		return p.Start(ctx, q.Dir, *q.Host)
+	}
+	return p.Changed(ctx)
+}

@@ -1,0 +1,216 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// What goes on while modes are switched.
+const (
+	longLived = 1000
+	newEvery  = 5 * time.Millisecond // 200 new connections a second
+)
+
+// calls are the ways in: from a pod, from the node itself and from outside.
+var calls = []lab.Call{
+	{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: 2 * time.Second},
+	{From: lab.Node, Proto: model.TCP, To: clusterIP, Timeout: 2 * time.Second},
+	{From: lab.Outside, Proto: model.TCP, To: nodePort, Timeout: 2 * time.Second},
+}
+
+// TestSwitchModes performs every ordered pair of switches between the modes that
+// work here, under new and long-lived connections: none of the new may fail, and
+// between modes of the kernel none of the long-lived may break.
+func TestSwitchModes(t *testing.T) {
+	s := newSite(t)
+	modes := s.working()
+	if len(modes) < 2 {
+		t.Skipf("only %d mode works here", len(modes))
+	}
+	s.write("", "10.244.1.2", "10.244.1.3")
+	s.start("--proxy-mode", string(modes[0].Name))
+	traffic := s.traffic()
+	defer traffic.end()
+	for i, from := range modes {
+		for _, to := range modes[i+1:] {
+			s.switchTo(from)
+			for _, m := range []dataplane.Mode{to, from} {
+				s.switchUnder(traffic, m)
+			}
+		}
+	}
+	t.Logf("%d new connections, %d failed", traffic.made.Load(), traffic.failed.Load())
+}
+
+// working returns the modes of this system that can be opened on the node.
+func (s *site) working() (modes []dataplane.Mode) {
+	for _, m := range platform.Local() {
+		err := s.net.Do(lab.Node, func() error { return platform.Probe(s.t.Context(), m) })
+		if err != nil {
+			s.t.Logf("mode %s is left out: %v", m.Name, err)
+			continue
+		}
+		modes = append(modes, m)
+	}
+	return modes
+}
+
+// switchTo switches without looking at anything.
+func (s *site) switchTo(m dataplane.Mode) {
+	s.t.Helper()
+	if doc, err := s.status(); err != nil || doc.Mode != string(m.Name) {
+		s.must(s.bin, "switch", "--to", string(m.Name))
+	}
+}
+
+// switchUnder switches modes under traffic and looks at everything.
+func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
+	s.t.Helper()
+	before, err := s.status()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	keeps := before.Mode != "userspace" // whose connections end with its relays
+	conns := s.longLived()
+	defer hangUp(slices.Clone(conns))
+	made, failed := traffic.made.Load(), traffic.failed.Load()
+	begin := time.Now()
+	out := s.must(s.bin, "switch", "--to", string(to.Name))
+	took := time.Since(begin)
+	time.Sleep(100 * time.Millisecond)
+
+	what := fmt.Sprintf("%s to %s", before.Mode, to.Name)
+	if n := traffic.failed.Load() - failed; n > 0 {
+		s.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, n, traffic.made.Load()-made, traffic.last.Load())
+	}
+	if !keeps {
+		conns = conns[:20] // those are waited for
+	}
+	broken, example := stillThere(conns)
+	if broken > 0 && keeps {
+		s.t.Errorf("%s: %d of %d long-lived connections broke, one of them: %v", what, broken, len(conns), example)
+	}
+	if doc, err := s.status(); err != nil || doc.Mode != string(to.Name) || !doc.Healthy {
+		s.t.Errorf("%s: the status is %s, healthy %t, %v", what, doc.Mode, doc.Healthy, err)
+	}
+	s.gone(config.Mode(before.Mode))
+	s.t.Logf("%s: %s (%s); %d new connections meanwhile, %d of %d long-lived ones broke", what, took.Round(time.Millisecond),
+		strings.SplitN(out, "\n", 2)[0], traffic.made.Load()-made, broken, len(conns))
+}
+
+// gone checks that nothing of a mode is left on the node.
+func (s *site) gone(name config.Mode) {
+	s.t.Helper()
+	objects := -1
+	err := s.net.Do(lab.Node, func() error {
+		mode, err := platform.Find(name)
+		if err != nil {
+			return err
+		}
+		c := config.Default()
+		b, err := mode.Open(&c)
+		if err != nil {
+			return err
+		}
+		err = b.Adopt(s.t.Context())
+		objects = b.Health().Objects
+		return errors.Join(err, b.Close())
+	})
+	if err != nil || objects != 0 {
+		s.t.Errorf("%d objects of mode %s are left (%v)", objects, name, err)
+	}
+}
+
+// longLived opens connections of all kinds and has each answered once.
+func (s *site) longLived() (conns []net.Conn) {
+	s.t.Helper()
+	for i := range longLived {
+		conn, err := s.net.Connect(calls[i%len(calls)])
+		if err == nil {
+			err = answers(conn)
+		}
+		if err != nil {
+			s.t.Fatalf("long-lived connection %d: %v", i, err)
+		}
+		conns = append(conns, conn)
+	}
+	return conns
+}
+
+func hangUp(conns []net.Conn) {
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+func stillThere(conns []net.Conn) (broken int, example error) {
+	for _, c := range conns {
+		if err := answers(c); err != nil {
+			broken, example = broken+1, err
+		}
+	}
+	return broken, example
+}
+
+func answers(conn net.Conn) error {
+	a, err := lab.Ask(conn, 2*time.Second)
+	if err == nil && a.Outcome != lab.Answered {
+		err = fmt.Errorf("%s from %s to %s", a.Outcome, conn.LocalAddr(), conn.RemoteAddr())
+	}
+	return err
+}
+
+// traffic makes new connections until it ends.
+type traffic struct {
+	made, failed atomic.Int64
+	last         atomic.Value // a string
+	stop         context.CancelFunc
+	running      sync.WaitGroup
+}
+
+func (s *site) traffic() *traffic {
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &traffic{stop: cancel}
+	tick := time.NewTicker(newEvery)
+	t.running.Go(func() {
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			t.running.Go(func() {
+				a, err := s.net.Dial(calls[i%len(calls)])
+				if err == nil && a.Outcome != lab.Answered {
+					err = fmt.Errorf("from %s to %s: %s", calls[i%len(calls)].From, calls[i%len(calls)].To, a.Outcome)
+				}
+				t.made.Add(1)
+				if err != nil {
+					t.failed.Add(1)
+					t.last.Store(err.Error())
+				}
+			})
+		}
+	})
+	return t
+}
+
+func (t *traffic) end() {
+	t.stop()
+	t.running.Wait()
+}

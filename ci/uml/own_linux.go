@@ -1,0 +1,13 @@
+package main
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// own makes the kernel's processes, of which there are many, a group that ends
+// with this one. Processes of the guest are processes here, in that group.
+func own(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+}

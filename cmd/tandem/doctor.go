@@ -1,0 +1,47 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newDoctor() *cobra.Command {
+	config := config.Default()
+	var output string
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine this machine: which modes work, and what keeps Services from working",
+		Long: `doctor tries each mode, and looks at the system, at what another proxy has left,
+and at the addresses that tandem would listen on. It changes nothing. The exit
+code is 1 when a check has failed.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			checks := platform.Examine(cmd.Context(), &config)
+			var err error
+			switch output {
+			case "table":
+				err = diagnosis.Write(cmd.OutOrStdout(), checks)
+			case "json":
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				err = e.Encode(checks)
+			default:
+				return usageError{fmt.Errorf("-o %s: choose table or json", output)}
+			}
+			if err == nil && diagnosis.Worst(checks) == diagnosis.Fail {
+				err = errors.New("a check has failed")
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar((*string)(&config.Mode), "proxy-mode", string(config.Mode), "the mode to look for: "+strings.Join(platform.Names(), " or "))
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return c
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-proxy/tandem/platform/service"
+)
+
+func newInstall() *cobra.Command {
+	var flags configFlags
+	c := &cobra.Command{
+		Use:   "install [flags of run]",
+		Short: "Make tandem a service of this system: a systemd unit, or a Windows service",
+		Long: `install makes a service that runs tandem with the flags given here, whenever the
+system starts. They are checked first: with a mistake in them nothing is changed.
+tandem start starts it now.`,
+		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, notes, err := flags.config(needSource)
+			if err != nil {
+				return err
+			}
+			for _, n := range notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
+			}
+			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, given(cmd.Flags())...)}); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")
+			return nil
+		},
+	}
+	flags.register(c.Flags())
+	return c
+}
+
+// given returns the flags that were set, in a form to be given again.
+func given(fs *pflag.FlagSet) (args []string) {
+	fs.Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+	return args
+}
+
+func newUninstall() *cobra.Command {
+	return simple("uninstall", "Stop the service and take it away; what is programmed stays (see cleanup)", "uninstalled", service.Uninstall)
+}
+
+func newStart() *cobra.Command {
+	return simple("start", "Start the service that install made", "started", service.Start)
+}
+
+func newStop() *cobra.Command {
+	return simple("stop", "Stop the service; what is programmed stays, and works", "stopped", service.Stop)
+}
+
+func simple(verb, short, done string, do func() error) *cobra.Command {
+	return &cobra.Command{
+		Use: verb, Short: short,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := do(); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), done)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newSwitch() *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use:   "switch --to MODE",
+		Short: "Change the mode of the running tandem while its Services are in use",
+		Long: `switch makes the tandem that runs here program the other mode beside the present
+one, lets it take over, and then removes the old one. New connections never fail.
+If the other mode cannot do it all, or you interrupt this, nothing changes.
+
+The configuration is left as it is: set its mode too if the change shall outlive
+a restart.`,
+		Example: "  tandem switch --to iptables",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := platform.Find(config.Mode(to)); err != nil || to == string(config.Auto) {
+				return usageError{fmt.Errorf("--to %q: name one of %s", to, strings.Join(platform.Names()[1:], ", "))}
+			}
+			done, err := platform.SwitchTo(cmd.Context(), config.Mode(to))
+			if err != nil {
+				return err
+			}
+			told(cmd.OutOrStdout(), done)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the mode to change to: "+strings.Join(platform.Names()[1:], " or "))
+	return c
+}
+
+func told(w io.Writer, s platform.Switched) {
+	fmt.Fprintf(w, "switched from %s to %s in %s: %d objects\n", s.From, s.To, s.Took.Round(time.Millisecond), s.Objects)
+	for _, gap := range s.Gaps {
+		fmt.Fprintf(w, "  %s cannot: %s\n", s.To, gap)
+	}
+	if s.Draining {
+		fmt.Fprintf(w, "%s still carries connections; it is removed when they have ended\n", s.From)
+	}
+}

@@ -1,0 +1,60 @@
+// Package diagnosis is what `tandem doctor` says of a machine: checks that each
+// found something, and what to do about it. The checks themselves live where
+// their subject does: modes in platform, the kernel in linux/host.
+package diagnosis
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Check is the result of one check. Its JSON form is stable.
+type Check struct {
+	ID    string `json:"id"` // stable, for scripts: "mode-nftables"
+	Level Level  `json:"level"`
+	Found string `json:"found"`         // what is so
+	Fix   string `json:"fix,omitempty"` // what to do about it, as a command where there is one
+}
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	OK   Level = "ok"
+	Note Level = "note" // good to know; nothing is wrong
+	Warn Level = "warn" // works, but something will not be as expected
+	Fail Level = "fail" // Services do not work
+)
+
+// Worst returns the worst level of checks; OK when there are none.
+func Worst(checks []Check) Level {
+	order := []Level{Fail, Warn, Note}
+	for _, l := range order {
+		for _, c := range checks {
+			if c.Level == l {
+				return l
+			}
+		}
+	}
+	return OK
+}
+
+// Write prints checks for people, one a paragraph.
+func Write(w io.Writer, checks []Check) error {
+	for _, c := range checks {
+		if _, err := fmt.Fprintf(w, "%-5s %-22s %s\n", strings.ToUpper(string(c.Level)), c.ID, indent(c.Found)); err != nil {
+			return err
+		}
+		if c.Fix == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%29sfix: %s\n", "", indent(c.Fix)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func indent(s string) string { return strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", 29)) }

@@ -1,0 +1,88 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+func second() (*memory.Driver[string, string], dataplane.Backend) {
+	d := memory.New[string](fronts{}.Equal, dataplane.Limits{})
+	return d, dataplane.New(fronts{}, d)
+}
+
+func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		kernel, next := second()
+		kernel.Objects["10.96.9.9:80"] = "left by a switch that was cut short"
+		// A change arrives while the next one is being programmed.
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Key == "base" {
+				b.SetService(service("b", "10.96.0.2"))
+				sleep(time.Second)
+			}
+			return nil
+		}
+		old, err := b.Switch(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		synctest.Wait()
+		if fmt.Sprint(kernel.Objects) != fmt.Sprint(b.kernel.Objects) || len(kernel.Objects) != 3 {
+			t.Fatalf("next has %v, the old one %v", kernel.Objects, b.kernel.Objects)
+		}
+		b.SetService(service("c", "10.96.0.3"))
+		synctest.Wait()
+		if len(kernel.Objects) != 4 || len(b.kernel.Objects) != 3 {
+			t.Fatalf("after the switch a change went to %v, not to %v", b.kernel.Objects, kernel.Objects)
+		}
+		if err := old.Remove(t.Context()); err != nil || len(b.kernel.Objects) != 0 || len(kernel.Objects) != 4 {
+			t.Fatalf("removing the old one: %v, %v left", err, b.kernel.Objects)
+		}
+	})
+}
+
+func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		if _, err := b.Switch(t.Context(), nil); !errors.Is(err, engine.ErrNotReady) {
+			t.Fatalf("a switch before the first sync: %v", err)
+		}
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		kernel, next := second()
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Key == "10.96.0.1:80" {
+				return errors.New("no room")
+			}
+			return nil
+		}
+		if _, err := b.Switch(t.Context(), next); err == nil {
+			t.Fatal("switched to a data plane that refuses a Service")
+		}
+		b.SetService(service("b", "10.96.0.2"))
+		synctest.Wait()
+		if b.kernel.Objects["10.96.0.2:80"] == "" {
+			t.Fatalf("the old data plane is not served any more: %v", b.kernel.Objects)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := b.Switch(ctx, next); !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package relay
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// patience is how long each attempt to reach an endpoint may take. What is
+// refused goes on to the next at once.
+var patience = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+
+// pauses is how often an attempt is repeated that this host itself lacks the
+// means for.
+const pauses = 20
+
+// dial reaches one of the endpoints, or returns the last error.
+func (s *Server) dial(c *choice) (*net.TCPConn, error) {
+	var err error
+	for try, lacks := 0, 0; try < len(patience); {
+		var up *net.TCPConn
+		d := net.Dialer{Timeout: patience[try], KeepAliveConfig: keepAlive}
+		up, err = d.DialTCP(s.ctx, "tcp", netip.AddrPort{}, c.endpoint())
+		switch {
+		case err == nil:
+			c.reached(time.Now())
+			return up, nil
+		case s.ctx.Err() != nil:
+			return nil, err
+		case lacking(err) && lacks < pauses: // no endpoint's fault
+			lacks++
+			s.stats.scarce.Add(1)
+			s.scarce.notice(time.Now())
+			sleep(s.ctx, breath)
+		default:
+			try++
+			s.stats.retried.Add(1)
+			c.failed()
+		}
+	}
+	return nil, errors.Join(errors.New("all attempts failed"), err)
+}

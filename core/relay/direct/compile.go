@@ -1,0 +1,124 @@
+package direct
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+)
+
+// Compiler turns ports into listeners (dataplane.Compiler).
+type Compiler struct{ placing Placing }
+
+var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+
+// NewCompiler returns a compiler for one way of placing listeners.
+func NewCompiler(p Placing) *Compiler { return &Compiler{p} }
+
+// Base implements dataplane.Compiler.
+func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	emit(Key{Kind: KindHost}, Value{Host: host})
+}
+
+// The gaps of this mode.
+const (
+	noSCTP   = "relays carry TCP and UDP only"
+	noSource = "endpoints see an address of this machine, not the client's"
+	noIface  = "pods cannot be told from others by their interface"
+	noRefuse = "some clients should be refused, and are reset once they are connected"
+	noDrop   = "some clients should get no answer, and are refused or reset"
+)
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) (gaps []model.Gap) {
+	if port.ID.Proto == model.SCTP {
+		return []model.Gap{{Detail: noSCTP}}
+	}
+	if note := c.placing.Note(); note != "" {
+		gaps = append(gaps, model.Gap{Detail: note})
+	}
+	gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
+	shared := map[*model.Pool][]netip.AddrPort{}
+	seen := map[Key]bool{} // fronts of several kinds may have one address
+	for i := range port.Fronts {
+		f := &port.Fronts[i]
+		at, why := c.placing.Places(host, f)
+		if why != "" {
+			gaps = append(gaps, model.Gap{Front: f.At, Detail: why})
+		}
+		gaps = append(gaps, missing(host, f)...)
+		for _, a := range at {
+			owned := Key{Kind: KindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
+			if c.placing.Owned() && f.Kind != model.KindNodePort && !slices.Contains(host.IPs, a.Addr()) && !seen[owned] {
+				seen[owned] = true
+				emit(owned, Value{})
+			}
+			k := Key{Kind: KindListener, Proto: port.ID.Proto, At: a, Front: f.At}
+			if serves(f) && !seen[k] {
+				seen[k] = true
+				emit(k, Value{Policy: policy(port, f, shared), Port: port.ID.String()})
+			}
+		}
+	}
+	return gaps
+}
+
+// serves reports whether anybody is to be served.
+func serves(f *model.Front) bool {
+	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
+}
+
+// missing says what listeners cannot do for a front.
+func missing(host *model.Host, f *model.Front) (gaps []model.Gap) {
+	gap := func(detail string) { gaps = append(gaps, model.Gap{Front: f.At, Detail: detail}) }
+	rejects, drops := false, f.Restricted
+	for _, a := range f.On {
+		rejects = rejects || a.Verdict == model.Reject
+		drops = drops || a.Verdict == model.Drop
+	}
+	if drops {
+		gap(noDrop)
+	}
+	if rejects && serves(f) {
+		gap(noRefuse)
+	}
+	byIface := host.Pods.Interface != "" || host.Pods.Prefix != ""
+	if pod, other := f.On[model.FromPod], f.On[model.FromOutside]; byIface && (pod.Verdict != other.Verdict || !pod.Pool.Equal(other.Pool)) {
+		gap(noIface)
+	}
+	return gaps
+}
+
+// policy is what a listener answers. Endpoints are in the order of addresses:
+// slots mean nothing to relays.
+func policy(port *model.Port, f *model.Front, shared map[*model.Pool][]netip.AddrPort) *relay.Policy {
+	p := &relay.Policy{Restricted: f.Restricted, Allow: f.Allow, Sticky: port.Sticky, Draining: port.Draining}
+	for from, a := range f.On {
+		p.On[from] = relay.Answer{Verdict: a.Verdict}
+		if a.Pool == nil {
+			continue
+		}
+		endpoints, ok := shared[a.Pool]
+		if !ok {
+			for _, e := range a.Pool.Endpoints {
+				endpoints = append(endpoints, e.Addr)
+			}
+			slices.SortFunc(endpoints, netip.AddrPort.Compare)
+			shared[a.Pool] = endpoints
+		}
+		p.On[from].Endpoints = endpoints
+	}
+	return p
+}
+
+// Rank implements dataplane.Compiler.
+func (c *Compiler) Rank(k Key) int { return int(k.Kind) }
+
+// Linger implements dataplane.Compiler.
+func (c *Compiler) Linger(Key) time.Duration { return 0 }
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

@@ -1,0 +1,32 @@
+// Package relay is the userspace data plane: it accepts connections to a
+// Service and carries them to an endpoint, on any system and without help of
+// its kernel.
+//
+//	            Server
+//	              │ Listen(proto, address, Policy)
+//	client ──▶ Relay ──▶ Policy.Answer(origin, client) ──▶ balancer ──▶ endpoint
+//	              │                                           │ does not answer?
+//	              │                                           └──▶ the next one
+//	              ├── TCP: a connection is two directions, half-close kept
+//	              └── UDP: a session for each client, ends when idle
+//
+// What a proxy in the kernel cannot do, a relay can: an endpoint that does not
+// answer costs its client a short wait instead of the connection. What it
+// cannot do: endpoints see this host's address, not the client's, and all that
+// it carries ends with the process.
+//
+// Goroutines: one for each Relay, two for each TCP connection, one for each
+// UDP session and one for each connection that is still being made. Server.Close
+// ends and awaits all of them. An idle connection holds no buffer and, on Linux,
+// long transfers are spliced from socket to socket within the kernel.
+//
+// The parts:
+//
+//	policy.go     what a Relay answers to whom
+//	balance.go    which endpoint is next; affinity.go: which one a client had
+//	server.go     Server and Relay: what is open, and its end
+//	accept.go     TCP clients; dial.go: the endpoint that answers
+//	transfer.go   both directions of a connection; read_*.go: without a buffer
+//	udp.go        UDP clients; session.go: one of them
+//	slots.go      room for connections; scarcity.go: when there is none
+package relay

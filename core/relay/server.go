@@ -1,0 +1,181 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Options are what all relays of a Server share.
+type Options struct {
+	// Origin tells where a client is from. It is called for every connection,
+	// from many goroutines. Nil is FromOutside for all.
+	Origin func(netip.Addr) model.Origin
+
+	// UDPIdle is how long a UDP session without a datagram lasts; 0 is a
+	// minute.
+	UDPIdle time.Duration
+
+	Log *slog.Logger // nil for none
+}
+
+const defaultUDPIdle = time.Minute
+
+// Server owns relays and all that they carry. It is safe for concurrent use.
+type Server struct {
+	options Options
+	ctx     context.Context // ends when everything must end
+	cut     context.CancelFunc
+	work    sync.WaitGroup // every goroutine
+	scarce  scarcity
+	slots   slots
+	buffers sync.Pool // of *[chunk]byte
+
+	mu     sync.Mutex
+	relays map[*Relay]struct{}
+	conns  map[io.Closer]struct{} // TCP connections of clients
+	closed bool
+
+	stats counters
+}
+
+// NewServer returns a server without relays. Close it after use.
+func NewServer(o Options) *Server {
+	if o.Origin == nil {
+		o.Origin = func(netip.Addr) model.Origin { return model.FromOutside }
+	}
+	if o.UDPIdle == 0 {
+		o.UDPIdle = defaultUDPIdle
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		options: o, slots: newSlots(maxDescriptors()),
+		relays: map[*Relay]struct{}{}, conns: map[io.Closer]struct{}{},
+	}
+	s.buffers.New = func() any { return new([chunk]byte) }
+	s.ctx, s.cut = context.WithCancel(context.Background())
+	return s
+}
+
+// Relay is one listening address. It is safe for concurrent use.
+type Relay struct {
+	server   *Server
+	policy   atomic.Pointer[Policy]
+	balancer balancer
+	at       netip.AddrPort
+	close    func() error
+	moved    func() // after a change of the policy; nil for TCP
+}
+
+// ErrClosed is the result of using a Server after Close.
+var ErrClosed = errors.New("the relay server is closed")
+
+// Listen opens a relay. With port 0 the system chooses one.
+func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
+	r := &Relay{server: s}
+	r.policy.Store(&p)
+	serve, err := r.open(proto, at)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s %s: %w", proto, at, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.Join(ErrClosed, r.close())
+	}
+	s.relays[r] = struct{}{}
+	s.work.Go(serve)
+	return r, nil
+}
+
+func (r *Relay) open(proto model.Proto, at netip.AddrPort) (serve func(), err error) {
+	switch proto {
+	case model.TCP:
+		return r.listenTCP(at)
+	case model.UDP:
+		return r.listenUDP(at)
+	}
+	return nil, errors.New("relays carry TCP and UDP only")
+}
+
+// Addr returns where the relay listens.
+func (r *Relay) Addr() netip.AddrPort { return r.at }
+
+// Update changes the policy. TCP connections stay with their endpoints; UDP
+// sessions whose endpoint may no longer serve them end, and their clients'
+// next datagrams go elsewhere.
+func (r *Relay) Update(p Policy) {
+	r.policy.Store(&p)
+	if r.moved != nil {
+		r.moved()
+	}
+}
+
+// Close stops listening. TCP connections go on until their own end.
+func (r *Relay) Close() error {
+	r.server.mu.Lock()
+	_, open := r.server.relays[r]
+	delete(r.server.relays, r)
+	r.server.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return r.close()
+}
+
+// Close stops listening at once, gives connections the grace to end by
+// themselves, cuts the rest, and returns when nothing of the server is left.
+func (s *Server) Close(grace time.Duration) error {
+	s.mu.Lock()
+	s.closed = true
+	relays := s.relays
+	s.relays = nil
+	s.mu.Unlock()
+	var errs []error
+	for r := range relays {
+		errs = append(errs, r.close())
+	}
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	patience := time.NewTimer(grace)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+	}
+	s.cut()
+	s.mu.Lock()
+	for c := range s.conns {
+		_ = c.Close() // its goroutines end by that
+	}
+	s.mu.Unlock()
+	<-done
+	return errors.Join(errs...)
+}
+
+// hold keeps a client's connection until release, so that Close can cut it.
+func (s *Server) hold(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+	if s.ctx.Err() != nil {
+		_ = c.Close()
+	}
+}
+
+func (s *Server) release(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}

@@ -1,0 +1,152 @@
+package relay
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+func TestUDPSessions(t *testing.T) {
+	s := newServer(t, Options{})
+	a, _ := names(t)
+	b, _ := names(t)
+	r := listen(t, s, model.UDP, balance(a, b))
+	seen := map[netip.AddrPort]int{}
+	for range 10 {
+		c := newAsker(t, r.Addr())
+		first := c.must(t)
+		if again := c.must(t); again != first {
+			t.Errorf("a session moved from %s to %s", first, again)
+		}
+		seen[first]++
+	}
+	if seen[a] != 5 || seen[b] != 5 {
+		t.Errorf("not an even share: %v", seen)
+	}
+	if n := s.Stats().Sessions; n != 10 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+func TestUDPSizes(t *testing.T) {
+	s := newServer(t, Options{})
+	a, _ := names(t)
+	r := listen(t, s, model.UDP, balance(a))
+	c := newAsker(t, r.Addr())
+	for _, n := range []int{0, 1, 1500, 9000, 65000} {
+		text := strings.Repeat("x", n)
+		if _, heard, err := c.ask(text, 10*time.Second); err != nil || heard != text {
+			t.Errorf("%d bytes: %d came back, %v", n, len(heard), err)
+		}
+	}
+}
+
+func TestUDPSessionsExpire(t *testing.T) {
+	s := newServer(t, Options{UDPIdle: 50 * time.Millisecond})
+	a, _ := names(t)
+	r := listen(t, s, model.UDP, balance(a))
+	c := newAsker(t, r.Addr())
+	c.must(t)
+	eventually(t, "the session ends", func() error {
+		if n := s.Stats().Sessions; n != 0 {
+			return fmt.Errorf("%d sessions", n)
+		}
+		return nil
+	})
+	c.must(t)
+}
+
+// A session leaves an endpoint that leaves, stays with one that drains, and
+// does not go on with one that refuses.
+func TestUDPSessionsMove(t *testing.T) {
+	s := newServer(t, Options{})
+	a, stopA := names(t)
+	b, _ := names(t)
+	r := listen(t, s, model.UDP, balance(a))
+	c := newAsker(t, r.Addr())
+	if at := c.must(t); at != a {
+		t.Fatal(at)
+	}
+	p := balance(b)
+	p.Draining = []netip.AddrPort{a}
+	r.Update(p)
+	if at := c.must(t); at != a {
+		t.Errorf("the session left a draining endpoint for %s", at)
+	}
+	r.Update(balance(b))
+	if at := c.must(t); at != b {
+		t.Errorf("the session is with %s", at)
+	}
+	r.Update(balance(a))
+	if at := c.must(t); at != a {
+		t.Fatal(at)
+	}
+	r.Update(balance(a, b))
+	stopA()
+	eventually(t, "the session leaves the endpoint that refuses", func() error {
+		at, _, err := c.ask("x", 50*time.Millisecond)
+		if err == nil && at != b {
+			err = fmt.Errorf("answered by %s", at)
+		}
+		return err
+	})
+	r.Update(Same(Answer{Verdict: model.Reject}))
+	if at, _, err := c.ask("x", 50*time.Millisecond); err == nil {
+		t.Errorf("answered by %s", at)
+	}
+}
+
+func TestUDPSticky(t *testing.T) {
+	s := newServer(t, Options{})
+	a, _ := names(t)
+	b, _ := names(t)
+	p := balance(a, b)
+	p.Sticky = time.Hour
+	r := listen(t, s, model.UDP, p)
+	first := newAsker(t, r.Addr()).must(t)
+	for range 8 {
+		if at := newAsker(t, r.Addr()).must(t); at != first {
+			t.Errorf("%s after %s", at, first)
+		}
+	}
+}
+
+func TestNoSCTP(t *testing.T) {
+	s := newServer(t, Options{})
+	if _, err := s.Listen(model.SCTP, anyPort, Policy{}); err == nil {
+		t.Error("relays carry no SCTP")
+	}
+}
+
+func TestAffinityForgets(t *testing.T) {
+	var a affinity
+	now := time.Unix(1_700_000_000, 0)
+	ep := netip.MustParseAddrPort("192.0.2.1:80")
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+	for n := range 3 * minSweep {
+		a.set(client(n), ep, now.Add(time.Duration(n)*time.Second), time.Minute)
+	}
+	if n := len(a.clients); n > minSweep+60 {
+		t.Errorf("%d clients are remembered", n)
+	}
+	last := client(3*minSweep - 1)
+	end := now.Add((3*minSweep - 1) * time.Second)
+	if _, ok := a.get(last, end.Add(time.Minute-1)); !ok {
+		t.Error("forgotten too early")
+	}
+	if _, ok := a.get(last, end.Add(time.Minute)); ok {
+		t.Error("remembered too long")
+	}
+	a.forget(last, netip.MustParseAddrPort("192.0.2.2:80"))
+	if _, ok := a.get(last, end); !ok {
+		t.Error("forgotten for an endpoint that it does not have")
+	}
+	a.forget(last, ep)
+	if _, ok := a.get(last, end); ok {
+		t.Error("not forgotten")
+	}
+}

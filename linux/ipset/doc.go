@@ -1,0 +1,12 @@
+// Package ipset is a client of the kernel's ipsets over netlink: it needs no
+// ipset binary. It knows the few types of sets that Tandem uses, and marks
+// (skbinfo), which the netlink library at hand does not.
+//
+//	set.go         Set, Entry, Change
+//	encode.go      to netlink messages
+//	decode.go      and back
+//	conn_linux.go  the socket
+//
+// The numbers are those of include/uapi/linux/netfilter/ipset/ip_set.h, protocol
+// 6, which kernels since 2.6.39 speak.
+package ipset

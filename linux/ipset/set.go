@@ -1,0 +1,82 @@
+package ipset
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Set is the definition of a set. Sets with equal definitions are
+// interchangeable.
+type Set struct {
+	Name       string
+	Type       string       // such as "hash:ip,port"
+	Family     model.Family // without meaning for bitmap:port
+	MaxEntries uint32       // of hash types
+	Marks      bool         // entries have a mark (skbinfo)
+}
+
+// revisions are the first ones of each type that know marks, in Linux 3.18.
+var revisions = map[string]uint8{
+	"hash:ip": 4, "hash:ip,port": 5, "hash:ip,port,ip": 5, "hash:ip,port,net": 7, "hash:net": 6, bitmapPort: 3,
+}
+
+const bitmapPort = "bitmap:port"
+
+// Entry is an entry of a set. Which fields it has depends on the type; all
+// others are zero.
+type Entry struct {
+	IP       netip.Addr
+	Bits     uint8 // of IP in hash:net, of IP2 in hash:ip,port,net
+	Proto    model.Proto
+	Port     uint16
+	IP2      netip.Addr
+	Mark     uint32
+	MarkMask uint32
+}
+
+// Change adds an entry to a set, or takes it away. An entry that is there is
+// added with its new mark; one that is not there is taken away without an error.
+type Change struct {
+	Set    string
+	Entry  Entry
+	Delete bool
+	Net    bool // Bits are about IP, not about IP2
+}
+
+// Errors of the kernel that callers tell apart.
+var (
+	ErrNotFound = errors.New("no such set")
+	ErrExists   = errors.New("a set of this name exists already")
+	ErrFull     = errors.New("the set is full")
+	ErrInUse    = errors.New("the set is in use")
+)
+
+// Error numbers of ipsets begin where those of the system end.
+const (
+	errPrivate    = 4096
+	errTypeExists = 4104 // IPSET_ERR_BUSY
+	errHashFull   = 4352
+)
+
+// explain makes an error of a number.
+func explain(errno int) error {
+	switch errno {
+	case 0:
+		return nil
+	case 2:
+		return ErrNotFound
+	case 17:
+		return ErrExists
+	case errTypeExists:
+		return ErrInUse
+	case errHashFull:
+		return ErrFull
+	}
+	if errno >= errPrivate {
+		return fmt.Errorf("ipset error %d", errno)
+	}
+	return nil // an error of the system
+}

@@ -1,0 +1,220 @@
+package iptables
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// external returns the chain that gives each origin its answer. Fronts with the
+// same answers share it.
+func (p *portCompiler) external(on [model.Origins]model.Action) string {
+	for _, c := range p.externals {
+		if sameAnswers(c.on, on) {
+			return c.name
+		}
+	}
+	name := prefixExternal + p.hash
+	if n := len(p.externals); n > 0 {
+		name = prefixExternal + hash(p.hash, strconv.Itoa(n))
+	}
+	p.externals = append(p.externals, &externalChain{on, name})
+	return name
+}
+
+func sameAnswers(a, b [model.Origins]model.Action) bool {
+	for o := range a {
+		if a[o].Verdict != b[o].Verdict || a[o].Pool != b[o].Pool || a[o].SNAT != b[o].SNAT {
+			return false
+		}
+	}
+	return true
+}
+
+// externalChains emits them. Origins that are not balanced pass through and
+// meet the filter table.
+func (p *portCompiler) externalChains() {
+	for _, c := range p.externals {
+		emitWhole(p.chain(NAT, c.name), p.emit, p.answers(c.on)...)
+	}
+}
+
+func (p *portCompiler) answers(on [model.Origins]model.Action) (rules []Rule) {
+	last := on[model.FromOutside]
+	if sameAnswers(on, [...]model.Action{last, last, last}) {
+		return p.answer(model.FromOutside, Rule{}, last)
+	}
+	for o, from := range p.origins() {
+		rules = append(rules, p.answer(o, from, on[o])...)
+	}
+	return rules
+}
+
+// answer is what one origin gets.
+func (p *portCompiler) answer(o model.Origin, from Rule, a model.Action) (rules []Rule) {
+	if !balances(a) {
+		if o == model.FromOutside {
+			return nil
+		}
+		from.Target = targetReturn
+		return append(rules, from)
+	}
+	to := map[model.Origin]string{model.FromPod: "pod traffic for ", model.FromHost: "LOCAL traffic for ", model.FromOutside: "traffic for "}[o]
+	to += p.name + " external destinations"
+	if a.SNAT {
+		mark := from
+		mark.Comment, mark.Target = "masquerade "+to, chainMark
+		rules = append(rules, mark)
+	}
+	if o == model.FromHost {
+		to = "route " + to
+	}
+	from.Comment, from.Target = to, p.use(a.Pool).name
+	if o == model.FromOutside {
+		from.Comment = ""
+	}
+	return append(rules, from)
+}
+
+// firewall emits the chain that lets the clients inside source ranges on to a
+// target, and returns its name.
+func (p *portCompiler) firewall(f *model.Front, target string) string {
+	name := p.firewallName(f)
+	var rules []Rule
+	for _, r := range f.Allow {
+		rules = append(rules, Rule{Src: within(r), Comment: p.comment(f), Target: target})
+	}
+	rules = append(rules, Rule{Comment: "other traffic to " + p.name + " will be dropped by " + chainFirewall})
+	emitWhole(p.chain(NAT, name), p.emit, rules...)
+	return name
+}
+
+// firewallName is kube-proxy's for the port's first restricted front; each may
+// have other ranges here, as its own address may be one.
+func (p *portCompiler) firewallName(f *model.Front) string {
+	first := slices.IndexFunc(p.port.Fronts, func(o model.Front) bool { return o.Restricted })
+	if p.port.Fronts[first].At == f.At {
+		return prefixFirewall + p.hash
+	}
+	return prefixFirewall + hash(p.hash, f.At.String())
+}
+
+// guard emits what the filter table does with clients outside of source ranges:
+// whoever is inside and balanced has another destination by then. Where some
+// are inside and not balanced, they must get past.
+func (p *portCompiler) guard(f *model.Front, refused bool) {
+	at := p.leaf(firewallTree, f)
+	for _, r := range f.Allow {
+		if r.Bits() == 0 {
+			return // nobody is outside
+		}
+	}
+	if refused {
+		for _, prefix := range f.Allow {
+			r := p.to(f)
+			r.Src, r.Target = within(prefix), targetReturn
+			emitLine(at, r, p.emit)
+		}
+	}
+	r := p.to(f)
+	r.Comment, r.Target = p.name+" traffic not accepted by "+p.firewallName(f), targetDrop
+	emitLine(at, r, p.emit)
+}
+
+// poolChains emits the chains that choose an endpoint. Only an endpoint on this
+// node, which may be its own client (hairpin), and one that keeps clients has a
+// chain of its own: thousands of others need no more than a rule.
+func (p *portCompiler) poolChains() {
+	own := map[string]bool{}
+	for _, c := range p.pools {
+		if !c.used {
+			continue
+		}
+		rules := c.masks
+		endpoints := sorted(c.pool)
+		if p.port.Sticky > 0 {
+			rules = append(rules, p.known(endpoints)...)
+		}
+		rules = append(rules, p.choice(endpoints)...)
+		emitWhole(p.chain(NAT, c.name), p.emit, rules...)
+		for _, e := range endpoints {
+			if name := endpointChain(p.port.ID, e.Addr); p.apart(e) && !own[name] {
+				own[name] = true
+				p.endpoint(name, e)
+			}
+		}
+	}
+}
+
+// apart reports whether an endpoint has a chain of its own.
+func (p *portCompiler) apart(e model.Endpoint) bool { return e.Local || p.port.Sticky > 0 }
+
+// known are the rules that send clients to where they were before.
+func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
+	for _, e := range endpoints {
+		name := endpointChain(p.port.ID, e.Addr)
+		rules = append(rules, Rule{
+			Comment:  p.name + " -> " + e.Addr.String(),
+			Remember: recent{Name: name, Seconds: uint32(p.port.Sticky.Seconds())},
+			Target:   name,
+		})
+	}
+	return rules
+}
+
+// choice are the rules that choose evenly: the first of n with the chance of
+// 1/n, the next of the n-1 left with 1/(n-1), and so on. A comment takes 288
+// bytes of the kernel, which copies them for each change in the legacy variant:
+// there is one for all endpoints.
+func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
+	for i, e := range endpoints {
+		r := Rule{Target: endpointChain(p.port.ID, e.Addr)}
+		if !p.apart(e) {
+			r = p.dnat(e)
+		}
+		if left := len(endpoints) - i; left > 1 {
+			r.Chance = chance(left)
+		}
+		if i == 0 {
+			r.Comment = p.list(endpoints)
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// list names endpoints for people, as many as a comment can hold.
+func (p *portCompiler) list(endpoints []model.Endpoint) string {
+	const room = maxComment - len(" and 12345 more")
+	b := strings.Builder{}
+	b.WriteString(p.name + " ->")
+	for i, e := range endpoints {
+		next := e.Addr.String()
+		if i > 0 && b.Len()+1+len(next) > room {
+			b.WriteString(" and " + strconv.Itoa(len(endpoints)-i) + " more")
+			break
+		}
+		b.WriteString(" " + next)
+	}
+	return b.String()
+}
+
+// endpoint emits the chain of one endpoint.
+func (p *portCompiler) endpoint(name string, e model.Endpoint) {
+	var rules []Rule
+	if e.Local {
+		rules = append(rules, Rule{Src: exactly(e.Addr.Addr()), Comment: p.name, Target: chainMark})
+	}
+	r := p.dnat(e)
+	r.Comment = p.name
+	if p.port.Sticky > 0 {
+		r.Remember = recent{Name: name, Set: true}
+	}
+	emitWhole(p.chain(NAT, name), p.emit, append(rules, r)...)
+}
+
+func (p *portCompiler) dnat(e model.Endpoint) Rule {
+	return Rule{Proto: p.port.ID.Proto, Target: targetDNAT, To: e.Addr}
+}

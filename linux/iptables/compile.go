@@ -1,0 +1,231 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+const DefaultMark = 1 << 14
+
+// Options are the settings of this data plane.
+type Options struct {
+	// Mark is the bit of the packet mark that says "masquerade"; 0 means
+	// DefaultMark.
+	Mark uint32
+	// Families are those to serve; none means both. Ports of another family are
+	// a Gap.
+	Families []model.Family
+	// NoRandomFully leaves the choice of source ports to the kernel's older way,
+	// for iptables before 1.6.2 and kernels before 3.13.
+	NoRandomFully bool
+	// Liberal keeps packets that connection tracking finds invalid; otherwise
+	// they are dropped, since some would reset connections (issue 74839 of
+	// kubernetes/kubernetes).
+	Liberal bool
+}
+
+func (o Options) bit() uint32 {
+	if o.Mark == 0 {
+		return DefaultMark
+	}
+	return o.Mark
+}
+
+// Compiler turns ports into objects (dataplane.Compiler). It is safe for
+// concurrent use.
+type Compiler struct {
+	options  Options
+	families []model.Family
+}
+
+// NewCompiler returns a compiler.
+func NewCompiler(o Options) *Compiler {
+	c := &Compiler{options: o, families: o.Families}
+	if len(c.families) == 0 {
+		both := model.Families()
+		c.families = both[:]
+	}
+	return c
+}
+
+func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a == b }
+
+// Linger implements dataplane.Compiler: nothing here is dear to make.
+func (c *Compiler) Linger(Key) time.Duration { return 0 }
+
+// Rank implements dataplane.Compiler: chains come before the rules that lead to
+// them, those of the kernel last.
+func (c *Compiler) Rank(k Key) int {
+	switch classOf(k.Chain) {
+	case whole:
+		return wholeRank(k.Chain)
+	case foreign:
+		return 8
+	}
+	switch {
+	case k.Line == "":
+		return 0
+	case k.Line[0] == '1':
+		return 7
+	}
+	return 6
+}
+
+func wholeRank(chain string) int {
+	for rank, prefix := range []string{prefixEndpoint, prefixCluster, prefixExternal, prefixFirewall} {
+		if len(chain) > len(prefix) && chain[:len(prefix)] == prefix {
+			return 2 + rank
+		}
+	}
+	if len(chain) > len(prefixLocal) && chain[:len(prefixLocal)] == prefixLocal {
+		return 3
+	}
+	return 1
+}
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	if !c.serves(port.ID.Family) {
+		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
+	}
+	p := &portCompiler{
+		Compiler: c, host: host, port: port, emit: emit,
+		name: port.ID.String(), hash: portHash(port.ID),
+	}
+	p.namePools()
+	for i := range port.Fronts {
+		p.front(&port.Fronts[i])
+	}
+	p.externalChains()
+	p.poolChains()
+	p.healthPort()
+	return p.gaps
+}
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	*Compiler
+	host *model.Host
+	port *model.Port
+	emit func(Key, Value)
+	name string // as in comments
+	hash string // as in names of chains
+	gaps []model.Gap
+
+	pools     []*poolChain
+	externals []*externalChain
+}
+
+// poolChain is a chain that balances over a pool.
+type poolChain struct {
+	pool  *model.Pool
+	name  string
+	masks []Rule // what is masqueraded of what goes to cluster IPs
+	used  bool
+}
+
+// externalChain is a chain that gives each origin its answer.
+type externalChain struct {
+	on   [model.Origins]model.Action
+	name string
+}
+
+func (p *portCompiler) gap(f *model.Front, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+}
+
+func (p *portCompiler) chain(table Table, name string) chainID {
+	return chainID{p.port.ID.Family, table, name}
+}
+
+// namePools gives the port's pools their chains: KUBE-SVL- to the one that
+// clients from outside are kept to where others are not, or that is said to be
+// this node's; KUBE-SVC- to the other. It is about names alone.
+func (p *portCompiler) namePools() {
+	pools := p.port.Pools()
+	local := -1
+	for i, pool := range pools {
+		for j := range p.port.Fronts {
+			on := &p.port.Fronts[j].On
+			kept := on[model.FromOutside].Pool == pool && on[model.FromHost].Pool != pool && on[model.FromHost].Pool != nil
+			for _, act := range on {
+				if kept || act.Pool == pool && act.Why == model.WhyLocalEndpoints {
+					local = i
+				}
+			}
+		}
+	}
+	for i, pool := range pools {
+		prefix := prefixCluster
+		if i == local {
+			prefix = prefixLocal
+		}
+		name := prefix + p.hash
+		if slices.ContainsFunc(p.pools, func(c *poolChain) bool { return c.name == name }) {
+			name = prefix + hash(p.hash, name, string(rune('0'+i))) // a third pool: no policy makes one
+		}
+		p.pools = append(p.pools, &poolChain{pool: pool, name: name})
+	}
+}
+
+// use returns the chain of a pool, and remembers that it is needed.
+func (p *portCompiler) use(pool *model.Pool) *poolChain {
+	i := slices.IndexFunc(p.pools, func(c *poolChain) bool { return c.pool == pool })
+	p.pools[i].used = true
+	return p.pools[i]
+}
+
+// healthPort opens the port on which load balancers ask for local endpoints.
+// All ports of a Service share it.
+func (p *portCompiler) healthPort() {
+	if p.port.HealthPort == 0 {
+		return
+	}
+	emitLine(p.chain(Filter, chainNodePorts), Rule{
+		Proto: model.TCP, Ports: port(p.port.HealthPort),
+		Comment: p.port.ID.Service.String() + " health check node port", Target: targetAccept,
+	}, p.emit)
+}
+
+// sorted returns a pool's endpoints by address: their order in a chain is of no
+// meaning, and so it survives a restart.
+func sorted(pool *model.Pool) []model.Endpoint {
+	es := slices.Clone(pool.Endpoints)
+	slices.SortFunc(es, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return es
+}
+
+// unspecified reports whether a front stands for all addresses of the host.
+func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
+
+// to matches what is sent to a front.
+func (p *portCompiler) to(f *model.Front) Rule {
+	r := Rule{Proto: p.port.ID.Proto, Ports: port(f.At.Port())}
+	if !unspecified(f) {
+		r.Dst = exactly(f.At.Addr())
+	}
+	return r
+}
+
+// leaf emits the way to a front in a tree, and returns where it ends.
+func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
+	if unspecified(f) {
+		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
+	}
+	return t.byAddress(f.At.Addr(), p.emit)
+}
+
+// localhost is the gap of node ports on ::1, which nothing can route.
+func (p *portCompiler) localhost(f *model.Front) {
+	one := netip.IPv6Loopback()
+	if unspecified(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
+		p.gap(f, "node ports do not answer on ::1")
+	}
+}

@@ -1,0 +1,2 @@
+// Package iptables programs Services with iptables.
+package iptables

@@ -1,0 +1,233 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
+)
+
+// Driver applies objects to the kernel (dataplane.Driver and
+// dataplane.Sentinel) by iptables-restore: one transaction for each table of
+// each family that changes. One goroutine may use it at a time, but for Observe,
+// from any thread.
+type Driver struct {
+	tools    tools
+	families []model.Family
+	ns       *namespace
+	watch    *watch
+
+	mu      sync.Mutex
+	book    book
+	written map[chainID]bool // since the Observe that is under way began; nil when none is
+}
+
+var (
+	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
+	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+)
+
+// Open returns a driver for the network namespace that the calling thread is
+// in, with the commands of a variant. Close it after use; what it has programmed
+// stays.
+func open(t tools, families []model.Family) (*Driver, error) {
+	ns, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	w, err := openWatch(t.variant, families)
+	if err != nil {
+		return nil, errors.Join(err, ns.close())
+	}
+	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
+}
+
+// Close implements dataplane.Driver.
+func (d *Driver) Close() error { return errors.Join(d.watch.close(), d.ns.close()) }
+
+// Limits implements dataplane.Driver. Each table of each family is written as a
+// whole or not at all. When one fails and another was written, to do the same
+// again, in parts, does no harm: chains are written whole.
+//
+// The legacy variant copies a table for each transaction: all goes into one. The
+// nft variant takes a time that grows faster than the number of rules.
+func (d *Driver) Limits() dataplane.Limits {
+	l := dataplane.Limits{Atomic: true}
+	if d.tools.variant == NFT {
+		l.Batch = maxOpsNFT
+	}
+	return l
+}
+
+const maxOpsNFT = 20000
+
+// Commit implements dataplane.Driver.
+func (d *Driver) Commit(ctx context.Context, ops []op) []error {
+	errs := make([]error, len(ops))
+	if err := ctx.Err(); err != nil {
+		return all(errs, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watch.beforeWrite()
+	done, failed := 0, 0
+	for _, f := range model.Families() {
+		for _, t := range []Table{Filter, NAT} {
+			part, places := pick(ops, f, t)
+			if len(part) == 0 {
+				continue
+			}
+			err := d.commit(ctx, f, t, part)
+			if err == nil {
+				done++
+			} else {
+				failed++
+			}
+			for _, i := range places {
+				errs[i] = err
+			}
+		}
+	}
+	d.watch.afterWrite(done)
+	if done > 0 && failed > 0 || failed > 0 && !busy(errs) {
+		// The books may not be what the kernel has: somebody else may have been at
+		// it, or a part is written that its owner is told has failed.
+		d.watch.suspect()
+	}
+	return errs
+}
+
+func busy(errs []error) bool {
+	var b ledger.ErrBusy
+	for _, err := range errs {
+		if err != nil && !errors.As(err, &b) {
+			return false
+		}
+	}
+	return true
+}
+
+func all(errs []error, err error) []error {
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// pick returns the ops of one table, and where they were.
+func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
+	for i, o := range ops {
+		if o.Key.Family == f && o.Key.Table == t {
+			part, places = append(part, o), append(places, i)
+		}
+	}
+	return part, places
+}
+
+// commit writes one table.
+func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) error {
+	s, pages := d.book.apply(ops)
+	err := d.ns.do(func() error {
+		if err := shutLocalnet(ops); err != nil {
+			return err
+		}
+		if err := d.tools.restore(ctx, f, s.text(t)); err != nil {
+			return err
+		}
+		return openLocalnet(ops)
+	})
+	if err != nil {
+		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
+	}
+	d.book.keep(pages)
+	if d.written != nil {
+		for id := range pages {
+			d.written[id] = true
+		}
+	}
+	return nil
+}
+
+// routeLocalnet lets packets for 127.0.0.0/8 be routed, so that node ports can
+// answer on 127.0.0.1. It is open only behind the rule that drops those of
+// others: that comes first and goes last.
+const routeLocalnet = "net/ipv4/conf/all/route_localnet"
+
+func openLocalnet(ops []op) error {
+	for _, o := range ops {
+		if isMartians(o.Key) && o.Verb != ledger.Delete {
+			return host.EnsureSysctl(routeLocalnet, "1")
+		}
+	}
+	return nil
+}
+
+func shutLocalnet(ops []op) error {
+	for _, o := range ops {
+		if isMartians(o.Key) && o.Verb == ledger.Delete {
+			return host.EnsureSysctl(routeLocalnet, "0")
+		}
+	}
+	return nil
+}
+
+func isMartians(k Key) bool {
+	id := chainID{model.IPv4, Filter, input}
+	return k == Key{id, line(id, martians())}
+}
+
+// Observe implements dataplane.Driver.
+func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+	d.mu.Lock()
+	d.written = map[chainID]bool{}
+	d.watch.beforeRead()
+	d.mu.Unlock()
+	objects, pages, err := d.read(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer func() { d.written = nil }()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: read the rules: %w", err)
+	}
+	for id := range d.written { // what was written meanwhile is known better
+		delete(pages, id)
+		if es, ok := d.book[id]; ok {
+			pages[id] = es
+		}
+	}
+	d.book = pages
+	d.watch.afterRead()
+	return objects, nil
+}
+
+func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, err error) {
+	objects, pages = map[Key]Value{}, book{}
+	for _, f := range d.families {
+		var text string
+		err := d.ns.do(func() (err error) {
+			text, err = d.tools.read(ctx, f)
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		r := parseSave(f, text)
+		maps.Copy(objects, r.objects)
+		maps.Copy(pages, r.book)
+	}
+	return objects, pages, nil
+}
+
+// Disturbed implements dataplane.Sentinel.
+func (d *Driver) Disturbed(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.watch.disturbed()
+}

@@ -1,0 +1,308 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// What is written is read back, and a restart finds nothing to do.
+func TestRestartWritesNothing(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		for seed := range uint64(12) {
+			s := k.site(seed)
+			if work := s.start(); work.Ops == 0 || work.Failed > 0 {
+				t.Fatalf("seed %d: %+v", seed, work)
+			}
+			drift, err := s.backend.Audit(t.Context())
+			if err != nil || drift != 0 {
+				t.Errorf("seed %d: %d objects are not as they were written (%v)", seed, drift, err)
+			}
+			if disturbed, err := s.backend.Disturbed(t.Context()); disturbed || err != nil {
+				t.Errorf("seed %d: disturbed by nobody (%v)", seed, err)
+			}
+			if work := k.site(seed).start(); work.Ops != 0 {
+				t.Errorf("seed %d: a restart wrote %d objects", seed, work.Ops)
+			}
+		}
+	})
+}
+
+// Changes leave the kernel as a fresh start would.
+func TestChangesEndWhereAFreshStartDoes(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		s := k.site(1)
+		s.start()
+		before := map[model.PortID]*model.Port{}
+		for _, p := range s.world.Ports() {
+			before[p.ID] = p
+		}
+		rng := conformance.NewRand(7)
+		for range 25 {
+			s.world = s.world.Change(rng)
+			after := map[model.PortID]*model.Port{}
+			var deltas []model.Delta
+			for _, p := range s.world.Ports() {
+				after[p.ID] = p
+				deltas = append(deltas, model.Delta{Old: before[p.ID], New: p})
+			}
+			for id, p := range before {
+				if after[id] == nil {
+					deltas = append(deltas, model.Delta{Old: p})
+				}
+			}
+			before = after
+			s.backend.SetHost(s.world.Host)
+			s.backend.Update(deltas)
+			s.sync()
+		}
+		if drift, err := s.backend.Audit(t.Context()); err != nil || drift != 0 {
+			t.Errorf("drift %d (%v)", drift, err)
+		}
+		if work := (&site{kernel: k, driver: s.driver, backend: dataplane.New(NewCompiler(Options{}), k.driver()), world: s.world}).start(); work.Ops != 0 {
+			t.Errorf("a fresh start differs in %d objects", work.Ops)
+		}
+	})
+}
+
+// Rules of others keep their place and content, through everything.
+const foreignRules = `*nat
+:AWS-SNAT-CHAIN-0 - [0:0]
+:KUBE-MARK-DROP - [0:0]
+:KUBE-SVC-TOOSHORT - [0:0]
+-A POSTROUTING -m comment --comment "AWS SNAT CHAIN" -j AWS-SNAT-CHAIN-0
+-A AWS-SNAT-CHAIN-0 -d 10.0.0.0/8 -j RETURN
+-A KUBE-MARK-DROP -j MARK --set-xmark 0x8000/0x8000
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A FORWARD -s 10.9.0.0/16 -j DROP
+-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP
+COMMIT
+`
+
+func TestForeignRulesStay(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		k.restore(model.IPv4, foreignRules)
+		before := k.save()
+		s := k.site(3)
+		s.start()
+		lines := strings.Split(k.save(), "\n")
+		for l := range strings.SplitSeq(before, "\n") {
+			if !contains(lines, l) {
+				t.Errorf("gone: %s", l)
+			}
+		}
+		for range 2 {
+			if err := (&backend{s.backend, NewCompiler(Options{}), s.driver, []tools{k.tools}}).Remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := k.save()
+		if k.tools.variant == NFT { // tables that there were none of are empty now
+			before, after = rulesOnly(before), rulesOnly(after)
+		}
+		if after != before {
+			t.Errorf("after cleanup:\n%s\nbefore:\n%s", after, before)
+		}
+	})
+}
+
+func rulesOnly(save string) string {
+	var b strings.Builder
+	for l := range strings.Lines(save) {
+		if strings.HasPrefix(l, "-A") || strings.HasSuffix(l, " -\n") {
+			b.WriteString(l)
+		}
+	}
+	return b.String()
+}
+
+func contains(lines []string, line string) bool {
+	for _, l := range lines {
+		if l == line {
+			return true
+		}
+	}
+	return false
+}
+
+// kube-proxy's rules are taken over where we serve, and left alone by cleanup
+// where we do not.
+func TestCleanupLeavesKubeProxyAlone(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		k.restore(model.IPv4, "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]\n"+
+			"-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n"+
+			"-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O\nCOMMIT\n")
+		before := k.save()
+		s := k.site(3)
+		cleanup := &backend{s.backend, NewCompiler(Options{}), s.driver, []tools{k.tools}}
+		if err := cleanup.Remove(t.Context()); err != nil || k.save() != before {
+			t.Errorf("cleanup removed what it did not make (%v):\n%s", err, k.save())
+		}
+		s.start()
+		if strings.Contains(k.save(), "XPGD46QRK7WJZT7O") {
+			t.Error("chains of kube-proxy that no Service needs are still there")
+		}
+	})
+}
+
+// Whatever a foreign hand does to our rules is noticed, and repaired.
+func TestDriftIsRepaired(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		s := k.site(3)
+		s.start()
+		want := k.save()
+		svc, tree := "", ""
+		for l := range strings.Lines(want) {
+			if chain, ok := strings.CutPrefix(strings.TrimSuffix(l, " -\n"), ":"); ok && chain+" -\n" != l[:len(l)-1] {
+				if strings.HasPrefix(chain, prefixCluster) {
+					svc = chain
+				}
+				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/28") {
+					tree = chain
+				}
+			}
+		}
+		for _, tt := range [][]string{
+			{"-t", "nat", "-F"},
+			{"-t", "filter", "-F"},
+			{"-t", "nat", "-F", svc},
+			{"-t", "nat", "-F", tree},
+			{"-t", "nat", "-D", tree, "1"},
+			{"-t", "nat", "-I", tree, "-s", "192.0.2.77", "-j", "RETURN"},
+			{"-t", "nat", "-A", svc, "-j", "ACCEPT"},
+			{"-t", "nat", "-A", "KUBE-MARK-MASQ", "-m", "tos", "--tos", "0x10", "-j", "RETURN"},
+			{"-t", "nat", "-D", "PREROUTING", "1"},
+			{"-t", "filter", "-D", "FORWARD", "2"},
+			{"-t", "nat", "-A", "OUTPUT", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"},
+			{"-t", "nat", "-N", "KUBE-SVC-AAAAAAAAAAAAAAAA"},
+		} {
+			k.command(tt...)
+			if disturbed, err := s.backend.Disturbed(t.Context()); !disturbed || err != nil {
+				t.Errorf("%v is not noticed (%v)", tt, err)
+			}
+			drift, err := s.backend.Audit(t.Context())
+			if err != nil || drift == 0 {
+				t.Errorf("%v: drift %d (%v)", tt, drift, err)
+			}
+			s.sync()
+			if now := k.save(); now != want {
+				t.Fatalf("%v is not repaired: %s", tt, difference(want, now))
+			}
+			if disturbed, _ := s.backend.Disturbed(t.Context()); disturbed {
+				t.Errorf("%v: our own repair disturbs us", tt)
+			}
+		}
+	})
+}
+
+func difference(want, have string) string {
+	var b strings.Builder
+	w, h := strings.Split(want, "\n"), strings.Split(have, "\n")
+	for _, l := range w {
+		if !contains(h, l) {
+			fmt.Fprintf(&b, "\n- %s", l)
+		}
+	}
+	for _, l := range h {
+		if !contains(w, l) {
+			fmt.Fprintf(&b, "\n+ %s", l)
+		}
+	}
+	return b.String() + "\n(or another order)"
+}
+
+// While somebody else holds the lock, nothing fails and nothing is lost.
+func TestLockHeldByOthers(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		if k.tools.variant != Legacy {
+			t.Skip("only the legacy variant has a lock")
+		}
+		s := k.site(3)
+		lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		if err := s.backend.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		s.backend.SetHost(s.world.Host)
+		_, err = s.backend.Sync(t.Context())
+		var busy ledger.ErrBusy
+		if !errors.As(err, &busy) || len(s.backend.Health().Failures) != 0 || s.backend.Next().IsZero() {
+			t.Fatalf("%v, %v", err, s.backend.Health().Failures)
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(s.backend.Next()))
+		if work := s.sync(); work.Ops == 0 {
+			t.Error("nothing was done after the lock was free")
+		}
+	})
+}
+
+// One object that the kernel refuses is found; its error shows the line.
+func TestARefusedRuleIsNamed(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		d := k.driver()
+		id := chainID{model.IPv4, NAT, "KUBE-SVC-AAAAAAAAAAAAAAAA"}
+		bad := op{Key: Key{chainID: id}, New: "-j NO-SUCH-CHAIN-HERE\n"}
+		err := d.Commit(t.Context(), []op{bad})[0]
+		if err == nil || !strings.Contains(err.Error(), "IPv4 table nat") || !strings.Contains(err.Error(), "NO-SUCH-CHAIN") && !strings.Contains(err.Error(), "COMMIT") {
+			t.Errorf("got %v", err)
+		}
+		if strings.Contains(k.save(), "AAAAAAAAAAAAAAAA") {
+			t.Error("a part of what failed is there")
+		}
+		if disturbed, _ := d.Disturbed(t.Context()); !disturbed {
+			t.Error("after a failure the rules should be read again")
+		}
+	})
+}
+
+// Rules of both variants are refused, and what either holds is chosen.
+func TestVariantOfTheHost(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		found, err := findTools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) < 2 {
+			t.Skip("only one variant is installed")
+		}
+		k.command("-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP")
+		if chosen, err := choose(t.Context(), found); err != nil || len(chosen) != 1 || chosen[0].variant != k.tools.variant {
+			t.Errorf("chosen %v (%v), want %s alone", chosen, err, k.tools.variant)
+		}
+		for _, other := range found {
+			(&kernel{t: t, tools: other}).command("-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP")
+		}
+		_, err = choose(t.Context(), found)
+		for _, part := range []string{"iptables-legacy", "iptables-nft", "update-alternatives"} {
+			if !errors.Is(err, errMixed) || !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is missing in %v", part, err)
+			}
+		}
+		if err := probe(t.Context()); !errors.Is(err, errMixed) {
+			t.Errorf("probe: %v", err)
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package iptables
+
+import (
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// front emits what leads to one front: in the nat table for whoever is balanced,
+// in the filter table for all who are still on their way to the front's own
+// address after that.
+func (p *portCompiler) front(f *model.Front) {
+	p.localhost(f)
+	if f.Kind == model.KindClusterIP {
+		// Whatever else is sent to a cluster IP: no Service has that port.
+		at := clusterTree.byAddress(f.At.Addr(), p.emit)
+		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Comment: "the cluster IP has no such port", Target: targetReject}, p.emit)
+	}
+	if f.Restricted && unspecified(f) {
+		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
+		r := p.to(f)
+		r.Comment, r.Target = p.name+" has source ranges", targetDrop
+		emitLine(p.leaf(closedTree, f), r, p.emit)
+		return
+	}
+	p.balance(f)
+	p.refuse(f)
+}
+
+// balance emits the rule of the nat table.
+func (p *portCompiler) balance(f *model.Front) {
+	on := p.actions(f)
+	if !slices.ContainsFunc(on[:], balances) {
+		return
+	}
+	target, direct := p.direct(f)
+	if !direct {
+		target = p.external(on)
+	}
+	if f.Restricted {
+		target = p.firewall(f, target)
+	}
+	r := p.to(f)
+	r.Comment, r.Target = p.comment(f), target
+	emitLine(p.leaf(dispatcher(f), f), r, p.emit)
+}
+
+// dispatcher is where the nat table looks for a front.
+func dispatcher(f *model.Front) tree {
+	if unspecified(f) {
+		return portTree
+	}
+	return vipTree
+}
+
+func balances(a model.Action) bool { return a.Verdict == model.Balance }
+
+// comment is what the rules of a front are known by.
+func (p *portCompiler) comment(f *model.Front) string {
+	if unspecified(f) {
+		return p.name
+	}
+	return p.name + " " + [...]string{"cluster IP", "external IP", "loadbalancer IP"}[f.Kind]
+}
+
+// direct returns the chain of the one pool of a cluster IP, which all clients
+// get. What must be masqueraded is marked there, known by the address it is for.
+func (p *portCompiler) direct(f *model.Front) (target string, ok bool) {
+	if f.Kind != model.KindClusterIP || f.Restricted {
+		return "", false
+	}
+	on := p.actions(f)
+	for _, a := range on {
+		if !balances(a) || a.Pool != on[0].Pool {
+			return "", false
+		}
+	}
+	from, some, ok := p.masked(on)
+	if !ok {
+		return "", false
+	}
+	chain := p.use(on[0].Pool)
+	if some {
+		r := p.to(f)
+		r.Src, r.In = from.Src, from.In
+		r.Comment, r.Target = p.comment(f), chainMark
+		chain.masks = append(chain.masks, r)
+	}
+	return chain.name, true
+}
+
+// masked returns the match of clients that are masqueraded. It is not ok where
+// one match cannot tell them.
+func (p *portCompiler) masked(on [model.Origins]model.Action) (from Rule, some, ok bool) {
+	mask := on[model.FromOutside].SNAT
+	switch {
+	case on[model.FromHost].SNAT != mask:
+		return Rule{}, false, false
+	case on[model.FromPod].SNAT == mask:
+		return Rule{}, mask, true
+	}
+	pod := p.pods()
+	pod.Src.Not, pod.In.Not = mask && pod.Src.Prefix.IsValid(), mask && pod.In.Name != ""
+	return pod, true, true
+}
+
+// pods matches packets of this node's pods. It matches nothing in particular
+// where they cannot be told, or where everybody is one: see actions.
+func (p *portCompiler) pods() (r Rule) {
+	m := p.host.Pods
+	switch {
+	case m.Interface != "":
+		r.In.Name = m.Interface
+	case m.Prefix != "":
+		r.In.Name = m.Prefix + "+"
+	}
+	for _, c := range m.CIDRs {
+		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
+			r.Src = within(c)
+		}
+	}
+	return r
+}
+
+// actions returns a front's actions, with those of origins that no packet has
+// replaced by those that count for it.
+func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
+	on := f.On
+	switch known := p.host.Pods.Known(p.port.ID.Family); {
+	case !known:
+		on[model.FromPod] = on[model.FromOutside]
+	case p.pods() == Rule{}: // the prefix of all addresses
+		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
+	}
+	return on
+}
+
+// refuse emits what the filter table does with those who are not balanced. Who
+// is balanced has another destination by then. The last answer needs no match.
+func (p *portCompiler) refuse(f *model.Front) {
+	var rules []Rule
+	on := p.actions(f)
+	for o, from := range p.origins() {
+		a := on[o]
+		if balances(a) {
+			continue
+		}
+		r := p.to(f)
+		r.Src, r.In, r.SrcLocal = from.Src, from.In, from.SrcLocal
+		r.Comment, r.Target = p.name+" has no endpoints", targetReject
+		if a.Verdict == model.Drop {
+			r.Comment, r.Target = p.name+" has no local endpoints", targetDrop
+		}
+		rules = append(rules, r)
+	}
+	for len(rules) > 1 && rules[len(rules)-1].Target == rules[len(rules)-2].Target {
+		rules = slices.Delete(rules, len(rules)-2, len(rules)-1)
+	}
+	if n := len(rules); n > 0 {
+		last := &rules[n-1]
+		last.Src, last.In, last.SrcLocal = addrMatch{}, nameMatch{}, false
+	}
+	if f.Restricted {
+		p.guard(f, len(rules) > 0)
+	}
+	for _, r := range rules {
+		emitLine(p.leaf(refusals(f), f), r, p.emit)
+	}
+}
+
+// refusals is where the filter table refuses a front's clients.
+func refusals(f *model.Front) tree {
+	switch f.Kind {
+	case model.KindClusterIP:
+		return clusterTree
+	case model.KindNodePort:
+		return closedTree
+	}
+	return externalTree
+}
+
+// origins are matches of where packets are from, in the order in which they must
+// be asked for: pods come first, and who is neither pod nor host is outside.
+func (p *portCompiler) origins() func(func(model.Origin, Rule) bool) {
+	return func(yield func(model.Origin, Rule) bool) {
+		if pod := p.pods(); pod != (Rule{}) && !yield(model.FromPod, pod) {
+			return
+		}
+		if yield(model.FromHost, Rule{SrcLocal: true}) {
+			yield(model.FromOutside, Rule{})
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Variant is one of the two ways in which iptables reaches the kernel. Rules of
+// one are invisible to the other.
+type Variant string
+
+// The variants.
+const (
+	Legacy Variant = "legacy"
+	NFT    Variant = "nft" // iptables over nf_tables
+)
+
+// tools are the commands of one variant, by their paths. Families without them
+// have none.
+type tools struct {
+	variant Variant
+	family  [2]familyTools
+}
+
+type familyTools struct{ command, restore, save string }
+
+// families returns the families that there are commands for.
+func (t tools) families() (fs []model.Family) {
+	for _, f := range model.Families() {
+		if t.family[f] != (familyTools{}) {
+			fs = append(fs, f)
+		}
+	}
+	return fs
+}
+
+// findTools returns the variants that are installed; the one that the plain
+// names stand for is first.
+func findTools(ctx context.Context) (found []tools, err error) {
+	plain := plainVariant(ctx)
+	for _, v := range []Variant{NFT, Legacy} {
+		t := tools{variant: v}
+		for f, base := range [...]string{model.IPv4: "iptables", model.IPv6: "ip6tables"} {
+			t.family[f] = toolsOf(base+"-"+string(v), base, v == plain)
+		}
+		if t.family[model.IPv4] == (familyTools{}) {
+			continue
+		}
+		if v == plain {
+			found = append([]tools{t}, found...)
+		} else {
+			found = append(found, t)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
+	}
+	return found, nil
+}
+
+// toolsOf returns the commands with explicit names or, where the plain names
+// stand for the variant, those.
+func toolsOf(explicit, base string, plain bool) familyTools {
+	names := []string{explicit}
+	if plain {
+		names = append(names, base)
+	}
+	for _, name := range names {
+		t := familyTools{find(name), find(name + "-restore"), find(name + "-save")}
+		if t.command != "" && t.restore != "" && t.save != "" {
+			return t
+		}
+	}
+	return familyTools{}
+}
+
+// plainVariant is what "iptables" is on this host; empty where there is none.
+func plainVariant(ctx context.Context) Variant {
+	path := find("iptables")
+	if path == "" {
+		return ""
+	}
+	out, err := run(ctx, nil, path, "--version")
+	switch {
+	case err != nil:
+		return ""
+	case bytes.Contains(out, []byte("nf_tables")):
+		return NFT
+	}
+	return Legacy
+}
+
+// find looks for a command, also where services often have no path to.
+func find(name string) string {
+	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin")
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if s, err := os.Stat(path); filepath.IsAbs(path) && err == nil && !s.IsDir() && s.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// patience is how long a command may take. The slowest, everything in the nft
+// variant at once, takes minutes where there are a hundred thousand Services.
+const patience = 10 * time.Minute
+
+// run runs a command in the namespace of the calling thread. An error has what
+// the command said, on one line.
+func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	for _, name := range []string{"XTABLES_LOCKFILE", "XTABLES_LIBDIR"} {
+		if v, set := os.LookupEnv(name); set {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	err := cmd.Run()
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	said := strings.Join(strings.Fields(firstBytes(stderr.String(), 1000)), " ")
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w: %w", filepath.Base(path), ctx.Err(), ledger.ErrUnknown)
+	}
+	return nil, fmt.Errorf("%s: %w: %q", filepath.Base(path), err, said)
+}
+
+func firstBytes(s string, n int) string { return s[:min(n, len(s))] }
+
+// lockWait is how long iptables-restore waits for others that hold the lock,
+// and lockAgain after what time it is tried again. In between a proxy can see
+// to other things.
+const (
+	lockWait  = time.Second
+	lockAgain = 250 * time.Millisecond
+)
+
+// restore runs a transaction.
+func (t tools) restore(ctx context.Context, f model.Family, text []byte) error {
+	args := []string{"--noflush"}
+	if t.variant == Legacy { // the other has no lock
+		args = append(args, "-w", strconv.Itoa(int(lockWait.Seconds())))
+	}
+	_, err := run(ctx, text, t.family[f].restore, args...)
+	var exit *exec.ExitError
+	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
+	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.variant == Legacy && strings.Contains(err.Error(), "lock") {
+		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
+	}
+	return pointOut(err, text)
+}
+
+// pointOut adds the line of the script that an error is about.
+func pointOut(err error, text []byte) error {
+	if err == nil {
+		return nil
+	}
+	m := regexp.MustCompile(`line:? ([0-9]+)`).FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	n, _ := strconv.Atoi(m[1])
+	lines := bytes.Split(text, []byte("\n"))
+	if n < 1 || n > len(lines) {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, firstBytes(string(lines[n-1]), 300))
+}
+
+// read returns the rules of both tables.
+func (t tools) read(ctx context.Context, f model.Family) (string, error) {
+	var all []byte
+	for _, table := range []Table{Filter, NAT} {
+		out, err := run(ctx, nil, t.family[f].save, "-t", table.String())
+		if err != nil {
+			return "", err
+		}
+		all = append(all, out...)
+	}
+	return string(all), nil
+}

@@ -1,0 +1,112 @@
+package iptables
+
+import (
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A tree spreads the rules of a chain over smaller chains, by prefixes of
+// addresses and by ranges of ports, so that a packet meets tens of rules, not
+// tens of thousands, and a change rewrites one small chain. Where it branches is
+// fixed: a rule has its place whatever else there is.
+//
+//	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/28▶ KUBE-IP-10.96.0.0/28
+//	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
+//
+// Below the root chains are left by goto: no other branch can have what one
+// lacks, so a packet goes back to whoever called the root.
+type tree struct {
+	table     Table
+	root      string
+	beginning string // of the names of its chains
+}
+
+var (
+	vipTree      = tree{NAT, chainServices, "KUBE-IP-"}
+	portTree     = tree{NAT, chainNodePorts, "KUBE-NP-"}
+	clusterTree  = tree{Filter, chainServices, "KUBE-IP-"}
+	externalTree = tree{Filter, chainExternal, "KUBE-XIP-"}
+	firewallTree = tree{Filter, chainFirewall, "KUBE-FIP-"}
+	closedTree   = tree{Filter, chainClosed, "KUBE-XNP-"}
+
+	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
+)
+
+// Where trees branch. Cluster IPs come from one range of at most 20 bits, in
+// IPv6 from the last bits of it. Addresses of load balancers may be anywhere.
+var (
+	branches = [...][]int{model.IPv4: {8, 16, 20, 24, 28}, model.IPv6: {32, 112, 116, 120, 124}}
+	spans    = []uint16{256, 16} // of ports
+)
+
+// byAddress emits the way from the root to the leaf of an address, and returns
+// the leaf.
+func (t tree) byAddress(a netip.Addr, emit func(Key, Value)) chainID {
+	family := model.FamilyOf(a)
+	at := chainID{family, t.table, t.root}
+	for depth, bits := range branches[family] {
+		prefix := netip.PrefixFrom(a, bits).Masked()
+		next := addressChain(t.beginning, prefix)
+		emitLine(at, Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0}, emit)
+		at.Chain = next
+		emit(Key{chainID: at}, "")
+	}
+	return at
+}
+
+// byPort does the same for a port.
+func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
+	at := chainID{family, t.table, t.root}
+	for depth, span := range spans {
+		first := number &^ (span - 1)
+		r := portRange{first, first + span - 1}
+		next := portChain(t.beginning, proto, r)
+		emitLine(at, Rule{Proto: proto, Ports: r, Target: next, Goto: depth > 0}, emit)
+		at.Chain = next
+		emit(Key{chainID: at}, "")
+	}
+	return at
+}
+
+// emitLine emits one rule of a shared chain.
+func emitLine(at chainID, r Rule, emit func(Key, Value)) {
+	emit(Key{at, line(at, r)}, r.text())
+}
+
+// line is where a rule belongs in a chain to which many contribute: a place,
+// then its matches, which no two rules share. The places:
+//
+//	'1'       parts of the tree: disjoint
+//	'2'-'7'   the more specific first
+//	'8', '9'  what comes last: the way on to node ports, and what never gets there
+//
+// In chains of the kernel the place is where the target stands in jumps.
+func line(at chainID, r Rule) string {
+	return string(place(at, r)) + r.matches()
+}
+
+func place(at chainID, r Rule) byte {
+	if classOf(at.Chain) == foreign {
+		return jumpPlace(r.Target)
+	}
+	switch {
+	case r.Target == chainNodePorts || r.Target == chainClosed:
+		return '9'
+	case r.Target == targetReturn && r.Proto == 0:
+		return '8'
+	case classOf(r.Target) == shared:
+		return '1'
+	}
+	p := byte('6')
+	if r.Proto != 0 {
+		p--
+	}
+	if r.Src.Prefix.IsValid() || r.In.Name != "" || r.SrcLocal {
+		p--
+		if r.Src.Prefix.IsValid() || r.In.Name != "" {
+			p-- // pods come before the host
+		}
+	}
+	return p
+}

@@ -1,0 +1,90 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// errMixed says that rules of both variants are there.
+var errMixed = errors.New("this host has rules of both variants of iptables")
+
+// choose returns, of the variants that are installed, the one that this host
+// already uses or, where it uses none, all. Rules of both are an error: packets
+// would meet both, and nobody could tell which of them the others on this host
+// will write next.
+func choose(ctx context.Context, found []tools) ([]tools, error) {
+	uses := map[Variant]string{}
+	for _, t := range found {
+		for _, f := range t.families() {
+			out, err := run(ctx, nil, t.family[f].save)
+			if err != nil {
+				continue // it holds nothing that can be read; whether it works the probe tells
+			}
+			if rules := count(string(out)); rules > 0 && uses[t.variant] == "" {
+				uses[t.variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.family[f].save)
+			}
+			if !installed(found, Legacy) && strings.Contains(string(out), legacyHint) && legacyRules(f) > 0 {
+				uses[Legacy] = "rules, which no command that is installed can list"
+			}
+		}
+	}
+	return decide(found, uses)
+}
+
+// legacyHint is part of what iptables-nft says when it sees legacy tables.
+const legacyHint = "iptables-legacy tables present"
+
+func installed(found []tools, v Variant) bool {
+	return slices.ContainsFunc(found, func(t tools) bool { return t.variant == v })
+}
+
+// legacyRules asks the kernel how many rules and chains its legacy tables have
+// besides its own. It is 0 where that cannot be told.
+func legacyRules(f model.Family) int {
+	w, err := openInfo([]model.Family{f})
+	if err != nil {
+		return 0
+	}
+	defer w.close()
+	now, err := w.look()
+	if err != nil {
+		return 0
+	}
+	const ownFilter, ownNAT = 3 + 1, 4 + 1 // policies of the chains, and the end
+	return int(now.tables[f][Filter].entries) - ownFilter + int(now.tables[f][NAT].entries) - ownNAT
+}
+
+// count counts the rules and the chains other than the kernel's.
+func count(save string) (n int) {
+	for l := range strings.Lines(save) {
+		if strings.HasPrefix(l, "-A ") || strings.HasPrefix(l, ":") && strings.Contains(l, " - ") {
+			n++
+		}
+	}
+	return n
+}
+
+// decide is the choice, given what each variant holds.
+func decide(found []tools, uses map[Variant]string) ([]tools, error) {
+	if uses[Legacy] != "" && uses[NFT] != "" {
+		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+
+			"Packets would meet both. Bring all into one: let everything that writes rules use the same variant "+
+			"(update-alternatives --config iptables), then remove the rules of the other, or restart the machine", errMixed, uses[Legacy], uses[NFT])
+	}
+	for _, t := range found {
+		if uses[t.variant] != "" {
+			return []tools{t}, nil
+		}
+	}
+	for v, what := range uses {
+		if what != "" {
+			return nil, fmt.Errorf("iptables: this host uses the %s variant: %s. Install its iptables-restore", v, what)
+		}
+	}
+	return found, nil
+}

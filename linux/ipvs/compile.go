@@ -1,0 +1,257 @@
+package ipvs
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Options are the settings of this data plane.
+type Options struct {
+	// Mark is the bit of the packet mark that says "masquerade"; 0 means
+	// DefaultMark.
+	Mark uint32
+	// Families are those to serve; none means both. Ports of another family are
+	// a Gap.
+	Families []model.Family
+	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
+	Scheduler string
+	// Addresses are further addresses of this machine on which node ports
+	// answer, besides those of its Node object.
+	Addresses []netip.Addr
+	// Random has source ports of masqueraded connections chosen at random, where
+	// iptables can.
+	Random bool
+}
+
+func (o Options) families() []model.Family {
+	if len(o.Families) > 0 {
+		return o.Families
+	}
+	both := model.Families()
+	return both[:]
+}
+
+func (o Options) scheduler() string {
+	if o.Scheduler == "" {
+		return "rr"
+	}
+	return o.Scheduler
+}
+
+func (o Options) randomly() string {
+	if o.Random {
+		return " --random-fully"
+	}
+	return ""
+}
+
+// Compiler turns ports into objects (dataplane.Compiler). It is safe for
+// concurrent use.
+type Compiler struct {
+	options Options
+	marks   marks
+}
+
+// NewCompiler returns a compiler.
+func NewCompiler(o Options) *Compiler { return &Compiler{options: o, marks: marksFor(o.Mark)} }
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+
+// Linger implements dataplane.Compiler.
+func (c *Compiler) Linger(Key) time.Duration { return 0 }
+
+// Rank implements dataplane.Compiler: nothing is claimed before there is
+// somebody to serve it, and a front is open to all no moment before its source
+// ranges hold.
+func (c *Compiler) Rank(k Key) int {
+	switch k.Kind {
+	case KindLink, KindRoute, KindSet:
+		return 0
+	case KindChain:
+		if k.Chain == manglePort {
+			return 1 // others jump to it
+		}
+		return 2
+	case KindJump:
+		return 3
+	case KindServer:
+		return 4
+	case KindDest:
+		return 5
+	case KindAddress:
+		return 12
+	}
+	switch k.Set {
+	case Allowed:
+		return 6
+	case Guarded:
+		return 7
+	case LoopBack:
+		return 8
+	case Pods, Host:
+		return 9
+	case VirtualIPs:
+		return 11
+	}
+	return 10
+}
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	if !slices.Contains(c.options.families(), port.ID.Family) {
+		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
+	}
+	p := portCompiler{Compiler: c, host: host, port: port, emit: emit}
+	for i := range port.Fronts {
+		p.place(&port.Fronts[i])
+	}
+	p.measure()
+	for i := range p.places {
+		p.front(&p.places[i])
+	}
+	p.servers()
+	p.hairpins()
+	if port.HealthPort != 0 {
+		k := p.key(KindEntry, netip.AddrPortFrom(netip.Addr{}, port.HealthPort))
+		k.Set, k.Proto = HealthCheckPort, 0
+		emit(k, Value{})
+	}
+	return p.gaps
+}
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	*Compiler
+	host   *model.Host
+	port   *model.Port
+	emit   func(Key, Value)
+	gaps   []model.Gap
+	places []place
+	byMark [2]byMark // without SNAT, and with
+}
+
+// place is a front at one address: a node port has one for each address of the
+// host.
+type place struct {
+	*model.Front
+	at netip.AddrPort
+}
+
+// byMark is a virtual server by mark, which all fronts of a port share.
+type byMark struct {
+	pool *model.Pool
+	at   netip.AddrPort // its name: the lowest front that leads there
+}
+
+func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
+	return Key{Kind: kind, Family: p.port.ID.Family, Proto: p.port.ID.Proto, At: at}
+}
+
+func (p *portCompiler) gap(f *model.Front, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+}
+
+// place finds the addresses of a front.
+func (p *portCompiler) place(f *model.Front) {
+	if f.Kind != model.KindNodePort {
+		p.places = append(p.places, place{f, f.At})
+		return
+	}
+	if p.host.NodePorts.Loopback {
+		p.gap(f, "node ports do not answer on loopback addresses in this mode")
+	}
+	for _, a := range p.nodeAddresses() {
+		p.places = append(p.places, place{f, netip.AddrPortFrom(a, f.At.Port())})
+	}
+}
+
+// nodeAddresses are the host's own addresses on which node ports answer.
+func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
+	for _, from := range [][]netip.Addr{p.host.IPs, p.options.Addresses} {
+		for _, a := range from {
+			if model.FamilyOf(a) == p.port.ID.Family && !a.IsLoopback() && p.host.NodePorts.Contains(a) && !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+// front emits what tells packets to one address what to do.
+func (p *portCompiler) front(f *place) {
+	common := p.common(f)
+	if f.Restricted {
+		p.guard(f)
+	}
+	p.exceptions(f, common)
+	claim := p.key(KindEntry, f.at)
+	claim.Set = p.claimSet(f.Kind)
+	if f.Kind == model.KindNodePort {
+		claim.At = netip.AddrPortFrom(netip.Addr{}, f.at.Port())
+		claim.Proto = 0
+		if f.at != p.firstOf(f.Front) {
+			return
+		}
+	}
+	p.emit(claim, Value{Mark: common})
+	if f.Kind == model.KindClusterIP {
+		k := Key{Kind: KindEntry, Family: claim.Family, Set: VirtualIPs, At: netip.AddrPortFrom(f.at.Addr(), 0)}
+		p.emit(k, Value{})
+		k.Kind, k.Set = KindAddress, noSet
+		p.emit(k, Value{})
+	}
+}
+
+func (p *portCompiler) firstOf(f *model.Front) netip.AddrPort {
+	i := slices.IndexFunc(p.places, func(q place) bool { return q.Front == f })
+	return p.places[i].at
+}
+
+func (p *portCompiler) claimSet(k model.Kind) SetID {
+	switch k {
+	case model.KindClusterIP:
+		return ClusterIPs
+	case model.KindExternalIP:
+		return ExternalIPs
+	case model.KindLoadBalancer:
+		return LoadBalancer
+	}
+	switch p.port.ID.Proto {
+	case model.TCP:
+		return NodePortTCP
+	case model.UDP:
+		return NodePortUDP
+	}
+	return NodePortSCTP
+}
+
+func (p *portCompiler) guard(f *place) {
+	k := p.key(KindEntry, f.at)
+	k.Set = Allowed
+	for _, r := range f.Allow {
+		emitPrefix(k, r, p.emit)
+	}
+	k.Set = Guarded
+	p.emit(k, Value{})
+}
+
+// hairpins emits this node's endpoints: connections from one to itself must be
+// masqueraded.
+func (p *portCompiler) hairpins() {
+	seen := map[netip.AddrPort]bool{}
+	for _, pool := range p.port.Pools() {
+		for _, e := range pool.Endpoints {
+			if !e.Local || seen[e.Addr] || slices.Contains(p.host.IPs, e.Addr.Addr()) {
+				continue
+			}
+			seen[e.Addr] = true
+			k := p.key(KindEntry, e.Addr)
+			k.Set, k.To = LoopBack, netip.AddrPortFrom(e.Addr.Addr(), 0)
+			p.emit(k, Value{})
+		}
+	}
+}

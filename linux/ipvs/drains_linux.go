@@ -1,0 +1,137 @@
+package ipvs
+
+import (
+	"sync"
+	"time"
+
+	"github.com/moby/ipvs"
+)
+
+// Draining destinations are looked at every drainCheck, and after drainLimit
+// they go, connections or not: the time after which the kernel itself gives up
+// on a TCP connection that says nothing.
+const (
+	drainCheck = 2 * time.Second
+	drainLimit = 15 * time.Minute
+)
+
+// drains are destinations that get no new connections (weight 0) and go when
+// they have none left. The kernel's weights are the only record: a restart finds
+// them there, and their time begins anew.
+type drains struct {
+	kernel  *kernel
+	service func(Key) (*ipvs.Service, error)
+	quit    chan struct{}
+	done    chan struct{}
+	now     func() time.Time
+
+	mu    sync.Mutex
+	until map[Key]map[Key]time.Time // by virtual server
+}
+
+func startDrains(k *kernel, service func(Key) (*ipvs.Service, error)) *drains {
+	d := &drains{
+		kernel: k, service: service, now: time.Now, until: map[Key]map[Key]time.Time{},
+		quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	go d.run()
+	return d
+}
+
+func (d *drains) run() {
+	defer close(d.done)
+	tick := time.NewTicker(drainCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.quit:
+			return
+		case <-tick.C:
+			d.check()
+		}
+	}
+}
+
+func (d *drains) stop() {
+	close(d.quit)
+	<-d.done
+	d.kernel.close()
+}
+
+// add notes a destination whose weight is 0.
+func (d *drains) add(dest Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	server := dest.serverOf()
+	if d.until[server] == nil {
+		d.until[server] = map[Key]time.Time{}
+	}
+	if _, known := d.until[server][dest]; !known {
+		d.until[server][dest] = d.now().Add(drainLimit)
+	}
+}
+
+// stays takes a destination out of the list, and reports whether it was in it.
+func (d *drains) stays(dest Key) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	server := dest.serverOf()
+	_, draining := d.until[server][dest]
+	delete(d.until[server], dest)
+	return draining
+}
+
+// forget drops all destinations of a virtual server.
+func (d *drains) forget(server Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.until, server)
+}
+
+// check deletes what is idle or late. It works on one virtual server at a time,
+// so that a Commit never waits for long. What cannot be read is tried again.
+func (d *drains) check() {
+	d.mu.Lock()
+	servers := make([]Key, 0, len(d.until))
+	for server := range d.until {
+		servers = append(servers, server)
+	}
+	d.mu.Unlock()
+	for _, server := range servers {
+		d.checkServer(server)
+	}
+}
+
+func (d *drains) checkServer(server Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.until[server]) == 0 {
+		delete(d.until, server)
+		return
+	}
+	s, err := d.service(server)
+	if err != nil {
+		return
+	}
+	have, err := d.kernel.ipvs.GetDestinations(s)
+	if err != nil {
+		return
+	}
+	left := map[Key]bool{}
+	for _, dest := range have {
+		k := destKey(server, dest)
+		until, draining := d.until[server][k]
+		idle := dest.ActiveConnections == 0 && dest.InactiveConnections == 0
+		if !draining || dest.Weight != 0 {
+			continue
+		}
+		if !idle && d.now().Before(until) || d.kernel.ipvs.DelDestination(s, destination(k.To, 0)) != nil {
+			left[k] = true
+		}
+	}
+	for k := range d.until[server] {
+		if !left[k] {
+			delete(d.until[server], k)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package ipvs
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Kind is a kind of object.
+type Kind uint8
+
+// The kinds.
+const (
+	KindLink    Kind = iota // kube-ipvs0
+	KindRoute               // local delivery of claimed packets: a routing rule and its table
+	KindSet                 // an ipset
+	KindChain               // a chain of iptables with its rules
+	KindJump                // the jump to a chain
+	KindServer              // a virtual server
+	KindDest                // a destination (real server) of a virtual server
+	KindEntry               // an entry of an ipset
+	KindAddress             // an address on kube-ipvs0
+)
+
+// Via says how packets get to a virtual server.
+type Via uint8
+
+// The ways. Virtual servers are found by address, or by the mark of a packet
+// where the answer depends on who asks.
+const (
+	ByAddress  Via = iota
+	ByMark         // marked, endpoints see the client
+	ByMarkSNAT     // marked, endpoints see the node
+	Orphan         // found in the kernel with a mark of ours that no entry gives
+)
+
+// Key names an object. Which fields are used depends on Kind; all others are
+// zero.
+type Key struct {
+	Kind   Kind
+	Family model.Family
+	Proto  model.Proto    // server, destination, entry
+	Via    Via            // server, destination
+	Set    SetID          // set, entry
+	Chain  ChainID        // chain, jump
+	Bits   uint8          // entry with a source range: the prefix length; orphan: the way that its mark means
+	At     netip.AddrPort // server, destination, entry, address; of servers by mark, the lowest front that leads there
+	To     netip.AddrPort // destination: the endpoint; entry: its second address
+}
+
+// String describes the object for people.
+func (k Key) String() string {
+	switch k.Kind {
+	case KindLink:
+		return "link " + Link
+	case KindRoute:
+		return k.Family.String() + " routing rule"
+	case KindSet:
+		return "ipset " + k.Set.Name(k.Family)
+	case KindChain:
+		return k.Family.String() + " chain " + k.Chain.String()
+	case KindJump:
+		return k.Family.String() + " jump to " + k.Chain.String()
+	case KindAddress:
+		return "address " + k.At.Addr().String() + " on " + Link
+	case KindEntry:
+		return "entry " + k.Set.Name(k.Family) + " " + k.entryText()
+	case KindDest:
+		return fmt.Sprintf("destination %s of virtual server %s", k.To, k.server())
+	}
+	return "virtual server " + k.server()
+}
+
+func (k Key) server() string {
+	if k.Via == ByAddress {
+		return k.Proto.String() + " " + k.At.String()
+	}
+	return fmt.Sprintf("%s %s (by mark %d)", k.Proto, k.At, k.Via)
+}
+
+// serverOf returns the virtual server of a destination.
+func (k Key) serverOf() Key {
+	k.Kind, k.To = KindServer, netip.AddrPort{}
+	return k
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Set, b.Set),
+		cmp.Compare(a.Chain, b.Chain), a.At.Compare(b.At), cmp.Compare(a.Proto, b.Proto),
+		cmp.Compare(a.Via, b.Via), a.To.Compare(b.To), cmp.Compare(a.Bits, b.Bits),
+	)
+}
+
+// Value is the content of an object.
+type Value struct {
+	Mark Mark // entry of a set with marks
+
+	// Server is the virtual server by mark that an entry leads to, as far as an
+	// entry does not say it itself: its address and way. The driver chooses the
+	// number.
+	Server netip.AddrPort
+	Via    Via
+
+	Timeout   uint32 // server: seconds for which clients stay with their destination; 0 for not at all
+	Flags     uint32 // server: of the scheduler
+	Scheduler string
+
+	Rules *Rules // chain
+}
+
+// Rules are the rules of a chain, as iptables-save prints them but for the
+// "-A CHAIN".
+type Rules struct{ Lines []string }
+
+// equal compares two values of one key.
+func (v Value) equal(o Value) bool {
+	r, s := v.Rules, o.Rules
+	v.Rules, o.Rules = nil, nil
+	return v == o && (r == s || r != nil && s != nil && slices.Equal(r.Lines, s.Lines))
+}
+
+// entryText is an entry as ipset writes it.
+func (k Key) entryText() string {
+	port := fmt.Sprintf("%s:%d", k.Proto, k.At.Port())
+	switch k.Set.kind() {
+	case hashIP:
+		return k.At.Addr().String()
+	case bitmapPort:
+		return fmt.Sprint(k.At.Port())
+	case hashIPPortIP:
+		return fmt.Sprintf("%s,%s,%s", k.At.Addr(), port, k.To.Addr())
+	case hashIPPortNet:
+		return fmt.Sprintf("%s,%s,%s/%d", k.At.Addr(), port, k.To.Addr(), k.Bits)
+	case hashNet:
+		return fmt.Sprintf("%s/%d", k.To.Addr(), k.Bits)
+	}
+	return fmt.Sprintf("%s,%s", k.At.Addr(), port)
+}

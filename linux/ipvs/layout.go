@@ -1,0 +1,153 @@
+package ipvs
+
+import "github.com/tandem-proxy/tandem/core/model"
+
+// Link is the dummy device that holds the cluster IPs, as in kube-proxy.
+const Link = "kube-ipvs0"
+
+// The rule that has claimed packets delivered here, whatever address they are
+// for: fronts other than cluster IPs are on no device, so that all else about
+// their addresses stays as the network has it. kube-proxy puts them on
+// kube-ipvs0, and with that takes over all their ports and answers ARP for them.
+const (
+	RoutePriority = 99     // behind the table of local addresses, before all others
+	RouteTable    = 254514 // holds nothing but "everything is local"
+)
+
+// SetID is one of the ipsets that each family has.
+type SetID uint8
+
+// The sets, most with kube-proxy's names. Those with marks say what is done with
+// a packet: see Mark.
+const (
+	noSet        SetID = iota
+	ClusterIPs         // fronts, with marks
+	ExternalIPs        // fronts, with marks
+	LoadBalancer       // fronts, with marks
+	NodePortTCP        // node ports, with marks
+	NodePortUDP
+	NodePortSCTP
+	Pods            // fronts where this node's pods get another answer than all others, with marks
+	Host            // fronts where the host itself does, with marks
+	Guarded         // fronts with source ranges
+	Allowed         // a guarded front and a range that may use it
+	LoopBack        // endpoints of this node, twice: connections back to their sender
+	VirtualIPs      // the cluster IPs: their other ports are refused
+	NodePortRanges  // where node ports answer
+	HealthCheckPort // healthCheckNodePorts
+	numSets
+)
+
+// setKind is the data type of a set.
+type setKind uint8
+
+const (
+	hashIPPort setKind = iota
+	hashIPPortIP
+	hashIPPortNet
+	hashIP
+	hashNet
+	bitmapPort
+)
+
+var setTypes = [...]string{"hash:ip,port", "hash:ip,port,ip", "hash:ip,port,net", "hash:ip", "hash:net", "bitmap:port"}
+
+func (k setKind) String() string { return setTypes[k] }
+
+var setTable = [numSets]struct {
+	name  string
+	kind  setKind
+	marks bool
+}{
+	ClusterIPs:      {"CLUSTER-IP", hashIPPort, true},
+	ExternalIPs:     {"EXTERNAL-IP", hashIPPort, true},
+	LoadBalancer:    {"LOAD-BALANCER", hashIPPort, true},
+	NodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
+	NodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
+	NodePortSCTP:    {"NODE-PORT-SCTP", bitmapPort, true},
+	Pods:            {"FROM-POD", hashIPPort, true},
+	Host:            {"FROM-HOST", hashIPPort, true},
+	Guarded:         {"LOAD-BALANCER-FW", hashIPPort, false},
+	Allowed:         {"LOAD-BALANCER-SOURCE-CIDR", hashIPPortNet, false},
+	LoopBack:        {"LOOP-BACK", hashIPPortIP, false},
+	VirtualIPs:      {"IPVS-IPS", hashIP, false},
+	NodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
+	HealthCheckPort: {"HEALTH-CHECK-NODE-PORT", bitmapPort, false},
+}
+
+func (s SetID) kind() setKind { return setTable[s].kind }
+func (s SetID) marks() bool   { return setTable[s].marks }
+
+// maxSetName is what the kernel takes (IPSET_MAXNAMELEN without its zero).
+const maxSetName = 31
+
+// maxEntries is more than there ever are. It costs nothing: sets grow as they
+// are filled. kube-proxy's are full at 65,536.
+const maxEntries = 1 << 24
+
+// Name returns the name of the set in a family.
+func (s SetID) Name(f model.Family) string {
+	name := "KUBE-" + setTable[s].name
+	if f == model.IPv6 {
+		name = "KUBE-6-" + setTable[s].name
+	}
+	return name[:min(len(name), maxSetName)]
+}
+
+// setNamed finds one of our sets by its name.
+func setNamed(name string) (SetID, model.Family) {
+	for s := noSet + 1; s < numSets; s++ {
+		for _, f := range model.Families() {
+			if s.Name(f) == name {
+				return s, f
+			}
+		}
+	}
+	return noSet, 0
+}
+
+// ChainID is one of the chains of iptables that each family has.
+type ChainID uint8
+
+// The chains.
+const (
+	noChain    ChainID = iota
+	mangleIn           // mark what is for a front: KUBE-SERVICES
+	mangleOut          // the same for what the host sends
+	manglePort         // node ports
+	mangleLast         // clear marks behind IPVS
+	natLast            // masquerade
+	filterIn           // refuse
+	filterOut
+	filterPort
+	filterForward
+	numChains
+)
+
+var chainTable = [numChains]struct{ table, name, from, comment string }{
+	mangleIn:      {"mangle", "KUBE-SERVICES", "PREROUTING", "kubernetes service portals"},
+	mangleOut:     {"mangle", "KUBE-SERVICES-OUT", "OUTPUT", "kubernetes service portals"},
+	manglePort:    {"mangle", "KUBE-NODE-PORT", "", ""},
+	mangleLast:    {"mangle", "KUBE-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
+	natLast:       {"nat", "KUBE-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
+	filterIn:      {"filter", "KUBE-IPVS-FILTER", "INPUT", "kubernetes ipvs access filter"},
+	filterOut:     {"filter", "KUBE-IPVS-OUT-FILTER", "OUTPUT", "kubernetes ipvs access filter"},
+	filterPort:    {"filter", "KUBE-NODE-PORT", "INPUT", "kubernetes health check rules"},
+	filterForward: {"filter", "KUBE-FORWARD", "FORWARD", "kubernetes forwarding rules"},
+}
+
+func (c ChainID) table() string { return chainTable[c].table }
+func (c ChainID) name() string  { return chainTable[c].name }
+func (c ChainID) from() string  { return chainTable[c].from }
+
+// String returns table and chain.
+func (c ChainID) String() string { return c.table() + " " + c.name() }
+
+// owner is the comment of the first rule of all our chains. A chain without it
+// is not ours, whatever its name: kube-proxy uses the same.
+const owner = "kept by Tandem (ipvs, layout 1)"
+
+// jumpRule is the rule that leads to a chain, without its "-A".
+func (c ChainID) jumpRule() string {
+	return `-m comment --comment "` + chainTable[c].comment + `" -j ` + c.name()
+}

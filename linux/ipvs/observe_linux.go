@@ -1,0 +1,221 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/ipset"
+)
+
+// Observe implements dataplane.Driver. It reads everything; destinations that
+// drain are noted, and are no objects.
+func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
+	for _, f := range d.options.families() {
+		if err := o.family(f); err != nil {
+			return nil, fmt.Errorf("ipvs: read back: %w", err)
+		}
+	}
+	if err := errors.Join(o.link(), o.servers()); err != nil {
+		return nil, fmt.Errorf("ipvs: read back: %w", err)
+	}
+	return o.have, nil
+}
+
+// observation is one Observe.
+type observation struct {
+	*Driver
+	ctx    context.Context
+	have   map[Key]Value
+	byMark map[markKey]Key // virtual servers that entries lead to, by mark
+}
+
+func (o *observation) emit(k Key, v Value) { o.have[k] = v }
+
+func (o *observation) family(f model.Family) error {
+	rules, err := o.reader.links.RuleList(netlinkFamily(f))
+	if err != nil {
+		return err
+	}
+	want := routeRule(f, o.marks)
+	if slices.ContainsFunc(rules, func(r netlink.Rule) bool {
+		return r.Priority == want.Priority && r.Table == want.Table && r.Mark == want.Mark && r.Mask != nil && *r.Mask == *want.Mask
+	}) && o.hasRoute(f) {
+		o.emit(Key{Kind: KindRoute, Family: f}, Value{})
+	}
+	for s := noSet + 1; s < numSets; s++ {
+		if err := errors.Join(o.ctx.Err(), o.set(Key{Kind: KindSet, Family: f, Set: s})); err != nil {
+			return err
+		}
+	}
+	o.name(f)
+	return o.tables.observe(o.ctx, f, o.emit)
+}
+
+func (o *observation) hasRoute(f model.Family) bool {
+	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &netlink.Route{Table: RouteTable, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	return err == nil && len(routes) > 0
+}
+
+// set reads a set. One that is not as ours are is none of ours.
+func (o *observation) set(k Key) error {
+	set, entries, err := o.reader.sets.List(k.Set.Name(k.Family))
+	switch {
+	case errors.Is(err, ipset.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case set != definition(k):
+		return nil
+	}
+	o.emit(k, Value{})
+	for _, e := range entries {
+		key, v := keyOf(k, e), Value{}
+		if k.Set.marks() {
+			v.Mark = Mark{e.Mark, e.MarkMask}
+			if n, via := o.marks.parse(e.Mark); n != 0 && e.MarkMask == ^uint32(0) {
+				v.Via = via
+				o.lead(key, e.Mark)
+			}
+		}
+		o.emit(key, v)
+	}
+	return nil
+}
+
+// lead notes an entry that leads to a virtual server by mark, which is named by
+// the lowest front of those.
+func (o *observation) lead(entry Key, mark uint32) {
+	at := markKey{entry.Family, mark}
+	if known, ok := o.byMark[at]; ok && known.At.Compare(entry.At) <= 0 {
+		return
+	}
+	_, via := o.marks.parse(mark)
+	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, At: entry.At}
+}
+
+// name puts the names of virtual servers into the entries that lead to them.
+func (o *observation) name(f model.Family) {
+	for k, v := range o.have {
+		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
+			v.Server = o.byMark[markKey{f, v.Mark.Bits}].At
+			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
+			o.have[k] = v
+		}
+	}
+	for at, server := range o.byMark {
+		if at.family == f {
+			n, _ := o.marks.parse(at.mark)
+			o.numbers.known(server, n)
+		}
+	}
+}
+
+// known notes the number of a server that was found, unless a Commit has given
+// it or the server to another meanwhile.
+func (n *numbers) known(server Key, number uint32) {
+	n.Lock()
+	defer n.Unlock()
+	_, has := n.of[server]
+	_, taken := n.used[server.Family][number]
+	if !has && !taken {
+		n.bind(server, number)
+	}
+}
+
+// link reads the device, if it is ours, and its addresses.
+func (o *observation) link() error {
+	link, err := o.reader.links.LinkByName(Link)
+	if err != nil {
+		return but(err, unix.ENODEV)
+	}
+	if link.Attrs().Alias != alias {
+		return nil
+	}
+	o.emit(Key{Kind: KindLink}, Value{})
+	for _, f := range o.options.families() {
+		addrs, err := o.reader.links.AddrList(link, netlinkFamily(f))
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			addr, ok := netip.AddrFromSlice(a.IP)
+			if addr = addr.Unmap(); ok && model.FamilyOf(addr) == f && !addr.IsLinkLocalUnicast() {
+				o.emit(Key{Kind: KindAddress, Family: f, At: netip.AddrPortFrom(addr, 0)}, Value{})
+			}
+		}
+	}
+	return nil
+}
+
+// servers reads our virtual servers with their destinations.
+func (o *observation) servers() error {
+	all, err := o.reader.ipvs.GetServices()
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		k, ours := o.serverKey(s)
+		if !ours {
+			continue
+		}
+		if err := o.ctx.Err(); err != nil {
+			return err
+		}
+		v := Value{Scheduler: s.SchedName, Flags: s.Flags &^ (flagOurs | flagHashed)}
+		if v.Flags&flagPersistent != 0 {
+			v.Timeout = s.Timeout
+		}
+		o.emit(k, v)
+		dests, err := o.reader.ipvs.GetDestinations(s)
+		if err != nil {
+			return err
+		}
+		for _, d := range dests {
+			o.dest(destKey(k, d), d.Weight)
+		}
+	}
+	return nil
+}
+
+// dest notes a destination. A weight that is not ours is somebody's edit: what
+// is not in the books is made anew.
+func (o *observation) dest(k Key, weight int) {
+	switch weight {
+	case 0:
+		o.drains.add(k)
+	case 1:
+		o.emit(k, Value{})
+	}
+}
+
+// serverKey names a virtual server and reports whether it is ours.
+func (o *observation) serverKey(s *ipvs.Service) (Key, bool) {
+	if s.Flags&flagOurs == 0 {
+		return Key{}, false
+	}
+	f := model.IPv4
+	if s.AddressFamily == unix.AF_INET6 {
+		f = model.IPv6
+	}
+	if s.FWMark != 0 {
+		if k, ok := o.byMark[markKey{f, s.FWMark}]; ok {
+			return k, true
+		}
+		n, via := o.marks.parse(s.FWMark)
+		return Key{Kind: KindServer, Family: f, Via: Orphan, Bits: uint8(via), At: netip.AddrPortFrom(f.Unspecified(), uint16(n))}, n != 0
+	}
+	a, ok := netip.AddrFromSlice(s.Address)
+	if a = a.Unmap(); !ok || slices.ContainsFunc(o.exclude, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		return Key{}, false
+	}
+	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), At: netip.AddrPortFrom(a, s.Port)}, true
+}

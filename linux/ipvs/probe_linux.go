@@ -1,0 +1,174 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Probe finds out whether this machine can do what we need, by doing it in a
+// network namespace of its own, which goes away with it. The error says what is
+// missing and what to do about it.
+func Probe(ctx context.Context, o Options) error {
+	for _, f := range o.families() {
+		for _, name := range []string{tool(f) + "-restore", tool(f) + "-save"} {
+			if _, err := exec.LookPath(name); err != nil {
+				return fmt.Errorf("ipvs mode needs %s: %w; install iptables", name, err)
+			}
+		}
+	}
+	if err := haveIPVS(); err != nil {
+		return err
+	}
+	err := elsewhere(func() error { return try(ctx, o) })
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
+	}
+	return err
+}
+
+// haveIPVS asks for IPVS, and with that has its module loaded where that works.
+func haveIPVS() error {
+	k, err := connect()
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	if _, err := k.links.GenlFamilyGet("IPVS"); err != nil {
+		return fmt.Errorf("this kernel has no IPVS (%w): load its modules on the host with "+
+			"\"modprobe -a ip_vs ip_vs_rr ip_vs_sh nf_conntrack\", or choose another --proxy-mode", err)
+	}
+	return nil
+}
+
+// elsewhere runs f on a thread in a new network namespace. The thread ends with
+// its goroutine.
+func elsewhere(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("a network namespace to try in: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// try programs the skeleton and a Service, and reads them back.
+func try(ctx context.Context, o Options) error {
+	d, err := Open(o, nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	lo, err := d.kernel.links.LinkByName("lo")
+	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo), d.kernel.schedulers(o.scheduler())); err != nil {
+		return err
+	}
+	objects, _ := dataplane.Compile(NewCompiler(o), trialHost(), trialPorts(o))
+	keys := slices.Collect(maps.Keys(objects))
+	c := NewCompiler(o)
+	slices.SortFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
+	ops := make([]ledger.Op[Key, Value], len(keys))
+	for i, k := range keys {
+		ops[i] = ledger.Op[Key, Value]{Key: k, New: objects[k]}
+	}
+	for i, err := range d.Commit(ctx, ops) {
+		if err != nil {
+			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, advice(ops[i].Key))
+		}
+	}
+	have, err := d.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	for k, v := range objects {
+		if got, ok := have[k]; !ok || !got.equal(v) {
+			return fmt.Errorf("ipvs mode: the kernel does not give %s back as it was written", k)
+		}
+	}
+	return nil
+}
+
+// advice names the modules that an object needs.
+func advice(k Key) string {
+	modules := map[Kind]string{
+		KindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
+		KindChain: "iptable_mangle iptable_nat iptable_filter xt_set xt_mark xt_comment xt_conntrack xt_addrtype xt_MASQUERADE",
+	}[k.Kind]
+	if modules == "" {
+		return ""
+	}
+	return "; the kernel modules are " + modules
+}
+
+func trialHost() *model.Host {
+	return &model.Host{
+		IPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
+		Pods:      model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}},
+	}
+}
+
+// trialPorts are ports that need an object of every kind.
+func trialPorts(o Options) (ports []*model.Port) {
+	for _, f := range o.families() {
+		vip, ip := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("198.51.100.2")
+		if f == model.IPv6 {
+			vip, ip = netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:1::2")
+		}
+		all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.AddrPortFrom(ip, 80), Local: true}, {Addr: netip.AddrPortFrom(ip.Next(), 80)}}}
+		local := &model.Pool{Endpoints: all.Endpoints[:1]}
+		on := [model.Origins]model.Action{{Pool: all}, {Pool: all, SNAT: true}, {Pool: local}}
+		ports = append(ports, &model.Port{
+			ID: model.PortID{Proto: model.TCP, Family: f}, Sticky: 1,
+			Fronts: []model.Front{
+				{Kind: model.KindClusterIP, At: netip.AddrPortFrom(vip, 80), On: on},
+				{Kind: model.KindNodePort, At: netip.AddrPortFrom(f.Unspecified(), 30080), On: on},
+			},
+		})
+	}
+	return ports
+}
+
+// schedulers reports an error that lists what the kernel has if name is not
+// among it.
+func (k *kernel) schedulers(name string) error {
+	if k.scheduler(name) == nil {
+		return nil
+	}
+	var have []string
+	for _, s := range strings.Fields("rr wrr lc wlc fo ovf lblc lblcr dh sh mh sed nq twos") {
+		if k.scheduler(s) == nil {
+			have = append(have, s)
+		}
+	}
+	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
+}
+
+func (k *kernel) scheduler(name string) error {
+	d := Driver{numbers: &numbers{numbering: newNumbering()}}
+	s, err := d.service(Key{Kind: KindServer, Proto: model.TCP, At: netip.MustParseAddrPort("198.51.100.1:20000")})
+	if err != nil {
+		return err
+	}
+	s.SchedName = name
+	if err := k.ipvs.NewService(s); err != nil {
+		return err
+	}
+	return k.ipvs.DelService(s)
+}

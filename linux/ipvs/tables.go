@@ -1,0 +1,77 @@
+package ipvs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+var tableNames = []string{"mangle", "nat", "filter"}
+
+// restore writes ops on the chains of one family for iptables-restore
+// --noflush, one table at a time. Jumps go first and are deleted first, so that
+// chains that are deleted are in no use.
+func restore(f model.Family, ops []ledger.Op[Key, Value]) string {
+	var b strings.Builder
+	for _, table := range tableNames {
+		var t tableText
+		for _, op := range ops {
+			if op.Key.Family == f && op.Key.Chain.table() == table {
+				t.add(op)
+			}
+		}
+		if lines := slices.Concat(t.heads, t.unjumps, t.rules, t.jumps, t.ends); len(lines) > 0 {
+			fmt.Fprintf(&b, "*%s\n%s\nCOMMIT\n", table, strings.Join(lines, "\n"))
+		}
+	}
+	return b.String()
+}
+
+// tableText are the lines about one table, by when they come. A head makes a
+// chain, or empties it.
+type tableText struct{ heads, unjumps, rules, jumps, ends []string }
+
+func (t *tableText) add(op ledger.Op[Key, Value]) {
+	c := op.Key.Chain
+	switch {
+	case op.Key.Kind == KindJump && op.Verb == ledger.Delete:
+		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule())
+	case op.Key.Kind == KindJump:
+		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule())
+	case op.Verb == ledger.Delete:
+		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
+		t.ends = append(t.ends, "-X "+c.name())
+	default:
+		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
+		for _, line := range op.New.Rules.Lines {
+			t.rules = append(t.rules, "-A "+c.name()+" "+line)
+		}
+	}
+}
+
+// parseSave reads what iptables-save prints of one table: our chains, and the
+// jumps to them.
+func parseSave(f model.Family, table, text string, emit func(Key, Value)) {
+	found := map[string][]string{}
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "-A ")
+		if ok {
+			name, rule, _ := strings.Cut(rest, " ")
+			found[name] = append(found[name], rule)
+		}
+	}
+	for c := noChain + 1; c < numChains; c++ {
+		if c.table() != table {
+			continue
+		}
+		if lines := found[c.name()]; len(lines) > 0 && lines[0] == comment(owner) {
+			emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
+			if c.from() != "" && slices.Contains(found[c.from()], c.jumpRule()) {
+				emit(Key{Kind: KindJump, Family: f, Chain: c}, Value{})
+			}
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package ipvs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	vns "github.com/vishvananda/netns"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// tables are the tables of iptables in one network namespace. They can only be
+// reached through the system's iptables, whose variant (nf_tables or legacy) is
+// its choice.
+type tables struct{ ns vns.NsHandle }
+
+func openTables() (*tables, error) {
+	ns, err := vns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("this thread's network namespace: %w", err)
+	}
+	return &tables{ns}, nil
+}
+
+func (t *tables) close() error { return t.ns.Close() }
+
+// toolTime is how long one run of iptables may take. It waits for the lock that
+// all share up to lockTime.
+const (
+	toolTime = time.Minute
+	lockTime = "30"
+)
+
+// apply writes ops on chains and jumps: each table of each family as a whole or
+// not at all.
+func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value]) error {
+	for _, f := range model.Families() {
+		if text := restore(f, ops); text != "" {
+			if _, err := t.run(ctx, text, tool(f)+"-restore", "--noflush", "-w", lockTime); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// observe reads our chains of a family.
+func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
+	for _, table := range tableNames {
+		text, err := t.run(ctx, "", tool(f)+"-save", "-t", table)
+		if err != nil {
+			return err
+		}
+		parseSave(f, table, text, emit)
+	}
+	return nil
+}
+
+// run runs a command in the namespace. The thread that starts it has to be
+// there; it comes back, or ends with its goroutine.
+func (t *tables) run(ctx context.Context, input, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, toolTime)
+	defer cancel()
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := vns.Get()
+		if err == nil {
+			err = vns.Set(t.ns)
+		}
+		var out string
+		if err == nil {
+			out, err = command(ctx, input, name, args)
+		}
+		if err2 := vns.Set(home); err2 == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- result{out, errors.Join(err, home.Close())}
+	}()
+	r := <-done
+	return r.out, r.err
+}
+
+func command(ctx context.Context, input, name string, args []string) (string, error) {
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,159 @@
+package ipvs
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Script renders objects for people and for the system's own tools: what
+// iproute2, "ipset restore", "ipvsadm -R" and "iptables-restore --noflush" read,
+// one part after the other.
+func Script(o Options, objects map[Key]Value) string {
+	t := text{marks: marksFor(o.Mark), numbers: numberAll(objects), objects: objects}
+	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
+	var b strings.Builder
+	part := func(title string, line func(Key, Value) string, kinds ...Kind) {
+		fmt.Fprintf(&b, "# %s\n", title)
+		for _, k := range keys {
+			if slices.Contains(kinds, k.Kind) {
+				b.WriteString(line(k, objects[k]))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	part("ipset restore", t.set, KindSet, KindEntry)
+	for _, f := range model.Families() {
+		if lines := t.tables(keys, f); lines != "" {
+			fmt.Fprintf(&b, "# %s-restore --noflush\n%s\n", tool(f), lines)
+		}
+	}
+	part("ip -force -batch", t.link, KindLink, KindRoute, KindAddress)
+	t.dests = destinations(keys)
+	part("ipvsadm -R", t.server, KindServer)
+	return b.String()
+}
+
+type text struct {
+	marks   marks
+	numbers *numbering
+	objects map[Key]Value
+	dests   map[Key][]Key
+}
+
+func destinations(keys []Key) map[Key][]Key {
+	of := map[Key][]Key{}
+	for _, k := range keys {
+		if k.Kind == KindDest {
+			of[k.serverOf()] = append(of[k.serverOf()], k)
+		}
+	}
+	return of
+}
+
+func tool(f model.Family) string {
+	if f == model.IPv4 {
+		return "iptables"
+	}
+	return "ip6tables"
+}
+
+func (t text) set(k Key, v Value) string {
+	if k.Kind == KindSet {
+		return "create " + k.Set.Name(k.Family) + " " + k.Set.definition(k.Family) + "\n"
+	}
+	line := "add " + k.Set.Name(k.Family) + " " + k.entryText()
+	if k.Set.marks() {
+		line += " skbmark " + t.numbers.mark(t.marks, k, v).String()
+	}
+	return line + "\n"
+}
+
+// definition is how ipset writes the type of a set.
+func (s SetID) definition(f model.Family) string {
+	d := s.kind().String()
+	if s.kind() == bitmapPort {
+		d += " range 0-65535"
+	} else {
+		d += fmt.Sprintf(" family %s maxelem %d", [...]string{"inet", "inet6"}[f], maxEntries)
+	}
+	if s.marks() {
+		d += " skbinfo"
+	}
+	return d
+}
+
+func (t text) link(k Key, _ Value) string {
+	switch k.Kind {
+	case KindLink:
+		return "link add " + Link + " type dummy\n"
+	case KindAddress:
+		return fmt.Sprintf("address add %s/%d dev %s\n", k.At.Addr(), k.Family.Bits(), Link)
+	}
+	flag := "-4"
+	if k.Family == model.IPv6 {
+		flag = "-6"
+	}
+	return fmt.Sprintf("%s rule add priority %d fwmark 0x%x/0x%x table %d\n%s route add local default dev lo table %d\n",
+		flag, RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable, flag, RouteTable)
+}
+
+// server renders a virtual server and its destinations.
+func (t text) server(k Key, v Value) string {
+	at := t.at(k)
+	line := "-A " + at + " -s " + v.Scheduler
+	if v.Timeout > 0 {
+		line += fmt.Sprintf(" -p %d", v.Timeout)
+	}
+	switch {
+	case v.Scheduler == "sh" && v.Flags&flagFallback != 0:
+		line += " -b sh-fallback"
+	case v.Scheduler == "mh" && v.Flags&flagPort != 0:
+		line += " -b mh-port"
+	}
+	for _, d := range t.dests[k] {
+		line += "\n-a " + at + " -r " + d.To.String() + " -m -w 1"
+	}
+	return line + "\n"
+}
+
+// at is how ipvsadm names a virtual server.
+func (t text) at(k Key) string {
+	if k.Via != ByAddress {
+		at := fmt.Sprintf("-f %d", t.marks.number(t.numbers.of[k], k.Via))
+		if k.Family == model.IPv6 {
+			at += " -6"
+		}
+		return at
+	}
+	return map[model.Proto]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Proto] + " " + k.At.String()
+}
+
+// tables renders the chains of a family as iptables-restore reads them.
+func (t text) tables(keys []Key, f model.Family) string {
+	var b strings.Builder
+	for _, table := range []string{"mangle", "nat", "filter"} {
+		var heads, bodies []string
+		for _, k := range keys {
+			if k.Family != f || k.Chain.table() != table {
+				continue
+			}
+			switch k.Kind {
+			case KindChain:
+				heads = append(heads, ":"+k.Chain.name()+" - [0:0]")
+				for _, line := range t.objects[k].Rules.Lines {
+					bodies = append(bodies, "-A "+k.Chain.name()+" "+line)
+				}
+			case KindJump:
+				bodies = append(bodies, "-I "+k.Chain.from()+" "+k.Chain.jumpRule())
+			}
+		}
+		if len(heads) > 0 {
+			fmt.Fprintf(&b, "*%s\n%s\nCOMMIT\n", table, strings.Join(append(heads, bodies...), "\n"))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,59 @@
+package userspace
+
+import (
+	"fmt"
+	"strings"
+)
+
+// batch is one transaction of the nat table of one family, as text for
+// iptables-restore --noflush.
+type batch struct {
+	declared strings.Builder // chains; a chain that is there is emptied
+	lines    strings.Builder
+	gone     []string // chains, deleted when nothing leads to them any more
+}
+
+func newBatch() *batch { return &batch{} }
+
+// chain makes a chain, or makes it anew, with its fixed rules.
+func (b *batch) chain(name string, rules []Rule) {
+	fmt.Fprintf(&b.declared, ":%s - [0:0]\n", name)
+	for _, r := range rules {
+		b.rule("-A", name, r.String())
+	}
+}
+
+// entry adds an entry. Those who are allowed come before those who are not.
+func (b *batch) entry(k Key, rule string) {
+	how := "-A"
+	if k.From.IsValid() {
+		how = "-I"
+	}
+	b.rule(how, k.Chain, rule)
+}
+
+// jump adds a way into our chains, before all others' rules.
+func (b *batch) jump(chain, rule string) { b.rule("-I", chain, rule) }
+
+// remove deletes a rule.
+func (b *batch) remove(chain, rule string) { b.rule("-D", chain, rule) }
+
+// drop deletes a chain.
+func (b *batch) drop(chain string) {
+	fmt.Fprintf(&b.lines, "-F %s\n", chain)
+	b.gone = append(b.gone, chain)
+}
+
+func (b *batch) rule(how, chain, rule string) { fmt.Fprintf(&b.lines, "%s %s %s\n", how, chain, rule) }
+
+func (b *batch) empty() bool { return b.declared.Len()+b.lines.Len() == 0 }
+
+func (b *batch) text() string {
+	var all strings.Builder
+	all.WriteString("*nat\n" + b.declared.String() + b.lines.String())
+	for _, chain := range b.gone {
+		fmt.Fprintf(&all, "-X %s\n", chain)
+	}
+	all.WriteString("COMMIT\n")
+	return all.String()
+}

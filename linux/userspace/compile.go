@@ -1,0 +1,168 @@
+package userspace
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+)
+
+// Compiler turns ports into relays and the rules that lead to them
+// (dataplane.Compiler).
+type Compiler struct{ families []model.Family }
+
+var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+
+// NewCompiler returns a compiler for some families, or for both.
+func NewCompiler(families ...model.Family) *Compiler {
+	if len(families) == 0 {
+		both := model.Families()
+		families = both[:]
+	}
+	return &Compiler{families}
+}
+
+// Base implements dataplane.Compiler.
+func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	for _, f := range c.families {
+		emit(Key{Kind: KindShelter, Family: f}, Value{})
+		emit(Key{Kind: KindSink, Family: f}, Value{})
+		for _, name := range fixedChains {
+			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
+		}
+		for _, name := range entryChains {
+			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{})
+		}
+		for chain := range jumps {
+			emit(Key{Kind: KindJump, Family: f, Chain: chain}, Value{Rules: []Rule{jumpRule(chain)}})
+		}
+	}
+}
+
+// The gaps of this mode.
+const (
+	noSCTP   = "relays carry TCP and UDP only"
+	noFamily = "this host has no nat table for the family"
+	noSource = "endpoints see an address of this node, not the client's"
+)
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	if !slices.Contains(c.families, port.ID.Family) {
+		return []model.Gap{{Detail: noFamily}}
+	}
+	closed(port, emit)
+	if port.ID.Proto == model.SCTP {
+		return []model.Gap{{Detail: noSCTP}}
+	}
+	pools := port.Pools()
+	for i, pool := range pools {
+		emit(Key{Kind: KindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
+	}
+	for i := range port.Fronts {
+		p := portals{port: port, pools: pools, front: &port.Fronts[i], emit: emit}
+		p.all(host.Pods.Known(port.ID.Family))
+	}
+	if hides(host, port) {
+		return []model.Gap{{Detail: noSource, Source: true}}
+	}
+	return nil
+}
+
+// hides reports whether any endpoint should see its clients' addresses. Those
+// on the host's own addresses always should.
+func hides(host *model.Host, port *model.Port) bool {
+	own := func(e model.Endpoint) bool { return slices.Contains(host.IPs, e.Addr.Addr()) }
+	for i := range port.Fronts {
+		for _, a := range port.Fronts[i].On {
+			if a.Verdict == model.Balance && (!a.SNAT || slices.ContainsFunc(a.Pool.Endpoints, own)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// closed makes the entries by which cluster IPs refuse what no port is for, of
+// all protocols.
+func closed(port *model.Port, emit func(Key, Value)) {
+	for i := range port.Fronts {
+		if f := &port.Fronts[i]; f.Kind == model.KindClusterIP {
+			at := netip.AddrPortFrom(f.At.Addr(), 0)
+			emit(Key{Kind: KindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Refuse}})
+		}
+	}
+}
+
+// policy lists a pool in the order of addresses, since slots mean nothing to a
+// relay: so it is the same again after a restart.
+func policy(port *model.Port, pool *model.Pool) *relay.Policy {
+	a := relay.Answer{Verdict: model.Balance, Endpoints: make([]netip.AddrPort, len(pool.Endpoints))}
+	for i, e := range pool.Endpoints {
+		a.Endpoints[i] = e.Addr
+	}
+	slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
+	p := relay.Same(a)
+	p.Sticky, p.Draining = port.Sticky, port.Draining
+	return &p
+}
+
+// portals makes the entries of one front.
+type portals struct {
+	port  *model.Port
+	pools []*model.Pool
+	front *model.Front
+	emit  func(Key, Value)
+}
+
+func (p portals) all(podsKnown bool) {
+	pod, host, outside := p.target(model.FromPod), p.target(model.FromHost), p.target(model.FromOutside)
+	chains := [model.Origins]string{chainPod, chainHost, chainContainer}
+	if p.front.Kind == model.KindNodePort {
+		chains = [model.Origins]string{chainNodePod, chainNodeHost, chainNodeContainer}
+	}
+	p.entry(chains[model.FromOutside], p.front.At, netip.Prefix{}, outside)
+	p.entry(chains[model.FromHost], p.front.At, netip.Prefix{}, host)
+	if podsKnown && (pod != outside || pod != host) {
+		p.entry(chains[model.FromPod], p.front.At, netip.Prefix{}, pod)
+	}
+	if p.front.Restricted {
+		for _, from := range p.front.Allow {
+			p.entry(chainGuard, p.front.At, from, p.own(Admit))
+		}
+		p.entry(chainGuard, p.front.At, netip.Prefix{}, p.own(Silence))
+	}
+}
+
+func (p portals) entry(chain string, at netip.AddrPort, from netip.Prefix, to Target) {
+	p.emit(Key{Kind: KindEntry, Family: p.port.ID.Family, Chain: chain, Proto: p.port.ID.Proto, At: at, From: from}, Value{To: to})
+}
+
+func (p portals) own(do Do) Target { return Target{Do: do, Relay: RelayID{Port: p.port.ID}} }
+
+func (p portals) target(from model.Origin) Target {
+	switch a := p.front.On[from]; a.Verdict {
+	case model.Balance:
+		return Target{Do: ToRelay, Relay: RelayID{p.port.ID, uint8(slices.Index(p.pools, a.Pool))}}
+	case model.Reject:
+		return p.own(Refuse)
+	}
+	return p.own(Silence)
+}
+
+// Rank implements dataplane.Compiler. Who is allowed comes before who is not.
+func (c *Compiler) Rank(k Key) int {
+	if k.Kind == KindEntry && k.Chain == chainGuard && !k.From.IsValid() {
+		return 2*int(KindEntry) + 1
+	}
+	return 2 * int(k.Kind)
+}
+
+// Linger implements dataplane.Compiler.
+func (c *Compiler) Linger(Key) time.Duration { return 0 }
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

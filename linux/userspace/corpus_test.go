@@ -1,0 +1,22 @@
+package userspace
+
+import (
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// TestCorpus judges the compiler, through the simulator, by every scenario and
+// by random worlds.
+func TestCorpus(t *testing.T) {
+	conformance.Run(t, conformance.Suite[Key, Value]{
+		Mode:     "userspace",
+		Compiler: NewCompiler(),
+		Sim: func(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+			return NewSim(objects, host).Decide
+		},
+		Golden: listing,
+	})
+}

@@ -1,0 +1,35 @@
+// Package userspace is the userspace mode on Linux: relays (core/relay) carry
+// the connections, and rules of the nat table bring them there, in the chains
+// that the mode has had since Kubernetes 1.0:
+//
+//	PREROUTING ─▶ KUBE-PORTALS-IN                OUTPUT ─▶ KUBE-PORTALS-OUT
+//	  KUBE-PORTALS-GUARD      outside of source ranges: silence
+//	  KUBE-PORTALS-POD        where this node's pods get another answer
+//	  KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST     address, protocol, port ─▶ relay
+//	  KUBE-PORTALS-CLOSED     other ports of cluster IPs: refused
+//	  KUBE-NODEPORT-POD, -CONTAINER, -HOST          the same for node ports
+//	                             │
+//	                             ▼
+//	         DNAT to 169.254.84.1:port  (the shelter, on lo)  ─▶ relay ─▶ endpoint
+//
+// Relays listen on an address that is for nothing else, the shelter: their ports
+// are in nobody's way, no client outside of this host can reach one but through
+// its Service, and it is there whatever addresses the node gets or loses.
+// REDIRECT will not do: it drops what comes in by an interface without an
+// address, as those of many pods are.
+//
+// What the rules decide is exact: source ranges, refusals, silence and who is a
+// pod. Only the source address is lost: endpoints see the node. When the proxy
+// is down everything is refused; when it is back it finds its rules and listens
+// on the same ports again.
+//
+//	rule.go, parse.go  a rule, and its text in iptables-save
+//	object.go          what there is: shelter, chains, entries, relays
+//	entry.go           entries as rules, and back
+//	skeleton.go        the chains and their ways into each other
+//	compile.go         ports to objects (Compiler)
+//	sim.go, text.go    objects and a packet to an outcome; objects to text
+//	driver_linux.go    the host (Driver): restore_linux.go runs iptables,
+//	                   relays_linux.go and sinks_linux.go listen
+//	mode.go            the mode; probe_linux.go: whether it works here
+package userspace

@@ -1,0 +1,21 @@
+package userspace
+
+import (
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+)
+
+// Mode is the userspace mode by rules of the nat table.
+func Mode() dataplane.Mode {
+	return dataplane.Mode{
+		Name: relay.Mode, System: "linux",
+		Probe: probe, Open: openBackend, Plan: plan,
+	}
+}
+
+func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+	objects, gaps := dataplane.Compile(NewCompiler(), host, ports)
+	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package userspace
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+var errLinux = errors.New("rules of the nat table are part of Linux; on this system they can be planned, not made")
+
+func probe(context.Context) error { return errLinux }
+
+func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }

@@ -1,0 +1,56 @@
+package platform
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+func TestCandidates(t *testing.T) {
+	all := []dataplane.Mode{
+		{Name: "modern", System: "linux"},
+		{Name: "classic", System: "linux", Fallback: "any"},
+		{Name: "kernel", System: "windows"},
+		{Name: "any"},
+		{Name: "special", System: "linux", OnRequest: true, Fallback: "classic"},
+		{Name: "round", Fallback: "about", OnRequest: true},
+		{Name: "about", Fallback: "round", OnRequest: true},
+		{Name: "lost", Fallback: "nowhere", OnRequest: true},
+	}
+	names := func(modes []dataplane.Mode) (names []config.Mode) {
+		for _, m := range modes {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	for system, want := range map[string][]config.Mode{
+		"linux": {"modern", "classic", "any"}, "windows": {"kernel", "any"},
+	} {
+		if got := names(automatic(all, system)); !slices.Equal(got, want) {
+			t.Errorf("auto on %s: %q, want %q", system, got, want)
+		}
+	}
+	for _, c := range []struct {
+		config.Config
+		want []config.Mode
+	}{
+		{config.Config{Mode: "special"}, []config.Mode{"special", "classic", "any"}},
+		{config.Config{Mode: "special", Strict: true}, []config.Mode{"special"}},
+		{config.Config{Mode: "modern"}, []config.Mode{"modern"}},
+	} {
+		got, err := candidates(all, &c.Config)
+		if err != nil || !slices.Equal(names(got), c.want) {
+			t.Errorf("%s, strict %t: %q, %v, want %q", c.Mode, c.Strict, names(got), err, c.want)
+		}
+	}
+	if got, err := candidates(all, &config.Config{Mode: "round"}); err != nil || len(got) != len(all) {
+		t.Errorf("a circle of fallbacks: %q, %v", names(got), err)
+	}
+	for _, name := range []config.Mode{"lost", "unknown"} {
+		if _, err := candidates(all, &config.Config{Mode: name}); err == nil {
+			t.Errorf("mode %s was found", name)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+)
+
+// Examine checks this machine: each mode by trying it, what another proxy has
+// left, the system, and the addresses that the proxy wants to listen on. It
+// changes nothing that lasts.
+func Examine(ctx context.Context, c *config.Config) []diagnosis.Check {
+	checks := examineModes(ctx, c)
+	for _, m := range Local() {
+		checks = append(checks, examineLeftovers(ctx, m)...)
+	}
+	checks = append(checks, examineHost()...)
+	return append(checks, examineListeners(c)...)
+}
+
+// examineModes tries all modes, and says which one the configuration leads to.
+func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Check) {
+	works := map[config.Mode]bool{}
+	for _, m := range Local() {
+		check := diagnosis.Check{ID: "mode-" + string(m.Name), Level: diagnosis.OK, Found: "it works here"}
+		if err := Probe(ctx, m); err != nil {
+			check.Level, check.Found = diagnosis.Note, err.Error()
+		}
+		works[m.Name] = check.Level == diagnosis.OK
+		checks = append(checks, check)
+	}
+	chosen := diagnosis.Check{ID: "mode", Level: diagnosis.Fail, Found: fmt.Sprintf("mode %s works by none of its ways: see the checks of the modes", c.Mode)}
+	wanted, err := candidates(Modes(), c)
+	if err != nil {
+		chosen.Found = err.Error()
+	}
+	for i, m := range wanted {
+		if !works[m.Name] {
+			continue
+		}
+		chosen.Level, chosen.Found = diagnosis.OK, fmt.Sprintf("mode %s means %s here", c.Mode, m.Name)
+		if i > 0 {
+			chosen.Level = diagnosis.Warn
+			chosen.Found += fmt.Sprintf(", as %s does not work", wanted[0].Name)
+		}
+		break
+	}
+	return append([]diagnosis.Check{chosen}, checks...)
+}
+
+func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
+	if m.KubeProxy == nil {
+		return nil
+	}
+	check := diagnosis.Check{ID: "leftovers-" + string(m.Name), Level: diagnosis.OK, Found: "kube-proxy has left nothing"}
+	left, err := m.KubeProxy(ctx)
+	switch {
+	case err != nil:
+		check.Level, check.Found = diagnosis.Note, "cannot look for what kube-proxy has left: "+err.Error()
+	case len(left.Found) > 0:
+		check.Level, check.Fix = diagnosis.Warn, "run tandem with --takeover: it replaces them, its own rules first"
+		check.Found = "kube-proxy's " + strings.Join(left.Found, ", ")
+	}
+	return []diagnosis.Check{check}
+}
+
+func examineListeners(c *config.Config) (checks []diagnosis.Check) {
+	for id, address := range map[string]string{"listen-metrics": c.HTTPAddress, "listen-health": c.HealthAddress} {
+		if address == "" {
+			continue
+		}
+		check := diagnosis.Check{ID: id, Level: diagnosis.OK, Found: address + " is free"}
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			check.Level, check.Found = diagnosis.Warn, err.Error()
+			check.Fix = "end what listens there (ss -ltnp shows it; a tandem that runs is what should), or choose another address"
+		}
+		checks = append(checks, check)
+	}
+	return checks
+}
+
+// takeOver removes what kube-proxy has left in any mode.
+func takeOver(ctx context.Context) (found []string, err error) {
+	for _, m := range Local() {
+		if m.KubeProxy == nil {
+			continue
+		}
+		left, failed := m.KubeProxy(ctx)
+		if failed == nil && len(left.Found) > 0 {
+			found = append(found, left.Found...)
+			failed = left.Remove(ctx)
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("mode %s: %w", m.Name, failed))
+		}
+	}
+	return found, err
+}

@@ -1,0 +1,149 @@
+package hns
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// How long a call may take until it is reported, and until it is given up.
+const (
+	slow    = 10 * time.Second
+	tooSlow = 2 * time.Minute
+)
+
+// calls makes calls to HNS that end. A call cannot be cancelled, and HNS is known
+// to hang (aks-engine#4315): each runs on a goroutine of its own, and one that is
+// given up stays behind until HNS lets go of it. While one does, no other is
+// made: there is never a second writer.
+//
+// Ids come in any case; here they are all made lower.
+type calls struct {
+	hns     HNS
+	log     *slog.Logger
+	slow    time.Duration
+	tooSlow time.Duration
+	hung    atomic.Int32 // calls that were given up and have not returned
+}
+
+// The states of a call.
+const (
+	running int32 = iota
+	returned
+	abandoned
+)
+
+// do makes one call.
+func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error)) (result T, err error) {
+	if err := ctx.Err(); err != nil {
+		return result, err
+	}
+	if c.hung.Load() > 0 {
+		return result, fmt.Errorf("%s: HNS has not answered an earlier call yet: %w", what, ledger.ErrUnknown)
+	}
+	type answer struct {
+		value T
+		err   error
+	}
+	var state atomic.Int32
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f(c.hns)
+		done <- answer{v, err}
+		if !state.CompareAndSwap(running, returned) {
+			c.hung.Add(-1)
+			c.log.Info("HNS has answered at last", "call", what)
+		}
+	}()
+	report, end := time.NewTimer(c.slow), time.NewTimer(c.tooSlow)
+	defer report.Stop()
+	defer end.Stop()
+	for {
+		select {
+		case a := <-done:
+			return a.value, unknown(a.err)
+		case <-report.C:
+			c.log.Warn("HNS is slow to answer", "call", what, "after", c.slow)
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-end.C:
+			err = fmt.Errorf("%s: no answer within %s", what, c.tooSlow)
+			c.log.Error("HNS does not answer", "call", what, "after", c.tooSlow)
+		}
+		c.hung.Add(1)
+		if state.CompareAndSwap(running, abandoned) {
+			return result, fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
+		}
+		c.hung.Add(-1)
+	}
+}
+
+// run makes a call without a result.
+func run(ctx context.Context, c *calls, what string, f func(HNS) error) error {
+	_, err := do(ctx, c, what, func(h HNS) (struct{}, error) { return struct{}{}, f(h) })
+	return err
+}
+
+func (c *calls) networks(ctx context.Context) ([]Network, error) {
+	return do(ctx, c, "list networks", HNS.Networks)
+}
+
+func (c *calls) endpointIDs(ctx context.Context, network string) ([]string, error) {
+	ids, err := do(ctx, c, "list endpoints", func(h HNS) ([]string, error) { return h.EndpointIDs(network) })
+	for i := range ids {
+		ids[i] = strings.ToLower(ids[i])
+	}
+	return ids, err
+}
+
+func (c *calls) endpoint(ctx context.Context, id string) (Endpoint, error) {
+	e, err := do(ctx, c, "read endpoint "+id, func(h HNS) (Endpoint, error) { return h.Endpoint(id) })
+	e.ID = strings.ToLower(e.ID)
+	return e, err
+}
+
+func (c *calls) createEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
+	e, err := do(ctx, c, "create endpoint "+e.Name, func(h HNS) (Endpoint, error) { return h.CreateEndpoint(e) })
+	e.ID = strings.ToLower(e.ID)
+	return e, err
+}
+
+func (c *calls) deleteEndpoint(ctx context.Context, id string) error {
+	return run(ctx, c, "delete endpoint "+id, func(h HNS) error { return h.DeleteEndpoint(id) })
+}
+
+func (c *calls) balancers(ctx context.Context) ([]LoadBalancer, error) {
+	all, err := do(ctx, c, "list load balancers", HNS.Balancers)
+	for i := range all {
+		all[i] = lower(all[i])
+	}
+	return all, err
+}
+
+func (c *calls) createBalancer(ctx context.Context, k Key, lb LoadBalancer) (LoadBalancer, error) {
+	lb, err := do(ctx, c, "create "+k.String(), func(h HNS) (LoadBalancer, error) { return h.CreateBalancer(lb) })
+	return lower(lb), err
+}
+
+func (c *calls) modifyBalancer(ctx context.Context, k Key, id string, to LoadBalancer) (LoadBalancer, error) {
+	lb, err := do(ctx, c, "modify "+k.String(), func(h HNS) (LoadBalancer, error) { return h.ModifyBalancer(id, to) })
+	return lower(lb), err
+}
+
+func (c *calls) deleteBalancer(ctx context.Context, k Key, id string) error {
+	return run(ctx, c, "delete "+k.String(), func(h HNS) error { return h.DeleteBalancer(id) })
+}
+
+func lower(lb LoadBalancer) LoadBalancer {
+	lb.ID = strings.ToLower(lb.ID)
+	for i, id := range lb.HostComputeEndpoints {
+		lb.HostComputeEndpoints[i] = strings.ToLower(id)
+	}
+	return lb
+}

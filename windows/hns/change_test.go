@@ -1,0 +1,215 @@
+package hns_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+func TestAnEndpointJoinsIsReplacedAndLeaves(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.set("other", "10.96.0.11", "10.244.2.2")
+		r.begin()
+		r.emu.Forget()
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.3")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.3")
+		r.gaps(0)
+		r.spent(7, 2)
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.4")
+		r.sync()
+		r.gaps(0)
+		r.spent(7, 2)
+		r.settle() // the one that left lingers, and goes
+		r.spent(1, 1)
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.4")
+		r.sync()
+		r.gaps(0)
+		r.spent(4, 1)
+		r.settle()
+		r.spent(0, 0) // the other Service has it still
+		if got := r.remotes(); got != "10.244.2.2 10.244.2.4" {
+			r.Errorf("remote endpoints: %s", got)
+		}
+	})
+}
+
+func TestAPodOfThisNodeJoins(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.begin()
+		r.emu.AddPod(r.network, "10.244.1.9")
+		r.emu.Forget()
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.1.9 10.244.2.2")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.1.9 10.244.2.2")
+		r.gaps(0)
+		r.spent(8, 1)
+	})
+}
+
+// An HNS that cannot change load balancers costs one gap, with everything else
+// done before it.
+func TestOlderHNSReplacesLoadBalancers(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.begin()
+		r.emu.Forget()
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.gaps(1)
+		if g := r.emu.Gaps()[0]; g.For != 1e6 {
+			r.Errorf("the gap was %v: something is done within it", g.For)
+		}
+		r.spent(7, 3)
+	})
+}
+
+func TestNothingChangedCostsNothing(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.begin()
+		r.emu.Forget()
+		for range 10 {
+			r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+			r.sync()
+			if yes, err := r.backend.Disturbed(r.Context()); yes || err != nil {
+				r.Fatalf("disturbed: %t, %v", yes, err)
+			}
+		}
+		r.spent(0, 0)
+	})
+}
+
+func TestNamesComeFirst(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		for i := range 20 {
+			r.set(fmt.Sprint("a", i), fmt.Sprint("10.96.0.", 100+i), fmt.Sprint("10.244.2.", 100+i))
+		}
+		r.set("kube-dns", "10.96.0.10", "10.244.2.2 10.244.2.3")
+		r.begin()
+		var creates int
+		for _, c := range r.emu.Log() {
+			if c.Name == "HcnCreateLoadBalancer" && strings.Contains(c.Text, `"10.96.0.10"`) {
+				break
+			}
+			if c.Verb == hnsemu.Create {
+				creates++
+			}
+		}
+		if creates != 2 {
+			r.Errorf("%d objects were made before the load balancer of DNS, want its 2 endpoints", creates)
+		}
+	})
+}
+
+func TestAServiceWithoutEndpointsHasNoLoadBalancer(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.begin()
+		r.set("web", "10.96.0.10", "")
+		r.sync()
+		r.serves("10.96.0.10", "")
+		if g := r.backend.Gaps(r.ports["web"].ID); len(g) != 1 {
+			r.Errorf("gaps: %v", g)
+		}
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.emu.Forget()
+		r.sync() // the endpoint lingered
+		r.serves("10.96.0.10", "10.244.2.2")
+		r.spent(3, 1)
+	})
+}
+
+// The address of the node changes: where that is the source of connections,
+// load balancers follow, in place.
+func TestTheNodesAddressChanges(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.begin()
+		host := *r.host
+		host.IPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+		r.backend.SetHost(&host)
+		r.sync()
+		if got := r.balancer("10.96.0.10").SourceVIP; got != "192.0.2.9" {
+			r.Errorf("the source VIP is %s", got)
+		}
+		r.serves("10.96.0.10", "10.244.2.2")
+		if drift := r.audit(); drift != 0 {
+			r.Errorf("drift: %d", drift)
+		}
+	})
+}
+
+// TestCostsInCalls prints what this proxy and kube-proxy 1.36 ask of HNS, with
+// 2,000 Services on 5,000 remote endpoints.
+func TestCostsInCalls(t *testing.T) {
+	const services, endpoints = 2000, 5000
+	on(t, hnsemu.WS2025, func(r *rig) {
+		address := func(i int) string { return fmt.Sprintf("10.244.%d.%d", 100+i/250, 1+i%250) }
+		for i := range services {
+			vip := fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)
+			a, b, c := address(2*i%endpoints), address((2*i+1)%endpoints), address((4000+i)%endpoints)
+			r.set(fmt.Sprintf("s%04d", i), vip, strings.Join([]string{a, b, c}, " "))
+		}
+		r.begin()
+		made := len(strings.Fields(r.remotes()))
+		cold, least := r.emu.Calls(), 5*made+3*services
+		r.Logf("cold start: %d calls for %d endpoints and %d load balancers; 5 and 3 for each are %d", cold, made, services, least)
+		if made != endpoints || 10*cold > 12*least {
+			r.Errorf("%d endpoints, %d calls", made, cold)
+		}
+		list := 3*(endpoints+2) + 3*services + 6 // what kube-proxy lists at each sync: network, endpoints, load balancers
+		r.emu.Forget()
+		r.set("s0007", "10.96.0.8", address(0)+" "+address(1)+" 10.244.99.1")
+		r.sync()
+		r.settle()
+		r.Logf("one endpoint replaced: %d calls, none of them a list; kube-proxy lists %d objects with %d calls", r.emu.Calls(), endpoints+2+services+1, list)
+		r.gaps(0)
+		r.spent(8, 3)
+		r.restart()
+		r.begin()
+		r.Logf("restart with everything in place: %d calls, %d of them writes", r.emu.Calls(), r.emu.Writes())
+		if r.emu.Writes() != 0 {
+			r.Error("a restart wrote something")
+		}
+		r.emu.Forget()
+		r.audit()
+		r.Logf("an audit: %d calls", r.emu.Calls())
+	})
+}
+
+// One Service that HNS refuses delays no other.
+func TestABadServiceDelaysNoOther(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("bad", "10.96.0.10", "10.244.2.2")
+		r.set("good", "10.96.0.11", "10.244.2.3")
+		bad := true
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if bad && c.Name == "HcnCreateLoadBalancer" && strings.Contains(c.Text, "10.96.0.10") {
+				return 0x803b0007
+			}
+			return 0
+		})
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		r.backend.SetHost(r.host)
+		r.backend.Update([]model.Delta{{New: r.ports["bad"]}, {New: r.ports["good"]}})
+		r.fails("default/bad")
+		r.serves("10.96.0.11", "10.244.2.3")
+		if f := r.backend.Health().Failures; len(f) != 1 || f[r.ports["bad"].ID] == nil {
+			r.Errorf("failures: %v", f)
+		}
+		bad = false
+		r.settle()
+		r.serves("10.96.0.10", "10.244.2.2")
+	})
+}

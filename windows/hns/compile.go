@@ -1,0 +1,213 @@
+package hns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Options are what the compiler must know of a machine: what its HNS can do, and
+// what the user asks for. They are constant while a proxy runs.
+type Options struct {
+	Overlay   bool // the network is an overlay: VIPs need endpoints, and there is no IPv6
+	DSR       bool // HNS can: policy Local needs it to keep clients' addresses
+	ClientDSR bool // and it is used for cluster IPs too (--enable-dsr)
+	Affinity  bool // HNS can keep a client with its endpoint
+	DualStack bool // HNS can balance IPv6
+}
+
+// Newest are the options of a current Windows with DSR on, on an l2bridge
+// network.
+func Newest() Options { return Options{DSR: true, ClientDSR: true, Affinity: true, DualStack: true} }
+
+// Compiler turns ports into objects (dataplane.Compiler). It has no state.
+type Compiler struct{ options Options }
+
+// NewCompiler returns a compiler.
+func NewCompiler(o Options) *Compiler { return &Compiler{o} }
+
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+
+// dns is the port whose load balancers come first: nothing works without names.
+const dns = 53
+
+// Rank implements dataplane.Compiler: what is referred to comes before what
+// refers to it.
+func (c *Compiler) Rank(k Key) int {
+	switch {
+	case k.Kind == KindNode:
+		return 0
+	case k.Kind != KindBalancer:
+		return 1
+	case k.Port == dns:
+		return 2
+	}
+	return 3
+}
+
+// linger is how long an endpoint stays that no load balancer needs: making one
+// takes HNS up to seconds, and pods that restart come back.
+const linger = time.Minute
+
+// Linger implements dataplane.Compiler.
+func (c *Compiler) Linger(k Key) time.Duration {
+	if k.Kind == KindRemote || k.Kind == KindVIP {
+		return linger
+	}
+	return 0
+}
+
+// Base implements dataplane.Compiler: the node's own addresses.
+func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	for _, f := range model.Families() {
+		node, _ := host.Primary(f)
+		emit(nodeAddress(f), Value{Node: node})
+	}
+}
+
+// Port implements dataplane.Compiler.
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	p := portCompiler{options: c.options, host: host, port: port, emit: emit, known: map[Key]bool{}}
+	p.node, _ = host.Primary(port.ID.Family)
+	if p.family() {
+		p.whole()
+		for i := range port.Fronts {
+			p.front(&port.Fronts[i])
+		}
+	}
+	return p.gaps
+}
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	options Options
+	host    *model.Host
+	port    *model.Port
+	emit    func(Key, Value)
+	node    netip.Addr
+	known   map[Key]bool // endpoints that are emitted: a port emits nothing twice
+	gaps    []model.Gap
+}
+
+func (p *portCompiler) gap(f *model.Front, format string, args ...any) {
+	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
+	if f != nil {
+		g.Front = f.At
+	}
+	if !slices.Contains(p.gaps, g) {
+		p.gaps = append(p.gaps, g)
+	}
+}
+
+// family reports whether ports of this family can be served at all.
+func (p *portCompiler) family() bool {
+	switch {
+	case p.port.ID.Family == model.IPv4:
+		return true
+	case p.options.Overlay:
+		p.gap(nil, "IPv6 is not served: HNS has none on overlay networks")
+	case !p.options.DualStack:
+		p.gap(nil, "IPv6 is not served: this HNS is older than 11.10")
+	default:
+		return true
+	}
+	return false
+}
+
+// whole tells what is wrong with all fronts alike.
+func (p *portCompiler) whole() {
+	if p.port.Sticky == 0 {
+		return
+	}
+	if !p.options.Affinity {
+		p.gap(nil, "clients do not stay with their endpoint: this HNS is older than 12.0")
+		return
+	}
+	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")
+}
+
+// front emits the objects of one front, or says why there are none.
+func (p *portCompiler) front(f *model.Front) {
+	if !p.open(f) {
+		return
+	}
+	act := p.answer(f)
+	if act.Verdict != model.Balance {
+		if act.Verdict == model.Reject {
+			p.gap(f, "without endpoints clients wait in vain: HNS cannot refuse")
+		}
+		return
+	}
+	b := p.balancer(f, act)
+	if b == nil {
+		return
+	}
+	if f.Kind == model.KindClusterIP && p.options.Overlay {
+		p.endpoint(KindVIP, f.At.Addr(), Value{Node: p.node})
+	}
+	for _, e := range b.Endpoints {
+		if !e.Local {
+			p.endpoint(KindRemote, e.Addr, Value{})
+		}
+	}
+	p.emit(Key{KindBalancer, p.port.ID.Proto, f.At.Port(), f.At.Addr()}, Value{Node: p.node, Balancer: b})
+}
+
+func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
+	k := Key{Kind: kind, Addr: addr}
+	if !p.known[k] {
+		p.known[k] = true
+		p.emit(k, v)
+	}
+}
+
+// open reports whether a front can be served to those who may use it, and to
+// them only. What HNS cannot close stays closed to all.
+func (p *portCompiler) open(f *model.Front) bool {
+	if f.Restricted {
+		p.gap(f, "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away")
+		return false
+	}
+	if f.Kind != model.KindNodePort {
+		return true
+	}
+	if p.host.NodePorts.Loopback {
+		p.gap(f, "node ports do not answer on loopback addresses in this mode")
+	}
+	for _, a := range p.host.IPs {
+		if model.FamilyOf(a) == p.port.ID.Family && !p.host.NodePorts.Contains(a) {
+			p.gap(f, "not programmed: HNS opens node ports on all of the node's addresses, and %s is not to answer", a)
+			return false
+		}
+	}
+	return p.listed(f)
+}
+
+// listed reports whether node ports answer in the front's family at all.
+func (p *portCompiler) listed(f *model.Front) bool {
+	return slices.ContainsFunc(p.host.NodePorts.Prefixes, func(r netip.Prefix) bool {
+		return model.FamilyOf(r.Addr()) == model.FamilyOf(f.At.Addr())
+	})
+}
+
+// answer is the one Action that a front has in HNS, which cannot tell where a
+// packet is from: that of pods for cluster IPs, which nobody else should use,
+// and that of clients outside for all that is meant for them.
+func (p *portCompiler) answer(f *model.Front) model.Action {
+	chosen := model.FromOutside
+	if f.Kind == model.KindClusterIP {
+		chosen = model.FromPod
+	}
+	act := f.On[chosen]
+	for _, other := range f.On {
+		if other.Verdict != act.Verdict || !other.Pool.Equal(act.Pool) {
+			p.gap(f, "this node's own pods and processes are treated as clients from outside: HNS cannot tell them apart")
+			break
+		}
+	}
+	return act
+}

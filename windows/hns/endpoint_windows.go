@@ -1,0 +1,198 @@
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// The functions that hnslib has, but not so that one endpoint costs what one
+// endpoint should.
+type procedures struct {
+	enumerate, open, query, close, create *windows.LazyProc // of endpoints
+	openNetwork, closeNetwork             *windows.LazyProc
+}
+
+func computeNetwork() procedures {
+	dll := windows.NewLazySystemDLL("computenetwork.dll")
+	return procedures{
+		enumerate:    dll.NewProc("HcnEnumerateEndpoints"),
+		open:         dll.NewProc("HcnOpenEndpoint"),
+		query:        dll.NewProc("HcnQueryEndpointProperties"),
+		close:        dll.NewProc("HcnCloseEndpoint"),
+		create:       dll.NewProc("HcnCreateEndpoint"),
+		openNetwork:  dll.NewProc("HcnOpenNetwork"),
+		closeNetwork: dll.NewProc("HcnCloseNetwork"),
+	}
+}
+
+// call calls a function whose last argument is where HNS puts an error record.
+//
+//go:uintptrescapes
+func call(p *windows.LazyProc, args ...uintptr) error {
+	if err := p.Find(); err != nil {
+		return &Error{Call: p.Name, Code: codeModuleNotFound, Detail: err.Error()}
+	}
+	var record *uint16
+	r, _, _ := p.Call(append(args, uintptr(unsafe.Pointer(&record)))...)
+	return outcome(p, r, taken(record))
+}
+
+// outcome reads an HRESULT. A record is an error, whatever the result.
+func outcome(p *windows.LazyProc, r uintptr, record string) error {
+	if int32(r) >= 0 && record == "" {
+		return nil
+	}
+	code := Code(uint32(r))
+	if uint32(r)&0x1fff0000 == windows.FACILITY_WIN32<<16 {
+		code &= 0xffff
+	}
+	return &Error{Call: p.Name, Code: code, Detail: record}
+}
+
+// taken returns a string that HNS has allocated, and frees it.
+func taken(s *uint16) string {
+	if s == nil {
+		return ""
+	}
+	defer windows.CoTaskMemFree(unsafe.Pointer(s))
+	return windows.UTF16PtrToString(s)
+}
+
+// decode reads a string that HNS has allocated, and frees it.
+func decode[T any](p *windows.LazyProc, s *uint16) (v T, err error) {
+	if err := json.Unmarshal([]byte(taken(s)), &v); err != nil {
+		return v, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return v, nil
+}
+
+func encode(v any) (*uint16, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return windows.UTF16PtrFromString(string(b))
+}
+
+// query is what hnslib asks objects by.
+type query struct {
+	SchemaVersion Version
+	Filter        string `json:",omitempty"`
+}
+
+func guid(id string) (windows.GUID, error) {
+	g, err := windows.GUIDFromString("{" + id + "}")
+	if err != nil {
+		return g, fmt.Errorf("id %q: %w", id, err)
+	}
+	return g, nil
+}
+
+// EndpointIDs implements HNS.
+func (h *hcnHNS) EndpointIDs(network string) ([]string, error) {
+	filter, err := json.Marshal(map[string]string{"VirtualNetwork": network})
+	if err != nil {
+		return nil, err
+	}
+	q, err := encode(query{schema, string(filter)})
+	if err != nil {
+		return nil, err
+	}
+	var ids *uint16
+	if err := call(h.p.enumerate, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&ids))); err != nil {
+		return nil, err
+	}
+	return decode[[]string](h.p.enumerate, ids)
+}
+
+// Endpoint implements HNS.
+func (h *hcnHNS) Endpoint(id string) (Endpoint, error) {
+	g, err := guid(id)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	var handle uintptr
+	if err := call(h.p.open, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&handle))); err != nil {
+		return Endpoint{}, err
+	}
+	return h.finish(handle)
+}
+
+// finish reads an open endpoint and closes it.
+func (h *hcnHNS) finish(handle uintptr) (Endpoint, error) {
+	defer h.p.close.Call(handle) // what it returns changes nothing
+	q, err := encode(query{SchemaVersion: schema})
+	if err != nil {
+		return Endpoint{}, err
+	}
+	var properties *uint16
+	if err := call(h.p.query, handle, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&properties))); err != nil {
+		return Endpoint{}, err
+	}
+	return decode[Endpoint](h.p.query, properties)
+}
+
+// CreateEndpoint implements HNS. A network that was held open may be no more, or
+// HNS was restarted: it is opened once again.
+func (h *hcnHNS) CreateEndpoint(e Endpoint) (Endpoint, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	made, err := h.create(e)
+	if HandleLost(err) {
+		h.release()
+		made, err = h.create(e)
+	}
+	return made, err
+}
+
+func (h *hcnHNS) create(e Endpoint) (Endpoint, error) {
+	if err := h.hold(e.HostComputeNetwork); err != nil {
+		return e, err
+	}
+	settings, err := encode(e)
+	if err != nil {
+		return e, err
+	}
+	var id windows.GUID // HNS chooses one
+	var handle uintptr
+	err = call(h.p.create, h.handle, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(settings)), uintptr(unsafe.Pointer(&handle)))
+	if err != nil {
+		return e, err
+	}
+	return h.finish(handle)
+}
+
+// hold opens a network, and keeps it open for the next endpoint.
+func (h *hcnHNS) hold(network string) error {
+	if h.network == network {
+		return nil
+	}
+	g, err := guid(network)
+	if err != nil {
+		return err
+	}
+	h.release()
+	if err := call(h.p.openNetwork, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&h.handle))); err != nil {
+		return err
+	}
+	h.network = network
+	return nil
+}
+
+func (h *hcnHNS) release() {
+	if h.network != "" {
+		h.network = ""
+		h.p.closeNetwork.Call(h.handle) // it may be gone already
+	}
+}
+
+// Close implements HNS.
+func (h *hcnHNS) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.release()
+	return nil
+}

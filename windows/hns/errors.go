@@ -1,0 +1,114 @@
+package hns
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// Error is what HNS answered to a call that it did not carry out.
+type Error struct {
+	Call   string // the function, such as "HcnCreateLoadBalancer"
+	Code   Code
+	Detail string // what else HNS says, if anything
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	s := fmt.Sprintf("%s: %s", e.Call, e.Code)
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// Code is a code of HNS or of Windows: of an HRESULT of facility 7 the low 16
+// bits, else all of it.
+type Code uint32
+
+// The codes that are told apart.
+const (
+	codeInvalidHandle    Code = 6
+	codeModuleNotFound   Code = 0x7e
+	codeAlreadyExists    Code = 0xb7
+	codeServiceStopped   Code = 0x426
+	codeNotFound         Code = 0x490
+	codeTimeout          Code = 0x5b4
+	codeServerGone       Code = 0x6ba // RPC_S_SERVER_UNAVAILABLE
+	codeCallFailed       Code = 0x6be // RPC_S_CALL_FAILED
+	codeCallNotExecuted  Code = 0x6bf
+	codeNotImplemented   Code = 0x80004001
+	codeNetworkNotFound  Code = 0x803b0001
+	codeEndpointNotFound Code = 0x803b0002
+	codePolicyExists     Code = 0x803b0012
+	codePortExists       Code = 0x803b0013
+	codeUnsupported      Code = 0x803b0015
+	codeManagerStopped   Code = 0x803b0020
+	codeHasReferences    Code = 0x803b002c
+)
+
+// String returns the code with its meaning, where that is known.
+func (c Code) String() string {
+	for _, k := range [...]struct {
+		code Code
+		text string
+	}{
+		{codeModuleNotFound, "this system has no HNS"},
+		{codeAlreadyExists, "exists already"},
+		{codeServiceStopped, "the service of HNS is stopped"},
+		{codeNotFound, "not found"},
+		{codeServerGone, "HNS does not answer"},
+		{codeCallFailed, "the call was cut off"},
+		{codeNotImplemented, "not implemented"},
+		{codeNetworkNotFound, "the network does not exist"},
+		{codeEndpointNotFound, "the endpoint does not exist"},
+		{codePolicyExists, "exists already"},
+		{codePortExists, "exists already"},
+		{codeManagerStopped, "HNS is stopping"},
+		{codeHasReferences, "still in use"},
+	} {
+		if k.code == c {
+			return fmt.Sprintf("%s (0x%x)", k.text, uint32(c))
+		}
+	}
+	return fmt.Sprintf("error 0x%x", uint32(c))
+}
+
+func is(err error, codes ...Code) bool {
+	var e *Error
+	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+}
+
+// notFound: an object, which may be the one that an argument names, is not
+// there.
+func notFound(err error) bool {
+	return is(err, codeNotFound, codeNetworkNotFound, codeEndpointNotFound)
+}
+
+// exists: there is another object in this one's place.
+func exists(err error) bool { return is(err, codeAlreadyExists, codePolicyExists, codePortExists) }
+
+// notImplemented: this HNS cannot do it, and never will.
+func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUnsupported) }
+
+// down: HNS itself is not there. Whether the call was carried out is not known.
+func down(err error) bool {
+	return errors.Is(err, ledger.ErrUnknown) || is(err, codeModuleNotFound, codeServiceStopped, codeTimeout,
+		codeServerGone, codeCallFailed, codeCallNotExecuted, codeManagerStopped)
+}
+
+// unknown marks the error of a call that may have been carried out.
+func unknown(err error) error {
+	if down(err) && !errors.Is(err, ledger.ErrUnknown) {
+		return fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
+	}
+	return err
+}
+
+// HandleLost reports whether an error says that a handle, or what it was for, is
+// no more: then it helps to open it again. Nothing was carried out.
+func HandleLost(err error) bool {
+	return is(err, codeInvalidHandle, codeNetworkNotFound, codeNotFound)
+}

@@ -1,0 +1,120 @@
+package hns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/Microsoft/hnslib/hcn"
+	"golang.org/x/sys/windows"
+)
+
+// hcnHNS is the HNS of this machine, through Microsoft's hnslib,
+// which is hcsshim's hcn on its own; but for endpoints, for which it opens the
+// network each time, and lists all where one is wanted
+// (endpoint_windows.go).
+type hcnHNS struct {
+	p procedures
+
+	mu      sync.Mutex
+	network string // that is held open
+	handle  uintptr
+}
+
+func newHCN() *hcnHNS { return &hcnHNS{p: computeNetwork()} }
+
+var _ HNS = (*hcnHNS)(nil)
+
+// Version implements HNS.
+func (h *hcnHNS) Version() (Version, error) {
+	g, err := hcn.GetGlobals()
+	if err != nil {
+		return Version{}, hcnError("HNSCall", err)
+	}
+	return Version{g.Version.Major, g.Version.Minor}, nil
+}
+
+// Networks implements HNS.
+func (h *hcnHNS) Networks() ([]Network, error) {
+	all, err := hcn.ListNetworks()
+	if err != nil {
+		return nil, hcnError("list networks", err)
+	}
+	return recast[[]Network](all)
+}
+
+// Balancers implements HNS.
+func (h *hcnHNS) Balancers() ([]LoadBalancer, error) {
+	all, err := hcn.ListLoadBalancers()
+	if err != nil {
+		return nil, hcnError("list load balancers", err)
+	}
+	return recast[[]LoadBalancer](all)
+}
+
+// CreateBalancer implements HNS.
+func (h *hcnHNS) CreateBalancer(lb LoadBalancer) (LoadBalancer, error) {
+	return balancerCall("create load balancer", lb, func(x *hcn.HostComputeLoadBalancer) (*hcn.HostComputeLoadBalancer, error) {
+		return x.Create()
+	})
+}
+
+// ModifyBalancer implements HNS.
+func (h *hcnHNS) ModifyBalancer(id string, to LoadBalancer) (LoadBalancer, error) {
+	return balancerCall("modify load balancer", to, func(x *hcn.HostComputeLoadBalancer) (*hcn.HostComputeLoadBalancer, error) {
+		return x.Update(id)
+	})
+}
+
+func balancerCall(what string, lb LoadBalancer, f func(*hcn.HostComputeLoadBalancer) (*hcn.HostComputeLoadBalancer, error)) (LoadBalancer, error) {
+	x, err := recast[*hcn.HostComputeLoadBalancer](lb)
+	if err != nil {
+		return lb, err
+	}
+	got, err := f(x)
+	if err != nil {
+		return lb, hcnError(what, err)
+	}
+	return recast[LoadBalancer](got)
+}
+
+// DeleteBalancer implements HNS.
+func (h *hcnHNS) DeleteBalancer(id string) error {
+	return hcnError("delete load balancer", (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
+}
+
+// DeleteEndpoint implements HNS.
+func (h *hcnHNS) DeleteEndpoint(id string) error {
+	return hcnError("delete endpoint", (&hcn.HostComputeEndpoint{Id: id}).Delete())
+}
+
+// recast turns the library's form of an object into ours or back: the fields have
+// the same names in JSON.
+func recast[T any](from any) (to T, err error) {
+	b, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(b, &to)
+	}
+	if err != nil {
+		return to, fmt.Errorf("HNS: %w", err)
+	}
+	return to, nil
+}
+
+// hcnError makes our own error of one of the library's, whose own tests do not
+// recognise what the DLL returns (hnslib 0.1.3: HcnError does not unwrap).
+func hcnError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *hcn.HcnError
+	var code windows.Errno
+	if errors.As(err, &e) && errors.As(e.Err, &code) || errors.As(err, &code) {
+		return &Error{Call: what, Code: Code(code), Detail: err.Error()}
+	}
+	if errors.As(err, new(*windows.DLLError)) {
+		return &Error{Call: what, Code: codeModuleNotFound, Detail: err.Error()}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,233 @@
+package hns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// journal remembers beyond the life of a process which load balancers are ours:
+// HNS gives them no name to tell by. It is a text file, one fact a line, that is
+// appended to and at every reading of HNS replaced as a whole:
+//
+//	tandem-hns 1
+//	node 192.0.2.1
+//	lb 3f2c...
+//	gone 3f2c...
+//
+// An id that was deleted is forgotten only when HNS has shown not to have it:
+// deletions are known to succeed and do nothing (Windows-Containers#631). A line
+// that is cut off is ignored. It is safe for concurrent use.
+type journal struct {
+	mu    sync.Mutex
+	path  string // empty for none
+	file  *os.File
+	ids   map[string]bool // true when it was deleted, or was not there
+	nodes [2]netip.Addr
+}
+
+const header = "tandem-hns 1\n"
+
+// openJournal reads a journal, or starts one. An empty path keeps it in memory.
+func openJournal(path string) (*journal, error) {
+	j := &journal{path: path, ids: map[string]bool{}}
+	if path == "" {
+		return j, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("journal of load balancers: %w", err)
+	}
+	if err := j.parse(text); err != nil {
+		return nil, fmt.Errorf("journal of load balancers: %s: %w", path, err)
+	}
+	if err := j.rewrite(); err != nil {
+		return nil, fmt.Errorf("journal of load balancers: %w", err)
+	}
+	return j, nil
+}
+
+func (j *journal) parse(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	body, ok := bytes.CutPrefix(text, []byte(header))
+	if !ok {
+		return fmt.Errorf("it does not begin with %q: not a journal of this version", strings.TrimSpace(header))
+	}
+	for line := range strings.Lines(string(body)) {
+		word, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch a, err := netip.ParseAddr(value); {
+		case !strings.HasSuffix(line, "\n"): // the write was cut off
+		case word == "node" && err == nil:
+			j.nodes[model.FamilyOf(a)] = a
+		case word == "lb" && value != "":
+			j.ids[value] = false
+		case word == "gone" && value != "":
+			j.ids[value] = true
+		}
+	}
+	return nil
+}
+
+func (j *journal) text() []byte {
+	b := []byte(header)
+	for _, a := range j.nodes {
+		if a.IsValid() {
+			b = fmt.Appendf(b, "node %s\n", a)
+		}
+	}
+	ids := make([]string, 0, len(j.ids))
+	for id := range j.ids {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		b = fmt.Appendf(b, "lb %s\n", id)
+		if j.ids[id] {
+			b = fmt.Appendf(b, "gone %s\n", id)
+		}
+	}
+	return b
+}
+
+// rewrite replaces the file and leaves it open for appending.
+func (j *journal) rewrite() error {
+	if j.path == "" {
+		return nil
+	}
+	if j.file != nil { // Windows replaces no file that is open
+		j.file.Close()
+		j.file = nil
+	}
+	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+		return err
+	}
+	tmp := j.path + ".new"
+	if err := os.WriteFile(tmp, j.text(), 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, j.path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
+	j.file = f
+	return err
+}
+
+func (j *journal) append(word, value string) error {
+	switch {
+	case j.path == "":
+		return nil
+	case j.file == nil: // the last write failed
+		return j.rewrite()
+	}
+	_, err := j.file.WriteString(word + " " + value + "\n")
+	return err
+}
+
+// owns reports whether a load balancer is ours.
+func (j *journal) owns(id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, ok := j.ids[id]
+	return ok
+}
+
+// add notes that a load balancer is ours.
+func (j *journal) add(id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if gone, ok := j.ids[id]; ok && !gone {
+		return nil
+	}
+	j.ids[id] = false
+	return j.append("lb", id)
+}
+
+// gone notes that one of ours was deleted.
+func (j *journal) gone(id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if gone, ok := j.ids[id]; !ok || gone {
+		return nil
+	}
+	j.ids[id] = true
+	return j.append("gone", id)
+}
+
+// node returns this node's address of a family.
+func (j *journal) node(f model.Family) netip.Addr {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.nodes[f]
+}
+
+// setNode notes this node's address of a family.
+func (j *journal) setNode(f model.Family, a netip.Addr) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.nodes[f] == a {
+		return nil
+	}
+	j.nodes[f] = a
+	return j.rewrite()
+}
+
+// prune forgets what HNS does not have: at once where we had deleted it, and
+// otherwise at the second time, since HNS that has just started may not show
+// everything yet. Only ids that were there before HNS was read are looked at.
+func (j *journal) prune(before, seen map[string]bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	changed := false
+	for id := range before {
+		gone := j.ids[id]
+		switch {
+		case seen[id]:
+			changed = changed || gone
+			j.ids[id] = false
+		case gone:
+			changed = true
+			delete(j.ids, id)
+		default:
+			changed = true
+			j.ids[id] = true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return j.rewrite()
+}
+
+// all returns the ids that are ours.
+func (j *journal) all() map[string]bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ids := make(map[string]bool, len(j.ids))
+	for id := range j.ids {
+		ids[id] = true
+	}
+	return ids
+}
+
+func (j *journal) close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return nil
+	}
+	err := j.file.Close()
+	j.file = nil
+	return err
+}

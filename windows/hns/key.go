@@ -1,0 +1,106 @@
+package hns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Key names an object.
+type Key struct {
+	Kind  Kind
+	Proto model.Proto // of a balancer
+	Port  uint16      // of a balancer: what clients connect to
+	// Addr is the address of an endpoint or of a balancer's frontend; the
+	// unspecified one of the family for node ports and for KindNode.
+	Addr netip.Addr
+}
+
+// Kind is the kind of an object.
+type Kind uint8
+
+// The kinds, in the order of their creation.
+const (
+	// KindNode is this node's own address. HNS holds no such object: it is what
+	// the driver must know before it makes the others.
+	KindNode Kind = iota
+	// KindRemote is a remote endpoint: a pod, or host, of another node.
+	KindRemote
+	// KindVIP is a remote endpoint that makes a cluster IP reachable on an
+	// overlay network: it leads to this node.
+	KindVIP
+	// KindBalancer is a load balancer of one frontend.
+	KindBalancer
+)
+
+// nodeAddress is where a node's own address of a family is kept.
+func nodeAddress(f model.Family) Key { return Key{Kind: KindNode, Addr: f.Unspecified()} }
+
+// String returns the object's name for people.
+func (k Key) String() string {
+	switch k.Kind {
+	case KindNode:
+		return "node address " + model.FamilyOf(k.Addr).String()
+	case KindRemote:
+		return "remote endpoint " + k.Addr.String()
+	case KindVIP:
+		return "VIP endpoint " + k.Addr.String()
+	}
+	return fmt.Sprintf("load balancer %s/%s", netip.AddrPortFrom(k.Addr, k.Port), k.Proto)
+}
+
+// compare orders keys: endpoints before balancers, by address.
+func (k Key) compare(o Key) int {
+	if k.Kind != o.Kind {
+		return int(k.Kind) - int(o.Kind)
+	}
+	if c := k.Addr.Compare(o.Addr); c != 0 {
+		return c
+	}
+	if k.Port != o.Port {
+		return int(k.Port) - int(o.Port)
+	}
+	return int(k.Proto) - int(o.Proto)
+}
+
+// Value is the content of an object. Remote endpoints have none: where they lie
+// follows from their address and the network.
+type Value struct {
+	// Node is this node's own address in the family; the zero value while it is
+	// not known. Balancers may need it as a source, VIP endpoints as a target.
+	Node     netip.Addr
+	Balancer *Balancer // of KindBalancer; immutable
+
+	// Stray says how an installed object differs in what only the driver knows,
+	// such as ids. It is empty in everything that is compiled.
+	Stray string
+}
+
+// Balancer is a load balancer but for its frontend.
+type Balancer struct {
+	Endpoints []Target // in address order, none twice, never empty
+	Port      uint16   // where all of them listen
+	DSR       bool     // answers go directly to the client, whose address is kept
+	External  bool     // for clients beyond this node too
+	Sticky    bool     // all connections of a client go to one endpoint
+}
+
+// Target is an endpoint of a Balancer.
+type Target struct {
+	Addr  netip.Addr
+	Local bool // a pod of this node: its CNI plug-in makes the endpoint
+}
+
+func (v Value) equal(o Value) bool {
+	if v.Node != o.Node || v.Stray != o.Stray || (v.Balancer == nil) != (o.Balancer == nil) {
+		return false
+	}
+	if v.Balancer == nil {
+		return true
+	}
+	a, b := v.Balancer, o.Balancer
+	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky &&
+		slices.Equal(a.Endpoints, b.Endpoints)
+}

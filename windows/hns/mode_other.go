@@ -1,0 +1,17 @@
+//go:build !windows
+
+package hns
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+var errWindows = errors.New("HNS is part of Windows; on this system load balancers can be planned, not programmed")
+
+func probe(context.Context) error { return errWindows }
+
+func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWindows }

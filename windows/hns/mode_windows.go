@@ -1,0 +1,53 @@
+package hns
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/windows"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+// patience is how long a start waits for HNS and its network. Whoever runs the
+// proxy starts it again after that.
+const patience = time.Minute
+
+// probe tells whether this machine has an HNS that is new enough.
+func probe(ctx context.Context) error {
+	h := newHCN()
+	defer h.Close()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	v, err := await(ctx, h.Version)
+	if err != nil {
+		return err
+	}
+	return v.usable()
+}
+
+func openBackend(c *config.Config) (dataplane.Backend, error) {
+	named := *c
+	named.Windows.NetworkName = cmp.Or(c.Windows.NetworkName, os.Getenv("KUBE_NETWORK")) // as kube-proxy
+	journal, err := journalPath()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return Open(ctx, newHCN(), &named, Settings{
+		Journal: journal, Log: slog.Default(), MAC: interfaceMAC, SourceVIPFile: `c:\sourcevip\sourceVip.json`,
+	})
+}
+
+// journalPath is under ProgramData, which the environment of a service does not
+// always name rightly.
+func journalPath() (string, error) {
+	dir, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
+	return filepath.Join(dir, "Tandem", "hns.journal"), err
+}

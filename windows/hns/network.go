@@ -1,0 +1,106 @@
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// network is what is known of the network of the pods. It is immutable.
+type network struct {
+	id, name string
+	overlay  bool
+	remote   []remoteSubnet // of an overlay
+}
+
+// remoteSubnet is a range of pods behind another node.
+type remoteSubnet struct {
+	pods netip.Prefix
+	node netip.Addr
+}
+
+// FindNetwork chooses the network of the pods: the one of that name or, where no
+// name is given, the only one that can have load balancers.
+func FindNetwork(all []Network, name string) (Network, error) {
+	var fit []Network
+	var seen []string
+	for _, n := range all {
+		seen = append(seen, fmt.Sprintf("%s (%s)", n.Name, n.Type))
+		switch {
+		case name != "" && n.Name == name:
+			return n, balances(n)
+		case name == "" && balances(n) == nil:
+			fit = append(fit, n)
+		}
+	}
+	there := "there are none"
+	if len(seen) > 0 {
+		there = "there are " + strings.Join(seen, ", ")
+	}
+	switch {
+	case name != "":
+		return Network{}, fmt.Errorf("there is no network %q in HNS yet: %s", name, there)
+	case len(fit) == 0:
+		return Network{}, fmt.Errorf("HNS has no l2bridge or overlay network yet; a CNI plug-in makes it: %s", there)
+	case len(fit) > 1:
+		return Network{}, fmt.Errorf("HNS has several networks: name one with --network-name: %s", there)
+	}
+	return fit[0], nil
+}
+
+// balances tells why a network cannot have load balancers. On a Transparent one
+// Services are the affair of Open vSwitch (Antrea).
+func balances(n Network) error {
+	for _, t := range []string{TypeOverlay, TypeL2Bridge, TypeL2Tunnel} {
+		if strings.EqualFold(n.Type, t) {
+			return nil
+		}
+	}
+	return fmt.Errorf("network %q is of type %s: load balancers of HNS need l2bridge or overlay", n.Name, n.Type)
+}
+
+// describe reads what matters of a network. Policies that cannot be read belong
+// to somebody else.
+func describe(n Network) network {
+	d := network{id: n.ID, name: n.Name, overlay: strings.EqualFold(n.Type, TypeOverlay)}
+	for _, p := range n.Policies {
+		var s RemoteSubnet
+		if p.Type != PolicyRemoteSubnet || json.Unmarshal(p.Settings, &s) != nil {
+			continue
+		}
+		pods, err := netip.ParsePrefix(s.DestinationPrefix)
+		node, err2 := netip.ParseAddr(s.ProviderAddress)
+		if err == nil && err2 == nil {
+			d.remote = append(d.remote, remoteSubnet{pods, node})
+		}
+	}
+	return d
+}
+
+// provider returns the node behind which an address lies, itself if it is a
+// node.
+func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
+	for _, r := range n.remote {
+		if r.pods.Contains(a) {
+			return r.node, true
+		}
+	}
+	return a, n.node(a)
+}
+
+// node reports whether an address is that of another node.
+func (n network) node(a netip.Addr) bool {
+	for _, r := range n.remote {
+		if r.node == a {
+			return true
+		}
+	}
+	return false
+}
+
+// inside reports whether an address is a pod's of another node.
+func (n network) inside(a netip.Addr) bool {
+	_, ok := n.provider(a)
+	return ok && !n.node(a)
+}

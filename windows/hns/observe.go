@@ -1,0 +1,114 @@
+package hns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// keysOf returns the frontends of a load balancer, and whether it has exactly
+// one: ours always do.
+func keysOf(lb LoadBalancer) (keys []Key, single bool) {
+	vips := []netip.Addr{netip.IPv4Unspecified()}
+	if lb.Flags&FlagIPv6 != 0 {
+		vips[0] = netip.IPv6Unspecified()
+	}
+	if len(lb.FrontendVIPs) > 0 {
+		vips = vips[:0]
+	}
+	for _, s := range lb.FrontendVIPs {
+		if a, err := netip.ParseAddr(s); err == nil {
+			vips = append(vips, a.Unmap())
+		}
+	}
+	for _, a := range vips {
+		for _, m := range lb.PortMappings {
+			keys = append(keys, Key{KindBalancer, model.Proto(m.Protocol), m.ExternalPort, a})
+		}
+	}
+	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1
+}
+
+// readBalancer returns the object that an installed load balancer is. What an
+// object cannot say of it is Stray.
+func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
+	m := lb.PortMappings[0]
+	b := &Balancer{
+		Port:     m.InternalPort,
+		DSR:      lb.Flags&FlagDSR != 0,
+		External: m.Flags&FlagVIPExternalIP != 0,
+		Sticky:   m.DistributionType == DistributeBySource,
+	}
+	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
+	var lost int
+	for _, id := range lb.HostComputeEndpoints {
+		e, ok := t.endpoints[id]
+		if !ok {
+			lost++
+			continue
+		}
+		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
+		b.Endpoints = append(b.Endpoints, target)
+		if best, _ := t.find(target); best != id {
+			lost++
+		}
+	}
+	slices.SortFunc(b.Endpoints, func(x, y Target) int { return x.Addr.Compare(y.Addr) })
+	if lost > 0 {
+		v.Stray = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
+		return v
+	}
+	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
+	return v
+}
+
+// differs says in what an installed load balancer is not what it should be.
+func differs(have, want LoadBalancer) string {
+	var in []string
+	say := func(what string, differs bool) {
+		if differs {
+			in = append(in, what)
+		}
+	}
+	say("endpoints", !sameSet(have.HostComputeEndpoints, want.HostComputeEndpoints))
+	say("source VIP "+have.SourceVIP, !sameAddr(have.SourceVIP, want.SourceVIP))
+	say("flags", have.Flags != want.Flags)
+	say("port mapping", !slices.Equal(have.PortMappings, want.PortMappings))
+	return strings.Join(in, ", ")
+}
+
+// beyondEndpoints reports whether two load balancers differ in more than what
+// HNS can change in place.
+func beyondEndpoints(have, want LoadBalancer) bool {
+	have.HostComputeEndpoints = want.HostComputeEndpoints
+	return differs(have, want) != ""
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+func sameAddr(a, b string) bool {
+	x, err := netip.ParseAddr(a)
+	y, err2 := netip.ParseAddr(b)
+	return a == b || err == nil && err2 == nil && x.Unmap() == y.Unmap()
+}
+
+// readEndpoint returns the object that a remote endpoint of ours is.
+func readEndpoint(f facts, k Key, e Endpoint) Value {
+	var v Value
+	if k.Kind == KindVIP {
+		v.Node = f.node[model.FamilyOf(k.Addr)]
+	}
+	want := f.endpoint(k, v)
+	switch {
+	case !strings.EqualFold(e.MacAddress, want.MacAddress):
+		v.Stray = "MAC address " + e.MacAddress
+	case providerOf(e) != providerOf(want):
+		v.Stray = "behind " + providerOf(e).String()
+	}
+	return v
+}

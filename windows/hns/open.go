@@ -1,0 +1,94 @@
+package hns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+// asking is how long a pause is between two questions to an HNS that is not
+// ready yet, or has no network yet: a CNI plug-in makes it when it starts.
+const asking = time.Second
+
+// Open opens the data plane of an HNS, which it owns from now on. It waits for
+// HNS and for the network until ctx ends.
+func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
+	b, err := open(ctx, h, c, s)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
+	s.Network = c.Windows.NetworkName
+	if v := c.Windows.SourceVIP; v != "" {
+		a, err := netip.ParseAddr(v)
+		if err != nil {
+			return nil, fmt.Errorf("source VIP: %w", err)
+		}
+		s.SourceVIP = a
+	}
+	v, err := await(ctx, h.Version)
+	if err != nil {
+		return nil, fmt.Errorf("HNS: %w", err)
+	}
+	n, err := await(ctx, func() (Network, error) {
+		all, err := h.Networks()
+		if err != nil {
+			return Network{}, err
+		}
+		return FindNetwork(all, s.Network)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d, err := NewDriver(h, v, s)
+	if err != nil {
+		return nil, err
+	}
+	return dataplane.New(NewCompiler(options(v, n, c)), d), nil
+}
+
+// await asks until there is an answer, and returns the last error when ctx ends.
+func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	for {
+		v, err := ask()
+		if err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(asking):
+		}
+	}
+}
+
+// interfaceMAC returns the hardware address of the interface that has an
+// address, as HNS writes it.
+func interfaceMAC(a netip.Addr) (string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, x := range addrs {
+			if p, err := netip.ParsePrefix(x.String()); err == nil && p.Addr().Unmap() == a {
+				return strings.ReplaceAll(i.HardwareAddr.String(), ":", "-"), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no interface has %s", a)
+}

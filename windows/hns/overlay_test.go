@@ -1,0 +1,148 @@
+package hns_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// replace sets a Service to a port that was made by hand.
+func (r *rig) replace(name string, p *model.Port) {
+	r.backend.Update([]model.Delta{{Old: r.ports[name], New: p}})
+	r.ports[name] = p
+}
+
+// endpoint returns the endpoint of a name.
+func (r *rig) endpoint(name string) hns.Endpoint {
+	r.Helper()
+	for _, e := range r.emu.Endpoints() {
+		if e.Name == name {
+			return e
+		}
+	}
+	r.Fatalf("no endpoint %s", name)
+	return hns.Endpoint{}
+}
+
+func provider(e hns.Endpoint) string {
+	for _, p := range e.Policies {
+		if p.Type == hns.PolicyProvider {
+			return string(p.Settings)
+		}
+	}
+	return ""
+}
+
+func TestOverlay(t *testing.T) {
+	onNetwork(t, hnsemu.WS2022, hns.TypeOverlay, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.set("nodes", "10.96.0.11", "192.0.2.2")
+		r.begin()
+		for name, want := range map[string][2]string{
+			"tandem_10.244.2.2":     {"02-11-0a-f4-02-02", "192.0.2.2"},
+			"tandem_192.0.2.2":      {"02-11-c0-00-02-02", "192.0.2.2"},
+			"tandem-vip_10.96.0.10": {hostMAC, "192.0.2.1"},
+		} {
+			e := r.endpoint(name)
+			if e.MacAddress != want[0] || !strings.Contains(provider(e), `"`+want[1]+`"`) {
+				r.Errorf("%s: %s behind %s, want %v", name, e.MacAddress, provider(e), want)
+			}
+		}
+		if got := r.balancer("10.96.0.10").SourceVIP; got != "10.244.1.254" {
+			r.Errorf("pods are sent to from %s, want the source VIP", got)
+		}
+		if got := r.balancer("10.96.0.11").SourceVIP; got != "192.0.2.1" {
+			r.Errorf("nodes are sent to from %s, want the node", got)
+		}
+		r.restart()
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("a restart wrote %d times", n)
+		}
+	})
+}
+
+// A node has joined since the network was read.
+func TestANodeJoinsTheOverlay(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		web(r)
+		r.emu.SetPolicies(r.network, append(overlay(), remoteSubnet("10.244.7.0/24", "192.0.2.7"))...)
+		r.set("web", "10.96.0.10", "10.244.7.2")
+		r.sync()
+		if got := provider(r.endpoint("tandem_10.244.7.2")); !strings.Contains(got, "192.0.2.7") {
+			r.Errorf("behind %s", got)
+		}
+		if got := r.balancer("10.96.0.10").SourceVIP; got != "10.244.1.254" {
+			r.Errorf("source VIP %s", got)
+		}
+	})
+}
+
+// A node comes back with another address: its pods' endpoints are made anew, and
+// the load balancers that use them follow in place.
+func TestANodeOfTheOverlayChangesItsAddress(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		web(r)
+		before := r.endpoint("tandem_10.244.2.2").ID
+		r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.99"))
+		r.emu.Behave(hnsemu.Behaviour{Twins: true})
+		if drift := r.audit(); drift == 0 {
+			r.Fatal("nobody noticed")
+		}
+		r.settle()
+		e := r.endpoint("tandem_10.244.2.2")
+		if e.ID == before || !strings.Contains(provider(e), "192.0.2.99") {
+			r.Errorf("behind %s", provider(e))
+		}
+		served(r)
+		r.gaps(0)
+		if drift := r.audit(); drift != 0 {
+			r.Errorf("drift: %d", drift)
+		}
+	})
+}
+
+func TestAnOverlayWithoutASourceVIP(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		r.settings.SourceVIP = netip.Addr{}
+		r.restart()
+		err := r.backend.Adopt(r.Context())
+		if err == nil || !strings.Contains(err.Error(), "--source-vip") {
+			r.Fatalf("got %v", err)
+		}
+		r.emu.AddEndpoint(hns.Endpoint{Name: "Calico_ep", HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.250"}}})
+		web(r)
+		if got := r.balancer("10.96.0.10").SourceVIP; got != "10.244.1.250" {
+			r.Errorf("source VIP %s", got)
+		}
+	})
+}
+
+func TestFindNetwork(t *testing.T) {
+	bridge := hns.Network{ID: "1", Name: "cbr0", Type: "L2Bridge"}
+	over := hns.Network{ID: "2", Name: "vxlan0", Type: "overlay"}
+	nat := hns.Network{ID: "3", Name: "nat", Type: "NAT"}
+	ovs := hns.Network{ID: "4", Name: "antrea-hnsnetwork", Type: "Transparent"}
+	for _, tt := range []struct {
+		all       []hns.Network
+		name      string
+		want, err string
+	}{
+		{[]hns.Network{nat, bridge}, "", "cbr0", ""},
+		{[]hns.Network{bridge, over}, "vxlan0", "vxlan0", ""},
+		{[]hns.Network{bridge, over}, "", "", "--network-name"},
+		{[]hns.Network{nat}, "", "", "nat (NAT)"},
+		{nil, "", "", "there are none"},
+		{[]hns.Network{bridge}, "flannel", "", "cbr0 (L2Bridge)"},
+		{[]hns.Network{ovs}, "antrea-hnsnetwork", "antrea-hnsnetwork", "Transparent"},
+	} {
+		got, err := hns.FindNetwork(tt.all, tt.name)
+		if got.Name != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%v %q: got %q, %v", tt.all, tt.name, got.Name, err)
+		}
+	}
+}

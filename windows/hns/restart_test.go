@@ -1,0 +1,165 @@
+package hns_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// web is two Services, programmed.
+func web(r *rig) {
+	r.Helper()
+	r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+	r.set("api", "10.96.0.11", "10.244.2.2 10.244.2.3")
+	r.begin()
+	r.emu.Forget()
+}
+
+func served(r *rig) {
+	r.Helper()
+	r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+	r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+}
+
+func TestARestartWritesNothing(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		web(r)
+		r.restart()
+		r.begin()
+		served(r)
+		r.gaps(0)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+	})
+}
+
+// Without its journal a proxy does not know what is its own, but finds it where
+// it wants it.
+func TestALostJournal(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		web(r)
+		if err := os.Remove(r.settings.Journal); err != nil {
+			r.Fatal(err)
+		}
+		r.restart()
+		r.begin()
+		served(r)
+		r.gaps(0)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+		r.restart() // and knows again
+		r.ports = nil
+		r.begin()
+		r.serves("10.96.0.10", "")
+	})
+}
+
+func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		foreign := r.emu.AddBalancer(hns.LoadBalancer{
+			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
+			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
+		}, true)
+		web(r)
+		delete(r.ports, "web")
+		r.restart()
+		r.begin()
+		r.serves("10.96.0.10", "")
+		r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+		r.serves("10.96.0.99", "10.244.1.77")
+		if err := r.backend.Remove(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		if bs := r.emu.Balancers(); len(bs) != 1 || bs[0].ID != foreign || r.remotes() != "" {
+			r.Errorf("left: %v, %s", bs, r.remotes())
+		}
+	})
+}
+
+// A crash leaves the last line of the journal unfinished.
+func TestAJournalThatIsCutOff(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		text, err := os.ReadFile(r.settings.Journal)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if err := os.WriteFile(r.settings.Journal, text[:len(text)-5], 0o600); err != nil {
+			r.Fatal(err)
+		}
+		r.restart()
+		r.begin()
+		served(r)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+	})
+}
+
+func TestAJournalThatIsNone(t *testing.T) {
+	s := settings()
+	s.Journal = t.TempDir() + "/journal"
+	if err := os.WriteFile(s.Journal, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := hns.NewDriver(hnsemu.New(hnsemu.WS2025).Client(), hnsemu.WS2025, s)
+	if err == nil || !strings.Contains(err.Error(), s.Journal) {
+		t.Errorf("got %v", err)
+	}
+	if text, _ := os.ReadFile(s.Journal); string(text) != "{}" {
+		t.Error("the file was touched")
+	}
+}
+
+// An earlier proxy, such as kube-proxy, has left load balancers and remote
+// endpoints: equal ones are taken over as they are.
+func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		remote := r.emu.AddEndpoint(hns.Endpoint{
+			HostComputeNetwork: r.network, Flags: hns.FlagRemote, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.2.2"}},
+		})
+		lb := hns.LoadBalancer{
+			HostComputeEndpoints: []string{remote}, SourceVIP: "192.0.2.1", Flags: hns.FlagDSR,
+			FrontendVIPs: []string{"10.96.0.10"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}},
+		}
+		r.emu.AddBalancer(lb, false)
+		lb.FrontendVIPs, lb.SourceVIP = []string{"10.96.0.11"}, ""
+		r.emu.AddBalancer(lb, false)
+		r.set("same", "10.96.0.10", "10.244.2.2")
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes for what was right", n)
+		}
+		r.set("differs", "10.96.0.11", "10.244.2.2 10.244.2.3")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.2.2")
+		r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+		r.unset("same")
+		r.sync()
+		r.settle()
+		r.serves("10.96.0.10", "")
+		if got := r.remotes(); got != "10.244.2.2 10.244.2.3" {
+			r.Errorf("remote endpoints: %s", got)
+		}
+	})
+}
+
+// A load balancer that others made for several frontends is theirs.
+func TestAFrontendThatOthersHave(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.emu.AddBalancer(hns.LoadBalancer{
+			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
+			FrontendVIPs:         []string{"10.96.0.10", "10.96.0.12"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
+		}, true)
+		r.set("api", "10.96.0.11", "10.244.2.2")
+		r.begin()
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.fails("not ours")
+		r.serves("10.96.0.11", "10.244.2.2")
+	})
+}

@@ -1,0 +1,44 @@
+package hns
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// script is what would be asked of HNS, in the words of its schema. Ids, which
+// only HNS knows, are replaced by addresses.
+type script struct {
+	Endpoints     []Endpoint
+	LoadBalancers []LoadBalancer
+}
+
+// Script renders objects as the JSON that HNS would be given. Where remote pods
+// lie on an overlay, and its source VIP, is known on the node only.
+func Script(objects map[Key]Value, overlay bool) string {
+	f := facts{network: network{overlay: overlay}, hostMAC: "(host)"}
+	s := script{Endpoints: []Endpoint{}, LoadBalancers: []LoadBalancer{}}
+	for _, k := range slices.SortedFunc(maps.Keys(objects), Key.compare) {
+		v := objects[k]
+		switch k.Kind {
+		case KindNode:
+			f.node[model.FamilyOf(k.Addr)] = v.Node
+		case KindBalancer:
+			s.LoadBalancers = append(s.LoadBalancers, f.balancer(k, v, names(v.Balancer.Endpoints)))
+		default:
+			s.Endpoints = append(s.Endpoints, f.endpoint(k, v))
+		}
+	}
+	b, _ := json.MarshalIndent(s, "", "  ") // plain structs of strings and numbers
+	return string(b) + "\n"
+}
+
+func names(ts []Target) []string {
+	all := make([]string, len(ts))
+	for i, t := range ts {
+		all[i] = t.Addr.String()
+	}
+	return all
+}

@@ -1,0 +1,264 @@
+package hnsemu
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+// Kind is a kind of object, by the number that it has on the wire.
+type Kind uint8
+
+// The kinds.
+const (
+	Network Kind = iota + 1
+	Endpoint
+	Namespace
+	LoadBalancer
+	SdnRoute
+)
+
+// String returns the name that is part of the functions' names.
+func (k Kind) String() string {
+	return [...]string{"Service", "Network", "Endpoint", "Namespace", "LoadBalancer", "SdnRoute"}[k]
+}
+
+// Verb is what a function does.
+type Verb uint8
+
+// The verbs, by their numbers on the wire. Version is HNSCall, the only function
+// without a kind.
+const (
+	Enumerate Verb = iota
+	Create
+	Open
+	Modify
+	Query
+	Delete
+	Close
+	Version
+)
+
+// Request is a call of a function of the DLL.
+type Request struct {
+	Kind   Kind
+	Verb   Verb
+	Handle uint64 // of the object; of the network to create an endpoint in
+	ID     string
+	Text   string // settings, or a query
+}
+
+// Response is what a function returns.
+type Response struct {
+	Result uint32 // an HRESULT
+	Handle uint64
+	ID     string
+	Text   string // ids or properties
+	Record string // an error record, as JSON
+}
+
+// Call is a call in the log.
+type Call struct {
+	Name string // such as "HcnCreateEndpoint"
+	Verb Verb
+	Kind Kind
+	ID   string        // of the object, where it is known
+	At   time.Duration // when it returned
+	Code hns.Code      // 0 when it succeeded
+	Text string        // settings
+}
+
+func name(k Kind, v Verb) string {
+	switch v {
+	case Version:
+		return "HNSCall"
+	case Enumerate:
+		return "HcnEnumerate" + k.String() + "s"
+	case Query:
+		return "HcnQuery" + k.String() + "Properties"
+	}
+	return "Hcn" + [...]string{Create: "Create", Open: "Open", Modify: "Modify", Delete: "Delete", Close: "Close"}[v] + k.String()
+}
+
+// Do carries out a call.
+func (e *Emulator) Do(r Request) Response {
+	c := Call{Name: name(r.Kind, r.Verb), Verb: r.Verb, Kind: r.Kind, ID: strings.ToLower(r.ID), Text: r.Text}
+	e.mu.Lock()
+	hook := e.hook
+	if h, ok := e.handles[r.Handle]; ok && c.ID == "" {
+		c.ID = h.id
+	}
+	e.mu.Unlock()
+	if hook != nil {
+		c.Code = hook(&c)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out Response
+	switch {
+	case c.Code != 0: // the hook's
+	case e.down:
+		c.Code = 0x6ba
+	default:
+		out, c.Code = e.carryOut(r, c.ID)
+	}
+	e.pass(&c)
+	if out.ID != "" {
+		c.ID = out.ID
+	}
+	e.log = append(e.log, c)
+	if c.Code != 0 {
+		return Response{Result: result(c.Code), Record: record(c)}
+	}
+	return out
+}
+
+// pass lets time pass.
+func (e *Emulator) pass(c *Call) {
+	cost := time.Millisecond
+	if e.cost != nil {
+		cost = e.cost(*c)
+	}
+	e.now += cost
+	c.At = e.now
+}
+
+// result returns the HRESULT of a code.
+func result(c hns.Code) uint32 {
+	if c < 0x10000 {
+		return 0x80070000 | uint32(c)
+	}
+	return uint32(c)
+}
+
+func record(c Call) string {
+	b, _ := json.Marshal(map[string]any{"Success": false, "Error": c.Name + " refused", "ErrorCode": int32(result(c.Code))}) // strings and a number
+	return string(b)
+}
+
+// The codes that the emulator itself answers with.
+const (
+	notFound         hns.Code = 0x490
+	invalidHandle    hns.Code = 6
+	notImplemented   hns.Code = 0x80004001
+	networkNotFound  hns.Code = 0x803b0001
+	endpointNotFound hns.Code = 0x803b0002
+	invalidPolicy    hns.Code = 0x803b000d
+	portExists       hns.Code = 0x803b0013
+	invalidJSON      hns.Code = 0x803b001b
+	invalidIP        hns.Code = 0x803b001e
+	hasReferences    hns.Code = 0x803b002c
+)
+
+func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
+	switch r.Verb {
+	case Version:
+		return Response{Text: fmt.Sprintf(`{"Success":true,"Output":{"Major":%d,"Minor":%d}}`, e.version.Major, e.version.Minor)}, 0
+	case Enumerate:
+		return e.enumerate(r)
+	case Open:
+		if !e.has(r.Kind, id) {
+			return Response{}, notFound
+		}
+		return Response{Handle: e.open(r.Kind, id)}, 0
+	case Create:
+		return e.create(r)
+	case Delete:
+		return Response{}, e.delete(r.Kind, id)
+	}
+	h, ok := e.handles[r.Handle]
+	if !ok || h.kind != r.Kind {
+		return Response{}, invalidHandle
+	}
+	switch r.Verb {
+	case Modify:
+		return Response{}, e.modify(h, r.Text)
+	case Query:
+		t, ok := e.properties(h)
+		if !ok {
+			return Response{}, notFound
+		}
+		return Response{Text: t}, 0
+	}
+	delete(e.handles, r.Handle)
+	return Response{}, 0
+}
+
+func (e *Emulator) open(k Kind, id string) uint64 {
+	e.next++
+	e.handles[e.next] = handle{k, id}
+	return e.next
+}
+
+func (e *Emulator) has(k Kind, id string) bool {
+	_, ok := e.properties(handle{k, id})
+	return ok
+}
+
+func (e *Emulator) properties(h handle) (string, bool) {
+	switch h.kind {
+	case Network:
+		n, ok := e.networks[h.id]
+		return text(n), ok
+	case Endpoint:
+		p, ok := e.endpoints[h.id]
+		return text(p), ok
+	case LoadBalancer:
+		lb, ok := e.balancers[h.id]
+		return text(lb), ok
+	}
+	return "", false
+}
+
+// enumerate lists ids, filtered as hcsshim asks: by id, name or network.
+func (e *Emulator) enumerate(r Request) (Response, hns.Code) {
+	var query struct{ Filter string }
+	var filter struct{ ID, Name, VirtualNetwork string }
+	if r.Text != "" && json.Unmarshal([]byte(r.Text), &query) != nil ||
+		query.Filter != "" && json.Unmarshal([]byte(query.Filter), &filter) != nil {
+		return Response{}, invalidJSON
+	}
+	ids := []string{}
+	add := func(id, name, network string) {
+		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
+			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
+			ids = append(ids, id)
+		}
+	}
+	switch r.Kind {
+	case Network:
+		for _, n := range sorted(e.networks) {
+			add(n.ID, n.Name, "")
+		}
+	case Endpoint:
+		for _, p := range sorted(e.endpoints) {
+			add(p.ID, p.Name, p.HostComputeNetwork)
+		}
+	case LoadBalancer:
+		for _, lb := range sorted(e.balancers) {
+			add(lb.ID, "", "")
+		}
+	}
+	return Response{Text: text(ids)}, 0
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // plain structs of strings and numbers
+	}
+	return string(b)
+}
+
+func sorted[T any](m map[string]T) []T {
+	all := make([]T, 0, len(m))
+	for _, id := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, m[id])
+	}
+	return all
+}

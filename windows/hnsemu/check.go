@@ -1,0 +1,123 @@
+package hnsemu
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+// Gap is a time in which a frontend had no load balancer, between two that it
+// had.
+type Gap struct {
+	Frontend string // "VIP/protocol/port"
+	For      time.Duration
+}
+
+func (e *Emulator) vanished(lb hns.LoadBalancer) {
+	for _, f := range frontends(lb) {
+		e.absent[f] = e.now
+	}
+}
+
+func (e *Emulator) appeared(lb hns.LoadBalancer) {
+	for _, f := range frontends(lb) {
+		if since, ok := e.absent[f]; ok {
+			e.gaps = append(e.gaps, Gap{f, e.now - since})
+			delete(e.absent, f)
+		}
+	}
+}
+
+// Gaps returns the gaps so far.
+func (e *Emulator) Gaps() []Gap {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.gaps)
+}
+
+// Log returns the calls so far.
+func (e *Emulator) Log() []Call {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.log)
+}
+
+// Forget empties the log and the gaps.
+func (e *Emulator) Forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.log, e.gaps = nil, nil
+}
+
+// Calls returns how many calls there were, of these functions or of all.
+func (e *Emulator) Calls(names ...string) (n int) {
+	for _, c := range e.Log() {
+		if len(names) == 0 || slices.Contains(names, c.Name) {
+			n++
+		}
+	}
+	return n
+}
+
+// Writes returns how many calls there were that may change something.
+func (e *Emulator) Writes() (n int) {
+	for _, c := range e.Log() {
+		if c.Verb == Create || c.Verb == Modify || c.Verb == Delete {
+			n++
+		}
+	}
+	return n
+}
+
+// Check returns everything that must never be: handles that were not closed,
+// load balancers without endpoints or with ones that are gone, two for one
+// frontend, and objects of others that were touched. A network may be held open
+// by a client that is not closed.
+func (e *Emulator) Check() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var errs []error
+	for h, o := range e.handles {
+		if o.kind != Network {
+			errs = append(errs, fmt.Errorf("handle %d of %s %s is open", h, o.kind, o.id))
+		}
+	}
+	seen := map[string]string{}
+	for _, lb := range sorted(e.balancers) {
+		if len(lb.HostComputeEndpoints) == 0 {
+			errs = append(errs, fmt.Errorf("load balancer %s has no endpoints", lb.ID))
+		}
+		for _, id := range lb.HostComputeEndpoints {
+			if _, ok := e.endpoints[strings.ToLower(id)]; !ok {
+				errs = append(errs, fmt.Errorf("load balancer %s %v sends to endpoint %s, which is gone", lb.ID, frontends(lb), id))
+			}
+		}
+		for _, f := range frontends(lb) {
+			if other := seen[f]; other != "" {
+				errs = append(errs, fmt.Errorf("load balancers %s and %s are both for %s", other, lb.ID, f))
+			}
+			seen[f] = lb.ID
+		}
+	}
+	for id, was := range e.foreign {
+		if p, ok := e.endpoints[id]; ok && text(p) == was {
+			continue
+		}
+		if lb, ok := e.balancers[id]; ok && text(lb) == was {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s belongs to others and was touched: it was %s", id, was))
+	}
+	return errors.Join(errs...)
+}
+
+// Handles returns how many handles are open.
+func (e *Emulator) Handles() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.handles)
+}

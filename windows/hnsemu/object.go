@@ -1,0 +1,172 @@
+package hnsemu
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+func (e *Emulator) create(r Request) (Response, hns.Code) {
+	switch r.Kind {
+	case Endpoint:
+		return e.createEndpoint(r)
+	case LoadBalancer:
+		return e.createBalancer(r.Text)
+	}
+	return Response{}, notImplemented
+}
+
+func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
+	h, ok := e.handles[r.Handle]
+	if !ok || h.kind != Network {
+		return Response{}, invalidHandle
+	}
+	if _, ok := e.networks[h.id]; !ok {
+		return Response{}, networkNotFound
+	}
+	var p hns.Endpoint
+	if json.Unmarshal([]byte(r.Text), &p) != nil {
+		return Response{}, invalidJSON
+	}
+	for _, c := range p.IpConfigurations {
+		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
+			return Response{}, invalidIP
+		}
+		// A remote endpoint may stand beside a pod of the same address
+		// (kubernetes#130963), but not beside another remote one.
+		if !e.behaviour.Twins && e.taken(c.IpAddress, h.id, p.Flags) {
+			return Response{}, portExists
+		}
+	}
+	p.ID, p.HostComputeNetwork = e.id(), h.id
+	e.endpoints[p.ID] = p
+	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
+}
+
+func (e *Emulator) taken(addr, network string, flags uint32) bool {
+	for _, o := range e.endpoints {
+		if o.HostComputeNetwork == network && o.Flags == flags &&
+			slices.ContainsFunc(o.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
+	var lb hns.LoadBalancer
+	if json.Unmarshal([]byte(settings), &lb) != nil {
+		return Response{}, invalidJSON
+	}
+	lb.ID = ""
+	if code := e.valid(lb); code != 0 {
+		return Response{}, code
+	}
+	lb.ID = e.id()
+	e.balancers[lb.ID] = lb
+	e.appeared(lb)
+	return Response{Handle: e.open(LoadBalancer, lb.ID), ID: lb.ID}, 0
+}
+
+// valid refuses what HNS refuses.
+func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
+	if len(lb.HostComputeEndpoints) == 0 || len(lb.PortMappings) == 0 {
+		return invalidPolicy // kubernetes#106936
+	}
+	for _, id := range lb.HostComputeEndpoints {
+		if _, ok := e.endpoints[strings.ToLower(id)]; !ok {
+			return endpointNotFound
+		}
+	}
+	mine := frontends(lb)
+	for _, o := range e.balancers {
+		if o.ID != lb.ID && slices.ContainsFunc(frontends(o), func(f string) bool { return slices.Contains(mine, f) }) {
+			if e.behaviour.Exists != 0 {
+				return e.behaviour.Exists
+			}
+			return portExists // kubernetes#139519
+		}
+	}
+	return 0
+}
+
+// frontends returns what a load balancer answers on, as text.
+func frontends(lb hns.LoadBalancer) (all []string) {
+	vips := lb.FrontendVIPs
+	if len(vips) == 0 {
+		vips = []string{fmt.Sprintf("node(%d)", lb.Flags&hns.FlagIPv6)}
+	}
+	for _, vip := range vips {
+		for _, m := range lb.PortMappings {
+			all = append(all, fmt.Sprintf("%s/%d/%d", vip, m.Protocol, m.ExternalPort))
+		}
+	}
+	return all
+}
+
+func (e *Emulator) modify(h handle, settings string) hns.Code {
+	if h.kind != LoadBalancer {
+		return notImplemented
+	}
+	have, ok := e.balancers[h.id]
+	var to hns.LoadBalancer
+	switch {
+	case !ok:
+		return notFound
+	case e.version.Major < 15 || e.version.Major == 15 && e.version.Minor < 4:
+		return notImplemented
+	case json.Unmarshal([]byte(settings), &to) != nil:
+		return invalidJSON
+	case e.version == WS2025RT: // it says yes and does nothing (kubernetes#131466)
+		return 0
+	}
+	to.ID = h.id
+	if code := e.valid(to); code != 0 {
+		return code
+	}
+	if !slices.Equal(frontends(have), frontends(to)) {
+		return invalidPolicy
+	}
+	e.balancers[h.id] = to
+	return 0
+}
+
+func (e *Emulator) delete(k Kind, id string) hns.Code {
+	switch k {
+	case Endpoint:
+		return e.deleteEndpoint(id)
+	case LoadBalancer:
+		lb, ok := e.balancers[id]
+		switch {
+		case !ok:
+			return notFound
+		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
+			e.refused[id] = true
+			return 0x1f // a device attached to the system is not functioning
+		}
+		delete(e.balancers, id)
+		e.vanished(lb)
+		return 0
+	}
+	return notImplemented
+}
+
+func (e *Emulator) deleteEndpoint(id string) hns.Code {
+	if _, ok := e.endpoints[id]; !ok {
+		return endpointNotFound
+	}
+	for _, lb := range e.balancers {
+		uses := slices.ContainsFunc(lb.HostComputeEndpoints, func(o string) bool { return strings.EqualFold(o, id) })
+		if uses && !e.behaviour.DeleteInUse {
+			return hasReferences
+		}
+	}
+	if !e.behaviour.DeleteLies {
+		delete(e.endpoints, id)
+	}
+	return 0
+}

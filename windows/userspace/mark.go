@@ -1,0 +1,13 @@
+package userspace
+
+// lifetime is the valid lifetime in seconds that our addresses get: 44 years,
+// which is for ever, but no number that anybody else would choose. The system
+// counts it down.
+const lifetime = 0x54414e44
+
+// slack is how long an address may have been there and still be known as ours: a
+// year without a restart.
+const slack = 365 * 24 * 3600
+
+// marked reports whether an address with this remaining lifetime is ours.
+func marked(seconds uint32) bool { return seconds <= lifetime && seconds > lifetime-slack }
