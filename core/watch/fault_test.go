@@ -125,7 +125,7 @@ func TestServerErrors(t *testing.T) {
 func TestServerStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
-	w.server.Fail(apitest.Rule{Times: 8, Status: 403, Reason: metav1.StatusReasonForbidden, Message: "RBAC is not ready"})
+	w.server.Fail(apitest.Rule{Times: 4, Status: 403, Reason: metav1.StatusReasonForbidden, Message: "RBAC is not ready"})
 	w.run().synced()
 	w.until("the ranges", func() bool { return len(w.source.ServiceCIDRs()) > 0 })
 	if text := w.logs.String(); text != "" {
@@ -238,7 +238,7 @@ func TestHang(t *testing.T) {
 		t.Run(fmt.Sprint(o.Plain), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, o)
-			w.limits.silence, w.limits.stale = 700*time.Millisecond, 900*time.Millisecond
+			w.limits.silence, w.limits.stale = 500*time.Millisecond, 2500*time.Millisecond
 			w.run().synced()
 			thaw := w.server.Freeze("services")
 			lift := w.server.Fail(apitest.Rule{Resource: "services", Hang: true})
@@ -264,7 +264,7 @@ func TestHang(t *testing.T) {
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
-	w.limits.silence, w.limits.stale = 300*time.Millisecond, 1500*time.Millisecond
+	w.limits.silence, w.limits.stale = 300*time.Millisecond, 5*time.Second
 	w.run().synced()
 	_, before, _ := w.sink.told()
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
