@@ -2,15 +2,15 @@
 // lists the modes, knows what else the system offers (a flow table, facts about
 // the host), and puts the pieces of a running proxy together:
 //
-//	manifests ──▶ engine ──▶ backend of a Mode
-//	                │
-//	                ├──▶ flows.Cleaner ──▶ the system's flow table
-//	                ├──▶ metrics, Events
-//	                └──▶ health: /healthz /livez /metrics /status, health checks of Services
+//	manifests or API server ──▶ engine ──▶ backend of a Mode
+//	                              │
+//	                              ├──▶ flows.Cleaner ──▶ the system's flow table
+//	                              ├──▶ metrics, Events
+//	                              └──▶ health: /healthz /livez /metrics /status, health checks of Services
 //
 // A running Proxy has these goroutines; Run owns and ends all of them:
 //
-//	manifests      watches the folder, tells the engine's inbox
+//	source         watches the folder or the API server, tells the engine's inbox
 //	engine         owns tracker and backend: resolves, programs, audits; calls host and the hooks
 //	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
 //	health         answers load balancers and kubelets, from the engine's status

@@ -16,11 +16,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
-	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -36,6 +36,9 @@ type Proxy struct {
 	teller   events.Teller
 	recorder *events.Recorder
 	servers  servers
+	follow   func(context.Context) error // the source
+	server   *watch.Source               // nil where that is a folder
+	events   events.Sink
 	log      *slog.Logger
 	version  string
 
@@ -53,7 +56,7 @@ type Proxy struct {
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{config: c, log: log, version: version}
-	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }})
+	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
@@ -72,6 +75,9 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.follow, err = p.source(); err != nil {
+		return err
+	}
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
@@ -113,10 +119,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.Engine.Run)
-	start("manifests", p.watch)
+	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
-	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events()) })
+	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
 	p.started()
 	p.servers.run(start)
 	p.group.Wait()
@@ -156,22 +162,6 @@ func (p *Proxy) host(n *model.Node) *model.Host {
 	return resolve.Host(c, n)
 }
 
-func (p *Proxy) watch(ctx context.Context) error {
-	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
-	return source.Run(ctx, sink{p.Engine})
-}
-
-// sink is the engine as a folder of manifests sees it.
-type sink struct{ *engine.Engine }
-
-func (s sink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
-}
-
 // settle gives the memory that the start needed back to the system, once, a few
 // seconds after the first sync: it is several times what the proxy needs from
 // then on.
@@ -198,6 +188,6 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests, Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Source(), Health: p.health(),
 	}, s), nil
 }

@@ -88,9 +88,6 @@ func (p *Proxy) health() status.Health {
 	return status.HealthOf(p.Status(), 2*p.live.Load().SyncPeriod, p.stale())
 }
 
-// stale says which inputs are out of date. A folder of manifests never is.
-func (p *Proxy) stale() []string { return nil }
-
 func (p *Proxy) sources() health.Sources {
 	return health.Sources{
 		Health:  p.health,

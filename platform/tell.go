@@ -3,7 +3,6 @@ package platform
 import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/engine"
-	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -46,9 +45,6 @@ func (p *Proxy) started() {
 		p.recorder.Add(p.teller.Fallback(string(first.Mode), string(mode.Name), first.Err))
 	}
 }
-
-// events is where Events go.
-func (p *Proxy) events() events.Sink { return events.ToLog(p.log) }
 
 // switched tells that another mode runs now.
 func (p *Proxy) switched(from, to config.Mode) {

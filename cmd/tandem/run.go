@@ -75,7 +75,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 // serve runs the proxy, and follows its configuration file.
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger) error {
 	debug.SetGCPercent(gcPercent)
-	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", sourceOf(c), "config", f.file)
+	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil {
 		return err
@@ -105,16 +105,6 @@ func needSource(c *config.Config) []config.Finding {
 		Name: "--manifests",
 		Text: "name a folder of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found",
 	}}
-}
-
-// sourceOf names where Services come from.
-func sourceOf(c *config.Config) string {
-	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
-		if s != "" {
-			return s
-		}
-	}
-	return "in-cluster"
 }
 
 func writeConfig(path string, c *config.Config) error {

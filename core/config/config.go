@@ -150,3 +150,13 @@ type NodePorts struct {
 	Primary  bool
 	Loopback bool // on 127.0.0.1 as well, in modes that can
 }
+
+// Source names where Services come from, for people.
+func (c *Config) Source() string {
+	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
+		if s != "" {
+			return s
+		}
+	}
+	return "in-cluster"
+}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -80,6 +82,12 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 
 // target is the sink that Run is given: the kinds are made before.
 type target struct{ Sink }
+
+// EventWriter returns what writes Events to the same server.
+func (s *Source) EventWriter() (*EventWriter, error) {
+	client, err := s.client.REST(eventsv1.SchemeGroupVersion)
+	return &EventWriter{Client: client, Node: s.nodeName}, err
+}
 
 // Client returns the connection, for others who talk to the same server.
 func (s *Source) Client() *Client { return s.client }
