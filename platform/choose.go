@@ -35,6 +35,9 @@ func Choose(ctx context.Context, c *config.Config, log *slog.Logger) (Choice, er
 	var choice Choice
 	var failed []error
 	for _, m := range modes {
+		if c.Mode == config.Auto && m.Auto != nil {
+			m.Probe = m.Auto
+		}
 		err := Probe(ctx, m)
 		if ctx.Err() != nil {
 			return Choice{}, ctx.Err()

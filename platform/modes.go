@@ -22,6 +22,7 @@ func Modes() []dataplane.Mode {
 		iptables.Mode(),
 		userspaceMode(),
 		hns.Mode(),
+		userspaceMode(),
 		ipvs.Mode(),
 	}
 }

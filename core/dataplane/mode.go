@@ -38,6 +38,10 @@ type Mode struct {
 	// place of its own. The error says what is missing and how to get it.
 	Probe func(context.Context) error
 
+	// Auto is what auto asks instead of Probe, where a mode has a way to work that
+	// nobody should get unasked. Nil is Probe.
+	Auto func(context.Context) error
+
 	// Open opens the data plane. The caller closes the backend.
 	Open func(*config.Config) (Backend, error)
 

@@ -26,7 +26,8 @@
 //	balance.go    which endpoint is next; affinity.go: which one a client had
 //	server.go     Server and Relay: what is open, and its end
 //	accept.go     TCP clients; dial.go: the endpoint that answers
-//	transfer.go   both directions of a connection; read_*.go: without a buffer
+//	transfer.go   both directions of a connection; read.go: with small buffers, or
+//	              on Linux without any
 //	udp.go        UDP clients; session.go: one of them
 //	slots.go      room for connections; scarcity.go: when there is none
 package relay

@@ -10,9 +10,11 @@ import (
 // zeroCopy says that net.TCPConn.ReadFrom splices.
 const zeroCopy = true
 
-// reader reads from a socket without a buffer of its own: it takes one of the
+func readers() (stream, datagrams newReader) { return newBare, newBare }
+
+// bare reads from a socket without a buffer of its own: it takes one of the
 // server's when there is something to read.
-type reader struct {
+type bare struct {
 	raw  syscall.RawConn
 	pool *sync.Pool            // of *[chunk]byte
 	try  func(fd uintptr) bool // made once
@@ -21,21 +23,18 @@ type reader struct {
 	err  error
 }
 
-func newReader(c net.Conn, pool *sync.Pool) (*reader, error) {
+func newBare(c net.Conn, pool *sync.Pool) (reader, error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{raw: raw, pool: pool}
+	r := &bare{raw: raw, pool: pool}
 	r.try = r.read
 	return r, nil
 }
 
-// newDatagramReader is the same: a buffer holds any datagram.
-func newDatagramReader(c net.Conn, pool *sync.Pool) (*reader, error) { return newReader(c, pool) }
-
 // read tries to read, and reports whether that is settled.
-func (r *reader) read(fd uintptr) bool {
+func (r *bare) read(fd uintptr) bool {
 	data := r.pool.Get().(*[chunk]byte)
 	for {
 		r.n, r.err = syscall.Read(int(fd), data[:])
@@ -51,10 +50,7 @@ func (r *reader) read(fd uintptr) bool {
 	return true
 }
 
-// next waits for data. The caller gives it back with done, and reads nothing
-// before. io.EOF is the end of a stream; a datagram may be empty, too. Deadlines
-// of the connection hold.
-func (r *reader) next() ([]byte, error) {
+func (r *bare) next() ([]byte, error) {
 	err := r.raw.Read(r.try)
 	if err == nil {
 		err = r.err
@@ -68,7 +64,7 @@ func (r *reader) next() ([]byte, error) {
 	return r.data[:r.n], err
 }
 
-func (r *reader) done() {
+func (r *bare) done() {
 	if r.data != nil {
 		r.pool.Put(r.data)
 		r.data = nil

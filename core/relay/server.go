@@ -40,6 +40,8 @@ type Server struct {
 	slots   slots
 	buffers sync.Pool // of *[chunk]byte
 
+	newStream, newDatagrams newReader
+
 	mu     sync.Mutex
 	relays map[*Relay]struct{}
 	conns  map[io.Closer]struct{} // TCP connections of clients
@@ -63,6 +65,7 @@ func NewServer(o Options) *Server {
 		options: o, slots: newSlots(maxDescriptors()),
 		relays: map[*Relay]struct{}{}, conns: map[io.Closer]struct{}{},
 	}
+	s.newStream, s.newDatagrams = readers()
 	s.buffers.New = func() any { return new([chunk]byte) }
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s

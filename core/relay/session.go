@@ -20,7 +20,7 @@ type session struct {
 	from   model.Origin
 	choice choice
 	up     *net.UDPConn
-	in     *reader
+	in     reader
 	idle   time.Duration
 	last   atomic.Int64 // Unix nanoseconds of the last datagram of either side
 }

@@ -15,6 +15,7 @@ import (
 // Clients of all manners, changes of the policy and relays that come and go, all
 // at once: whoever is served is served right, and nothing is left.
 func TestStorm(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{UDPIdle: 20 * time.Millisecond})
 	endpoints := []netip.AddrPort{named(t).at, named(t).at, echo(t).at, closedPort(t)}
 	u1, _ := names(t)

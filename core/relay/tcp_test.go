@@ -150,7 +150,15 @@ func TestResets(t *testing.T) {
 // What is sent arrives, in both directions at once, in pieces of all sizes and
 // with pauses, in which the kernel's pipe is given back.
 func TestTransferIsWhole(t *testing.T) {
-	s := newServer(t, Options{})
+	t.Run("system", func(t *testing.T) { wholeTransfer(t, newServer(t, Options{})) })
+	t.Run("portable", func(t *testing.T) {
+		s := newServer(t, Options{})
+		s.newStream = newPortable
+		wholeTransfer(t, s)
+	})
+}
+
+func wholeTransfer(t *testing.T, s *Server) {
 	r := listen(t, s, model.TCP, balance(echo(t).at))
 	size := 48 << 20
 	if testing.Short() {

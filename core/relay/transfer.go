@@ -61,7 +61,7 @@ const (
 // carry copies until src ends. It holds a buffer only while there is something
 // to copy, and splices what comes faster than it can be copied.
 func (s *Server) carry(dst, src *net.TCPConn) error {
-	in, err := newReader(src, &s.buffers)
+	in, err := s.newStream(src, &s.buffers)
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*
 
 var errNoRoom = errors.New("too many connections and sessions for the limit on descriptors")
 
-func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, *reader, error) {
+func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) {
 	up, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(endpoint))
 	if err != nil {
 		if lacking(err) {
@@ -134,7 +134,7 @@ func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, *reader, error)
 		}
 		return nil, nil, err
 	}
-	in, err := newDatagramReader(up, &s.buffers)
+	in, err := s.newDatagrams(up, &s.buffers)
 	if err != nil {
 		return nil, nil, errors.Join(err, up.Close())
 	}

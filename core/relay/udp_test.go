@@ -11,6 +11,7 @@ import (
 )
 
 func TestUDPSessions(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{})
 	a, _ := names(t)
 	b, _ := names(t)
@@ -33,6 +34,7 @@ func TestUDPSessions(t *testing.T) {
 }
 
 func TestUDPSizes(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{})
 	a, _ := names(t)
 	r := listen(t, s, model.UDP, balance(a))
@@ -46,6 +48,7 @@ func TestUDPSizes(t *testing.T) {
 }
 
 func TestUDPSessionsExpire(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{UDPIdle: 50 * time.Millisecond})
 	a, _ := names(t)
 	r := listen(t, s, model.UDP, balance(a))
@@ -63,6 +66,7 @@ func TestUDPSessionsExpire(t *testing.T) {
 // A session leaves an endpoint that leaves, stays with one that drains, and
 // does not go on with one that refuses.
 func TestUDPSessionsMove(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{})
 	a, stopA := names(t)
 	b, _ := names(t)
@@ -101,6 +105,7 @@ func TestUDPSessionsMove(t *testing.T) {
 }
 
 func TestUDPSticky(t *testing.T) {
+	needUDP(t)
 	s := newServer(t, Options{})
 	a, _ := names(t)
 	b, _ := names(t)

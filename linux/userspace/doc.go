@@ -29,7 +29,7 @@
 //	skeleton.go        the chains and their ways into each other
 //	compile.go         ports to objects (Compiler)
 //	sim.go, text.go    objects and a packet to an outcome; objects to text
-//	driver_linux.go    the host (Driver): restore_linux.go runs iptables,
+//	driver_linux.go    the host (Driver): linux/iptables reaches the table,
 //	                   relays_linux.go and sinks_linux.go listen
 //	mode.go            the mode; probe_linux.go: whether it works here
 package userspace

@@ -11,13 +11,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
-	families []model.Family
-	server   *relay.Server
+	table  *iptables.NATTable
+	server *relay.Server
 
 	mu     sync.Mutex // Observe may run beside Commit
 	rules  map[Key]installed
@@ -40,13 +41,16 @@ type open struct {
 	policy *relay.Policy
 }
 
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+var (
+	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
+	_ dataplane.Sentinel           = (*Driver)(nil)
+)
 
-// Open returns a driver for some families. Close it after use; what is in the
-// kernel stays, the relays end.
-func Open(families []model.Family, o relay.Options) *Driver {
+// Open returns a driver for a table, which it owns. Close it after use; what is
+// in the kernel stays, the relays end.
+func Open(table *iptables.NATTable, o relay.Options) *Driver {
 	return &Driver{
-		families: families, server: relay.NewServer(o),
+		table: table, server: relay.NewServer(o),
 		rules: map[Key]installed{}, relays: map[RelayID]*open{}, ports: map[RelayID]uint16{},
 	}
 }
@@ -66,7 +70,14 @@ func (d *Driver) Close() error {
 		err = errors.Join(err, d.sinks[f].close())
 		d.sinks[f] = nil
 	}
-	return err
+	return errors.Join(err, d.table.Close())
+}
+
+// Disturbed implements dataplane.Sentinel.
+func (d *Driver) Disturbed(context.Context) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.table.Disturbed()
 }
 
 // Commit implements dataplane.Driver: first what rules lead to, then the rules, in
@@ -91,9 +102,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		}
 	}
 	failed := [2]error{}
-	for _, f := range d.families {
-		if !batches[f].empty() {
-			failed[f] = tableOf(f).write(ctx, batches[f])
+	for f, b := range batches {
+		if !b.empty() {
+			failed[f] = d.table.Restore(ctx, model.Family(f), b.text())
 		}
 	}
 	for i, op := range ops {

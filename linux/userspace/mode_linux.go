@@ -7,49 +7,59 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // probe tries IPv4, which every node needs. Where there is no nat table for
 // IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
-func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
-
-func openBackend(*config.Config) (dataplane.Backend, error) {
-	families := []model.Family{model.IPv4}
-	if ipv6() && Probe(context.Background(), model.IPv6) == nil {
-		families = append(families, model.IPv6)
+func probe(ctx context.Context) error {
+	table, err := iptables.OpenNAT(ctx)
+	if err != nil {
+		return err
 	}
-	d := Open(families, relay.Options{Log: slog.Default()})
-	return dataplane.New(NewCompiler(families...), d), nil
+	defer table.Close()
+	return try(ctx, table, model.IPv4)
 }
 
-// Probe finds out whether the nat table of a family can hold our rules, by
-// writing one of each kind to a chain that no packet meets. The error says what
-// is missing.
-func Probe(ctx context.Context, f model.Family) error {
+func openBackend(*config.Config) (dataplane.Backend, error) {
+	ctx := context.Background()
+	table, err := iptables.OpenNAT(ctx)
+	if err != nil {
+		return nil, err
+	}
+	families := []model.Family{model.IPv4}
+	if slices.Contains(table.Families(), model.IPv6) && ipv6() {
+		families = append(families, model.IPv6)
+	}
+	return dataplane.New(NewCompiler(families...), Open(table, relay.Options{Log: slog.Default()})), nil
+}
+
+// try finds out whether the nat table of a family can hold our rules, by writing
+// one of each kind to a chain that no packet meets. The error says what is
+// missing.
+func try(ctx context.Context, table *iptables.NATTable, f model.Family) error {
 	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
 	at := netip.AddrPortFrom(Shelter(f), 80)
 	k := Key{Kind: KindEntry, Family: f, Chain: chain, Proto: model.TCP, At: at, From: netip.PrefixFrom(at.Addr(), 8*3).Masked()}
-	try := newBatch()
-	try.chain(chain, []Rule{
+	b := newBatch()
+	b.chain(chain, []Rule{
 		{Dst: k.From, Local: true, Jump: returns},
 		{In: "probe+", Jump: returns},
 	})
-	try.entry(k, entryRule(k, Target{Relay: RelayID{Port: model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}}}}, 80).String())
-	if err := tableOf(f).write(ctx, try); err != nil {
-		return fmt.Errorf("the nat table of %s cannot be used: %w", f, err)
+	b.entry(k, entryRule(k, Target{Relay: RelayID{Port: model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}}}}, 80).String())
+	if err := table.Restore(ctx, f, b.text()); err != nil {
+		return err
 	}
 	clean := newBatch()
 	clean.drop(chain)
-	if err := tableOf(f).write(context.WithoutCancel(ctx), clean); err != nil {
-		return fmt.Errorf("the nat table of %s, after a probe: %w", f, err)
-	}
-	return nil
+	return table.Restore(context.WithoutCancel(ctx), f, clean.text())
 }
 
 // ipv6 reports whether lo may have addresses of IPv6.

@@ -12,6 +12,7 @@ import (
 func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.meanwhile = map[Key]bool{}
+	d.table.Reading()
 	d.mu.Unlock()
 	tables, sheltered, err := d.read(ctx)
 	d.mu.Lock()
@@ -22,7 +23,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 		return nil, err
 	}
 	o := observation{driver: d, objects: map[Key]Value{}, rules: map[Key]installed{}}
-	for _, f := range d.families {
+	for _, f := range d.table.Families() {
 		if sheltered[f] {
 			o.objects[Key{Kind: KindShelter, Family: f}] = Value{}
 		}
@@ -46,9 +47,13 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 }
 
 func (d *Driver) read(ctx context.Context) (tables [2]saved, sheltered [2]bool, err error) {
-	for _, f := range d.families {
-		if tables[f], err = tableOf(f).read(ctx); err != nil {
+	for _, f := range d.table.Families() {
+		text, err := d.table.Read(ctx, f)
+		if err != nil {
 			return tables, sheltered, err
+		}
+		if tables[f], err = parse(text, watched); err != nil {
+			return tables, sheltered, fmt.Errorf("%s: %w", f, err)
 		}
 		if sheltered[f], err = hasShelter(f); err != nil {
 			return tables, sheltered, err

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -42,7 +44,22 @@ func addShelter(f model.Family) error {
 	if err := netlink.AddrReplace(lo, addr); err != nil {
 		return fmt.Errorf("add %s to lo: %w", addr.IP, err)
 	}
-	return nil
+	return reachable(f)
+}
+
+// reachable waits for the route to a new address. For IPv6 the kernel adds it
+// later, from a queue that may have to wait for a lock.
+func reachable(f model.Family) (err error) {
+	const attempts, pause = 200, 10 * time.Millisecond
+	for range attempts {
+		var routes []netlink.Route
+		routes, err = netlink.RouteGet(Shelter(f).AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		time.Sleep(pause)
+	}
+	return fmt.Errorf("%s was added to lo and cannot be reached: %w", Shelter(f), cmp.Or(err, error(unix.ENETUNREACH)))
 }
 
 func removeShelter(f model.Family) error {

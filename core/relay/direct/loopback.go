@@ -23,7 +23,7 @@ import (
 // output.
 func LoopbackMode() dataplane.Mode {
 	return dataplane.Mode{
-		Name:  relay.Mode,
+		Name: relay.Mode, OnRequest: true,
 		Probe: probeLoopback,
 		Open: func(*config.Config) (dataplane.Backend, error) {
 			return dataplane.New(NewCompiler(Loopback{}), OpenLoopback(os.Stdout)), nil

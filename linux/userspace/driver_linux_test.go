@@ -1,0 +1,285 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// onNode runs a test inside the namespace of a node, on its thread.
+func onNode(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	err = n.Do(netns.Node, func() error {
+		if err := probe(t.Context()); err != nil {
+			t.Logf("skipped: %v", err)
+			return nil
+		}
+		test(t)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plane is a backend and its driver.
+type plane struct {
+	dataplane.Backend
+	driver *Driver
+	t      *testing.T
+}
+
+func start(t *testing.T, ports ...*model.Port) plane {
+	t.Helper()
+	table, err := iptables.OpenNAT(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Open(table, relay.Options{})
+	p := plane{dataplane.New(NewCompiler(), d), d, t}
+	if err := p.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.SetHost(&model.Host{
+		Pods:      model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
+		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
+	})
+	for _, port := range ports {
+		p.Update([]model.Delta{{New: port}})
+	}
+	return p
+}
+
+func (p plane) sync() dataplane.Work {
+	p.t.Helper()
+	w, err := p.Sync(context.Background())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return w
+}
+
+func (p plane) stop() {
+	p.t.Helper()
+	if err := p.Close(); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// rules lists the nat table of both families, sorted.
+func rules(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
+		out, err := exec.Command(tool, "-t", "nat").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if !strings.HasPrefix(line, "#") {
+				all = append(all, tool+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func do(t *testing.T, command string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+}
+
+// web is a port with everything: two pools, source ranges, a node port and
+// refusal.
+func web() *model.Port {
+	all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.2:80")}, {Addr: netip.MustParseAddrPort("10.244.2.2:80")}}}
+	local := &model.Pool{Endpoints: all.Endpoints[:1]}
+	front := func(kind model.Kind, at string, pools ...*model.Pool) model.Front {
+		f := model.Front{Kind: kind, At: netip.MustParseAddrPort(at)}
+		for i := range f.On {
+			f.On[i] = model.Action{Pool: pools[i]}
+			if pools[i] == nil {
+				f.On[i] = model.Action{Verdict: model.Drop}
+			}
+		}
+		return f
+	}
+	lb := front(model.KindLoadBalancer, "203.0.113.10:80", all, all, local)
+	lb.Restricted, lb.Allow = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")}
+	return &model.Port{
+		ID: model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Name: "http", Proto: model.TCP},
+		Fronts: []model.Front{
+			front(model.KindClusterIP, "10.96.0.10:80", all, all, all), lb,
+			front(model.KindNodePort, "0.0.0.0:30080", all, all, nil),
+		},
+	}
+}
+
+func dns() *model.Port {
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::2]:53")}}}
+	act := model.Action{Pool: pool}
+	return &model.Port{
+		ID:     model.PortID{Service: model.ServiceName{Namespace: "kube-system", Name: "dns"}, Proto: model.UDP, Family: model.IPv6},
+		Fronts: []model.Front{{Kind: model.KindClusterIP, At: netip.MustParseAddrPort("[fd00:10:96::a]:53"), On: [...]model.Action{act, act, act}}},
+	}
+}
+
+// A new process finds its rules, changes none, and listens where they lead.
+func TestRestart(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		p := start(t, web(), dns())
+		p.sync()
+		before := rules(t)
+		if drift, err := p.Audit(t.Context()); err != nil || drift != 0 {
+			t.Errorf("drift %d, %v", drift, err)
+		}
+		p.stop()
+		p = start(t, web(), dns())
+		defer p.stop()
+		w := p.sync()
+		if got := rules(t); !slices.Equal(got, before) {
+			t.Errorf("a restart changed rules:\n%s\nbefore:\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
+		}
+		if want := 3 + 2; w.Ops != want { // relays and sinks, which ended with the process
+			t.Errorf("%d ops, want %d", w.Ops, want)
+		}
+		if drift, err := p.Audit(t.Context()); err != nil || drift != 0 {
+			t.Errorf("after a restart: drift %d, %v", drift, err)
+		}
+	})
+}
+
+// A port that somebody took while no proxy ran is given up, and the rules
+// follow.
+func TestRestartWithoutItsPort(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		p := start(t, web())
+		p.sync()
+		var taken netip.AddrPort
+		for _, r := range p.driver.relays {
+			taken = r.Addr()
+		}
+		p.stop()
+		l, err := net.Listen("tcp", taken.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		p = start(t, web())
+		defer p.stop()
+		p.sync()
+		for _, r := range rules(t) {
+			if strings.HasSuffix(r, "--to-destination "+taken.String()) {
+				t.Errorf("still there: %s", r)
+			}
+		}
+		if drift, err := p.Audit(t.Context()); err != nil || drift != 0 {
+			t.Errorf("drift %d, %v", drift, err)
+		}
+	})
+}
+
+// What others do to our chains is undone; what they have of their own stays,
+// also when ours is removed.
+func TestForeignHands(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		do(t, "iptables -t nat -N FOREIGN && iptables -t nat -A PREROUTING -p tcp --dport 99 -j FOREIGN && ip addr add 169.254.84.2/32 dev lo")
+		foreign := rules(t)
+		p := start(t, web(), dns())
+		p.sync()
+		before := rules(t)
+		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
+			t.Errorf("nobody was there: %t, %v", disturbed, err)
+		}
+		for _, harm := range []string{
+			"iptables -t nat -D KUBE-PORTALS-HOST 1",
+			"iptables -t nat -F KUBE-PORTALS-IN",
+			"iptables -t nat -A KUBE-PORTALS-HOST -p tcp --dport 1234 -j RETURN",
+			"iptables -t nat -A KUBE-PORTALS-GUARD -j ACCEPT; iptables -t nat -A KUBE-PORTALS-GUARD -j ACCEPT",
+			"iptables -t nat -D PREROUTING 1; iptables -t nat -I PREROUTING 1 -j KUBE-PORTALS-IN",
+			"iptables -t nat -R KUBE-PORTALS-HOST 1 -d 10.96.0.10/32 -p tcp -m comment --comment default/web:http -m tcp --dport 80 -j DNAT --to-destination 169.254.84.1:7",
+			"ip addr del 169.254.84.1/32 dev lo",
+			"iptables -t nat -F PREROUTING; iptables -t nat -F KUBE-PORTALS-CONTAINER; iptables -t nat -A PREROUTING -p tcp --dport 99 -j FOREIGN",
+		} {
+			do(t, harm)
+			if disturbed, err := p.Disturbed(t.Context()); err != nil || !disturbed && !strings.HasPrefix(harm, "ip ") {
+				t.Errorf("%s: noticed %t, %v", harm, disturbed, err)
+			}
+			if drift, err := p.Audit(t.Context()); err != nil || drift == 0 {
+				t.Errorf("%s: drift %d, %v", harm, drift, err)
+			}
+			p.sync()
+			if got := rules(t); !slices.Equal(got, before) {
+				t.Errorf("%s: not repaired:\n%s", harm, strings.Join(got, "\n"))
+			}
+		}
+		if has, err := hasShelter(model.IPv4); !has || err != nil {
+			t.Errorf("the shelter: %t, %v", has, err)
+		}
+		if err := p.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		p.stop()
+		if got := rules(t); fmt.Sprint(ours(got)) != fmt.Sprint(ours(foreign)) {
+			t.Errorf("after the removal:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(foreign, "\n"))
+		}
+		out, _ := exec.Command("ip", "-o", "addr", "show", "dev", "lo").Output()
+		if strings.Contains(string(out), Shelter(model.IPv4).String()+"/") || !strings.Contains(string(out), "169.254.84.2/") {
+			t.Errorf("addresses of lo: %s", out)
+		}
+	})
+}
+
+// ours leaves out the kernel's own chains, which come with the first rule.
+func ours(all []string) (rest []string) {
+	for _, l := range all {
+		if !strings.Contains(l, " ACCEPT [") && !strings.HasSuffix(l, "*nat") && !strings.HasSuffix(l, "COMMIT") {
+			rest = append(rest, l)
+		}
+	}
+	return rest
+}
+
+// A change of endpoints is one op and touches no rule.
+func TestEndpointsCostNoRules(t *testing.T) {
+	onNode(t, func(t *testing.T) {
+		old := dns()
+		p := start(t, old)
+		defer p.stop()
+		p.sync()
+		now := dns()
+		pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::3]:53")}}}
+		for i := range now.Fronts[0].On {
+			now.Fronts[0].On[i].Pool = pool
+		}
+		p.Update([]model.Delta{{Old: old, New: now}})
+		if w := p.sync(); w.Ops != 1 {
+			t.Errorf("%d ops", w.Ops)
+		}
+		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
+			t.Errorf("rules were written: %t, %v", disturbed, err)
+		}
+	})
+}
