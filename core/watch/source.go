@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
