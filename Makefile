@@ -1,7 +1,7 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build demo test race fuzz bench lint golden clean
+.PHONY: build demo test race fuzz bench bench-kubernetes lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
 demo: build ; bin/tandem demo
@@ -9,6 +9,7 @@ test: ; ci/test/run
 race: ; ci/setup/run && go test -race ./...
 fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && ci/bench/run
+bench-kubernetes: ; ci/setup/run && ci/kubernetes/bench/run $(BENCHFLAGS)
 lint: ; ci/lint/run
 golden: ; go test ./linux/nftables -run Corpus -update
 clean: ; rm -rf bin
