@@ -8,7 +8,7 @@ demo: build ; bin/tandem demo
 test: ; ci/test/run
 race: ; ci/setup/run && go test -race ./...
 fuzz: ; ci/test/fuzz
-bench: ; ci/setup/run && ci/bench/run
+bench: ; ci/setup/run && ci/bench/run && ci/bench/relay/run
 lint: ; ci/lint/run
-golden: ; go test ./linux/nftables -run Corpus -update
+golden: ; go test -p 1 ./linux/nftables ./linux/userspace -run Corpus -update
 clean: ; rm -rf bin
