@@ -2,18 +2,21 @@
 // lists the modes, knows what else the system offers (a flow table, facts about
 // the host), and puts the pieces of a running proxy together:
 //
-//	manifests ──▶ engine ──▶ backend of a Mode
-//	                │
-//	                ├──▶ flows.Cleaner ──▶ the system's flow table
-//	                ├──▶ metrics
-//	                └──▶ health: /healthz /livez /metrics /status
+//	manifests or API server ──▶ engine ──▶ backend of a Mode
+//	                              │
+//	                              ├──▶ flows.Cleaner ──▶ the system's flow table
+//	                              ├──▶ metrics, Events
+//	                              └──▶ health: /healthz /livez /metrics /status, health checks of Services
 //
 // A running Proxy has these goroutines; Run owns and ends all of them:
 //
-//	manifests      watches the folder, tells the engine's inbox
+//	source         watches the folder or the API server, tells the engine's inbox
 //	engine         owns tracker and backend: resolves, programs, audits; calls host and the hooks
 //	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
-//	http           answers from the engine's status and snapshots
+//	health         answers load balancers and kubelets, from the engine's status
+//	metrics        answers Prometheus and people, from status and snapshots
+//	checks         opens and closes the health check node ports of Services
+//	events         writes Events
 //	settle         once, after the first sync: gives memory back, and ends
 //
 // modes.go is the same everywhere. platform_linux.go and platform_other.go say

@@ -40,7 +40,7 @@ func TestLockBelongsToTheNamespace(t *testing.T) {
 	defer elsewhere.Close()
 
 	c := config.Default()
-	c.HTTPAddress = ""
+	c.HTTPAddress, c.HealthAddress, c.Manifests = "", "", t.TempDir()
 	open := func() (p *platform.Proxy, err error) {
 		err = net.Do(netns.Node, func() error {
 			p, err = platform.Open(t.Context(), &c, "test", slog.New(slog.DiscardHandler))

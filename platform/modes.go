@@ -20,6 +20,7 @@ func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
 		iptables.Mode(),
+		userspaceMode(),
 		hns.Mode(),
 		userspaceMode(),
 		ipvs.Mode(),

@@ -16,5 +16,8 @@ type flowTable interface {
 // openFlows opens the kernel's table of tracked flows.
 func openFlows() (flowTable, error) { return conntrack.Open() }
 
+// openSite returns the network namespace of the calling thread.
+func openSite() (site, error) { return host.Here() }
+
 // examineHost checks what is not about one mode.
 func examineHost() []diagnosis.Check { return host.Examine() }

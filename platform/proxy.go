@@ -8,32 +8,39 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
-	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config  *config.Config
-	lock    net.Listener
-	place   string    // the network namespace, where systems have several
-	flows   flowTable // nil where the mode needs none, or there is none
-	cleaner *flows.Cleaner
-	metrics *metrics.Metrics
-	http    net.Listener // nil when nothing is served
-	log     *slog.Logger
-	version string
+	config   *config.Config                // as at the start
+	live     atomic.Pointer[config.Config] // as last changed by Reconfigure
+	lock     net.Listener
+	place    string    // the network namespace, where systems have several
+	flows    flowTable // nil where the mode needs none, or there is none
+	cleaner  *flows.Cleaner
+	metrics  *metrics.Metrics
+	teller   events.Teller
+	recorder *events.Recorder
+	servers  servers
+	follow   func(context.Context) error // the source
+	server   *watch.Source               // nil where that is a folder
+	events   events.Sink
+	log      *slog.Logger
+	version  string
 
 	mu      sync.Mutex // guards mode and backend
 	mode    Choice
@@ -48,7 +55,10 @@ type Proxy struct {
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{config: c, metrics: metrics.New(), log: log, version: version}
+	p := &Proxy{config: c, log: log, version: version}
+	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
+	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
+	p.live.Store(c)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -59,12 +69,15 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		AuditEvery: c.AuditPeriod,
 		MinGap:     c.MinSyncPeriod,
 		Log:        log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.metrics.Drifted, Problem: p.problem},
+		Hooks:      p.hooks(),
 	})
 	return p, nil
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
+	if p.follow, err = p.source(); err != nil {
+		return err
+	}
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
@@ -83,12 +96,8 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 			p.log.Warn("stale UDP flows will not be removed", "error", err)
 		}
 	}
-	if p.config.HTTPAddress != "" {
-		if p.http, err = net.Listen("tcp", p.config.HTTPAddress); err != nil {
-			return fmt.Errorf("status address: %w; choose another with --metrics-bind-address, or none with an empty one", err)
-		}
-	}
-	return nil
+	p.metrics.Mode(string(p.mode.Name))
+	return p.openServers(ctx)
 }
 
 // Run works until ctx ends, and closes everything. What is programmed stays:
@@ -99,7 +108,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
 	p.running = ctx
-	errs := make(chan error, 4)
+	errs := make(chan error, 7)
 	start := func(what string, run func(context.Context) error) {
 		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
@@ -110,12 +119,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.Engine.Run)
-	start("manifests", p.watch)
+	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
-	if p.http != nil {
-		start("http", func(ctx context.Context) error { return health.Serve(ctx, p.http, p.sources()) })
-	}
+	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
+	p.started()
+	p.servers.run(start)
 	p.group.Wait()
 	cancel()
 	close(errs)
@@ -132,11 +141,7 @@ func (p *Proxy) Close() error {
 	if p.cleaner != nil {
 		p.cleaner.Close()
 	}
-	if p.http != nil {
-		if err := p.http.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
+	errs = append(errs, p.servers.close())
 	if p.flows != nil {
 		errs = append(errs, p.flows.Close())
 	}
@@ -152,24 +157,9 @@ func (p *Proxy) Close() error {
 // host merges the configuration with this machine's Node. The engine calls it,
 // on its own goroutine, whenever it is told of one.
 func (p *Proxy) host(n *model.Node) *model.Host {
-	p.Problems("host", resolve.HostProblems(p.config, n))
-	return resolve.Host(p.config, n)
-}
-
-func (p *Proxy) watch(ctx context.Context) error {
-	source := manifests.Source{Dir: p.config.Manifests, Log: p.log}
-	return source.Run(ctx, sink{p.Engine})
-}
-
-// sink is the engine as a folder of manifests sees it.
-type sink struct{ *engine.Engine }
-
-func (s sink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
+	c := p.live.Load()
+	p.Problems("host", resolve.HostProblems(c, n))
+	return resolve.Host(c, n)
 }
 
 // settle gives the memory that the start needed back to the system, once, a few
@@ -191,28 +181,6 @@ func (p *Proxy) settle(ctx context.Context) {
 	debug.FreeOSMemory()
 }
 
-func (p *Proxy) synced(s engine.Sync) {
-	p.metrics.Synced(s.Waiting, s.Took, s.Work.Ops, s.Work.Failed, s.Err, time.Now())
-	if p.cleaner != nil && p.current().Conntrack {
-		p.cleaner.Update(s.Host, s.Settled)
-	}
-}
-
-func (p *Proxy) problem(problem model.Problem) { p.metrics.Problem(problem.Why.String()) }
-
-func (p *Proxy) dropped(fronts int) {
-	p.log.Warn("too many fronts wait for their stale UDP flows to be removed, some are given up", "fronts", fronts)
-}
-
-func (p *Proxy) cleaned(r flows.Report) {
-	p.metrics.FlowsDeleted(r.Deleted)
-	if r.Err != nil {
-		p.log.Warn("stale UDP flows were not all removed", "error", r.Err, "retry", r.Retry)
-		return
-	}
-	p.log.Debug("stale UDP flows removed", "flows", r.Deleted, "fronts", r.Fronts, "took", r.Took)
-}
-
 // Document returns the status document.
 func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	s, err := p.Snapshot(ctx)
@@ -220,14 +188,6 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Manifests,
+		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Source(), Health: p.health(),
 	}, s), nil
-}
-
-func (p *Proxy) sources() health.Sources {
-	return health.Sources{
-		Unhealthy: func() []string { return status.Unhealthy(p.Status()) },
-		Status:    func(ctx context.Context) (any, error) { return p.Document(ctx) },
-		Metrics:   p.metrics.Handler(),
-	}
 }

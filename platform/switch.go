@@ -54,6 +54,7 @@ func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
 		return Switched{}, errors.Join(err, p.retire(context.WithoutCancel(ctx), mode, next))
 	}
 	p.become(mode, next)
+	p.switched(from.Name, to)
 	done := Switched{From: from.Name, To: to, Took: time.Since(start)}
 	p.log.Info("mode switched", "from", from.Name, "to", to, "took", done.Took)
 	if s, err := p.Snapshot(ctx); err == nil {

@@ -100,17 +100,28 @@ func healthy(ctx context.Context) bool {
 	return err == nil && code == http.StatusOK
 }
 
+// metric returns the sum of a metric's series.
 func metric(ctx context.Context, name string) (string, error) {
 	_, b, err := get(ctx, "/metrics")
 	if err != nil {
 		return "", err
 	}
+	sum, found := 0.0, false
 	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(v), nil
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || !strings.HasPrefix(rest, " ") && !strings.HasPrefix(rest, "{") {
+			continue
 		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " "):]), 64)
+		if err != nil {
+			return "", fmt.Errorf("metric %s: %w", name, err)
+		}
+		sum, found = sum+v, true
 	}
-	return "", fmt.Errorf("no metric %s", name)
+	if !found {
+		return "", fmt.Errorf("no metric %s", name)
+	}
+	return strconv.FormatFloat(sum, 'f', -1, 64), nil
 }
 
 // resident returns the resident memory of a process, in bytes.

@@ -28,3 +28,11 @@ type Gapped interface {
 	// asks for.
 	Gap(row conformance.Packet) (model.Gap, bool)
 }
+
+// Unfit is what Start and Changed of a Proxy return when its source cannot be
+// brought to say what the folder says. The rest of the scenario is skipped.
+type Unfit struct{ Why error }
+
+func (u *Unfit) Error() string { return u.Why.Error() }
+
+func (u *Unfit) Unwrap() error { return u.Why }

@@ -39,8 +39,14 @@ func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r
 	}
 	defer func() { err = errors.Join(err, run.proxy.Stop()) }()
 	run.report.Scenarios = 1
-	for _, step := range s.Steps {
-		if err := run.step(ctx, step); err != nil {
+	for i, step := range s.Steps {
+		err := run.step(ctx, step)
+		var unfit *Unfit
+		switch {
+		case errors.As(err, &unfit):
+			run.leave(s.Steps[i:], unfit)
+			return run.report, nil
+		case err != nil:
 			return run.report, fmt.Errorf("%s: %s: %w", s.File, step.Title, err)
 		}
 	}
@@ -87,6 +93,15 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 	r.report.Steps++
 	r.judge(step)
 	return nil
+}
+
+// leave skips what is left of a scenario.
+func (r *run) leave(steps []conformance.Step, why *Unfit) {
+	for _, step := range steps {
+		for range step.Packets {
+			r.report.skip(fmt.Sprintf("%s: %v", r.scenario.File, why))
+		}
+	}
 }
 
 // change brings the folder up to date, file by file, each replaced as a whole.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,7 +86,7 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 	}
 	keeps := before.Mode != "userspace" // whose connections end with its relays
 	conns := s.longLived()
-	defer hangUp(conns)
+	defer hangUp(slices.Clone(conns))
 	made, failed := traffic.made.Load(), traffic.failed.Load()
 	begin := time.Now()
 	out := s.must(s.bin, "switch", "--to", string(to.Name))
@@ -95,6 +96,9 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 	what := fmt.Sprintf("%s to %s", before.Mode, to.Name)
 	if n := traffic.failed.Load() - failed; n > 0 {
 		s.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, n, traffic.made.Load()-made, traffic.last.Load())
+	}
+	if !keeps {
+		conns = conns[:20] // those are waited for
 	}
 	broken, example := stillThere(conns)
 	if broken > 0 && keeps {

@@ -17,16 +17,19 @@ func newCleanup() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			// A running tandem would put back what is removed.
-			lock, err := platform.Lock()
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, lock.Close()) }()
-			return cleanup(cmd.Context(), cmd.OutOrStdout(), platform.Local())
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cleanupLocked(cmd) },
 	}
+}
+
+// cleanupLocked cleans up while no tandem runs: one that does would put back
+// what is removed.
+func cleanupLocked(cmd *cobra.Command) (err error) {
+	lock, err := platform.Lock()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	return cleanup(cmd.Context(), cmd.OutOrStdout(), platform.Local())
 }
 
 // cleanup removes what each of the modes left behind. One that fails keeps none

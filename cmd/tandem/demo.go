@@ -49,7 +49,7 @@ else on this machine and, where the kernel allows it, needs no root.`,
 // demoConfig is the configuration of the demo's proxy.
 func demoConfig(dir string) *config.Config {
 	c := config.Default()
-	c.Manifests, c.NodeName, c.HTTPAddress = dir, "demo-node", ""
+	c.Manifests, c.NodeName, c.HTTPAddress, c.HealthAddress = dir, "demo-node", "", ""
 	c.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	c.Complete()
 	return &c

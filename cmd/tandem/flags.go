@@ -2,91 +2,215 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/config/file"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// configFlags are the flags of the verbs that serve or plan Services. Where
-// kube-proxy has the flag they have its name.
+// configFlags are the flags of the verbs that serve or plan Services: one for
+// each setting that has one, and those that say where the others come from.
 type configFlags struct {
-	config.Config
-	mode, detect string
-	clusterCIDRs []string
-	nodePorts    []string
+	file   string
+	compat string
+	flags  *pflag.FlagSet
+	given  []config.Assignment // in the order of the command line
+	text   []byte              // of the file, once config has read it
 }
+
+// The values of --compat.
+const (
+	strict  = "strict"
+	lenient = "lenient"
+)
 
 func (f *configFlags) register(fs *pflag.FlagSet) {
-	f.Config = config.Default()
-	c := &f.Config
-	fs.StringVar(&c.Manifests, "manifests", "", "folder of Service, EndpointSlice and Node manifests (YAML or JSON) to serve")
-	fs.StringVar(&c.NodeName, "hostname-override", "", "name of the Node that is this machine (default: the host name)")
-	fs.StringVar(&f.mode, "proxy-mode", string(c.Mode), "how Services are implemented: "+strings.Join(platform.Names(), " or "))
-	fs.StringVar(&f.detect, "detect-local-mode", string(c.DetectLocal), "how this node's pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
-	fs.StringSliceVar(&f.clusterCIDRs, "cluster-cidr", nil, "the pods' address ranges, one a family, for ClusterCIDR; without one no pods are known")
-	fs.StringVar(&c.PodBridge, "pod-bridge-interface", "", "the bridge that pods are attached to, for BridgeInterface")
-	fs.StringVar(&c.PodInterfacePrefix, "pod-interface-name-prefix", "", "start of the names of the pods' interfaces, for InterfaceNamePrefix")
-	fs.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "address ranges on which node ports answer, or primary (default: all for auto, primary for nftables)")
-	fs.BoolVar(&c.MasqueradeAll, "masquerade-all", false, "SNAT all traffic to cluster IPs")
-	fs.IntVar(&c.MasqueradeBit, "iptables-masquerade-bit", c.MasqueradeBit, "bit of the packet mark that asks for SNAT")
-	fs.DurationVar(&c.AuditPeriod, "audit-period", c.AuditPeriod, "how often the data plane is read back and compared though nothing is suspicious")
-	fs.DurationVar(&c.MinSyncPeriod, "min-sync-period", 0, "least time between two changes of the data plane (default: none)")
-	fs.StringVar(&c.HTTPAddress, "metrics-bind-address", c.HTTPAddress, "where /metrics, /healthz and /status are served; empty for nowhere")
-	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "node" { // the short form
-			name = "hostname-override"
+	f.flags = fs
+	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored beside it, as in kube-proxy")
+	fs.StringVar(&f.compat, "compat", strict, "strict: unknown and duplicate fields of the file are errors; lenient: they are warnings, as in kube-proxy")
+	preset := config.Default()
+	for _, s := range config.Settings() {
+		if s.Flag == "" || fs.Lookup(s.Flag) != nil {
+			continue // several fields may share a flag
 		}
-		return pflag.NormalizedName(name)
-	})
+		v := s.Value(&preset)
+		flag := &pflag.Flag{
+			Name: s.Flag, Usage: usage(&s), DefValue: v.String(),
+			Value:  &words{kind: v.Kind, name: "--" + s.Flag, text: v.String(), given: &f.given},
+			Hidden: s.Deprecated != "" || s.Unused != "" && s.Path == "",
+		}
+		if len(s.Flag) == 1 {
+			flag.Shorthand = s.Flag
+		}
+		if v.Kind == config.Bool {
+			flag.NoOptDefVal = "true"
+		}
+		fs.AddFlag(flag)
+	}
+	fs.SetNormalizeFunc(normalize)
 }
 
-// config returns the configuration that the flags make, or all that is wrong
-// with them.
-func (f *configFlags) config() (*config.Config, error) {
-	c := &f.Config
-	c.Mode, c.DetectLocal = config.Mode(f.mode), config.DetectLocal(f.detect)
-	var wrong []string
-	prefixes := func(flag string, words []string) (ps []netip.Prefix) {
-		for _, w := range words {
-			p, err := netip.ParsePrefix(strings.TrimSpace(w))
-			if err != nil {
-				wrong = append(wrong, fmt.Sprintf("--%s: %q is not a CIDR such as 10.0.0.0/8", flag, w))
-				continue
-			}
-			ps = append(ps, p)
+// normalize knows the short form --node, and underscores for dashes, which
+// kube-proxy takes as well.
+func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "node" {
+		name = "hostname-override"
+	}
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+}
+
+func usage(s *config.Setting) string {
+	text := strings.TrimSuffix(s.Doc, ".")
+	if s.Flag == "proxy-mode" {
+		text += ". One of: " + strings.Join(platform.Names(), ", ")
+	}
+	if s.Unused != "" {
+		text += ". Accepted, without effect"
+	}
+	return text
+}
+
+// words is a flag whose value is kept as it was written: what is wrong with it
+// is told together with all the rest.
+type words struct {
+	kind  config.Kind
+	name  string
+	text  string
+	given *[]config.Assignment
+}
+
+// Set implements pflag.Value. A flag that is there twice counts once, with its
+// last value; that of a list with all of them.
+func (w *words) Set(text string) error {
+	a := config.Assignment{Name: w.name, Words: []string{text}}
+	if w.kind.Many() {
+		a.Words = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+	}
+	i := slices.IndexFunc(*w.given, func(g config.Assignment) bool { return g.Name == w.name })
+	switch {
+	case i < 0:
+		*w.given = append(*w.given, a)
+	case w.kind.Many():
+		a.Words = slices.Concat((*w.given)[i].Words, a.Words)
+		fallthrough
+	default:
+		(*w.given)[i] = a
+	}
+	w.text = strings.Join(a.Words, ",")
+	return nil
+}
+
+// String implements pflag.Value.
+func (w *words) String() string { return w.text }
+
+// Type implements pflag.Value: it is what help shows for the value.
+func (w *words) Type() string {
+	switch w.kind {
+	case config.Bool:
+		return "bool"
+	case config.Duration, config.Interval:
+		return "duration"
+	case config.Int:
+		return "int"
+	case config.Number:
+		return "float"
+	case config.List:
+		return "strings"
+	case config.Map:
+		return "name=bool,..."
+	case config.Modules:
+		return "pattern=N,..."
+	}
+	return "string"
+}
+
+// need says what a verb cannot do without.
+type need func(*config.Config) []config.Finding
+
+// config returns the configuration that file and flags make, or all that is
+// wrong with it. The notes are what has no effect.
+func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Finding, err error) {
+	if f.file != "" {
+		if f.text, err = file.Read(f.file); err != nil {
+			return nil, nil, err
 		}
-		return ps
 	}
-	c.ClusterCIDRs = prefixes("cluster-cidr", f.clusterCIDRs)
-	if len(f.nodePorts) > 0 && f.nodePorts[0] == "primary" {
-		c.NodePorts.Primary, f.nodePorts = true, f.nodePorts[1:]
+	c, report := f.judge(f.text)
+	for _, missing := range needs {
+		report.Problems = append(report.Problems, missing(c)...)
 	}
-	c.NodePorts.Prefixes = prefixes("nodeport-addresses", f.nodePorts)
-	if c.Manifests == "" {
-		wrong = append(wrong, "--manifests: name a folder of manifests")
+	if err := report.Err(); err != nil {
+		return nil, report.Notes, usageError{err}
+	}
+	return c, report.Notes, nil
+}
+
+// judge makes a configuration of the file's content and the flags, and says what
+// is to be said about it.
+func (f *configFlags) judge(text []byte) (*config.Config, config.Report) {
+	in := config.Input{HasFile: f.file != "", Flags: f.given, Mode: knownMode}
+	var said file.Decoded
+	if in.HasFile {
+		said = file.Decode(f.file, text)
+		in.File = said.Assignments
+		said.Notes = append(said.Notes, file.Exposed(f.file)...)
+	}
+	c, report := config.Build(in)
+	switch f.compat {
+	case strict:
+		said.Problems = append(said.Problems, said.Lapses...)
+	case lenient:
+		said.Notes = append(said.Notes, said.Lapses...)
+	default:
+		said.Problems = append(said.Problems, config.Finding{Name: "--compat", Text: fmt.Sprintf("%q is neither %s nor %s", f.compat, strict, lenient)})
 	}
 	if c.NodeName == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("--hostname-override: must be set, the host name cannot be read: %v", err))
+		c.NodeName = hostName(&report)
+	}
+	report.Problems = append(said.Problems, report.Problems...)
+	report.Notes = append(said.Notes, report.Notes...)
+	return c, report
+}
+
+func knownMode(m config.Mode) error {
+	_, err := platform.Find(m)
+	return err
+}
+
+// hostName returns the machine's name in lower case, as the kubelet registers it.
+func hostName(r *config.Report) string {
+	name, err := os.Hostname()
+	if err != nil {
+		r.Problems = append(r.Problems, config.Finding{Name: "--hostname-override", Text: fmt.Sprintf("must be set, the host name cannot be read: %v", err)})
+	}
+	return strings.ToLower(strings.TrimSpace(name))
+}
+
+// unknownFlags returns what is wrong with a command line that has unknown flags:
+// all of them, each with the one that may be meant.
+func unknownFlags(fs *pflag.FlagSet, args []string) error {
+	var names []string
+	fs.VisitAll(func(g *pflag.Flag) { names = append(names, g.Name) })
+	var wrong []string
+	for _, a := range args {
+		name, ok := strings.CutPrefix(a, "--")
+		name, _, _ = strings.Cut(name, "=")
+		if !ok || name == "" || fs.Lookup(name) != nil {
+			continue
 		}
-		c.NodeName = strings.ToLower(strings.TrimSpace(name)) // as kubelet does
+		text := "unknown flag: --" + name
+		if near := config.Nearest(name, names); near != "" {
+			text += ": do you mean --" + near + "?"
+		}
+		wrong = append(wrong, text)
 	}
-	if _, err := platform.Find(c.Mode); err != nil {
-		wrong = append(wrong, fmt.Sprintf("--proxy-mode: %v", err))
+	if len(wrong) == 0 {
+		return nil
 	}
-	if err := c.Validate(); err != nil {
-		wrong = append(wrong, err.Error())
-	}
-	if len(wrong) > 0 {
-		return nil, usageError{fmt.Errorf("%s", strings.Join(wrong, "\n"))}
-	}
-	c.Complete()
-	return c, nil
+	return fmt.Errorf("%s", strings.Join(wrong, "\n"))
 }

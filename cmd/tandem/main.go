@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The exit codes, the same for every verb.
@@ -32,7 +34,14 @@ func main() {
 // run is the whole program: arguments in, exit code out.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(verb(args))
+	line := verb(args)
+	root.SetArgs(line)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if errors.As(err, new(*pflag.NotExistError)) {
+			err = cmp.Or(unknownFlags(c.Flags(), line), err)
+		}
+		return usageError{err}
+	})
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -48,19 +57,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // verb adds the verb run where only flags are given, or where the program goes
-// by kube-proxy's name, so that it can take its place unchanged.
+// by kube-proxy's name, so that it can take its place unchanged. --version, in
+// whatever form, prints the version and no more, as it does there.
 func verb(args []string) []string {
 	name, rest := strings.TrimSuffix(filepath.Base(args[0]), ".exe"), args[1:]
-	flagsOnly := len(rest) > 0 && strings.HasPrefix(rest[0], "-")
-	for _, a := range rest {
-		if a == "-h" || a == "--help" || a == "--version" {
-			flagsOnly = false
+	if name != "kube-proxy" {
+		if len(rest) == 0 || !strings.HasPrefix(rest[0], "-") || rest[0] == "-h" || rest[0] == "--help" {
+			return rest
 		}
 	}
-	if flagsOnly || name == "kube-proxy" {
-		return append([]string{"run"}, rest...)
+	for _, a := range rest {
+		if flag, value, _ := strings.Cut(a, "="); flag == "--version" && value != "false" {
+			return []string{"--version"}
+		}
 	}
-	return rest
+	return append([]string{"run"}, rest...)
 }
 
 func newRoot() *cobra.Command {
@@ -78,9 +89,8 @@ EndpointSlices into rules of the kernel, and keeps them right.
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
@@ -93,9 +103,13 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// noArgs takes empty arguments, as kube-proxy does: templates of manifests leave
+// them behind.
 func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), args[0])}
+	for _, a := range args {
+		if a != "" {
+			return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), a)}
+		}
 	}
 	return nil
 }

@@ -30,9 +30,12 @@ on any system. It needs no privileges and changes nothing.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := flags.config()
+			c, notes, err := flags.config(needManifests)
 			if err != nil {
 				return err
+			}
+			for _, n := range notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
 			w, err := readWorld(cmd, c)
 			if err != nil {
@@ -47,6 +50,14 @@ on any system. It needs no privileges and changes nothing.`,
 	flags.register(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "summary", "summary, native (what the mode's own tools read) or json")
 	return c
+}
+
+// needManifests is what plan needs: it asks no API server.
+func needManifests(c *config.Config) []config.Finding {
+	if c.Manifests != "" {
+		return nil
+	}
+	return []config.Finding{{Name: "--manifests", Text: "name a folder of manifests"}}
 }
 
 // world is what a folder of manifests means to a node in a mode.

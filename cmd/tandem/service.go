@@ -19,8 +19,12 @@ system starts. They are checked first: with a mistake in them nothing is changed
 tandem start starts it now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := flags.config(); err != nil {
+			_, notes, err := flags.config(needSource)
+			if err != nil {
 				return err
+			}
+			for _, n := range notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
 			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, given(cmd.Flags())...)}); err != nil {
 				return err

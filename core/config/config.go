@@ -1,6 +1,15 @@
-// Package config is Tandem's configuration as one typed, validated struct.
-// Flags and files are turned into it at the edge; nothing below cmd knows where
-// a value came from.
+// Package config is Tandem's configuration as one typed, validated struct, and
+// the one list of everything that can be set in it. Nothing below cmd knows
+// where a value came from.
+//
+//	command line ──▶ Assignment ──┐
+//	                              ├──▶ Build ──▶ Config + Report
+//	config/file  ──▶ Assignment ──┘      │
+//	                                     └── Settings: name, flag, path, doc, default, live
+//
+// Settings drives all of it: which flags and fields there are, their defaults,
+// `tandem config explain`, the file that is written, and Diff, which says what
+// of a change can be applied to a running proxy.
 package config
 
 import (
@@ -17,6 +26,11 @@ type Config struct {
 	Mode      Mode
 	Strict    bool // a mode that is named and does not work here is an error: no fallback
 
+	// NodeIP is this machine's primary address, whatever its Node object says:
+	// kube-proxy's bindAddress, which binds nothing. Unspecified (0.0.0.0, ::) or
+	// invalid: the Node object says it.
+	NodeIP netip.Addr
+
 	DetectLocal        DetectLocal
 	ClusterCIDRs       []netip.Prefix // for DetectClusterCIDR, the first of each family
 	PodBridge          string         // for DetectBridgeInterface
@@ -31,18 +45,29 @@ type Config struct {
 	// second without it where the system can tell.
 	AuditPeriod   time.Duration
 	MinSyncPeriod time.Duration // the least time between two syncs; 0 syncs at once
+	// SyncPeriod is kube-proxy's: what waits for twice as long without being
+	// programmed makes the proxy unhealthy. Nothing is done periodically.
+	SyncPeriod time.Duration
 
 	// What only some modes look at.
-	IPTables IPTables
-	IPVS     IPVS
-	Windows  Windows
+	IPVS    IPVS
+	Windows Windows
 
 	Conntrack   Conntrack
 	OOMScoreAdj *int // of the proxy's own process; nil leaves it as it is
 
 	HealthAddress string // where /healthz and /livez are served for load balancers; empty for nowhere
 	HTTPAddress   string // where status, health and metrics are served; empty for nowhere
-	LogLevel      string // debug, info, warn or error
+	BindHardFail  bool   // an address that cannot be bound ends the process; otherwise it is tried again
+	Profiling     bool   // serve /debug/pprof beside the metrics
+
+	LogLevel string // debug, info, warn or error
+	Logging  Logging
+
+	// Unused keeps, by the setting's name, what kube-proxy has and Tandem has no
+	// use for, so that nothing is lost when a configuration is written. It is
+	// replaced, never changed.
+	Unused map[string][]string
 }
 
 // API says how the API server is reached. With neither a kubeconfig nor a
@@ -58,14 +83,8 @@ type API struct {
 	Resync time.Duration
 }
 
-// IPTables is what only the iptables mode looks at.
-type IPTables struct {
-	SyncPeriod time.Duration // how often everything is compared with the kernel, though nothing changed
-}
-
 // IPVS is what only the ipvs mode looks at.
 type IPVS struct {
-	SyncPeriod   time.Duration
 	Scheduler    string         // rr when empty
 	ExcludeCIDRs []netip.Prefix // virtual servers inside are never touched
 	StrictARP    bool
@@ -92,11 +111,21 @@ type Conntrack struct {
 	TCPBeLiberal                 bool
 }
 
+// Logging is how much is logged, and how, in kube-proxy's terms.
+type Logging struct {
+	Format    string // text or json
+	Verbosity int    // 0 and up; 4 and more is debug
+	// Modules are verbosities of single source files of Kubernetes' client, as
+	// "pattern=N".
+	Modules []string
+}
+
 // Mode names a data plane, as in kube-proxy's --proxy-mode. Each backend brings
 // its own name.
 type Mode string
 
-// The modes that the configuration itself treats in a way of their own.
+// The modes that the configuration itself treats in a way of their own. The
+// others are known by their backends only.
 const (
 	Auto     Mode = "auto"
 	NFTables Mode = "nftables"
@@ -122,24 +151,12 @@ type NodePorts struct {
 	Loopback bool // on 127.0.0.1 as well, in modes that can
 }
 
-// Complete fills in what depends on other settings and was not set. A mode that
-// is named keeps kube-proxy's default for it: there, nftables serves node ports
-// on the primary addresses only. auto serves them on all addresses, as most of
-// kube-proxy's modes do.
-func (c *Config) Complete() {
-	if c.Mode == NFTables && !c.NodePorts.Primary && len(c.NodePorts.Prefixes) == 0 {
-		c.NodePorts.Primary = true
+// Source names where Services come from, for people.
+func (c *Config) Source() string {
+	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
+		if s != "" {
+			return s
+		}
 	}
-}
-
-// Default returns the configuration that holds when nothing is set.
-func Default() Config {
-	return Config{
-		Mode:          Auto,
-		DetectLocal:   DetectClusterCIDR,
-		MasqueradeBit: 14,
-		AuditPeriod:   15 * time.Minute,
-		HTTPAddress:   "127.0.0.1:10249",
-		LogLevel:      "info",
-	}
+	return "in-cluster"
 }

@@ -3,69 +3,64 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
+	"net/netip"
 )
 
 // Validate returns every mistake in a configuration, joined, each with the name
-// of the flag it is about. Which modes there are is not known here: see
-// platform.Find.
+// of the flag it is about, or of the field that has none. Which modes there are
+// is not known here: see platform.Find.
 func (c *Config) Validate() error {
 	var errs []error
-	wrong := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
-	}
-	switch c.DetectLocal {
-	case DetectClusterCIDR, DetectNodeCIDR:
-	case DetectBridgeInterface:
-		if c.PodBridge == "" {
-			wrong("pod-bridge-interface", "must name the bridge when --detect-local-mode=%s", c.DetectLocal)
+	for _, m := range c.mistakes() {
+		if found := Find(m.Name); len(found) > 0 && found[0].Flag != "" {
+			m.Name = "--" + found[0].Flag
 		}
-	case DetectInterfacePrefix:
-		if c.PodInterfacePrefix == "" {
-			wrong("pod-interface-name-prefix", "must be set when --detect-local-mode=%s", c.DetectLocal)
-		}
-	default:
-		wrong("detect-local-mode", "%q is none of %s, %s, %s, %s", c.DetectLocal,
-			DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfacePrefix)
-	}
-	if len(c.PodBridge) > 15 {
-		wrong("pod-bridge-interface", "%q is longer than an interface name can be (15)", c.PodBridge)
-	}
-	if len(c.PodInterfacePrefix) > 15 {
-		wrong("pod-interface-name-prefix", "%q is longer than an interface name can be (15)", c.PodInterfacePrefix)
-	}
-	if c.NodePorts.Primary && len(c.NodePorts.Prefixes) > 0 {
-		wrong("nodeport-addresses", "primary cannot be combined with prefixes")
-	}
-	if c.MasqueradeBit < 0 || c.MasqueradeBit > 31 {
-		wrong("iptables-masquerade-bit", "%d is outside 0 to 31", c.MasqueradeBit)
-	}
-	if c.AuditPeriod <= 0 {
-		wrong("audit-period", "must be greater than 0")
-	}
-	if c.MinSyncPeriod < 0 {
-		wrong("min-sync-period", "must not be negative")
-	}
-	if err := listenAddress(c.HTTPAddress); err != nil {
-		wrong("metrics-bind-address", "%v", err)
+		errs = append(errs, errors.New(m.String()))
 	}
 	return errors.Join(errs...)
 }
 
-func listenAddress(s string) error {
-	if s == "" {
-		return nil
+// mistakes returns what is wrong with a configuration, by the names of settings:
+// with each value by itself, and with values that do not go together.
+func (c *Config) mistakes() (found []Finding) {
+	for _, s := range Settings() {
+		if s.Counts != nil && !s.Counts(c.Mode) || s.Deprecated != "" {
+			continue
+		}
+		if v := s.Value(c); v.Check != nil {
+			if err := v.Check(); err != nil {
+				found = append(found, Finding{Name: s.Name(), Text: err.Error()})
+			}
+		}
 	}
-	host, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return fmt.Errorf("%q is not IP:PORT", s)
+	wrong := func(name, format string, args ...any) {
+		found = append(found, Finding{Name: name, Text: fmt.Sprintf(format, args...)})
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		return fmt.Errorf("%q has no valid port", s)
+	switch {
+	case c.DetectLocal == DetectBridgeInterface && c.PodBridge == "":
+		wrong("detectLocal.bridgeInterface", "must name the bridge when pods are told by %s", c.DetectLocal)
+	case c.DetectLocal == DetectInterfacePrefix && c.PodInterfacePrefix == "":
+		wrong("detectLocal.interfaceNamePrefix", "must be set when pods are told by %s", c.DetectLocal)
+	case c.DetectLocal == DetectClusterCIDR && !onePerFamily(c.ClusterCIDRs):
+		wrong("clusterCIDR", "can be one range, or one of IPv4 and one of IPv6")
 	}
-	if net.ParseIP(host) == nil {
-		return fmt.Errorf("%q has no valid IP address", s)
+	if c.MinSyncPeriod > c.SyncPeriod && c.SyncPeriod > 0 {
+		wrong(c.section()+".minSyncPeriod", "%s is longer than the sync period, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}
-	return nil
+	return found
+}
+
+// section is the section of a file whose periods count in the mode.
+func (c *Config) section() string {
+	switch {
+	case inIPVS(c.Mode):
+		return "ipvs"
+	case inNFTables(c.Mode):
+		return "nftables"
+	}
+	return "iptables"
+}
+
+func onePerFamily(ps []netip.Prefix) bool {
+	return len(ps) < 2 || len(ps) == 2 && ps[0].Addr().Is4() != ps[1].Addr().Is4()
 }

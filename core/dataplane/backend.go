@@ -70,6 +70,8 @@ type Work struct {
 	Commits int // transactions
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
+
+	Verbs [ledger.Verbs]int // Ops by what was done
 }
 
 // Health lists what is not as desired.

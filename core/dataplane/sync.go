@@ -155,6 +155,7 @@ func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
 	switch {
 	case err == nil:
 		s.work.Ops++
+		s.work.Verbs[op.Verb]++
 	case !busy(err):
 		s.work.Failed++
 		if s.err == nil {

@@ -57,6 +57,12 @@ type Sync struct {
 	Err     error
 	Waiting time.Duration // from the arrival of the oldest event to the start; 0 without one
 	Took    time.Duration
+
+	Ports     [2]int          // how many ports changed, by family
+	Full      bool            // everything was compiled anew: the first sync, and those after the host changed
+	Repaired  int             // objects that others had changed, and that are as they shall be again
+	Triggered []track.Trigger // the changes in the cluster that are in effect now
+	Standings []Standing      // the Services whose state is another than before
 }
 
 // Engine is created by New and works while Run does. Its other methods are safe
@@ -65,10 +71,12 @@ type Engine struct {
 	Options
 	inbox  inbox
 	status atomic.Pointer[Status]
+	inflow inflow
 	ended  chan struct{} // closed when Run returns
 
 	// Owned by Run:
 	tracker  *track.Tracker
+	node     *model.Node                // as last told; nil before
 	problems map[string][]model.Problem // by source
 	told     bool                       // the source has told everything
 	doubt    bool                       // but could not understand all of it
@@ -76,6 +84,11 @@ type Engine struct {
 	adoptAt  time.Time                    // not before
 	owed     map[model.PortID]model.Delta // changes that failed so far
 	said     map[model.PortID][]model.Gap // gaps that were told
+	late     []track.Trigger              // triggers of changes that failed so far
+	standing standings                    // of the Services
+	done     Changes                      // changes of the inputs that were applied
+	full     bool                         // everything is to be compiled anew
+	drift    int                          // objects found changed by others since the last sync that succeeded
 	pending  bool                         // something was applied since the last sync began
 	since    time.Time                    // arrival of the oldest event that is pending
 	lookAt   time.Time
@@ -96,17 +109,25 @@ type Status struct {
 	SyncedAt time.Time // end of the last sync that succeeded
 	Err      error     // of the last sync; what failed is tried again
 	QueuedAt time.Time // arrival of the oldest event that nothing was programmed for yet; zero when there is none
+	LatestAt time.Time // arrival of the latest event
 	Syncs    uint64
 	Writes   uint64 // objects created, replaced or deleted
 	Drift    uint64 // objects found not as they were left, and repaired
+	Audits   Audits
+	Seen     Changes // changes of the inputs that arrived
+	Done     Changes // those of them that a sync has applied
+
+	Services [model.States]int // how many there are in each state
+	Leaving  bool              // this machine's Node is being deleted, or marked for it
 }
 
 // New returns an engine that does nothing until Run.
 func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, tracker: track.New(), problems: map[string][]model.Problem{},
-		owed: map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{},
+		owed: map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
 	}
+	e.tracker.Follow(time.Now())
 	e.inbox.wake, e.ended = make(chan struct{}, 1), make(chan struct{})
 	e.status.Store(&Status{})
 	return e
@@ -116,35 +137,51 @@ func New(o Options) *Engine {
 func (e *Engine) Status() Status {
 	s := *e.status.Load()
 	s.QueuedAt = e.inbox.oldest(s.QueuedAt)
+	s.LatestAt, s.Seen = e.inflow.read()
 	return s
 }
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {
-	e.event(func(t *track.Tracker) { t.SetService(s) })
+	e.event(Changes{Services: 1}, func(t *track.Tracker) { t.SetService(s) })
 }
 
 // DeleteService removes a Service.
 func (e *Engine) DeleteService(n model.ServiceName) {
-	e.event(func(t *track.Tracker) { t.DeleteService(n) })
+	e.event(Changes{Services: 1}, func(t *track.Tracker) { t.DeleteService(n) })
 }
 
 // SetSlice adds or replaces an EndpointSlice.
 func (e *Engine) SetSlice(s *model.Slice) {
-	e.event(func(t *track.Tracker) { t.SetSlice(s) })
+	e.event(Changes{Slices: 1}, func(t *track.Tracker) { t.SetSlice(s) })
 }
 
 // DeleteSlice removes an EndpointSlice.
 func (e *Engine) DeleteSlice(n model.SliceName) {
-	e.event(func(t *track.Tracker) { t.DeleteSlice(n) })
+	e.event(Changes{Slices: 1}, func(t *track.Tracker) { t.DeleteSlice(n) })
 }
 
 // SetNode sets or replaces a Node object. Only this machine's own counts. A
 // Node that goes away is no news: the last known one stands.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
-		e.inbox.post(func(e *Engine, since time.Time) { e.setHost(e.Host(n), since) })
+		e.inbox.post(func(e *Engine, since time.Time) {
+			e.node = n
+			e.setHost(e.Host(n), since)
+			e.publish(func(s *Status) { s.Leaving = n.Leaving })
+		})
 	}
+}
+
+// Retune changes the pace, and asks Host again for what the last known Node
+// means: the configuration has changed. What follows from that is one change
+// like any other.
+func (e *Engine) Retune(auditEvery, minGap time.Duration) {
+	e.inbox.post(func(e *Engine, since time.Time) {
+		e.auditAt = e.auditAt.Add(auditEvery - e.AuditEvery)
+		e.AuditEvery, e.MinGap = auditEvery, minGap
+		e.setHost(e.Host(e.node), since)
+	})
 }
 
 // Problems replaces what a source has to complain about. What is new is logged
@@ -180,17 +217,22 @@ func (e *Engine) Synced(whole bool) {
 }
 
 // event queues a change of the inputs.
-func (e *Engine) event(f func(*track.Tracker)) {
+func (e *Engine) event(of Changes, f func(*track.Tracker)) {
+	e.inflow.add(of)
 	e.inbox.post(func(e *Engine, since time.Time) {
 		f(e.tracker)
+		e.done = e.done.plus(of)
 		e.change(since)
 	})
 }
 
 func (e *Engine) setHost(h *model.Host, since time.Time) {
-	if old := e.tracker.Host(); old != nil && old.Zone == h.Zone && old.SameButZone(h) {
+	old := e.tracker.Host()
+	same := old != nil && old.SameButZone(h)
+	if same && old.Zone == h.Zone {
 		return
 	}
+	e.full = e.full || !same
 	e.tracker.SetHost(h)
 	e.Backend.SetHost(h)
 	e.change(since)

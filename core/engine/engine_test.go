@@ -404,3 +404,45 @@ func TestSourceProblemsAreToldOnce(t *testing.T) {
 		}
 	})
 }
+
+// Retune changes the pace, and what the configuration makes of the last Node.
+func TestRetune(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		name, commits := "before", 0
+		b := start(t, func(o *engine.Options) {
+			o.Host = func(n *model.Node) *model.Host {
+				h := &model.Host{Name: name}
+				if n != nil {
+					h.IPs = n.IPs
+				}
+				return h
+			}
+		})
+		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		b.Synced(true)
+		synctest.Wait()
+		name = "after"
+		b.Retune(time.Minute, 10*time.Second)
+		sleep(10 * time.Second)
+		b.kernel.Do(func() {
+			if got := b.kernel.Objects["base"]; got != "after [192.0.2.1]" {
+				t.Errorf("base: %q", got)
+			}
+			commits = b.kernel.Commits
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Retune(time.Minute, 10*time.Second)
+		synctest.Wait()
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits {
+				t.Error("the least time between syncs is not kept")
+			}
+		})
+		sleep(10 * time.Second)
+		b.kernel.Do(func() {
+			if b.kernel.Commits != commits+1 {
+				t.Errorf("%d commits, want %d", b.kernel.Commits, commits+1)
+			}
+		})
+	})
+}

@@ -143,6 +143,12 @@ func (e *Engine) audit(ctx context.Context) {
 func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
 	e.notAfter, e.auditAt = end.Add(auditAtMost*end.Sub(start)), end.Add(e.AuditEvery)
+	e.publish(func(s *Status) {
+		s.Audits.Done++
+		if err != nil {
+			s.Audits.Failed++
+		}
+	})
 	if err != nil {
 		e.failed++
 		if ctx.Err() == nil {
@@ -155,6 +161,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 		return
 	}
 	e.change(end)
+	e.drift += drift
 	e.Log.Warn("the data plane was changed by others, repairing", "objects", drift)
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.Hooks.Drifted != nil {
@@ -165,7 +172,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 // sync brings the data plane to the desired state.
 func (e *Engine) sync(ctx context.Context) {
 	start := time.Now()
-	r := Sync{}
+	r := Sync{Full: e.full}
 	if e.pending {
 		r.Waiting = start.Sub(e.since)
 	}
@@ -174,11 +181,13 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Work, r.Err = e.Backend.Sync(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
-	r.Settled = e.settle(deltas, r.Err)
+	failing := e.failures(r.Err)
+	r.Settled = e.settle(deltas, failing, r.Err)
+	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.record(end, r)
 	e.tell(deltas)
-	if len(deltas) == 0 && len(r.Settled) == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
+	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
 	}
 	if r.Err != nil && ctx.Err() == nil {
@@ -190,9 +199,23 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 }
 
+// account fills in what a sync means for the Services and for those who asked for
+// the changes.
+func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
+	for _, d := range deltas {
+		r.Ports[d.ID().Family]++
+	}
+	r.Triggered = e.triggered(failing)
+	r.Standings = e.judge(failing)
+	e.full = false
+	if r.Err == nil {
+		r.Repaired, e.drift = e.drift, 0
+	}
+}
+
 // settle returns the changes that are in effect after a sync: those of it that
 // did not fail, and earlier ones that fail no more.
-func (e *Engine) settle(deltas []model.Delta, err error) []model.Delta {
+func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []model.Delta {
 	if err == nil && len(e.owed) == 0 {
 		return deltas
 	}
@@ -202,13 +225,12 @@ func (e *Engine) settle(deltas []model.Delta, err error) []model.Delta {
 		}
 		e.owed[d.ID()] = d
 	}
-	failing := e.Backend.Health().Failures
-	if _, all := failing[model.PortID{}]; all || err != nil && len(failing) == 0 {
+	if failing.blind {
 		return nil // the base, or everything
 	}
 	var settled []model.Delta
 	for id, d := range e.owed {
-		if failing[id] == nil {
+		if failing.ports[id] == nil {
 			settled = append(settled, d)
 			delete(e.owed, id)
 		}
@@ -265,8 +287,9 @@ func (e *Engine) record(end time.Time, r Sync) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
 		s.Err = r.Err
+		s.Services = e.standing.census(e.tracker.Len())
 		if !stuck {
-			s.Synced, s.SyncedAt, s.QueuedAt = true, end, time.Time{}
+			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
 		}
 	})
 }

@@ -133,6 +133,7 @@ func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view
 	old := e.Backend
 	e.Backend = next
 	clear(e.said)
+	e.standing.afresh = true
 	now := time.Now()
 	e.lookAt, e.auditAt, e.notAfter, e.failed = now.Add(lookEvery), now.Add(e.AuditEvery), time.Time{}, 0
 	e.change(now)

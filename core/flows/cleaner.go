@@ -15,8 +15,9 @@ type Table interface {
 	Delete(ctx context.Context, stale []Match) (deleted int, err error)
 }
 
-// Report tells about one call of Table.Delete.
+// Report tells about one call of Table.Delete, which is about one IP family.
 type Report struct {
+	Family  model.Family
 	Fronts  int // how many fronts it was about
 	Deleted int // flows
 	Took    time.Duration
@@ -146,10 +147,25 @@ func (c *Cleaner) clean(ctx context.Context, pause time.Duration) error {
 	if len(stale) == 0 {
 		return nil
 	}
+	var failed error
+	for _, f := range model.Families() {
+		if err := c.delete(ctx, f, ofFamily(stale, f), pause); err != nil {
+			failed = err
+		}
+	}
+	c.settle(failed != nil && ctx.Err() == nil)
+	return failed
+}
+
+// delete deletes the stale flows of one family and reports it. A table walks
+// the families one by one anyway.
+func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pause time.Duration) error {
+	if len(stale) == 0 {
+		return nil
+	}
 	start := time.Now()
 	deleted, err := c.table.Delete(ctx, stale)
-	r := Report{Fronts: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
-	c.settle(err != nil && ctx.Err() == nil)
+	r := Report{Family: f, Fronts: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
 	if err != nil {
 		r.Retry = pause
 	}
@@ -157,6 +173,15 @@ func (c *Cleaner) clean(ctx context.Context, pause time.Duration) error {
 		c.hooks.Cleaned(r)
 	}
 	return err
+}
+
+func ofFamily(all []Match, f model.Family) (some []Match) {
+	for _, m := range all {
+		if m.Family() == f {
+			some = append(some, m)
+		}
+	}
+	return some
 }
 
 // take moves what waits to running and returns a copy of it, which a revision

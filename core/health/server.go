@@ -1,131 +1,155 @@
-// Package health serves what Tandem knows of itself over HTTP: /healthz,
-// /livez, /metrics and /status. It only reads.
 package health
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
-	"strings"
-	"sync"
 	"time"
 )
 
-// Sources are where the answers come from. All are safe for concurrent use.
-type Sources struct {
-	// Unhealthy returns why Tandem cannot be relied on, nothing when it can.
-	Unhealthy func() []string
-	// Status returns the status document.
-	Status func(context.Context) (any, error)
-	// Metrics serves the metrics.
-	Metrics http.Handler
-}
-
-// The limits that keep one slow or hostile client from harming others.
+// The limits that keep slow or hostile clients from harming others.
 const (
-	headerTimeout = 5 * time.Second
+	headerTimeout = 5 * time.Second // for a request to arrive
 	answerTimeout = 30 * time.Second
-	maxHeader     = 16 << 10
+	idleTimeout   = 2 * time.Minute // between two requests of a connection
+	maxHeader     = 16 << 10        // bytes; net/http adds 4 KiB of slack
+	maxConns      = 256             // of one server
 )
 
-// Serve answers on a listener until ctx ends, and closes it.
-func Serve(ctx context.Context, l net.Listener, s Sources) error {
-	server := &http.Server{
-		Handler:           Handler(s),
-		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: answerTimeout,
-		MaxHeaderBytes: maxHeader,
+// bindEvery is the pause between attempts to bind an address, as in kube-proxy.
+const bindEvery = 5 * time.Second
+
+// Listen opens a listening socket, as net.ListenConfig.Listen does. It decides
+// in which network namespace.
+type Listen func(ctx context.Context, network, address string) (net.Listener, error)
+
+// Server serves one address for as long as a context lasts.
+type Server struct {
+	Name    string // for logs, such as "health"
+	Address string // IP:port
+	Handler http.Handler
+	Listen  Listen // nil for the usual
+
+	// HardFail makes an address that cannot be bound an error; otherwise it is
+	// tried again every 5 s.
+	HardFail bool
+	// Failed, unless nil, is told that the address cannot be bound: once, until it
+	// could be.
+	Failed func(error)
+	Log    *slog.Logger
+
+	bound net.Listener
+	told  bool
+}
+
+// Open binds the address. Whoever calls it learns at once that it is taken, and
+// Run then serves what was bound. Without HardFail there is no error: Run tries
+// on.
+func (s *Server) Open(ctx context.Context) error {
+	listen := s.Listen
+	if listen == nil {
+		listen = new(net.ListenConfig).Listen
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	l, err := listen(ctx, "tcp", s.Address)
+	if err == nil {
+		s.bound, s.told = l, false
+		return nil
+	}
+	err = fmt.Errorf("%s address %s: %w", s.Name, s.Address, err)
+	if !s.told && s.Failed != nil {
+		s.Failed(err)
+	}
+	if s.HardFail {
+		return err
+	}
+	if !s.told {
+		s.Log.Error("address cannot be served, will be tried again", "server", s.Name, "address", s.Address, "error", err, "every", bindEvery)
+	}
+	s.told = true
+	return nil
+}
+
+// Addr returns the address that is bound, nil when none is.
+func (s *Server) Addr() net.Addr {
+	if s.bound == nil {
+		return nil
+	}
+	return s.bound.Addr()
+}
+
+// Close gives up what Open bound and nobody runs.
+func (s *Server) Close() error {
+	if s.bound == nil {
+		return nil
+	}
+	if err := s.bound.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
 }
 
-// Handler answers GET and HEAD only.
-func Handler(s Sources) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, nil) })
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		code, reasons := http.StatusOK, s.Unhealthy()
-		if len(reasons) > 0 {
-			code = http.StatusServiceUnavailable
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if s.bound == nil {
+			if err := s.Open(ctx); err != nil {
+				return err
+			}
 		}
-		answer(w, code, reasons)
-	})
-	mux.Handle("GET /metrics", s.Metrics)
-	last := &recent{make: s.Status}
-	mux.Handle("GET /status", local(func(w http.ResponseWriter, r *http.Request) {
-		doc, err := last.get(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
+		if s.bound != nil {
+			s.serve(ctx)
 		}
-		write(w, http.StatusOK, doc)
-	}))
-	return mux
-}
-
-// statusAge is how old a status may be. Making one takes the engine's time, so
-// that whoever asks all the time must not get one each time.
-const statusAge = 200 * time.Millisecond
-
-// recent makes a document anew when the last one is too old, one at a time.
-type recent struct {
-	make func(context.Context) (any, error)
-
-	mu  sync.Mutex
-	doc any
-	at  time.Time
-}
-
-func (r *recent) get(ctx context.Context) (any, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.doc != nil && time.Since(r.at) < statusAge {
-		return r.doc, nil
+		select {
+		case <-ctx.Done():
+		case <-time.After(bindEvery):
+		}
 	}
-	doc, err := r.make(ctx)
-	if err == nil {
-		r.doc, r.at = doc, time.Now()
-	}
-	return doc, err
+	return nil
 }
 
-// local refuses requests that a browser was tricked into sending: a name that
-// is not this machine's in the Host header means that somebody else's DNS led
-// here.
-func local(h http.HandlerFunc) http.Handler {
+func (s *Server) serve(ctx context.Context) {
+	server := newServer(s.Handler, s.Log)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	err := server.Serve(gate{Listener: s.bound, crowd: &crowd{most: maxConns}})
+	_ = server.Close() // with all its connections
+	s.bound = nil
+	if ctx.Err() == nil {
+		s.Log.Error("a server ended, it is started again", "server", s.Name, "error", err)
+	}
+}
+
+// newServer returns a server with our limits.
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           modest(h),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		ConnContext:    withConn,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// modest lets only requests through that read and that carry nothing.
+func modest(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = strings.Trim(r.Host, "[]")
+		if c := connOf(r); c != nil {
+			c.answering(true)
+			defer c.answering(false)
 		}
-		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
-			http.Error(w, "ask by IP address or as localhost", http.StatusForbidden)
-			return
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			w.Header().Set("Connection", "close")
+			http.Error(w, "only GET and HEAD are answered", http.StatusMethodNotAllowed)
+		case r.ContentLength != 0:
+			w.Header().Set("Connection", "close") // its body is not read
+			http.Error(w, "a request must have no body", http.StatusRequestEntityTooLarge)
+		default:
+			h.ServeHTTP(w, r)
 		}
-		h(w, r)
 	})
-}
-
-func answer(w http.ResponseWriter, code int, reasons []string) {
-	write(w, code, struct {
-		CurrentTime time.Time `json:"currentTime"`
-		Healthy     bool      `json:"healthy"`
-		Reasons     []string  `json:"reasons,omitempty"`
-	}{time.Now(), len(reasons) == 0, reasons})
-}
-
-func write(w http.ResponseWriter, code int, doc any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(doc) // the client is gone; there is nobody to tell
 }

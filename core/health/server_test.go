@@ -1,13 +1,16 @@
 package health_test
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,109 +18,183 @@ import (
 	"github.com/tandem-proxy/tandem/core/health"
 )
 
-func sources() health.Sources {
-	return health.Sources{
-		Unhealthy: func() []string { return nil },
-		Status:    func(context.Context) (any, error) { return map[string]int{"services": 3}, nil },
-		Metrics:   http.NotFoundHandler(),
+func ok(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }
+
+// serve runs a server on loopback and returns its address.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := &health.Server{Name: "test", Address: "127.0.0.1:0", Handler: h, HardFail: true, Log: quiet}
+	if err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	addr := s.Addr().String()
+	run(t, s.Run)
+	return addr
 }
 
-func ask(s health.Sources, method, path, host string) *httptest.ResponseRecorder {
-	req := httptest.NewRequest(method, path, nil)
-	req.Host = host
-	w := httptest.NewRecorder()
-	health.Handler(s).ServeHTTP(w, req)
-	return w
-}
-
-func TestHealthzFollowsHealth(t *testing.T) {
-	s := sources()
-	if w := ask(s, "GET", "/healthz", "127.0.0.1"); w.Code != 200 || !strings.Contains(w.Body.String(), `"healthy": true`) {
-		t.Errorf("healthy: %d %s", w.Code, w.Body)
-	}
-	s.Unhealthy = func() []string { return []string{"nothing has been programmed yet"} }
-	if w := ask(s, "GET", "/healthz", "127.0.0.1"); w.Code != 503 || !strings.Contains(w.Body.String(), "nothing has been programmed yet") {
-		t.Errorf("unhealthy: %d %s", w.Code, w.Body)
-	}
-	if w := ask(s, "GET", "/livez", "127.0.0.1"); w.Code != 200 {
-		t.Errorf("livez: %d", w.Code)
-	}
-}
-
-func TestOnlyReads(t *testing.T) {
-	for _, path := range []string{"/healthz", "/livez", "/status", "/metrics"} {
-		for _, method := range []string{"POST", "PUT", "DELETE"} {
-			if w := ask(sources(), method, path, "127.0.0.1"); w.Code != http.StatusMethodNotAllowed {
-				t.Errorf("%s %s: %d", method, path, w.Code)
-			}
-		}
-	}
-}
-
-// A page on the web must not read the status through the user's browser.
-func TestStatusIsNotForForeignNames(t *testing.T) {
-	for host, want := range map[string]int{
-		"127.0.0.1:10249": 200, "localhost:10249": 200, "[::1]:10249": 200, "[::1]": 200, "localhost": 200,
-		"evil.example:10249": 403, "evil.example": 403,
+func TestServerAnswersReadersOnly(t *testing.T) {
+	addr := serve(t, ok)
+	for _, c := range []struct {
+		method, body string
+		code         int
+	}{
+		{"GET", "", 200},
+		{"HEAD", "", 200},
+		{"POST", "", 405},
+		{"POST", "x", 405},
+		{"PUT", "", 405},
+		{"DELETE", "", 405},
+		{"OPTIONS", "", 405},
+		{"TRACE", "", 405},
+		{"BREW", "", 405},
+		{"GET", "x", 413},
 	} {
-		if w := ask(sources(), "GET", "/status", host); w.Code != want {
-			t.Errorf("%s: %d, want %d", host, w.Code, want)
+		var body io.Reader
+		if c.body != "" {
+			body = strings.NewReader(c.body)
+		}
+		code, header, _, err := get(c.method, "http://"+addr+"/any", body)
+		if err != nil || code != c.code {
+			t.Errorf("%s with %q: %d, %v; want %d", c.method, c.body, code, err, c.code)
+		}
+		if code == 405 && header.Get("Allow") != "GET, HEAD" {
+			t.Errorf("%s: Allow is %q", c.method, header.Get("Allow"))
 		}
 	}
 }
 
-// However often a client asks, the engine is asked a few times a second.
-func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		made := 0
-		s := sources()
-		s.Status = func(context.Context) (any, error) { made++; return "doc", nil }
-		h := health.Handler(s)
-		for range 1000 {
-			req := httptest.NewRequest("GET", "/status", nil)
-			req.Host = "localhost"
-			h.ServeHTTP(httptest.NewRecorder(), req)
-			time.Sleep(time.Millisecond)
+func TestServerRefusesHugeHeaders(t *testing.T) {
+	addr := serve(t, ok)
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	sent := 0
+	_, err = fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Huge: ")
+	for chunk := strings.Repeat("x", 4096); err == nil && sent < 64<<20; sent += len(chunk) {
+		_, err = io.WriteString(c, chunk)
+	}
+	if err == nil {
+		t.Fatalf("%d bytes of header were taken", sent)
+	}
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	if line != "" && !strings.Contains(line, "431") {
+		t.Errorf("answer %q", line)
+	}
+	if code, _, _, err := get("GET", "http://"+addr+"/", nil); err != nil || code != 200 {
+		t.Errorf("after that: %d, %v", code, err)
+	}
+}
+
+// Clients that say nothing, or one byte now and then, keep no probe from its
+// answer, however many they are, and are bounded in number.
+func TestSlowClientsKeepNobodyOut(t *testing.T) {
+	addr := serve(t, ok)
+	before := runtime.NumGoroutine()
+	var idle []net.Conn
+	defer func() {
+		for _, c := range idle {
+			c.Close()
 		}
-		if made != 5 {
-			t.Errorf("made %d times in a second", made)
+	}()
+	for i := range 1000 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+		if i%2 == 0 {
+			_, _ = io.WriteString(c, "G")
+		}
+		if i%100 != 99 {
+			continue
+		}
+		start := time.Now()
+		if code, _, _, err := get("GET", "http://"+addr+"/", nil); err != nil || code != 200 || time.Since(start) > time.Second {
+			t.Fatalf("beside %d idle clients: %d, %v after %s", len(idle), code, err, time.Since(start))
+		}
+	}
+	if n := runtime.NumGoroutine() - before; n > 600 {
+		t.Errorf("%d goroutines for 1000 idle clients", n)
+	}
+}
+
+// A request in work is not thrown out for the sake of new ones.
+func TestBusyConnectionsStay(t *testing.T) {
+	release := make(chan struct{})
+	var once sync.Once
+	started := make(chan struct{})
+	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			once.Do(func() { close(started) })
+			<-release
+		}
+		ok(w, r)
+	})
+	got := make(chan string, 1)
+	go func() {
+		_, _, text, err := get("GET", "http://"+addr+"/slow", nil)
+		got <- fmt.Sprint(text, err)
+	}()
+	<-started
+	for range 600 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if code, _, _, err := get("GET", "http://"+addr+"/", nil); err != nil || code != 200 {
+		t.Errorf("a fast one: %d, %v", code, err)
+	}
+	close(release)
+	if text := <-got; text != "ok<nil>" {
+		t.Errorf("the slow one: %s", text)
+	}
+}
+
+func TestServerBindsAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &deaf{}
+		var failed []error
+		s := &health.Server{
+			Name: "health", Address: "192.0.2.1:10256", Handler: http.HandlerFunc(ok), Listen: w.Listen, Log: quiet,
+			Failed: func(err error) { failed = append(failed, err) },
+		}
+		if err := s.Open(t.Context()); err != nil || s.Addr() != nil {
+			t.Errorf("a soft failure: %v, %v", err, s.Addr())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if w.tries < 12 || w.tries > 14 {
+			t.Errorf("%d attempts in a minute", w.tries)
+		}
+		if len(failed) != 1 || !strings.Contains(failed[0].Error(), "health address 192.0.2.1:10256: taken") {
+			t.Errorf("told %v", failed)
 		}
 	})
 }
 
-func TestStatusErrors(t *testing.T) {
-	s := sources()
-	s.Status = func(context.Context) (any, error) { return nil, errors.New("busy") }
-	if w := ask(s, "GET", "/status", "localhost"); w.Code != 503 {
-		t.Errorf("got %d", w.Code)
+func TestServerHardFail(t *testing.T) {
+	told := 0
+	s := &health.Server{
+		Name: "metrics", Address: "192.0.2.1:10249", Handler: http.HandlerFunc(ok), Listen: (&deaf{}).Listen, Log: quiet,
+		HardFail: true, Failed: func(error) { told++ },
+	}
+	if err := s.Run(t.Context()); err == nil || told != 1 {
+		t.Errorf("got %v, told %d times", err, told)
 	}
 }
 
-func TestServeEndsWithItsContext(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- health.Serve(ctx, l, sources()) }()
-	res, err := http.Get("http://" + l.Addr().String() + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var doc map[string]int
-	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil || doc["services"] != 3 {
-		t.Errorf("%v %v", doc, err)
-	}
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("still serving")
-	}
+// deaf binds nothing.
+type deaf struct{ tries int }
+
+func (d *deaf) Listen(context.Context, string, string) (net.Listener, error) {
+	d.tries++
+	return nil, errors.New("taken")
 }

@@ -28,6 +28,7 @@ const (
 	Create Verb = iota
 	Replace
 	Delete
+	Verbs // how many there are
 )
 
 // String returns the verb's name.

@@ -1,100 +1,119 @@
 // Package metrics is what Tandem tells Prometheus. Metrics that kube-proxy has
-// too carry its names, so that its dashboards and alerts go on working; the rest
-// is called tandem_*.
+// too carry its names, types, labels and buckets, so that its dashboards and
+// alerts go on working; the rest is called tandem_*.
+//
+//	engine.Sync ──Synced──▶ histograms, counters ┐
+//	engine.Status ◀──asked at each scrape────────┤ registry ──▶ /metrics
+//	probes, flows, problems ──▶ counters ────────┘
+//
+// The number of series is bounded whatever the cluster: no label holds the name
+// of a Service, a namespace or an address of a pod.
 package metrics
 
 import (
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// Sources are asked at each scrape. They are safe for concurrent use.
+type Sources struct {
+	Version string
+	Status  func() engine.Status
+	// Ages tells how long ago each kind of input was last known to be up to date;
+	// nil where nothing is watched.
+	Ages func() map[string]time.Duration
+}
+
 // Metrics is a registry of its own with everything Tandem counts. Its methods
-// are safe for use by many goroutines.
+// are safe for use by many goroutines, but for Synced.
 type Metrics struct {
 	registry *prometheus.Registry
-
-	syncSeconds  prometheus.Histogram
-	syncLast     prometheus.Gauge
-	syncFailures prometheus.Counter
-	waitSeconds  prometheus.Histogram
-	ops          prometheus.Counter
-	opFailures   prometheus.Counter
-	drift        prometheus.Counter
-	flows        prometheus.Counter
-	problems     *prometheus.CounterVec
+	proxy    proxySet
+	own      ownSet
+	mode     atomic.Pointer[modeSet]
+	slis     slis
 }
 
 // New returns metrics that start at zero.
-func New() *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubeproxy_sync_proxy_rules_duration_seconds",
-			Help:    "Time that one sync took.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-		}),
-		syncLast: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-			Help: "When the last successful sync ended, in seconds since the epoch.",
-		}),
-		syncFailures: counter("tandem_sync_failures_total", "Syncs in which something could not be programmed."),
-		waitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "tandem_event_wait_seconds",
-			Help:    "Time from the arrival of an event to the start of the sync that applied it.",
-			Buckets: prometheus.ExponentialBuckets(0.00001, 4, 12),
-		}),
-		ops:        counter("tandem_dataplane_ops_total", "Objects created, replaced or deleted in the data plane."),
-		opFailures: counter("tandem_dataplane_op_failures_total", "Operations that the data plane refused."),
-		drift:      counter("tandem_dataplane_drift_objects_total", "Objects that others had changed, and that were repaired."),
-		flows:      counter("kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted."),
-	}
-	m.problems = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_problems_total",
-		Help: "Things refused, skipped or impossible that came up, by reason.",
-	}, []string{"reason"})
-	m.registry.MustRegister(
-		m.problems,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.syncSeconds, m.syncLast, m.syncFailures, m.waitSeconds, m.ops, m.opFailures, m.drift, m.flows,
-	)
+func New(s Sources) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), proxy: newProxySet(), own: newOwnSet(), slis: newSLIs()}
+	m.Register(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
+	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Register(buildInfo(s.Version)...)
+	m.Register(m.proxy.all()...)
+	m.Register(m.own.all()...)
+	m.Register(inquiry{s})
 	return m
 }
 
-func counter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+// Register adds what other packages count. It panics where two have one name,
+// which is a mistake in the program.
+func (m *Metrics) Register(cs ...prometheus.Collector) { m.registry.MustRegister(cs...) }
+
+// Mode adds the metrics that kube-proxy has only in this mode, in place of those
+// of the mode before.
+func (m *Metrics) Mode(name string) {
+	now := newModeSet(name)
+	if old := m.mode.Swap(now); old != nil {
+		for _, c := range old.all {
+			m.registry.Unregister(c)
+		}
+	}
+	m.Register(now.all...)
 }
 
-// Synced counts a sync: how long its oldest event had waited (0 if there was
-// none), how long it took, the operations done and failed, and whether all went
-// well.
-func (m *Metrics) Synced(waited, took time.Duration, ops, failed int, err error, end time.Time) {
-	if waited > 0 {
-		m.waitSeconds.Observe(waited.Seconds())
+// Synced counts a sync. It is called by one goroutine.
+func (m *Metrics) Synced(s engine.Sync) {
+	m.proxy.synced(s)
+	m.own.synced(s)
+	if mode := m.mode.Load(); mode != nil {
+		mode.synced(s)
 	}
-	m.syncSeconds.Observe(took.Seconds())
-	m.ops.Add(float64(ops))
-	m.opFailures.Add(float64(failed))
-	if err != nil {
-		m.syncFailures.Inc()
-		return
-	}
-	m.syncLast.Set(float64(end.UnixNano()) / 1e9)
 }
 
 // Problem counts something that was refused, skipped or is impossible.
-func (m *Metrics) Problem(reason string) { m.problems.WithLabelValues(reason).Inc() }
+func (m *Metrics) Problem(p model.Problem) { m.own.problems.WithLabelValues(p.Why.String()).Inc() }
 
-// Drifted counts objects that were found changed by others.
-func (m *Metrics) Drifted(objects int) { m.drift.Add(float64(objects)) }
+// FlowsCleaned counts an attempt to delete stale conntrack entries.
+func (m *Metrics) FlowsCleaned(r flows.Report) {
+	m.proxy.flowsTook.WithLabelValues(r.Family.String()).Observe(r.Took.Seconds())
+	m.proxy.flowsDeleted.WithLabelValues(r.Family.String()).Add(float64(r.Deleted))
+}
 
-// FlowsDeleted counts conntrack entries that were deleted.
-func (m *Metrics) FlowsDeleted(n int) { m.flows.Add(float64(n)) }
+// Probed counts an answer of /healthz or /livez on the health address.
+func (m *Metrics) Probed(probe string, code int) {
+	c := m.proxy.healthz
+	if probe == "livez" {
+		c = m.proxy.livez
+	}
+	c.WithLabelValues(strconv.Itoa(code)).Inc()
+}
+
+// Checked counts an answer of a health check on the metrics address, for
+// /metrics/slis (KEP-3466).
+func (m *Metrics) Checked(probe string, ok bool) { m.slis.checked(probe, ok) }
+
+// EventWritten counts an Event that was written, dropped or given up.
+func (m *Metrics) EventWritten(outcome string) { m.own.events.WithLabelValues(outcome).Inc() }
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
+
+// SLIs serves the outcomes of health checks.
+func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
+
+// maxScrapes bounds how many scrapes are answered at once: each renders
+// everything.
+const maxScrapes = 4

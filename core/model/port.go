@@ -12,8 +12,12 @@ type Port struct {
 	Fronts []Front       // in the order of Kind, then as the Service lists them
 	Sticky time.Duration // ClientIP affinity timeout; 0 is none
 
-	// HealthPort is the Service's healthCheckNodePort, or 0.
+	// HealthPort is the Service's healthCheckNodePort, or 0. LocalReady is what
+	// it tells load balancers: on how many distinct addresses of this family the
+	// Service has ready endpoints on this node, whichever of its ports they serve.
+	// It is 0 where there is no HealthPort: nobody asks.
 	HealthPort uint16
+	LocalReady int
 
 	// Draining are all endpoints that still serve but are in no pool, because
 	// they terminate or because policy or hints leave them to others. They get no
@@ -124,7 +128,7 @@ func (d Delta) ID() PortID {
 // Equal reports whether two ports ask for the same, slot order included.
 func (p *Port) Equal(o *Port) bool {
 	return p == o || p != nil && o != nil && p.ID == o.ID && p.Sticky == o.Sticky &&
-		p.HealthPort == o.HealthPort && slices.Equal(p.Draining, o.Draining) &&
+		p.HealthPort == o.HealthPort && p.LocalReady == o.LocalReady && slices.Equal(p.Draining, o.Draining) &&
 		slices.EqualFunc(p.Fronts, o.Fronts, Front.equal)
 }
 

@@ -31,6 +31,7 @@ const (
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // what the Node object says is needed, and there is none
+	WhyRestart           // a change of the configuration that a running proxy cannot take over
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -54,6 +55,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyInvalid:              {"Invalid", "not valid"},
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
 	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
+	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

@@ -13,10 +13,24 @@ func Host(c *config.Config, node *model.Node) *model.Host {
 	if node == nil {
 		node = &model.Node{Name: c.NodeName}
 	}
-	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: node.IPs, MasqueradeAll: c.MasqueradeAll}
+	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll}
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
 	return h
+}
+
+// ownIPs puts the configured primary address first, if there is one.
+func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
+	if !primary.IsValid() || primary.IsUnspecified() {
+		return ips
+	}
+	all := []netip.Addr{primary}
+	for _, ip := range ips {
+		if ip != primary {
+			all = append(all, ip)
+		}
+	}
+	return all
 }
 
 // HostProblems says what of the configuration does nothing, for lack of this
@@ -30,7 +44,7 @@ func HostProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
 	problem := func(detail string) {
 		ps = append(ps, model.Problem{Object: "Node " + node.Name, Why: why, Detail: detail})
 	}
-	if c.NodePorts.Primary && len(node.IPs) == 0 {
+	if c.NodePorts.Primary && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
 		problem("node ports answer nowhere: they are for the primary addresses, and it has none")
 	}
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {

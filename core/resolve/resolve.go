@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -12,7 +13,8 @@ type Result struct {
 	Ports    []*model.Port
 	Problems []model.Problem
 
-	used seen
+	used  seen
+	local map[netip.Addr]struct{} // ready endpoints on this node, in the family in work
 }
 
 // Service resolves a Service with its slices, which must be sorted by name. It
@@ -24,12 +26,11 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 		if !serves(svc, family) {
 			continue
 		}
+		first := len(r.Ports)
 		for _, port := range svc.Ports {
 			r.port(host, svc, port, family, from)
 		}
-	}
-	if n := svc.HealthCheckNodePort; n != 0 && svc.Type == model.LoadBalancer && svc.External == model.Local {
-		r.problem(svc, model.WhyUnsupported, fmt.Sprintf("healthCheckNodePort %d is not served yet", n))
+		r.announce(svc, r.Ports[first:])
 	}
 	return r
 }
@@ -56,10 +57,8 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	})
 	all := r.endpoints(host, svc, port, family, from, addresses)
 	pools := choose(host, all)
+	r.count(svc, all)
 	p := &model.Port{ID: id, Sticky: svc.Sticky, Fronts: fronts(host, svc, addresses, pools)}
-	if svc.Type == model.LoadBalancer && svc.External == model.Local {
-		p.HealthPort = svc.HealthCheckNodePort
-	}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}

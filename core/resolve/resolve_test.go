@@ -335,6 +335,13 @@ func TestHost(t *testing.T) {
 	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
 		t.Errorf("primary: %s", got)
 	}
+	c.NodeIP = addr("192.0.2.9")
+	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes, resolve.Host(&c, node).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
+		t.Errorf("a configured address is the primary one: %s", got)
+	}
+	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node).IPs) != fmt.Sprint(node.IPs) {
+		t.Error("an unspecified address says nothing")
+	}
 	if got := resolve.Host(&c, nil).NodePorts.Prefixes; len(got) != 0 {
 		t.Errorf("primary of an unknown node must not open anything: %v", got)
 	}
@@ -411,28 +418,6 @@ func TestClusterIPOfTheNode(t *testing.T) {
 	}
 	if len(r.Problems) != 1 || r.Problems[0].Why != model.WhyBadAddress || !strings.Contains(r.Problems[0].Detail, "192.0.2.2:443") {
 		t.Errorf("problems: %v", r.Problems)
-	}
-}
-
-func TestHealthCheckNodePortIsNotServedYet(t *testing.T) {
-	for _, test := range []struct {
-		kind   model.ServiceType
-		policy model.TrafficPolicy
-		port   uint16
-		said   bool
-	}{
-		{model.LoadBalancer, model.Local, 32080, true},
-		{model.LoadBalancer, model.Local, 0, false},
-		{model.LoadBalancer, model.Cluster, 32080, false},
-		{model.NodePort, model.Local, 32080, false},
-	} {
-		svc := service()
-		svc.Type, svc.External, svc.HealthCheckNodePort = test.kind, test.policy, test.port
-		ps := resolve.Service(host(), svc, []*model.Slice{slice("s", "10.0.0.1@here")}).Problems
-		said := len(ps) == 1 && ps[0].Why == model.WhyUnsupported && ps[0].Detail == "healthCheckNodePort 32080 is not served yet"
-		if said != test.said || !said && len(ps) > 0 {
-			t.Errorf("%v: %v", test, ps)
-		}
 	}
 }
 

@@ -21,7 +21,7 @@ type Document struct {
 	At      time.Time `json:"at"`
 
 	Healthy  bool       `json:"healthy"`
-	Reasons  []string   `json:"reasons,omitempty"` // why not
+	Reasons  []string   `json:"reasons,omitempty"` // why not, and what is out of date
 	SyncedAt *time.Time `json:"syncedAt,omitempty"`
 	Syncs    uint64     `json:"syncs"`
 	Objects  int        `json:"objects"` // in the data plane
@@ -58,26 +58,21 @@ type Problem struct {
 	Detail string `json:"detail"`
 }
 
-// The states of a Service.
-const (
-	Programmed = "Programmed" // everything that it asks for works
-	Partial    = "Partial"    // it works, but for the problems listed
-	Failing    = "Failing"    // the data plane refuses part of it; retried
-)
-
 // Facts are what a snapshot does not know.
-type Facts struct{ Version, Node, Mode, Source string }
+type Facts struct {
+	Version, Node, Mode, Source string
+	Health                      Health
+}
 
 // Of renders a snapshot.
 func Of(f Facts, s *engine.Snapshot) Document {
 	d := Document{
-		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: time.Now(),
+		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
-		Reasons: Unhealthy(s.Status), Services: []Service{}, Problems: problems(s.Problems),
+		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
-	d.Healthy = len(d.Reasons) == 0
 	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
-		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: Failing, Detail: err.Error()})
+		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
 	}
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
@@ -88,32 +83,8 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	return d
 }
 
-// patience is how long a change may wait for being programmed before the whole
-// proxy counts as unhealthy, as in kube-proxy (twice its sync period). A Service
-// that the data plane refuses while others work is told in its own state.
-const patience = time.Minute
-
-// Unhealthy says why a running Tandem cannot be relied on; nothing when it can.
-func Unhealthy(s engine.Status) (reasons []string) {
-	if !s.Adopted {
-		reasons = append(reasons, "the data plane has not been read back yet")
-	}
-	if !s.Told {
-		reasons = append(reasons, "the source has not told everything yet")
-	} else if !s.Synced {
-		reasons = append(reasons, "nothing has been programmed yet")
-	}
-	if waits := time.Since(s.QueuedAt); !s.QueuedAt.IsZero() && waits > patience {
-		reasons = append(reasons, fmt.Sprintf("nothing has been programmed for changes that wait since %s", waits.Round(time.Second)))
-	}
-	if s.Err != nil && len(reasons) > 0 {
-		reasons = append(reasons, s.Err.Error())
-	}
-	return reasons
-}
-
 func service(name model.ServiceName, ports []*model.Port, found []Problem, s *engine.Snapshot) Service {
-	out := Service{Name: name.String(), State: Programmed, Fronts: []Front{}, Problems: found}
+	out := Service{Name: name.String(), Fronts: []Front{}, Problems: found}
 	failing := false
 	for _, p := range ports {
 		for i := range p.Fronts {
@@ -124,15 +95,10 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 		}
 		if err := s.Backend.Failures[p.ID]; err != nil {
 			failing = true
-			out.Problems = append(out.Problems, Problem{Reason: Failing, Detail: fmt.Sprintf("%s: %v", p.ID, err)})
+			out.Problems = append(out.Problems, Problem{Reason: model.Failing.String(), Detail: fmt.Sprintf("%s: %v", p.ID, err)})
 		}
 	}
-	switch {
-	case failing:
-		out.State = Failing
-	case len(out.Problems) > 0:
-		out.State = Partial
-	}
+	out.State = model.StateOf(failing, len(out.Problems) > 0).String()
 	return out
 }
 

@@ -44,7 +44,7 @@ func snapshot() *engine.Snapshot {
 }
 
 func TestDocument(t *testing.T) {
-	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables"}, snapshot())
+	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables", Health: status.Health{Synced: true}}, snapshot())
 	var states []string
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
@@ -77,22 +77,5 @@ func TestText(t *testing.T) {
 		if !strings.Contains(b.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, b.String())
 		}
-	}
-}
-
-func TestUnhealthySaysWhy(t *testing.T) {
-	for want, s := range map[string]engine.Status{
-		"has not been read back":          {Told: true, Synced: true},
-		"has not told everything":         {Adopted: true},
-		"nothing has been programmed":     {Adopted: true, Told: true},
-		"wait since 2m0s; kernel says no": {Adopted: true, Told: true, Synced: true, QueuedAt: time.Now().Add(-2 * time.Minute), Err: errors.New("kernel says no")},
-	} {
-		if got := strings.Join(status.Unhealthy(s), "; "); !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	oneService := engine.Status{Adopted: true, Told: true, Synced: true, QueuedAt: time.Now(), Err: errors.New("one Service is refused")}
-	if got := status.Unhealthy(oneService); got != nil {
-		t.Errorf("healthy, but %v", got)
 	}
 }

@@ -1,6 +1,7 @@
 package track
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -19,11 +20,12 @@ func (t *Tracker) Flush() []model.Delta {
 		s.queued = false
 		deltas = t.resolve(deltas, s)
 	}
+	clear(t.flushed) // they may be gone
+	t.flushed, t.dirty = t.dirty, t.flushed[:0]
 	// A queue that once held everything must not stay that large for ever.
 	if cap(t.dirty) > 4096 {
 		t.dirty = nil
 	}
-	t.dirty = t.dirty[:0]
 	t.stats.Deltas += uint64(len(deltas))
 	return deltas
 }
@@ -107,6 +109,32 @@ type Service struct {
 	Ports    []*model.Port
 	Problems []model.Problem
 }
+
+// Flushed ranges over what the last Flush looked at, by name. The Object of those
+// that are gone is nil. It costs what that Flush did.
+func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, Service] {
+	return func(yield func(model.ServiceName, Service) bool) {
+		for _, s := range t.flushed {
+			if !yield(s.name, s.view()) {
+				return
+			}
+		}
+	}
+}
+
+// Service returns one Service as last resolved; its Object is nil when there is
+// none of that name.
+func (t *Tracker) Service(name model.ServiceName) Service {
+	if s := t.services[name]; s != nil {
+		return s.view()
+	}
+	return Service{}
+}
+
+// Len returns how many Services there are.
+func (t *Tracker) Len() int { return t.objects }
+
+func (s *service) view() Service { return Service{s.object, s.slices, s.ports, s.problems} }
 
 // Services lists all Services by name. It walks everything: for requests of
 // users, never for a change.

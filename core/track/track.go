@@ -24,6 +24,9 @@ type Tracker struct {
 	slices   map[model.SliceName]*service // which Service a slice belongs to
 	claims   claims
 	dirty    []*service
+	flushed  []*service // what the last Flush looked at
+	triggers triggers
+	objects  int // Services there are
 	slots    resolve.Slots
 	stats    Stats
 	fresh    []model.Problem
@@ -77,6 +80,9 @@ func (t *Tracker) Stats() Stats { return t.stats }
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
 	old := s.object
+	if old == nil {
+		t.objects++
+	}
 	s.object = object
 	t.reclaim(s, old)
 	t.mark(s)
@@ -89,6 +95,7 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 		return
 	}
 	old := s.object
+	t.objects--
 	s.object = nil
 	t.reclaim(s, old)
 	t.mark(s)
@@ -101,11 +108,14 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 		t.DeleteSlice(slice.Name)
 	}
 	t.slices[slice.Name] = s
-	if i, found := s.find(slice.Name); found {
-		s.slices[i] = slice
+	var before *model.Slice
+	i, found := s.find(slice.Name)
+	if found {
+		before, s.slices[i] = s.slices[i], slice
 	} else {
 		s.slices = slices.Insert(s.slices, i, slice)
 	}
+	t.triggers.add(s, before, slice)
 	t.mark(s)
 }
 
@@ -119,6 +129,7 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	if i, found := s.find(name); found {
 		s.slices = slices.Delete(s.slices, i, i+1)
 	}
+	t.triggers.forget(s)
 	t.mark(s)
 }
 

@@ -1,19 +1,3 @@
-// Package watch turns what Kubernetes says into Tandem's vocabulary. It and
-// core/manifests are the only packages of the core that know Kubernetes types.
-//
-//	*corev1.Service ────────▶ Service ──▶ *model.Service ┐
-//	*discoveryv1.EndpointSlice ▶ Slice ─▶ *model.Slice   ├─ and what was refused
-//	*corev1.Node ───────────▶ Node ─────▶ *model.Node    ┘  in them, as []model.Problem
-//
-// The converters are pure and trust nothing, since a folder of manifests has
-// no API server that validates or fills in defaults: they apply Kubernetes'
-// defaults themselves, keep whatever is usable of an object, and report the
-// rest. They never panic, keep no reference to their argument and may be
-// called from any goroutine.
-//
-// The Detail of every problem starts with the path of the field it is about,
-// such as "spec.ports[1].port: 70000". FieldPath cuts it off again, for those
-// who can tell where that field stands.
 package watch
 
 import (

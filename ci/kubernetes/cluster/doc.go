@@ -1,0 +1,16 @@
+// Package cluster runs a control plane for tests: a real etcd and a real
+// kube-apiserver in network namespaces of their own, and nodes that reach them.
+//
+//	┌─────────────────────────┐  kube-api  ┌──────────────────────────────┐
+//	│ 172.31.0.1              ├────────────┤ node of a lab (linux/netns)  │
+//	│  etcd ◀─ kube-apiserver │            │  the proxy under test        │
+//	│         :6443, RBAC     ├──┐         └──────────────────────────────┘
+//	└────────────▲────────────┘  └─ …further nodes
+//	             │
+//	     Client: this process, through a dialer that enters the namespace
+//
+// Nothing listens on the machine itself, so any number of clusters may run at
+// once. Certificates are made on the fly and live in a folder of the caller. The
+// programs die with this process, however it ends. There are no controllers: what
+// is written is all there is.
+package cluster

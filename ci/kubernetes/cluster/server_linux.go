@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// startTime is how long the API server may take to become ready, on a machine
+// that has other things to do, too.
+const startTime = 90 * time.Second
+
+func etcdArgs(dir string) []string {
+	return []string{
+		"--data-dir=" + dir + "/etcd",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380",
+		"--unsafe-no-fsync", // what is here need not survive the machine
+		"--log-level=warn",
+	}
+}
+
+// serverArgs make a server that the scenarios fit into: the address ranges are
+// theirs, nothing is limited, and nobody but the caller writes endpoints.
+func (c *Cluster) serverArgs(port string) []string {
+	args := []string{
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address=0.0.0.0", "--secure-port=" + port, "--advertise-address=" + address.String(),
+		"--cert-dir=" + c.Dir,
+		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"),
+		"--client-ca-file=" + c.path("ca.crt"),
+		"--authorization-mode=RBAC",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.path("accounts.key"),
+		"--service-account-signing-key-file=" + c.path("accounts.key"),
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112",
+		"--endpoint-reconciler-type=none",
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
+		"--profiling=false",
+	}
+	if c.Audit {
+		args = append(args, "--audit-policy-file="+c.path("audit.yaml"), "--audit-log-path="+c.path("audit.log"), "--audit-log-mode=blocking")
+	}
+	return args
+}
+
+// apiServer is one kube-apiserver. A cluster may have two, on one etcd.
+type apiServer struct {
+	*Process
+	client kubernetes.Interface // an administrator's
+}
+
+// launch starts an API server and waits until it is ready.
+func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err error) {
+	admin, err := c.Config("admin", "system:masters")
+	if err != nil {
+		return s, err
+	}
+	admin.Host = "https://" + net.JoinHostPort(address.String(), port)
+	if s.client, err = kubernetes.NewForConfig(admin); err != nil {
+		return s, err
+	}
+	cmd := exec.Command(c.Binaries.APIServer, c.serverArgs(port)...)
+	if s.Process, err = Run(c.net, lab.Node, c.path("kube-apiserver-"+port+".log"), cmd); err != nil {
+		return s, err
+	}
+	if err := s.ready(ctx, c.etcd); err != nil {
+		s.Kill()
+		return s, err
+	}
+	return s, nil
+}
+
+// ready waits until the server says so.
+func (s apiServer) ready(ctx context.Context, etcd *Process) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		err := s.ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.Done():
+			return fmt.Errorf("kube-apiserver ended: %w:\n%s", s.err, s.Said(10))
+		case <-etcd.Done():
+			return fmt.Errorf("etcd ended: %w:\n%s", etcd.err, etcd.Said(10))
+		case <-ctx.Done():
+			return fmt.Errorf("kube-apiserver is not ready: %w:\n%s", err, s.Said(10))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// ask returns nothing when the server is ready and has what every cluster
+// begins with.
+func (s apiServer) ask(ctx context.Context) error {
+	if err := s.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return err
+	}
+	if _, err := s.client.RbacV1().ClusterRoleBindings().Get(ctx, "system:node-proxier", metav1.GetOptions{}); err != nil {
+		return err
+	}
+	_, err := s.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+	return err
+}

@@ -1,0 +1,11 @@
+// Package kubernetes tests Tandem with a real API server, as a user's cluster
+// has it: the program itself, started with a kubeconfig and the rights of
+// system:node-proxier, on the node of a lab (linux/netns).
+//
+//	scenario ──▶ folder ──▶ objects.Server ──▶ kube-apiserver (cluster) ──watch──▶ tandem run
+//	                                                                                  │
+//	                                    judge (ci/netns) ◀── packets on the node ◀────┘
+//
+// The folder upstream builds what is needed, cluster runs it, and bench measures
+// Tandem beside kube-proxy on it.
+package kubernetes

@@ -1,0 +1,166 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// object is one of the three kinds.
+type object[T any] interface {
+	metav1.Object
+	runtime.Object
+	DeepCopy() T
+}
+
+// client is the part of a typed client that all kinds share.
+type client[T any] interface {
+	Create(context.Context, T, metav1.CreateOptions) (T, error)
+	Update(context.Context, T, metav1.UpdateOptions) (T, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+	Get(context.Context, string, metav1.GetOptions) (T, error)
+}
+
+// kind writes objects of a kind.
+type kind[T object[T]] struct {
+	name   string
+	in     func(namespace string) client[T]
+	before func(context.Context, T) error              // a creation; may be nil
+	status func(ctx context.Context, want, at T) error // what is not written with the rest; may be nil
+}
+
+func same[T any](a, b T) bool { return reflect.DeepEqual(a, b) }
+
+// put makes an object or updates it, or where the server keeps what has changed
+// makes it anew.
+func (k kind[T]) put(ctx context.Context, o T, there bool) error {
+	got, err := o, error(nil)
+	if there {
+		got, err = k.update(ctx, o)
+	} else {
+		got, err = k.create(ctx, o)
+	}
+	if err == nil && k.status != nil {
+		err = k.status(ctx, o, got)
+	}
+	return k.refusal(o, err)
+}
+
+func (k kind[T]) update(ctx context.Context, o T) (T, error) {
+	got, err := k.in(o.GetNamespace()).Update(ctx, o.DeepCopy(), metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		if err := k.remove(ctx, o); err != nil {
+			return got, err
+		}
+		return k.create(ctx, o)
+	case apierrors.IsNotFound(err): // it was removed for its new form, which was refused
+		return k.create(ctx, o)
+	}
+	return got, err
+}
+
+func (k kind[T]) create(ctx context.Context, o T) (got T, err error) {
+	if k.before != nil {
+		if err := k.before(ctx, o); err != nil {
+			return got, err
+		}
+	}
+	got, err = k.in(o.GetNamespace()).Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) {
+		// The server may have made it itself: default/kubernetes.
+		if _, missing := k.in(o.GetNamespace()).Get(ctx, o.GetName(), metav1.GetOptions{}); missing == nil {
+			return k.in(o.GetNamespace()).Update(ctx, o.DeepCopy(), metav1.UpdateOptions{})
+		}
+	}
+	return got, err
+}
+
+// remove deletes an object that may be gone already.
+func (k kind[T]) remove(ctx context.Context, o T) error {
+	now := int64(0)
+	err := k.in(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &now})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return k.refusal(o, err)
+}
+
+// refusal tells what the server does not take from what went wrong.
+func (k kind[T]) refusal(o T, err error) error {
+	if err == nil || errors.As(err, new(*Refused)) {
+		return err
+	}
+	name := k.name + " " + o.GetNamespace() + "/" + o.GetName()
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsInternalError(err) {
+		return &Refused{name, err}
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func (s *Server) services() kind[*corev1.Service] {
+	return kind[*corev1.Service]{
+		name:   "Service",
+		in:     func(ns string) client[*corev1.Service] { return s.client.CoreV1().Services(ns) },
+		before: s.inOrder,
+		status: func(ctx context.Context, want, at *corev1.Service) error {
+			if same(want.Status, at.Status) || want.Spec.Type != corev1.ServiceTypeLoadBalancer {
+				return nil
+			}
+			at.Status = want.Status
+			_, err := s.client.CoreV1().Services(at.Namespace).UpdateStatus(ctx, at, metav1.UpdateOptions{})
+			return err
+		},
+	}
+}
+
+// inOrder waits until a Service that is younger by its manifest is so by the
+// server's clock, too, which counts seconds.
+func (s *Server) inOrder(ctx context.Context, o *corev1.Service) error {
+	age := o.CreationTimestamp.Time
+	if age.IsZero() {
+		return nil
+	}
+	if age.Before(s.youngest) {
+		return &Refused{"Service " + o.Namespace + "/" + o.Name, errors.New("an API server gives creation times itself, and an older object cannot come later")}
+	}
+	if !s.youngest.IsZero() && age.After(s.youngest) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Until(s.made.Add(1100 * time.Millisecond))):
+		}
+	}
+	s.youngest, s.made = age, time.Now()
+	return nil
+}
+
+func (s *Server) slices() kind[*discoveryv1.EndpointSlice] {
+	return kind[*discoveryv1.EndpointSlice]{
+		name: "EndpointSlice",
+		in:   func(ns string) client[*discoveryv1.EndpointSlice] { return s.client.DiscoveryV1().EndpointSlices(ns) },
+	}
+}
+
+func (s *Server) nodes() kind[*corev1.Node] {
+	return kind[*corev1.Node]{
+		name: "Node",
+		in:   func(string) client[*corev1.Node] { return s.client.CoreV1().Nodes() },
+		status: func(ctx context.Context, want, at *corev1.Node) error {
+			if same(want.Status.Addresses, at.Status.Addresses) {
+				return nil
+			}
+			at.Status.Addresses = want.Status.Addresses
+			_, err := s.client.CoreV1().Nodes().UpdateStatus(ctx, at, metav1.UpdateOptions{})
+			return err
+		},
+	}
+}

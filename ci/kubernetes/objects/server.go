@@ -1,0 +1,125 @@
+package objects
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Server is an API server whose Services, EndpointSlices and Nodes are ours. It
+// is for one goroutine.
+type Server struct {
+	client     kubernetes.Interface
+	now        Set
+	namespaces map[string]bool
+	youngest   time.Time // the creation time, in its manifest, of the Service that was made last
+	made       time.Time // when that was
+}
+
+// NewServer returns a server on which nothing of ours is.
+func NewServer(client kubernetes.Interface) *Server {
+	return &Server{client: client, now: NewSet(), namespaces: map[string]bool{metav1.NamespaceDefault: true}}
+}
+
+// Apply makes the server hold a set and nothing else of what was applied
+// before. After an error it holds part of it.
+func (s *Server) Apply(ctx context.Context, want Set) error {
+	if len(want.Services) == 0 {
+		s.youngest = time.Time{}
+	}
+	steps := slices.Concat(
+		changes(ctx, s.services(), s.now.Services, want.Services),
+		changes(ctx, s.slices(), s.now.Slices, want.Slices),
+		changes(ctx, s.nodes(), s.now.Nodes, want.Nodes),
+	)
+	slices.SortStableFunc(steps, func(a, b step) int {
+		return cmp.Or(cmp.Compare(a.order, b.order), a.age.Compare(b.age))
+	})
+	return s.run(ctx, steps)
+}
+
+// run takes steps one after the other. One that is refused is tried again after
+// the others: what it needs may be another object's until then.
+func (s *Server) run(ctx context.Context, steps []step) error {
+	for len(steps) > 0 {
+		var again []step
+		var refusal error
+		for _, step := range steps {
+			if err := s.namespace(ctx, step.namespace); err != nil {
+				return err
+			}
+			err := step.do()
+			var refused *Refused
+			switch {
+			case errors.As(err, &refused):
+				again, refusal = append(again, step), err
+			case err != nil:
+				return err
+			}
+		}
+		if len(again) == len(steps) {
+			return refusal
+		}
+		steps = again
+	}
+	return nil
+}
+
+// namespace makes a namespace. It stays: there is nobody here who would finish
+// its removal.
+func (s *Server) namespace(ctx context.Context, name string) error {
+	if name == "" || s.namespaces[name] {
+		return nil
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := s.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	s.namespaces[name] = true
+	return nil
+}
+
+// step is one change. Deletions go first, for they set addresses free.
+type step struct {
+	order     int
+	age       time.Time
+	namespace string
+	do        func() error
+}
+
+// changes returns the steps from one map of objects to another.
+func changes[T object[T]](ctx context.Context, k kind[T], now, want map[string]T) (steps []step) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if _, stays := want[name]; !stays {
+			old := now[name]
+			steps = append(steps, step{order: 0, do: func() error {
+				delete(now, name)
+				return k.remove(ctx, old)
+			}})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		o := want[name]
+		old, there := now[name]
+		if there && same(old, o) {
+			continue
+		}
+		steps = append(steps, step{1, o.GetCreationTimestamp().Time, o.GetNamespace(), func() error {
+			if err := k.put(ctx, o, there); err != nil {
+				return err
+			}
+			now[name] = o
+			return nil
+		}})
+	}
+	return steps
+}

@@ -1,0 +1,174 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
+	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
+	"github.com/tandem-proxy/tandem/ci/netns"
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// site is an API server that scenarios use one after the other.
+type site struct {
+	cluster    *cluster.Cluster
+	objects    *objects.Server
+	kubeconfig string // of system:kube-proxy
+}
+
+// proxy is tandem, or a program with the same flags, on the node of a lab. It
+// serves what the API server holds, which is what a folder says.
+type proxy struct {
+	*site
+	net     *lab.Net
+	bin     string
+	dir     string
+	process *cluster.Process
+	marks   int
+	nodes   map[string]*corev1.Node
+	release func()
+}
+
+// Start fills the API server first, so that there is something to list.
+func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error {
+	if err := p.cluster.Join(p.net); err != nil {
+		return err
+	}
+	if _, err := p.net.Serve(lab.Node, markServer, model.TCP); err != nil {
+		return err
+	}
+	p.dir = dir
+	if err := p.apply(ctx); err != nil {
+		return err
+	}
+	args := append(arguments(host), "--kubeconfig="+p.kubeconfig)
+	var err error
+	p.process, err = cluster.Run(p.net, lab.Node, filepath.Join(dir, "proxy.log"), exec.Command(p.bin, args...))
+	return err
+}
+
+// arguments are the flags that kube-proxy has, too, for a scenario's settings.
+func arguments(host config.Config) []string {
+	join := func(ps []netip.Prefix) string {
+		var words []string
+		for _, p := range ps {
+			words = append(words, p.String())
+		}
+		return strings.Join(words, ",")
+	}
+	ports := join(host.NodePorts.Prefixes)
+	switch {
+	case host.NodePorts.Primary:
+		ports = "primary"
+	case ports == "":
+		ports = "0.0.0.0/0,::/0"
+	}
+	args := []string{
+		"--hostname-override=" + host.NodeName, "--proxy-mode=nftables", "--nodeport-addresses=" + ports,
+		"--detect-local-mode=" + string(host.DetectLocal), fmt.Sprintf("--masquerade-all=%t", host.MasqueradeAll),
+	}
+	for flag, value := range map[string]string{
+		"cluster-cidr": join(host.ClusterCIDRs), "pod-bridge-interface": host.PodBridge, "pod-interface-name-prefix": host.PodInterfacePrefix,
+	} {
+		if value != "" {
+			args = append(args, "--"+flag+"="+value)
+		}
+	}
+	return args
+}
+
+// apply brings the API server in line with the folder, and with a mark.
+func (p *proxy) apply(ctx context.Context) error {
+	want, err := objects.Read(p.dir)
+	if err == nil {
+		p.nodes = want.Nodes
+		p.mark(want)
+		err = p.objects.Apply(ctx, want)
+	}
+	if errors.As(err, new(*objects.Refused)) {
+		return &netns.Unfit{Why: err}
+	}
+	return err
+}
+
+// Changed puts a new mark behind everything else and waits until it answers:
+// the events of a kind come in the order in which they happened, and a mark has
+// a Service and a slice. For a Node, whose events come apart, it waits a little.
+func (p *proxy) Changed(ctx context.Context) error {
+	before := p.nodes
+	if err := p.apply(ctx); err != nil {
+		return err
+	}
+	p.marks++
+	if err := p.apply(ctx); err != nil {
+		return err
+	}
+	call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.AddrPortFrom(markIP(p.marks), 9), Timeout: 50 * time.Millisecond}
+	for {
+		a, err := p.net.Dial(call)
+		if err != nil {
+			return err
+		}
+		if a.Outcome == lab.Answered && a.Server == markServer {
+			break
+		}
+		select {
+		case <-p.process.Done():
+			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
+		case <-ctx.Done():
+			return fmt.Errorf("mark %d is not programmed: %w:\n%s", p.marks, ctx.Err(), p.process.Said(20))
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	if !reflect.DeepEqual(before, p.nodes) {
+		time.Sleep(300 * time.Millisecond)
+	}
+	return nil
+}
+
+// Stop ends the proxy and empties the API server for whoever is next.
+func (p *proxy) Stop() error {
+	defer p.release()
+	var err error
+	if p.process != nil {
+		err = p.process.Stop(5 * time.Second)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return errors.Join(err, p.objects.Apply(ctx, objects.NewSet()))
+}
+
+// markServer answers for all marks.
+var markServer = netip.MustParseAddrPort("192.0.2.1:39999")
+
+func markIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 255, byte(1 + n%250)}) }
+
+// mark adds the newest mark to a set.
+func (p *proxy) mark(s objects.Set) {
+	ip, port, name := markIP(p.marks).String(), int32(markServer.Port()), "http"
+	meta := metav1.ObjectMeta{Namespace: "marks-of-the-test", Name: fmt.Sprintf("mark-%d", p.marks)}
+	s.Services[meta.Name] = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+		ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports: []corev1.ServicePort{{Name: name, Port: 9}},
+	}}
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
+	s.Slices[meta.Name] = &discoveryv1.EndpointSlice{
+		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{markServer.Addr().String()}}},
+	}
+}

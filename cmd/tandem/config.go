@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/config/file"
+)
+
+func newConfig() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration, print the defaults, explain settings",
+		Long: `config is about what tandem is configured by: kube-proxy's flags and its
+configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(newConfigCheck(), newConfigDefaults(), newConfigExplain())
+	return c
+}
+
+func newConfigCheck() *cobra.Command {
+	var flags configFlags
+	c := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Report all that is wrong with a configuration, and what has no effect",
+		Long: `check reads a configuration file, and flags as run takes them, and says all that is
+wrong with them. It exits with 0 if nothing is and with 2 otherwise.`,
+		Example: "  tandem config check /var/lib/kube-proxy/config.conf\n  tandem config check --config config.conf --hostname-override node-1",
+		Args:    atMostOne,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if flags.file != "" {
+					return usageError{fmt.Errorf("%s and --config %s: check takes one file", args[0], flags.file)}
+				}
+				flags.file = args[0]
+			}
+			c, notes, err := flags.config()
+			for _, n := range notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, c.NodeName)
+			return nil
+		},
+	}
+	flags.register(c.Flags())
+	return c
+}
+
+func newConfigDefaults() *cobra.Command {
+	return &cobra.Command{
+		Use:     "defaults",
+		Short:   "Print a configuration file with every field, its default and what it does",
+		Example: "  tandem config defaults > config.conf",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := config.Default()
+			_, err := cmd.OutOrStdout().Write(file.Render(&c, true))
+			return err
+		},
+	}
+}
+
+func newConfigExplain() *cobra.Command {
+	return &cobra.Command{
+		Use:     "explain [FIELD | SECTION | --FLAG]",
+		Short:   "Say what a setting does, its default, and whether a change needs a restart",
+		Example: "  tandem config explain\n  tandem config explain iptables.masqueradeBit\n  tandem config explain conntrack\n  tandem config explain --cluster-cidr",
+		Args:    atMostOne,
+		// The names of flags are arguments here.
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return listSettings(cmd.OutOrStdout())
+			case args[0] == "-h" || args[0] == "--help":
+				return cmd.Help()
+			}
+			found := config.Find(args[0])
+			if g := newRun().Flags().Lookup(strings.TrimLeft(args[0], "-")); len(found) == 0 && g != nil {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "--%s\n  %s\n", g.Name, g.Usage)
+				return err
+			}
+			if len(found) == 0 {
+				return unknownSetting(args[0])
+			}
+			for i, s := range found {
+				if i > 0 {
+					fmt.Fprintln(cmd.OutOrStdout())
+				}
+				explainSetting(cmd.OutOrStdout(), &s)
+			}
+			return nil
+		},
+	}
+}
+
+// listSettings prints a line for each setting.
+func listSettings(out io.Writer) error {
+	preset := config.Default()
+	const row = "%-40s %-36s %-8s %s\n"
+	fmt.Fprintf(out, row, "FIELD", "FLAG", "CHANGE", "DEFAULT")
+	for _, s := range config.Settings() {
+		live := "restart"
+		switch {
+		case s.Unused != "":
+			live = "unused"
+		case s.Live():
+			live = "live"
+		}
+		_, err := fmt.Fprintf(out, row, orDash(s.Path), orDash(flagName(&s)), live, orDash(s.Value(&preset).String()))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func explainSetting(out io.Writer, s *config.Setting) {
+	preset := config.Default()
+	v := s.Value(&preset)
+	fmt.Fprintln(out, s.Name())
+	for _, line := range file.Wrap(s.Doc, 76) {
+		fmt.Fprintf(out, "  %s\n", line)
+	}
+	row := func(name, text string) { fmt.Fprintf(out, "  %-9s %s\n", name, text) }
+	if s.Path != "" && s.Flag != "" {
+		row("flag", flagName(s))
+	}
+	row("value", string(v.Kind))
+	row("default", orDash(v.String()))
+	switch {
+	case s.Unused != "":
+		row("change", "has no effect: "+s.Unused)
+	case s.Restart != "":
+		row("change", "needs a restart: "+s.Restart)
+	default:
+		row("change", "is taken over by a running tandem")
+	}
+	if s.Deprecated != "" {
+		row("old", s.Deprecated)
+	}
+}
+
+func flagName(s *config.Setting) string {
+	switch len(s.Flag) {
+	case 0:
+		return ""
+	case 1:
+		return "-" + s.Flag
+	}
+	return "--" + s.Flag
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func unknownSetting(name string) error {
+	var all []string
+	for _, s := range config.Settings() {
+		all = append(all, s.Path, s.Flag)
+		if i := strings.LastIndexByte(s.Path, '.'); i >= 0 {
+			all = append(all, s.Path[i+1:])
+		}
+	}
+	text := fmt.Sprintf("no setting %q", name)
+	if near := config.Nearest(strings.TrimLeft(name, "-"), all); near != "" {
+		text += ": do you mean " + near + "?"
+	}
+	return usageError{fmt.Errorf("%s 'tandem config explain' lists all", text)}
+}
+
+func atMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError{fmt.Errorf("%s takes one argument at most, not %d", c.CommandPath(), len(args))}
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestExplainGolden(t *testing.T) {
+	code, got, stderr := tandem(t, "config", "explain")
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, name := range []string{"iptables.masqueradeBit", "--healthz-port", "--compat", "featureGates", "conntrack"} {
+		code, text, stderr := tandem(t, "config", "explain", name)
+		if code != exitOK {
+			t.Fatalf("%s: exit code %d: %s", name, code, stderr)
+		}
+		got += "\n$ tandem config explain " + name + "\n" + text
+	}
+	const path = "testdata/explain.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(path); err != nil || string(want) != got {
+		t.Errorf("%s differs (%v); if that is right, run the test with -update:\n%s", path, err, got)
+	}
+}
+
+func TestExplainUnknown(t *testing.T) {
+	code, _, stderr := tandem(t, "config", "explain", "masqueradebitt")
+	if code != exitUsage || !strings.Contains(stderr, "do you mean masqueradeBit?") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if code, stdout, _ := tandem(t, "config", "explain", "--help"); code != exitOK || !strings.Contains(stdout, "Usage:") {
+		t.Errorf("help: %d\n%s", code, stdout)
+	}
+}
+
+// The defaults are a configuration without fault, and what is written is what
+// was asked for.
+func TestWriteConfigAndCheck(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "written.yaml")
+	code, _, stderr := tandem(t, "run", "--write-config-to", path, "--proxy-mode=nftables", "--cluster-cidr=10.0.0.0/8", "--node=n")
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	code, stdout, stderr := tandem(t, "config", "check", path)
+	if code != exitOK || stderr != "" || stdout != "the configuration is valid: mode nftables, node n\n" {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	_, defaults, _ := tandem(t, "config", "defaults")
+	if err := os.WriteFile(path, []byte(defaults), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := tandem(t, "config", "check", "--config", path); code != exitOK || stderr != "" || !strings.Contains(stdout, "mode auto") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	for _, args := range [][]string{{"config", "check", path, path}, {"config", "check", path, "--config", path}, {"config", "defaults", "x"}, {"config", "bogus"}} {
+		if code, _, _ := tandem(t, args...); code != exitUsage {
+			t.Errorf("%v: exit code %d", args, code)
+		}
+	}
+	if code, _, stderr := tandem(t, "config", "check", filepath.Join(dir, "none")); code != exitFailure || !strings.Contains(stderr, "no such file") {
+		t.Errorf("no file: exit code %d: %s", code, stderr)
+	}
+}
+
+func TestVersionFlag(t *testing.T) {
+	for _, line := range []string{"kube-proxy --version", "tandem --version=raw", "tandem --v=2 --version"} {
+		if got := verb(strings.Fields(line)); len(got) != 1 || got[0] != "--version" {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+	if code, stdout, _ := tandem(t, "--version"); code != exitOK || stdout == "" {
+		t.Errorf("%d %q", code, stdout)
+	}
+}
+
+// proxy is a running proxy that only notes what it is told.
+type proxy struct {
+	configs  []*config.Config
+	problems [][]config.Finding
+}
+
+func (p *proxy) Reconfigure(c *config.Config, _ string) { p.configs = append(p.configs, c) }
+
+func (p *proxy) Misconfigured(fs []config.Finding, where string) { p.problems = append(p.problems, fs) }
+
+func TestReload(t *testing.T) {
+	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	var out bytes.Buffer
+	f := configFlags{file: "c.conf", compat: strict, given: []config.Assignment{{Name: "--hostname-override", Words: []string{"n"}}}}
+	running, r := f.judge([]byte(head))
+	if r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	var p proxy
+	re := reloader{flags: &f, running: running, proxy: &p, log: newLog(&out, running)}
+
+	re.changed([]byte(head + "mode: nftables\nlogging: {verbosity: 4}\n"))
+	if len(p.configs) != 1 || re.log.level.Level() != slog.LevelInfo || !strings.Contains(out.String(), `restart="mode `) {
+		t.Errorf("a new mode: %d, level %s\n%s", len(p.configs), re.log.level.Level(), &out)
+	}
+	re.changed([]byte(head + "clusterCIDR: 10.0.0.0/8\nlogging: {verbosity: 4}\n"))
+	if len(p.configs) != 2 || p.configs[1].NodeName != "n" || re.log.level.Level() != slog.LevelDebug {
+		t.Errorf("live: %d, level %s", len(p.configs), re.log.level.Level())
+	}
+	re.changed([]byte(head + "clusterCIDR: nonsense\nfoo: 1\n"))
+	if len(p.configs) != 2 || len(p.problems) != 1 || len(p.problems[0]) != 2 {
+		t.Errorf("mistakes are not taken over: %d, %v", len(p.configs), p.problems)
+	}
+	re.changed([]byte(head))
+	if len(p.configs) != 3 || re.log.level.Level() != slog.LevelInfo {
+		t.Errorf("and back: %d, level %s", len(p.configs), re.log.level.Level())
+	}
+}
+
+// The log in JSON has kube-proxy's keys, and klog writes into it, as much as it
+// was told to.
+func TestLogJSON(t *testing.T) {
+	var out bytes.Buffer
+	c := config.Default()
+	c.Logging.Format, c.Logging.Modules = "json", []string{"config_test=6"}
+	log := newLog(&out, &c)
+	log.Error("bad", "error", errors.New("why"))
+	log.Debug("silent")
+	klog.InfoS("from klog", "key", "value")
+	klog.V(6).InfoS("told by vmodule")
+	c.Logging.Modules = nil
+	log.set(&c)
+	klog.V(6).InfoS("silent")
+	var got []map[string]any
+	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		got = append(got, m)
+	}
+	if len(got) != 3 || got[0]["err"] != "why" || got[1]["msg"] != "from klog" || got[1]["key"] != "value" || got[2]["msg"] != "told by vmodule" {
+		t.Errorf("got %v", got)
+	}
+	if ts, ok := got[0]["ts"].(float64); !ok || ts < 1e12 {
+		t.Errorf("ts: %v", got[0]["ts"])
+	}
+}

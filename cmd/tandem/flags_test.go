@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// differ are the defaults that are not kube-proxy's, for documented reasons.
+var differ = map[string]string{
+	"proxy-mode": "auto", "detect-local-mode": "ClusterCIDR", // what the empty one means
+	"iptables-localhost-nodeports": "false", "iptables-min-sync-period": "0s", "ipvs-min-sync-period": "0s",
+}
+
+func TestFlagsAreKubeProxys(t *testing.T) {
+	f, err := os.Open("testdata/kube-proxy-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fs := newRun().Flags()
+	n := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, preset, _ := strings.Cut(lines.Text(), " ")
+		if name == "#" || name == "help" || name == "version" { // cobra's, see verb
+			continue
+		}
+		n++
+		if want, ok := differ[name]; ok {
+			preset = want
+		}
+		if g := fs.Lookup(name); g == nil || g.DefValue != preset {
+			t.Errorf("--%s: %+v, want the default %q", name, g, preset)
+		}
+	}
+	if n < 60 {
+		t.Errorf("only %d flags", n)
+	}
+}
+
+// command parses a command line of run and judges it.
+func command(t *testing.T, args ...string) (*config.Config, config.Report) {
+	t.Helper()
+	var f configFlags
+	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	f.register(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.config(); err != nil && !errors.As(err, new(usageError)) {
+		t.Fatal(err)
+	}
+	return f.judge(f.text)
+}
+
+// Each flag goes into the configuration with what it was given.
+func TestEveryFlagRoundTrips(t *testing.T) {
+	texts := map[string]string{
+		"proxy-mode": "nftables", "source-vip": "10.1.2.3", "bind-address": "192.0.2.7", "detect-local-mode": "NodeCIDR",
+		"cluster-cidr": "10.244.0.0/16,fd00::/48", "healthz-bind-address": "[::]:1234", "metrics-bind-address": "127.0.0.1:1235",
+		"logging-format": "json", "log-level": "warn", "hostname-override": "node-7",
+	}
+	kinds := map[config.Kind]string{
+		config.Bool: "true", config.Int: "7", config.Number: "2.5", config.Duration: "25s", config.Interval: "7s", config.Quantity: "4Ki",
+		config.Map: "Alpha=true,Beta=false", config.Modules: "a=1,b*=2", config.List: "10.0.0.0/8,fd00::/8", config.Text: "text",
+	}
+	for _, s := range config.Settings() {
+		if s.Flag == "" || s.Deprecated != "" {
+			continue
+		}
+		preset := config.Default()
+		word, ok := texts[s.Flag]
+		if !ok {
+			word = kinds[s.Value(&preset).Kind]
+		}
+		for _, mode := range []config.Mode{config.Auto, config.NFTables, "ipvs", "kernelspace"} {
+			if s.Counts != nil && !s.Counts(mode) {
+				continue
+			}
+			var f configFlags
+			fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
+			f.register(fs)
+			if err := fs.Parse([]string{"--" + s.Flag + "=" + word}); err != nil {
+				t.Fatal(err)
+			}
+			if s.Flag != "proxy-mode" {
+				f.given = append(f.given, config.Assignment{Name: "--proxy-mode", Words: []string{string(mode)}})
+			}
+			c, r := config.Build(config.Input{Flags: f.given})
+			if got := s.Value(c).String(); got != word || r.Err() != nil {
+				t.Errorf("--%s=%s in mode %s: %q, %v", s.Flag, word, mode, got, r.Err())
+			}
+		}
+	}
+}
+
+// Command lines that are in use.
+func TestCommandLinesOfDistributions(t *testing.T) {
+	dir := t.TempDir()
+	kubeadm, err := os.ReadFile("../../core/config/file/testdata/kubeadm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(dir, "config.conf")
+	if err := os.WriteFile(conf, kubeadm, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		line, notes string
+		check       func(*config.Config) bool
+	}{
+		"kubeadm": {"--config=" + conf + " --hostname-override=Node-1", "", func(c *config.Config) bool {
+			return c.NodeName == "node-1" && c.API.Kubeconfig == "/var/lib/kube-proxy/kubeconfig.conf" && len(c.ClusterCIDRs) == 1
+		}},
+		"k3s": {
+			"--cluster-cidr=10.42.0.0/16 --conntrack-max-per-core=0 --conntrack-tcp-timeout-close-wait=0s --conntrack-tcp-timeout-established=0s " +
+				"--healthz-bind-address=127.0.0.1 --hostname-override=server --kubeconfig=/var/lib/rancher/k3s/agent/kubeproxy.kubeconfig --proxy-mode=nftables", "",
+			func(c *config.Config) bool {
+				return c.HealthAddress == "127.0.0.1:10256" && c.Conntrack.MaxPerCore == 0 && *c.Conntrack.TCPEstablished == 0 && c.Mode == "nftables"
+			},
+		},
+		"underscores and -v": {"--proxy_mode nftables -v 4 --masquerade_all --node=n --vmodule=a=1 --vmodule=b=2", "", func(c *config.Config) bool {
+			return c.MasqueradeAll && c.Logging.Verbosity == 4 && c.NodeName == "n" && slices.Equal(c.Logging.Modules, []string{"a=1", "b=2"})
+		}},
+		"lists by several flags": {
+			"--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=fd00::/8,11.0.0.0/8 --feature-gates=A=true,B=false", "--feature-gates: A=true,B=false has no effect: Tandem has no feature gates: what is there works",
+			func(c *config.Config) bool { return len(c.NodePorts.Prefixes) == 3 },
+		},
+		"the last one counts": {
+			"--cluster-cidr=10.0.0.0/8 --cluster-cidr=11.0.0.0/8 --masquerade-all --masquerade-all=false", "",
+			func(c *config.Config) bool {
+				return len(c.ClusterCIDRs) == 1 && c.ClusterCIDRs[0].String() == "11.0.0.0/8" && !c.MasqueradeAll
+			},
+		},
+	} {
+		c, r := command(t, strings.Fields(test.line)...)
+		var notes []string
+		for _, n := range r.Notes {
+			notes = append(notes, n.String())
+		}
+		if r.Err() != nil || strings.Join(notes, "\n") != test.notes || !test.check(c) {
+			t.Errorf("%s: %v, notes %v, %+v", name, r.Err(), notes, c)
+		}
+	}
+}
+
+func TestUnknownFlagsAreAllTold(t *testing.T) {
+	code, _, stderr := tandem(t, "run", "--proxy-mod", "x", "--manifests=d", "--nonsense=1", "-v=2")
+	if code != exitUsage || !strings.Contains(stderr, "--proxy-mod: do you mean --proxy-mode?") || !strings.Contains(stderr, "--nonsense") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestEmptyArgumentsAreNone(t *testing.T) {
+	if code, _, stderr := tandem(t, "run", "", "--write-config-to", filepath.Join(t.TempDir(), "c"), ""); code != exitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestStrictAndLenient(t *testing.T) {
+	conf := filepath.Join(folder(t, map[string]string{"c.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmod: iptables\niptables:\n  masqueradeBit: 40\n"}), "c.conf")
+	code, _, stderr := tandem(t, "config", "check", conf, "--proxy-mode=nftables")
+	for _, part := range []string{
+		conf + ":3: mod: unknown field: do you mean mode?", conf + ":5: iptables.masqueradeBit: 40 is outside 0 to 31",
+		"! --proxy-mode: is ignored, since there is a --config",
+	} {
+		if !strings.Contains(stderr, part) {
+			t.Errorf("%q is missing in\n%s", part, stderr)
+		}
+	}
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	_, r := command(t, "--config", conf, "--compat=lenient")
+	if len(r.Problems) != 1 || !strings.Contains(r.Notes[0].Text, "unknown field") {
+		t.Errorf("lenient: %+v", r)
+	}
+	if _, r := command(t, "--compat=none"); len(r.Problems) != 1 {
+		t.Errorf("no such compat: %+v", r)
+	}
+}

@@ -1,0 +1,52 @@
+package config
+
+import "slices"
+
+// Change is one setting with two values.
+type Change struct {
+	Name     string // of the field, or the flag with its dashes
+	Old, New string
+	Restart  string // why a running proxy cannot take it over; empty when it can
+}
+
+// Diff returns what is different between two configurations: what a running
+// proxy can take over, and what needs a restart. When the mode changes, all the
+// rest waits for it: some of it was meant for that mode. What has no effect
+// anyway is left out.
+func Diff(from, to *Config) (live, restart []Change) {
+	for _, s := range Settings() {
+		if s.Unused != "" || s.Deprecated != "" || s.Counts != nil && !s.Counts(to.Mode) {
+			continue
+		}
+		before, after := s.Value(from), s.Value(to)
+		if slices.Equal(before.Get(), after.Get()) {
+			continue
+		}
+		c := Change{Name: s.Name(), Old: before.String(), New: after.String(), Restart: s.Restart}
+		if from.Mode != to.Mode {
+			c.Restart = restartMode
+		}
+		if c.Restart == "" {
+			live = append(live, c)
+		} else {
+			restart = append(restart, c)
+		}
+	}
+	return live, restart
+}
+
+// Merge returns the configuration that a proxy runs with when it takes over from
+// another what it can without a restart. Neither is changed.
+func Merge(running, next *Config) *Config {
+	merged := *next
+	if next.Mode != running.Mode {
+		merged = *running
+	}
+	for _, s := range Settings() {
+		if s.Restart != "" && s.Deprecated == "" {
+			// It was set once, so it can be set again.
+			_ = s.Value(&merged).Set(s.Value(running).Get())
+		}
+	}
+	return &merged
+}

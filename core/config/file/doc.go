@@ -1,0 +1,18 @@
+// Package file reads, writes and watches the file that kube-proxy is configured
+// by: a KubeProxyConfiguration, kubeproxy.config.k8s.io/v1alpha1, in YAML or
+// JSON.
+//
+//	text ──▶ Decode ──▶ assignments, each with its line ──▶ config.Build
+//	              └───▶ problems:  nobody could read it as that
+//	              └───▶ lapses:    kube-proxy overlooks them: unknown fields, duplicates
+//
+//	config.Config ──▶ Render ──▶ text, with or without explanations
+//
+// Which fields there are, and of what kind, is known to config.Settings alone.
+// That these are kube-proxy's is tested against its own types.
+//
+// Watch follows a file through whatever replaces it: an editor, a rename, or the
+// switch of the link "..data" by which the kubelet updates a mounted ConfigMap.
+// kube-proxy watches the file itself, and misses the latter
+// (kubernetes/kubernetes#132877).
+package file

@@ -1,0 +1,104 @@
+package config
+
+import "strings"
+
+// Setting is one thing that can be set. The list of them, Settings, is the only
+// place that knows a flag, a field or a default.
+type Setting struct {
+	Path string // of the field in a KubeProxyConfiguration, such as "iptables.masqueradeBit"; empty for none
+	Flag string // without its dashes; empty for none. A flag that several settings have sets them all
+	Doc  string // what it does, in sentences
+
+	// Value is the setting's value in a Config.
+	Value func(*Config) Value
+
+	// Restart says why a running proxy cannot take over a change; empty when it
+	// can.
+	Restart string
+
+	// Counts tells whether the setting is looked at in a mode; nil is always.
+	// kube-proxy has the same setting for several modes in several sections.
+	Counts func(Mode) bool
+
+	// Unused says why Tandem accepts the setting and does nothing with it; empty
+	// for those that do something.
+	Unused string
+
+	// Deprecated says what is used instead; empty for all but a few. It is a
+	// second way to set what another setting sets.
+	Deprecated string
+
+	// Joined says that the words of the flag come before those of the file, and
+	// do not replace them.
+	Joined bool
+
+	// BesideFile says that the flag counts although a file is given. kube-proxy
+	// ignores most flags then.
+	BesideFile bool
+
+	// ZeroCounts says that 0, false and "" are values in a file, too. For most
+	// fields they mean "not set": the default holds.
+	ZeroCounts bool
+
+	// Empty is the value that a file gives by an empty text, where that is the
+	// word for it in files.
+	Empty string
+}
+
+// Name returns the setting's name: its field, else its flag with the dashes.
+func (s *Setting) Name() string {
+	if s.Path != "" {
+		return s.Path
+	}
+	return "--" + s.Flag
+}
+
+// Live reports whether a running proxy takes over a change.
+func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
+
+// Settings returns everything that can be set, in the order in which values are
+// applied: what others depend on comes first, the mode before all.
+func Settings() []Setting {
+	var all []Setting
+	for _, part := range [][]Setting{
+		modeSettings(), iptablesSettings(), nftablesSettings(), ipvsSettings(), windowsSettings(),
+		sourceSettings(), nodeSettings(), serverSettings(), conntrackSettings(), logSettings(),
+	} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Find returns the settings of a name: a path, a flag with or without its
+// dashes, or a section such as "ipvs". The case does not matter.
+func Find(name string) (found []Setting) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	flag := strings.TrimLeft(name, "-")
+	for _, s := range Settings() {
+		path := strings.ToLower(s.Path)
+		if path != "" && (path == name || strings.HasPrefix(path, name+".")) || s.Flag != "" && s.Flag == flag {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// Why a change needs a restart.
+const (
+	restartMode   = "the mode is chosen at start"
+	restartRules  = "the rules in place carry it"
+	restartSource = "the source of Services is opened at start"
+	restartBind   = "its address is bound at start"
+	restartNode   = "everything is programmed for one Node"
+	restartLog    = "the log is opened at start"
+	restartSystem = "it is told to the system at start"
+)
+
+// Where settings are looked at. The section iptables stands for every mode
+// without one of its own, also for none, as in kube-proxy.
+func inIPVS(m Mode) bool      { return m == "ipvs" }
+func inNFTables(m Mode) bool  { return m == NFTables }
+func notNFTables(m Mode) bool { return !inNFTables(m) }
+func inOthers(m Mode) bool    { return !inNFTables(m) && !inIPVS(m) }
+func onWindows(m Mode) bool   { return m == "kernelspace" || m == Auto }
+func onNodePorts(m Mode) bool { return m == "iptables" || m == "userspace" || m == Auto }

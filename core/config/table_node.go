@@ -1,0 +1,122 @@
+package config
+
+func sourceSettings() []Setting {
+	return []Setting{
+		{
+			Flag: "manifests", BesideFile: true, Restart: restartSource,
+			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), without an API server.",
+			Value: func(c *Config) Value { return text(&c.Manifests, nil) },
+		},
+		{
+			Flag: "master", BesideFile: true, Restart: restartSource,
+			Doc:   "The URL of the API server; it overrides the one of the kubeconfig.",
+			Value: func(c *Config) Value { return text(&c.API.Server, nil) },
+		},
+		{
+			Path: "clientConnection.kubeconfig", Flag: "kubeconfig", Restart: restartSource,
+			Doc:   "The kubeconfig by which the API server is reached. With neither this nor --master the service account of the pod is used.",
+			Value: func(c *Config) Value { return text(&c.API.Kubeconfig, nil) },
+		},
+		{
+			Path: "clientConnection.acceptContentTypes", Unused: "the client asks for protobuf",
+			Doc:   "What the client accepts from the API server.",
+			Value: unused("clientConnection.acceptContentTypes", Text, ""),
+		},
+		{
+			Path: "clientConnection.contentType", Flag: "kube-api-content-type", Restart: restartSource,
+			Doc:   "The media type of requests to the API server.",
+			Value: func(c *Config) Value { return text(&c.API.ContentType, nil) },
+		},
+		{
+			Path: "clientConnection.qps", Flag: "kube-api-qps", Restart: restartSource,
+			Doc:   "How many requests a second the API server is sent on average. Watches are not counted: changes arrive as fast as they happen.",
+			Value: func(c *Config) Value { return number(&c.API.QPS) },
+		},
+		{
+			Path: "clientConnection.burst", Flag: "kube-api-burst", Restart: restartSource,
+			Doc:   "How many requests the API server may be sent at once.",
+			Value: func(c *Config) Value { return integer(&c.API.Burst, 0, maxInt) },
+		},
+		{
+			Path: "configSyncPeriod", Flag: "config-sync-period", Restart: restartSource,
+			Doc:   "How often kube-proxy goes through all objects of the API server again. Tandem's watch brings every change.",
+			Value: func(c *Config) Value { return period(&c.API.Resync) },
+		},
+	}
+}
+
+func nodeSettings() []Setting {
+	return []Setting{
+		{
+			Path: "hostnameOverride", Flag: "hostname-override", BesideFile: true, Restart: restartNode,
+			Doc:   "The name of the Node that is this machine; when empty, the host name.",
+			Value: func(c *Config) Value { return hostName(&c.NodeName) },
+		},
+		{
+			Path: "bindAddress", Flag: "bind-address",
+			Doc: "This machine's primary address, where the Node object shall not say it. Nothing is bound to it. " +
+				"An IPv6 one moves the default addresses of the two servers to IPv6.",
+			Value: nodeIP,
+		},
+		{
+			Path: "detectLocalMode", Flag: "detect-local-mode",
+			Doc:   "How this node's pods are told from other clients: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.",
+			Value: func(c *Config) Value { return detectMode(&c.DetectLocal) },
+		},
+		{
+			Path: "detectLocal.bridgeInterface", Flag: "pod-bridge-interface",
+			Doc:   "The bridge that pods are attached to, for BridgeInterface.",
+			Value: func(c *Config) Value { return interfaceName(&c.PodBridge) },
+		},
+		{
+			Path: "detectLocal.interfaceNamePrefix", Flag: "pod-interface-name-prefix",
+			Doc:   "The start of the names of the pods' interfaces, for InterfaceNamePrefix.",
+			Value: func(c *Config) Value { return interfaceName(&c.PodInterfacePrefix) },
+		},
+		{
+			Path: "clusterCIDR", Flag: "cluster-cidr",
+			Doc:   "The addresses of all pods, one range or one of each family with a comma between, for ClusterCIDR. Without one, pods are not told from other clients.",
+			Value: func(c *Config) Value { return prefixPair(&c.ClusterCIDRs) },
+		},
+		{
+			Path: "nodePortAddresses", Flag: "nodeport-addresses",
+			Doc: "The addresses of this machine on which node ports answer: ranges, or the word primary for those of the Node object. " +
+				"A family without a range has all. When empty: primary for the mode nftables, else all but 127.0.0.1.",
+			Value: func(c *Config) Value { return nodePorts(&c.NodePorts) },
+		},
+		{
+			Path: "featureGates", Flag: "feature-gates", Unused: "Tandem has no feature gates: what is there works",
+			Doc:   "Turn features of kube-proxy on or off.",
+			Value: unused("featureGates", Map),
+		},
+		{
+			Path: "portRange", Unused: "kube-proxy ignores it, too",
+			Doc:   "A range of ports of kube-proxy's former userspace mode.",
+			Value: unused("portRange", Text, ""),
+		},
+		{
+			Flag: "boot-id-file", Unused: "nothing asks for it",
+			Doc:   "A file with an id of this boot; kube-proxy has the flag by accident.",
+			Value: unused("--boot-id-file", Text, "/proc/sys/kernel/random/boot_id"),
+		},
+		{
+			Flag: "machine-id-file", Unused: "nothing asks for it",
+			Doc:   "Files with an id of this machine; kube-proxy has the flag by accident.",
+			Value: unused("--machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id"),
+		},
+	}
+}
+
+// detectMode reads the empty text as ClusterCIDR.
+func detectMode(p *DetectLocal) Value {
+	v := choice(p, DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfacePrefix)
+	set := v.Set
+	v.Set = func(words []string) error {
+		err := set(words)
+		if *p == "" {
+			*p = DetectClusterCIDR
+		}
+		return err
+	}
+	return v
+}

@@ -1,0 +1,62 @@
+package events
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+)
+
+// Object is what an Event is about.
+type Object struct{ Kind, Namespace, Name string }
+
+// String returns "Kind namespace/name".
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Namespace + "/" + o.Name
+}
+
+// Type is the type of an Event, in Kubernetes' words.
+type Type string
+
+// The types.
+const (
+	Normal  Type = "Normal"
+	Warning Type = "Warning"
+)
+
+// Event is something that happened to an object, for people.
+type Event struct {
+	About  Object
+	Type   Type
+	Reason string // in upper camel case: stable, for machines
+	Action string // what was being done, likewise
+	Note   string // what happened, and what to do about it
+
+	// Everywhere says that every node would tell the same. Then the first one to
+	// write it tells it for all.
+	Everywhere bool
+}
+
+// Record is an Event to write: a new one, or how often an earlier one has come
+// again.
+type Record struct {
+	Event
+	Count       int // how often, so far
+	First, Last time.Time
+	Written     bool // an earlier Record of it was written
+}
+
+// Name is the name of the API object for an Event that a node tells. It is the
+// same for equal Events, so that neither a restart nor other nodes write them
+// anew.
+func (e Event) Name(node string) string {
+	if e.Everywhere {
+		node = ""
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%q", []string{string(e.Type), e.Reason, e.Action, e.Note, node, e.About.Kind})
+	const most = 253 - 17 // what names may have, less the dot and the hash
+	return fmt.Sprintf("%.*s.%016x", most, e.About.Name, h.Sum64())
+}

@@ -1,0 +1,122 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Sink writes a record. ErrRefused, also wrapped, says that trying again is of
+// no use.
+type Sink func(context.Context, Record) error
+
+// ErrRefused is the error of a record that will never be taken.
+var ErrRefused = errors.New("refused")
+
+// What becomes of an Event, for metrics.
+const (
+	Written = "written" // or merged into one that was
+	Dropped = "dropped" // too many
+	GivenUp = "given_up"
+)
+
+// writeTimeout bounds one attempt.
+const writeTimeout = 10 * time.Second
+
+// Recorder takes Events from anybody and writes them while Run does. Its
+// methods are safe for concurrent use.
+type Recorder struct {
+	counted func(outcome string)
+	log     *slog.Logger
+	wake    chan struct{} // holds one token when there may be something to write
+
+	mu      sync.Mutex
+	journal *journal
+}
+
+// NewRecorder returns a Recorder that holds nothing. Counted, unless nil, is
+// told what became of each Event.
+func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
+	if counted == nil {
+		counted = func(string) {}
+	}
+	return &Recorder{counted: counted, log: log, wake: make(chan struct{}, 1), journal: newJournal(standard())}
+}
+
+// Add takes an Event. It never blocks: what there is no room for is dropped.
+func (r *Recorder) Add(e Event) {
+	r.mu.Lock()
+	kept := r.journal.add(time.Now(), e)
+	r.mu.Unlock()
+	if !kept {
+		r.counted(Dropped)
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// Run writes until ctx ends. What waits then is lost.
+func (r *Recorder) Run(ctx context.Context, sink Sink) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-timer.C:
+		}
+		for ctx.Err() == nil {
+			n, record, wait := r.take()
+			if n == nil {
+				if wait >= 0 {
+					timer.Reset(wait)
+				}
+				break
+			}
+			r.write(ctx, sink, n, record)
+		}
+	}
+}
+
+func (r *Recorder) take() (n *entry, record Record, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n, wait = r.journal.take(time.Now()); n != nil {
+		record = n.record
+	}
+	return n, record, wait
+}
+
+func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record) {
+	attempt, cancel := context.WithTimeout(ctx, writeTimeout)
+	err := sink(attempt, record)
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	over := r.journal.done(time.Now(), n, record.Count, err, errors.Is(err, ErrRefused))
+	r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.counted(Written)
+	case over:
+		r.counted(GivenUp)
+		r.log.Warn("an Event was not written", "object", record.About.String(), "reason", record.Reason, "error", err)
+	}
+}
+
+// ToLog returns a Sink for where there is no API server. Whoever adds an Event
+// has logged what it is about, so this is for those who look for Events.
+func ToLog(log *slog.Logger) Sink {
+	return func(ctx context.Context, r Record) error {
+		log.DebugContext(ctx, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)
+		return nil
+	}
+}

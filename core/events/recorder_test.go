@@ -1,0 +1,174 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+func TestRecorder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		outcomes := map[string]int{}
+		r := events.NewRecorder(func(o string) {
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[o]++
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var written []string
+		answer := func() error { return nil }
+		go func() {
+			_ = r.Run(ctx, func(_ context.Context, rec events.Record) error {
+				err := answer()
+				if err == nil {
+					written = append(written, fmt.Sprint(rec.About.Name, rec.Count))
+				}
+				return err
+			})
+		}()
+		about := func(name string) events.Event {
+			return events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: name}, Reason: "R"}
+		}
+		r.Add(about("a"))
+		synctest.Wait()
+		r.Add(about("a"))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if fmt.Sprint(written) != "[a1 a2]" {
+			t.Errorf("written %v", written)
+		}
+		fails := 2
+		answer = func() error {
+			if fails--; fails >= 0 {
+				return errors.New("away")
+			}
+			return nil
+		}
+		r.Add(about("b"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		answer = func() error { return fmt.Errorf("forbidden: %w", events.ErrRefused) }
+		r.Add(about("c"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		if fmt.Sprint(written) != "[a1 a2 b1]" || outcomes[events.Written] != 3 || outcomes[events.GivenUp] != 1 {
+			t.Errorf("written %v, outcomes %v", written, outcomes)
+		}
+		mu.Unlock()
+		for i := range 1000 {
+			r.Add(events.Event{About: events.Object{Name: "d"}, Note: fmt.Sprint(i)})
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if outcomes[events.Dropped] != 990 {
+			t.Errorf("outcomes %v: an object has a budget of 10", outcomes)
+		}
+	})
+}
+
+// A sink that hangs holds up nobody who has something to tell.
+func TestAddNeverBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := events.NewRecorder(nil, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			done <- r.Run(ctx, func(ctx context.Context, _ events.Record) error { <-ctx.Done(); return ctx.Err() })
+		}()
+		start := time.Now()
+		for i := range 10000 {
+			r.Add(events.Event{Note: fmt.Sprint(i), About: events.Object{Name: fmt.Sprint(i)}})
+		}
+		if !time.Now().Equal(start) {
+			t.Error("it took time")
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestTeller(t *testing.T) {
+	teller := events.Teller{Node: "n1"}
+	web := model.ServiceName{Namespace: "shop", Name: "web"}
+	standing := func(was, is model.State) engine.Standing {
+		return engine.Standing{Service: web, Was: was, State: is, Detail: "no space"}
+	}
+	show := func(e events.Event, ok bool) string {
+		if !ok {
+			return "-"
+		}
+		return fmt.Sprintf("%s | %s %s | %s", e.About, e.Type, e.Reason, e.Note)
+	}
+	just := func(e events.Event) string { return show(e, true) }
+	for _, c := range []struct{ got, want string }{
+		{just(teller.Starting("v1", "nftables")), "Node n1 | Normal Starting | tandem v1 starts in mode nftables"},
+		{just(teller.HealthAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartProxierHealthcheck | taken. "},
+		{just(teller.MetricsAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartMetricServer | taken. "},
+		{just(teller.Fallback("ipvs", "iptables", errors.New("no ip_vs"))), "Node n1 | Warning ModeFallback | mode ipvs does not work here (no ip_vs), so mode iptables runs"},
+		{just(teller.Switched("iptables", "nftables")), "Node n1 | Normal ModeSwitched | mode nftables runs"},
+		{just(teller.Drifted()), "Node n1 | Warning RulesRepaired | "},
+		{just(teller.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
+		{show(teller.Standing(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and tries again: no space"},
+		{show(teller.Standing(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
+		{show(teller.Standing(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, but for this: no space"},
+		{show(teller.Standing(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
+		{show(teller.Standing(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
+		{show(teller.Standing(engine.Standing{Service: web, Was: model.Failing, Gone: true})), "-"},
+		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontTaken | node port 30080: another Service already has this address and port. Give one"},
+		{show(teller.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
+		{show(teller.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
+		{show(teller.Problem(model.Problem{Object: `Service "a\nb"/web`})), "-"},
+		{show(teller.Problem(model.Problem{Object: "Service web"})), "-"},
+		{show(teller.Problem(model.Problem{Object: "file x.yaml"})), "-"},
+		{show(teller.Problem(model.Problem{})), "-"},
+	} {
+		if !strings.HasPrefix(c.got, c.want) {
+			t.Errorf("got  %s\nwant %s", c.got, c.want)
+		}
+	}
+}
+
+// Whatever a problem says, its Event names an object or is none.
+func FuzzProblem(f *testing.F) {
+	f.Add("Service ns/web", "detail", uint8(model.WhyFrontTaken))
+	f.Add("Node n1", "", uint8(model.WhyNoNode))
+	f.Fuzz(func(t *testing.T, object, detail string, why uint8) {
+		e, ok := events.Teller{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})
+		if ok && (e.About.Kind == "" || e.About.Kind != "Node" && e.About.String() != object || e.Reason == "" || e.Note == "") {
+			t.Errorf("%q: %+v", object, e)
+		}
+		if n := e.Name("n"); len(n) > 253 {
+			t.Errorf("%q: a name of %d bytes", object, len(n))
+		}
+	})
+}
+
+// One name for what every node tells, so that the API has it once; one for each
+// node otherwise.
+func TestNames(t *testing.T) {
+	e := events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "web"}, Reason: "R", Note: "x"}
+	if e.Name("a") == e.Name("b") || !strings.HasPrefix(e.Name("a"), "web.") {
+		t.Errorf("%s and %s", e.Name("a"), e.Name("b"))
+	}
+	e.Everywhere = true
+	if e.Name("a") != e.Name("b") {
+		t.Errorf("%s and %s", e.Name("a"), e.Name("b"))
+	}
+	e.About.Name = strings.Repeat("x", 253)
+	if n := len(e.Name("a")); n != 253 {
+		t.Errorf("a name of %d characters", n)
+	}
+}

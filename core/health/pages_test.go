@@ -1,0 +1,115 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+func sources() health.Sources {
+	return health.Sources{
+		Health:  func() status.Health { return status.Health{Synced: true} },
+		Status:  func(context.Context) (any, error) { return map[string]int{"services": 3}, nil },
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1\n") }),
+		SLIs:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sli 1\n") }),
+		Mode:    func() string { return "nftables" },
+		Config:  map[string]string{"kind": "KubeProxyConfiguration"},
+	}
+}
+
+func ask(s health.Sources, path, host string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest("GET", path, nil)
+	req.Host = host
+	w := httptest.NewRecorder()
+	health.Pages(s).ServeHTTP(w, req)
+	return w
+}
+
+func TestPages(t *testing.T) {
+	bad := sources()
+	bad.Health = func() status.Health { return status.Health{Stuck: true, Reasons: []string{"kernel says no"}} }
+	young := sources()
+	young.Health = func() status.Health { return status.Health{Reasons: []string{"nothing yet"}} }
+	profiled := sources()
+	profiled.Profile = true
+	const text = "text/plain; charset=utf-8"
+	for _, c := range []struct {
+		sources health.Sources
+		path    string
+		code    int
+		kind    string
+		body    string
+	}{
+		{sources(), "/healthz", 200, text, "ok"},
+		{sources(), "/healthz?verbose", 200, text, "[+]ping ok\nhealthz check passed\n"},
+		{sources(), "/livez", 200, text, "ok"},
+		{bad, "/healthz", 500, text, "[-]ping failed: kernel says no\nhealthz check failed\n"},
+		{bad, "/livez", 500, text, "[-]ping failed: kernel says no\nlivez check failed\n"},
+		{young, "/healthz", 500, text, "[-]ping failed: nothing yet\nhealthz check failed\n"},
+		{young, "/livez", 200, text, "ok"},
+		{sources(), "/proxyMode", 200, text, "nftables"},
+		{sources(), "/configz", 200, "application/json", `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}`},
+		{sources(), "/metrics", 200, "", "up 1\n"},
+		{sources(), "/metrics/slis", 200, "", "sli 1\n"},
+		{sources(), "/status", 200, "application/json", "{\n  \"services\": 3\n}"},
+		{sources(), "/debug/pprof/", 404, text, "404 page not found\n"},
+		{sources(), "/debug/flags/v", 404, text, "404 page not found\n"},
+		{profiled, "/debug/pprof/symbol", 200, text, "num_symbols: 1\n"},
+	} {
+		w := ask(c.sources, c.path, "127.0.0.1")
+		if w.Code != c.code || w.Body.String() != c.body {
+			t.Errorf("%s: %d %q, want %d %q", c.path, w.Code, w.Body, c.code, c.body)
+		}
+		if c.kind != "" && (w.Header().Get("Content-Type") != c.kind || w.Header().Get("X-Content-Type-Options") != "nosniff") {
+			t.Errorf("%s: header %v", c.path, w.Header())
+		}
+	}
+}
+
+// A page on the web must not read the status through the user's browser.
+func TestStatusIsNotForForeignNames(t *testing.T) {
+	for host, want := range map[string]int{
+		"127.0.0.1:10249": 200, "localhost:10249": 200, "[::1]:10249": 200, "[::1]": 200, "localhost": 200,
+		"evil.example:10249": 403, "evil.example": 403,
+	} {
+		if w := ask(sources(), "/status", host); w.Code != want {
+			t.Errorf("%s: %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
+// However often a client asks, the engine is asked a few times a second.
+func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		s := sources()
+		s.Status = func(context.Context) (any, error) { made++; return "doc", nil }
+		h := health.Pages(s)
+		for range 1000 {
+			req := httptest.NewRequest("GET", "/status", nil)
+			req.Host = "localhost"
+			h.ServeHTTP(httptest.NewRecorder(), req)
+			time.Sleep(time.Millisecond)
+		}
+		if made != 5 {
+			t.Errorf("made %d times in a second", made)
+		}
+	})
+}
+
+func TestStatusErrors(t *testing.T) {
+	s := sources()
+	s.Status = func(context.Context) (any, error) { return nil, errors.New("busy") }
+	if w := ask(s, "/status", "localhost"); w.Code != 503 || !strings.Contains(w.Body.String(), "busy") {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,80 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// statusAge is how old a status may be. Making one takes the engine's time, so
+// that whoever asks all the time must not get one each time.
+const statusAge = 200 * time.Millisecond
+
+// recent serves a document, made anew when the last one is too old, one at a
+// time.
+type recent struct {
+	make func(context.Context) (any, error)
+
+	mu  sync.Mutex
+	doc []byte
+	at  time.Time
+}
+
+// ServeHTTP implements http.Handler.
+func (r *recent) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	doc, err := r.get(req.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	writeBytes(w, http.StatusOK, "application/json", doc)
+}
+
+func (r *recent) get(ctx context.Context) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doc != nil && time.Since(r.at) < statusAge {
+		return r.doc, nil
+	}
+	doc, err := r.make(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err == nil {
+		r.doc, r.at = b, time.Now()
+		time.AfterFunc(statusAge, r.forget)
+	}
+	return b, err
+}
+
+// forget lets go of a document that is too old: it may be tens of megabytes.
+func (r *recent) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) >= statusAge {
+		r.doc = nil
+	}
+}
+
+// local refuses requests that a browser was tricked into sending: a name that
+// is not this machine's in the Host header means that somebody else's DNS led
+// here.
+func local(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+			http.Error(w, "ask by IP address or as localhost", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}

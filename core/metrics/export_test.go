@@ -1,0 +1,6 @@
+package metrics
+
+import dto "github.com/prometheus/client_model/go"
+
+// Gather returns everything that is told.
+func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }

@@ -1,0 +1,83 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// modeSet are the metrics that kube-proxy has in one mode only.
+type modeSet struct {
+	failures           *prometheus.CounterVec // nil where the mode has none
+	rules, rulesLatest *prometheus.GaugeVec   // iptables
+	all                []prometheus.Collector
+}
+
+func newModeSet(mode string) *modeSet {
+	s := &modeSet{}
+	switch mode {
+	case "iptables":
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that were refused at least in part.", familyLabel)
+		partial := counterVec("sync_proxy_rules_iptables_partial_restore_failures_total", "Always 0: a refused sync is not followed by one of everything.", familyLabel)
+		s.rules = rules("sync_proxy_rules_iptables_total", "Rules that are ours.")
+		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Rules that the last sync wrote.")
+		s.add(s.failures, partial)
+		s.all = append(s.all, s.rules, s.rulesLatest)
+	case "ipvs":
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that were refused at least in part.", familyLabel)
+		s.add(s.failures)
+	case "nftables":
+		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that were refused at least in part.", familyLabel)
+		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: nothing is left to clean up after a sync.", familyLabel)
+		s.add(s.failures, cleanup)
+	}
+	return s
+}
+
+// add makes counters start at 0 in both families.
+func (s *modeSet) add(vecs ...*prometheus.CounterVec) {
+	for _, v := range vecs {
+		for _, f := range model.Families() {
+			v.WithLabelValues(f.String())
+		}
+		s.all = append(s.all, v)
+	}
+}
+
+func (s *modeSet) synced(r engine.Sync) {
+	if s.failures == nil || r.Err == nil {
+		return
+	}
+	for f, is := range touched(r) {
+		if is {
+			s.failures.WithLabelValues(model.Family(f).String()).Inc()
+		}
+	}
+}
+
+func rules(name, help string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_" + name, Help: help}, []string{"table", familyLabel})
+}
+
+// Rules tells how many iptables rules of ours a table has, and how many the last
+// sync wrote. Table is "filter" or "nat". In other modes it does nothing.
+func (m *Metrics) Rules(table string, f model.Family, total, written int) {
+	if mode := m.mode.Load(); mode != nil && mode.rules != nil {
+		mode.rules.WithLabelValues(table, f.String()).Set(float64(total))
+		mode.rulesLatest.WithLabelValues(table, f.String()).Set(float64(written))
+	}
+}
+
+// Packets adds the packet counters that kube-proxy has in iptables mode where
+// the kernel counts them (nfacct): packets dropped because conntrack calls them
+// invalid, and packets to node ports on loopback. Nil ones are left out.
+func (m *Metrics) Packets(invalid, localhost func() float64) {
+	add := func(name, help string, read func() float64) {
+		if read != nil {
+			m.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "kubeproxy_" + name, Help: help}, read))
+		}
+	}
+	add("iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack calls them invalid.", invalid)
+	add("iptables_localhost_nodeports_accepted_packets_total", "Packets accepted on node ports of loopback addresses.", localhost)
+}

@@ -1,0 +1,125 @@
+package metrics_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// line renders a metric as the lists in testdata do.
+func line(f *dto.MetricFamily) string {
+	m := f.Metric[0]
+	s := f.GetName() + " " + strings.ToLower(f.GetType().String())
+	var labels []string
+	for _, l := range m.Label {
+		labels = append(labels, l.GetName())
+	}
+	slices.Sort(labels)
+	if len(labels) > 0 {
+		s += " {" + strings.Join(labels, ",") + "}"
+	}
+	if f.GetType() == dto.MetricType_HISTOGRAM {
+		var buckets []string
+		for _, b := range m.Histogram.Bucket {
+			buckets = append(buckets, fmt.Sprint(b.GetUpperBound()))
+		}
+		s += " [" + strings.Join(buckets, " ") + "]"
+	}
+	return s
+}
+
+// Dashboards and alerts made for kube-proxy find everything they ask for: names,
+// types, labels and buckets.
+func TestWhatKubeProxyTells(t *testing.T) {
+	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
+		m := metrics.New(metrics.Sources{Version: "test", Status: func() engine.Status { return engine.Status{} }})
+		m.Mode("before") // a switch
+		m.Mode("iptables")
+		m.Mode(mode)
+		m.Probed("healthz", http.StatusOK)
+		m.Probed("livez", http.StatusOK)
+		m.Rules("nat", model.IPv4, 10, 2)
+		if mode == "iptables" {
+			m.Packets(func() float64 { return 1 }, func() float64 { return 2 })
+		}
+		have := map[string]string{}
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			have[f.GetName()] = line(f)
+		}
+		b, err := os.ReadFile(filepath.Join("testdata", mode+".txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := 0
+		for want := range strings.Lines(string(b)) {
+			if want = strings.TrimSpace(want); strings.HasPrefix(want, "#") {
+				continue
+			}
+			listed++
+			name, _, _ := strings.Cut(want, " ")
+			if have[name] != want {
+				t.Errorf("%s:\n got %s\nwant %s", mode, have[name], want)
+			}
+		}
+		if listed < 20 {
+			t.Errorf("%s: only %d metrics are listed", mode, listed)
+		}
+	}
+}
+
+// The release that we stand in for is the one whose types we are built with.
+func TestRelease(t *testing.T) {
+	b, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, minor, _ := strings.Cut(metrics.Kubernetes, ".")
+	if !strings.Contains(string(b), "k8s.io/api v0."+minor+"\n") {
+		t.Errorf("go.mod has another k8s.io/api than v0.%s", minor)
+	}
+}
+
+// However large the cluster, the number of series stays.
+func TestSeriesAreBounded(t *testing.T) {
+	m := metrics.New(metrics.Sources{Status: func() engine.Status { return engine.Status{} }})
+	m.Mode("nftables")
+	series := func() (n int) {
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			n += len(f.Metric)
+		}
+		return n
+	}
+	m.Problem(model.Problem{})
+	before := series()
+	for i := range 10000 {
+		name := model.ServiceName{Namespace: fmt.Sprint("ns", i), Name: "s"}
+		p := &model.Port{ID: model.PortID{Service: name}, HealthPort: uint16(i)}
+		m.Synced(engine.Sync{
+			Settled: []model.Delta{{New: p}}, Took: time.Millisecond,
+			Standings: []engine.Standing{{Service: name, State: model.Failing}},
+		})
+		m.Problem(model.Problem{Object: "Service " + name.String(), Detail: name.String()})
+	}
+	if after := series(); after != before {
+		t.Errorf("%d series, %d after 10,000 Services", before, after)
+	}
+}

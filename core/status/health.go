@@ -1,0 +1,61 @@
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+)
+
+// Health is what a running Tandem says of itself at one moment.
+type Health struct {
+	At       time.Time
+	SyncedAt time.Time // the end of the last sync that succeeded; zero before the first
+	Synced   bool      // the data plane was read back, and all that the source told was programmed once
+	Stuck    bool      // changes have been waiting for too long
+	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
+
+	// Reasons says what is wrong, for people. It may also name what makes nothing
+	// of the above, such as an API server that is silent: the last good state
+	// stands, and traffic had better stay on the node that has it.
+	Reasons []string
+}
+
+// Healthy reports whether what is programmed can be relied on.
+func (h Health) Healthy() bool { return h.Synced && !h.Stuck }
+
+// Ready reports whether load balancers shall send traffic to this node.
+func (h Health) Ready() bool { return h.Healthy() && !h.Leaving }
+
+// Alive reports whether a restart would not help.
+func (h Health) Alive() bool { return !h.Stuck }
+
+// HealthOf judges a status. Patience is how long a change may wait for being
+// programmed before the whole proxy counts as unhealthy: twice the sync period in
+// kube-proxy. A Service that the data plane refuses while others work is told in
+// its own state. Stale says which inputs are out of date, in words.
+func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
+	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.Told && s.Synced, Leaving: s.Leaving}
+	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }
+	if !s.Adopted {
+		add("the data plane has not been read back yet")
+	}
+	if !s.Told {
+		add("the source has not told everything yet")
+	} else if !s.Synced {
+		add("nothing has been programmed yet")
+	}
+	// What waits for the source is not stuck: that may be an API server away.
+	if waits := h.At.Sub(s.QueuedAt); s.Told && !s.QueuedAt.IsZero() && waits > patience {
+		h.Stuck = true
+		add("nothing has been programmed for changes that wait since %s", waits.Round(time.Second))
+	}
+	if s.Err != nil && !h.Healthy() {
+		add("%v", s.Err)
+	}
+	if h.Leaving {
+		add("the node is being deleted or marked for it")
+	}
+	h.Reasons = append(h.Reasons, stale...)
+	return h
+}

@@ -1,0 +1,56 @@
+package status_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		minutesAgo := now.Add(-2 * time.Minute)
+		good := engine.Status{Adopted: true, Told: true, Synced: true, SyncedAt: now}
+		with := func(change func(*engine.Status)) engine.Status {
+			s := good
+			change(&s)
+			return s
+		}
+		for _, c := range []struct {
+			name                  string
+			status                engine.Status
+			stale                 []string
+			healthy, ready, alive bool
+			why                   string
+		}{
+			{name: "good", status: good, healthy: true, ready: true, alive: true},
+			{name: "one Service is refused", status: with(func(s *engine.Status) { s.Err, s.QueuedAt = errors.New("refused"), now }), healthy: true, ready: true, alive: true},
+			{name: "unread", status: engine.Status{Told: true, Synced: true}, alive: true, why: "has not been read back"},
+			{name: "untold", status: engine.Status{Adopted: true}, alive: true, why: "has not told everything"},
+			{
+				name: "untold for long", status: engine.Status{Adopted: true, QueuedAt: minutesAgo}, alive: true,
+				why: "the source has not told everything yet",
+			},
+			{name: "before the first sync", status: engine.Status{Adopted: true, Told: true}, alive: true, why: "nothing has been programmed yet"},
+			{
+				name: "stuck", status: with(func(s *engine.Status) { s.QueuedAt, s.Err = minutesAgo, errors.New("kernel says no") }),
+				why: "wait since 2m0s; kernel says no",
+			},
+			{name: "leaving", status: with(func(s *engine.Status) { s.Leaving = true }), healthy: true, alive: true, why: "node is being deleted"},
+			{name: "stale", status: good, stale: []string{"watch of Services is silent"}, healthy: true, ready: true, alive: true, why: "watch of Services is silent"},
+		} {
+			h := status.HealthOf(c.status, time.Minute, c.stale)
+			if h.Healthy() != c.healthy || h.Ready() != c.ready || h.Alive() != c.alive {
+				t.Errorf("%s: healthy %t, ready %t, alive %t", c.name, h.Healthy(), h.Ready(), h.Alive())
+			}
+			if got := strings.Join(h.Reasons, "; "); !strings.Contains(got, c.why) || c.why == "" && got != "" {
+				t.Errorf("%s: %q, want %q", c.name, got, c.why)
+			}
+		}
+	})
+}

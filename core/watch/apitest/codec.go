@@ -1,0 +1,125 @@
+package apitest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+// resource is a kind of objects that is served.
+type resource struct {
+	name    string // endpointslices
+	version schema.GroupVersion
+	list    func([]runtime.Object) runtime.Object // a list of objects
+	one     func() runtime.Object                 // an empty object
+}
+
+// of makes a list of pointers one of values, as the API's types have them.
+func of[T any, P interface {
+	*T
+	runtime.Object
+}](objects []runtime.Object) (items []T) {
+	for _, o := range objects {
+		items = append(items, *o.(P))
+	}
+	return items
+}
+
+func resources() map[string]*resource {
+	all := map[string]*resource{}
+	for _, r := range []*resource{
+		{
+			"services", corev1.SchemeGroupVersion,
+			func(os []runtime.Object) runtime.Object {
+				return &corev1.ServiceList{Items: of[corev1.Service](os)}
+			},
+			func() runtime.Object { return &corev1.Service{} },
+		},
+		{
+			"nodes", corev1.SchemeGroupVersion,
+			func(os []runtime.Object) runtime.Object { return &corev1.NodeList{Items: of[corev1.Node](os)} },
+			func() runtime.Object { return &corev1.Node{} },
+		},
+		{
+			"endpointslices", discoveryv1.SchemeGroupVersion,
+			func(os []runtime.Object) runtime.Object {
+				return &discoveryv1.EndpointSliceList{Items: of[discoveryv1.EndpointSlice](os)}
+			},
+			func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+		},
+		{
+			"servicecidrs", networkingv1.SchemeGroupVersion,
+			func(os []runtime.Object) runtime.Object {
+				return &networkingv1.ServiceCIDRList{Items: of[networkingv1.ServiceCIDR](os)}
+			},
+			func() runtime.Object { return &networkingv1.ServiceCIDR{} },
+		},
+		{
+			"events", eventsv1.SchemeGroupVersion,
+			func(os []runtime.Object) runtime.Object { return &eventsv1.EventList{Items: of[eventsv1.Event](os)} },
+			func() runtime.Object { return &eventsv1.Event{} },
+		},
+	} {
+		all[r.name] = r
+	}
+	return all
+}
+
+// kindOf returns the name of the resource that an object belongs to.
+func kindOf(o runtime.Object) string {
+	switch o.(type) {
+	case *corev1.Service:
+		return "services"
+	case *corev1.Node:
+		return "nodes"
+	case *discoveryv1.EndpointSlice:
+		return "endpointslices"
+	case *networkingv1.ServiceCIDR:
+		return "servicecidrs"
+	case *eventsv1.Event:
+		return "events"
+	}
+	panic(fmt.Sprintf("apitest does not serve a %T", o))
+}
+
+func newCodecs() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(discoveryv1.AddToScheme(scheme))
+	utilruntime.Must(networkingv1.AddToScheme(scheme))
+	utilruntime.Must(eventsv1.AddToScheme(scheme))
+	return serializer.NewCodecFactory(scheme)
+}
+
+// format is how one client wants its objects.
+type format struct {
+	info    runtime.SerializerInfo
+	encoder runtime.Encoder
+	framer  runtime.Framer
+}
+
+// format chooses the first media type that the client accepts and we know.
+func (s *Server) format(r *http.Request, gv schema.GroupVersion) format {
+	infos := s.codecs.SupportedMediaTypes()
+	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		media, _, _ := strings.Cut(strings.TrimSpace(accepted), ";")
+		if info, ok := runtime.SerializerInfoForMediaType(infos, media); ok && media != "" && info.StreamSerializer != nil {
+			return s.formatOf(info, gv)
+		}
+	}
+	info, _ := runtime.SerializerInfoForMediaType(infos, runtime.ContentTypeJSON)
+	return s.formatOf(info, gv)
+}
+
+func (s *Server) formatOf(info runtime.SerializerInfo, gv schema.GroupVersion) format {
+	return format{info, s.codecs.EncoderForVersion(info.Serializer, gv), info.StreamSerializer.Framer}
+}

@@ -1,0 +1,173 @@
+package apitest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !s.authentic(token) {
+		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		return
+	}
+	res := s.route(r.URL.Path)
+	verb := verbOf(r)
+	name := ""
+	if res != nil {
+		name = res.name
+	}
+	s.note(Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now()})
+	if rule, ok := s.rule(verb, name); ok && rule.apply(r.Context(), w) {
+		return
+	}
+	switch {
+	case res == nil:
+		status(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+	case verb == "create":
+		s.create(w, r, res)
+	case verb == "watch":
+		s.watch(w, r, res)
+	default:
+		s.list(w, r, res)
+	}
+}
+
+func verbOf(r *http.Request) string {
+	switch {
+	case r.Method == http.MethodPost:
+		return "create"
+	case r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1":
+		return "watch"
+	}
+	return "list"
+}
+
+// route returns the resource of a path such as /api/v1/services or
+// /apis/events.k8s.io/v1/namespaces/default/events.
+func (s *Server) route(path string) *resource {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	r := s.resources[parts[len(parts)-1]]
+	if r == nil {
+		return nil
+	}
+	prefix := "/apis/" + r.version.String() + "/"
+	if r.version.Group == "" {
+		prefix = "/api/" + r.version.Version + "/"
+	}
+	if !strings.HasPrefix(path, prefix) {
+		return nil
+	}
+	return r
+}
+
+func everything() selector { return selector{labels.Everything(), fields.Everything()} }
+
+func selectorOf(r *http.Request) (sel selector, err error) {
+	if sel.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
+		return sel, err
+	}
+	sel.fields, err = fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+	return sel, err
+}
+
+// list answers a list, or a page of one.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, res *resource) {
+	sel, err := selectorOf(r)
+	if err != nil {
+		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	q := r.URL.Query()
+	objects, version := s.store.snapshot(res.name, sel)
+	if wanted, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64); wanted > version {
+		tooLarge(w)
+		return
+	}
+	from, after := 0, ""
+	if _, err := fmt.Sscanf(q.Get("continue"), "%d|%s", &version, &after); err == nil {
+		for from < len(objects) && keyOf(objects[from]) <= after {
+			from++
+		}
+	}
+	objects = objects[from:]
+	left := ""
+	// A watch cache does not look at the limit of a list that may be of any age.
+	limit, _ := strconv.Atoi(q.Get("limit"))
+	if limit > 0 && limit < len(objects) && (q.Get("resourceVersion") != "0" || s.options.NoCache) {
+		left = fmt.Sprintf("%d|%s", version, keyOf(objects[limit-1]))
+		objects = objects[:limit]
+	}
+	list := res.list(objects)
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		panic(err)
+	}
+	m.SetResourceVersion(strconv.FormatUint(version, 10))
+	m.SetContinue(left)
+	f := s.format(r, res.version)
+	w.Header().Set("Content-Type", f.info.MediaType)
+	_ = f.encoder.Encode(list, w) // the client is gone
+}
+
+// create adds the object that a request carries.
+func (s *Server) create(w http.ResponseWriter, r *http.Request, res *resource) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	o, _, err := s.codecs.UniversalDeserializer().Decode(body, nil, res.one())
+	if err != nil {
+		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	s.Put(o)
+	f := s.format(r, res.version)
+	w.Header().Set("Content-Type", f.info.MediaType)
+	w.WriteHeader(http.StatusCreated)
+	_ = f.encoder.Encode(o, w) // the client is gone
+}
+
+// status answers with an error as an API server does.
+func status(w http.ResponseWriter, code int, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
+	st := statusOf(code, reason, message)
+	if len(causes) > 0 {
+		st.Details = &metav1.StatusDetails{Causes: causes}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(st) // the client is gone
+}
+
+func statusOf(code int, reason metav1.StatusReason, message string) *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	}
+}
+
+// tooLarge answers to a version that is yet to come.
+func tooLarge(w http.ResponseWriter) {
+	status(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Too large resource version",
+		metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})
+}
+
+func encodePEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

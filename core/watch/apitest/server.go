@@ -1,0 +1,211 @@
+package apitest
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// Options say what kind of server it is. The zero value is a new one over HTTP/2.
+type Options struct {
+	Plain       bool          // HTTP without TLS, and so HTTP/1.1
+	NoWatchList bool          // it refuses streaming lists, as before Kubernetes 1.32
+	NoCache     bool          // it has no watch cache: lists come in pages whatever they are asked for
+	Absent      []string      // resources that it does not have
+	Bookmarks   time.Duration // between bookmarks; 0 for none
+	Tokens      []string      // that are accepted; none accepts everybody
+}
+
+// Server is an API server. It is safe for concurrent use.
+type Server struct {
+	options   Options
+	codecs    serializer.CodecFactory
+	resources map[string]*resource
+	store     *store
+
+	mu       sync.Mutex
+	http     *httptest.Server // nil while stopped
+	address  string
+	tokens   []string
+	rules    []*Rule
+	frozen   map[string]int
+	streams  map[*stream]bool
+	requests []Request
+}
+
+// Request is one that was answered, or is being.
+type Request struct {
+	Verb, Resource string
+	Query          url.Values
+	Accept, Token  string
+	At             time.Time
+}
+
+// Start starts a server on a port of its own of the loopback interface.
+func Start(o Options) (*Server, error) {
+	s := &Server{
+		options: o, codecs: newCodecs(), resources: resources(), store: newStore(),
+		address: "127.0.0.1:0", tokens: o.Tokens, frozen: map[string]int{}, streams: map[*stream]bool{},
+	}
+	for _, r := range o.Absent {
+		delete(s.resources, r)
+	}
+	return s, s.Restart()
+}
+
+// Restart starts a server that was stopped, on the same port and with all it knew.
+func (s *Server) Restart() error {
+	l, err := net.Listen("tcp", s.address)
+	if err != nil {
+		return err
+	}
+	h := &httptest.Server{Listener: l, EnableHTTP2: true, Config: &http.Server{Handler: s}}
+	if s.options.Plain {
+		h.Start()
+	} else {
+		h.StartTLS()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.http, s.address = h, l.Addr().String()
+	return nil
+}
+
+// Stop cuts all connections and refuses new ones.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	h := s.http
+	s.http = nil
+	s.mu.Unlock()
+	if h != nil {
+		h.Listener.Close()
+		h.CloseClientConnections()
+		h.Close()
+	}
+}
+
+// URL returns the server's address.
+func (s *Server) URL() string {
+	if s.options.Plain {
+		return "http://" + s.Address()
+	}
+	return "https://" + s.Address()
+}
+
+// Address returns the server's host and port.
+func (s *Server) Address() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.address
+}
+
+// CA returns the certificate to trust, as PEM; nil without TLS.
+func (s *Server) CA() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.http == nil || s.http.Certificate() == nil {
+		return nil
+	}
+	return encodePEM(s.http.Certificate().Raw)
+}
+
+// Accept replaces the tokens that are accepted; none accepts everybody.
+func (s *Server) Accept(tokens ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens = tokens
+}
+
+// Put creates or replaces objects, and returns the version of the last.
+func (s *Server) Put(objects ...runtime.Object) (version uint64) {
+	for _, o := range objects {
+		version = s.store.put(o)
+	}
+	return version
+}
+
+// Delete deletes objects.
+func (s *Server) Delete(objects ...runtime.Object) {
+	for _, o := range objects {
+		s.store.delete(o)
+	}
+}
+
+// Objects returns what there is of a resource, by namespace and name. It is not
+// to be changed.
+func (s *Server) Objects(resource string) []runtime.Object {
+	all, _ := s.store.snapshot(resource, everything())
+	return all
+}
+
+// Compact forgets all changes: who has missed one must list again.
+func (s *Server) Compact() { s.store.compact() }
+
+// Restore replaces everything by what is in a backup of an earlier version.
+func (s *Server) Restore(version uint64, objects ...runtime.Object) {
+	s.store.restore(version, objects)
+}
+
+// Requests returns what was asked for so far. Empty names stand for all.
+func (s *Server) Requests(verb, resource string) []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rs []Request
+	for _, r := range s.requests {
+		if (verb == "" || r.Verb == verb) && (resource == "" || r.Resource == resource) {
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+// Streams returns how many watches of a resource are open.
+func (s *Server) Streams(resource string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.resource.name == resource {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *Server) note(r Request) {
+	const most = 100_000
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.requests) < most {
+		s.requests = append(s.requests, r)
+	}
+}
+
+func (s *Server) authentic(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tokens) == 0 || slices.Contains(s.tokens, token)
+}
+
+// Kubeconfig returns a kubeconfig for the server. User is its user's entry as
+// YAML in braces, such as "{tokenFile: /run/token}".
+func (s *Server) Kubeconfig(user string) string {
+	ca := ""
+	if pem := s.CA(); pem != nil {
+		ca = ", certificate-authority-data: " + base64Of(pem)
+	}
+	return strings.Join([]string{
+		"apiVersion: v1", "kind: Config", "current-context: test",
+		fmt.Sprintf("clusters: [{name: test, cluster: {server: %q%s}}]", s.URL(), ca),
+		"contexts: [{name: test, context: {cluster: test, user: test}}]",
+		"users: [{name: test, user: " + user + "}]", "",
+	}, "\n")
+}

@@ -1,0 +1,184 @@
+package watch
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// dialTimeout bounds one attempt to connect. A short one notices sooner that a
+// server has returned whose packets were lost: the pause between the
+// retransmissions of a SYN grows.
+const dialTimeout = 3 * time.Second
+
+// Client is a connection to an API server, shared by everything that talks to
+// it. It is safe for concurrent use.
+type Client struct {
+	config *rest.Config
+	http   *http.Client
+	limit  flowcontrol.RateLimiter // nil for none
+	scheme *kruntime.Scheme
+	codecs serializer.CodecFactory
+}
+
+// Request is what is known of a request that was answered or failed.
+type Request struct {
+	Method string        // GET
+	Host   string        // of the API server, as in the URL
+	Code   string        // the status, or "<error>" where no answer came, as in rest_client_requests_total
+	Watch  bool          // the answer is a stream that goes on
+	Took   time.Duration // to the headers of the answer
+}
+
+// Connect prepares a connection, and makes none yet. Each request is told to
+// seen, on its own goroutine, unless that is nil.
+func Connect(api config.API, seen func(Request)) (*Client, error) {
+	return here().connect(api, seen)
+}
+
+func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
+	c, err := p.connection(api)
+	if err != nil {
+		return nil, err
+	}
+	tune(c, api)
+	if seen != nil {
+		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observed{rt, seen} })
+	}
+	renewToken(c)
+	hc, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", c.Host, err)
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{config: c, http: hc, limit: limiter(api), scheme: scheme, codecs: serializer.NewCodecFactory(scheme)}, nil
+}
+
+// tune sets what a user may set, with kube-proxy's defaults.
+func tune(c *rest.Config, api config.API) {
+	c.UserAgent = "tandem (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
+	c.ContentType = kruntime.ContentTypeProtobuf
+	if api.ContentType != "" {
+		c.ContentType = api.ContentType
+	}
+	c.AcceptContentTypes = c.ContentType
+	if c.ContentType != kruntime.ContentTypeJSON {
+		c.AcceptContentTypes += "," + kruntime.ContentTypeJSON
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	}
+}
+
+// limiter bounds the requests a second, with kube-proxy's defaults; a negative
+// rate is none. What is followed does not count: it has a pace of its own.
+func limiter(api config.API) flowcontrol.RateLimiter {
+	qps, burst := float32(5), 10
+	if api.QPS != 0 {
+		qps = api.QPS
+	}
+	if api.Burst != 0 {
+		burst = api.Burst
+	}
+	if qps < 0 {
+		return nil
+	}
+	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+}
+
+// renewToken reads a token file again once a minute, as client-go does anyway,
+// and also as soon as the server refuses the token, which client-go does not do
+// by itself: a token that expired costs one request and not a minute.
+func renewToken(c *rest.Config) {
+	if c.BearerTokenFile == "" {
+		return
+	}
+	c.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(c.BearerTokenFile)))
+	c.BearerToken, c.BearerTokenFile = "", ""
+}
+
+// newScheme knows the kinds that Tandem reads or writes, and no others: the
+// clientset of client-go would link all of Kubernetes' API.
+func newScheme() (*kruntime.Scheme, error) {
+	scheme := kruntime.NewScheme()
+	for _, add := range []func(*kruntime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, eventsv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+// Host returns the URL of the API server.
+func (c *Client) Host() string { return c.config.Host }
+
+// REST returns a client for one version of a group of the API: of v1,
+// discovery.k8s.io/v1, networking.k8s.io/v1 and events.k8s.io/v1. All share the
+// connection and the limit of requests a second.
+func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) { return c.rest(gv, c.limit) }
+
+// rest returns a client whose requests wait for a limiter, unless it is nil.
+func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (rest.Interface, error) {
+	rc := *c.config
+	rc.GroupVersion, rc.APIPath, rc.NegotiatedSerializer = &gv, "/apis", c.codecs.WithoutConversion()
+	if gv.Group == "" {
+		rc.APIPath = "/api"
+	}
+	rc.QPS, rc.RateLimiter = -1, limit
+	client, err := rest.RESTClientForConfigAndClient(&rc, c.http)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w; is its address a URL or HOST:PORT?", c.config.Host, err)
+	}
+	return client, nil
+}
+
+// Codec translates options, such as metav1.ListOptions, to the parameters of a
+// request to a REST client.
+func (c *Client) Codec() kruntime.ParameterCodec { return kruntime.NewParameterCodec(c.scheme) }
+
+// Close ends the connections that are idle.
+func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+
+// observed tells of every request that passes.
+type observed struct {
+	next http.RoundTripper
+	seen func(Request)
+}
+
+func (o *observed) RoundTrip(r *http.Request) (*http.Response, error) {
+	start := time.Now()
+	answer, err := o.next.RoundTrip(r)
+	code := "<error>"
+	if err == nil {
+		code = fmt.Sprint(answer.StatusCode)
+	}
+	o.seen(Request{
+		Method: r.Method, Host: r.URL.Host, Code: code, Took: time.Since(start),
+		Watch: r.URL.Query().Get("watch") != "" && err == nil && answer.StatusCode == http.StatusOK,
+	})
+	return answer, err
+}
+
+// WrappedRoundTripper lets client-go find the transport underneath.
+func (o *observed) WrappedRoundTripper() http.RoundTripper { return o.next }

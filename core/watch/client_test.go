@@ -1,0 +1,166 @@
+package watch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
+)
+
+// nowhere is a place without any environment.
+func nowhere(env map[string]string) place {
+	p := here()
+	p.getenv = func(key string) string { return env[key] }
+	return p
+}
+
+const goodKubeconfig = `apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: k, cluster: {server: "https://192.0.2.1:6443"}}]
+contexts: [{name: c, context: {cluster: k, user: u}}]
+users: [{name: u, user: {token: secret}}]
+`
+
+// Every mistake is explained: what, where, why, and what to do.
+func TestKubeconfigMistakes(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct{ old, new, want string }{
+		"fine":           {"", "", ""},
+		"no context":     {"current-context: c\n", "", "no current-context; kubectl --kubeconfig FILE config view"},
+		"other context":  {"current-context: c", "current-context: d", `current-context "d" is not among its contexts; kubectl`},
+		"no cluster":     {"cluster: k,", "cluster: l,", `context "c": cluster "l" is not among its clusters; kubectl`},
+		"no user":        {"user: u}}]", "user: v}}]", `context "c": user "v" is not among its users; kubectl`},
+		"no server":      {`server: "https://192.0.2.1:6443"`, `server: ""`, `cluster "k" has no server; kubectl`},
+		"no YAML":        {"kind: Config", "kind: {", "it must be YAML of kind Config"},
+		"another kind":   {"kind: Config", "kind: Pod", "it must be YAML of kind Config"},
+		"no token file":  {"{token: secret}", "{tokenFile: /no/token}", "/no/token: no such file"},
+		"no CA":          {`6443"}`, `6443", certificate-authority: /no/ca}`, "unable to read certificate-authority /no/ca"},
+		"no certificate": {"{token: secret}", "{client-certificate: /no/crt, client-key: /no/key}", "unable to read client-cert /no/crt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(dir, "kubeconfig")
+			if err := os.WriteFile(file, []byte(strings.Replace(goodKubeconfig, c.old, c.new, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := nowhere(nil).connect(config.API{Kubeconfig: file}, nil)
+			switch {
+			case c.want == "" && err != nil:
+				t.Fatal(err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "kubeconfig "+file+": ")):
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestConnectionMistakes(t *testing.T) {
+	for name, c := range map[string]struct {
+		api  config.API
+		env  map[string]string
+		want string
+	}{
+		"no kubeconfig": {config.API{Kubeconfig: "/no/kubeconfig"}, nil, "kubeconfig /no/kubeconfig: file does not exist; give the path of one with --kubeconfig"},
+		"nothing":       {config.API{}, nil, "this is no pod"},
+		"no account": {
+			config.API{},
+			map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"},
+			"automountServiceAccountToken",
+		},
+	} {
+		if _, err := nowhere(c.env).connect(c.api, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Open(&config.Config{API: config.API{Server: "http://127.0.0.1:1"}}, nil, Hooks{}); err == nil || !strings.Contains(err.Error(), "--hostname-override") {
+		t.Errorf("no Node name: %v", err)
+	}
+	for _, server := range []string{"127.0.0.1:6443", "http://127.0.0.1:6443", "https://[fd00::1]:6443"} {
+		if _, err := Open(&config.Config{NodeName: "n", API: config.API{Server: server}}, nil, Hooks{}); err != nil {
+			t.Errorf("%s: %v", server, err)
+		}
+	}
+	if _, err := Open(&config.Config{NodeName: "n", API: config.API{Server: "http://[::1"}}, nil, Hooks{}); err == nil || !strings.Contains(err.Error(), "URL or HOST:PORT") {
+		t.Errorf("no URL: %v", err)
+	}
+}
+
+// The server that is named overrides the kubeconfig's, whose credentials stay.
+func TestServerOverrides(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(goodKubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := nowhere(nil).connection(config.API{Kubeconfig: file, Server: "https://192.0.2.9:443"})
+	if err != nil || c.Host != "https://192.0.2.9:443" || c.BearerToken != "secret" {
+		t.Errorf("%s, %v", c, err)
+	}
+}
+
+// In a HostProcess container of Windows the volumes may lie under another root:
+// the kubeconfig, and what it names.
+func TestSandbox(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := apitest.Start(apitest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	host, port, _ := strings.Cut(s.Address(), ":")
+	p := nowhere(map[string]string{sandboxEnv: root, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
+	write(accountToken, "secret")
+	write(accountCA, string(s.CA()))
+	write("/var/lib/kube-proxy/kubeconfig.conf", strings.Replace(goodKubeconfig, "{token: secret}", "{tokenFile: "+accountToken+"}", 1))
+
+	c, err := p.connection(config.API{Kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(root, accountToken); c.BearerTokenFile != want {
+		t.Errorf("token file %s, want %s", c.BearerTokenFile, want)
+	}
+	if c, err = p.connection(config.API{}); err != nil {
+		t.Fatal(err)
+	}
+	if c.CAFile != filepath.Join(root, accountCA) || c.Host != s.URL() {
+		t.Errorf("%s %s", c.Host, c.CAFile)
+	}
+	if got := p.path("/nowhere/at/all"); got != "/nowhere/at/all" {
+		t.Errorf("what is nowhere is at %s", got)
+	}
+}
+
+// A pod connects with its service account.
+func TestPodAgainstServer(t *testing.T) {
+	w := newWorld(t, apitest.Options{Tokens: []string{"secret"}})
+	root := t.TempDir()
+	for file, text := range map[string]string{accountToken: "secret", accountCA: string(w.server.CA())} {
+		file = filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, _ := strings.Cut(w.server.Address(), ":")
+	t.Setenv(sandboxEnv, root)
+	t.Setenv("KUBERNETES_SERVICE_HOST", host)
+	t.Setenv("KUBERNETES_SERVICE_PORT", port)
+	w.config.API.Kubeconfig = ""
+	w.run().synced()
+	w.becomes(initial)
+}

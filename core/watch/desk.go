@@ -1,0 +1,203 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// mostProblems bounds what a sink is told is wrong: a controller that writes
+// nonsense writes it to thousands of objects.
+const mostProblems = 1000
+
+// desk is where the followers hand in what they know. It keeps the sink's calls
+// apart, collects the problems of all objects, and decides when the sink can be
+// told that it knows everything. It is safe for concurrent use.
+type desk struct {
+	sink     Sink
+	nodeName string
+	limits   limits
+
+	services, slices, node gate
+	changed                chan struct{} // problems or what is refused changed
+
+	mu       sync.Mutex // also held while the sink is told
+	problems map[subject][]model.Problem
+	refused  map[subject]bool // objects that no version could be understood of
+	hasNode  bool
+	nodeRead bool  // the API server has said whether there is one
+	told     *bool // the last Synced; nil before the first
+}
+
+// subject is an object that there is something to say of.
+type subject struct {
+	resource string
+	name     name
+}
+
+// gate opens once.
+type gate struct {
+	once sync.Once
+	ch   chan struct{}
+}
+
+func newGate() gate { return gate{ch: make(chan struct{})} }
+
+func (g *gate) open() { g.once.Do(func() { close(g.ch) }) }
+
+func newDesk(sink Sink, nodeName string, l limits) *desk {
+	return &desk{
+		sink: sink, nodeName: nodeName, limits: l,
+		services: newGate(), slices: newGate(), node: newGate(), changed: make(chan struct{}, 1),
+		problems: map[subject][]model.Problem{}, refused: map[subject]bool{},
+	}
+}
+
+// put tells the sink of an object, and returns whether the sink knows it now and
+// whether it is worth remembering. Where nothing of an object is usable its last
+// good version stands.
+func (d *desk) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := k.set(o)
+	refused := !out.served && len(out.problems) > 0
+	if before && !out.served && !refused { // no longer ours, such as a Service that became headless
+		k.remove(n)
+	}
+	served = out.served || before && refused
+	d.note(subject{k.resource, n}, out.problems, refused && !served)
+	if out.served && k.resource == "nodes" && !d.hasNode {
+		d.hasNode = true
+		d.node.open()
+		d.signal()
+	}
+	return served, served || refused
+}
+
+// drop tells the sink that an object is gone.
+func (d *desk) drop(k *kind, n name, served bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if served {
+		k.remove(n)
+	}
+	d.note(subject{k.resource, n}, nil, false)
+	if k.resource == "nodes" {
+		d.hasNode = false
+		d.signal()
+	}
+}
+
+// note replaces what there is to say of an object.
+func (d *desk) note(s subject, problems []model.Problem, refused bool) {
+	if slices.Equal(d.problems[s], problems) && d.refused[s] == refused {
+		return
+	}
+	delete(d.problems, s)
+	delete(d.refused, s)
+	if len(problems) > 0 {
+		d.problems[s] = problems
+	}
+	if refused {
+		d.refused[s] = true
+	}
+	d.signal()
+}
+
+func (d *desk) signal() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// listed notes that a kind of objects is complete.
+func (d *desk) listed(k *kind) {
+	switch k.resource {
+	case "services":
+		d.services.open()
+	case "endpointslices":
+		d.slices.open()
+	case "nodes":
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.nodeRead = true
+		d.signal()
+	}
+}
+
+// run tells the sink when it knows everything, and then what is wrong, until ctx
+// ends. The Node is waited for, but not for ever: most Services need nothing
+// of it.
+func (d *desk) run(ctx context.Context) {
+	for _, g := range []*gate{&d.services, &d.slices} {
+		select {
+		case <-g.ch:
+		case <-ctx.Done():
+			return
+		}
+	}
+	wait := time.NewTimer(d.limits.nodeWait)
+	defer wait.Stop()
+	select {
+	case <-d.node.ch:
+	case <-wait.C:
+	case <-ctx.Done():
+		return
+	}
+	for {
+		d.flush()
+		select {
+		case <-d.changed:
+			sleep(ctx, d.limits.flush)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// flush tells the sink what is wrong, and whether anything is in doubt.
+func (d *desk) flush() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if whole := len(d.refused) == 0 && d.nodeRead; d.told == nil || *d.told != whole {
+		d.told = &whole
+		d.sink.Synced(whole)
+	}
+	d.sink.Problems(d.list())
+}
+
+// list returns all problems, in the order of their objects.
+func (d *desk) list() []model.Problem {
+	var all []model.Problem
+	for _, ps := range d.problems {
+		all = append(all, ps...)
+	}
+	slices.SortFunc(all, func(a, b model.Problem) int {
+		switch {
+		case a.Object+a.Detail < b.Object+b.Detail:
+			return -1
+		case a.Object+a.Detail > b.Object+b.Detail:
+			return 1
+		}
+		return 0
+	})
+	if more := len(all) - mostProblems; more > 0 {
+		all = append(all[:mostProblems:mostProblems], model.Problem{
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems of its objects", more),
+		})
+	}
+	if !d.hasNode {
+		all = append(all, model.Problem{
+			Object: "Node " + printable(d.nodeName), Why: model.WhyNoNode,
+			Detail: "it is not on the API server; if its name is another, give that with --hostname-override",
+		})
+	}
+	return all
+}

@@ -1,0 +1,139 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/tandem-proxy/tandem/core/events"
+)
+
+// EventWriter writes Events to an API server, as events.k8s.io/v1, with the
+// verbs create and patch. It is safe for concurrent use.
+type EventWriter struct {
+	// Client is for the group and version events.k8s.io/v1.
+	Client rest.Interface
+	Node   string // the Node that this machine is
+}
+
+// reporter is the controller that tells: whoever asks for kube-proxy's Events
+// gets ours. The instance tells them apart.
+const reporter = "kube-proxy"
+
+// maxNote is how many bytes the note of an Event may have, by the API.
+const maxNote = 1024
+
+// Write is an events.Sink. Several nodes may tell one Event under one name: the
+// first of them makes it, and that it is there is as good as written.
+func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
+	if r.Written {
+		err := w.patch(ctx, r)
+		if !apierrors.IsNotFound(err) {
+			return refused(r, err)
+		}
+	}
+	err := w.create(ctx, r)
+	if apierrors.IsAlreadyExists(err) {
+		if r.Everywhere {
+			return nil
+		}
+		err = w.patch(ctx, r) // of an earlier run
+	}
+	return refused(r, err)
+}
+
+// refused marks errors that will be the same next time.
+func refused(r events.Record, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("event about %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
+			"unless the namespace is being deleted", r.About, events.ErrRefused, err)
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return fmt.Errorf("event about %s: %w: %w", r.About, events.ErrRefused, err)
+	}
+	return fmt.Errorf("event about %s: %w", r.About, err)
+}
+
+func (w *EventWriter) create(ctx context.Context, r events.Record) error {
+	return w.Client.Post().Namespace(namespaceOf(r)).Resource("events").Body(w.object(r)).Do(ctx).Error()
+}
+
+// patch tells how often an Event has come by now. Others' fields stay.
+func (w *EventWriter) patch(ctx context.Context, r events.Record) error {
+	b, err := json.Marshal(map[string]any{"series": seriesOf(r, 2)})
+	if err != nil {
+		return err
+	}
+	return w.Client.Patch(types.MergePatchType).Namespace(namespaceOf(r)).Resource("events").Name(r.Name(w.Node)).Body(b).Do(ctx).Error()
+}
+
+func (w *EventWriter) object(r events.Record) *eventsv1.Event {
+	e := &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Name: r.Name(w.Node), Namespace: namespaceOf(r)},
+		EventTime:           metav1.MicroTime{Time: r.First},
+		ReportingController: reporter,
+		ReportingInstance:   "tandem-" + w.Node,
+		Action:              r.Action,
+		Reason:              r.Reason,
+		Regarding:           regarding(r.About),
+		Note:                cut(r.Note, maxNote),
+		Type:                string(r.Type),
+	}
+	if r.Count > 1 {
+		e.Series = seriesOf(r, r.Count)
+	}
+	const most = 128 // by the API
+	e.ReportingInstance = cut(e.ReportingInstance, most)
+	return e
+}
+
+// seriesOf counts at least so many: a series has two.
+func seriesOf(r events.Record, least int) *eventsv1.EventSeries {
+	return &eventsv1.EventSeries{Count: int32(min(max(r.Count, least), 1<<30)), LastObservedTime: metav1.MicroTime{Time: r.Last}}
+}
+
+// regarding refers to an object. kubectl describe finds a Node's Events by its
+// name in place of its UID, as the kubelet writes them.
+func regarding(o events.Object) corev1.ObjectReference {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+	switch o.Kind {
+	case "Node":
+		ref.UID = types.UID(o.Name)
+	case "EndpointSlice":
+		ref.APIVersion = "discovery.k8s.io/v1"
+	}
+	return ref
+}
+
+// namespaceOf is where an Event lies: with its object, or in default.
+func namespaceOf(r events.Record) string {
+	if r.About.Namespace == "" {
+		return metav1.NamespaceDefault
+	}
+	return r.About.Namespace
+}
+
+// cut shortens a text to so many bytes, between two characters.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	const dots = "..."
+	end := 0
+	for i := range s {
+		if i > most-len(dots) {
+			break
+		}
+		end = i
+	}
+	return s[:end] + dots
+}

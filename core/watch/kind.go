@@ -1,0 +1,121 @@
+package watch
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// name names an object of any kind.
+type name struct{ namespace, name string }
+
+// kind is what differs between the kinds of objects that are followed.
+type kind struct {
+	resource     string // endpointslices
+	version      schema.GroupVersion
+	label, field string // selectors
+	optional     bool   // we can do without
+	list         func() runtime.Object
+	set          func(runtime.Object) outcome // tells the sink
+	remove       func(name)                   // tells the sink
+}
+
+// outcome is what became of an object.
+type outcome struct {
+	served   bool // the sink was told of it
+	problems []model.Problem
+}
+
+// groupResource returns the name that people know a kind by, such as
+// "endpointslices.discovery.k8s.io".
+func (k *kind) groupResource() string {
+	return schema.GroupResource{Group: k.version.Group, Resource: k.resource}.String()
+}
+
+// setter makes a kind's set of a converter for its type. Anything else that a
+// server might send is refused.
+func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome {
+	return func(o runtime.Object) outcome {
+		if object, ok := o.(T); ok {
+			return set(object)
+		}
+		return outcome{problems: []model.Problem{{Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("sent a %T", o)}}}
+	}
+}
+
+// services are those that no other proxy was asked to serve, as in kube-proxy.
+func services(sink Sink) kind {
+	return kind{
+		resource: "services", version: corev1.SchemeGroupVersion,
+		label: "!" + LabelProxyName,
+		list:  func() runtime.Object { return &corev1.ServiceList{} },
+		set: setter(func(o *corev1.Service) outcome {
+			s, problems := Service(o)
+			if s != nil {
+				sink.SetService(s)
+			}
+			return outcome{s != nil, problems}
+		}),
+		remove: func(n name) { sink.DeleteService(model.ServiceName{Namespace: n.namespace, Name: n.name}) },
+	}
+}
+
+// endpointSlices are those of Services with a virtual IP, as in kube-proxy.
+func endpointSlices(sink Sink) kind {
+	return kind{
+		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
+		label: "!" + corev1.IsHeadlessService,
+		list:  func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		set: setter(func(o *discoveryv1.EndpointSlice) outcome {
+			s, problems := Slice(o)
+			if s != nil {
+				sink.SetSlice(s)
+			}
+			return outcome{s != nil, problems}
+		}),
+		remove: func(n name) { sink.DeleteSlice(model.SliceName{Namespace: n.namespace, Name: n.name}) },
+	}
+}
+
+// ownNode is this machine's Node. One that is deleted stays as it was last, but
+// for load balancers it is leaving.
+func ownNode(sink Sink, nodeName string) kind {
+	var last *model.Node
+	return kind{
+		resource: "nodes", version: corev1.SchemeGroupVersion,
+		field: "metadata.name=" + nodeName,
+		list:  func() runtime.Object { return &corev1.NodeList{} },
+		set: setter(func(o *corev1.Node) outcome {
+			n, problems := Node(o)
+			last = n
+			sink.SetNode(n)
+			return outcome{true, problems}
+		}),
+		remove: func(name) {
+			gone := *last
+			gone.Leaving = true
+			sink.SetNode(&gone)
+		},
+	}
+}
+
+// serviceCIDRs are the ranges that cluster IPs are taken from (KEP-1880). They
+// may be missing: before Kubernetes 1.33, or without the permission.
+func serviceCIDRs(r *ranges) kind {
+	return kind{
+		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
+		list: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
+		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
+			f := &faults{kind: "ServiceCIDR", meta: &o.ObjectMeta}
+			r.set(o.Name, prefixes(f, "spec.cidrs", o.Spec.CIDRs))
+			return outcome{true, f.problems()}
+		}),
+		remove: func(n name) { r.set(n.name, nil) },
+	}
+}

@@ -1,0 +1,111 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// The files of a pod's service account.
+const (
+	accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// connection says how the API server is reached: by the kubeconfig, else by the
+// server's address alone, else as the pod that this is. It is kube-proxy's order.
+func (p place) connection(api config.API) (*rest.Config, error) {
+	switch {
+	case api.Kubeconfig != "":
+		return p.kubeconfig(api.Kubeconfig, api.Server)
+	case api.Server != "":
+		return &rest.Config{Host: api.Server}, nil
+	default:
+		return p.pod()
+	}
+}
+
+// kubeconfig reads a kubeconfig. A server overrides the one it names.
+func (p place) kubeconfig(name, server string) (*rest.Config, error) {
+	wrong := func(err error, advice string) error {
+		return fmt.Errorf("kubeconfig %s: %w; %s", name, err, advice)
+	}
+	file := p.path(name)
+	kube, err := clientcmd.LoadFromFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, wrong(fs.ErrNotExist, "give the path of one with --kubeconfig, or none in a pod with a service account")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, wrong(fs.ErrPermission, "let the user that this runs as read it")
+	case err != nil:
+		return nil, wrong(err, "it must be YAML of kind Config, as kubectl config view prints it")
+	}
+	if err := p.complete(kube, server); err != nil {
+		return nil, wrong(err, "kubectl --kubeconfig FILE config view shows what it holds")
+	}
+	// Relative paths count from the kubeconfig's folder.
+	if err := clientcmd.ResolveLocalPaths(kube); err != nil {
+		return nil, wrong(err, "give absolute paths")
+	}
+	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
+		*ref = p.path(*ref)
+	}
+	over := &clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: server}}
+	c, err := clientcmd.NewDefaultClientConfig(*kube, over).ClientConfig()
+	if err != nil {
+		return nil, wrong(err, "correct that entry")
+	}
+	return c, nil
+}
+
+// complete finds out whether a kubeconfig's current context leads to a server,
+// where the messages of client-go are of little help.
+func (p place) complete(kube *clientcmdapi.Config, server string) error {
+	if kube.CurrentContext == "" {
+		return errors.New("no current-context")
+	}
+	c := kube.Contexts[kube.CurrentContext]
+	if c == nil {
+		return fmt.Errorf("current-context %q is not among its contexts", kube.CurrentContext)
+	}
+	cluster := kube.Clusters[c.Cluster]
+	if cluster == nil {
+		return fmt.Errorf("context %q: cluster %q is not among its clusters", kube.CurrentContext, c.Cluster)
+	}
+	if cluster.Server == "" && server == "" {
+		return fmt.Errorf("cluster %q has no server", c.Cluster)
+	}
+	if c.AuthInfo != "" && kube.AuthInfos[c.AuthInfo] == nil {
+		return fmt.Errorf("context %q: user %q is not among its users", kube.CurrentContext, c.AuthInfo)
+	}
+	return nil
+}
+
+// pod connects with the service account of the pod that this is. The token is
+// read from its file again and again, since the kubelet renews it.
+func (p place) pod() (*rest.Config, error) {
+	host, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("no API server: this is no pod (KUBERNETES_SERVICE_HOST and _PORT are not set); " +
+			"give --kubeconfig or --master, or a folder with --manifests")
+	}
+	token, ca := p.path(accountToken), p.path(accountCA)
+	for _, file := range []string{token, ca} {
+		if _, err := os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("service account of the pod: %w; give the pod a serviceAccountName and do not set automountServiceAccountToken to false, or give --kubeconfig", err)
+		}
+	}
+	return &rest.Config{
+		Host:            "https://" + net.JoinHostPort(host, port),
+		BearerTokenFile: token,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: ca},
+	}, nil
+}

@@ -1,0 +1,41 @@
+package watch
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// place is where this process finds files and its environment.
+type place struct {
+	getenv func(string) string
+	exists func(string) bool
+}
+
+func here() place {
+	return place{getenv: os.Getenv, exists: func(name string) bool {
+		_, err := os.Stat(name)
+		return !errors.Is(err, fs.ErrNotExist)
+	}}
+}
+
+// sandboxEnv names the folder under which a Windows HostProcess container finds
+// its volumes: containerd before 1.7 mounts them there, and not where the pod
+// says (KEP-1981).
+const sandboxEnv = "CONTAINER_SANDBOX_MOUNT_POINT"
+
+// path returns where a file of the pod really is: at its own path, or else
+// under the sandbox's mount point.
+func (p place) path(name string) string {
+	root := p.getenv(sandboxEnv)
+	if root == "" || name == "" || p.exists(name) {
+		return name
+	}
+	inside := filepath.Join(root, strings.TrimPrefix(name, filepath.VolumeName(name)))
+	if p.exists(inside) {
+		return inside
+	}
+	return name
+}

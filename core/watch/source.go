@@ -1,0 +1,148 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Sink takes what a Source tells. Its methods are called by several goroutines,
+// one at a time, and should not block: while they do, the API server waits.
+type Sink interface {
+	SetService(*model.Service)
+	DeleteService(model.ServiceName)
+	SetSlice(*model.Slice)
+	DeleteSlice(model.SliceName)
+	SetNode(*model.Node)
+
+	// Problems replaces all that is wrong with the objects.
+	Problems([]model.Problem)
+
+	// Synced is called once all Services and EndpointSlices have been told, and
+	// again when whole changes: it says whether something could be understood of
+	// each.
+	Synced(whole bool)
+}
+
+// Hooks are told what no Sink needs. They may be nil, and must not block.
+type Hooks struct {
+	// Request follows every request, on its goroutine.
+	Request func(Request)
+	// ServiceCIDRs tells the ranges of cluster IPs, sorted, whenever they change.
+	// The slice is not to be changed.
+	ServiceCIDRs func([]netip.Prefix)
+}
+
+// Source follows an API server. Create one with Open, Run it once. Its other
+// methods are safe for concurrent use at any time.
+type Source struct {
+	client    *Client
+	nodeName  string
+	log       *slog.Logger
+	limits    limits
+	cidrs     ranges
+	sink      target
+	followers []*follower
+}
+
+// Open prepares to follow the API server that a configuration names, and makes
+// no connection yet: a server that is down is waited for. The errors are those
+// of the configuration and its files. Its time between resyncs is of no use
+// here, since nothing is kept that could be told again.
+func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
+	if c.NodeName == "" {
+		return nil, errors.New("the name of this Node is not known; give it with --hostname-override")
+	}
+	client, err := Connect(c.API, hooks.Request)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), cidrs: ranges{change: hooks.ServiceCIDRs}}
+	j := newJournal(log)
+	lists := make(chan struct{}, 1)
+	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.cidrs)} {
+		rest, err := client.rest(k.version, nil)
+		if err != nil {
+			return nil, err
+		}
+		s.followers = append(s.followers, &follower{
+			kind: k, client: rest, codec: client.Codec(), vitals: newVitals(&k, j, client.Host()), lists: lists,
+		})
+	}
+	return s, nil
+}
+
+// target is the sink that Run is given: the kinds are made before.
+type target struct{ Sink }
+
+// EventWriter returns what writes Events to the same server.
+func (s *Source) EventWriter() (*EventWriter, error) {
+	client, err := s.client.REST(eventsv1.SchemeGroupVersion)
+	return &EventWriter{Client: client, Node: s.nodeName}, err
+}
+
+// Client returns the connection, for others who talk to the same server.
+func (s *Source) Client() *Client { return s.client }
+
+// Run follows the API server until ctx ends, then it returns nil. Whatever
+// happens to the server or the connection, it tries again, and nothing that the
+// sink was told is taken back because of it.
+func (s *Source) Run(ctx context.Context, sink Sink) error {
+	defer s.client.Close()
+	s.sink.Sink = sink
+	d := newDesk(sink, s.nodeName, s.limits)
+	var group sync.WaitGroup
+	for _, f := range s.followers {
+		f.desk, f.limits = d, s.limits
+		group.Go(func() { f.run(ctx) })
+	}
+	group.Go(func() { d.run(ctx) })
+	group.Wait()
+	return nil
+}
+
+// Resources returns what is known of following each kind of objects.
+func (s *Source) Resources() []Resource {
+	var all []Resource
+	for _, f := range s.followers {
+		all = append(all, f.vitals.resource())
+	}
+	return all
+}
+
+// Stale returns why what the sink knows may be out of date, and nothing when it
+// is not. Nobody needs to stop forwarding because of it. A reason appears within
+// 90 s: see the package's documentation.
+func (s *Source) Stale(now time.Time) []string {
+	var reasons []string
+	for _, r := range s.Resources() {
+		if why := r.stale(now, s.limits.stale); why != "" {
+			reasons = append(reasons, why)
+		}
+	}
+	return reasons
+}
+
+// Age returns how long ago the last sign of life was of the kind of objects that
+// has been silent for longest, of those that forwarding depends on.
+func (s *Source) Age(now time.Time) time.Duration {
+	var age time.Duration
+	for _, r := range s.Resources() {
+		if !r.Optional {
+			age = max(age, r.Age(now))
+		}
+	}
+	return age
+}
+
+// ServiceCIDRs returns the ranges of cluster IPs that the API server told,
+// sorted. The slice is not to be changed.
+func (s *Source) ServiceCIDRs() []netip.Prefix { return s.cidrs.get() }

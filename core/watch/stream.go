@@ -1,0 +1,163 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+)
+
+var (
+	errSilent = errors.New("no answer for too long")
+	errCut    = errors.New("the connection was cut")
+	errShort  = errors.New("the watch ended at once")
+)
+
+// stream opens a watch and passes its events on until it ends. It returns nil
+// where nothing speaks against watching on: if it ended as watches do, or if it
+// was silent for too long.
+func (f *follower) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
+	defer silence.Stop()
+
+	start := time.Now()
+	f.vitals.watch(f.listing)
+	w, err := f.get(f.watchOptions()).Watch(ctx)
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer w.Stop()
+	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
+		return because(ctx, errCut)
+	}
+	f.vitals.heard(0)
+	events := 0
+	for e := range w.ResultChan() {
+		silence.Reset(f.limits.silence)
+		f.vitals.heard(1)
+		events++
+		if err = f.event(e); err != nil {
+			break
+		}
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), errSilent):
+		return nil
+	case err != nil || time.Since(start) >= steadyTime:
+		return err
+	case events == 0:
+		return errShort
+	}
+	return errCut
+}
+
+// because returns why a stream's context was cancelled, and err if it was not.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (f *follower) watchOptions() *metav1.ListOptions {
+	o := &metav1.ListOptions{
+		LabelSelector: f.label, FieldSelector: f.field, ResourceVersion: f.at,
+		Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: watchTimeout(),
+	}
+	if f.listing {
+		yes := true
+		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
+	}
+	return o
+}
+
+// event passes one event on.
+func (f *follower) event(e apiwatch.Event) error {
+	if e.Type == apiwatch.Error {
+		return apierrors.FromObject(e.Object)
+	}
+	m, err := meta.Accessor(e.Object)
+	if err != nil {
+		return err
+	}
+	at := m.GetResourceVersion()
+	if f.listing {
+		f.initial(e, m, at)
+		return nil
+	}
+	if late(at, f.at) {
+		return nil
+	}
+	switch e.Type {
+	case apiwatch.Added, apiwatch.Modified:
+		f.put(e.Object, m)
+	case apiwatch.Deleted:
+		f.drop(name{m.GetNamespace(), m.GetName()})
+	}
+	f.at = at
+	return nil
+}
+
+// initial passes on an event of a listing. Its objects come in any order of
+// their versions; the bookmark at the end says which version they add up to.
+func (f *follower) initial(e apiwatch.Event, m metav1.Object, at string) {
+	switch e.Type {
+	case apiwatch.Added, apiwatch.Modified:
+		f.put(e.Object, m)
+	case apiwatch.Deleted:
+		f.drop(name{m.GetNamespace(), m.GetName()})
+	case apiwatch.Bookmark:
+		if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			f.listed(at)
+		}
+	}
+}
+
+// late reports whether an event of version v is not newer than what is known up
+// to version at: sent twice, or after its successor. Events of a kind are sent
+// in the order of their versions, which are numbers (KEP-5504); others cannot be
+// compared and count as new.
+func late(v, at string) bool {
+	order, err := resourceversion.CompareResourceVersion(v, at)
+	return err == nil && order <= 0
+}
+
+// put tells the sink of an object, unless it knows this very version of it.
+func (f *follower) put(o runtime.Object, m metav1.Object) {
+	n := name{shared(m.GetNamespace()), m.GetName()}
+	if f.held.same(n, m.GetResourceVersion()) {
+		return
+	}
+	served, known := f.desk.put(&f.kind, n, o, f.held.served(n))
+	if known {
+		f.held.set(n, m.GetResourceVersion(), served)
+	} else {
+		f.held.delete(n)
+	}
+	f.vitals.objects(len(f.held.marks))
+}
+
+// drop tells the sink that an object is gone.
+func (f *follower) drop(n name) {
+	f.desk.drop(&f.kind, n, f.held.served(n))
+	f.held.delete(n)
+	f.vitals.objects(len(f.held.marks))
+}
+
+// listed ends a listing: what it did not name is gone.
+func (f *follower) listed(at string) {
+	for _, n := range f.held.unseen() {
+		f.drop(n)
+	}
+	f.listing, f.at, f.held.complete = false, at, true
+	f.vitals.listed()
+	f.desk.listed(&f.kind)
+}

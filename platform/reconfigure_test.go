@@ -1,0 +1,80 @@
+package platform
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// nothing compiles every state to no object.
+type nothing struct{}
+
+func (nothing) Base(*model.Host, func(string, string)) {}
+
+func (nothing) Port(*model.Host, *model.Port, func(string, string)) []model.Gap { return nil }
+func (nothing) Rank(string) int                                                 { return 0 }
+func (nothing) Linger(string) time.Duration                                     { return 0 }
+func (nothing) Equal(a, b string) bool                                          { return a == b }
+
+// bare returns a configuration that leaves the machine alone.
+func bare() *config.Config {
+	c := config.Default()
+	c.NodeName, c.Conntrack, c.OOMScoreAdj = "here", config.Conntrack{}, nil
+	return &c
+}
+
+func TestReconfigure(t *testing.T) {
+	p := &Proxy{config: bare(), log: slog.New(slog.DiscardHandler)}
+	p.live.Store(p.config)
+	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
+	hosts := make(chan *model.Host, 10)
+	p.Engine = engine.New(engine.Options{
+		Host:     func(n *model.Node) *model.Host { h := p.host(n); hosts <- h; return h },
+		NodeName: "here", Backend: backend, AuditEvery: time.Hour, Log: p.log,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Engine.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	p.Synced(true)
+	<-hosts
+
+	next := bare()
+	next.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	next.MasqueradeBit = 3
+	p.Reconfigure(next, "config.conf")
+	if h := <-hosts; !slices.Equal(h.Pods.CIDRs, next.ClusterCIDRs) {
+		t.Errorf("pods: %v", h.Pods)
+	}
+	problems := func() []model.Problem {
+		s, err := p.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Problems
+	}
+	want := model.Problem{
+		Object: "configuration iptables.masqueradeBit", Where: "config.conf", Why: model.WhyRestart,
+		Detail: "from 14 to 3, and the rules in place carry it",
+	}
+	if got := problems(); !slices.Equal(got, []model.Problem{want}) {
+		t.Errorf("problems: %v", got)
+	}
+	p.Misconfigured([]config.Finding{{Where: "config.conf:3", Name: "mode", Text: "bad"}}, "config.conf")
+	if got := problems(); len(got) != 1 || got[0].Where != "config.conf:3" || got[0].Why != model.WhyInvalid {
+		t.Errorf("problems: %v", got)
+	}
+	p.Reconfigure(bare(), "config.conf")
+	if h := <-hosts; len(problems()) > 0 || len(h.Pods.CIDRs) > 0 {
+		t.Errorf("as at the start, but %v, %v", h.Pods, problems())
+	}
+}
