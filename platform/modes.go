@@ -20,7 +20,6 @@ func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
 		iptables.Mode(),
-		userspaceMode(),
 		hns.Mode(),
 		userspaceMode(),
 		ipvs.Mode(),
