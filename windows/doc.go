@@ -1,5 +1,5 @@
-// Package windows is the home of the Windows data planes: HNS load balancer
-// policies, userspace relays and facts about a Windows host, one folder each.
-// They implement the same contract (core/dataplane) as those under linux, and
-// the two never import each other. Nothing is here yet.
+// Package windows is the home of the Windows data planes: load balancers of HNS
+// (hns), with an emulator of it for tests (hnsemu), and relays in user space
+// (userspace). They implement the same contract (core/dataplane) as those under
+// linux, and the two never import each other.
 package windows

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -24,9 +25,23 @@ func main() {
 
 func bench(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("usage: bench PATH-OF-TANDEM")
+		return fmt.Errorf("usage: bench PATH-OF-TANDEM [nftables | iptables]")
 	}
-	fmt.Printf("nftables mode, %s, %d cores, %s\n\n", kernel(), runtime.NumCPU(), runtime.Version())
+	fmt.Printf("%s, %d cores, %s\n\n", kernel(), runtime.NumCPU(), runtime.Version())
+	only := strings.Join(args[1:], " ")
+	if only != "iptables" {
+		if err := benchNFTables(ctx, args[0]); err != nil {
+			return err
+		}
+	}
+	if only == "nftables" {
+		return nil
+	}
+	return compareIPTables(ctx, world{services: 10000, endpoints: 5})
+}
+
+func benchNFTables(ctx context.Context, tandem string) error {
+	fmt.Println("nftables mode")
 	var p50 []time.Duration
 	for _, n := range []int{1000, 10000, 50000} {
 		median, err := scale(ctx, world{services: n, endpoints: 5})
@@ -39,7 +54,7 @@ func bench(ctx context.Context, args []string) error {
 	if err := wide(ctx); err != nil {
 		return fmt.Errorf("wide Service: %w", err)
 	}
-	return daemon(ctx, args[0], world{services: 10000, endpoints: 5})
+	return daemon(ctx, tandem, world{services: 10000, endpoints: 5})
 }
 
 // scale measures the path from tracker to kernel in one size of cluster.

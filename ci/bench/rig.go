@@ -25,11 +25,14 @@ type rig struct {
 	backend dataplane.Backend
 }
 
-func newRig(ctx context.Context, w world) (*rig, error) {
+func newRig(ctx context.Context, w world) (*rig, error) { return newRigIn(ctx, config.NFTables, w) }
+
+// newRigIn is a rig in a mode.
+func newRigIn(ctx context.Context, name config.Mode, w world) (*rig, error) {
 	c := config.Default()
 	c.NodeName = nodeName
 	c.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/9")}
-	mode, err := platform.Find(config.NFTables)
+	mode, err := platform.Find(name)
 	if err != nil {
 		return nil, err
 	}

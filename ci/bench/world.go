@@ -15,7 +15,17 @@ import (
 const nodeName = "bench"
 
 // world is a cluster of n Services with some endpoints each.
-type world struct{ services, endpoints int }
+type world struct {
+	services, endpoints int
+	udp                 bool
+}
+
+func (w world) proto() model.Proto {
+	if w.udp {
+		return model.UDP
+	}
+	return model.TCP
+}
 
 func (w world) serviceIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)})
@@ -35,7 +45,7 @@ func (w world) name(i int) model.ServiceName {
 func (w world) service(i int) *model.Service {
 	return &model.Service{
 		Name: w.name(i), ClusterIPs: []netip.Addr{w.serviceIP(i)},
-		Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}},
+		Ports: []model.ServicePort{{Name: "http", Proto: w.proto(), Port: 80}},
 	}
 }
 
@@ -45,7 +55,7 @@ func (w world) slice(i, replaced, generation int) *model.Slice {
 	n := w.name(i)
 	s := &model.Slice{
 		Name: model.SliceName{Namespace: n.Namespace, Name: n.Name + "-abcde"}, Service: n.Name,
-		Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}},
+		Ports: []model.SlicePort{{Name: "http", Proto: w.proto(), Port: 8080}},
 	}
 	for e := range w.endpoints {
 		g := 0

@@ -28,6 +28,8 @@ type site struct {
 	dir string
 	cmd *exec.Cmd
 	log bytes.Buffer
+
+	flags []string // of tandem run, besides those that all tests need
 }
 
 var (
@@ -137,10 +139,10 @@ func (s *site) put(text string) {
 }
 
 // start starts the program and waits until it is healthy.
-func (s *site) start(flags ...string) {
+func (s *site) start() {
 	s.t.Helper()
-	flags = append([]string{"run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, flags...)
-	s.cmd = exec.Command(s.bin, flags...)
+	args := append([]string{"run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, s.flags...)
+	s.cmd = exec.Command(s.bin, args...)
 	s.cmd.Stderr = &s.log
 	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
 		s.t.Fatal(err)

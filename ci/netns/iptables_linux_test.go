@@ -1,13 +1,23 @@
 package netns
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/iptables"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // flavours are the ways in which a mode can be run: iptables over either of its
@@ -49,4 +59,119 @@ func useVariant(t testing.TB, v iptables.Variant) {
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
+}
+
+// eachVariant runs a test with the plain names of iptables standing for either
+// variant.
+func eachVariant(t *testing.T, f func(t *testing.T)) {
+	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		t.Run(string(v), func(t *testing.T) {
+			useVariant(t, v)
+			f(t)
+		})
+	}
+}
+
+// rules returns all rules of a site, without counters and comments.
+func (s *site) rules() string {
+	s.t.Helper()
+	var kept []string
+	for l := range strings.Lines(s.must("iptables-save", "-t", "filter") + s.must("iptables-save", "-t", "nat")) {
+		if !strings.HasPrefix(l, "#") {
+			l, _, _ = strings.Cut(l, " [")
+			kept = append(kept, strings.TrimSpace(l))
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+// TestIPTablesUnderFire kills the program, starts it again on its own rules and
+// plays a foreign hand, in iptables mode.
+func TestIPTablesUnderFire(t *testing.T) {
+	eachVariant(t, func(t *testing.T) {
+		s := newSite(t)
+		s.flags = []string{"--proxy-mode", "iptables"}
+		foreign := "-A POSTROUTING -m comment --comment \"AWS SNAT CHAIN\" -j AWS-SNAT-CHAIN-0"
+		s.must("iptables", "-t", "nat", "-N", "AWS-SNAT-CHAIN-0")
+		s.must("iptables", "-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "AWS-SNAT-CHAIN-0")
+		s.write("", "10.244.1.2", "10.244.1.3")
+		s.start()
+		right := s.rules()
+		if !strings.Contains(right, foreign) {
+			t.Errorf("somebody else's rule is gone: %s", right)
+		}
+		s.kill()
+		if err := s.reach(clusterIP); err != nil {
+			t.Errorf("while no tandem runs: %v", err)
+		}
+		s.start()
+		if doc, err := s.status(); err != nil || doc.Writes != 0 || doc.Objects == 0 {
+			t.Errorf("a restart on right rules wrote %d of %d objects (%v)", doc.Writes, doc.Objects, err)
+		}
+		for _, args := range []string{"-t filter -F", "-t nat -F KUBE-SERVICES", "-t nat -F KUBE-POSTROUTING", "-t nat -D PREROUTING 1"} {
+			s.must("iptables", strings.Fields(args)...)
+			s.repaired(args, right)
+		}
+		s.must("iptables", "-t", "nat", "-F") // also what is somebody else's, which stays gone
+		s.repaired("-t nat -F", strings.ReplaceAll(right, "\n"+foreign, ""))
+		s.kill()
+		for range 2 {
+			s.must(s.bin, "cleanup")
+		}
+		if left := s.rules(); strings.Contains(left, "KUBE") || !strings.Contains(left, "AWS-SNAT-CHAIN-0") {
+			t.Errorf("after cleanup:\n%s", left)
+		}
+	})
+}
+
+// repaired waits for rules to be as they should.
+func (s *site) repaired(what, right string) {
+	s.t.Helper()
+	took := s.eventually(5*time.Second, what, func() error {
+		if now := s.rules(); now != right {
+			return fmt.Errorf("not repaired:\n%s", now)
+		}
+		return s.reach(clusterIP)
+	})
+	s.t.Logf("%s: repaired after %s", what, took.Round(time.Millisecond))
+}
+
+// TestNodePortsOnLocalhost asks for node ports on 127.0.0.1, which are off
+// otherwise: they answer the host, and the rule against martians is there.
+func TestNodePortsOnLocalhost(t *testing.T) {
+	const sysctl = "net/ipv4/conf/all/route_localnet"
+	eachVariant(t, func(t *testing.T) {
+		s := newSite(t)
+		s.write("", "10.244.1.2")
+		c := config.Default()
+		c.NodeName, c.ClusterCIDRs = conformance.NodeName, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+		c.NodePorts.Loopback = true
+		p := &tandem{mode: iptables.Name, enter: func(f func() error) error { return s.net.Do(lab.Node, f) }}
+		if err := errors.Join(p.Start(t.Context(), s.dir, c), p.Changed(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		to := netip.MustParseAddrPort("127.0.0.1:30080")
+		a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: to, Timeout: time.Second})
+		if err != nil || a.Outcome != lab.Answered {
+			t.Errorf("%s (%v)", a.Outcome, err)
+		}
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if rules := s.rules(); !strings.Contains(rules, "-A INPUT ! -s 127.0.0.0/8 -d 127.0.0.0/8") {
+			t.Errorf("no rule against martians:\n%s", rules)
+		}
+		if out, err := s.run(s.bin, "cleanup"); err != nil {
+			t.Fatal(out, err)
+		}
+		err = s.net.Do(lab.Node, func() error {
+			if v, err := host.Sysctl(sysctl); err != nil || v != "0" {
+				return fmt.Errorf("%s is %s after cleanup (%w)", sysctl, v, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -42,7 +42,8 @@ func TestSwitchModes(t *testing.T) {
 		t.Skipf("only %d mode works here", len(modes))
 	}
 	s.write("", "10.244.1.2", "10.244.1.3")
-	s.start("--proxy-mode", string(modes[0].Name))
+	s.flags = []string{"--proxy-mode", string(modes[0].Name)}
+	s.start()
 	traffic := s.traffic()
 	defer traffic.end()
 	for i, from := range modes {

@@ -17,8 +17,8 @@ import (
 
 // Between these lines all output is the program's.
 const (
-	begin = "--the-program-begins--"
-	end   = "--the-program-ends--"
+	begin  = "--the-program-begins--"
+	finish = "--the-program-ends--"
 )
 
 //go:embed init.sh
@@ -52,6 +52,7 @@ func (g guest) run(ctx context.Context, program []string) (code int, err error) 
 	cmd.WaitDelay = 5 * time.Second
 	own(cmd)
 	failed := cmd.Run()
+	end(cmd)
 	text, err := os.ReadFile(filepath.Join(dir, "exit"))
 	switch {
 	case err == nil:
@@ -106,7 +107,7 @@ func (g guest) parameters(dir string) []string {
 		"mem=" + strconv.Itoa(g.Memory) + "M", "quiet", "loglevel=1",
 		"rootfstype=hostfs", "root=/dev/root", "rootflags=/", "ro",
 		"con=null", "con0=null,fd:1", "uml_dir=" + dir + "/", "umid=guest",
-		"init=" + filepath.Join(dir, "init.sh"), "UML_DIR=" + dir, "UML_BEGIN=" + begin, "UML_END=" + end,
+		"init=" + filepath.Join(dir, "init.sh"), "UML_DIR=" + dir, "UML_BEGIN=" + begin, "UML_END=" + finish,
 	}
 }
 
@@ -142,9 +143,9 @@ func (c *console) end() (err error) {
 		c.state = 1
 	case c.state == 0:
 		c.boot.WriteString(line + "\n")
-	case c.state == 1 && strings.HasSuffix(line, end):
+	case c.state == 1 && strings.HasSuffix(line, finish):
 		c.state = 2
-		_, err = io.WriteString(c.to, strings.TrimSuffix(line, end))
+		_, err = io.WriteString(c.to, strings.TrimSuffix(line, finish))
 	case c.state == 1:
 		_, err = io.WriteString(c.to, line+"\n")
 	}

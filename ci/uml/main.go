@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -22,9 +24,11 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), *limit)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, *limit)
 	code, err := g.run(ctx, flag.Args())
 	cancel()
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "uml:", err)
 		os.Exit(1)

@@ -5,3 +5,5 @@ package main
 import "os/exec"
 
 func own(*exec.Cmd) {}
+
+func end(*exec.Cmd) {}

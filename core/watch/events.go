@@ -30,6 +30,16 @@ const reporter = "kube-proxy"
 // maxNote is how many bytes the note of an Event may have, by the API.
 const maxNote = 1024
 
+// Events returns a writer of this node's Events, on the connection that all
+// share.
+func (c *Client) Events(node string) (*EventWriter, error) {
+	client, err := c.REST(eventsv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	return &EventWriter{Client: client, Node: node}, nil
+}
+
 // Write is an events.Sink. Several nodes may tell one Event under one name: the
 // first of them makes it, and that it is there is as good as written.
 func (w *EventWriter) Write(ctx context.Context, r events.Record) error {

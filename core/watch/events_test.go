@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
 // shelf is the part of an API server that keeps Events.
@@ -190,5 +192,30 @@ func TestLongNotesAreCut(t *testing.T) {
 		if len(note) > 1024 || len(note) < 1000 || !strings.HasSuffix(note, "ü...") {
 			t.Errorf("%d bytes: %s", len(note), note[len(note)-10:])
 		}
+	}
+}
+
+// On the connection that everything shares, in the API's own encoding.
+func TestEventsOnTheSharedConnection(t *testing.T) {
+	s, err := apitest.Start(apitest.Options{Plain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	client, err := watch.Connect(config.API{Server: s.URL()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	w, err := client.Events("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(t.Context(), record("Service", "shop", "web")); err != nil {
+		t.Fatal(err)
+	}
+	all := s.Objects("events")
+	if len(all) != 1 || all[0].(*eventsv1.Event).Regarding.Name != "web" {
+		t.Errorf("the server has %v", all)
 	}
 }

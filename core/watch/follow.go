@@ -61,13 +61,9 @@ const (
 func (f *follower) run(ctx context.Context) {
 	f.listing = true
 	for ctx.Err() == nil {
-		start := time.Now()
 		err := f.request(ctx)
 		if ctx.Err() != nil {
 			return
-		}
-		if time.Since(start) >= steadyTime && f.vitals.heardSince(start) {
-			f.pace.worked()
 		}
 		sleep(ctx, f.settle(err))
 	}
@@ -98,6 +94,9 @@ func (f *follower) settle(err error) time.Duration {
 		f.unary = true
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		if f.pace.refused < startRefusals {
+			break
+		}
 		f.vitals.missing(&f.kind, err)
 		return jitter(absentDelay, 0.2)
 	default:

@@ -21,6 +21,10 @@ const (
 	absentDelay               = 10 * time.Minute // for what a server does not have or show, and we can do without
 )
 
+// startRefusals is how often in a row a server that starts may refuse what it
+// will allow once it has read its own rules: for about three seconds.
+const startRefusals = 5
+
 // steadyTime is how long a stream must have lasted to count as a success.
 const steadyTime = time.Second
 

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	eventsv1 "k8s.io/api/events/v1"
-
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -85,8 +83,7 @@ type target struct{ Sink }
 
 // EventWriter returns what writes Events to the same server.
 func (s *Source) EventWriter() (*EventWriter, error) {
-	client, err := s.client.REST(eventsv1.SchemeGroupVersion)
-	return &EventWriter{Client: client, Node: s.nodeName}, err
+	return s.client.Events(s.nodeName)
 }
 
 // Client returns the connection, for others who talk to the same server.

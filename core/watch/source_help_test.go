@@ -247,12 +247,12 @@ func (w *world) becomes(want string) {
 
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	w.t.Fatalf("not within 8 s: %s\nstate: %s\nproblems: %s\nresources: %+v\nlogs:\n%s",
+	w.t.Fatalf("not within 30 s: %s\nstate: %s\nproblems: %s\nresources: %+v\nlogs:\n%s",
 		what, w.sink.state(), w.sink.complaints(), w.source.Resources(), w.logs)
 }
 

@@ -48,10 +48,14 @@ func (f *follower) stream(ctx context.Context) error {
 			break
 		}
 	}
+	steady := time.Since(start) >= steadyTime
+	if steady {
+		f.pace.worked()
+	}
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
 		return nil
-	case err != nil || time.Since(start) >= steadyTime:
+	case err != nil || steady:
 		return err
 	case events == 0:
 		return errShort
@@ -96,6 +100,7 @@ func (f *follower) event(e apiwatch.Event) error {
 	if late(at, f.at) {
 		return nil
 	}
+	f.pace.worked() // news is progress, and a listing alone is not: it may be followed by 410 each time
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)

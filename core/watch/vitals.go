@@ -99,8 +99,6 @@ func (v *vitals) heard(events uint64) {
 	}
 }
 
-func (v *vitals) heardSince(t time.Time) bool { return v.resource().Contact.After(t) }
-
 func (v *vitals) objects(n int) { v.note(func(r *Resource) { r.Objects = n }) }
 
 func (v *vitals) listed() { v.note(func(r *Resource) { r.Listed = true }) }

@@ -143,9 +143,9 @@ func within(p netip.Prefix) addrMatch {
 
 // emitWhole emits a chain that is one object.
 func emitWhole(at chainID, emit func(Key, Value), rules ...Rule) {
-	var text []byte
+	text := make([]byte, 0, len(rules)*ruleSize)
 	for _, r := range rules {
-		text = append(text, r.text()...)
+		text = r.append(text)
 	}
 	emit(Key{chainID: at}, Value(text))
 }

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,7 +128,7 @@ func (p *portCompiler) guard(f *model.Front, refused bool) {
 // node, which may be its own client (hairpin), and one that keeps clients has a
 // chain of its own: thousands of others need no more than a rule.
 func (p *portCompiler) poolChains() {
-	own := map[string]bool{}
+	own := map[netip.AddrPort]bool{}
 	for _, c := range p.pools {
 		if !c.used {
 			continue
@@ -140,9 +141,9 @@ func (p *portCompiler) poolChains() {
 		rules = append(rules, p.choice(endpoints)...)
 		emitWhole(p.chain(NAT, c.name), p.emit, rules...)
 		for _, e := range endpoints {
-			if name := endpointChain(p.port.ID, e.Addr); p.apart(e) && !own[name] {
-				own[name] = true
-				p.endpoint(name, e)
+			if p.apart(e) && !own[e.Addr] {
+				own[e.Addr] = true
+				p.endpoint(e)
 			}
 		}
 	}
@@ -170,9 +171,9 @@ func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
 // there is one for all endpoints.
 func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
 	for i, e := range endpoints {
-		r := Rule{Target: endpointChain(p.port.ID, e.Addr)}
-		if !p.apart(e) {
-			r = p.dnat(e)
+		r := p.dnat(e)
+		if p.apart(e) {
+			r = Rule{Target: endpointChain(p.port.ID, e.Addr)}
 		}
 		if left := len(endpoints) - i; left > 1 {
 			r.Chance = chance(left)
@@ -202,8 +203,9 @@ func (p *portCompiler) list(endpoints []model.Endpoint) string {
 }
 
 // endpoint emits the chain of one endpoint.
-func (p *portCompiler) endpoint(name string, e model.Endpoint) {
+func (p *portCompiler) endpoint(e model.Endpoint) {
 	var rules []Rule
+	name := endpointChain(p.port.ID, e.Addr)
 	if e.Local {
 		rules = append(rules, Rule{Src: exactly(e.Addr.Addr()), Comment: p.name, Target: chainMark})
 	}

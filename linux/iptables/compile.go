@@ -40,6 +40,7 @@ func (o Options) bit() uint32 {
 type Compiler struct {
 	options  Options
 	families []model.Family
+	branches branchCache
 }
 
 // NewCompiler returns a compiler.
@@ -219,7 +220,7 @@ func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
 	if unspecified(f) {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
 	}
-	return t.byAddress(f.At.Addr(), p.emit)
+	return t.byAddress(f.At.Addr(), &p.branches, p.emit)
 }
 
 // localhost is the gap of node ports on ::1, which nothing can route.

@@ -77,14 +77,18 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.watch.beforeWrite()
-	done, failed := 0, 0
+	var err error
+	done, failed, locked := 0, 0, false
 	for _, f := range model.Families() {
 		for _, t := range []Table{Filter, NAT} {
 			part, places := pick(ops, f, t)
 			if len(part) == 0 {
 				continue
 			}
-			err := d.commit(ctx, f, t, part)
+			if !locked {
+				err = d.commit(ctx, f, t, part)
+			}
+			locked = busy(err) // and will be for the other tables
 			if err == nil {
 				done++
 			} else {
@@ -96,7 +100,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 		}
 	}
 	d.watch.afterWrite(done)
-	if done > 0 && failed > 0 || failed > 0 && !busy(errs) {
+	if failed > 0 && (done > 0 || !locked) {
 		// The books may not be what the kernel has: somebody else may have been at
 		// it, or a part is written that its owner is told has failed.
 		d.watch.suspect()
@@ -104,14 +108,9 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	return errs
 }
 
-func busy(errs []error) bool {
+func busy(err error) bool {
 	var b ledger.ErrBusy
-	for _, err := range errs {
-		if err != nil && !errors.As(err, &b) {
-			return false
-		}
-	}
-	return true
+	return errors.As(err, &b)
 }
 
 func all(errs []error, err error) []error {

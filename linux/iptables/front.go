@@ -13,7 +13,7 @@ func (p *portCompiler) front(f *model.Front) {
 	p.localhost(f)
 	if f.Kind == model.KindClusterIP {
 		// Whatever else is sent to a cluster IP: no Service has that port.
-		at := clusterTree.byAddress(f.At.Addr(), p.emit)
+		at := p.leaf(clusterTree, f)
 		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Comment: "the cluster IP has no such port", Target: targetReject}, p.emit)
 	}
 	if f.Restricted && unspecified(f) {

@@ -70,10 +70,13 @@ func exactly(a netip.Addr) addrMatch { return addrMatch{Prefix: netip.PrefixFrom
 func port(n uint16) portRange { return portRange{n, n} }
 
 // matches is what a rule asks for, but for its comment.
-func (r Rule) matches() string { return string(r.appendMatches(nil, "")) }
+func (r Rule) matches() string { return string(r.appendMatches(make([]byte, 0, ruleSize), "")) }
 
 // text returns the rule as one line.
-func (r Rule) text() Value { return Value(r.append(nil)) }
+func (r Rule) text() Value { return Value(r.append(make([]byte, 0, ruleSize))) }
+
+// ruleSize is how long a rule is, roughly.
+const ruleSize = 160
 
 // append writes the rule in the order in which iptables-save prints it, so that
 // people can compare.
@@ -86,7 +89,7 @@ func (r Rule) append(b []byte) []byte {
 	}
 	if r.To.IsValid() {
 		b = append(b, " --to-destination "...)
-		b = append(b, r.To.String()...)
+		b = r.To.AppendTo(b)
 	}
 	if r.XMark.Given {
 		b = fmt.Appendf(b, " --set-xmark %#x/%#x", r.XMark.Value, r.XMark.Mask)
@@ -108,10 +111,10 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 		b = append(append(append(append(b, ' '), option...), ' '), value...)
 	}
 	if r.Src.Prefix.IsValid() {
-		word(r.Src.Not, "-s", r.Src.Prefix.String())
+		b = r.Src.append(b, "-s")
 	}
 	if r.Dst.Prefix.IsValid() {
-		word(r.Dst.Not, "-d", r.Dst.Prefix.String())
+		b = r.Dst.append(b, "-d")
 	}
 	if r.In.Name != "" {
 		word(r.In.Not, "-i", r.In.Name)
@@ -120,7 +123,7 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 		word(false, "-p", r.Proto.String())
 	}
 	if comment != "" {
-		word(false, "-m comment --comment", quote(comment))
+		b = appendQuoted(append(b, " -m comment --comment "...), comment)
 	}
 	if r.SrcLocal {
 		word(false, "-m addrtype", "--src-type LOCAL")
@@ -146,6 +149,13 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 	return b
 }
 
+func (m addrMatch) append(b []byte, option string) []byte {
+	if m.Not {
+		b = append(b, " !"...)
+	}
+	return m.Prefix.AppendTo(append(append(append(b, ' '), option...), ' '))
+}
+
 func (p portRange) String() string {
 	s := strconv.Itoa(int(p.First))
 	if p.Last != p.First {
@@ -167,10 +177,10 @@ func (m recent) append(b []byte) []byte {
 // maxComment is how many bytes a comment may have.
 const maxComment = 255
 
-// quote returns a comment that stays on its line and between its quotes, for
-// any text: what is not printable ASCII becomes a question mark.
-func quote(comment string) string {
-	b := []byte{'"'}
+// appendQuoted writes a comment that stays on its line and between its quotes,
+// for any text: what is not printable ASCII becomes a question mark.
+func appendQuoted(b []byte, comment string) []byte {
+	b = append(b, '"')
 	for i := range min(len(comment), maxComment) {
 		switch c := comment[i]; {
 		case c == '"' || c == '\\':
@@ -181,5 +191,5 @@ func quote(comment string) string {
 			b = append(b, c)
 		}
 	}
-	return string(append(b, '"'))
+	return append(b, '"')
 }

@@ -18,16 +18,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Variant is one of the two ways in which iptables reaches the kernel. Rules of
-// one are invisible to the other.
-type Variant string
-
-// The variants.
-const (
-	Legacy Variant = "legacy"
-	NFT    Variant = "nft" // iptables over nf_tables
-)
-
 // tools are the commands of one variant, by their paths. Families without them
 // have none.
 type tools struct {

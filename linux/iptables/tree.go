@@ -2,6 +2,8 @@ package iptables
 
 import (
 	"net/netip"
+	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -42,15 +44,15 @@ var (
 
 // byAddress emits the way from the root to the leaf of an address, and returns
 // the leaf.
-func (t tree) byAddress(a netip.Addr, emit func(Key, Value)) chainID {
+func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
 	family := model.FamilyOf(a)
 	at := chainID{family, t.table, t.root}
 	for depth, bits := range branches[family] {
 		prefix := netip.PrefixFrom(a, bits).Masked()
-		next := addressChain(t.beginning, prefix)
-		emitLine(at, Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0}, emit)
-		at.Chain = next
-		emit(Key{chainID: at}, "")
+		at = known.branch(branchID{t, prefix}, func() branch {
+			next := addressChain(t.beginning, prefix)
+			return branchTo(at, Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0})
+		}).emit(emit)
 	}
 	return at
 }
@@ -62,11 +64,51 @@ func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit
 		first := number &^ (span - 1)
 		r := portRange{first, first + span - 1}
 		next := portChain(t.beginning, proto, r)
-		emitLine(at, Rule{Proto: proto, Ports: r, Target: next, Goto: depth > 0}, emit)
-		at.Chain = next
-		emit(Key{chainID: at}, "")
+		at = branchTo(at, Rule{Proto: proto, Ports: r, Target: next, Goto: depth > 0}).emit(emit)
 	}
 	return at
+}
+
+// branch is one step on the way: a rule that leads to a chain, and the chain.
+type branch struct {
+	rule Key
+	text Value
+	next chainID
+}
+
+func branchTo(at chainID, r Rule) branch {
+	return branch{Key{at, line(at, r)}, r.text(), chainID{at.Family, at.Table, r.Target}}
+}
+
+func (b branch) emit(emit func(Key, Value)) chainID {
+	emit(b.rule, b.text)
+	emit(Key{chainID: b.next}, "")
+	return b.next
+}
+
+// branchCache keeps branches: thousands of ports share them, and their text.
+type branchCache struct {
+	known sync.Map // branchID -> branch
+	size  atomic.Int32
+}
+
+type branchID struct {
+	tree   tree
+	prefix netip.Prefix
+}
+
+// keptBranches bounds the cache, for a cluster whose addresses keep changing.
+const keptBranches = 1 << 16
+
+func (c *branchCache) branch(id branchID, make func() branch) branch {
+	if b, ok := c.known.Load(id); ok {
+		return b.(branch)
+	}
+	b := make()
+	if c.size.Add(1) < keptBranches {
+		c.known.Store(id, b)
+	}
+	return b
 }
 
 // emitLine emits one rule of a shared chain.

@@ -66,14 +66,18 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]st
 	arriving, sent := r.pods(host.Pods)
 	all[mangleIn] = r.classify(arriving, false)
 	all[mangleOut] = append([]string{
-		r.has(r.claimed) + " -j RETURN", // IPVS sends what it has forwarded through here
+		// What IPVS has forwarded comes through here as well. It must not be routed
+		// by our rule once more.
+		r.has(r.claimed) + " -g " + mangleLast.name(),
 	}, r.classify(sent, true)...)
 	all[manglePort] = []string{
 		"-p tcp" + r.translate(NodePortTCP, "dst"),
 		"-p udp" + r.translate(NodePortUDP, "dst"),
-		"-p sctp" + r.translate(NodePortSCTP, "dst"),
+		r.translate(NodePortSCTP, "dst,dst")[1:],
 	}
 	all[mangleLast] = []string{r.has(r.claimed) + r.set(0, r.claimed|r.denied|r.numberMask())}
+	all[natIn] = []string{r.has(r.claimed) + " -j ACCEPT"}
+	all[natOut] = all[natIn]
 	all[natLast] = []string{
 		r.in(LoopBack, "dst,dst,src") + " -j MASQUERADE",
 		r.in(VirtualIPs, "src") + " -m set ! --match-set " + VirtualIPs.Name(f) + " dst -j MASQUERADE",
@@ -84,7 +88,7 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]st
 	all[filterIn] = r.refuse()
 	all[filterOut] = r.refuse()
 	all[filterPort] = []string{r.in(HealthCheckPort, "dst") + " -j ACCEPT"}
-	all[filterForward] = []string{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"}
+	all[filterForward] = append(r.refuse(), "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
 	return all
 }
 
@@ -141,6 +145,8 @@ const (
 // masqueraded; all others must only find their way to IPVS.
 func (r rules) classify(pods []string, host bool) []string {
 	lines := []string{
+		// Connections of another proxy, from before we took over.
+		"-m conntrack --ctstate DNAT -j RETURN",
 		r.in(Guarded, "dst,dst") + " -m set ! --match-set " + Allowed.Name(r.family) + " dst,dst,src " + isNew + " -j DROP",
 		r.set(r.masquerade, r.all())[1:],
 	}
@@ -150,9 +156,12 @@ func (r rules) classify(pods []string, host bool) []string {
 	lines = append(lines,
 		r.translate(ClusterIPs, "dst,dst")[1:],
 		r.translate(ExternalIPs, "dst,dst")[1:],
-		r.translate(LoadBalancer, "dst,dst")[1:],
-		"! -d "+loopback(r.family).String()+" "+r.hasNot(r.claimed)+" "+r.in(NodePortRanges, "dst")+" -m set ! --match-set "+VirtualIPs.Name(r.family)+" dst -m addrtype --dst-type LOCAL -j "+manglePort.name(),
-	)
+		r.translate(LoadBalancer, "dst,dst")[1:])
+	for _, proto := range []string{"tcp", "udp", "sctp"} { // cluster IPs have no other ports
+		lines = append(lines, "-p "+proto+" "+r.hasNot(r.claimed)+" "+r.in(VirtualIPs, "dst")+r.set(r.claimed|r.denied, r.all()))
+	}
+	lines = append(lines, "! -d "+loopback(r.family).String()+" "+r.hasNot(r.claimed)+" "+r.in(NodePortRanges, "dst")+
+		" -m addrtype --dst-type LOCAL -j "+manglePort.name())
 	if host {
 		lines = append(lines, r.translate(Host, "dst,dst")[1:])
 	}
@@ -163,19 +172,17 @@ func (r rules) classify(pods []string, host bool) []string {
 		r.has(r.all())+" "+isNew+" -j DROP",
 		r.hasNot(r.claimed)+r.set(0, r.masquerade|r.denied),
 		isOld+r.set(0, r.masquerade|r.denied),
+		// What is refused is not delivered here: an answer needs an address that
+		// this host has, and that of the front it has not.
+		r.has(r.claimed|r.denied)+r.set(0, r.claimed),
 	)
 }
 
-// refuse are the rules for what has no endpoint, and for the other ports of
-// cluster IPs.
+// refuse is the rule for what has no endpoint.
 func (r rules) refuse() []string {
-	with := " -j REJECT --reject-with icmp-port-unreachable"
+	how := "icmp-port-unreachable"
 	if r.family == model.IPv6 {
-		with = " -j REJECT --reject-with icmp6-port-unreachable"
+		how = "icmp6-port-unreachable"
 	}
-	lines := []string{r.has(r.claimed|r.denied) + with}
-	for _, proto := range []string{"tcp", "udp", "sctp"} {
-		lines = append(lines, "-p "+proto+" "+r.hasNot(r.claimed)+" "+r.in(VirtualIPs, "dst")+" "+isNew+with)
-	}
-	return lines
+	return []string{r.has(r.denied) + " -j REJECT --reject-with " + how}
 }

@@ -72,7 +72,7 @@ func (c *Compiler) Rank(k Key) int {
 	case KindLink, KindRoute, KindSet:
 		return 0
 	case KindChain:
-		if k.Chain == manglePort {
+		if k.Chain == manglePort || k.Chain == mangleLast {
 			return 1 // others jump to it
 		}
 		return 2
@@ -190,7 +190,7 @@ func (p *portCompiler) front(f *place) {
 	p.exceptions(f, common)
 	claim := p.key(KindEntry, f.at)
 	claim.Set = p.claimSet(f.Kind)
-	if f.Kind == model.KindNodePort {
+	if claim.Set.kind() == bitmapPort {
 		claim.At = netip.AddrPortFrom(netip.Addr{}, f.at.Port())
 		claim.Proto = 0
 		if f.at != p.firstOf(f.Front) {

@@ -157,7 +157,7 @@ func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 	case 1:
 		c.entries(ops, errs)
 	case 2:
-		fill(errs, c.tables.apply(c.ctx, ops))
+		c.tables.apply(c.ctx, ops, errs)
 	default:
 		if err := c.one(ops[0]); err != nil {
 			errs[0] = fmt.Errorf("ipvs: %w", err)

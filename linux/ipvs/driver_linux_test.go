@@ -1,16 +1,140 @@
 package ipvs
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
+// The probe's trial covers every kind of object in both families.
 func TestProbe(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skip(err)
-	}
+	newSite(t) // skips where IPVS is missing
 	if err := Probe(t.Context(), Options{}); err != nil {
-		t.Skip(err)
+		t.Error(err)
+	}
+	if err := haveScheduler("wlc"); err != nil {
+		t.Error(err)
+	}
+	err := haveScheduler("fastest")
+	for _, part := range []string{"fastest", "rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("an unknown scheduler: %q is missing in %v", part, err)
+		}
+	}
+}
+
+// Random worlds are programmed one over the other: each is in the kernel as
+// compiled from scratch, and a restart writes nothing.
+func TestWorldsComeBackAsWritten(t *testing.T) {
+	s := newSite(t)
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
+			s.t = t
+			world := conformance.RandomWorld(conformance.NewRand(seed))
+			ports := world.Ports()
+			s.open()
+			s.SetHost(world.Host)
+			s.set(ports...)
+			s.same(world.Host, ports)
+			s.close()
+			s.open()
+			s.SetHost(world.Host)
+			if n := s.set(ports...); n != 0 {
+				t.Errorf("a restart on the right objects wrote %d", n)
+			}
+			s.close()
+		})
+	}
+	s.t = t
+}
+
+// An endpoint that goes keeps its connections, gets no new ones, and goes when
+// its time is over, also across a restart.
+func TestDrain(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	conn, err := s.net.Connect(netns.Call{From: client, Proto: model.TCP, To: vip, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ask := func() {
+		t.Helper()
+		a, err := netns.Ask(conn, time.Second)
+		if err != nil || a.Outcome != netns.Answered || a.Server.Addr().String() != first {
+			t.Fatalf("the connection that was there: %v %v", a, err)
+		}
+	}
+	ask()
+	s.set(web(second))
+	for range 5 {
+		if got := s.dial(); got != second {
+			t.Errorf("a new connection reached %s", got)
+		}
+	}
+	s.driver.drains.check()
+	ask()
+	s.close()
+	s.open()
+	if n := s.set(web(second)); n != 0 {
+		t.Errorf("a restart while an endpoint drains wrote %d objects", n)
+	}
+	s.driver.drains.check()
+	ask()
+	if out := s.run("ipvsadm", "-Ln"); !strings.Contains(out, first+":8080") {
+		t.Errorf("it does not drain:\n%s", out)
+	}
+	s.driver.drains.now = func() time.Time { return time.Now().Add(2 * drainLimit) }
+	s.driver.drains.check()
+	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, first+":8080") {
+		t.Errorf("it drains for ever:\n%s", out)
+	}
+}
+
+// An endpoint that comes back while it drains is used again, and one that is
+// idle goes at once.
+func TestDrainingEndpointComesBack(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	s.set(web(second))
+	s.set(web(first))
+	if got := s.dial(); got != first {
+		t.Errorf("reached %s", got)
+	}
+	s.driver.drains.check()
+	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, second) || !strings.Contains(out, first) {
+		t.Errorf("after the check:\n%s", out)
+	}
+	s.same(testHost(), []*model.Port{web(first)})
+}
+
+// Clients with affinity leave an endpoint that drains.
+func TestAffinityLeavesADrainingEndpoint(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	both, one := web(first, second), web(second)
+	both.Sticky, one.Sticky = time.Hour, time.Hour
+	s.set(both)
+	was := s.dial()
+	for range 5 {
+		if got := s.dial(); got != was {
+			t.Fatalf("%s after %s", got, was)
+		}
+	}
+	stays := map[string]string{first: second, second: first}[was]
+	one = web(stays)
+	one.Sticky = time.Hour
+	s.set(one)
+	for range 5 {
+		if got := s.dial(); got != stays {
+			t.Fatalf("reached %s, want %s", got, stays)
+		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 	LoadBalancer       // fronts, with marks
 	NodePortTCP        // node ports, with marks
 	NodePortUDP
-	NodePortSCTP
+	NodePortSCTP    // the same by address, since bitmaps of ports know no SCTP
 	Pods            // fronts where this node's pods get another answer than all others, with marks
 	Host            // fronts where the host itself does, with marks
 	Guarded         // fronts with source ranges
@@ -64,7 +64,7 @@ var setTable = [numSets]struct {
 	LoadBalancer:    {"LOAD-BALANCER", hashIPPort, true},
 	NodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
 	NodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
-	NodePortSCTP:    {"NODE-PORT-SCTP", bitmapPort, true},
+	NodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
 	Pods:            {"FROM-POD", hashIPPort, true},
 	Host:            {"FROM-HOST", hashIPPort, true},
 	Guarded:         {"LOAD-BALANCER-FW", hashIPPort, false},
@@ -109,15 +109,18 @@ func setNamed(name string) (SetID, model.Family) {
 // ChainID is one of the chains of iptables that each family has.
 type ChainID uint8
 
-// The chains.
+// The chains. Those that the iptables mode has in the same table have names of
+// their own, so that one mode can work beside the other while a node changes over.
 const (
 	noChain    ChainID = iota
 	mangleIn           // mark what is for a front: KUBE-SERVICES
 	mangleOut          // the same for what the host sends
 	manglePort         // node ports
 	mangleLast         // clear marks behind IPVS
-	natLast            // masquerade
-	filterIn           // refuse
+	natIn              // leave claimed packets to IPVS
+	natOut
+	natLast  // masquerade
+	filterIn // refuse
 	filterOut
 	filterPort
 	filterForward
@@ -128,12 +131,14 @@ var chainTable = [numChains]struct{ table, name, from, comment string }{
 	mangleIn:      {"mangle", "KUBE-SERVICES", "PREROUTING", "kubernetes service portals"},
 	mangleOut:     {"mangle", "KUBE-SERVICES-OUT", "OUTPUT", "kubernetes service portals"},
 	manglePort:    {"mangle", "KUBE-NODE-PORT", "", ""},
-	mangleLast:    {"mangle", "KUBE-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
-	natLast:       {"nat", "KUBE-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
+	mangleLast:    {"mangle", "KUBE-IPVS-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
+	natIn:         {"nat", "KUBE-IPVS-SERVICES", "PREROUTING", "kubernetes service portals"},
+	natOut:        {"nat", "KUBE-IPVS-SERVICES-OUT", "OUTPUT", "kubernetes service portals"},
+	natLast:       {"nat", "KUBE-IPVS-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
 	filterIn:      {"filter", "KUBE-IPVS-FILTER", "INPUT", "kubernetes ipvs access filter"},
 	filterOut:     {"filter", "KUBE-IPVS-OUT-FILTER", "OUTPUT", "kubernetes ipvs access filter"},
 	filterPort:    {"filter", "KUBE-NODE-PORT", "INPUT", "kubernetes health check rules"},
-	filterForward: {"filter", "KUBE-FORWARD", "FORWARD", "kubernetes forwarding rules"},
+	filterForward: {"filter", "KUBE-IPVS-FORWARD", "FORWARD", "kubernetes forwarding rules"},
 }
 
 func (c ChainID) table() string { return chainTable[c].table }

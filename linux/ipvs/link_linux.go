@@ -3,6 +3,7 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 
@@ -57,8 +58,9 @@ func wrap(what string, err error) error {
 	return nil
 }
 
-// address binds a cluster IP, or lets it go. Its scope is the host, so that the
-// kernel never chooses it as the source for other machines.
+// address binds a cluster IP, or lets it go. The kernel must never choose it as
+// the source for other machines, as masquerading does: so its scope is the host,
+// and in IPv6, where scopes do not say that, it is deprecated.
 func (k *kernel) address(verb ledger.Verb, a netip.Addr) error {
 	link, err := k.links.LinkByName(Link)
 	if err != nil {
@@ -70,6 +72,7 @@ func (k *kernel) address(verb ledger.Verb, a netip.Addr) error {
 	addr := &netlink.Addr{IPNet: whole(a), Scope: unix.RT_SCOPE_HOST}
 	if a.Is6() {
 		addr.Flags, addr.Scope = unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, 0
+		addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
 	}
 	if verb == ledger.Delete {
 		return but(wrap("address "+a.String(), k.links.AddrDel(link, addr)), unix.EADDRNOTAVAIL)

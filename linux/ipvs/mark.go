@@ -102,13 +102,5 @@ func (m marks) byMark(snat bool) Mark {
 	return Mark{m.plain(snat).Bits, ^uint32(0)}
 }
 
-// via tells the way that an entry's mark means.
-func (m marks) via(mark Mark) Via {
-	if mark.Mask != ^uint32(0) {
-		return ByAddress
-	}
-	_, via := m.parse(mark.Bits | 1<<m.shift)
-	return via
-}
-
+// String returns the mark as ipset writes it.
 func (m Mark) String() string { return fmt.Sprintf("0x%x/0x%x", m.Bits, m.Mask) }

@@ -17,18 +17,19 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-func probe(ctx context.Context) error { return Probe(ctx, Options{}) }
+// probe tries IPv4, which every node needs.
+func probe(ctx context.Context) error {
+	return Probe(ctx, Options{Families: []model.Family{model.IPv4}})
+}
 
 // openBackend opens the mode. Where IPv6 does not work, IPv4 is served alone,
 // and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
-	o.Families = []model.Family{model.IPv4}
-	if err := Probe(context.Background(), o); err != nil { // now with the scheduler
+	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
 	}
-	o.Families = nil
-	if err := Probe(context.Background(), Options{Families: []model.Family{model.IPv6}}); err != nil {
+	if err := haveIPv6(); err != nil {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", err)
 		o.Families = []model.Family{model.IPv4}
 	}

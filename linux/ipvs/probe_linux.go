@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -29,7 +33,7 @@ func Probe(ctx context.Context, o Options) error {
 			}
 		}
 	}
-	if err := haveIPVS(); err != nil {
+	if err := haveIPVS(ctx); err != nil {
 		return err
 	}
 	err := elsewhere(func() error { return try(ctx, o) })
@@ -39,18 +43,20 @@ func Probe(ctx context.Context, o Options) error {
 	return err
 }
 
-// haveIPVS asks for IPVS, and with that has its module loaded where that works.
-func haveIPVS() error {
-	k, err := connect()
+// haveIPVS asks for IPVS, and has its module loaded where that works.
+func haveIPVS(ctx context.Context) error {
+	h, err := netlink.NewHandle(unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
 	}
-	defer k.close()
-	if _, err := k.links.GenlFamilyGet("IPVS"); err != nil {
-		return fmt.Errorf("this kernel has no IPVS (%w): load its modules on the host with "+
-			"\"modprobe -a ip_vs ip_vs_rr ip_vs_sh nf_conntrack\", or choose another --proxy-mode", err)
+	defer h.Close()
+	if _, err = h.GenlFamilyGet("IPVS"); err == nil {
+		return nil
 	}
-	return nil
+	if exec.CommandContext(ctx, "modprobe", "-a", "ip_vs").Run() == nil {
+		_, err = h.GenlFamilyGet("IPVS")
+	}
+	return wrap("this kernel has no IPVS; load its modules on the host with \"modprobe -a ip_vs ip_vs_rr ip_vs_sh\", or choose another --proxy-mode", err)
 }
 
 // elsewhere runs f on a thread in a new network namespace. The thread ends with
@@ -76,7 +82,7 @@ func try(ctx context.Context, o Options) error {
 	}
 	defer d.Close()
 	lo, err := d.kernel.links.LinkByName("lo")
-	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo), d.kernel.schedulers(o.scheduler())); err != nil {
+	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo)); err != nil {
 		return err
 	}
 	objects, _ := dataplane.Compile(NewCompiler(o), trialHost(), trialPorts(o))
@@ -145,30 +151,48 @@ func trialPorts(o Options) (ports []*model.Port) {
 	return ports
 }
 
-// schedulers reports an error that lists what the kernel has if name is not
-// among it.
-func (k *kernel) schedulers(name string) error {
-	if k.scheduler(name) == nil {
-		return nil
+// haveIPv6 asks whether IPv6 and its iptables are there.
+func haveIPv6() error {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return err
 	}
-	var have []string
-	for _, s := range strings.Fields("rr wrr lc wlc fo ovf lblc lblcr dh sh mh sed nq twos") {
-		if k.scheduler(s) == nil {
-			have = append(have, s)
-		}
-	}
-	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
-}
-
-func (k *kernel) scheduler(name string) error {
-	d := Driver{numbers: &numbers{numbering: newNumbering()}}
-	s, err := d.service(Key{Kind: KindServer, Proto: model.TCP, At: netip.MustParseAddrPort("198.51.100.1:20000")})
+	t, err := openTables()
 	if err != nil {
 		return err
 	}
-	s.SchedName = name
-	if err := k.ipvs.NewService(s); err != nil {
+	_, err = t.run(context.Background(), "", tool(model.IPv6)+"-save", "-t", "mangle")
+	return errors.Join(err, t.close())
+}
+
+// haveScheduler tries a scheduler in a place of its own. The error lists what
+// the kernel has instead.
+func haveScheduler(name string) error {
+	return elsewhere(func() error {
+		h, err := ipvs.New("")
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		if scheduler(h, name) == nil {
+			return nil
+		}
+		var have []string
+		for _, s := range strings.Fields("rr wrr lc wlc fo ovf lblc lblcr dh sh mh sed nq twos") {
+			if scheduler(h, s) == nil {
+				have = append(have, s)
+			}
+		}
+		return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
+	})
+}
+
+func scheduler(h *ipvs.Handle, name string) error {
+	s := &ipvs.Service{
+		AddressFamily: unix.AF_INET, Netmask: ^uint32(0), Protocol: unix.IPPROTO_TCP,
+		Address: net.IPv4(198, 51, 100, 1), Port: 20000, SchedName: name,
+	}
+	if err := h.NewService(s); err != nil {
 		return err
 	}
-	return k.ipvs.DelService(s)
+	return h.DelService(s)
 }

@@ -72,11 +72,15 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 		return oracle.Outcome{Fate: oracle.Drop}
 	}
 	if p.Iface != "" {
-		if !s.delivered(pk) {
-			return oracle.Outcome{Fate: oracle.Pass}
+		filter, here := filterForward, s.delivered(pk)
+		if here {
+			filter = filterIn
 		}
-		if s.hook(pk, filterIn, noChain) == refused {
+		switch verdict := s.hook(pk, filter, noChain); {
+		case verdict == refused:
 			return oracle.Outcome{Fate: oracle.Reject}
+		case !here:
+			return oracle.Outcome{Fate: oracle.Pass}
 		}
 	}
 	server, ok := s.server(pk)

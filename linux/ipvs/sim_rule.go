@@ -56,6 +56,9 @@ func parseRule(line string) (r simRule) {
 		switch word := w.next(); word {
 		case "-j":
 			r.target = w.target()
+		case "-g":
+			name := w.next()
+			r.target = func(s *Sim, p *packet) verdict { return max(s.run(p, "mangle", name), returned) }
 		case "-s", "-d":
 			prefix := netip.MustParsePrefix(w.next())
 			r.add(not, func(_ *Sim, p *packet) bool {

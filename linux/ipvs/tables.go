@@ -52,26 +52,26 @@ func (t *tableText) add(op ledger.Op[Key, Value]) {
 	}
 }
 
-// parseSave reads what iptables-save prints of one table: our chains, and the
-// jumps to them.
-func parseSave(f model.Family, table, text string, emit func(Key, Value)) {
-	found := map[string][]string{}
+// parseSave reads what iptables-save prints: our chains, and the jumps to them.
+func parseSave(f model.Family, text string, emit func(Key, Value)) {
+	table, found := "", map[string][]string{} // by "table chain"
 	for line := range strings.Lines(text) {
-		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "-A ")
-		if ok {
-			name, rule, _ := strings.Cut(rest, " ")
-			found[name] = append(found[name], rule)
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = name
+		} else if rest, ok := strings.CutPrefix(line, "-A "); ok {
+			chain, rule, _ := strings.Cut(rest, " ")
+			found[table+" "+chain] = append(found[table+" "+chain], rule)
 		}
 	}
 	for c := noChain + 1; c < numChains; c++ {
-		if c.table() != table {
+		lines := found[c.String()]
+		if len(lines) == 0 || lines[0] != comment(owner) {
 			continue
 		}
-		if lines := found[c.name()]; len(lines) > 0 && lines[0] == comment(owner) {
-			emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
-			if c.from() != "" && slices.Contains(found[c.from()], c.jumpRule()) {
-				emit(Key{Kind: KindJump, Family: f, Chain: c}, Value{})
-			}
+		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
+		if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule()) {
+			emit(Key{Kind: KindJump, Family: f, Chain: c}, Value{})
 		}
 	}
 }

@@ -39,28 +39,29 @@ const (
 )
 
 // apply writes ops on chains and jumps: each table of each family as a whole or
-// not at all.
-func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value]) error {
+// not at all. What fails in one family fails there alone.
+func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
 	for _, f := range model.Families() {
-		if text := restore(f, ops); text != "" {
-			if _, err := t.run(ctx, text, tool(f)+"-restore", "--noflush", "-w", lockTime); err != nil {
-				return err
+		text := restore(f, ops)
+		if text == "" {
+			continue
+		}
+		_, err := t.run(ctx, text, tool(f)+"-restore", "--noflush", "-w", lockTime)
+		for i, op := range ops {
+			if op.Key.Family == f {
+				errs[i] = err
 			}
 		}
 	}
-	return nil
 }
 
 // observe reads our chains of a family.
 func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
-	for _, table := range tableNames {
-		text, err := t.run(ctx, "", tool(f)+"-save", "-t", table)
-		if err != nil {
-			return err
-		}
-		parseSave(f, table, text, emit)
+	text, err := t.run(ctx, "", tool(f)+"-save")
+	if err == nil {
+		parseSave(f, text, emit)
 	}
-	return nil
+	return err
 }
 
 // run runs a command in the namespace. The thread that starts it has to be
@@ -96,7 +97,7 @@ func command(ctx context.Context, input, name string, args []string) (string, er
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // for the last of its output, on a machine however busy
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
 	}

@@ -31,7 +31,15 @@ func Script(o Options, objects map[Key]Value) string {
 			fmt.Fprintf(&b, "# %s-restore --noflush\n%s\n", tool(f), lines)
 		}
 	}
-	part("ip -force -batch", t.link, KindLink, KindRoute, KindAddress)
+	for _, f := range model.Families() {
+		of := func(k Key, _ Value) string {
+			if k.Family == f {
+				return t.link(k)
+			}
+			return ""
+		}
+		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, KindLink, KindRoute, KindAddress)
+	}
 	t.dests = destinations(keys)
 	part("ipvsadm -R", t.server, KindServer)
 	return b.String()
@@ -86,19 +94,15 @@ func (s SetID) definition(f model.Family) string {
 	return d
 }
 
-func (t text) link(k Key, _ Value) string {
+func (t text) link(k Key) string {
 	switch k.Kind {
 	case KindLink:
 		return "link add " + Link + " type dummy\n"
 	case KindAddress:
 		return fmt.Sprintf("address add %s/%d dev %s\n", k.At.Addr(), k.Family.Bits(), Link)
 	}
-	flag := "-4"
-	if k.Family == model.IPv6 {
-		flag = "-6"
-	}
-	return fmt.Sprintf("%s rule add priority %d fwmark 0x%x/0x%x table %d\n%s route add local default dev lo table %d\n",
-		flag, RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable, flag, RouteTable)
+	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\nroute add local default dev lo table %d\n",
+		RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable, RouteTable)
 }
 
 // server renders a virtual server and its destinations.

@@ -25,12 +25,16 @@ type commit struct {
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	c := &commit{Driver: d, ctx: ctx}
 	errs := make([]error, len(ops))
-	for n, i := range urgent(ops) {
-		if errs[i] = c.apply(ops[i]); errors.Is(errs[i], ledger.ErrUnknown) {
-			for _, rest := range urgent(ops)[n+1:] {
-				errs[rest] = errs[i]
-			}
-			break
+	var lost error
+	for _, i := range urgent(ops) {
+		if lost == nil {
+			errs[i] = c.apply(ops[i])
+		}
+		if errors.Is(errs[i], ledger.ErrUnknown) {
+			lost = errs[i]
+		}
+		if lost != nil {
+			errs[i] = lost
 		}
 	}
 	return errs

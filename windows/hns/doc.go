@@ -1,1 +1,67 @@
+// Package hns programs Services into load balancers of the Host Networking
+// Service of Windows: the kernelspace mode.
+//
+//	Port ──Compiler──▶ node address                  (what the driver must know)
+//	     (pure)        remote endpoint 10.244.2.2    (a pod of another node)
+//	                   VIP endpoint 10.96.0.10       (overlay: a cluster IP leads here)
+//	                   load balancer 10.96.0.10:80   (one for each frontend)
+//	                        │
+//	                        ▼ ops, each with a result of its own
+//	                     Driver ── ids, MAC and provider addresses, source VIP
+//	                        │       journal of what is ours
+//	                        ▼
+//	                   HNS (interface) ── hcn_windows.go, or windows/hnsemu
+//
+// Objects name things by address only. What a name means in one HNS, such as the
+// ids of endpoints, the driver finds out and remembers (table.go); what of it
+// differs from what it should be makes an observed object Stray, so that the
+// ledger repairs it. Nothing is listed but at the start, by audits and on doubt.
+//
+// # Ownership
+//
+// Endpoints of ours have names that begin with "tandem"; local endpoints, which
+// are pods', are never made or deleted. Load balancers have no names, so their
+// ids are kept in a journal; without it they are recognised where they are
+// wanted. A load balancer that somebody else, such as kube-proxy, made for the
+// very frontend of one of our Services is taken over. All others stay as they
+// are.
+//
+// # What HNS cannot do
+//
+// For single Services these are Gaps, which users are told:
+//
+//   - refuse connections where nothing serves;
+//   - treat this node's pods and processes unlike clients from outside;
+//   - source ranges: such a load balancer IP is not programmed at all, since an ACL
+//     that is proven to see the VIP does not exist;
+//   - endpoints on several ports behind one frontend; more than 1024 endpoints;
+//   - an affinity timeout; affinity before 12.0, IPv6 before 11.10 or on overlays;
+//   - endpoints with this node's own address; node ports on some addresses only.
+//
+// And for all Services alike:
+//
+//   - other ports of a cluster IP are not refused, and nothing is ever dropped:
+//     what no load balancer is for goes its way;
+//   - cluster IPs serve this node's pods and processes only, node ports all but
+//     the node itself;
+//   - endpoints of a cluster IP see their clients with DSR and the node without.
+//
+// # What is known to go wrong
+//
+// Each of these has a test. HNS before 15.5 cannot change a load balancer in
+// place, and 15.4 says it can: what it claims is compared, and a replacement is
+// one deletion and one creation with nothing in between. Lists fail as a whole
+// when one object vanishes. Calls hang: each has a watchdog, and no second one is
+// made while one hangs. HNS forgets load balancers, finds forgotten ones, lies
+// about deletions. Pods are in slices before they have an endpoint. Whatever it
+// is, "could not read" is never taken for "not there".
+//
+// # What the emulator cannot prove
+//
+// Tests run on windows/hnsemu, directly and, under Wine, through the DLLs' real
+// interface (ci/wine). That proves which calls are made, in which order, and what
+// is asked for. It does not prove what Windows' switch does with packets, how
+// long a real HNS takes, that it honours what its schema promises, or the
+// reservation of ports that load balancers without DSR cause. ci/wine/smoke.ps1
+// is for a real node.
 package hns

@@ -22,6 +22,9 @@ type Settings struct {
 	// MAC returns the hardware address of the interface that has an address. Only
 	// overlay networks need it.
 	MAC func(netip.Addr) (string, error)
+	// Instance tells one run of the service from another, without asking it. Nil
+	// is not to look.
+	Instance func() (uint32, error)
 	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
 	// for nowhere.
 	SourceVIPFile string
@@ -33,7 +36,8 @@ type Driver struct {
 	settings Settings
 	journal  *journal
 	table    *table
-	doubt    atomic.Bool // something is not as it was left: read back
+	doubt    atomic.Bool   // something is not as it was left: read back
+	instance atomic.Uint32 // of HNS, when it was last looked at
 
 	// Owned by Commit:
 	modify   bool         // load balancers can be changed in place
@@ -73,12 +77,20 @@ func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 // Limits implements dataplane.Driver. HNS has no transactions.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Disturbed implements dataplane.Sentinel. It asks HNS nothing: it reports what
-// Doubt was told, or a commit has noticed.
-func (d *Driver) Disturbed(context.Context) (bool, error) { return d.doubt.Load(), nil }
+// Disturbed implements dataplane.Sentinel. It asks HNS nothing: it reports that
+// its service was restarted, after which load balancers are known to be missing
+// (kubernetes#110849), and what Doubt was told.
+func (d *Driver) Disturbed(context.Context) (bool, error) {
+	if d.settings.Instance != nil {
+		// A service that is down, or that cannot be asked for, is no news.
+		if now, err := d.settings.Instance(); err == nil && now != 0 && d.instance.Swap(now) != now {
+			d.doubt.Store(true)
+		}
+	}
+	return d.doubt.Load(), nil
+}
 
-// Doubt asks for HNS to be read back, for instance because its service was
-// restarted. It may be called from any goroutine.
+// Doubt asks for HNS to be read back. It may be called from any goroutine.
 func (d *Driver) Doubt() { d.doubt.Store(true) }
 
 // Close implements dataplane.Driver. What is programmed stays.
@@ -107,6 +119,11 @@ func (d *Driver) setNode(f model.Family, a netip.Addr) {
 // Observe implements dataplane.Driver: everything of ours.
 func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	d.doubt.Store(false)
+	if d.settings.Instance != nil {
+		if now, err := d.settings.Instance(); err == nil {
+			d.instance.Store(now)
+		}
+	}
 	before := d.journal.all()
 	d.table.begin()
 	r, err := d.read(ctx)

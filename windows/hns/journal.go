@@ -191,8 +191,9 @@ func (j *journal) prune(before, seen map[string]bool) error {
 	defer j.mu.Unlock()
 	changed := false
 	for id := range before {
-		gone := j.ids[id]
+		gone, there := j.ids[id]
 		switch {
+		case !there:
 		case seen[id]:
 			changed = changed || gone
 			j.ids[id] = false

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/windows"
 
@@ -41,7 +42,8 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return Open(ctx, newHCN(), &named, Settings{
-		Journal: journal, Log: slog.Default(), MAC: interfaceMAC, SourceVIPFile: `c:\sourcevip\sourceVip.json`,
+		Journal: journal, Log: slog.Default(), MAC: interfaceMAC, Instance: serviceInstance,
+		SourceVIPFile: `c:\sourcevip\sourceVip.json`,
 	})
 }
 
@@ -49,5 +51,28 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 // always name rightly.
 func journalPath() (string, error) {
 	dir, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
-	return filepath.Join(dir, "Tandem", "hns.journal"), err
+	return filepath.Join(dir, "Tandem", "state", "hns.journal"), err
+}
+
+// serviceInstance returns the id of the process that HNS is. It asks the service
+// manager, not HNS.
+func serviceInstance() (uint32, error) {
+	m, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
+	if err != nil {
+		return 0, err
+	}
+	defer windows.CloseServiceHandle(m)
+	name, err := windows.UTF16PtrFromString("hns")
+	if err != nil {
+		return 0, err
+	}
+	s, err := windows.OpenService(m, name, windows.SERVICE_QUERY_STATUS)
+	if err != nil {
+		return 0, err
+	}
+	defer windows.CloseServiceHandle(s)
+	var status windows.SERVICE_STATUS_PROCESS
+	var need uint32
+	err = windows.QueryServiceStatusEx(s, windows.SC_STATUS_PROCESS_INFO, (*byte)(unsafe.Pointer(&status)), uint32(unsafe.Sizeof(status)), &need)
+	return status.ProcessId, err
 }

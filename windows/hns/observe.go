@@ -26,10 +26,13 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	}
 	for _, a := range vips {
 		for _, m := range lb.PortMappings {
+			if m.Protocol > 255 {
+				continue // no protocol of IP
+			}
 			keys = append(keys, Key{KindBalancer, model.Proto(m.Protocol), m.ExternalPort, a})
 		}
 	}
-	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1
+	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
 }
 
 // readBalancer returns the object that an installed load balancer is. What an

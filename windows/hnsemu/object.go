@@ -82,9 +82,8 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 			return endpointNotFound
 		}
 	}
-	mine := frontends(lb)
 	for _, o := range e.balancers {
-		if o.ID != lb.ID && slices.ContainsFunc(frontends(o), func(f string) bool { return slices.Contains(mine, f) }) {
+		if o.ID != lb.ID && collide(o, lb) {
 			if e.behaviour.Exists != 0 {
 				return e.behaviour.Exists
 			}
@@ -92,6 +91,19 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 		}
 	}
 	return 0
+}
+
+// collide reports whether two load balancers have a frontend in common.
+func collide(a, b hns.LoadBalancer) bool {
+	ports := slices.ContainsFunc(a.PortMappings, func(x hns.PortMapping) bool {
+		return slices.ContainsFunc(b.PortMappings, func(y hns.PortMapping) bool {
+			return x.Protocol == y.Protocol && x.ExternalPort == y.ExternalPort
+		})
+	})
+	if len(a.FrontendVIPs) == 0 || len(b.FrontendVIPs) == 0 {
+		return ports && len(a.FrontendVIPs) == len(b.FrontendVIPs) && a.Flags&hns.FlagIPv6 == b.Flags&hns.FlagIPv6
+	}
+	return ports && slices.ContainsFunc(a.FrontendVIPs, func(vip string) bool { return slices.Contains(b.FrontendVIPs, vip) })
 }
 
 // frontends returns what a load balancer answers on, as text.

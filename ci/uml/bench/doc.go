@@ -1,0 +1,11 @@
+// Command bench measures Tandem's ipvs mode beside kube-proxy's, one after the
+// other in one boot of user-mode Linux (ci/uml): the time from the start of the
+// process to everything programmed, and from one endpoint's change, as the API
+// server tells it, to the new destination in the kernel.
+//
+//	objects ─▶ api (a stand-in for the API server) ─▶ proxy ─▶ IPVS
+//	              ▲ one endpoint replaced                        │
+//	              └────────────────── looked for here ◀──────────┘
+//
+// System calls are slow there, so only the ratios mean something.
+package main

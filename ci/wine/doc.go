@@ -1,0 +1,15 @@
+// Package wine runs the real Windows program, cross-compiled, under Wine: with
+// the real libraries and real calls into DLLs, whose place thin test DLLs take
+// that forward each call to the HNS emulator (windows/hnsemu) in the test.
+//
+//	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hnslib ◀── tandem.exe
+//	   │                                                                      ▲
+//	   └── manifests, restarts, faults ───────────────────────── wine64 ──────┘
+//
+// It proves that the program starts, finds its network, programs and adopts,
+// survives restarts of itself and of HNS, and lets go of what it holds. Of a real
+// HNS it proves nothing but the calls: see windows/hns.
+//
+// It needs wine64 and gcc-mingw-w64-x86-64 (ci/setup) and is skipped where they
+// are missing. The Wine prefix is made once, in the user's cache folder.
+package wine

@@ -1,0 +1,84 @@
+package iptables
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+var awkward = []string{
+	"", "web", `"`, `" -j ACCEPT`, "\n", "a\nCOMMIT\n*nat", "$(id)", "`id`", `\`, `\"`, "\x00", "\x1b[31m", "ü", "日本語", "\xff\xfe",
+	"-j", "#", ";", strings.Repeat("x", 255), strings.Repeat("y", 300), strings.Repeat(`\`, 300), "a b", "!", "'",
+}
+
+func awkwardPort(namespace, service, name string) *model.Port {
+	at := netip.MustParseAddrPort("10.96.0.1:80")
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}}}
+	act := model.Action{Pool: pool, SNAT: true}
+	return &model.Port{
+		ID: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: service}, Name: name, Proto: model.TCP}, Sticky: 1, HealthPort: 1,
+		Fronts: []model.Front{
+			{At: at, On: [...]model.Action{act, act, act}},
+			{Kind: model.KindLoadBalancer, At: at, Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(at.Addr(), 32)}, On: [...]model.Action{act, act, {Verdict: model.Drop}}},
+		},
+	}
+}
+
+// FuzzScript compiles a port with any names: what is written has the lines that
+// plain names give, and each rule is read back as it was meant.
+func FuzzScript(f *testing.F) {
+	for _, name := range awkward {
+		f.Add("default", name, name)
+	}
+	c := NewCompiler(Options{})
+	plain, _ := dataplane.Compile(c, benchHost, []*model.Port{awkwardPort("n", "s", "p")})
+	lines := strings.Count(Script(plain), "\n")
+	f.Fuzz(func(t *testing.T, namespace, service, name string) {
+		objects, _ := dataplane.Compile(c, benchHost, []*model.Port{awkwardPort(namespace, service, name)})
+		script := Script(objects)
+		if got := strings.Count(script, "\n"); got != lines {
+			t.Fatalf("%d lines, %d with plain names:\n%s", got, lines, script)
+		}
+		for k, v := range objects {
+			for text := range strings.Lines(string(v)) {
+				r, err := parseRule(text)
+				if err != nil || r.text() != Value(text) {
+					t.Fatalf("%s: %q is read as %q (%v)", k, text, r.text(), err)
+				}
+				if strings.Trim(text, " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~\n") != "" {
+					t.Fatalf("%q is not plain text", text)
+				}
+			}
+		}
+	})
+}
+
+// FuzzSave feeds the reader of iptables-save with anything: it must not panic,
+// and what it takes for ours must be what can be written again.
+func FuzzSave(f *testing.F) {
+	objects, _ := dataplane.Compile(NewCompiler(Options{}), benchHost, []*model.Port{awkwardPort("n", "s", "p")})
+	f.Add(Script(objects))
+	f.Add("*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SVC-NPX46M4PTMTKRN6Y - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SVC-NPX46M4PTMTKRN6Y ! -s 10.0.0.0/8 -m mark ! --mark 0x1/0x1 -j ACCEPT\nCOMMIT\n")
+	f.Add("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -d 10.0.0.1/32 -m recent --rcheck --seconds 1 --name a -m statistic --probability 1e-9\n-A KUBE-SERVICES \"\nCOMMIT\n*")
+	f.Fuzz(func(t *testing.T, save string) {
+		r := parseSave(model.IPv4, save)
+		for k, v := range r.objects {
+			if k.Line == "" || k.Line[0] == alien {
+				continue
+			}
+			rule, err := parseRule(string(v))
+			if err != nil || rule.text() != v || line(k.chainID, rule) != k.Line {
+				t.Fatalf("%s: %q comes back as %q (%v)", k, v, rule.text(), err)
+			}
+		}
+		again := parseSave(model.IPv4, save)
+		for k, v := range r.objects {
+			if again.objects[k] != v {
+				t.Fatalf("%s: %q, then %q", k, v, again.objects[k])
+			}
+		}
+	})
+}

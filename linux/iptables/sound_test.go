@@ -1,0 +1,110 @@
+package iptables
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Whatever a rule leads to is there and was made before. To each chain that is
+// not always there something leads.
+func TestNothingDangles(t *testing.T) {
+	c := NewCompiler(Options{})
+	for seed := range uint64(50) {
+		w := conformance.RandomWorld(conformance.NewRand(seed))
+		objects, _ := dataplane.Compile(c, w.Host, w.Ports())
+		entered := map[chainID]bool{}
+		c.Base(w.Host, func(k Key, _ Value) { entered[k.chainID] = true })
+		for k, v := range objects {
+			for text := range strings.Lines(string(v)) {
+				r, err := parseRule(text)
+				if err != nil {
+					t.Fatalf("seed %d: %s: %q: %v", seed, k, text, err)
+				}
+				if r.text() != Value(text) {
+					t.Errorf("%q comes back as %q", text, r.text())
+				}
+				if k.Line != "" && line(k.chainID, r) != k.Line {
+					t.Errorf("%s belongs to %q", k, line(k.chainID, r))
+				}
+				if classOf(r.Target) == foreign {
+					continue
+				}
+				to := Key{chainID: chainID{k.Family, k.Table, r.Target}}
+				entered[to.chainID] = true
+				if _, ok := objects[to]; !ok || c.Rank(to) >= c.Rank(k) && classOf(k.Chain) != whole {
+					t.Errorf("seed %d: %s (rank %d) leads to %s (rank %d, there: %t)", seed, k, c.Rank(k), to, c.Rank(to), ok)
+				}
+			}
+		}
+		for k := range objects {
+			if classOf(k.Chain) != foreign && !entered[k.chainID] {
+				t.Errorf("seed %d: nothing leads to %s", seed, k)
+			}
+		}
+	}
+}
+
+// Each of n endpoints gets its share, to within what the kernel can express.
+func TestSharesAreEven(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5, 7, 100, 5000} {
+		p := portCompiler{port: &model.Port{}}
+		rules := p.choice(make([]model.Endpoint, n))
+		left := 1.0
+		for i, r := range rules {
+			share := left
+			if r.Chance != 0 {
+				share = left * float64(r.Chance) / (1 << 31)
+			}
+			if math.Abs(share*float64(n)-1) > 1e-5 {
+				t.Errorf("endpoint %d of %d has the share %g", i, n, share)
+			}
+			left -= share
+		}
+		if math.Abs(left) > 1e-9 {
+			t.Errorf("of %d endpoints none is chosen with a chance of %g", n, left)
+		}
+	}
+}
+
+// What a Service costs, in rules: one to find it, one that masquerades, one for
+// each endpoint, one for other ports of its address.
+func TestRuleCount(t *testing.T) {
+	c := NewCompiler(Options{})
+	own, ways := 0, 0
+	for _, p := range manyPorts(16) {
+		c.Port(benchHost, p, func(k Key, v Value) {
+			switch n := strings.Count(string(v), "\n"); {
+			case strings.HasPrefix(k.Line, "1"):
+				ways += n
+			default:
+				own += n
+			}
+		})
+	}
+	if own != 16*8 || ways != 16*10 { // the ways are shared: 10 for all 16
+		t.Errorf("%d rules, and %d emitted on the ways to them", own, ways)
+	}
+}
+
+// Replacing an endpoint changes one chain, however many Services there are.
+func TestEndpointReplaced(t *testing.T) {
+	c := NewCompiler(Options{})
+	ports := manyPorts(2)
+	objects, _ := dataplane.Compile(c, benchHost, ports)
+	ports[0].Fronts[0].On[0].Pool.Endpoints[2].Addr = ports[1].Fronts[0].On[0].Pool.Endpoints[2].Addr
+	after, _ := dataplane.Compile(c, benchHost, ports)
+	changed := 0
+	for k, v := range after {
+		if objects[k] != v {
+			changed++
+		}
+	}
+	if changed != 1 || len(after) != len(objects) {
+		t.Errorf("%d objects changed, %d became %d", changed, len(objects), len(after))
+	}
+}

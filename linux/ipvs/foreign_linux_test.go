@@ -1,0 +1,109 @@
+package ipvs
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// state is what others could have in the kernel.
+func (s *site) state() string {
+	return s.run("sh", "-c", `set -e
+ipvsadm -Sn | sort
+ipset save | sed 's/ initval [^ ]*//; s/ bucketsize [^ ]*//' | sort
+for t in mangle nat filter; do iptables-save -t $t; ip6tables-save -t $t; done | grep -v '^#' | sed 's/\[[0-9:]*\]//'
+ip -o addr | sort; ip rule; ip -6 rule; ip route show table all | grep -v '^local.*kube' | sort`)
+}
+
+// What others have is the same before, beside and after us.
+func TestForeignThingsStay(t *testing.T) {
+	s := newSite(t)
+	// The tables are there for good once anybody has looked.
+	s.run("sh", "-c", `set -e
+for t in mangle nat filter; do iptables -t $t -L -n; ip6tables -t $t -L -n; done >/dev/null
+ipvsadm -A -t 198.51.100.7:80 -s wlc; ipvsadm -a -t 198.51.100.7:80 -r 10.244.1.3:8080 -m
+ipvsadm -A -f 7 -s rr; ipvsadm -A -t 192.0.2.1:9999 -s rr
+ipset create theirs hash:ip; ipset add theirs 10.0.0.1
+ip link add dummy7 type dummy; ip addr add 203.0.113.77/32 dev dummy7
+ip rule add fwmark 0x77 table 77 priority 77
+iptables -t nat -A POSTROUTING -s 172.16.0.0/12 -j MASQUERADE
+iptables -t nat -N KUBE-POSTROUTING-THEIRS
+iptables -A INPUT -m set --match-set theirs src -j DROP`)
+	before := s.state()
+	s.open()
+	s.set(web(first, second))
+	if got := s.dial(); got != first && got != second {
+		t.Errorf("reached %s", got)
+	}
+	for _, theirs := range []string{"198.51.100.7:80", "-f 7", "192.0.2.1:9999", "theirs 10.0.0.1", "203.0.113.77", "fwmark 0x77", "172.16.0.0/12"} {
+		if !strings.Contains(s.state(), theirs) {
+			t.Errorf("%s is gone beside us", theirs)
+		}
+	}
+	if err := s.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := s.state(); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// kube-proxy's things that have our names are taken over, with nothing of them
+// left that would do harm.
+func TestTakesOverFromKubeProxy(t *testing.T) {
+	s := newSite(t)
+	s.run("sh", "-c", `set -e
+ip link add kube-ipvs0 type dummy; ip addr add 10.96.0.10/32 dev kube-ipvs0
+ipset create KUBE-CLUSTER-IP hash:ip,port maxelem 65536; ipset add KUBE-CLUSTER-IP 10.96.0.99,tcp:80
+ipvsadm -A -t 10.96.0.10:80 -s wlc; ipvsadm -a -t 10.96.0.10:80 -r 10.244.1.9:8080 -m; ipvsadm -a -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 5
+iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; iptables -A INPUT -j KUBE-IPVS-FILTER`)
+	s.open()
+	s.set(web(first))
+	s.driver.drains.check()
+	s.same(testHost(), []*model.Port{web(first)})
+	for range 5 {
+		if got := s.dial(); got != first {
+			t.Errorf("reached %s", got)
+		}
+	}
+}
+
+// What a foreign hand does to our objects is found, and repaired by what is
+// missing alone.
+func TestDriftIsRepaired(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	for what, cmd := range map[string]string{
+		"a virtual server":       "ipvsadm -D -t 10.96.0.10:80",
+		"everything of IPVS":     "ipvsadm -C",
+		"a destination":          "ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.2:8080",
+		"a weight":               "ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 7",
+		"a scheduler":            "ipvsadm -E -t 10.96.0.10:80 -s wlc",
+		"a set's entries":        "ipset flush KUBE-CLUSTER-IP",
+		"an entry's mark":        "ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80 skbmark 0x1/0x1 -exist",
+		"an entry too many":      "ipset add KUBE-CLUSTER-IP 10.96.0.77,tcp:80",
+		"an address":             "ip addr del 10.96.0.10/32 dev kube-ipvs0",
+		"the device":             "ip link del kube-ipvs0",
+		"a chain's rules":        "iptables -t mangle -F KUBE-SERVICES",
+		"a rule":                 "iptables -t mangle -I KUBE-SERVICES 3 -j DROP",
+		"a jump":                 "iptables -t mangle -F PREROUTING",
+		"the rule for routing":   "ip rule del priority 99",
+		"the table for routing":  "ip route flush table 254514",
+		"masquerading, entirely": "iptables -t nat -F",
+	} {
+		s.run("sh", "-c", cmd)
+		drift, err := s.Audit(t.Context())
+		if err != nil || drift == 0 {
+			t.Errorf("%s: drift %d, %v", what, drift, err)
+		}
+		if _, err := s.Sync(t.Context()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		s.same(testHost(), []*model.Port{web(first)})
+		if got := s.dial(); got != first {
+			t.Errorf("%s: after the repair reached %s", what, got)
+		}
+	}
+}

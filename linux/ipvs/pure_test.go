@@ -1,0 +1,120 @@
+package ipvs
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Wherever the user's bit is, ours lie apart from it and from each other, and a
+// number comes back as it went in.
+func TestMarks(t *testing.T) {
+	for bit := range 32 {
+		m := marksFor(1 << bit)
+		all := []uint32{m.masquerade, m.claimed, m.denied, m.numberMask()}
+		for i, a := range all {
+			if a == 0 {
+				t.Errorf("bit %d: part %d is empty", bit, i)
+			}
+			for _, b := range all[i+1:] {
+				if a&b != 0 {
+					t.Errorf("bit %d: 0x%x and 0x%x overlap", bit, a, b)
+				}
+			}
+		}
+		for _, via := range []Via{ByMark, ByMarkSNAT} {
+			for _, n := range []uint32{1, 77, maxNumber} {
+				if got, how := m.parse(m.number(n, via)); got != n || how != via {
+					t.Errorf("bit %d: number %d %d comes back as %d %d", bit, n, via, got, how)
+				}
+			}
+		}
+		if n, _ := m.parse(m.masquerade); n != 0 {
+			t.Errorf("bit %d: a mark of somebody else is ours", bit)
+		}
+	}
+}
+
+// Numbers are given once each, until they are used up, and again when free.
+func TestNumbering(t *testing.T) {
+	n := newNumbering()
+	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, At: numbered(i, false).Fronts[0].At} }
+	for i := range maxNumber {
+		if got, err := n.take(server(i)); err != nil || got == 0 || n.used[model.IPv4][got] != server(i) {
+			t.Fatalf("server %d: %d %v", i, got, err)
+		}
+	}
+	if _, err := n.take(server(maxNumber)); err == nil {
+		t.Error("more numbers than there are")
+	}
+	six := server(0)
+	six.Family = model.IPv6
+	if _, err := n.take(six); err != nil {
+		t.Errorf("the other family: %v", err)
+	}
+	was := n.of[server(7)]
+	n.free(server(7))
+	if got, err := n.take(server(maxNumber)); err != nil || got != was {
+		t.Errorf("got %d %v, want %d, which is free", got, err, was)
+	}
+}
+
+// What is written for iptables-restore is read back from iptables-save.
+func TestTablesComeBackAsWritten(t *testing.T) {
+	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
+	var ops []ledger.Op[Key, Value]
+	want := map[Key]Value{}
+	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+		if k.Family == model.IPv6 && (k.Kind == KindChain || k.Kind == KindJump) {
+			ops, want[k] = append(ops, ledger.Op[Key, Value]{Key: k, New: objects[k]}), objects[k]
+		}
+	}
+	saved := strings.NewReplacer("-I ", "-A ", " 1 -m", " -m").Replace(restore(model.IPv6, ops))
+	have := map[Key]Value{}
+	parseSave(model.IPv6, saved, func(k Key, v Value) { have[k] = v })
+	if len(want) == 0 || !maps.EqualFunc(have, want, Value.equal) {
+		t.Errorf("got %v\nwant %v", have, want)
+	}
+	foreign := strings.ReplaceAll(saved, owner, "somebody else")
+	parseSave(model.IPv6, foreign, func(k Key, _ Value) { t.Errorf("%s of somebody else is ours", k) })
+}
+
+func testWorld() conformance.Random { return conformance.RandomWorld(conformance.NewRand(5)) }
+
+// The plan has every part, and schedulers and flags reach it.
+func TestPlan(t *testing.T) {
+	w := testWorld()
+	c := config.Default()
+	c.IPVS.Scheduler = "mh"
+	p := plan(&c, w.Host, w.Ports())
+	for _, part := range []string{
+		"# ipset restore\n", "create KUBE-CLUSTER-IP hash:ip,port family inet maxelem 16777216 skbinfo\n", "create KUBE-6-",
+		"# iptables-restore --noflush\n*mangle\n", "# ip6tables-restore --noflush\n", "link add kube-ipvs0 type dummy\n",
+		"# ipvsadm -R\n", "-s mh", "-b mh-port",
+	} {
+		if !strings.Contains(p.Native, part) {
+			t.Errorf("%q is missing in\n%s", part, p.Native)
+		}
+	}
+}
+
+// FuzzParseSave feeds the reader of iptables-save with text.
+func FuzzParseSave(f *testing.F) {
+	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
+	f.Add(Script(Options{}, objects))
+	f.Add("*nat\n-A \n:X - [0:0]\n-A POSTROUTING")
+	f.Fuzz(func(t *testing.T, text string) {
+		parseSave(model.IPv4, text, func(k Key, v Value) {
+			if k.Kind == KindChain && v.Rules.Lines[0] != comment(owner) {
+				t.Errorf("%s is not ours", k)
+			}
+		})
+	})
+}

@@ -1,0 +1,258 @@
+package hns_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// HNS is stopped while a change is made, and comes back as it was.
+func TestHNSIsDownForAWhile(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.emu.Down(true)
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.fails("HNS does not answer")
+		for range 20 {
+			time.Sleep(time.Until(r.backend.Next()))
+			if _, err := r.backend.Sync(r.Context()); err == nil {
+				r.Fatal("a sync succeeded without an HNS")
+			}
+		}
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.emu.Down(false)
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.gaps(0)
+	})
+}
+
+// The connection breaks after HNS has carried a call out: its outcome is looked
+// up, not guessed.
+func TestALostAnswer(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.refuse("HcnQueryLoadBalancerProperties", serverGone, 1)
+		r.set("new", "10.96.0.12", "10.244.2.2")
+		r.fails("outcome unknown")
+		r.serves("10.96.0.12", "10.244.2.2")
+		r.settle()
+		r.serves("10.96.0.12", "10.244.2.2")
+		if n := len(r.emu.Balancers()); n != 3 {
+			r.Errorf("%d load balancers, want 3", n)
+		}
+		r.unset("new")
+		r.sync()
+		r.serves("10.96.0.12", "")
+	})
+}
+
+func TestHNSIsDownAtTheStart(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.restart()
+		r.emu.Down(true)
+		if err := r.backend.Adopt(r.Context()); err == nil {
+			r.Fatal("adopted an HNS that does not answer")
+		}
+		if err := r.backend.Remove(r.Context()); err == nil {
+			r.Fatal("removed from an HNS that does not answer")
+		}
+		r.emu.Down(false)
+		served(r)
+		r.begin()
+		served(r)
+		r.gaps(0)
+	})
+}
+
+// Load balancers vanish, all but one, at a restart of HNS (kubernetes#110849).
+func TestLoadBalancersVanish(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.emu.Remove(r.balancer("10.96.0.10").ID)
+		r.driver.Doubt()
+		if yes, _ := r.backend.Disturbed(r.Context()); !yes {
+			r.Fatal("not disturbed")
+		}
+		if drift := r.audit(); drift != 1 {
+			r.Errorf("drift: %d", drift)
+		}
+		served(r)
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("still disturbed")
+		}
+	})
+}
+
+// Windows says that HNS is another process than before: then it is read back.
+func TestTheServiceIsRestarted(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		process := uint32(1000)
+		r.settings.Instance = func() (uint32, error) { return process, nil }
+		r.restart()
+		web(r)
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("disturbed by nothing")
+		}
+		process = 0 // it is starting
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("disturbed by what is not there yet")
+		}
+		process = 2000
+		if yes, _ := r.backend.Disturbed(r.Context()); !yes {
+			r.Error("not disturbed")
+		}
+		r.audit()
+		if yes, _ := r.backend.Disturbed(r.Context()); yes {
+			r.Error("still disturbed")
+		}
+	})
+}
+
+// The network is made anew, with another id: pods have new endpoints, load
+// balancers and remote endpoints are gone.
+func TestTheNetworkIsMadeAnew(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		for _, lb := range r.emu.Balancers() {
+			r.emu.Remove(lb.ID)
+		}
+		r.emu.RemoveNetwork(r.network)
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.4")
+		r.fails("has gone")
+		time.Sleep(time.Second)
+		r.fails("no l2bridge or overlay network")
+		r.network = r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		r.emu.AddPod(r.network, "10.244.1.2")
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.4")
+		r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+	})
+}
+
+// An object vanishes while all are listed, so that the list fails as a whole:
+// that is not an empty HNS.
+func TestAListThatFails(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.restart()
+		r.refuse("HcnOpenLoadBalancer", notFound, 2)
+		r.begin()
+		served(r)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+		r.refuse("HcnOpenLoadBalancer", notFound, -1)
+		if _, err := r.backend.Audit(r.Context()); err == nil {
+			r.Error("an audit that could not read succeeded")
+		}
+		r.refuse("", 0, 0)
+		served(r)
+	})
+}
+
+func TestAPodVanishesWhileAllAreListed(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.refuse("HcnOpenEndpoint", endpointNotFound, 1) // the first pod
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+	})
+}
+
+// A call hangs: it is given up, no second one is made, and when HNS lets go of
+// it all is read back and goes on.
+func TestACallThatHangs(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		release := make(chan struct{})
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if c.Name == "HcnModifyLoadBalancer" {
+				<-release
+			}
+			return 0
+		})
+		r.set("web", "10.96.0.10", "10.244.1.2")
+		start := time.Now()
+		_, err := r.backend.Sync(r.Context())
+		if !errors.Is(err, ledger.ErrUnknown) || time.Since(start) != 2*time.Minute {
+			r.Fatalf("after %v: %v", time.Since(start), err)
+		}
+		calls := r.emu.Calls()
+		time.Sleep(time.Until(r.backend.Next()))
+		r.fails("has not answered an earlier call")
+		if n := r.emu.Calls(); n != calls {
+			r.Errorf("%d calls while one hangs", n-calls)
+		}
+		close(release)
+		time.Sleep(time.Second)
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2")
+	})
+}
+
+func TestTheEndOfTheContextEndsACommit(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		ctx, cancel := context.WithCancel(r.Context())
+		release := make(chan struct{})
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if c.Name == "HcnModifyLoadBalancer" {
+				cancel()
+				<-release
+			}
+			return 0
+		})
+		r.set("web", "10.96.0.10", "10.244.1.2")
+		if _, err := r.backend.Sync(ctx); err == nil {
+			r.Fatal("no error")
+		}
+		close(release)
+		r.emu.Hook(nil)
+		time.Sleep(time.Second)
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2")
+	})
+}
+
+// HNS is read while a change is made: what it shows of before must not undo what
+// is known of after.
+func TestAChangeWhileHNSIsRead(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		web(r)
+		listed, release := make(chan struct{}), make(chan struct{})
+		var old string
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			// The list of ids is there, the last object is not read yet.
+			if c.Name == "HcnCloseLoadBalancer" && old == "" {
+				old = c.ID
+				close(listed)
+				<-release
+			}
+			return 0
+		})
+		done := make(chan error)
+		go func() {
+			_, err := r.driver.Observe(r.Context())
+			done <- err
+		}()
+		<-listed
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.sync()
+		close(release)
+		<-done
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.4")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.4")
+		r.unset("web")
+		r.sync()
+		r.serves("10.96.0.10", "")
+	})
+}

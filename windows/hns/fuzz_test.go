@@ -1,0 +1,125 @@
+package hns
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A journal may hold anything; what it is rewritten as reads the same.
+func FuzzJournal(f *testing.F) {
+	f.Add([]byte(header + "node 192.0.2.1\nlb a\nlb b\ngone a\nlb cut"))
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		j := &journal{ids: map[string]bool{}}
+		if j.parse(text) != nil {
+			return
+		}
+		again := &journal{ids: map[string]bool{}}
+		if err := again.parse(j.text()); err != nil {
+			t.Fatal(err)
+		}
+		if string(again.text()) != string(j.text()) {
+			t.Fatalf("%q became %q", j.text(), again.text())
+		}
+	})
+}
+
+// Whatever load balancers HNS holds, reading them ends, and one that was read
+// and rendered is the one that was read.
+func FuzzReadBalancer(f *testing.F) {
+	f.Add([]byte(`{"ID":"x","HostComputeEndpoints":["a"],"FrontendVIPs":["10.0.0.1"],"PortMappings":[{"Protocol":6,"InternalPort":1,"ExternalPort":2}],"Flags":1}`))
+	f.Add([]byte(`{"FrontendVIPs":["::1"],"PortMappings":[{"Protocol":262,"ExternalPort":2,"Flags":18}],"Flags":2}`))
+	f.Add([]byte(`{"FrontendVIPs":["nonsense",""],"PortMappings":[{},{}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var lb LoadBalancer
+		if json.Unmarshal(text, &lb) != nil {
+			return
+		}
+		table := newTable()
+		table.put(Endpoint{ID: "a", IpConfigurations: []IpConfig{{IpAddress: "10.0.0.9"}}})
+		keys, single := keysOf(lb)
+		if !single {
+			return
+		}
+		v := table.readBalancer(facts{}, keys[0], lb)
+		if v.Stray == "" && differs(lb, facts{}.balancer(keys[0], v, lb.HostComputeEndpoints)) != "" {
+			t.Errorf("%+v is not what was read of it: %+v", lb, v.Balancer)
+		}
+	})
+}
+
+func FuzzSourceVIP(f *testing.F) {
+	f.Add([]byte(`{"ip4":{"ip":"10.244.1.9/24"}}`))
+	f.Add([]byte(`{"ips":[{"address":"10.244.1.9/24"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if a, err := parseSourceVIP(text); err == nil && !a.Is4() {
+			t.Errorf("%s", a)
+		}
+	})
+}
+
+func TestSourceVIPOfFlannel(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sourceVip.json")
+	if err := os.WriteFile(file, []byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.244.1.9/24"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Settings{SourceVIPFile: file}.sourceVIP(nil)
+	if err != nil || a != netip.MustParseAddr("10.244.1.9") {
+		t.Errorf("%s, %v", a, err)
+	}
+}
+
+func TestMAC(t *testing.T) {
+	for a, want := range map[string]string{"10.244.2.3": "02-11-0a-f4-02-03", "fd00::1:203": "02-11-03-02-01-00"} {
+		if got := mac(netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: %s, want %s", a, got, want)
+		}
+	}
+}
+
+func TestInterfaceMAC(t *testing.T) {
+	if _, err := interfaceMAC(netip.MustParseAddr("192.0.2.123")); err == nil {
+		t.Error("an interface has an address of documentation")
+	}
+	if got, err := interfaceMAC(netip.MustParseAddr("127.0.0.1")); err != nil || got != "" {
+		t.Errorf("loopback: %q, %v; want none", got, err)
+	}
+}
+
+// What is gone is forgotten at once when we deleted it, and otherwise at the
+// second look.
+func TestJournalForgetsSlowly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "journal")
+	j, err := openJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"stays", "deleted", "vanished", "new"} {
+		j.add(id)
+	}
+	j.gone("deleted")
+	j.setNode(model.IPv4, netip.MustParseAddr("192.0.2.1"))
+	before := map[string]bool{"stays": true, "deleted": true, "vanished": true}
+	for range 2 {
+		if err := j.prune(before, map[string]bool{"stays": true}); err != nil {
+			t.Fatal(err)
+		}
+		if got := j.owns("vanished"); got != (len(j.all()) == 3) {
+			t.Errorf("owns what vanished: %t of %d", got, len(j.all()))
+		}
+	}
+	j.close()
+	again, err := openJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.close()
+	if !again.owns("stays") || !again.owns("new") || len(again.all()) != 2 || again.node(model.IPv4) != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("read back: %q", again.text())
+	}
+}

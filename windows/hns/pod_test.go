@@ -1,0 +1,150 @@
+package hns_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// A pod is in its slice before its CNI plug-in has made the endpoint.
+func TestAPodThatIsLate(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.1.8 10.244.2.2")
+		r.fails("10.244.1.8")
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.set("new", "10.96.0.12", "10.244.1.8 10.244.1.3")
+		r.fails("10.244.1.8")
+		r.serves("10.96.0.12", "10.244.1.3")
+		r.emu.AddPod(r.network, "10.244.1.8")
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.1.8 10.244.2.2")
+		r.serves("10.96.0.12", "10.244.1.3 10.244.1.8")
+	})
+}
+
+// What was made in part belongs to its Service, and goes with it.
+func TestALatePodsServiceIsDeleted(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.set("new", "10.96.0.12", "10.244.1.8 10.244.1.3")
+		r.fails("10.244.1.8")
+		r.unset("new")
+		r.sync()
+		r.serves("10.96.0.12", "")
+		r.settle()
+	})
+}
+
+func TestNoneOfThePodsIsThereYet(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.set("new", "10.96.0.12", "10.244.1.8")
+		r.fails("none of the endpoints is in HNS")
+		r.serves("10.96.0.12", "")
+		r.set("web", "10.96.0.10", "10.244.1.8") // the old ones are better than none
+		r.fails("none of the endpoints is in HNS")
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.emu.AddPod(r.network, "10.244.1.8")
+		r.settle()
+		r.serves("10.96.0.12", "10.244.1.8")
+		r.serves("10.96.0.10", "10.244.1.8")
+	})
+}
+
+// A new pod of this node gets the address of one that was on another node: load
+// balancers follow, and the remote endpoint does not stay beside the pod's
+// (kubernetes#130963).
+func TestARemoteAddressBecomesLocal(t *testing.T) {
+	for _, inUse := range []bool{false, true} {
+		on(t, hnsemu.WS2025, func(r *rig) {
+			r.emu.Behave(hnsemu.Behaviour{DeleteInUse: inUse})
+			r.set("web", "10.96.0.10", "10.244.2.2")
+			r.ports["api"] = port("api", "10.96.0.11", "10.244.2.2")
+			r.begin()
+			pod := r.emu.AddPod(r.network, "10.244.2.2")
+			local := port("web", "10.96.0.10", "10.244.2.2")
+			local.Fronts[0].On[0].Pool.Endpoints[0].Local = true
+			r.replace("web", local)
+			r.sync()
+			if got := r.balancer("10.96.0.10").HostComputeEndpoints; len(got) != 1 || got[0] != pod {
+				r.Errorf("web is balanced over %v, want the pod's %s", got, pod)
+			}
+			r.sound() // the other still needs the remote one
+			local = port("api", "10.96.0.11", "10.244.2.2")
+			local.Fronts[0].On[0].Pool.Endpoints[0].Local = true
+			r.replace("api", local)
+			r.sync()
+			if got := r.remotes(); got != "" {
+				r.Errorf("the remote endpoint %s stays beside the pod's", got)
+			}
+			r.settle()
+			if got := r.balancer("10.96.0.11").HostComputeEndpoints; len(got) != 1 || got[0] != pod {
+				r.Errorf("api is balanced over %v, want the pod's %s", got, pod)
+			}
+		})
+	}
+}
+
+// A pod of this node goes, and its address comes up on another node.
+func TestALocalAddressBecomesRemote(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		pod := r.emu.AddPod(r.network, "10.244.1.8")
+		r.set("web", "10.96.0.10", "10.244.1.8 10.244.2.2")
+		r.begin()
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.sync()
+		r.emu.Remove(pod)
+		remote := port("web", "10.96.0.10", "10.244.1.8 10.244.2.2")
+		remote.Fronts[0].On[0].Pool.Endpoints[0].Local = false
+		r.replace("web", remote)
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.8 10.244.2.2")
+		if got := r.remotes(); got != "10.244.1.8 10.244.2.2" {
+			r.Errorf("remote endpoints: %s", got)
+		}
+	})
+}
+
+// HNS refuses one endpoint: its Service has the others.
+func TestAnEndpointThatIsRefused(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		refuse := true
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if refuse && c.Name == "HcnCreateEndpoint" && strings.Contains(c.Text, "10.244.2.9") {
+				return 0x803b002f
+			}
+			return 0
+		})
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.9")
+		r.fails("10.244.2.9")
+		r.serves("10.96.0.10", "10.244.1.2")
+		refuse = false
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.9")
+	})
+}
+
+// Somebody has deleted a remote endpoint; the next change of a Service finds out.
+func TestARemoteEndpointIsDeleted(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		for _, e := range r.emu.Endpoints() {
+			if e.Name == "tandem_10.244.2.3" {
+				r.emu.Remove(e.ID)
+			}
+		}
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.3")
+		r.audit()
+		r.settle()
+		served2 := r.served("10.96.0.11")
+		if served2 != "10.244.2.2 10.244.2.3" {
+			r.Errorf("the other Service has %s", served2)
+		}
+	})
+}
