@@ -10,7 +10,7 @@ wine: ; ci/setup/run && go test -count=1 -v ./ci/wine
 race: ; ci/setup/run && go test -race ./...
 uml: ; ci/setup/run && ci/uml/run
 fuzz: ; ci/test/fuzz
-bench: ; ci/setup/run && ci/bench/run
+bench: ; ci/setup/run && ci/bench/run && ci/bench/relay/run
 bench-kubernetes: ; ci/setup/run && ci/kubernetes/bench/run $(BENCHFLAGS)
 lint: ; ci/lint/run
 golden: ; go test -p 1 ./linux/nftables ./linux/iptables ./linux/ipvs ./linux/userspace ./windows/hns -run Corpus -update
