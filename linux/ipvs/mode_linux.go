@@ -26,6 +26,9 @@ func probe(ctx context.Context) error {
 // and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
+	if err := haveIPVS(context.Background()); err != nil {
+		return nil, fmt.Errorf("IPVS %w: %w", dataplane.ErrAbsent, err)
+	}
 	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
 	}
