@@ -15,6 +15,7 @@ import (
 // Settings are what a driver needs besides HNS itself.
 type Settings struct {
 	Network   string     // the network's name; empty to find it
+	Root      string     // the name of the endpoint that stands for the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
 	Journal   string     // the file that remembers what is ours; empty for none
 	Log       *slog.Logger
@@ -60,6 +61,10 @@ func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newDriver(h, v, s, j), nil
+}
+
+func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
@@ -71,7 +76,7 @@ func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
 	}
-	return d, nil
+	return d
 }
 
 // Limits implements dataplane.Driver. HNS has no transactions.

@@ -2,8 +2,10 @@ package hns
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -41,4 +43,30 @@ func names(ts []Target) []string {
 		all[i] = t.Addr.String()
 	}
 	return all
+}
+
+// String says in a line what an object is besides its name.
+func (v Value) String() string {
+	var words []string
+	if b := v.Balancer; b != nil {
+		words = append(words, fmt.Sprintf("to port %d of", b.Port))
+		for _, t := range b.Endpoints {
+			words = append(words, t.Addr.String())
+		}
+		for _, flag := range [...]struct {
+			set  bool
+			name string
+		}{{b.DSR, "DSR"}, {b.External, "external"}, {b.Sticky, "sticky"}} {
+			if flag.set {
+				words = append(words, flag.name)
+			}
+		}
+	}
+	if v.Node.IsValid() {
+		words = append(words, "on "+v.Node.String())
+	}
+	if v.Stray != "" {
+		words = append(words, "("+v.Stray+")")
+	}
+	return strings.Join(words, " ")
 }
