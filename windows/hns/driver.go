@@ -70,7 +70,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	}
 	d := &Driver{
 		calls:    &calls{hns: h, log: s.Log, slow: slow, tooSlow: tooSlow},
-		settings: s, journal: j, table: newTable(),
+		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, borrowed: map[Key]bool{},
 	}
 	for _, f := range model.Families() {
@@ -144,7 +144,21 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	if err := d.journal.prune(before, seen); err != nil {
 		d.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
 	}
+	d.warn()
 	return d.objects(), nil
+}
+
+// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
+// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
+const manyWithoutDSR = 16384 / 64 / 2
+
+func (d *Driver) warn() {
+	d.table.mu.Lock()
+	n := d.table.withoutDSR()
+	d.table.mu.Unlock()
+	if n > manyWithoutDSR {
+		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
+	}
 }
 
 // read reads HNS: the network, the endpoints that are not known yet, and all

@@ -93,6 +93,18 @@ type Target struct {
 	Local bool // a pod of this node: its CNI plug-in makes the endpoint
 }
 
+// self is this node as a target, with the unspecified address: the endpoint that
+// stands for it is known by its name (Settings.Root).
+func self(f model.Family) Target { return Target{f.Unspecified(), true} }
+
+// String returns the target for people.
+func (t Target) String() string {
+	if t.Addr.IsUnspecified() {
+		return "the node's own endpoint"
+	}
+	return t.Addr.String()
+}
+
 func (v Value) equal(o Value) bool {
 	if v.Node != o.Node || v.Stray != o.Stray || (v.Balancer == nil) != (o.Balancer == nil) {
 		return false

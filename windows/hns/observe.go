@@ -54,6 +54,9 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 			continue
 		}
 		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
+		if id == t.root && !b.External {
+			target = self(model.FamilyOf(k.Addr))
+		}
 		b.Endpoints = append(b.Endpoints, target)
 		if best, _ := t.find(target); best != id {
 			lost++

@@ -40,7 +40,7 @@ func Script(objects map[Key]Value, overlay bool) string {
 func names(ts []Target) []string {
 	all := make([]string, len(ts))
 	for i, t := range ts {
-		all[i] = t.Addr.String()
+		all[i] = t.String()
 	}
 	return all
 }
@@ -51,7 +51,7 @@ func (v Value) String() string {
 	if b := v.Balancer; b != nil {
 		words = append(words, fmt.Sprintf("to port %d of", b.Port))
 		for _, t := range b.Endpoints {
-			words = append(words, t.Addr.String())
+			words = append(words, t.String())
 		}
 		for _, flag := range [...]struct {
 			set  bool
