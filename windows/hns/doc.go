@@ -67,8 +67,7 @@
 //
 // kube-proxy programs such a VIP for everybody (kubernetes#107019, #120033). Here
 // it is not programmed and the Service says why; its cluster IP and node port
-// are, as everywhere. A cloud's load balancer that enforces the ranges itself can
-// still be used with a Service without them in the cluster.
+// are, as everywhere.
 //
 // # Health checks of VIPs
 //
