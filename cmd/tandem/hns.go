@@ -74,8 +74,9 @@ func newHNSDiff(open openHNS) *cobra.Command {
 		Use:   "diff",
 		Short: "Compare HNS and the journal with what Services need",
 		Long: `diff reads Services from a folder of manifests or from the API server, as run
-does, and compares what they need with what HNS and the journal hold. The exit
-code is 3 when something differs.`,
+does, and compares what they need with what HNS and the journal hold. Give it the
+flags that run has: they say what is needed. The exit code is 3 when something
+differs.`,
 		Example: "  tandem hns diff --kubeconfig C:\\k\\config --hostname-override win-1\n  tandem hns diff --manifests ./services -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := hnsConfig(cmd, &flags, output, needSource)
