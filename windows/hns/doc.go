@@ -35,7 +35,9 @@
 //   - source ranges: such a load balancer IP is not programmed at all (below);
 //   - endpoints on several ports behind one frontend; more than 1024 endpoints;
 //   - an affinity timeout; affinity before 12.0, IPv6 before 11.10 or on overlays;
-//   - endpoints with this node's own address; node ports on some addresses only.
+//   - endpoints with this node's own address; node ports on some addresses only;
+//   - endpoints of other nodes where the destination is to be kept (annotation
+//     preserve-destination).
 //
 // And for all Services alike:
 //

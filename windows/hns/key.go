@@ -85,6 +85,7 @@ type Balancer struct {
 	DSR       bool     // answers go directly to the client, whose address is kept
 	External  bool     // for clients beyond this node too
 	Sticky    bool     // all connections of a client go to one endpoint
+	KeepVIP   bool     // endpoints see the frontend's address as the destination
 }
 
 // Target is an endpoint of a Balancer.
@@ -113,6 +114,6 @@ func (v Value) equal(o Value) bool {
 		return true
 	}
 	a, b := v.Balancer, o.Balancer
-	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky &&
+	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky && a.KeepVIP == b.KeepVIP &&
 		slices.Equal(a.Endpoints, b.Endpoints)
 }

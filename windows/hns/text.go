@@ -56,7 +56,7 @@ func (v Value) String() string {
 		for _, flag := range [...]struct {
 			set  bool
 			name string
-		}{{b.DSR, "DSR"}, {b.External, "external"}, {b.Sticky, "sticky"}} {
+		}{{b.DSR, "DSR"}, {b.External, "external"}, {b.Sticky, "sticky"}, {b.KeepVIP, "destination kept"}} {
 			if flag.set {
 				words = append(words, flag.name)
 			}
