@@ -15,6 +15,11 @@ func modeSettings() []Setting {
 			Value: func(c *Config) Value { return boolean(&c.Strict) },
 		},
 		{
+			Flag: "takeover", BesideFile: true, Restart: restartMode,
+			Doc:   "Remove what kube-proxy has left on this machine, once Tandem's own rules are in place. Stop kube-proxy first.",
+			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
+		},
+		{
 			Flag: "audit-period", BesideFile: true,
 			Doc:   "How often the data plane is read back and compared though nothing points to a foreign hand in it.",
 			Value: func(c *Config) Value { return period(&c.AuditPeriod) },
