@@ -116,6 +116,13 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 // gone checks that nothing of a mode is left on the node.
 func (s *site) gone(name config.Mode) {
 	s.t.Helper()
+	if err := s.left(name); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// left returns an error when something of a mode is on the node.
+func (s *site) left(name config.Mode) error {
 	objects := -1
 	err := s.net.Do(lab.Node, func() error {
 		mode, err := platform.Find(name)
@@ -132,8 +139,9 @@ func (s *site) gone(name config.Mode) {
 		return errors.Join(err, b.Close())
 	})
 	if err != nil || objects != 0 {
-		s.t.Errorf("%d objects of mode %s are left (%v)", objects, name, err)
+		return errors.Join(fmt.Errorf("%d objects of mode %s are left", objects, name), err)
 	}
+	return nil
 }
 
 // longLived opens connections of all kinds and has each answered once.
