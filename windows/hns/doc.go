@@ -79,7 +79,8 @@
 //
 // # What is known to go wrong
 //
-// Each of these has a test. HNS before 15.5 cannot change a load balancer in
+// Each of these has a test (fault_test.go, down_test.go, pod_test.go,
+// restart_test.go, overlay_test.go). HNS before 15.5 cannot change a load balancer in
 // place, and 15.4 says it can: what it claims is compared, and a replacement is
 // one deletion and one creation with nothing in between. Lists fail as a whole
 // when one object vanishes. Calls hang: each has a watchdog, and no second one is

@@ -148,19 +148,6 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	return d.objects(), nil
 }
 
-// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
-// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
-const manyWithoutDSR = 16384 / 64 / 2
-
-func (d *Driver) warn() {
-	d.table.mu.Lock()
-	n := d.table.withoutDSR()
-	d.table.mu.Unlock()
-	if n > manyWithoutDSR {
-		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
-	}
-}
-
 // read reads HNS: the network, the endpoints that are not known yet, and all
 // load balancers.
 func (d *Driver) read(ctx context.Context) (*reading, error) {

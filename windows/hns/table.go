@@ -126,18 +126,6 @@ func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// withoutDSR counts the load balancers that answers go back through, whoever's.
-func (t *table) withoutDSR() (n int) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
-			n++
-		}
-		seen[have.lb.ID] = true
-	}
-	return n
-}
-
 // begin starts a reading.
 func (t *table) begin() {
 	t.mu.Lock()
