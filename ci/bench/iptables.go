@@ -103,6 +103,9 @@ func tandemFigures(ctx context.Context, w world) (f figures, err error) {
 	}
 	f.full, f.fullCPU = took, cpuTime()-cpu
 	plain("objects", fmt.Sprintf("%d in %d transactions", work.Ops, work.Commits))
+	if work.Refused != nil {
+		plain("refused as a whole", work.Refused.Error())
+	}
 	const n = 20
 	cpu = cpuTime()
 	changes, _, err := r.changes(n, func(i int) *model.Slice { return w.slice(i*7%w.services, 1, 1+i) })
