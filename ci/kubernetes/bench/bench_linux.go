@@ -65,6 +65,9 @@ func bench(ctx context.Context, o options) (err error) {
 	}
 	fmt.Println()
 	fmt.Print(table(results))
+	if o.outage == 0 {
+		return nil
+	}
 	return r.gone(ctx, all[0])
 }
 
