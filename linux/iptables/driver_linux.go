@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -25,19 +26,22 @@ type Driver struct {
 
 	mu      sync.Mutex
 	book    book
+	tally   tally
 	written map[chainID]bool // since the Observe that is under way began; nil when none is
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.RuleCounter          = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
 // Open returns a driver for the network namespace that the calling thread is
-// in, with the commands of a variant. Close it after use; what it has programmed
-// stays.
-func open(t tools, families []model.Family) (*Driver, error) {
+// in, with the commands of a variant. The rules of the legacy variant are read
+// again every now and then, 0 for never. Close it after use; what it has
+// programmed stays.
+func open(t tools, families []model.Family, again time.Duration) (*Driver, error) {
 	ns, err := currentNamespace()
 	if err != nil {
 		return nil, err
@@ -46,6 +50,7 @@ func open(t tools, families []model.Family) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, ns.close())
 	}
+	w.again = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
 }
 
@@ -146,6 +151,7 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) 
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
 	d.book.keep(pages)
+	d.tally.wrote(f, t, ops, s.written)
 	if d.written != nil {
 		for id := range pages {
 			d.written[id] = true
@@ -195,6 +201,9 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: read the rules: %w", err)
 	}
+	if len(d.written) == 0 {
+		d.tally.read(objects)
+	}
 	for id := range d.written { // what was written meanwhile is known better
 		delete(pages, id)
 		if es, ok := d.book[id]; ok {
@@ -222,6 +231,18 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 		maps.Copy(pages, r.book)
 	}
 	return objects, pages, nil
+}
+
+// Rules implements dataplane.RuleCounter.
+func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.families {
+		for _, t := range []Table{Filter, NAT} {
+			tell(t.String(), f, d.tally.total[f][t], d.tally.written[f][t])
+		}
+	}
+	d.tally.written = [2][2]int{}
 }
 
 // Disturbed implements dataplane.Sentinel.
