@@ -11,7 +11,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
@@ -24,10 +23,12 @@ type Driver struct {
 	ns       *namespace
 	watch    *watch
 
-	mu      sync.Mutex
-	book    book
-	tally   tally
-	written map[chainID]bool // since the Observe that is under way began; nil when none is
+	mu    sync.Mutex
+	book  book
+	tally tally
+
+	localnet localnetSwitch
+	written  map[chainID]bool // since the Observe that is under way began; nil when none is
 }
 
 var (
@@ -137,15 +138,18 @@ func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
 
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) error {
-	s, pages := d.book.apply(ops)
+	var s script
+	var pages book
 	err := d.ns.do(func() error {
-		if err := shutLocalnet(ops); err != nil {
+		ops, err := d.localnet.before(ops)
+		if err != nil {
 			return err
 		}
+		s, pages = d.book.apply(ops)
 		if err := d.tools.restore(ctx, f, s.text(t)); err != nil {
 			return err
 		}
-		return openLocalnet(ops)
+		return d.localnet.after(ops)
 	})
 	if err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
@@ -158,34 +162,6 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) 
 		}
 	}
 	return nil
-}
-
-// routeLocalnet lets packets for 127.0.0.0/8 be routed, so that node ports can
-// answer on 127.0.0.1. It is open only behind the rule that drops those of
-// others: that comes first and goes last.
-const routeLocalnet = "net/ipv4/conf/all/route_localnet"
-
-func openLocalnet(ops []op) error {
-	for _, o := range ops {
-		if isMartians(o.Key) && o.Verb != ledger.Delete {
-			return host.EnsureSysctl(routeLocalnet, "1")
-		}
-	}
-	return nil
-}
-
-func shutLocalnet(ops []op) error {
-	for _, o := range ops {
-		if isMartians(o.Key) && o.Verb == ledger.Delete {
-			return host.EnsureSysctl(routeLocalnet, "0")
-		}
-	}
-	return nil
-}
-
-func isMartians(k Key) bool {
-	id := chainID{model.IPv4, Filter, input}
-	return k == Key{id, line(id, martians())}
 }
 
 // Observe implements dataplane.Driver.
@@ -211,6 +187,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	d.book = pages
+	d.localnet.adopt(pages)
 	d.watch.afterRead()
 	return objects, nil
 }
