@@ -20,7 +20,9 @@ import (
 
 // compareIPTables measures the iptables mode beside the rules that kube-proxy
 // writes, in the same namespace and with the same commands. Of kube-proxy only
-// iptables-restore is measured: what the program itself does comes on top.
+// iptables-restore is measured: what the program itself does comes on top. Both
+// programs on an API server are what ci/kubernetes/bench -tandem-mode iptables
+// measures.
 func compareIPTables(ctx context.Context, w world) error {
 	w.udp = true // new flows are a packet each
 	fmt.Printf("iptables mode, %d Services x %d endpoints; kube-proxy stands for its rules by iptables-restore alone\n", w.services, w.endpoints)

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 )
 
+// iptablesMode has goals and peers of its own.
+const iptablesMode = "iptables"
+
 // contender is a proxy in one of its settings.
 type contender struct {
 	name    string
@@ -19,7 +22,7 @@ type contender struct {
 func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err error) {
 	legacy, err := o.legacy()
 	if err != nil {
-		if o.mode == "iptables" {
+		if o.mode == iptablesMode {
 			return nil, fmt.Errorf("iptables mode: %w", err)
 		}
 		fmt.Printf("left out: kube-proxy iptables: %v\n", err)
@@ -31,7 +34,7 @@ func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err 
 		return cmd, nil
 	}})
 	modes := []string{"nftables", "iptables"}
-	if o.mode == "iptables" {
+	if o.mode == iptablesMode {
 		modes = modes[1:]
 	}
 	for _, mode := range modes {
