@@ -152,6 +152,8 @@ func TestBadValues(t *testing.T) {
 		"--vmodule=a=b":                                   "not of the form pattern=N",
 		"--logging-format=xml":                            "none of text, json",
 		"--detect-local-mode=Guess":                       "none of ClusterCIDR",
+		"--pod-bridge-interface=br\" -j ACCEPT":           "a character that cannot be used",
+		"--pod-interface-name-prefix=veth/":               "a character that cannot be used",
 		"--pod-bridge-interface=a-name-that-is-too-long":  "longer than an interface name",
 		"--proxy-mode-strict=maybe":                       "neither true nor false",
 		"--cluster-cidr=10.0.0.0/8,10.0.0.0/33":           "is not a CIDR",

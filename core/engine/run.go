@@ -190,6 +190,9 @@ func (e *Engine) sync(ctx context.Context) {
 	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
 	}
+	if r.Work.Refused != nil && ctx.Err() == nil {
+		e.Log.Warn("a transaction was refused as a whole and done in parts", "error", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+	}
 	if r.Err != nil && ctx.Err() == nil {
 		e.Log.Error("not everything could be programmed", "error", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.Backend.Next())
 	}
