@@ -25,6 +25,9 @@ func probe(ctx context.Context) error {
 // openBackend opens the mode. Where IPv6 does not work, IPv4 is served alone,
 // and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
+	if err := haveIPVS(); err != nil {
+		return nil, err
+	}
 	o := options(c)
 	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
