@@ -39,8 +39,12 @@ var (
 	dnsIP     = netip.MustParseAddrPort("10.96.0.53:53")
 )
 
-// building makes the program once for all tests.
+// building makes the program once for all tests, unless TANDEM_TEST_BIN names
+// it: where the tests run there may be no compiler.
 var building = sync.OnceValues(func() (string, error) {
+	if made := os.Getenv("TANDEM_TEST_BIN"); made != "" {
+		return made, nil
+	}
 	dir, err := os.MkdirTemp("", "tandem-test-")
 	if err != nil {
 		return "", err
