@@ -151,7 +151,7 @@ func (s *site) start() {
 	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
 		s.t.Fatal(err)
 	}
-	s.eventually(10*time.Second, "healthy", func() error {
+	s.eventually(time.Minute, "healthy", func() error {
 		doc, err := s.status()
 		if err == nil && !doc.Healthy {
 			err = fmt.Errorf("not healthy: %v", doc.Reasons)
@@ -171,7 +171,7 @@ func (s *site) kill() {
 
 // run runs a command on the node and returns what it printed.
 func (s *site) run(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
