@@ -31,9 +31,9 @@ const (
 
 // calls are the ways in: from a pod, from the node itself and from outside.
 var calls = []lab.Call{
-	{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: 2 * time.Second},
-	{From: lab.Node, Proto: model.TCP, To: clusterIP, Timeout: 2 * time.Second},
-	{From: lab.Outside, Proto: model.TCP, To: nodePort, Timeout: 2 * time.Second},
+	{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: answerTime},
+	{From: lab.Node, Proto: model.TCP, To: clusterIP, Timeout: answerTime},
+	{From: lab.Outside, Proto: model.TCP, To: nodePort, Timeout: answerTime},
 }
 
 // TestSwitchModes performs every ordered pair of switches between the modes that
