@@ -28,6 +28,7 @@ type Proxy struct {
 	*engine.Engine
 	config   *config.Config                // as at the start
 	live     atomic.Pointer[config.Config] // as last changed by Reconfigure
+	base     *config.Config                // what the parts were opened with; Reconfigure's own
 	lock     net.Listener
 	place    string    // the network namespace, where systems have several
 	flows    flowTable // nil where the mode needs none, or there is none
@@ -60,6 +61,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
+	p.base = c
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -123,6 +125,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
+	p.group.Go(func() { p.tidy(ctx) })
 	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
 	p.started()
 	p.servers.run(start)

@@ -31,6 +31,11 @@ const removal = 10 * time.Second
 // before that, or the new mode cannot do it all, everything stays as it was. The
 // calling thread must be in the proxy's network namespace.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
+	return p.switchTo(ctx, to, p.config)
+}
+
+// switchTo opens the new mode with a configuration that may be another.
+func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
 	if !p.switching.TryLock() {
 		return Switched{}, errors.New("another switch is under way")
 	}
@@ -47,7 +52,7 @@ func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
 	if err := p.recall(ctx, mode.Name); err != nil {
 		return Switched{}, err
 	}
-	next, err := p.openBeside(ctx, mode)
+	next, err := p.openBeside(ctx, mode, c)
 	if err != nil {
 		return Switched{}, fmt.Errorf("mode %s: %w", to, err)
 	}
@@ -73,7 +78,7 @@ func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
 }
 
 // openBeside opens a second mode beside the one that runs.
-func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode) (dataplane.Backend, error) {
+func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode, c *config.Config) (dataplane.Backend, error) {
 	here, err := place()
 	if err != nil || here != p.place {
 		return nil, errors.Join(errors.New("this is not the network namespace that the proxy was opened in"), err)
@@ -81,7 +86,7 @@ func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode) (dataplane.
 	if err := Probe(ctx, mode); err != nil {
 		return nil, err
 	}
-	return mode.Open(p.config)
+	return mode.Open(c)
 }
 
 // retirement is an old mode on its way out.

@@ -124,7 +124,7 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 		strings.SplitN(out, "\n", 2)[0], traffic.made.Load()-made, broken, len(conns))
 }
 
-// left says what is left of a mode on the node.
+// left returns an error when something of a mode is on the node.
 func (s *site) left(name config.Mode) error {
 	return s.net.Do(lab.Node, func() error {
 		mode, err := platform.Find(name)

@@ -2,7 +2,7 @@
 // the real libraries and real calls into DLLs, whose place thin test DLLs take
 // that forward each call to the HNS emulator (windows/hnsemu) in the test.
 //
-//	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hnslib ◀── tandem.exe
+//	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hcsshim ◀── tandem.exe
 //	   │                                                                      ▲
 //	   └── manifests, restarts, faults ───────────────────────── wine64 ──────┘
 //

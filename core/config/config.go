@@ -24,6 +24,7 @@ type Config struct {
 	API       API    // the API server to watch, where Manifests is empty
 	NodeName  string // which Node object is this machine
 	Mode      Mode
+	TakeOver  bool // replace what kube-proxy has left
 	Strict    bool // a mode that is named and does not work here is an error: no fallback
 
 	// NodeIP is this machine's primary address, whatever its Node object says:

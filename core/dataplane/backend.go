@@ -83,7 +83,10 @@ type Work struct {
 type Health struct {
 	Objects  int // how many objects are wanted or installed
 	Gaps     map[model.PortID][]model.Gap
-	Failures map[model.PortID]error // the base and left-overs have the zero id
+	Failures map[model.PortID]error // the base, and what ports share, have the zero id
+	// Left is why something that nobody needs any more is still there. No port
+	// waits for it.
+	Left error
 }
 
 // New joins a Compiler and a Driver. It owns the driver and closes it.
@@ -287,11 +290,14 @@ func (b *backend[K, V]) Health() Health {
 		h.Gaps[id] = g
 	}
 	for _, f := range b.ledger.Failures() {
-		var id model.PortID
-		if f.Owner != nil {
-			id = *f.Owner
+		switch {
+		case f.Owner != nil:
+			h.Failures[*f.Owner] = f.Err
+		case f.Left:
+			h.Left = f.Err
+		default:
+			h.Failures[model.PortID{}] = f.Err
 		}
-		h.Failures[id] = f.Err
 	}
 	return h
 }

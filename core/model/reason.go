@@ -31,6 +31,7 @@ const (
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // what the Node object says is needed, and there is none
+	WhyOtherProxy        // another proxy answers for the same addresses
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 )
 
@@ -55,6 +56,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyInvalid:              {"Invalid", "not valid"},
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
 	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
+	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 }
 

@@ -38,7 +38,8 @@ type Server struct {
 	work    sync.WaitGroup // every goroutine
 	scarce  scarcity
 	slots   slots
-	buffers sync.Pool // of *[chunk]byte
+	buffers sync.Pool // of *[]byte with room for a chunk
+	packets sync.Pool // the same for a datagram
 
 	newStream, newDatagrams newReader
 
@@ -66,7 +67,8 @@ func NewServer(o Options) *Server {
 		relays: map[*Relay]struct{}{}, conns: map[io.Closer]struct{}{},
 	}
 	s.newStream, s.newDatagrams = readers()
-	s.buffers.New = func() any { return new([chunk]byte) }
+	s.buffers.New = func() any { b := make([]byte, chunk); return &b }
+	s.packets.New = func() any { b := make([]byte, datagram); return &b }
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s
 }

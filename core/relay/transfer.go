@@ -49,8 +49,10 @@ func (p *pair) direction(dst, src *net.TCPConn) {
 }
 
 const (
-	// chunk is as much as is read at once, and the largest UDP datagram fits.
-	chunk = 64 << 10
+	// chunk is as much of a stream as is read at once: more is spliced.
+	chunk = 16 << 10
+	// datagram has room for the largest one of UDP.
+	datagram = 64 << 10
 	// bulk is how much is spliced before it is looked again whether that is
 	// worth while: for splice(2) a connection needs a pipe of its own.
 	bulk = 8 << 20

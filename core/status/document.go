@@ -71,6 +71,9 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
+	if err := s.Backend.Left; err != nil {
+		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "what is not needed any more is still there: " + err.Error()})
+	}
 	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
 	}

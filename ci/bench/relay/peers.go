@@ -15,7 +15,7 @@ import (
 // proxy is something that carries connections to the endpoint.
 type proxy struct {
 	name  string
-	start func(context.Context, *endpoint) (*running, error)
+	start func(context.Context) (*running, error)
 }
 
 // running is a proxy at work.
@@ -54,7 +54,7 @@ func prepare() error {
 		}
 	}
 	// Many connections end here in a short time.
-	for name, value := range map[string]string{"ip_local_port_range": "1100 65000", "tcp_tw_reuse": "1"} {
+	for name, value := range map[string]string{"ip_local_port_range": "10000 65000", "tcp_tw_reuse": "1"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func reachable(at string) error {
 }
 
 func direct() proxy {
-	return proxy{"no proxy", func(context.Context, *endpoint) (*running, error) { return &running{at: endpointAddr}, nil }}
+	return proxy{"no proxy", func(context.Context) (*running, error) { return &running{at: endpointAddr}, nil }}
 }
 
 const manifest = `apiVersion: v1
@@ -117,7 +117,7 @@ endpoints: [{addresses: [198.18.0.1], conditions: {ready: true}}]
 // tandem is the whole program: the way through a cluster IP and the rules is
 // part of what is measured.
 func tandem(dir string) proxy {
-	return proxy{"tandem", func(ctx context.Context, _ *endpoint) (*running, error) {
+	return proxy{"tandem", func(ctx context.Context) (*running, error) {
 		manifests := filepath.Join(dir, "manifests")
 		if err := os.MkdirAll(manifests, 0o755); err != nil {
 			return nil, err
@@ -163,7 +163,7 @@ listen bench
 
 // peer is a program of a Debian package with a configuration.
 func peer(dir, name, at, config string, args ...string) proxy {
-	return proxy{name, func(ctx context.Context, _ *endpoint) (*running, error) {
+	return proxy{name, func(ctx context.Context) (*running, error) {
 		file := filepath.Join(dir, name+".conf")
 		if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 			return nil, err

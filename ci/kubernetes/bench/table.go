@@ -67,7 +67,7 @@ func table(all []result) string {
 		fmt.Fprintf(&b, "| %s |", row.what)
 		ours := row.of(&all[0])
 		if row.goal > 0 {
-			fmt.Fprintf(&b, " ≤ %s: %s |", row.show(row.goal), verdict(ours <= row.goal))
+			fmt.Fprintf(&b, " ≤ %s: %s |", row.show(row.goal), verdict(len(all[0].changes) > 0 && ours <= row.goal))
 		} else {
 			b.WriteString(" |")
 		}
