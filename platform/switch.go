@@ -151,7 +151,7 @@ func (p *Proxy) remove(ctx context.Context, mode dataplane.Mode, b dataplane.Bac
 	if err != nil {
 		return fmt.Errorf("remove mode %s: %w", mode.Name, err)
 	}
-	p.log.Info("mode removed", "mode", mode.Name)
+	p.log.Debug("mode removed", "mode", mode.Name)
 	return nil
 }
 
