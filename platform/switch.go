@@ -36,6 +36,13 @@ func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
 
 // switchTo opens the new mode with a configuration that may be another.
 func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
+	if p.Status().Synced { // then it clears away what was there before, and is soon done
+		select {
+		case <-p.tidied:
+		case <-ctx.Done():
+			return Switched{}, ctx.Err()
+		}
+	}
 	if !p.switching.TryLock() {
 		return Switched{}, errors.New("another switch is under way")
 	}

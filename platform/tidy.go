@@ -43,6 +43,7 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // has left, after another configuration or a switch that was cut short, goes at
 // once, or with its last connection; what kube-proxy has left, when the user asked for it.
 func (p *Proxy) tidy(ctx context.Context) {
+	defer close(p.tidied)
 	if !p.firstSync(ctx) {
 		return
 	}

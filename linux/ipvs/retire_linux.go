@@ -71,8 +71,10 @@ func (d *Driver) turnAway(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// dismiss deletes our virtual servers that have no connections of TCP, takes the
-// destinations of all others out of the choice, and returns how many those are.
+// dismiss deletes our virtual servers that have no connections of TCP and takes the
+// destinations of all others out of the choice. It returns how many there were:
+// those just deleted count, since the next packet of a UDP flow must still get
+// to IPVS, which then forgets the flow (expire_nodest_conn).
 func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
 	all, err := d.kernel.ipvs.GetServices()
 	if err != nil {
@@ -86,12 +88,12 @@ func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
+		busy++
 		uses, err := d.used(s)
-		switch {
-		case err != nil:
+		if err != nil {
 			return 0, err
-		case uses:
-			busy++
+		}
+		if uses {
 			continue
 		}
 		if err := but(d.kernel.ipvs.DelService(s), unix.ESRCH, unix.ENOENT); err != nil {
