@@ -47,7 +47,9 @@ type Proxy struct {
 	mode    Choice
 	backend dataplane.Backend
 
-	switching sync.Mutex // held by the one switch at a time
+	switching sync.Mutex // held by the one switch at a time; guards retiring
+	retiring  map[config.Mode]retirement
+	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
 	group     sync.WaitGroup
 	running   context.Context // Run's own
 }
@@ -56,7 +58,7 @@ type Proxy struct {
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{config: c, log: log, version: version}
+	p := &Proxy{config: c, log: log, version: version, retiring: map[config.Mode]retirement{}, tidied: make(chan struct{})}
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)

@@ -37,8 +37,9 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // tidy waits until everything is programmed and then removes what was there
 // before in other modes: first serve, then clear away. What an earlier tandem
 // has left, after another configuration or a switch that was cut short, goes at
-// once; what kube-proxy has left, when the user asked for it.
+// once, or with its last connection; what kube-proxy has left, when the user asked for it.
 func (p *Proxy) tidy(ctx context.Context) {
+	defer close(p.tidied)
 	if !p.firstSync(ctx) {
 		return
 	}
@@ -48,18 +49,24 @@ func (p *Proxy) tidy(ctx context.Context) {
 	}
 	p.switching.Lock()
 	defer p.switching.Unlock()
-	var others []dataplane.Mode
 	for _, m := range Local() {
 		if m.Name != p.current().Name {
-			others = append(others, m)
-		}
-	}
-	for _, r := range RemoveAll(ctx, p.config, others) {
-		if r.Err != nil && ctx.Err() == nil {
-			p.log.Warn("what an earlier run may have left in another mode was not removed", "mode", r.Mode, "error", r.Err)
+			p.clear(m)
 		}
 	}
 	p.inherit(ctx)
+}
+
+// clear removes what an earlier run has left in a mode, when the connections that
+// live in it have ended.
+func (p *Proxy) clear(m dataplane.Mode) {
+	left, err := m.Open(p.config)
+	switch {
+	case err == nil:
+		p.retireSoon(m, left)
+	case !errors.Is(err, dataplane.ErrAbsent):
+		p.log.Warn("what an earlier run may have left in another mode was not removed", "mode", m.Name, "error", err)
+	}
 }
 
 // inherit removes what kube-proxy has left, or tells of it.

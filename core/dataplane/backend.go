@@ -54,7 +54,12 @@ type Backend interface {
 	// is one at a time, and Sync does not read back while it runs.
 	Inspect() (read func(context.Context), finish func() (drift int, err error))
 
-	// Remove deletes everything that is ours, and nothing else.
+	// Drain waits until connections that would end with the data plane have
+	// ended, and has it take no new ones: see Drainer. Most have none.
+	Drain(context.Context) error
+
+	// Remove deletes everything that is ours, and nothing else. It waits for no
+	// connection.
 	Remove(context.Context) error
 
 	// Health lists what is not as desired, for people.
@@ -237,6 +242,13 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 		return s.Disturbed(ctx)
 	}
 	return false, nil
+}
+
+func (b *backend[K, V]) Drain(ctx context.Context) error {
+	if d, ok := b.driver.(Drainer); ok {
+		return d.Drain(ctx)
+	}
+	return nil
 }
 
 func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
