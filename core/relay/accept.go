@@ -62,8 +62,8 @@ func (s *Server) admit() bool {
 	return s.slots.take(s.ctx)
 }
 
-// connect serves one client. Its own goroutine ends when the connection is made:
-// those of the two directions start with small stacks.
+// connect serves one client. Its goroutine goes on with one of the two
+// directions: to start a third costs more than the stack that it keeps.
 func (r *Relay) connect(c *net.TCPConn) {
 	s := r.server
 	client := plain(c.RemoteAddr().(*net.TCPAddr).AddrPort()).Addr()
