@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -54,7 +53,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	relays map[*Relay]struct{}
-	conns  map[io.Closer]struct{} // TCP connections of clients
+	conns  map[*net.TCPConn]struct{} // TCP connections of clients
 	closed bool
 
 	stats counters
@@ -73,7 +72,7 @@ func NewServer(o Options) *Server {
 	}
 	s := &Server{
 		options: o, slots: newSlots(maxDescriptors()),
-		relays: map[*Relay]struct{}{}, conns: map[io.Closer]struct{}{},
+		relays: map[*Relay]struct{}{}, conns: map[*net.TCPConn]struct{}{},
 	}
 	s.newStream, s.newDatagrams = readers()
 	s.ballast = make([]byte, ballast)
@@ -170,26 +169,31 @@ func (s *Server) Close(grace time.Duration) error {
 	case <-patience.C:
 	}
 	s.cut()
-	s.mu.Lock()
-	for c := range s.conns {
-		_ = c.Close() // its goroutines end by that
-	}
-	s.mu.Unlock()
+	s.resetAll()
 	<-done
 	return errors.Join(errs...)
 }
 
-// hold keeps a client's connection until release, so that Close can cut it.
-func (s *Server) hold(c net.Conn) {
+// resetAll ends all TCP connections, and tells both ends.
+func (s *Server) resetAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		reset(c) // its goroutines end by that
+	}
+}
+
+// hold keeps a client's connection until release, so that it can be cut.
+func (s *Server) hold(c *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[c] = struct{}{}
 	if s.ctx.Err() != nil {
-		_ = c.Close()
+		reset(c)
 	}
 }
 
-func (s *Server) release(c net.Conn) {
+func (s *Server) release(c *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

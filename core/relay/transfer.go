@@ -23,7 +23,6 @@ func (s *Server) transfer(client, up *net.TCPConn) {
 	p := &pair{server: s, client: client, up: up}
 	p.directions.Store(2)
 	s.stats.open.Add(1)
-	s.hold(client)
 	s.work.Go(func() { p.direction(up, client) })
 	p.direction(client, up)
 }
