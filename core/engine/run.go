@@ -257,8 +257,21 @@ func (e *Engine) tell(deltas []model.Delta) {
 			e.said[id] = gaps
 		}
 		for _, g := range gaps {
+			if g.Source {
+				e.tellOfMode(g)
+				continue
+			}
 			e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
 		}
+	}
+}
+
+// tellOfMode reports, once, what the whole mode cannot do. It is said of the port
+// that there is not.
+func (e *Engine) tellOfMode(g model.Gap) {
+	if said := e.said[model.PortID{}]; !slices.Contains(said, g) {
+		e.said[model.PortID{}] = append(said, g)
+		e.problem(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
 	}
 }
 
