@@ -127,6 +127,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
 	p.group.Go(func() { p.tidy(ctx) })
+	p.group.Go(func() { p.notify(ctx, serviceManager(p.log)) })
 	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
 	p.started()
 	p.servers.run(start)

@@ -100,6 +100,7 @@ EndpointSlices into rules of the kernel, and keeps them right.
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}
+	root.AddCommand(newDocs())
 	return root
 }
 
