@@ -34,6 +34,7 @@ require (
 	go.opencensus.io v0.24.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
 	google.golang.org/grpc v1.79.3 // indirect
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 )
 
 require (

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // The exit codes, the same for every verb.
@@ -26,6 +28,7 @@ const (
 )
 
 func main() {
+	platform.Harden()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
@@ -45,14 +48,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	code := exitCode(err)
+	if code != exitOK {
+		fmt.Fprintf(stderr, "tandem: %v\n", err)
+	}
+	if code == exitUsage {
+		fmt.Fprintln(stderr, "See 'tandem --help'.")
+	}
+	return code
+}
+
+// exitCode is that of a verb that ended with err.
+func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, new(usageError)):
-		fmt.Fprintf(stderr, "tandem: %v\nSee 'tandem --help'.\n", err)
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "tandem: %v\n", err)
 	return exitFailure
 }
 

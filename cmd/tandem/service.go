@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,7 +28,11 @@ tandem start starts it now.`,
 			for _, n := range notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
-			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, given(cmd.Flags())...)}); err != nil {
+			args, err := given(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, args...)}); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")
@@ -37,10 +43,20 @@ tandem start starts it now.`,
 	return c
 }
 
-// given returns the flags that were set, in a form to be given again.
-func given(fs *pflag.FlagSet) (args []string) {
-	fs.Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
-	return args
+// given returns the flags that were set, in a form to be given again, wherever
+// the service is started: paths are made absolute.
+func given(fs *pflag.FlagSet) (args []string, err error) {
+	fs.Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "config", "kubeconfig", "manifests":
+			var e error
+			value, e = filepath.Abs(value)
+			err = errors.Join(err, e)
+		}
+		args = append(args, "--"+f.Name+"="+value)
+	})
+	return args, err
 }
 
 func newUninstall() *cobra.Command {
