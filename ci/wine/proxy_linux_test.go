@@ -125,9 +125,15 @@ func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 // start runs the program.
 func (n *node) start() {
 	n.Helper()
-	n.proxy = n.prefix.command(n.exe, "run", "--manifests", `Z:`+strings.ReplaceAll(n.manifests, "/", `\`),
-		"--hostname-override", "node-1", "--proxy-mode", "kernelspace", "--metrics-bind-address", "", "--log-level", "debug")
-	n.proxy.Env = append(n.proxy.Env, "HNSEMU_ADDR="+n.addr)
+	n.startAs(n.prefix.command(n.exe, "run", "--manifests", `Z:`+strings.ReplaceAll(n.manifests, "/", `\`),
+		"--hostname-override", "node-1", "--proxy-mode", "kernelspace", "--metrics-bind-address", "", "--log-level", "debug"))
+}
+
+// startAs runs the program by a command line of its own.
+func (n *node) startAs(c *exec.Cmd, env ...string) {
+	n.Helper()
+	n.proxy = c
+	n.proxy.Env = append(append(n.proxy.Env, "HNSEMU_ADDR="+n.addr), env...)
 	n.proxy.Stdout, n.proxy.Stderr = &n.log, &n.log
 	n.proxy.WaitDelay = time.Second
 	if err := n.proxy.Start(); err != nil {

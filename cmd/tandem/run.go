@@ -78,8 +78,8 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 // anything can go wrong: mistakes of a service's configuration belong into its
 // log.
 func (f *runFlags) asService() bool {
-	text, _ := file.Read(f.file)
-	c, _ := f.judge(text)
+	_ = f.read()
+	c, _ := f.judge(f.text)
 	return c.Windows.Service
 }
 
