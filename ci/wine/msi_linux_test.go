@@ -42,7 +42,7 @@ func TestMSI(t *testing.T) {
 	if err := os.RemoveAll(filepath.Dir(exe)); err != nil {
 		t.Fatal(err)
 	}
-	api := startAPI(t)
+	api := startAPI(t, apitest.Options{Plain: true})
 	api.Put(slice("10.244.1.2"))
 
 	s.msiexec("/i", old)
@@ -158,9 +158,9 @@ func (s *installed) configure(api string) {
 }
 
 // startAPI starts an API server that knows a node and the Service web.
-func startAPI(t *testing.T) *apitest.Server {
+func startAPI(t *testing.T, o apitest.Options) *apitest.Server {
 	t.Helper()
-	api, err := apitest.Start(apitest.Options{Plain: true})
+	api, err := apitest.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestHostProcess(t *testing.T) {
 	p := open(t)
 	n := newNode(t, p, hnsemu.WS2022)
-	api := startAPI(t)
+	api := startAPI(t, apitest.Options{})
 	api.Put(slice("10.244.1.2"))
 	sandbox := t.TempDir()
 	pod, settings := windowsPod(t)
@@ -36,12 +37,13 @@ func TestHostProcess(t *testing.T) {
 	write("var/lib/kube-proxy/config.conf", settings+"metricsBindAddress: 127.0.0.1:0\nhealthzBindAddress: 127.0.0.1:0\n")
 	write("var/lib/kube-proxy/kubeconfig.conf", `apiVersion: v1
 kind: Config
-clusters: [{name: default, cluster: {server: 'http://`+api.Address()+`'}}]
+clusters: [{name: default, cluster: {server: '`+api.URL()+`', certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}]
 users: [{name: default, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]
 contexts: [{name: default, context: {cluster: default, user: default}}]
 current-context: default
 `)
 	write("var/run/secrets/kubernetes.io/serviceaccount/token", "the token of the pod")
+	write("var/run/secrets/kubernetes.io/serviceaccount/ca.crt", string(api.CA()))
 
 	if o := pod.SecurityContext.WindowsOptions; o == nil || !*o.HostProcess || !pod.HostNetwork {
 		t.Fatalf("the pod is no HostProcess one: %+v", o)
