@@ -1,5 +1,4 @@
 // Package installers is the home of every way to install Tandem: the systemd
 // unit, the Windows service and MSI, packages, images and Kubernetes manifests,
-// one folder each with its test. Nothing is here yet: build the binary with
-// `make build`.
+// one folder each with its test.
 package installers

@@ -129,7 +129,14 @@ func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 // start runs the program.
 func (n *node) start() {
 	n.Helper()
-	n.proxy = n.tandem("run", "--metrics-bind-address", "", "--log-level", "debug")
+	n.startAs(n.tandem("run", "--metrics-bind-address", "", "--log-level", "debug"))
+}
+
+// startAs runs the program by a command line of its own.
+func (n *node) startAs(c *exec.Cmd, env ...string) {
+	n.Helper()
+	n.proxy = c
+	n.proxy.Env = append(append(n.proxy.Env, "HNSEMU_ADDR="+n.addr), env...)
 	n.proxy.Stdout, n.proxy.Stderr = &n.log, &n.log
 	n.proxy.WaitDelay = time.Second
 	if err := n.proxy.Start(); err != nil {

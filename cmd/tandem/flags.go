@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/config/file"
+	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -135,10 +136,8 @@ type need func(*config.Config) []config.Finding
 // config returns the configuration that file and flags make, or all that is
 // wrong with it. The notes are what has no effect.
 func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Finding, err error) {
-	if f.file != "" {
-		if f.text, err = file.Read(f.file); err != nil {
-			return nil, nil, err
-		}
+	if err := f.read(); err != nil {
+		return nil, nil, err
 	}
 	c, report := f.judge(f.text)
 	for _, missing := range needs {
@@ -148,6 +147,16 @@ func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Fi
 		return nil, report.Notes, usageError{err}
 	}
 	return c, report.Notes, nil
+}
+
+// read reads the file, if there is one, wherever it is in a pod.
+func (f *configFlags) read() (err error) {
+	if f.file == "" {
+		return nil
+	}
+	f.file = watch.Path(f.file)
+	f.text, err = file.Read(f.file)
+	return err
 }
 
 // judge makes a configuration of the file's content and the flags, and says what

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
@@ -29,6 +30,7 @@ const (
 )
 
 func main() {
+	platform.Harden()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
@@ -48,16 +50,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	code := exitCode(err)
+	if code != exitOK {
+		fmt.Fprintf(stderr, "tandem: %v\n", err)
+	}
+	if code == exitUsage {
+		fmt.Fprintln(stderr, "See 'tandem --help'.")
+	}
+	return code
+}
+
+// exitCode is that of a verb that ended with err.
+func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errPending):
 		return exitPending
 	case errors.As(err, new(usageError)):
-		fmt.Fprintf(stderr, "tandem: %v\nSee 'tandem --help'.\n", err)
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "tandem: %v\n", err)
 	return exitFailure
 }
 

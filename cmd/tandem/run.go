@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/config/file"
 	"github.com/tandem-proxy/tandem/platform"
+	"github.com/tandem-proxy/tandem/platform/service"
 )
 
 // runFlags are the flags of kube-proxy that make it do one thing and exit.
@@ -42,47 +44,84 @@ of the file a running tandem takes over.`,
 }
 
 func (f *runFlags) run(cmd *cobra.Command) error {
-	var needs []need
-	if f.writeTo == "" && !f.cleanup && !f.initOnly {
-		needs = append(needs, needSource)
-	}
-	c, notes, err := f.config(needs...)
-	if err != nil {
-		return err
-	}
-	log := newLog(cmd.ErrOrStderr(), c)
-	for _, n := range notes {
-		log.Warn("configuration", "name", n.Name, "note", n.Text, "where", n.Where)
-	}
+	once := f.writeTo != "" || f.cleanup || f.initOnly
 	switch {
+	case once:
+		return f.once(cmd)
+	case f.asService():
+		return service.Serve(cmd.Context(), service.Program{Work: f.work, Code: exitCode})
+	}
+	return f.work(cmd.Context(), cmd.ErrOrStderr(), func() {})
+}
+
+// once does the one thing that a flag asks for.
+func (f *runFlags) once(cmd *cobra.Command) error {
+	c, log, err := f.begin(cmd.ErrOrStderr())
+	switch {
+	case err != nil:
+		return err
 	case f.writeTo != "":
 		return writeConfig(f.writeTo, c)
 	case f.cleanup:
 		return cleanupLocked(cmd)
 	}
 	platform.Prepare(c, log.Logger)
-	if f.initOnly {
-		return nil
+	return nil
+}
+
+// asService tells whether flags or file ask for a service. It is asked before
+// anything can go wrong: mistakes of a service's configuration belong into its
+// log.
+func (f *runFlags) asService() bool {
+	_ = f.read()
+	c, _ := f.judge(f.text)
+	return c.Windows.Service
+}
+
+// work is what run is for.
+func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error {
+	c, log, err := f.begin(out, needSource)
+	if err != nil {
+		return err
 	}
-	return f.serve(cmd.Context(), c, log)
+	platform.Prepare(c, log.Logger)
+	return f.serve(ctx, c, log, ready)
+}
+
+// begin reads the configuration and opens the log.
+func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger, error) {
+	c, notes, err := f.config(needs...)
+	if err != nil {
+		return nil, nil, err
+	}
+	log := newLog(out, c)
+	for _, n := range notes {
+		log.Warn("configuration", "name", n.Name, "note", n.Text, "where", n.Where)
+	}
+	return c, log, nil
 }
 
 // serve runs the proxy, and follows its configuration file.
-func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger) error {
+func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	var follower sync.WaitGroup
+	var beside sync.WaitGroup
 	if f.file != "" {
 		r := reloader{flags: &f.configFlags, running: c, proxy: p, log: log}
-		follower.Go(func() { file.Watch(ctx, f.file, f.text, log.Logger, r.changed) })
+		beside.Go(func() { file.Watch(ctx, f.file, f.text, log.Logger, r.changed) })
 	}
+	beside.Go(func() {
+		if p.Ready(ctx) {
+			ready()
+		}
+	})
 	err = p.Run(ctx)
 	stop()
-	follower.Wait()
+	beside.Wait()
 	if err == nil {
 		log.Info("stopped; what is programmed stays")
 	}

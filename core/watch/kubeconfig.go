@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -50,6 +52,15 @@ func (p place) kubeconfig(name, server string) (*rest.Config, error) {
 	}
 	if err := p.complete(kube, server); err != nil {
 		return nil, wrong(err, "kubectl --kubeconfig FILE config view shows what it holds")
+	}
+	// A pod's paths name no drive, and on Windows those are relative to client-go.
+	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
+		if !strings.HasPrefix(*ref, "/") {
+			continue
+		}
+		if *ref, err = filepath.Abs(p.path(*ref)); err != nil {
+			return nil, wrong(err, "give absolute paths")
+		}
 	}
 	// Relative paths count from the kubeconfig's folder.
 	if err := clientcmd.ResolveLocalPaths(kube); err != nil {

@@ -26,6 +26,9 @@ func here() place {
 // says (KEP-1981).
 const sandboxEnv = "CONTAINER_SANDBOX_MOUNT_POINT"
 
+// Path returns where a file that the pod names really is.
+func Path(name string) string { return here().path(name) }
+
 // path returns where a file of the pod really is: at its own path, or else
 // under the sandbox's mount point.
 func (p place) path(name string) string {

@@ -11,7 +11,8 @@ import (
 
 // access is for the system and administrators alone, and inherited from nobody:
 // logs name Services, and whoever can write the state decides what is deleted.
-const access = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
+// They are the owners, too: an owner could open it again.
+const access = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
 
 // Paths are where a Windows service keeps what is its own.
 type Paths struct {
@@ -59,6 +60,10 @@ func private(dir string) error {
 	if err != nil {
 		return err
 	}
+	owner, _, err := descriptor.Owner()
+	if err != nil {
+		return err
+	}
 	return windows.SetNamedSecurityInfo(dir, windows.SE_FILE_OBJECT,
-		windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, nil, nil, acl, nil)
+		windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, owner, nil, acl, nil)
 }

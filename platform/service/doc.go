@@ -3,7 +3,9 @@
 // taken away through kardianos/service.
 //
 //	tandem install ──▶ Install ──▶ unit file, or service + recovery + event source
-//	service manager ─▶ tandem run ... --windows-service ──▶ Serve ──▶ work
+//	service manager ─▶ tandem run ... --windows-service ──▶ Serve ──▶ Program
+//	                                                          │
+//	                  %ProgramData%\Tandem\logs, Event Log ◀───┘
 //
 // Under systemd the program runs as it does by hand. Windows wants to be talked
 // to: Serve does, in a way that tells how far a start or stop has come, gives
@@ -11,8 +13,10 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +33,15 @@ type Spec struct {
 	// Unit returns the systemd unit for the program at a path. Nil stands for a
 	// plain one.
 	Unit func(program string) string
+}
+
+// Program is what a service does.
+type Program struct {
+	// Work runs until ctx ends. It says when it is ready, and writes its log to
+	// a place of the service.
+	Work func(ctx context.Context, log io.Writer, ready func()) error
+	// Code is the exit code for an error that Work returned.
+	Code func(error) int
 }
 
 // State is what the system says of the service.
@@ -52,12 +65,19 @@ func Install(spec Spec) error {
 	if err != nil {
 		return err
 	}
-	s, err := open(spec, path)
+	if err := guarded(path); err != nil {
+		return err
+	}
+	s, err := open(Spec{Arguments: arguments(spec.Arguments), Unit: spec.Unit}, path)
 	if err != nil {
 		return err
 	}
-	if state, err := status(s); err != nil || state != Absent {
-		return errors.Join(err, fmt.Errorf("service %s is installed already and %s: tandem uninstall removes it", Name, state))
+	state, err := status(s)
+	if err != nil {
+		return err
+	}
+	if state != Absent {
+		return fmt.Errorf("service %s is installed already and %s: tandem uninstall removes it", Name, state)
 	}
 	if err := prepare(); err != nil {
 		return err

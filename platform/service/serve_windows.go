@@ -2,9 +2,8 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/windows/svc"
@@ -17,70 +16,81 @@ const (
 	stopping   = 20 * time.Second // after which a stop that hangs is ended
 )
 
-// The service's own exit codes; 0 is a stop that was asked for.
-const (
-	exitFailed = 1 // work returned an error
-	exitHung   = 2 // work did not end when it was told to
-)
+// errHung ends a service whose work did not end when it was told to.
+var errHung = errors.New("the stop hung and was ended by force")
 
-// Serve runs work as the service that the service manager has started this
-// process for, and returns when it is over. Work ends with its context, and says
-// when it is ready; until then, but not for ever, the service is starting.
-func Serve(log *slog.Logger, work func(ctx context.Context, ready func()) error) error {
-	h := &handler{log: log, work: work}
-	if err := svc.Run(Name, h); err != nil {
-		return fmt.Errorf("talk to the service manager: %w; --windows-service is only for what it has started", err)
+// errUnasked is work that ended without an error, though nobody asked for it.
+var errUnasked = errors.New("it ended though nobody asked for it")
+
+// Serve runs a program as the service that the service manager has started this
+// process for, and returns when it is over. The service counts as starting until
+// the program is ready, but not for ever. The context is not of use: the service
+// manager says when to stop.
+func Serve(_ context.Context, p Program) error {
+	d, err := openDiary()
+	if err != nil {
+		return err
 	}
-	return h.err
+	h := &handler{program: p, diary: d, beat: checkpoint, starting: starting, stopping: stopping}
+	if err := svc.Run(Name, h); err != nil {
+		h.err = fmt.Errorf("talk to the service manager: %w; --windows-service is only for what it has started", err)
+	}
+	return errors.Join(h.err, d.Close())
 }
 
 // handler talks to the service manager (svc.Handler).
 type handler struct {
-	log  *slog.Logger
-	work func(ctx context.Context, ready func()) error
-	err  error
+	program Program
+	diary   *diary
+	err     error
+
+	beat, starting, stopping time.Duration
 }
 
 const accepted = svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown
 
 // Execute implements svc.Handler.
-func (h *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (own bool, code uint32) {
+func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (own bool, code uint32) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	p := progress{status: status, state: svc.StartPending}
+	p.tell()
+	h.diary.started(ensureRecovery(args[0]))
 	ready, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- h.work(ctx, func() {
+		done <- h.program.Work(ctx, h.diary, func() {
 			select {
 			case ready <- struct{}{}:
 			default:
 			}
 		})
 	}()
-	p := progress{status: status, state: svc.StartPending}
-	p.tell()
-	tick := time.NewTicker(checkpoint)
+	tick := time.NewTicker(h.beat)
 	defer tick.Stop()
 	begun := time.Now()
 	for {
 		select {
-		case h.err = <-done:
-			return h.ended(p.state == svc.StopPending)
+		case err := <-done:
+			if err == nil && p.state != svc.StopPending {
+				err = errUnasked
+			}
+			return h.ended(err)
 		case <-ready:
 			p.become(svc.Running)
 		case r := <-requests:
-			if h.asked(r, status) {
+			if asked(r, status) && p.state != svc.StopPending {
 				cancel()
 				p.become(svc.StopPending)
 				begun = time.Now()
 			}
 		case <-tick.C:
 			switch {
-			case p.state == svc.StartPending && time.Since(begun) > starting:
-				h.log.Warn("not ready yet, going on", "after", starting)
+			case p.state == svc.StartPending && time.Since(begun) > h.starting:
+				h.diary.line("not ready yet, going on")
 				p.become(svc.Running)
-			case p.state == svc.StopPending && time.Since(begun) > stopping:
-				h.log.Error("the stop hangs and is ended by force", "after", stopping, "goroutines", stacks())
-				return true, exitHung
+			case p.state == svc.StopPending && time.Since(begun) > h.stopping:
+				h.diary.stacks()
+				return h.ended(errHung)
 			}
 			p.tell()
 		}
@@ -88,7 +98,7 @@ func (h *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 }
 
 // asked answers a request, and reports whether it is to stop.
-func (h *handler) asked(r svc.ChangeRequest, status chan<- svc.Status) bool {
+func asked(r svc.ChangeRequest, status chan<- svc.Status) bool {
 	switch r.Cmd {
 	case svc.Interrogate:
 		status <- r.CurrentStatus
@@ -98,16 +108,15 @@ func (h *handler) asked(r svc.ChangeRequest, status chan<- svc.Status) bool {
 	return false
 }
 
-func (h *handler) ended(asked bool) (own bool, code uint32) {
-	switch {
-	case h.err != nil:
-		h.log.Error("ended", "error", h.err)
-		return true, exitFailed
-	case !asked:
-		h.log.Error("ended though nobody asked for it")
-		return true, exitFailed
+// ended tells how it ended: with the program's own exit code, which the service
+// manager keeps (`sc query`), and on which it starts the service again.
+func (h *handler) ended(err error) (own bool, code uint32) {
+	h.err = err
+	h.diary.ended(err)
+	if err == nil {
+		return false, 0
 	}
-	return false, 0
+	return true, uint32(h.program.Code(err))
 }
 
 // progress tells the service manager how far something has come.
@@ -143,10 +152,4 @@ func (p *progress) tell() {
 		s.Accepts = 0
 	}
 	p.status <- s
-}
-
-// stacks returns what all goroutines are doing.
-func stacks() string {
-	buf := make([]byte, 1<<20)
-	return string(buf[:runtime.Stack(buf, true)])
 }

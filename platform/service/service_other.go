@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 )
 
@@ -46,7 +45,14 @@ func prepare() error { return nil }
 // refine sets what kardianos/service does not.
 func refine() error { return nil }
 
-// Serve is for Windows.
-func Serve(*slog.Logger, func(ctx context.Context, ready func()) error) error {
-	return errors.New("--windows-service is for Windows; on this system the service manager runs the program as it is")
+// arguments returns those by which the service manager starts the program.
+func arguments(args []string) []string { return args }
+
+// guarded reports whether a program may become a service: whoever can write to
+// /usr/bin is root already.
+func guarded(string) error { return nil }
+
+// Serve runs a program as it is: no service manager here wants to be talked to.
+func Serve(ctx context.Context, p Program) error {
+	return p.Work(ctx, os.Stderr, func() {})
 }

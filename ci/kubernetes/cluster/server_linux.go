@@ -44,6 +44,7 @@ func (c *Cluster) serverArgs(port string) []string {
 		"--endpoint-reconciler-type=none",
 		"--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
 		"--profiling=false",
+		"--allow-privileged=true", // as kubeadm does: proxies set kernel parameters
 	}
 	if c.Audit {
 		args = append(args, "--audit-policy-file="+c.path("audit.yaml"), "--audit-log-path="+c.path("audit.log"), "--audit-log-mode=blocking")

@@ -1,0 +1,130 @@
+// Command render makes the plain manifests out of the Helm chart, which is the
+// one source: tandem.yaml, for kubectl apply, and the resources of a kustomize
+// base. Its test checks that they are the same, and the chart itself.
+//
+// It is a module of its own, so that nothing of Helm and kustomize gets into the
+// product's.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+)
+
+// namespace is that of the plain manifests: where kube-proxy is.
+const namespace = "kube-system"
+
+func main() {
+	if err := write(".."); err != nil {
+		fmt.Fprintln(os.Stderr, "render:", err)
+		os.Exit(1)
+	}
+}
+
+// write writes all that is made of the chart in a folder, beside it.
+func write(dir string) error {
+	files, err := plain(filepath.Join(dir, "chart"))
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain returns the files that are made of a chart with its default values.
+func plain(chart string) (map[string][]byte, error) {
+	rendered, err := render(chart, nil)
+	if err != nil {
+		return nil, err
+	}
+	const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
+	all := bytes.NewBufferString(note)
+	base := bytes.NewBufferString(note + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n")
+	files := map[string][]byte{}
+	for _, name := range slices.Sorted(maps.Keys(rendered)) {
+		files["kustomize/"+name] = []byte(note + rendered[name])
+		fmt.Fprintf(base, "  - %s\n", name)
+		all.WriteString("---\n" + rendered[name])
+	}
+	files["kustomize/kustomization.yaml"], files["tandem.yaml"] = base.Bytes(), all.Bytes()
+	if rendered, err = render(chart, own()); err != nil {
+		return nil, err
+	}
+	files["testdata/own.yaml"] = []byte(note + "---\n" + strings.Join(sorted(rendered), "---\n"))
+	return files, nil
+}
+
+// sorted returns the files in the order of their names.
+func sorted(files map[string]string) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		all = append(all, files[name])
+	}
+	return all
+}
+
+// own are values that use what the default values do not: for tests with a real
+// API server.
+func own() map[string]any {
+	return map[string]any{
+		"config":     map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443", "settings": map[string]any{"mode": "nftables"}},
+		"podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
+		"linux":      map[string]any{"iptables": true, "extraArgs": []any{"--log-level=debug"}},
+		"image":      map[string]any{"repository": "registry.example/tandem", "tag": "v1", "pullSecrets": []any{map[string]any{"name": "pull"}}},
+	}
+}
+
+// render returns what the templates of a chart become, by the file's name.
+// Those that become nothing are left out.
+func render(dir string, values map[string]any) (map[string]string, error) {
+	chart, err := loader.LoadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	// The plain manifests are not Helm's to manage.
+	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
+	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	all["Release"].(map[string]any)["Service"] = "kubectl"
+	texts, err := engine.Render(chart, all)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for name, text := range texts {
+		if text = tidy(text); text != "" && path.Ext(name) == ".yaml" {
+			files[path.Base(name)] = text
+		}
+	}
+	return files, nil
+}
+
+// tidy removes empty documents, and the blank that templates leave behind.
+func tidy(text string) string {
+	var docs []string
+	for doc := range strings.SplitSeq("\n"+strings.TrimSpace(text), "\n---\n") {
+		if doc = strings.TrimSpace(doc); doc != "" {
+			docs = append(docs, doc)
+		}
+	}
+	if len(docs) == 0 {
+		return ""
+	}
+	return strings.Join(docs, "\n---\n") + "\n"
+}

@@ -1,0 +1,97 @@
+package windows
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // the sources of the MSI
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed tandem.wxs
+var source []byte
+
+// config is what a new installation is configured by.
+//
+//go:embed config.yaml
+var config []byte
+
+// Attributes of components (Windows Installer, table Component).
+const (
+	permanent      = 0x010
+	neverOverwrite = 0x080
+	wide           = 0x100 // of 64 bits
+)
+
+// templates are the words of the summary for what an MSI is for. wixl does not
+// know arm64, and whatever it is for, the tables are the same.
+func template(arch string) (string, error) {
+	switch arch {
+	case "amd64":
+		return "x64;1033", nil
+	case "arm64":
+		return "Arm64;1033", nil
+	}
+	return "", fmt.Errorf("there is no Windows on %q that we build for: amd64, arm64", arch)
+}
+
+// buildMSI makes an MSI of the files in a folder.
+func buildMSI(ctx context.Context, stage, to string, o *Options) error {
+	words, err := template(o.Arch)
+	if err != nil {
+		return err
+	}
+	version, err := productVersion(o.Version)
+	if err != nil {
+		return err
+	}
+	exe, err := os.ReadFile(filepath.Join(stage, "tandem.exe"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(stage, "tandem.wxs"), source, 0o644); err != nil {
+		return err
+	}
+	product := guid("product", version, o.Arch)
+	contents := guid("package", version, o.Arch, string(exe), string(source), string(config))
+	file := filepath.Join(stage, "tandem.msi")
+	const update = "UPDATE `Component` SET "
+	steps := [][]string{
+		{"wixl", "-a", "x64", "-D", "Version=" + version, "-D", "ProductCode=" + product, "-o", file, "tandem.wxs"},
+		{"msibuild", file, "-q", fmt.Sprintf(update+"`Attributes` = %d WHERE `Component` = 'Configuration'", permanent|neverOverwrite|wide)},
+		{"msibuild", file, "-q", update + "`Condition` = 'WIX_UPGRADE_DETECTED' WHERE `Component` = 'Restart'"},
+		{"msibuild", file, "-s", "Tandem service proxy " + version, "The Tandem authors", words, "{" + contents + "}"},
+	}
+	for _, s := range steps {
+		if err := call(ctx, stage, s[0], s[1:]...); err != nil {
+			return err
+		}
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := setDates(data, o.Date); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		return err
+	}
+	if err := o.Sign.sign(ctx, file); err != nil {
+		return err
+	}
+	if data, err = os.ReadFile(file); err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o644)
+}
+
+// guid makes an identity of what it stands for: the same each time (RFC 9562,
+// version 8).
+func guid(parts ...string) string {
+	h := sha256.Sum256([]byte("tandem-proxy.github.io\x00" + strings.Join(parts, "\x00")))
+	h[6], h[8] = h[6]&0x0f|0x80, h[8]&0x3f|0x80
+	return strings.ToUpper(fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16]))
+}
