@@ -127,6 +127,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
 	p.group.Go(func() { p.tidy(ctx) })
+	p.group.Go(func() { p.notify(ctx, serviceManager(p.log)) })
 	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
 	p.started()
 	p.servers.run(start)
@@ -167,6 +168,11 @@ func (p *Proxy) host(n *model.Node) *model.Host {
 	return resolve.Host(c, n)
 }
 
+// gcPercent lets garbage grow to a third of what lives before it is collected,
+// once everything is programmed. A change makes little garbage; while all is
+// new, to collect it that often would take a fifth of the time.
+const gcPercent = 30
+
 // settle gives the memory that the start needed back to the system, once, a few
 // seconds after the first sync: it is several times what the proxy needs from
 // then on.
@@ -183,6 +189,7 @@ func (p *Proxy) settle(ctx context.Context) {
 			quiet++
 		}
 	}
+	debug.SetGCPercent(gcPercent)
 	debug.FreeOSMemory()
 }
 

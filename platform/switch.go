@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -24,7 +25,7 @@ type Switched struct {
 
 // removal is how long a switch waits for the old mode to be gone before it says
 // that it drains.
-const removal = 10 * time.Second
+const removal = 5 * time.Second
 
 // Switch changes the mode while Services are in use: the new one is programmed
 // beside the old one, takes over, and then the old one is removed. When ctx ends
@@ -79,6 +80,8 @@ func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) 
 				done.Gaps = append(done.Gaps, g.Detail)
 			}
 		}
+		slices.Sort(done.Gaps)
+		done.Gaps = slices.Compact(done.Gaps) // most are of many ports
 	}
 	done.Draining = p.retireSoon(from.Mode, old)
 	return done, nil

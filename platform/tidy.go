@@ -24,13 +24,9 @@ type Removal struct {
 func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (done []Removal) {
 	for _, m := range modes {
 		r := Removal{Mode: m.Name}
-		backend, err := m.Open(c)
-		switch {
-		case errors.Is(err, dataplane.ErrAbsent):
+		if err := m.Clear(ctx, c); errors.Is(err, dataplane.ErrAbsent) {
 			r.Absent = err
-		case err == nil:
-			r.Err = errors.Join(backend.Remove(ctx), backend.Close())
-		default:
+		} else {
 			r.Err = err
 		}
 		done = append(done, r)

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
@@ -26,7 +28,9 @@ tandem start starts it now.`,
 			for _, n := range notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
-			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, given(cmd.Flags())...)}); err != nil {
+			args := append([]string{"run"}, given(cmd.Flags())...)
+			unit := func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) }
+			if err := service.Install(service.Spec{Arguments: args, Unit: unit}); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")
@@ -37,10 +41,26 @@ tandem start starts it now.`,
 	return c
 }
 
-// given returns the flags that were set, in a form to be given again.
+// given returns the flags that were set, in a form to be given again anywhere.
 func given(fs *pflag.FlagSet) (args []string) {
-	fs.Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+	fs.Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "config", "kubeconfig", "manifests":
+			value = absolute(value)
+		}
+		args = append(args, "--"+f.Name+"="+value)
+	})
 	return args
+}
+
+// absolute returns the full path of a file: a service starts in another folder.
+// Nothing stays nothing.
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil && path != "" {
+		return full
+	}
+	return path
 }
 
 func newUninstall() *cobra.Command {

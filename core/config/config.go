@@ -98,7 +98,7 @@ type Windows struct {
 	Service               bool   // run as a service of the service manager
 	NetworkName           string // the HNS network; found when empty
 	SourceVIP             string // the source address for remote endpoints on overlay networks; found when empty
-	DSR                   bool
+	DSR                   bool   // cluster IPs answer past the load balancer, where HNS can; see defaultDSR
 	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 }

@@ -76,6 +76,10 @@ type Work struct {
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
 
+	// Refused is why the first batch that failed as a whole did. It was taken
+	// apart, so nothing need have failed in the end.
+	Refused error
+
 	Verbs [ledger.Verbs]int // Ops by what was done
 }
 

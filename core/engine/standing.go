@@ -95,7 +95,7 @@ func (e *Engine) assess(name model.ServiceName, s track.Service, failing error) 
 	now := Standing{Service: name, Gone: s.Object == nil}
 	var gaps []model.Gap
 	for _, p := range s.Ports {
-		gaps = append(gaps, e.Backend.Gaps(p.ID)...)
+		gaps = append(gaps, model.OwnGaps(e.Backend.Gaps(p.ID))...)
 	}
 	switch {
 	case failing != nil:

@@ -91,6 +91,17 @@ type Gap struct {
 	Front  netip.AddrPort // the front it is about; the zero value for the whole port
 	Detail string
 	// Source says that nothing is missing but the client's address: endpoints
-	// see one of this host where Action.SNAT says otherwise.
+	// see one of this host where Action.SNAT says otherwise. That is how a whole
+	// mode works: it is said once, and makes no Service Partial.
 	Source bool
+}
+
+// OwnGaps returns the gaps that a port does not share with all of its mode.
+func OwnGaps(all []Gap) (own []Gap) {
+	for _, g := range all {
+		if !g.Source {
+			own = append(own, g)
+		}
+	}
+	return own
 }

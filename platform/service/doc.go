@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kardianos/service"
 )
@@ -25,7 +26,9 @@ const Name = "tandem"
 // Spec is what is installed.
 type Spec struct {
 	Arguments []string // of the program, "run" first
-	Unit      string   // the template of the systemd unit; kardianos/service fills it in
+	// Unit returns the systemd unit for the program at a path. Nil stands for a
+	// plain one.
+	Unit func(program string) string
 }
 
 // State is what the system says of the service.
@@ -42,6 +45,9 @@ const (
 // does not start it. A service of our name that is there already is an error,
 // and left as it is.
 func Install(spec Spec) error {
+	if err := privileged(); err != nil {
+		return explain("install", err)
+	}
 	path, err := executable()
 	if err != nil {
 		return err
@@ -57,7 +63,7 @@ func Install(spec Spec) error {
 		return err
 	}
 	if err := s.Install(); err != nil {
-		return explain("install", err)
+		return errors.Join(explain("install", err), undo())
 	}
 	if err := refine(); err != nil {
 		return errors.Join(explain("install", err), s.Uninstall())
@@ -69,6 +75,9 @@ func Install(spec Spec) error {
 // see `tandem cleanup`.
 func Uninstall() error {
 	return with("uninstall", func(s service.Service, state State) error {
+		if err := removable(); err != nil {
+			return err
+		}
 		if state == Running {
 			if err := s.Stop(); err != nil {
 				return err
@@ -109,6 +118,9 @@ func Status() (State, error) {
 
 // with does something with the service that is installed.
 func with(what string, f func(service.Service, State) error) error {
+	if err := privileged(); err != nil {
+		return explain(what, err)
+	}
 	s, err := open(Spec{}, "")
 	if err != nil {
 		return err
@@ -138,8 +150,8 @@ func open(spec Spec, path string) (service.Service, error) {
 		Name: Name, DisplayName: "Tandem service proxy", Description: "Makes Kubernetes Services work on this node.",
 		Executable: path, Arguments: spec.Arguments, Option: service.KeyValue{"DelayedAutoStart": false},
 	}
-	if spec.Unit != "" {
-		config.Option["SystemdScript"] = spec.Unit
+	if spec.Unit != nil {
+		config.Option["SystemdScript"] = spec.Unit(path)
 	}
 	s, err := service.New(elsewhere{}, &config)
 	if err != nil {
@@ -153,6 +165,8 @@ func status(s service.Service) (State, error) {
 	switch {
 	case errors.Is(err, service.ErrNotInstalled):
 		return Absent, nil
+	case err != nil && strings.HasSuffix(err.Error(), "in failed state"): // systemd's: it ended with an error
+		return Stopped, nil
 	case err != nil:
 		return Absent, explain("look at", err)
 	case state == service.StatusRunning:
