@@ -147,7 +147,7 @@ func hear(groups uint32) (fd int, err error) {
 func heard(fd int, ours func() int) (news bool) {
 	buf := make([]byte, 16<<10)
 	skip := -2 // not known yet
-	for {
+	for range 1024 {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -165,6 +165,7 @@ func heard(fd int, ours func() int) (news bool) {
 		}
 		news = news || tellsOfOther(buf[:n], skip)
 	}
+	return true // and the rest is heard next time
 }
 
 // tellsOfOther reports whether messages are about an address on another device.
