@@ -62,7 +62,7 @@ func TestServerDownAtStart(t *testing.T) {
 
 	stop := n.load(t.Context())
 	n.run(kubeconfig)
-	n.says(5*time.Second, "172.31.0.1:6443", "does not answer")
+	n.says(5*time.Second, "API server", "172.31.0.1:6443", "connection refused")
 	time.Sleep(2 * time.Second)
 	if got, err := n.reach(); err != nil || got != "10.244.1.2" {
 		t.Errorf("with no server %s answers (%v), want what was there", got, err)

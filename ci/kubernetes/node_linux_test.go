@@ -73,7 +73,7 @@ func (n *node) close() {
 		n.t.Error(err)
 	}
 	if n.t.Failed() && n.process != nil {
-		n.t.Logf("tandem said:\n%s", n.process.Said(30))
+		n.t.Logf("tandem said:\n%s", n.process.Said(100))
 	}
 }
 

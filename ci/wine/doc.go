@@ -2,12 +2,16 @@
 // the real libraries and real calls into DLLs, whose place thin test DLLs take
 // that forward each call to the HNS emulator (windows/hnsemu) in the test.
 //
-//	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hnslib ◀── tandem.exe
+//	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hcsshim ◀── tandem.exe
 //	   │                                                                      ▲
 //	   └── manifests, restarts, faults ───────────────────────── wine64 ──────┘
 //
+// TestCluster feeds the program from a real kube-apiserver (ci/kubernetes/cluster)
+// instead: Wine and the emulator then run in the network namespace of a node.
+//
 // It proves that the program starts, finds its network, programs and adopts,
-// survives restarts of itself and of HNS, and lets go of what it holds. Of a real
+// survives restarts of itself, of HNS and of the API server, shows what HNS holds
+// (hns dump, hns diff), and lets go of what it holds. Of a real
 // HNS it proves nothing but the calls: see windows/hns.
 //
 // It needs wine64 and gcc-mingw-w64-x86-64 (ci/setup) and is skipped where they

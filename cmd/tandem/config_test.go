@@ -145,6 +145,7 @@ func TestLogJSON(t *testing.T) {
 	c.Logging.Modules = nil
 	log.set(&c)
 	klog.V(6).InfoS("silent")
+	klog.FromContext(t.Context()).V(8).Info("silent")
 	var got []map[string]any
 	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
 		var m map[string]any

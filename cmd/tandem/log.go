@@ -22,8 +22,8 @@ type logger struct {
 	klog  flag.FlagSet // how much Kubernetes' libraries say
 }
 
-// newLog opens the log. What Kubernetes' libraries write through klog goes into
-// it as well.
+// newLog opens the log. What libraries write through klog and logrus goes into it
+// as well.
 func newLog(w io.Writer, c *config.Config) *logger {
 	l := &logger{}
 	o := slog.HandlerOptions{Level: &l.level}
@@ -34,7 +34,8 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	}
 	l.Logger = slog.New(h)
 	klog.InitFlags(&l.klog)
-	klog.SetSlogLogger(slog.New(everything{h}))
+	klog.SetSlogLogger(slog.New(decided{h, &l.klog}))
+	bridgeLogrus(l.Logger)
 	l.set(c)
 	return l
 }
@@ -49,20 +50,29 @@ func (l *logger) set(c *config.Config) {
 	_ = l.klog.Set("vmodule", strings.Join(c.Logging.Modules, ","))
 }
 
-// everything is a handler that does not ask for the level: klog has decided by
-// its own, which may be that of a single source file.
-type everything struct{ slog.Handler }
+// decided is a handler for what klog has decided to log by its flags, which may
+// be for a single source file, and the log's own level does not matter. Loggers
+// that came in a context were not decided upon; as long as there is nothing for
+// single files, they are held to the verbosity.
+type decided struct {
+	slog.Handler
+	flags *flag.FlagSet
+}
 
 // Enabled implements slog.Handler.
-func (everything) Enabled(context.Context, slog.Level) bool { return true }
+func (h decided) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || klog.V(klog.Level(-level)).Enabled() || h.flags.Lookup("vmodule").Value.String() != ""
+}
 
 // WithAttrs implements slog.Handler.
-func (h everything) WithAttrs(as []slog.Attr) slog.Handler {
-	return everything{h.Handler.WithAttrs(as)}
+func (h decided) WithAttrs(as []slog.Attr) slog.Handler {
+	return decided{h.Handler.WithAttrs(as), h.flags}
 }
 
 // WithGroup implements slog.Handler.
-func (h everything) WithGroup(name string) slog.Handler { return everything{h.Handler.WithGroup(name)} }
+func (h decided) WithGroup(name string) slog.Handler {
+	return decided{h.Handler.WithGroup(name), h.flags}
+}
 
 // klogKeys gives a record the keys that kube-proxy's JSON has: ts in
 // milliseconds, err; beside them level, in words.

@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // The exit codes, the same for every verb.
@@ -23,6 +25,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitPending = 3 // something is not as it should be
 )
 
 func main() {
@@ -48,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, errPending):
+		return exitPending
 	case errors.As(err, new(usageError)):
 		fmt.Fprintf(stderr, "tandem: %v\nSee 'tandem --help'.\n", err)
 		return exitUsage
@@ -90,7 +95,7 @@ EndpointSlices into rules of the kernel, and keeps them right.
 		Args:          cobra.NoArgs,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range root.Commands() {
 		c.Args = noArgs

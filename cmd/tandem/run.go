@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -13,10 +12,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/config/file"
 	"github.com/tandem-proxy/tandem/platform"
 )
-
-// gcPercent lets garbage grow to half of what lives before it is collected. A
-// proxy at rest makes hardly any; what counts is the memory that a node gives.
-const gcPercent = 30
 
 // runFlags are the flags of kube-proxy that make it do one thing and exit.
 type runFlags struct {
@@ -74,7 +69,6 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 
 // serve runs the proxy, and follows its configuration file.
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger) error {
-	debug.SetGCPercent(gcPercent)
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil {

@@ -19,16 +19,16 @@ type reader interface {
 	done()
 }
 
-// newReader makes a reader that may use buffers of the pool, which are *[chunk]byte.
+// newReader makes a reader that may use buffers of the pool, which are *[]byte.
 type newReader func(c net.Conn, pool *sync.Pool) (reader, error)
 
 // portable reads a stream with a small buffer of its own, and with one of the
 // server's as long as data comes faster than that. Any system can do that.
 type portable struct {
 	conn net.Conn
-	pool *sync.Pool // of *[chunk]byte
+	pool *sync.Pool // of *[]byte
 	own  []byte
-	big  *[chunk]byte
+	big  *[]byte
 }
 
 func newPortable(c net.Conn, pool *sync.Pool) (reader, error) {
@@ -37,7 +37,7 @@ func newPortable(c net.Conn, pool *sync.Pool) (reader, error) {
 
 // newPortableDatagrams has room for any datagram: what does not fit is lost.
 func newPortableDatagrams(c net.Conn, _ *sync.Pool) (reader, error) {
-	return &portable{conn: c, own: make([]byte, chunk)}, nil
+	return &portable{conn: c, own: make([]byte, datagram)}, nil
 }
 
 func (r *portable) next() ([]byte, error) {
@@ -48,7 +48,7 @@ func (r *portable) next() ([]byte, error) {
 	}
 	n, err := r.conn.Read(r.own)
 	if n == small {
-		r.big = r.pool.Get().(*[chunk]byte)
+		r.big = r.pool.Get().(*[]byte)
 	}
 	return r.own[:n], err
 }
@@ -58,9 +58,9 @@ func (r *portable) fast() ([]byte, error) {
 	if err := r.conn.SetReadDeadline(time.Now().Add(stall)); err != nil {
 		return nil, err
 	}
-	n, err := r.conn.Read(r.big[:])
+	n, err := r.conn.Read(*r.big)
 	if err == nil {
-		return r.big[:n], nil
+		return (*r.big)[:n], nil
 	}
 	r.pool.Put(r.big)
 	r.big = nil

@@ -16,9 +16,9 @@ func readers() (stream, datagrams newReader) { return newBare, newBare }
 // server's when there is something to read.
 type bare struct {
 	raw  syscall.RawConn
-	pool *sync.Pool            // of *[chunk]byte
+	pool *sync.Pool            // of *[]byte
 	try  func(fd uintptr) bool // made once
-	data *[chunk]byte          // after a read that went well
+	data *[]byte               // after a read that went well
 	n    int
 	err  error
 }
@@ -35,9 +35,9 @@ func newBare(c net.Conn, pool *sync.Pool) (reader, error) {
 
 // read tries to read, and reports whether that is settled.
 func (r *bare) read(fd uintptr) bool {
-	data := r.pool.Get().(*[chunk]byte)
+	data := r.pool.Get().(*[]byte)
 	for {
-		r.n, r.err = syscall.Read(int(fd), data[:])
+		r.n, r.err = syscall.Read(int(fd), *data)
 		if r.err != syscall.EINTR {
 			break
 		}
@@ -61,7 +61,7 @@ func (r *bare) next() ([]byte, error) {
 	if r.n == 0 {
 		err = io.EOF
 	}
-	return r.data[:r.n], err
+	return (*r.data)[:r.n], err
 }
 
 func (r *bare) done() {

@@ -17,15 +17,14 @@ type pair struct {
 	broken     atomic.Bool
 }
 
-// transfer carries both directions of a connection until both have ended. It
-// does not wait for that.
+// transfer carries both directions of a connection until its endpoint's has
+// ended. It does not wait for the client's.
 func (s *Server) transfer(client, up *net.TCPConn) {
 	p := &pair{server: s, client: client, up: up}
 	p.directions.Store(2)
 	s.stats.open.Add(1)
-	s.hold(client)
 	s.work.Go(func() { p.direction(up, client) })
-	s.work.Go(func() { p.direction(client, up) })
+	p.direction(client, up)
 }
 
 // direction carries all from src to dst. An end of src is passed on and leaves
@@ -49,8 +48,10 @@ func (p *pair) direction(dst, src *net.TCPConn) {
 }
 
 const (
-	// chunk is as much as is read at once, and the largest UDP datagram fits.
-	chunk = 64 << 10
+	// chunk is as much of a stream as is read at once: more is spliced.
+	chunk = 16 << 10
+	// datagram has room for the largest one of UDP.
+	datagram = 64 << 10
 	// bulk is how much is spliced before it is looked again whether that is
 	// worth while: for splice(2) a connection needs a pipe of its own.
 	bulk = 8 << 20

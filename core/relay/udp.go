@@ -43,7 +43,7 @@ func (d *datagrams) shut() error {
 
 // receive takes datagrams of clients until the socket is closed.
 func (d *datagrams) receive() {
-	buf := make([]byte, chunk)
+	buf := make([]byte, datagram)
 	for d.server.ctx.Err() == nil {
 		n, client, err := d.socket.ReadFromUDPAddrPort(buf)
 		switch {
@@ -134,7 +134,7 @@ func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) 
 		}
 		return nil, nil, err
 	}
-	in, err := s.newDatagrams(up, &s.buffers)
+	in, err := s.newDatagrams(up, &s.packets)
 	if err != nil {
 		return nil, nil, errors.Join(err, up.Close())
 	}

@@ -35,7 +35,15 @@ func TestUDPSessions(t *testing.T) {
 
 func TestUDPSizes(t *testing.T) {
 	needUDP(t)
-	s := newServer(t, Options{})
+	t.Run("system", func(t *testing.T) { anySize(t, newServer(t, Options{})) })
+	t.Run("portable", func(t *testing.T) {
+		s := newServer(t, Options{})
+		s.newDatagrams = newPortableDatagrams
+		anySize(t, s)
+	})
+}
+
+func anySize(t *testing.T, s *Server) {
 	a, _ := names(t)
 	r := listen(t, s, model.UDP, balance(a))
 	c := newAsker(t, r.Addr())

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// The functions that hnslib has, but not so that one endpoint costs what one
+// The functions that hcsshim has, but not so that one endpoint costs what one
 // endpoint should.
 type procedures struct {
 	enumerate, open, query, close, create *windows.LazyProc // of endpoints
@@ -77,7 +77,7 @@ func encode(v any) (*uint16, error) {
 	return windows.UTF16PtrFromString(string(b))
 }
 
-// query is what hnslib asks objects by.
+// query is what hcsshim asks objects by.
 type query struct {
 	SchemaVersion Version
 	Filter        string `json:",omitempty"`

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/Microsoft/hnslib/hcn"
+	"github.com/Microsoft/hcsshim/hcn"
 	"golang.org/x/sys/windows"
 )
 
-// hcnHNS is the HNS of this machine, through Microsoft's hnslib,
-// which is hcsshim's hcn on its own; but for endpoints, for which it opens the
-// network each time, and lists all where one is wanted
-// (endpoint_windows.go).
+// hcnHNS is the HNS of this machine, through package hcn of Microsoft's hcsshim;
+// but for endpoints (endpoint_windows.go), since hcsshim opens the network for
+// each one that it makes, and lists all of them with their content.
 type hcnHNS struct {
 	p procedures
 
@@ -103,7 +102,7 @@ func recast[T any](from any) (to T, err error) {
 }
 
 // hcnError makes our own error of one of the library's, whose own tests do not
-// recognise what the DLL returns (hnslib 0.1.3: HcnError does not unwrap).
+// recognise what the DLL returns (hcsshim 0.14.1: HcnError does not unwrap).
 func hcnError(what string, err error) error {
 	if err == nil {
 		return nil

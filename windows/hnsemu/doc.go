@@ -2,7 +2,7 @@
 // memory, behind the functions of the DLL that Windows has.
 //
 //	hns.Driver ── Client ─────────────────────────────────┐
-//	tandem.exe ── hnslib ── dll/computenetwork.c ── wire ──┴─▶ Emulator.Do ─▶ log
+//	tandem.exe ── hcsshim ── dll/computenetwork.c ── wire ──┴─▶ Emulator.Do ─▶ log
 //	   (Wine)                          (Serve)                     │
 //	                                               VFP.Decide ◀── objects ──▶ Check, Gaps
 //

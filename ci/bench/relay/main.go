@@ -18,19 +18,25 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: relay DIR-OF-BINARIES")
+		fmt.Fprintln(os.Stderr, "usage: relay DIR-OF-BINARIES [PROXY...]")
 		os.Exit(2)
 	}
-	if err := bench(ctx, os.Args[1]); err != nil {
+	run := func() error { return bench(ctx, os.Args[1], os.Args[2:]) }
+	if os.Args[1] == aloneVerb {
+		run = func() error { return serveAlone(ctx) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "relay:", err)
 		os.Exit(1)
 	}
 }
 
-// rounds is how often each proxy is measured; the median counts.
-const rounds = 3
+// rounds is how often each proxy is measured, in turn with the others, so that
+// whatever else the machine does meets all of them; the medians count.
+const rounds = 5
 
-func bench(ctx context.Context, dir string) error {
+// bench measures all proxies, or only those that are named.
+func bench(ctx context.Context, dir string, only []string) error {
 	if err := prepare(); err != nil {
 		return err
 	}
@@ -40,19 +46,64 @@ func bench(ctx context.Context, dir string) error {
 	}
 	defer e.close()
 	fmt.Printf("userspace mode, %d cores, %s; medians of %d\n\n", runtime.NumCPU(), runtime.Version(), rounds)
-	fmt.Printf("%-26s %14s %12s %18s\n", "", "connections/s", "Gbit/s", "bytes per idle one")
-	all := []proxy{direct(), tandem(dir), nginx(dir), haproxy(dir)}
-	figures := map[string]figures{}
-	for _, p := range all {
-		f, err := p.measure(ctx, e)
-		if err != nil {
-			fmt.Printf("%-26s not measured: %v\n", p.name, err)
+	var all []*contender
+	for _, p := range []proxy{direct(), alone(), tandem(dir), nginx(dir), haproxy(dir)} {
+		if len(only) > 0 && !slices.Contains(only, p.name) {
 			continue
 		}
-		figures[p.name] = f
-		fmt.Printf("%-26s %14.0f %12.1f %18d\n", p.name, f.connections, f.gigabits, f.idle)
+		run, err := p.start(ctx)
+		if err != nil {
+			fmt.Printf("%s is not measured: %v\n", p.name, err)
+			continue
+		}
+		defer run.stop()
+		all = append(all, &contender{name: p.name, running: run})
 	}
-	verdict(figures)
+	for range rounds {
+		for _, c := range all {
+			if err := c.round(ctx); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return report(all)
+}
+
+// contender is a proxy at work and what was measured of it.
+type contender struct {
+	name string
+	*running
+	rates, gigabits []float64
+}
+
+func (c *contender) round(ctx context.Context) error {
+	rate, err := connections(ctx, c.at, time.Second)
+	if err != nil {
+		return err
+	}
+	gigabits, err := throughput(ctx, c.at, time.Second)
+	c.rates, c.gigabits = append(c.rates, rate), append(c.gigabits, gigabits)
+	return err
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func report(all []*contender) error {
+	fmt.Printf("%-26s %14s %12s %18s\n", "", "connections/s", "Gbit/s", "bytes per idle one")
+	found := map[string]figures{}
+	for _, c := range all {
+		idle, err := idle(c.running)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		f := figures{median(c.rates), median(c.gigabits), idle}
+		found[c.name] = f
+		fmt.Printf("%-26s %14.0f %12.1f %18d\n", c.name, f.connections, f.gigabits, f.idle)
+	}
+	verdict(found)
 	return nil
 }
 
@@ -87,30 +138,4 @@ func met(ok bool) string {
 		return "met"
 	}
 	return "MISSED"
-}
-
-// measure starts a proxy, measures it and ends it.
-func (p proxy) measure(ctx context.Context, e *endpoint) (f figures, err error) {
-	run, err := p.start(ctx, e)
-	if err != nil {
-		return f, err
-	}
-	defer run.stop()
-	var rates, bits []float64
-	for range rounds {
-		rate, err := connections(ctx, run.at, 2*time.Second)
-		if err != nil {
-			return f, err
-		}
-		gigabits, err := throughput(ctx, run.at, 2*time.Second)
-		if err != nil {
-			return f, err
-		}
-		rates, bits = append(rates, rate), append(bits, gigabits)
-	}
-	slices.Sort(rates)
-	slices.Sort(bits)
-	f.connections, f.gigabits = rates[rounds/2], bits[rounds/2]
-	f.idle, err = idle(run)
-	return f, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,7 +16,7 @@ import (
 // proxy is something that carries connections to the endpoint.
 type proxy struct {
 	name  string
-	start func(context.Context, *endpoint) (*running, error)
+	start func(context.Context) (*running, error)
 }
 
 // running is a proxy at work.
@@ -53,9 +54,13 @@ func prepare() error {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(c, " "), err, out)
 		}
 	}
-	// Many connections end here in a short time.
-	for name, value := range map[string]string{"ip_local_port_range": "1100 65000", "tcp_tw_reuse": "1"} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644); err != nil {
+	// Many connections end here in a short time. Where rules of any kind are, the
+	// kernel tracks all flows, and its table is as large as the host's.
+	for name, value := range map[string]string{
+		"ipv4/ip_local_port_range": "10000 65000", "ipv4/tcp_tw_reuse": "1",
+		"netfilter/nf_conntrack_tcp_timeout_time_wait": "1", "netfilter/nf_conntrack_tcp_timeout_close": "1",
+	} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -96,7 +101,7 @@ func reachable(at string) error {
 }
 
 func direct() proxy {
-	return proxy{"no proxy", func(context.Context, *endpoint) (*running, error) { return &running{at: endpointAddr}, nil }}
+	return proxy{"no proxy", func(context.Context) (*running, error) { return &running{at: endpointAddr}, nil }}
 }
 
 const manifest = `apiVersion: v1
@@ -117,7 +122,7 @@ endpoints: [{addresses: [198.18.0.1], conditions: {ready: true}}]
 // tandem is the whole program: the way through a cluster IP and the rules is
 // part of what is measured.
 func tandem(dir string) proxy {
-	return proxy{"tandem", func(ctx context.Context, _ *endpoint) (*running, error) {
+	return proxy{"tandem", func(ctx context.Context) (*running, error) {
 		manifests := filepath.Join(dir, "manifests")
 		if err := os.MkdirAll(manifests, 0o755); err != nil {
 			return nil, err
@@ -163,7 +168,7 @@ listen bench
 
 // peer is a program of a Debian package with a configuration.
 func peer(dir, name, at, config string, args ...string) proxy {
-	return proxy{name, func(ctx context.Context, _ *endpoint) (*running, error) {
+	return proxy{name, func(ctx context.Context) (*running, error) {
 		file := filepath.Join(dir, name+".conf")
 		if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 			return nil, err

@@ -55,12 +55,19 @@ func bench(ctx context.Context, o options) (err error) {
 			k := (i + n) % len(all)
 			fmt.Printf("round %d, load %s: %s\n", n+1, load(), all[k].name)
 			if err := r.round(ctx, &results[k]); err != nil {
+				if !all[k].ours && ctx.Err() == nil { // the others' failures are theirs
+					fmt.Printf("round %d: %s failed: %v\n", n+1, all[k].name, err)
+					continue
+				}
 				return fmt.Errorf("%s: %w", all[k].name, err)
 			}
 		}
 	}
 	fmt.Println()
-	fmt.Print(table(results))
+	fmt.Print(table(results, o.mode))
+	if o.outage == 0 {
+		return nil
+	}
 	return r.gone(ctx, all[0])
 }
 

@@ -1,0 +1,71 @@
+package objects
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func read(t *testing.T, files map[string]string) (Set, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Read(dir)
+}
+
+func TestRead(t *testing.T) {
+	s, err := read(t, map[string]string{
+		"a.yaml": `# a comment
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, uid: "7", resourceVersion: "8"}
+spec: {clusterIP: 10.96.0.10}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+---
+apiVersion: example.org/v1
+kind: Gadget
+metadata: {name: web}
+`,
+		"b.json": `{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}},
+{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "web-1", "namespace": "team"}, "addressType": "IPv4", "endpoints": []},
+{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.99"}}]}`,
+		"c.txt": "kind: Service",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := slices.Concat(slices.Sorted(maps.Keys(s.Services)), slices.Sorted(maps.Keys(s.Slices)), slices.Sorted(maps.Keys(s.Nodes)))
+	if got := strings.Join(names, " "); got != "default/web team/web-1 node-1" {
+		t.Errorf("got %s", got)
+	}
+	if web := s.Services["default/web"]; web.UID != "" || web.ResourceVersion != "" || web.Spec.ClusterIP != "10.96.0.10" {
+		t.Errorf("got %+v", web)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	for _, text := range []string{
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIp: 10.96.0.10}\n",
+		"apiVersion: v1\nkind: Service\nmetadata: {name: web\n",
+		"not an object",
+	} {
+		_, err := read(t, map[string]string{"a.yaml": text})
+		var refused *Refused
+		if !errors.As(err, &refused) || refused.Object != "a.yaml" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
