@@ -1,9 +1,10 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build demo test race uml wine fuzz bench bench-kubernetes lint golden clean
+.PHONY: build dist demo test race uml wine fuzz bench bench-kubernetes lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
+dist: ; ci/dist/run
 demo: build ; bin/tandem demo
 test: ; ci/test/run
 wine: ; ci/setup/run && go test -count=1 -v ./ci/wine
@@ -14,4 +15,4 @@ bench: ; ci/setup/run && ci/bench/run && ci/bench/relay/run
 bench-kubernetes: ; ci/setup/run && ci/kubernetes/bench/run $(BENCHFLAGS)
 lint: ; ci/lint/run
 golden: ; go test -p 1 ./linux/nftables ./linux/iptables ./linux/ipvs ./linux/userspace ./windows/hns -run Corpus -update
-clean: ; rm -rf bin
+clean: ; rm -rf bin dist

@@ -17,7 +17,7 @@ import (
 // it.
 func (r release) images(ctx context.Context) error {
 	alone, tools := indexes(), indexes()
-	for _, t := range targets {
+	for _, t := range r.targets {
 		program, err := os.ReadFile(r.program(t))
 		if err != nil {
 			return err

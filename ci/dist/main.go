@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +24,9 @@ type release struct {
 	version string // semantic, without v
 	commit  string
 	when    time.Time // in all artifacts
+
+	targets []target // nil for all
+	only    string   // steps, with commas between them; "" for all
 }
 
 func main() {
@@ -32,6 +36,8 @@ func main() {
 	flag.StringVar(&r.root, "root", "../..", "the repository")
 	flag.StringVar(&r.out, "out", "../../dist", "the folder to fill; what was there is replaced")
 	flag.StringVar(&r.version, "version", "devel", "the version, as git describe has it")
+	flag.Func("targets", "such as linux/amd64,windows/amd64 (default all)", r.choose)
+	flag.StringVar(&r.only, "only", "", "the steps to take, such as programs,packages (default all)")
 	flag.Parse()
 	if err := r.build(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
@@ -63,9 +69,12 @@ func (r release) build(ctx context.Context) (err error) {
 		{"packages", r.packages},
 		{"images", r.images},
 		{"sbom", r.materials},
-		{"other installers", r.others},
+		{"installers", r.others},
 		{"checksums", r.checksums},
 	} {
+		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {
+			continue
+		}
 		begun := time.Now()
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -82,6 +91,9 @@ func (r *release) identify(ctx context.Context) (err error) {
 	}
 	if r.out, err = filepath.Abs(r.out); err != nil {
 		return err
+	}
+	if r.targets == nil {
+		r.targets = all()
 	}
 	r.version = semantic(r.version)
 	r.commit, _ = r.git(ctx, "rev-parse", "HEAD") // a source archive has none
@@ -104,15 +116,24 @@ func (r *release) git(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-var semver = regexp.MustCompile(`^v?(\d+\.\d+\.\d+.*)$`)
-
-// semantic makes a version that packages can be compared by: a commit without a
-// tag comes before every release.
+// semantic makes a version that packages can be compared by of what git describe
+// says: commits after a tag come after it, and a commit without one before every
+// release.
 func semantic(described string) string {
-	if m := semver.FindStringSubmatch(described); m != nil {
-		return m[1]
+	tag := regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[a-z][a-z0-9.]*)?)(?:-(\d+)-(g[0-9a-f]+))?$`)
+	clean, dirty := strings.CutSuffix(described, "-dirty")
+	m := tag.FindStringSubmatch(clean)
+	version, extra := "0.0.0-git", []string{strings.NewReplacer("-", ".", "/", ".").Replace(clean)}
+	if m != nil {
+		version, extra = m[1], m[2:4]
 	}
-	return "0.0.0-dev." + strings.NewReplacer("-", ".", "/", ".").Replace(described)
+	if dirty {
+		extra = append(extra, "dirty")
+	}
+	if extra = slices.DeleteFunc(extra, func(s string) bool { return s == "" }); len(extra) == 0 {
+		return version
+	}
+	return version + "+" + strings.Join(extra, ".")
 }
 
 // others runs the programs named dist of the installers that have one. They

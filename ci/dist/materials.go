@@ -21,7 +21,7 @@ func (r release) materials(context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, t := range targets {
+	for _, t := range r.targets {
 		doc, err := r.bill(r.program(t))
 		if err != nil {
 			return err

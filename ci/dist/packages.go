@@ -19,7 +19,7 @@ func (r release) packages(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, t := range targets {
+	for _, t := range r.targets {
 		if t.os != "linux" {
 			continue
 		}
@@ -71,6 +71,9 @@ func (r release) recipe(t target, format string) (*nfpm.Info, error) {
 	}
 	info = nfpm.WithDefaults(info)
 	info.MTime = r.when
+	if format == "apk" {
+		info.VersionMetadata = "" // apk's versions have no place for it
+	}
 	paths := []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove}
 	for _, c := range info.Contents {
 		paths = append(paths, &c.Source)

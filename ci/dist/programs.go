@@ -6,13 +6,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 )
 
 // target is a system that a program is built for.
 type target struct{ os, arch string }
 
-// targets are all there are.
-var targets = [...]target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
+// all returns the targets there are.
+func all() []target { return []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}} }
+
+// choose takes some of the targets.
+func (r *release) choose(names string) error {
+	for _, name := range strings.Split(names, ",") {
+		i := slices.IndexFunc(all(), func(t target) bool { return t.String() == name })
+		if i < 0 {
+			return fmt.Errorf("no target %q: choose of %v", name, all())
+		}
+		r.targets = append(r.targets, all()[i])
+	}
+	return nil
+}
 
 func (t target) String() string { return t.os + "/" + t.arch }
 
@@ -32,19 +47,23 @@ func (r release) docs() string { return filepath.Join(r.out, "docs") }
 // programs builds the program for all targets, and lets one for this machine
 // write its docs.
 func (r release) programs(ctx context.Context) error {
-	for _, t := range targets {
+	for _, t := range r.targets {
 		if err := r.compile(ctx, t, r.program(t)); err != nil {
 			return err
 		}
 	}
-	own, err := os.MkdirTemp("", "tandem-dist-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(own)
-	program := filepath.Join(own, "tandem")
-	if err := r.compile(ctx, target{}, program); err != nil {
-		return err
+	here := target{runtime.GOOS, runtime.GOARCH}
+	program := r.program(here)
+	if !slices.Contains(r.targets, here) {
+		own, err := os.MkdirTemp("", "tandem-dist-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(own)
+		program = filepath.Join(own, "tandem")
+		if err := r.compile(ctx, here, program); err != nil {
+			return err
+		}
 	}
 	if out, err := exec.CommandContext(ctx, program, "docs", r.docs()).CombinedOutput(); err != nil {
 		return fmt.Errorf("tandem docs: %w: %s", err, out)
@@ -52,14 +71,11 @@ func (r release) programs(ctx context.Context) error {
 	return nil
 }
 
-// compile builds the program; the zero target is this machine.
+// compile builds the program.
 func (r release) compile(ctx context.Context, t target, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+r.version, "-o", to, "./cmd/tandem")
 	cmd.Dir = r.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
-	if t.os != "" {
-		cmd.Env = append(cmd.Env, "GOOS="+t.os, "GOARCH="+t.arch)
-	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS="+t.os, "GOARCH="+t.arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build for %s: %w: %s", t, err, out)
 	}

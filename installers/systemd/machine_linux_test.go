@@ -181,4 +181,24 @@ func otherModes(t *testing.T, m *debian.Machine) {
 	if out := m.Do("iptables", "-t", "nat", "-S"); !strings.Contains(out, "KUBE-SERVICES") {
 		t.Errorf("no chains: %s", out)
 	}
+	legacy(t, m)
+}
+
+// legacy: what the drop-in allows is enough for the legacy variant.
+func legacy(t *testing.T, m *debian.Machine) {
+	t.Helper()
+	m.Do("tandem", "stop")
+	m.Do("tandem", "cleanup") // the variant that has rules would be taken
+	m.Copy("legacy-iptables.conf", "/etc/systemd/system/tandem.service.d/legacy-iptables.conf", 0o644)
+	for _, name := range []string{"iptables", "ip6tables"} {
+		m.Do("update-alternatives", "--set", name, "/usr/sbin/"+name+"-legacy")
+	}
+	m.Do("systemctl", "daemon-reload")
+	m.Do("systemctl", "restart", "tandem")
+	if s := m.Property("tandem", "StatusText"); s != "mode iptables, 1 Services" {
+		t.Errorf("legacy iptables: %q\n%s", s, m.Do("journalctl", "--no-pager", "-u", "tandem", "-n", "20"))
+	}
+	if out := m.Do("iptables-legacy", "-t", "nat", "-S"); !strings.Contains(out, "KUBE-SERVICES") {
+		t.Errorf("no chains in the legacy variant: %s", out)
+	}
 }

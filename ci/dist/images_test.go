@@ -1,0 +1,128 @@
+package main
+
+import (
+	"io"
+	"log"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/opencontainers/image-spec/schema"
+)
+
+// index returns an image of the release: what its layout's one entry leads to.
+func index(t *testing.T, r release, image string) v1.ImageIndex {
+	t.Helper()
+	outer, err := layout.ImageIndexFromPath(filepath.Join(r.out, "images", image))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := outer.IndexManifest()
+	if err != nil || len(entries.Manifests) != 1 {
+		t.Fatal(err, entries)
+	}
+	inner, err := outer.ImageIndex(entries.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inner
+}
+
+// conforms judges a document by the schema of the OCI image specification.
+func conforms(t *testing.T, what string, v schema.Validator, text []byte, err error) {
+	t.Helper()
+	if err == nil {
+		err = v.Validate(strings.NewReader(string(text)))
+	}
+	if err != nil {
+		t.Errorf("%s: %v\n%s", what, err, text)
+	}
+}
+
+func TestImagesConform(t *testing.T) {
+	r := built(t)
+	for image, want := range map[string]string{
+		"tandem":          "linux/amd64 linux/arm64 windows/amd64",
+		"tandem-iptables": "linux/amd64 linux/arm64",
+	} {
+		idx := index(t, r, image)
+		if err := validate.Index(idx); err != nil {
+			t.Errorf("%s: %v", image, err)
+		}
+		raw, err := idx.RawManifest()
+		conforms(t, image, schema.ValidatorMediaTypeImageIndex, raw, err)
+		m, err := idx.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var platforms []string
+		for _, d := range m.Manifests {
+			platforms = append(platforms, d.Platform.OS+"/"+d.Platform.Architecture)
+			if d.Platform.OSVersion != "" {
+				t.Errorf("%s %s is for os.version %s alone", image, d.Platform, d.Platform.OSVersion)
+			}
+			img, err := idx.Image(d.Digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := img.RawManifest()
+			conforms(t, "manifest", schema.ValidatorMediaTypeManifest, raw, err)
+			raw, err = img.RawConfigFile()
+			conforms(t, "config", schema.ValidatorMediaTypeImageConfig, raw, err)
+		}
+		if got := strings.Join(platforms, " "); got != want {
+			t.Errorf("%s is for %s", image, got)
+		}
+	}
+}
+
+// The Windows image has the program below Files, hives beside it, and all
+// belongs to administrators.
+func TestWindowsLayer(t *testing.T) {
+	r := release{}
+	text, err := r.tar(withFolders(windowsLayer(programFiles(target{"windows", "amd64"}, []byte("MZ")))), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := listing(t, text); got != "Files/ Files/tandem.exe Hives/" {
+		t.Error(got)
+	}
+	const owner = "AQAAgBQAAAAkAAAAAAAAAAAAAAABAgAAAAAABSAAAAAgAgAAAQIAAAAAAAUgAAAAIAIAAA=="
+	if administrators() != owner {
+		t.Error(administrators())
+	}
+}
+
+// What is pushed to a registry comes back the same.
+func TestPushAndPull(t *testing.T) {
+	r := built(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	idx := index(t, r, "tandem")
+	ref, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://") + "/tandem:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(ref, idx, remote.WithContext(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	back, err := remote.Index(ref, remote.WithContext(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, errA := idx.Digest()
+	b, errB := back.Digest()
+	if errA != nil || errB != nil || a != b {
+		t.Errorf("%v came back as %v (%v, %v)", a, b, errA, errB)
+	}
+	if err := validate.Index(back); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,123 @@
+package packages_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/ci/debian"
+)
+
+const config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node-1\nmode: nftables\n"
+
+// deb builds the package for this machine, in a version.
+func deb(t *testing.T, version string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "-out", out, "-version", version, "-targets", "linux/"+runtime.GOARCH, "-only", "programs,packages")
+	cmd.Dir = "../../ci/dist"
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1800000000")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ci/dist: %v: %s", err, said)
+	}
+	found, err := filepath.Glob(filepath.Join(out, "packages", "*.deb"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(err, found)
+	}
+	return found[0]
+}
+
+// The deb on a machine with systemd: installed, configured, upgraded while it
+// runs, removed, purged.
+func TestDeb(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program twice")
+	}
+	m := debian.Boot(t, "../../ci/debian")
+	m.Copy(deb(t, "v1.0.0"), "/root/one.deb", 0o644)
+	m.Copy(deb(t, "v1.1.0"), "/root/two.deb", 0o644)
+	m.Copy("../../ci/manifests/nginx.yaml", "/srv/services/nginx.yaml", 0o644)
+
+	installed(t, m)
+	upgraded(t, m)
+	removed(t, m)
+}
+
+// installed: nothing starts before there is a configuration, also after a
+// reboot; a second installation changes nothing.
+func installed(t *testing.T, m *debian.Machine) {
+	t.Helper()
+	if out := m.Do("dpkg", "-i", "/root/one.deb"); !strings.Contains(out, "not started, there is no /etc/tandem/config.yaml yet") {
+		t.Errorf("install: %s", out)
+	}
+	want(t, m, "UnitFileState", "enabled")
+	m.Do("systemctl", "start", "tandem")
+	want(t, m, "ActiveState", "inactive")
+	want(t, m, "ConditionResult", "no")
+	m.Write("/etc/default/tandem", "TANDEM_FLAGS=--manifests=/srv/services\n", 0o644)
+	m.Write("/etc/tandem/config.yaml", config, 0o600)
+	m.Do("systemctl", "start", "tandem")
+	want(t, m, "StatusText", "mode nftables, 1 Services")
+	if out, err := m.Try("tandem", "install", "--config", "/etc/tandem/config.yaml", "--manifests", "/srv/services"); err == nil || !strings.Contains(out, "installed already") {
+		t.Errorf("a second installation: %v: %s", err, out)
+	}
+	if out, err := m.Try("tandem", "uninstall"); err == nil || !strings.Contains(out, "remove the package") {
+		t.Errorf("uninstall of what the package brought: %v: %s", err, out)
+	}
+	want(t, m, "UnitFileState", "enabled")
+}
+
+// upgraded: the new version runs, the configuration is the user's, and one with
+// mistakes leaves the running proxy alone.
+func upgraded(t *testing.T, m *debian.Machine) {
+	t.Helper()
+	m.Write("/etc/tandem/config.yaml", config+"clusterCIDR: nonsense\n", 0o600)
+	pid := m.Property("tandem", "MainPID")
+	if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, "nonsense") || !strings.Contains(out, "What ran before still runs") {
+		t.Errorf("upgrade with mistakes in the configuration: %s", out)
+	}
+	want(t, m, "MainPID", pid)
+	if out := m.Do("tandem", "status"); !strings.Contains(out, "1.0.0") {
+		t.Errorf("not the old version: %s", out)
+	}
+	m.Write("/etc/tandem/config.yaml", config, 0o600)
+	m.Do("dpkg", "-i", "/root/two.deb")
+	m.Until("tandem", "MainPID", func(s string) bool { return s != pid && s != "0" })
+	m.Until("tandem", "ActiveState", func(s string) bool { return s == "active" })
+	if out := m.Do("tandem", "status"); !strings.Contains(out, "1.1.0") {
+		t.Errorf("not the new version: %s", out)
+	}
+	if out := m.Do("cat", "/etc/default/tandem"); out != "TANDEM_FLAGS=--manifests=/srv/services" {
+		t.Errorf("the flags are %s", out)
+	}
+}
+
+// removed: it is stopped and its rules are gone; purging keeps what somebody
+// wrote and nothing else.
+func removed(t *testing.T, m *debian.Machine) {
+	t.Helper()
+	if out := m.Do("dpkg", "-r", "tandem"); !strings.Contains(out, "nftables: nothing of tandem is left") {
+		t.Errorf("remove: %s", out)
+	}
+	if out, err := m.Try("pidof", "tandem"); err == nil {
+		t.Errorf("it still runs: %s", out)
+	}
+	m.Do("test", "-e", "/etc/default/tandem")
+	if out := m.Do("dpkg", "-P", "tandem"); !strings.Contains(out, "your /etc/tandem/config.yaml is kept") {
+		t.Errorf("purge: %s", out)
+	}
+	left := m.Do("find", "/etc", "/usr", "/var/lib", "-name", "*tandem*", "-not", "-path", "/var/lib/dpkg/*")
+	if left != "/etc/tandem" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+func want(t *testing.T, m *debian.Machine, property, value string) {
+	t.Helper()
+	if got := m.Property("tandem", property); got != value {
+		t.Errorf("%s is %q, not %q", property, got, value)
+	}
+}

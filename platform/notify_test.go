@@ -1,0 +1,89 @@
+package platform
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// listener is a service manager that remembers what it was told.
+type listener struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (l *listener) tell(s string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = append(l.told, s)
+}
+
+func (l *listener) heard() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.told, "|")
+}
+
+func (l *listener) await(t *testing.T, what string) {
+	t.Helper()
+	for range 500 {
+		if strings.Contains(l.heard(), what) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("no %q in %q", what, l.heard())
+}
+
+// hung is a proxy whose engine does not run.
+func hung() *Proxy {
+	c := config.Default()
+	p := &Proxy{config: &c, mode: Choice{}}
+	p.mode.Name = config.NFTables
+	p.live.Store(&c)
+	p.Engine = engine.New(engine.Options{Host: func(*model.Node) *model.Host { return nil }, Log: slog.New(slog.DiscardHandler)})
+	return p
+}
+
+// A start that lasts counts as one after a while, and says what it waits for;
+// the watchdog hears nothing of an engine that does not answer.
+func TestNotifyWithoutSync(t *testing.T) {
+	var l listener
+	m := manager{tell: l.tell, watchdog: 80 * time.Millisecond, patience: 100 * time.Millisecond, tick: 5 * time.Millisecond}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { hung().notify(ctx, &m); close(done) }()
+	l.await(t, "STATUS=mode nftables, 0 Services; the data plane has not been read back yet")
+	l.await(t, "READY=1")
+	time.Sleep(200 * time.Millisecond)
+	stop()
+	<-done
+	if heard := l.heard(); strings.Contains(heard, "WATCHDOG") || !strings.HasSuffix(heard, "STOPPING=1") || strings.Count(heard, "READY") != 1 {
+		t.Errorf("heard %q", heard)
+	}
+}
+
+// Nobody who listens: nothing is told, and nothing goes wrong. One that is gone
+// is a warning.
+func TestServiceManager(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	t.Setenv("WATCHDOG_USEC", "")
+	if m := serviceManager(slog.New(slog.DiscardHandler)); m != nil {
+		t.Error("a manager without a socket")
+	}
+	hung().notify(t.Context(), nil)
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
+	m := serviceManager(slog.New(slog.DiscardHandler))
+	if m == nil {
+		t.Fatal("a manager that does not answer yet may do so later")
+	}
+	m.tell("READY=1")
+}
