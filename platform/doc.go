@@ -17,6 +17,7 @@
 //	metrics        answers Prometheus and people, from status and snapshots
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
+//	notify         tells systemd that the proxy is ready, and that it lives
 //	settle         once, after the first sync: gives memory back, and ends
 //
 // modes.go is the same everywhere. platform_linux.go and platform_other.go say

@@ -2,7 +2,6 @@ package platform
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -87,22 +86,4 @@ func examineListeners(c *config.Config) (checks []diagnosis.Check) {
 		checks = append(checks, check)
 	}
 	return checks
-}
-
-// takeOver removes what kube-proxy has left in any mode.
-func takeOver(ctx context.Context) (found []string, err error) {
-	for _, m := range Local() {
-		if m.KubeProxy == nil {
-			continue
-		}
-		left, failed := m.KubeProxy(ctx)
-		if failed == nil && len(left.Found) > 0 {
-			found = append(found, left.Found...)
-			failed = left.Remove(ctx)
-		}
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("mode %s: %w", m.Name, failed))
-		}
-	}
-	return found, err
 }

@@ -28,6 +28,7 @@ type Proxy struct {
 	*engine.Engine
 	config   *config.Config                // as at the start
 	live     atomic.Pointer[config.Config] // as last changed by Reconfigure
+	base     *config.Config                // what the parts were opened with; Reconfigure's own
 	lock     net.Listener
 	place    string    // the network namespace, where systems have several
 	flows    flowTable // nil where the mode needs none, or there is none
@@ -46,7 +47,9 @@ type Proxy struct {
 	mode    Choice
 	backend dataplane.Backend
 
-	switching sync.Mutex // held by the one switch at a time
+	switching sync.Mutex // held by the one switch at a time; guards retiring
+	retiring  map[config.Mode]retirement
+	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
 	group     sync.WaitGroup
 	running   context.Context // Run's own
 }
@@ -55,10 +58,11 @@ type Proxy struct {
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{config: c, log: log, version: version}
+	p := &Proxy{config: c, log: log, version: version, retiring: map[config.Mode]retirement{}, tidied: make(chan struct{})}
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
+	p.base = c
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -122,6 +126,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("source", p.follow)
 	start("control", p.control)
 	p.group.Go(func() { p.settle(ctx) })
+	p.group.Go(func() { p.tidy(ctx) })
+	p.group.Go(func() { p.notify(ctx, serviceManager(p.log)) })
 	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
 	p.started()
 	p.servers.run(start)
@@ -162,6 +168,11 @@ func (p *Proxy) host(n *model.Node) *model.Host {
 	return resolve.Host(c, n)
 }
 
+// gcPercent lets garbage grow to a third of what lives before it is collected,
+// once everything is programmed. A change makes little garbage; while all is
+// new, to collect it that often would take a fifth of the time.
+const gcPercent = 30
+
 // settle gives the memory that the start needed back to the system, once, a few
 // seconds after the first sync: it is several times what the proxy needs from
 // then on.
@@ -178,6 +189,7 @@ func (p *Proxy) settle(ctx context.Context) {
 			quiet++
 		}
 	}
+	debug.SetGCPercent(gcPercent)
 	debug.FreeOSMemory()
 }
 

@@ -10,7 +10,10 @@ import (
 // until the configuration is as it was. Where is the file that says so. It is
 // safe for concurrent use with all but itself.
 func (p *Proxy) Reconfigure(next *config.Config, where string) {
-	_, restart := config.Diff(p.config, next)
+	if next.Mode != p.base.Mode {
+		p.changeMode(next)
+	}
+	_, restart := config.Diff(p.base, next)
 	waiting := make([]model.Problem, len(restart))
 	for i, c := range restart {
 		waiting[i] = model.Problem{
@@ -19,10 +22,28 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) {
 		}
 	}
 	p.Problems("configuration", waiting)
-	merged := config.Merge(p.config, next)
+	merged := config.Merge(p.base, next)
 	p.live.Store(merged)
 	p.Retune(merged.AuditPeriod, merged.MinSyncPeriod)
 	Prepare(merged, p.log)
+}
+
+// changeMode switches to the mode that a configuration asks for. Where that
+// fails the mode waits for a restart, like what else cannot be taken over.
+func (p *Proxy) changeMode(next *config.Config) {
+	choice, err := Choose(p.running, next, p.log)
+	if err == nil && choice.Name != p.current().Name {
+		_, err = p.switchTo(p.running, choice.Name, next)
+	}
+	if err != nil {
+		p.log.Error("the mode was not changed", "mode", next.Mode, "error", err)
+		return
+	}
+	// The new mode was opened with these; everything else is as it was.
+	base := *p.base
+	base.Mode, base.MasqueradeBit, base.NodePorts = next.Mode, next.MasqueradeBit, next.NodePorts
+	base.IPVS, base.Windows, base.Conntrack.TCPBeLiberal = next.IPVS, next.Windows, next.Conntrack.TCPBeLiberal
+	p.base = &base
 }
 
 // Misconfigured tells what is wrong with a configuration that is not taken over.

@@ -35,6 +35,7 @@ func bare() *config.Config {
 func TestReconfigure(t *testing.T) {
 	p := &Proxy{config: bare(), log: slog.New(slog.DiscardHandler)}
 	p.live.Store(p.config)
+	p.base = p.config
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
 	hosts := make(chan *model.Host, 10)
 	p.Engine = engine.New(engine.Options{

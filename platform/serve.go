@@ -96,6 +96,7 @@ func (p *Proxy) sources() health.Sources {
 		SLIs:    p.metrics.SLIs(),
 		Checked: p.metrics.Checked,
 		Mode:    func() string { return string(p.current().Name) },
+		Config:  func() any { return p.live.Load().Tree() },
 		Profile: p.config.Profiling,
 	}
 }

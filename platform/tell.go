@@ -2,6 +2,7 @@ package platform
 
 import (
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -17,6 +18,7 @@ func (p *Proxy) hooks() engine.Hooks {
 
 func (p *Proxy) synced(s engine.Sync) {
 	p.metrics.Synced(s)
+	p.rules()
 	p.servers.checks.Update(s.Host, s.Settled)
 	for _, standing := range s.Standings {
 		if e, ok := p.teller.Standing(standing); ok {
@@ -25,6 +27,16 @@ func (p *Proxy) synced(s engine.Sync) {
 	}
 	if p.cleaner != nil && p.current().Conntrack {
 		p.cleaner.Update(s.Host, s.Settled)
+	}
+}
+
+// rules counts those of iptables, where the backend has any.
+func (p *Proxy) rules() {
+	p.mu.Lock()
+	b := p.backend
+	p.mu.Unlock()
+	if c, ok := b.(dataplane.RuleCounter); ok {
+		c.Rules(p.metrics.Rules)
 	}
 }
 

@@ -20,7 +20,9 @@ import (
 
 // compareIPTables measures the iptables mode beside the rules that kube-proxy
 // writes, in the same namespace and with the same commands. Of kube-proxy only
-// iptables-restore is measured: what the program itself does comes on top.
+// iptables-restore is measured: what the program itself does comes on top. Both
+// programs on an API server are what ci/kubernetes/bench -tandem-mode iptables
+// measures.
 func compareIPTables(ctx context.Context, w world) error {
 	w.udp = true // new flows are a packet each
 	fmt.Printf("iptables mode, %d Services x %d endpoints; kube-proxy stands for its rules by iptables-restore alone\n", w.services, w.endpoints)
@@ -103,6 +105,9 @@ func tandemFigures(ctx context.Context, w world) (f figures, err error) {
 	}
 	f.full, f.fullCPU = took, cpuTime()-cpu
 	plain("objects", fmt.Sprintf("%d in %d transactions", work.Ops, work.Commits))
+	if work.Refused != nil {
+		plain("refused as a whole", work.Refused.Error())
+	}
 	const n = 20
 	cpu = cpuTime()
 	changes, _, err := r.changes(n, func(i int) *model.Slice { return w.slice(i*7%w.services, 1, 1+i) })

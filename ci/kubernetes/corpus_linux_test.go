@@ -1,20 +1,62 @@
 package kubernetes
 
 import (
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	"github.com/tandem-proxy/tandem/ci/netns"
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // TestCorpus tells every scenario through a real API server to the program with
 // the rights of system:kube-proxy. Scenarios share API servers, one after the
 // other; what an API server does not take is skipped with what it said.
-func TestCorpus(t *testing.T) {
+func TestCorpus(t *testing.T) { corpus(t, config.NFTables, conformance.Corpus(t)) }
+
+// TestCorpusIPTables does the same in iptables mode with a part of the scenarios
+// for each variant: ci/netns runs all of them in this mode, with another source.
+// TANDEM_TEST_WHOLE_CORPUS makes it all of them here, too.
+func TestCorpusIPTables(t *testing.T) {
+	for i, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+		t.Run(string(v), func(t *testing.T) {
+			netns.UseVariant(t, v)
+			dir := conformance.Corpus(t)
+			if os.Getenv("TANDEM_TEST_WHOLE_CORPUS") == "" {
+				dir = part(t, dir, 6, 3*i)
+			}
+			corpus(t, iptables.Name, dir)
+		})
+	}
+}
+
+// part copies each nth scenario of a folder into another.
+func part(t *testing.T, dir string, n, first int) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+	if err != nil || len(all) < n {
+		t.Fatal(all, err)
+	}
+	to := t.TempDir()
+	for i := first; i < len(all); i += n {
+		text, err := os.ReadFile(all[i])
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, filepath.Base(all[i])), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+func corpus(t *testing.T, mode config.Mode, dir string) {
 	free := make(chan *site, atOnce)
 	for range atOnce {
 		c := start(t, cluster.Options{})
@@ -25,8 +67,8 @@ func TestCorpus(t *testing.T) {
 		free <- &site{cluster: c, objects: objects.NewServer(c.Client()), kubeconfig: kubeconfig}
 	}
 	bin := program(t)
-	netns.Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (netns.Proxy, error) {
+	netns.Corpus(t, dir, func(net *lab.Net, _ *conformance.Scenario) (netns.Proxy, error) {
 		s := <-free
-		return &proxy{site: s, net: net, bin: bin, release: sync.OnceFunc(func() { free <- s })}, nil
+		return &proxy{site: s, net: net, bin: bin, mode: mode, release: sync.OnceFunc(func() { free <- s })}, nil
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -36,6 +37,7 @@ type proxy struct {
 	*site
 	net     *lab.Net
 	bin     string
+	mode    config.Mode
 	dir     string
 	process *cluster.Process
 	marks   int
@@ -55,14 +57,14 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
-	args := append(arguments(host), "--kubeconfig="+p.kubeconfig)
+	args := append(arguments(p.mode, host), "--kubeconfig="+p.kubeconfig)
 	var err error
 	p.process, err = cluster.Run(p.net, lab.Node, filepath.Join(dir, "proxy.log"), exec.Command(p.bin, args...))
 	return err
 }
 
 // arguments are the flags that kube-proxy has, too, for a scenario's settings.
-func arguments(host config.Config) []string {
+func arguments(mode config.Mode, host config.Config) []string {
 	join := func(ps []netip.Prefix) string {
 		var words []string
 		for _, p := range ps {
@@ -78,7 +80,7 @@ func arguments(host config.Config) []string {
 		ports = "0.0.0.0/0,::/0"
 	}
 	args := []string{
-		"--hostname-override=" + host.NodeName, "--proxy-mode=nftables", "--nodeport-addresses=" + ports,
+		"--hostname-override=" + host.NodeName, "--proxy-mode=" + string(mode), "--nodeport-addresses=" + ports,
 		"--detect-local-mode=" + string(host.DetectLocal), fmt.Sprintf("--masquerade-all=%t", host.MasqueradeAll),
 	}
 	for flag, value := range map[string]string{
@@ -113,6 +115,25 @@ func (p *proxy) Changed(ctx context.Context) error {
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
+	// Tables of iptables are written one after the other, IPv4 first. What comes
+	// with a second mark is begun when all is done that came with the first.
+	marks := 1
+	if p.mode == iptables.Name {
+		marks = 2
+	}
+	for range marks {
+		if err := p.marked(ctx); err != nil {
+			return err
+		}
+	}
+	if !reflect.DeepEqual(before, p.nodes) {
+		time.Sleep(300 * time.Millisecond)
+	}
+	return nil
+}
+
+// marked puts a new mark and waits until it answers.
+func (p *proxy) marked(ctx context.Context) error {
 	p.marks++
 	if err := p.apply(ctx); err != nil {
 		return err
@@ -124,7 +145,7 @@ func (p *proxy) Changed(ctx context.Context) error {
 			return err
 		}
 		if a.Outcome == lab.Answered && a.Server == markServer {
-			break
+			return nil
 		}
 		select {
 		case <-p.process.Done():
@@ -134,10 +155,6 @@ func (p *proxy) Changed(ctx context.Context) error {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-	if !reflect.DeepEqual(before, p.nodes) {
-		time.Sleep(300 * time.Millisecond)
-	}
-	return nil
 }
 
 // Stop ends the proxy and empties the API server for whoever is next.

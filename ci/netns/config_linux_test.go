@@ -77,11 +77,27 @@ func TestConfigurationIsTakenOver(t *testing.T) {
 	mount(t, conf, 3, "")
 	back := s.eventually(2*time.Second, "the node port answers again", answers)
 	t.Logf("a changed ConfigMap was in effect after %s and %s", took.Round(time.Millisecond), back.Round(time.Millisecond))
-	s.eventually(2*time.Second, "nothing is wrong any more", func() error {
+	s.eventually(2*time.Second, "nothing is wrong any more", s.inMode("nftables"))
+
+	if _, err := exec.LookPath("iptables-restore"); err != nil {
+		t.Skipf("the mode is not changed: %v", err)
+	}
+	mount(t, conf, 4, "mode: iptables\n")
+	s.eventually(10*time.Second, "the mode is changed", s.inMode("iptables"))
+	if err := answers(); err != nil {
+		t.Errorf("in another mode: %v", err)
+	}
+	mount(t, conf, 5, "mode: iptables\nnodePortAddresses: [198.51.100.0/24]\n")
+	s.eventually(2*time.Second, "the node port is closed in the new mode", silent)
+}
+
+// inMode is whether the program serves in a mode, and nothing is wrong.
+func (s *site) inMode(mode string) func() error {
+	return func() error {
 		doc, err := s.status()
-		if err == nil && len(doc.Problems) > 0 {
-			err = fmt.Errorf("problems: %v", doc.Problems)
+		if err == nil && (doc.Mode != mode || len(doc.Problems) > 0) {
+			err = fmt.Errorf("mode %s, problems: %v", doc.Mode, doc.Problems)
 		}
 		return err
-	})
+	}
 }

@@ -39,8 +39,12 @@ var (
 	dnsIP     = netip.MustParseAddrPort("10.96.0.53:53")
 )
 
-// building makes the program once for all tests.
+// building makes the program once for all tests, unless TANDEM_TEST_BIN names
+// it: where the tests run there may be no compiler.
 var building = sync.OnceValues(func() (string, error) {
+	if made := os.Getenv("TANDEM_TEST_BIN"); made != "" {
+		return made, nil
+	}
 	dir, err := os.MkdirTemp("", "tandem-test-")
 	if err != nil {
 		return "", err
@@ -147,7 +151,7 @@ func (s *site) start() {
 	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
 		s.t.Fatal(err)
 	}
-	s.eventually(10*time.Second, "healthy", func() error {
+	s.eventually(time.Minute, "healthy", func() error {
 		doc, err := s.status()
 		if err == nil && !doc.Healthy {
 			err = fmt.Errorf("not healthy: %v", doc.Reasons)
@@ -167,7 +171,7 @@ func (s *site) kill() {
 
 // run runs a command on the node and returns what it printed.
 func (s *site) run(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +27,7 @@ func flavours(mode dataplane.Mode) []flavour {
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		all = append(all, flavour{
 			name:    string(mode.Name) + "-" + string(v),
-			prepare: func(t testing.TB) { useVariant(t, v) },
+			prepare: func(t testing.TB) { UseVariant(t, v) },
 		})
 	}
 	return all
@@ -41,32 +38,12 @@ type flavour struct {
 	prepare func(testing.TB)
 }
 
-// useVariant makes the plain names of iptables stand for a variant, for the
-// duration of a test, with a lock of its own. Where nothing uses iptables yet,
-// as in a fresh namespace, that is the one to be chosen.
-func useVariant(t testing.TB, v iptables.Variant) {
-	dir := t.TempDir()
-	for _, base := range []string{"iptables", "ip6tables"} {
-		for _, verb := range []string{"", "-restore", "-save"} {
-			path, err := exec.LookPath(base + "-" + string(v) + verb)
-			if err != nil {
-				t.Skipf("the %s variant of iptables is not installed: %v", v, err)
-			}
-			if err := os.Symlink(path, filepath.Join(dir, base+verb)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock"))
-}
-
 // eachVariant runs a test with the plain names of iptables standing for either
 // variant.
 func eachVariant(t *testing.T, f func(t *testing.T)) {
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		t.Run(string(v), func(t *testing.T) {
-			useVariant(t, v)
+			UseVariant(t, v)
 			f(t)
 		})
 	}

@@ -111,11 +111,14 @@ func (j *judge) forward() (string, error) {
 	}
 	var first netip.AddrPort
 	seen := map[netip.AddrPort]int{}
+	var took time.Duration
 	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
-		if n >= least { // rows in lockstep share a round robin unevenly: get out of step
-			time.Sleep(rand.N(50 * time.Millisecond))
+		if n >= least { // rows in lockstep share a round robin unevenly: let others go first, some times or none
+			time.Sleep(rand.N(4*took + time.Millisecond))
 		}
+		begin := time.Now()
 		a, err := j.dial(answerTime)
+		took = time.Since(begin)
 		if err != nil {
 			return "", err
 		}

@@ -6,13 +6,17 @@
 //	   │                                                                      ▲
 //	   └── manifests, restarts, faults ───────────────────────── wine64 ──────┘
 //
+// TestCluster feeds the program from a real kube-apiserver (ci/kubernetes/cluster)
+// instead: Wine and the emulator then run in the network namespace of a node.
+//
 // It proves that the program starts, finds its network, programs and adopts,
-// survives restarts of itself and of HNS, and lets go of what it holds; that it is
-// installed, started, stopped and taken away as a service, by itself and by its
-// MSI; and that it runs as the manifests' HostProcess container. Of a real HNS it
-// proves nothing but the calls: see windows/hns. Wine keeps no recovery actions, no
-// Event Log and no access lists, so that of these the tests see only that asking
-// for them does no harm.
+// survives restarts of itself, of HNS and of the API server, shows what HNS holds
+// (hns dump, hns diff), and lets go of what it holds; that it is installed,
+// started, stopped and taken away as a service, by itself and by its MSI; and that
+// it runs as the manifests' HostProcess container. Of a real HNS it proves nothing
+// but the calls: see windows/hns. Wine keeps no recovery actions, no Event Log and
+// no access lists, so that of these the tests see only that asking for them does no
+// harm.
 //
 // It needs wine64 and gcc-mingw-w64-x86-64 (ci/setup) and is skipped where they
 // are missing. The Wine prefix is made once, in the user's cache folder.

@@ -47,7 +47,9 @@ func TestProxy(t *testing.T) {
 		n.restart(t, func(p *os.Process) error { return p.Signal(os.Interrupt) })
 	})
 	t.Run("HNS is down for a while", func(t *testing.T) { n.hnsDown(t) })
+	t.Run("HNS loses everything at a restart", func(t *testing.T) { n.hnsLoses() })
 	t.Run("the same calls as in Go", func(t *testing.T) { n.sameCalls(t) })
+	t.Run("what HNS holds", func(t *testing.T) { n.hns(t) })
 	t.Run("the Service goes", func(t *testing.T) {
 		n.remove("web.yaml")
 		n.serves("10.96.0.10", "")
@@ -69,6 +71,7 @@ type node struct {
 	addr      string
 	exe       string
 	manifests string
+	source    []string // the flags that say where Services come from
 	proxy     *exec.Cmd
 	log       output
 }
@@ -93,6 +96,7 @@ func (o *output) String() string {
 
 func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 	n := &node{TB: t, prefix: p, emu: hnsemu.New(v), exe: build(t), manifests: t.TempDir()}
+	n.source = []string{"--manifests", windowsPath(n.manifests)}
 	n.network = n.emu.AddNetwork("cbr0", hns.TypeL2Bridge)
 	for _, pod := range []string{"10.244.1.2", "10.244.1.3"} {
 		n.emu.AddPod(n.network, pod)
@@ -125,21 +129,29 @@ func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 // start runs the program.
 func (n *node) start() {
 	n.Helper()
-	n.startAs(n.prefix.command(n.exe, "run", "--manifests", `Z:`+strings.ReplaceAll(n.manifests, "/", `\`),
-		"--hostname-override", "node-1", "--proxy-mode", "kernelspace", "--metrics-bind-address", "", "--log-level", "debug"))
+	n.startAs(n.tandem("run", "--metrics-bind-address", "", "--log-level", "debug"))
 }
 
 // startAs runs the program by a command line of its own.
-func (n *node) startAs(c *exec.Cmd, env ...string) {
+func (n *node) startAs(c *exec.Cmd) {
 	n.Helper()
 	n.proxy = c
-	n.proxy.Env = append(append(n.proxy.Env, "HNSEMU_ADDR="+n.addr), env...)
 	n.proxy.Stdout, n.proxy.Stderr = &n.log, &n.log
 	n.proxy.WaitDelay = time.Second
 	if err := n.proxy.Start(); err != nil {
 		n.Fatal(err)
 	}
 }
+
+// tandem is the program with a verb, for this node and its Services.
+func (n *node) tandem(args ...string) *exec.Cmd {
+	c := n.prefix.command(slices.Concat([]string{n.exe}, args, n.source, []string{"--hostname-override", "node-1", "--proxy-mode", "kernelspace"})...)
+	c.Env = append(c.Env, "HNSEMU_ADDR="+n.addr)
+	return c
+}
+
+// windowsPath is a path of this machine as Wine's programs see it.
+func windowsPath(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }
 
 // stop ends the program.
 func (n *node) stop(how func(*os.Process) error) {

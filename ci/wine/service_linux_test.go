@@ -176,9 +176,6 @@ func (s *installed) flags() []string {
 	}
 }
 
-// windowsPath is what Windows calls a file of Linux.
-func windowsPath(name string) string { return `Z:` + strings.ReplaceAll(name, "/", `\`) }
-
 func (s *installed) tandem(args ...string) error {
 	var err error
 	if s.said, err = s.prefix.says(append([]string{s.exe}, args...)...); err != nil {

@@ -1,13 +1,17 @@
 package wine
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
@@ -45,14 +49,48 @@ func (n *node) restart(t *testing.T, how func(*os.Process) error) {
 // hnsDown stops HNS under the program, changes a Service, and starts it again.
 func (n *node) hnsDown(t *testing.T) {
 	n.rest()
-	n.emu.Down(true)
-	n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.3=node-1", "10.244.2.9=node-2"))
-	eventually(t, "it has noticed", func() bool { return strings.Contains(n.log.String(), "HNS does not answer") })
-	n.emu.Down(false)
+	n.whileDown(func() {
+		n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.3=node-1", "10.244.2.9=node-2"))
+	})
 	n.serves("10.96.0.10", "10.244.1.3 10.244.2.9")
 	if g := n.emu.Gaps(); len(g) > 0 {
 		t.Errorf("gaps: %v", g)
 	}
+}
+
+// hnsLoses lets HNS come back without load balancers and remote endpoints
+// (kubernetes#110849).
+func (n *node) hnsLoses() {
+	n.rest()
+	n.whileDown(func() {
+		for _, lb := range n.emu.Balancers() {
+			n.emu.Remove(lb.ID)
+		}
+		for _, e := range n.emu.Endpoints() {
+			if e.Flags&hns.FlagRemote != 0 {
+				n.emu.Remove(e.ID)
+			}
+		}
+		n.write("lost.yaml", service("lost", "10.96.0.14", 8080, "10.244.2.9=node-2"))
+	})
+	n.serves("10.96.0.14", "10.244.2.9")
+	n.serves("10.96.0.10", "10.244.1.3 10.244.2.9")
+	n.serves("10.96.0.11", "10.244.2.3")
+	n.remove("lost.yaml")
+	n.serves("10.96.0.14", "")
+	n.rest()
+}
+
+// whileDown does something while HNS is down, and waits until the program has
+// noticed that.
+func (n *node) whileDown(do func()) {
+	n.Helper()
+	const complaint = "HNS does not answer"
+	before := strings.Count(n.log.String(), complaint)
+	n.emu.Down(true)
+	do()
+	eventually(n, "it has noticed", func() bool { return strings.Count(n.log.String(), complaint) > before })
+	n.emu.Down(false)
 }
 
 // sameCalls compares the calls of the program, through the library and the DLLs,
@@ -78,6 +116,31 @@ func (n *node) sameCalls(t *testing.T) {
 	}
 	n.remove("new.yaml")
 	n.serves("10.96.0.12", "")
+}
+
+// hns looks at HNS with the program itself, while the proxy is at work.
+func (n *node) hns(t *testing.T) {
+	n.rest()
+	said, err := n.tandem("hns", "diff").Output()
+	if err != nil || !strings.Contains(string(said), " 0 differences") {
+		t.Errorf("hns diff: %v\n%s", err, said)
+	}
+	n.emu.Change(n.emu.Balancers()[0].ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "10.0.0.9" })
+	said, err = n.tandem("hns", "diff").Output()
+	if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(said), " 1 differences") {
+		t.Errorf("hns diff: %v\n%s", err, said)
+	}
+	n.emu.Change(n.emu.Balancers()[0].ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "192.0.2.1" })
+	said, err = n.tandem("hns", "dump", "-o", "json").Output()
+	var d hns.Dump
+	if err != nil || json.Unmarshal(said, &d) != nil || d.Network != "cbr0" || len(d.Objects) != len(n.emu.Endpoints())+len(n.emu.Balancers()) {
+		t.Errorf("hns dump: %v\n%s", err, said)
+	}
+	for _, c := range n.rest() {
+		if c.Verb == hnsemu.Create || c.Verb == hnsemu.Modify || c.Verb == hnsemu.Delete {
+			t.Errorf("looking has written: %s", c.Name)
+		}
+	}
 }
 
 // rest waits until no calls are made any more, and returns those since the last

@@ -40,20 +40,15 @@ func cleanup(ctx context.Context, out io.Writer, modes []dataplane.Mode) error {
 	}
 	c := config.Default()
 	var failed []error
-	for _, mode := range modes {
-		backend, err := mode.Open(&c)
-		if errors.Is(err, dataplane.ErrAbsent) {
-			fmt.Fprintf(out, "%s: nothing to remove: %v\n", mode.Name, err)
-			continue
+	for _, r := range platform.RemoveAll(ctx, &c, modes) {
+		switch {
+		case r.Absent != nil:
+			fmt.Fprintf(out, "%s: nothing to remove: %v\n", r.Mode, r.Absent)
+		case r.Err != nil:
+			failed = append(failed, fmt.Errorf("mode %s: %w", r.Mode, r.Err))
+		default:
+			fmt.Fprintf(out, "%s: nothing of tandem is left\n", r.Mode)
 		}
-		if err == nil {
-			err = errors.Join(backend.Remove(ctx), backend.Close())
-		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("mode %s: %w", mode.Name, err))
-			continue
-		}
-		fmt.Fprintf(out, "%s: nothing of tandem is left\n", mode.Name)
 	}
 	return errors.Join(failed...)
 }

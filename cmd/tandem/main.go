@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/platform"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 // The exit codes, the same for every verb.
@@ -25,6 +26,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitPending = 3 // something is not as it should be
 )
 
 func main() {
@@ -63,6 +65,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, errPending):
+		return exitPending
 	case errors.As(err, new(usageError)):
 		return exitUsage
 	}
@@ -103,11 +107,12 @@ EndpointSlices into rules of the kernel, and keeps them right.
 		Args:          cobra.NoArgs,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range root.Commands() {
 		c.Args = noArgs
 	}
+	root.AddCommand(newDocs())
 	return root
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -15,10 +14,6 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
-
-// gcPercent lets garbage grow to half of what lives before it is collected. A
-// proxy at rest makes hardly any; what counts is the memory that a node gives.
-const gcPercent = 30
 
 // runFlags are the flags of kube-proxy that make it do one thing and exit.
 type runFlags struct {
@@ -108,7 +103,6 @@ func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger,
 
 // serve runs the proxy, and follows its configuration file.
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
-	debug.SetGCPercent(gcPercent)
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil {

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
@@ -28,11 +28,9 @@ tandem start starts it now.`,
 			for _, n := range notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
-			args, err := given(cmd.Flags())
-			if err != nil {
-				return err
-			}
-			if err := service.Install(service.Spec{Arguments: append([]string{"run"}, args...)}); err != nil {
+			args := append([]string{"run"}, given(cmd.Flags())...)
+			unit := func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) }
+			if err := service.Install(service.Spec{Arguments: args, Unit: unit}); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")
@@ -43,20 +41,26 @@ tandem start starts it now.`,
 	return c
 }
 
-// given returns the flags that were set, in a form to be given again, wherever
-// the service is started: paths are made absolute.
-func given(fs *pflag.FlagSet) (args []string, err error) {
+// given returns the flags that were set, in a form to be given again anywhere.
+func given(fs *pflag.FlagSet) (args []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch f.Name {
 		case "config", "kubeconfig", "manifests":
-			var e error
-			value, e = filepath.Abs(value)
-			err = errors.Join(err, e)
+			value = absolute(value)
 		}
 		args = append(args, "--"+f.Name+"="+value)
 	})
-	return args, err
+	return args
+}
+
+// absolute returns the full path of a file: a service starts in another folder.
+// Nothing stays nothing.
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil && path != "" {
+		return full
+	}
+	return path
 }
 
 func newUninstall() *cobra.Command {

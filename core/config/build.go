@@ -70,6 +70,7 @@ func Build(in Input) (*Config, Report) {
 	for i := range settings {
 		b.apply(&settings[i], file, flags)
 	}
+	b.defaultDSR(in.HasFile)
 	b.pointless(settings, file)
 	b.pointless(settings, flags)
 	b.twoSources()
@@ -95,6 +96,16 @@ type builder struct {
 	Report
 	config *Config
 	origin map[string]Assignment // by the name of the setting
+}
+
+// defaultDSR turns DSR on where nothing is said of it, no mode is named, and no
+// file of kube-proxy's form, in which false and unset are the same, keeps its
+// default: on Windows each load balancer without DSR takes 64 of the node's
+// ports away (Azure/AKS#1375). Where HNS cannot, it is not used.
+func (b *builder) defaultDSR(hasFile bool) {
+	if _, said := b.origin["winkernel.enableDSR"]; !said && !hasFile && b.config.Mode == Auto {
+		b.config.Windows.DSR = true
+	}
 }
 
 // besideFile drops the flags that do not count beside a file.

@@ -152,6 +152,8 @@ func TestBadValues(t *testing.T) {
 		"--vmodule=a=b":                                   "not of the form pattern=N",
 		"--logging-format=xml":                            "none of text, json",
 		"--detect-local-mode=Guess":                       "none of ClusterCIDR",
+		"--pod-bridge-interface=br\" -j ACCEPT":           "a character that cannot be used",
+		"--pod-interface-name-prefix=veth/":               "a character that cannot be used",
 		"--pod-bridge-interface=a-name-that-is-too-long":  "longer than an interface name",
 		"--proxy-mode-strict=maybe":                       "neither true nor false",
 		"--cluster-cidr=10.0.0.0/8,10.0.0.0/33":           "is not a CIDR",
@@ -203,7 +205,7 @@ func TestUnusedIsToldAndKept(t *testing.T) {
 }
 
 func TestDiffAndMerge(t *testing.T) {
-	from, _ := build()
+	from, _ := build("logging.verbosity=0") // a file, too
 	to, r := build("clusterCIDR=10.0.0.0/8", "healthzBindAddress=192.0.2.1:1", "logging.verbosity=4", "conntrack.min=5", "iptables.masqueradeBit=3", "portRange=1-2", "oomScoreAdj=0")
 	if r.Err() != nil {
 		t.Fatal(r.Err())
@@ -243,4 +245,25 @@ func changes(cs []config.Change) string {
 		all = append(all, c.Name+": "+c.Old+"->"+c.New)
 	}
 	return strings.Join(all, ", ")
+}
+
+func TestDSRIsOnWhereNothingIsSaid(t *testing.T) {
+	flag := func(name, value string) config.Assignment {
+		return config.Assignment{Name: name, Words: []string{value}}
+	}
+	for _, tt := range []struct {
+		in   config.Input
+		want bool
+	}{
+		{config.Input{}, true},
+		{config.Input{Flags: []config.Assignment{flag("--enable-dsr", "false")}}, false},
+		{config.Input{Flags: []config.Assignment{flag("--proxy-mode", "kernelspace")}}, false}, // kube-proxy's default
+		{config.Input{Flags: []config.Assignment{flag("--proxy-mode", "kernelspace"), flag("--enable-dsr", "true")}}, true},
+		{config.Input{HasFile: true}, false}, // kube-proxy's default
+		{config.Input{HasFile: true, File: []config.Assignment{flag("winkernel.enableDSR", "true")}}, true},
+	} {
+		if c, report := config.Build(tt.in); c.Windows.DSR != tt.want || report.Err() != nil {
+			t.Errorf("%+v: %t, %v", tt.in, c.Windows.DSR, report.Err())
+		}
+	}
 }

@@ -24,6 +24,7 @@ type Config struct {
 	API       API    // the API server to watch, where Manifests is empty
 	NodeName  string // which Node object is this machine
 	Mode      Mode
+	TakeOver  bool // replace what kube-proxy has left
 	Strict    bool // a mode that is named and does not work here is an error: no fallback
 
 	// NodeIP is this machine's primary address, whatever its Node object says:
@@ -97,7 +98,7 @@ type Windows struct {
 	Service               bool   // run as a service of the service manager
 	NetworkName           string // the HNS network; found when empty
 	SourceVIP             string // the source address for remote endpoints on overlay networks; found when empty
-	DSR                   bool
+	DSR                   bool   // cluster IPs answer past the load balancer, where HNS can; see defaultDSR
 	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 }

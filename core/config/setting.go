@@ -85,7 +85,8 @@ func Find(name string) (found []Setting) {
 
 // Why a change needs a restart.
 const (
-	restartMode   = "the mode is chosen at start"
+	restartStart  = "it is about the start"
+	restartMode   = "the mode could not be changed while tandem runs"
 	restartRules  = "the rules in place carry it"
 	restartSource = "the source of Services is opened at start"
 	restartBind   = "its address is bound at start"

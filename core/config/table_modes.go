@@ -10,9 +10,14 @@ func modeSettings() []Setting {
 			Value: func(c *Config) Value { return proxyMode(&c.Mode) },
 		},
 		{
-			Flag: "proxy-mode-strict", BesideFile: true, Restart: restartMode,
+			Flag: "proxy-mode-strict", BesideFile: true, Restart: restartStart,
 			Doc:   "A mode that is named and does not work on this machine is an error. Otherwise some modes have one to fall back to.",
 			Value: func(c *Config) Value { return boolean(&c.Strict) },
+		},
+		{
+			Flag: "takeover", BesideFile: true, Restart: restartStart,
+			Doc:   "Remove what kube-proxy has left on this machine, once Tandem's own rules are in place. Stop kube-proxy first.",
+			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
 		},
 		{
 			Flag: "audit-period", BesideFile: true,

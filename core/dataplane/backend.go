@@ -54,7 +54,12 @@ type Backend interface {
 	// is one at a time, and Sync does not read back while it runs.
 	Inspect() (read func(context.Context), finish func() (drift int, err error))
 
-	// Remove deletes everything that is ours, and nothing else.
+	// Drain waits until connections that would end with the data plane have
+	// ended, and has it take no new ones: see Drainer. Most have none.
+	Drain(context.Context) error
+
+	// Remove deletes everything that is ours, and nothing else. It waits for no
+	// connection.
 	Remove(context.Context) error
 
 	// Health lists what is not as desired, for people.
@@ -71,6 +76,10 @@ type Work struct {
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
 
+	// Refused is why the first batch that failed as a whole did. It was taken
+	// apart, so nothing need have failed in the end.
+	Refused error
+
 	Verbs [ledger.Verbs]int // Ops by what was done
 }
 
@@ -78,7 +87,10 @@ type Work struct {
 type Health struct {
 	Objects  int // how many objects are wanted or installed
 	Gaps     map[model.PortID][]model.Gap
-	Failures map[model.PortID]error // the base and left-overs have the zero id
+	Failures map[model.PortID]error // the base, and what ports share, have the zero id
+	// Left is why something that nobody needs any more is still there. No port
+	// waits for it.
+	Left error
 }
 
 // New joins a Compiler and a Driver. It owns the driver and closes it.
@@ -232,6 +244,13 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+func (b *backend[K, V]) Drain(ctx context.Context) error {
+	if d, ok := b.driver.(Drainer); ok {
+		return d.Drain(ctx)
+	}
+	return nil
+}
+
 func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 	have, err := b.driver.Observe(ctx)
 	if err != nil {
@@ -275,11 +294,14 @@ func (b *backend[K, V]) Health() Health {
 		h.Gaps[id] = g
 	}
 	for _, f := range b.ledger.Failures() {
-		var id model.PortID
-		if f.Owner != nil {
-			id = *f.Owner
+		switch {
+		case f.Owner != nil:
+			h.Failures[*f.Owner] = f.Err
+		case f.Left:
+			h.Left = f.Err
+		default:
+			h.Failures[model.PortID{}] = f.Err
 		}
-		h.Failures[id] = f.Err
 	}
 	return h
 }

@@ -88,3 +88,13 @@ type Sentinel interface {
 	// last Observe. It may say yes for changes that do not concern us.
 	Disturbed(context.Context) (bool, error)
 }
+
+// Drainer is implemented by drivers whose objects carry the connections that
+// were made through them: those would end with the objects.
+type Drainer interface {
+	// Drain has the data plane take no new connections and waits until those that
+	// it has have ended, the driver's own limit has passed, or ctx ends, which is
+	// the error. It is for a data plane beside which another one serves already;
+	// nothing but deletions comes after it.
+	Drain(context.Context) error
+}

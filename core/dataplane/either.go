@@ -39,6 +39,15 @@ func Either(name config.Mode, ways ...Mode) Mode {
 		}
 		return way.Open(c)
 	}
+	m.Remove = func(ctx context.Context, c *config.Config) error {
+		var errs []error
+		for _, way := range ways { // whichever it was
+			if err := way.Clear(ctx, c); !errors.Is(err, ErrAbsent) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) Plan {
 		return ways[0].Plan(c, host, ports)
 	}

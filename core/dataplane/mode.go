@@ -42,8 +42,13 @@ type Mode struct {
 	// nobody should get unasked. Nil is Probe.
 	Auto func(context.Context) error
 
-	// Open opens the data plane. The caller closes the backend.
+	// Open opens the data plane, and writes nothing that lasts. The caller closes
+	// the backend.
 	Open func(*config.Config) (Backend, error)
+
+	// Remove deletes what the mode has programmed on this machine, where that
+	// takes less than a backend that can serve. Nil where a backend's Remove does.
+	Remove func(context.Context, *config.Config) error
 
 	// KubeProxy finds what kube-proxy has programmed on this machine, in its
 	// mode of this name, and that this mode would not take over as its own. Nil
@@ -66,6 +71,18 @@ type Plan struct {
 	Native  string // text that the system's own tools accept
 	Objects int
 	Gaps    map[model.PortID][]model.Gap
+}
+
+// Clear deletes what a mode has programmed on this machine, and nothing else.
+func (m Mode) Clear(ctx context.Context, c *config.Config) error {
+	if m.Remove != nil {
+		return m.Remove(ctx, c)
+	}
+	b, err := m.Open(c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.Remove(ctx), b.Close())
 }
 
 // Compile returns all objects of a desired state, the skeleton

@@ -103,6 +103,9 @@ func (s *sync[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 		s.settle(batch, failed)
 		return
 	}
+	if s.work.Refused == nil {
+		s.work.Refused = fmt.Errorf("%d objects at once: %w", len(batch), failed)
+	}
 	s.patience -= 2
 	s.commit(left)
 	s.commit(right)

@@ -285,6 +285,13 @@ func (b *inbox) oldest(t time.Time) time.Time {
 // ErrEnded says that the engine does not run any more.
 var ErrEnded = errors.New("the proxy has ended")
 
+// Ping returns nil once the engine has come round: what it was busy with is
+// over. A watchdog that gets no answer in time knows that it hangs.
+func (e *Engine) Ping(ctx context.Context) error {
+	_, err := ask(ctx, e, func(*Engine) struct{} { return struct{}{} })
+	return err
+}
+
 // ask runs f on the engine's goroutine and waits for its answer. After an error
 // f may still run, unless that is ErrEnded.
 func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, err error) {

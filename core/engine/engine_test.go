@@ -446,3 +446,33 @@ func TestRetune(t *testing.T) {
 		})
 	})
 }
+
+// What nobody needs any more and cannot be deleted keeps nobody waiting.
+func TestLeftOversHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.kernel.Do(func() {
+			b.kernel.Objects["10.96.0.9:80"] = "left by an earlier run"
+			b.kernel.Fail = func(op ledger.Op[string, string]) error {
+				if op.Verb == ledger.Delete {
+					return errors.New("in use")
+				}
+				return nil
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		var settled int
+		for _, s := range b.syncs {
+			settled += len(s.Settled)
+		}
+		if settled != 1 {
+			t.Errorf("%d changes are in effect, want the one", settled)
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil || s.Backend.Left == nil || len(s.Backend.Failures) > 0 {
+			t.Errorf("left %v, failures %v (%v)", s.Backend.Left, s.Backend.Failures, err)
+		}
+	})
+}

@@ -190,6 +190,9 @@ func (e *Engine) sync(ctx context.Context) {
 	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
 	}
+	if r.Work.Refused != nil && ctx.Err() == nil {
+		e.Log.Warn("a transaction was refused as a whole and done in parts", "error", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+	}
 	if r.Err != nil && ctx.Err() == nil {
 		e.Log.Error("not everything could be programmed", "error", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.Backend.Next())
 	}
@@ -254,8 +257,21 @@ func (e *Engine) tell(deltas []model.Delta) {
 			e.said[id] = gaps
 		}
 		for _, g := range gaps {
+			if g.Source {
+				e.tellOfMode(g)
+				continue
+			}
 			e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
 		}
+	}
+}
+
+// tellOfMode reports, once, what the whole mode cannot do. It is said of the port
+// that there is not.
+func (e *Engine) tellOfMode(g model.Gap) {
+	if said := e.said[model.PortID{}]; !slices.Contains(said, g) {
+		e.said[model.PortID{}] = append(said, g)
+		e.problem(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
 	}
 }
 

@@ -36,9 +36,10 @@ func (e *Engine) failures(err error) failures {
 	if err == nil && len(e.owed) == 0 && e.standing.count[model.Failing] == 0 {
 		return failures{}
 	}
-	f := failures{ports: e.Backend.Health().Failures}
+	health := e.Backend.Health()
+	f := failures{ports: health.Failures}
 	_, base := f.ports[model.PortID{}]
-	f.blind = base || err != nil && len(f.ports) == 0
+	f.blind = base || err != nil && len(f.ports) == 0 && health.Left == nil
 	return f
 }
 
@@ -94,7 +95,7 @@ func (e *Engine) assess(name model.ServiceName, s track.Service, failing error) 
 	now := Standing{Service: name, Gone: s.Object == nil}
 	var gaps []model.Gap
 	for _, p := range s.Ports {
-		gaps = append(gaps, e.Backend.Gaps(p.ID)...)
+		gaps = append(gaps, model.OwnGaps(e.Backend.Gaps(p.ID))...)
 	}
 	switch {
 	case failing != nil:

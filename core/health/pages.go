@@ -18,7 +18,7 @@ type Sources struct {
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
 	Mode    func() string // the mode that works, for /proxyMode
-	Config  any           // a KubeProxyConfiguration with kind and version, for /configz; nil for none
+	Config  func() any    // a KubeProxyConfiguration with kind and version, for /configz; nil for none
 	Profile bool          // serve /debug/pprof/
 }
 
@@ -41,7 +41,7 @@ func Pages(s Sources) http.Handler {
 	}
 	if s.Config != nil {
 		mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
-			write(w, http.StatusOK, map[string]any{configGroup: s.Config})
+			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
 		})
 	}
 	mux.Handle("/status", local(&recent{make: s.Status}))

@@ -22,7 +22,7 @@ func sources() health.Sources {
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1\n") }),
 		SLIs:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sli 1\n") }),
 		Mode:    func() string { return "nftables" },
-		Config:  map[string]string{"kind": "KubeProxyConfiguration"},
+		Config:  func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
 	}
 }
 

@@ -91,6 +91,8 @@ type Failure[K comparable] struct {
 	Owner *model.PortID
 	Err   error
 	Again time.Time
+	// Left says that nobody needs the object any more: it cannot be deleted.
+	Left bool
 }
 
 // Failures lists what is failing, in no particular order.
@@ -98,7 +100,7 @@ func (l *Ledger[K, V]) Failures() []Failure[K] {
 	var fs []Failure[K]
 	for key, d := range l.waiting {
 		if d.err != nil {
-			fs = append(fs, Failure[K]{key, d.owner, d.err, d.until})
+			fs = append(fs, Failure[K]{key, d.owner, d.err, d.until, l.entries[key].refs == 0})
 		}
 	}
 	return fs

@@ -122,7 +122,8 @@ func sameService(a, b *model.Service) bool {
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && a.Restricted == b.Restricted &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) && a.External == b.External && a.Internal == b.Internal &&
-		a.Sticky == b.Sticky && a.HealthCheckNodePort == b.HealthCheckNodePort && slices.Equal(a.Ports, b.Ports)
+		a.Sticky == b.Sticky && a.HealthCheckNodePort == b.HealthCheckNodePort && a.KeepVIP == b.KeepVIP &&
+		slices.Equal(a.Ports, b.Ports)
 }
 
 func sameSlice(a, b *model.Slice) bool {

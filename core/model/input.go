@@ -47,6 +47,7 @@ type Service struct {
 	External, Internal  TrafficPolicy // externalTrafficPolicy, internalTrafficPolicy
 	Sticky              time.Duration // ClientIP affinity timeout; 0 is no affinity
 	HealthCheckNodePort uint16
+	KeepVIP             bool // as Port.KeepVIP
 	Ports               []ServicePort
 }
 

@@ -12,6 +12,11 @@ type Port struct {
 	Fronts []Front       // in the order of Kind, then as the Service lists them
 	Sticky time.Duration // ClientIP affinity timeout; 0 is none
 
+	// KeepVIP asks that clients of its load balancer IPs reach endpoints with that
+	// IP as the destination, which they must have themselves: kube-proxy's
+	// annotation preserve-destination, for Windows only.
+	KeepVIP bool
+
 	// HealthPort is the Service's healthCheckNodePort, or 0. LocalReady is what
 	// it tells load balancers: on how many distinct addresses of this family the
 	// Service has ready endpoints on this node, whichever of its ports they serve.
@@ -127,7 +132,7 @@ func (d Delta) ID() PortID {
 
 // Equal reports whether two ports ask for the same, slot order included.
 func (p *Port) Equal(o *Port) bool {
-	return p == o || p != nil && o != nil && p.ID == o.ID && p.Sticky == o.Sticky &&
+	return p == o || p != nil && o != nil && p.ID == o.ID && p.Sticky == o.Sticky && p.KeepVIP == o.KeepVIP &&
 		p.HealthPort == o.HealthPort && p.LocalReady == o.LocalReady && slices.Equal(p.Draining, o.Draining) &&
 		slices.EqualFunc(p.Fronts, o.Fronts, Front.equal)
 }

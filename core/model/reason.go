@@ -31,6 +31,7 @@ const (
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // what the Node object says is needed, and there is none
+	WhyOtherProxy        // another proxy answers for the same addresses
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 )
 
@@ -55,6 +56,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyInvalid:              {"Invalid", "not valid"},
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
 	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
+	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 }
 
@@ -89,6 +91,17 @@ type Gap struct {
 	Front  netip.AddrPort // the front it is about; the zero value for the whole port
 	Detail string
 	// Source says that nothing is missing but the client's address: endpoints
-	// see one of this host where Action.SNAT says otherwise.
+	// see one of this host where Action.SNAT says otherwise. That is how a whole
+	// mode works: it is said once, and makes no Service Partial.
 	Source bool
+}
+
+// OwnGaps returns the gaps that a port does not share with all of its mode.
+func OwnGaps(all []Gap) (own []Gap) {
+	for _, g := range all {
+		if !g.Source {
+			own = append(own, g)
+		}
+	}
+	return own
 }

@@ -38,6 +38,7 @@ func (r *Relay) accept(l *net.TCPListener) {
 				reset(c)
 				return
 			}
+			s.hold(c)
 			s.work.Go(func() { r.connect(c) })
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -62,8 +63,8 @@ func (s *Server) admit() bool {
 	return s.slots.take(s.ctx)
 }
 
-// connect serves one client. Its own goroutine ends when the connection is made:
-// those of the two directions start with small stacks.
+// connect serves one client. Its goroutine goes on with one of the two
+// directions: to start a third costs more than the stack that it keeps.
 func (r *Relay) connect(c *net.TCPConn) {
 	s := r.server
 	client := plain(c.RemoteAddr().(*net.TCPAddr).AddrPort()).Addr()
@@ -72,8 +73,7 @@ func (r *Relay) connect(c *net.TCPConn) {
 	a := p.Answer(from, client)
 	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
 		s.stats.refused.Add(1)
-		s.slots.free()
-		reset(c)
+		s.turnAway(c)
 		return
 	}
 	choice := r.balancer.choose(from, client, a.Endpoints, p.Sticky, time.Now())
@@ -81,11 +81,17 @@ func (r *Relay) connect(c *net.TCPConn) {
 	if err != nil {
 		s.stats.failed.Add(1)
 		s.options.Log.Debug("no endpoint answers", "listener", r.at, "client", client, "error", err)
-		s.slots.free()
-		reset(c)
+		s.turnAway(c)
 		return
 	}
 	s.transfer(c, up)
+}
+
+// turnAway ends the connection of a client that gets no endpoint.
+func (s *Server) turnAway(c *net.TCPConn) {
+	reset(c)
+	s.release(c)
+	s.slots.free()
 }
 
 // reset ends a connection in a way that tells the other end it failed.

@@ -20,8 +20,7 @@ func (s *Server) dial(c *choice) (*net.TCPConn, error) {
 	var err error
 	for try, lacks := 0, 0; try < len(patience); {
 		var up *net.TCPConn
-		d := net.Dialer{Timeout: patience[try], KeepAliveConfig: keepAlive}
-		up, err = d.DialTCP(s.ctx, "tcp", netip.AddrPort{}, c.endpoint())
+		up, err = s.attempt(c.endpoint(), patience[try])
 		switch {
 		case err == nil:
 			c.reached(time.Now())
@@ -40,4 +39,15 @@ func (s *Server) dial(c *choice) (*net.TCPConn, error) {
 		}
 	}
 	return nil, errors.Join(errors.New("all attempts failed"), err)
+}
+
+// attempt tries one endpoint. Dialer.DialTCP will not do: it binds the socket
+// before it connects, so that all endpoints share the ports there are for one.
+func (s *Server) attempt(endpoint netip.AddrPort, wait time.Duration) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive}
+	c, err := d.DialContext(s.ctx, "tcp", endpoint.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
 }

@@ -15,8 +15,8 @@
 // cannot do: endpoints see this host's address, not the client's, and all that
 // it carries ends with the process.
 //
-// Goroutines: one for each Relay, two for each TCP connection, one for each
-// UDP session and one for each connection that is still being made. Server.Close
+// Goroutines: one for each Relay, two for each TCP connection, or one while it
+// is being made, and one for each UDP session. Server.Close
 // ends and awaits all of them. An idle connection holds no buffer and, on Linux,
 // long transfers are spliced from socket to socket within the kernel.
 //
@@ -24,7 +24,8 @@
 //
 //	policy.go     what a Relay answers to whom
 //	balance.go    which endpoint is next; affinity.go: which one a client had
-//	server.go     Server and Relay: what is open, and its end
+//	server.go     Server and Relay: what is open, and its end; drain.go: an end
+//	              that nobody notices
 //	accept.go     TCP clients; dial.go: the endpoint that answers
 //	transfer.go   both directions of a connection; read.go: with small buffers, or
 //	              on Linux without any

@@ -17,15 +17,14 @@ type pair struct {
 	broken     atomic.Bool
 }
 
-// transfer carries both directions of a connection until both have ended. It
-// does not wait for that.
+// transfer carries both directions of a connection until its endpoint's has
+// ended. It does not wait for the client's.
 func (s *Server) transfer(client, up *net.TCPConn) {
 	p := &pair{server: s, client: client, up: up}
 	p.directions.Store(2)
 	s.stats.open.Add(1)
-	s.hold(client)
 	s.work.Go(func() { p.direction(up, client) })
-	s.work.Go(func() { p.direction(client, up) })
+	p.direction(client, up)
 }
 
 // direction carries all from src to dst. An end of src is passed on and leaves

@@ -58,7 +58,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	all := r.endpoints(host, svc, port, family, from, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
-	p := &model.Port{ID: id, Sticky: svc.Sticky, Fronts: fronts(host, svc, addresses, pools)}
+	p := &model.Port{ID: id, Sticky: svc.Sticky, KeepVIP: svc.KeepVIP, Fronts: fronts(host, svc, addresses, pools)}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}

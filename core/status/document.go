@@ -71,9 +71,13 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
+	if err := s.Backend.Left; err != nil {
+		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "what is not needed any more is still there: " + err.Error()})
+	}
 	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
 	}
+	d.Problems = append(d.Problems, ofMode(s.Backend.Gaps)...)
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
@@ -90,7 +94,7 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 		for i := range p.Fronts {
 			out.Fronts = append(out.Fronts, front(p, &p.Fronts[i]))
 		}
-		for _, g := range s.Backend.Gaps[p.ID] {
+		for _, g := range model.OwnGaps(s.Backend.Gaps[p.ID]) {
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: gap(p, g)})
 		}
 		if err := s.Backend.Failures[p.ID]; err != nil {
@@ -113,6 +117,18 @@ func front(p *model.Port, f *model.Front) Front {
 	}
 	out.Why = act.Why.String()
 	return out
+}
+
+// ofMode says once what the whole mode cannot do for anybody.
+func ofMode(gaps map[model.PortID][]model.Gap) []Problem {
+	for _, all := range gaps {
+		for _, g := range all {
+			if g.Source {
+				return []Problem{{Object: "data plane", Reason: model.WhyUnsupported.String(), Detail: g.Detail}}
+			}
+		}
+	}
+	return nil
 }
 
 func gap(p *model.Port, g model.Gap) string {

@@ -34,10 +34,15 @@ func snapshot() *engine.Snapshot {
 			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontTaken, Detail: "node port 30080"}),
 			service("failing"),
 			service("gap"),
+			service("hidden"), service("hidden too"),
 		},
 		Backend: dataplane.Health{
 			Failures: map[model.PortID]error{id("failing"): errors.New("no space"), {}: errors.New("shared chain refused")},
-			Gaps:     map[model.PortID][]model.Gap{id("gap"): {{Detail: "no affinity here"}}},
+			Gaps: map[model.PortID][]model.Gap{
+				id("gap"):        {{Detail: "no affinity here"}},
+				id("hidden"):     {{Detail: "no client addresses", Source: true}},
+				id("hidden too"): {{Detail: "no client addresses", Source: true}},
+			},
 		},
 		Problems: []model.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"}},
 	}
@@ -49,7 +54,7 @@ func TestDocument(t *testing.T) {
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
 	}
-	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/gap=Partial" {
+	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/gap=Partial ns/hidden=Programmed ns/hidden too=Programmed" {
 		t.Errorf("states: %s", got)
 	}
 	if !d.Healthy || d.Services[0].Fronts[0].Address != "*:30080" || d.Services[0].Fronts[0].Endpoints != 2 {
@@ -72,10 +77,14 @@ func TestText(t *testing.T) {
 		"! ns/failing: ns/failing:http: no space\n",
 		"! ns/gap: ns/gap:http: no affinity here\n",
 		"! data plane: shared chain refused\n",
+		"! data plane: no client addresses\n",
 		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: not valid (b.yaml:7)` + "\n",
 	} {
 		if !strings.Contains(b.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, b.String())
 		}
+	}
+	if n := strings.Count(b.String(), "no client addresses"); n != 1 {
+		t.Errorf("what the mode cannot do is said %d times:\n%s", n, b.String())
 	}
 }

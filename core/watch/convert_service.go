@@ -19,6 +19,9 @@ const (
 	maxSticky     = 24 * time.Hour
 )
 
+// annotationKeepVIP is kube-proxy's, for Windows (kubernetes#74825).
+const annotationKeepVIP = "preserve-destination"
+
 // Service converts a Service. It returns nil for those that have no virtual IP
 // or are not ours: headless, ExternalName, without cluster IP, or labelled for
 // another proxy. That is no problem. It also returns nil if no cluster IP is
@@ -145,6 +148,7 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 	ranges := s.Spec.LoadBalancerSourceRanges
 	svc.Restricted = len(ranges) > 0
 	svc.SourceRanges = prefixes(f, "spec.loadBalancerSourceRanges", ranges)
+	svc.KeepVIP = s.Annotations[annotationKeepVIP] == "true"
 	svc.LoadBalancerIPs = ingressIPs(f, s.Status.LoadBalancer.Ingress)
 	if n := s.Spec.HealthCheckNodePort; n != 0 && svc.External == model.Local {
 		port, ok := port16(n)

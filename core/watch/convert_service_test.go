@@ -170,6 +170,12 @@ func TestServiceFields(t *testing.T) {
 			func(s *model.Service) bool { return reflect.DeepEqual(s.ExternalIPs, addrs("203.0.113.1")) },
 			"BadAddress: spec.externalIPs[0]: 169.254.169.254 (link-local)",
 		},
+		"the VIP stays the destination": {
+			func(s *corev1.Service) {
+				s.Spec.Type, s.Annotations = corev1.ServiceTypeLoadBalancer, map[string]string{"preserve-destination": "true"}
+			},
+			func(s *model.Service) bool { return s.KeepVIP }, "",
+		},
 		"huge annotation": {
 			func(s *corev1.Service) { s.Annotations = map[string]string{"x": string(make([]byte, 1<<20))} },
 			func(s *model.Service) bool { return len(s.Ports) == 1 }, "",

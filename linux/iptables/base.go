@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -61,6 +62,16 @@ func martians() Rule {
 		State:   nameMatch{"RELATED,ESTABLISHED,DNAT", true},
 		Target:  targetDrop,
 	}
+}
+
+// openBefore is on the rule against martians where route_localnet was on already
+// when that came: then it stays on when the rule goes. Rules outlive a proxy.
+const openBefore = "; route_localnet was on before"
+
+// against reports whether a rule is the one against martians.
+func against(r Rule) bool {
+	r.Comment = strings.TrimSuffix(r.Comment, openBefore)
+	return r == martians()
 }
 
 // localnet reports whether node ports answer on 127.0.0.1. Only IPv4 can route

@@ -39,6 +39,15 @@ func (b book) remove(k Key) {
 	}
 }
 
+// text returns the rule of a key; empty where there is none.
+func (b book) text(k Key) string {
+	es := b[k.chainID]
+	if i, known := locate(es, k.Line); known {
+		return string(es[i].value)
+	}
+	return ""
+}
+
 func locate(es []entry, line string) (place int, known bool) {
 	return slices.BinarySearchFunc(es, line, func(e entry, l string) int { return strings.Compare(e.line, l) })
 }

@@ -126,7 +126,9 @@ func (p *portCompiler) guard(f *model.Front, refused bool) {
 
 // poolChains emits the chains that choose an endpoint. Only an endpoint on this
 // node, which may be its own client (hairpin), and one that keeps clients has a
-// chain of its own: thousands of others need no more than a rule.
+// chain of its own: thousands of others need no more than a rule. A comment takes
+// 288 bytes of the kernel, which copies them for each change in the legacy
+// variant: a chain has one, on its first rule.
 func (p *portCompiler) poolChains() {
 	own := map[netip.AddrPort]bool{}
 	for _, c := range p.pools {
@@ -139,6 +141,9 @@ func (p *portCompiler) poolChains() {
 			rules = append(rules, p.known(endpoints)...)
 		}
 		rules = append(rules, p.choice(endpoints)...)
+		if len(rules) > 0 {
+			rules[0].Comment = p.list(endpoints)
+		}
 		emitWhole(p.chain(NAT, c.name), p.emit, rules...)
 		for _, e := range endpoints {
 			if p.apart(e) && !own[e.Addr] {
@@ -157,7 +162,6 @@ func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
 		rules = append(rules, Rule{
-			Comment:  p.name + " -> " + e.Addr.String(),
 			Remember: recent{Name: name, Seconds: uint32(p.port.Sticky.Seconds())},
 			Target:   name,
 		})
@@ -166,9 +170,7 @@ func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
 }
 
 // choice are the rules that choose evenly: the first of n with the chance of
-// 1/n, the next of the n-1 left with 1/(n-1), and so on. A comment takes 288
-// bytes of the kernel, which copies them for each change in the legacy variant:
-// there is one for all endpoints.
+// 1/n, the next of the n-1 left with 1/(n-1), and so on.
 func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
 	for i, e := range endpoints {
 		r := p.dnat(e)
@@ -177,9 +179,6 @@ func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
 		}
 		if left := len(endpoints) - i; left > 1 {
 			r.Chance = chance(left)
-		}
-		if i == 0 {
-			r.Comment = p.list(endpoints)
 		}
 		rules = append(rules, r)
 	}

@@ -3,6 +3,7 @@ package iptables
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -55,8 +56,13 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
 
-// Equal implements dataplane.Compiler.
-func (c *Compiler) Equal(a, b Value) bool { return a == b }
+// Equal implements dataplane.Compiler. What a rule tells of the past is no
+// difference.
+func (c *Compiler) Equal(a, b Value) bool {
+	return a == b || len(a) != len(b) && a.present() == b.present()
+}
+
+func (v Value) present() string { return strings.Replace(string(v), openBefore, "", 1) }
 
 // Linger implements dataplane.Compiler: nothing here is dear to make.
 func (c *Compiler) Linger(Key) time.Duration { return 0 }

@@ -19,8 +19,8 @@
 //   - An endpoint has a KUBE-SEP- chain only if it is on this node, where it may
 //     be its own client (hairpin), or if it keeps clients (affinity). Another is
 //     one rule, with DNAT. The legacy variant copies the table for every change,
-//     so each rule counts, and each comment twice: all endpoints of a pool share
-//     one comment, which lists them.
+//     so each rule counts, and each comment twice: a pool's chain has one, on its
+//     first rule, which lists the endpoints.
 //   - Addresses of Services refuse the host itself, too, where nobody serves
 //     them; cluster IPs refuse ports that they do not have; node ports refuse
 //     only on the addresses on which they would answer.
@@ -33,6 +33,13 @@
 // (book.go), and writes each chain that changes anew: one transaction of
 // iptables-restore --noflush for each table. Reading back parses iptables-save
 // into the same objects, whatever the spelling.
+//
+// What others do to the rules is noticed within a second in the nft variant, where
+// the kernel counts transactions, and in the legacy variant wherever it changes
+// how many rules a table has or their size, such as a flush. An edit that leaves
+// both alone is found when the table is read the next time: every 30 s
+// (syncPeriod), with 10,000 Services every two minutes or so, since to read that
+// table takes half a second of processor time. Linux has no cheaper way to ask.
 //
 // Chains that have our names are ours: what kube-proxy has left is taken over
 // without a gap. Cleanup removes them only where Tandem was at work: it looks
@@ -50,6 +57,7 @@
 //	sim.go                     text and a packet to an outcome (Sim)
 //	tools_linux.go             the commands; variant_linux.go: legacy or nft
 //	driver_linux.go            the kernel (Driver); namespace_linux.go: from any thread
+//	localnet_linux.go          route_localnet; tally.go: how many rules there are
 //	watch_linux.go             whether others wrote: generation_linux.go, info_linux.go
 //	probe.go, probe_linux.go,  whether this host can do it;
 //	  mode.go                  the mode

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
@@ -23,21 +23,26 @@ type Driver struct {
 	ns       *namespace
 	watch    *watch
 
-	mu      sync.Mutex
-	book    book
-	written map[chainID]bool // since the Observe that is under way began; nil when none is
+	mu    sync.Mutex
+	book  book
+	tally tally
+
+	localnet localnetSwitch
+	written  map[chainID]bool // since the Observe that is under way began; nil when none is
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.RuleCounter          = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
 // Open returns a driver for the network namespace that the calling thread is
-// in, with the commands of a variant. Close it after use; what it has programmed
-// stays.
-func open(t tools, families []model.Family) (*Driver, error) {
+// in, with the commands of a variant. The rules of the legacy variant are read
+// again every now and then, 0 for never. Close it after use; what it has
+// programmed stays.
+func open(t tools, families []model.Family, again time.Duration) (*Driver, error) {
 	ns, err := currentNamespace()
 	if err != nil {
 		return nil, err
@@ -46,6 +51,7 @@ func open(t tools, families []model.Family) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, ns.close())
 	}
+	w.again = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
 }
 
@@ -132,54 +138,30 @@ func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
 
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) error {
-	s, pages := d.book.apply(ops)
+	var s script
+	var pages book
 	err := d.ns.do(func() error {
-		if err := shutLocalnet(ops); err != nil {
+		ops, err := d.localnet.before(ops)
+		if err != nil {
 			return err
 		}
+		s, pages = d.book.apply(ops)
 		if err := d.tools.restore(ctx, f, s.text(t)); err != nil {
 			return err
 		}
-		return openLocalnet(ops)
+		return d.localnet.after(ops)
 	})
 	if err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
 	d.book.keep(pages)
+	d.tally.wrote(f, t, ops, s.written)
 	if d.written != nil {
 		for id := range pages {
 			d.written[id] = true
 		}
 	}
 	return nil
-}
-
-// routeLocalnet lets packets for 127.0.0.0/8 be routed, so that node ports can
-// answer on 127.0.0.1. It is open only behind the rule that drops those of
-// others: that comes first and goes last.
-const routeLocalnet = "net/ipv4/conf/all/route_localnet"
-
-func openLocalnet(ops []op) error {
-	for _, o := range ops {
-		if isMartians(o.Key) && o.Verb != ledger.Delete {
-			return host.EnsureSysctl(routeLocalnet, "1")
-		}
-	}
-	return nil
-}
-
-func shutLocalnet(ops []op) error {
-	for _, o := range ops {
-		if isMartians(o.Key) && o.Verb == ledger.Delete {
-			return host.EnsureSysctl(routeLocalnet, "0")
-		}
-	}
-	return nil
-}
-
-func isMartians(k Key) bool {
-	id := chainID{model.IPv4, Filter, input}
-	return k == Key{id, line(id, martians())}
 }
 
 // Observe implements dataplane.Driver.
@@ -195,6 +177,9 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: read the rules: %w", err)
 	}
+	if len(d.written) == 0 {
+		d.tally.read(objects)
+	}
 	for id := range d.written { // what was written meanwhile is known better
 		delete(pages, id)
 		if es, ok := d.book[id]; ok {
@@ -202,6 +187,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	d.book = pages
+	d.localnet.adopt(pages)
 	d.watch.afterRead()
 	return objects, nil
 }
@@ -222,6 +208,18 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 		maps.Copy(pages, r.book)
 	}
 	return objects, pages, nil
+}
+
+// Rules implements dataplane.RuleCounter.
+func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.families {
+		for _, t := range []Table{Filter, NAT} {
+			tell(t.String(), f, d.tally.total[f][t], d.tally.written[f][t])
+		}
+	}
+	d.tally.written = [2][2]int{}
 }
 
 // Disturbed implements dataplane.Sentinel.

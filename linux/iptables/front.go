@@ -12,9 +12,10 @@ import (
 func (p *portCompiler) front(f *model.Front) {
 	p.localhost(f)
 	if f.Kind == model.KindClusterIP {
-		// Whatever else is sent to a cluster IP: no Service has that port.
+		// Whatever else is sent to a cluster IP: no Service has that port. The comment
+		// is on the way there, once.
 		at := p.leaf(clusterTree, f)
-		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Comment: "the cluster IP has no such port", Target: targetReject}, p.emit)
+		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Target: targetReject}, p.emit)
 	}
 	if f.Restricted && unspecified(f) {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
@@ -83,7 +84,7 @@ func (p *portCompiler) direct(f *model.Front) (target string, ok bool) {
 	if some {
 		r := p.to(f)
 		r.Src, r.In = from.Src, from.In
-		r.Comment, r.Target = p.comment(f), chainMark
+		r.Target = chainMark
 		chain.masks = append(chain.masks, r)
 	}
 	return chain.name, true

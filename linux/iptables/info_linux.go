@@ -53,7 +53,7 @@ func openInfo(families []model.Family) (*watch, error) {
 		}
 		return now, nil
 	}
-	return &watch{look: look, stop: stop, lost: true}, nil
+	return &watch{look: look, stop: stop, lost: true, again: readAgain}, nil
 }
 
 func infoSocket(f model.Family) (int, error) {

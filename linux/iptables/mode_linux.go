@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -34,7 +35,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	}
 	o := options(c)
 	o.Families, o.NoRandomFully = best.families, best.noRandomFully
-	d, err := open(best.tools, best.families)
+	d, err := open(best.tools, best.families, c.SyncPeriod)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +67,11 @@ func (b *backend) Remove(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Rules implements dataplane.RuleCounter.
+func (b *backend) Rules(tell func(table string, f model.Family, total, written int)) {
+	b.driver.Rules(tell)
 }
 
 // ours reports whether Tandem has programmed objects.

@@ -15,3 +15,5 @@ var errLinux = errors.New("iptables is part of Linux; on this system it can be p
 func probe(context.Context) error { return errLinux }
 
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+
+func kubeProxy(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, errLinux }

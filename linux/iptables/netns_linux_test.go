@@ -71,7 +71,7 @@ func (k *kernel) enter() {
 
 func (k *kernel) driver() *Driver {
 	k.t.Helper()
-	d, err := open(k.tools, k.tools.families())
+	d, err := open(k.tools, k.tools.families(), 0)
 	if err != nil {
 		k.t.Fatal(err)
 	}

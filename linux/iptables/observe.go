@@ -99,7 +99,7 @@ func canonical(rules []string) Value {
 func ourJumps(rules []string) (ours []string) {
 	for _, raw := range rules {
 		rule, err := parseRule(raw)
-		if err == nil && (classOf(rule.Target) != foreign || rule == martians()) {
+		if err == nil && (classOf(rule.Target) != foreign || against(rule)) {
 			ours = append(ours, raw)
 		}
 	}

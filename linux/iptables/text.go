@@ -15,6 +15,7 @@ import (
 type script struct {
 	declared, rules, deleted []byte
 	touched                  bool
+	written                  int // rules
 }
 
 // rewrite gives a chain of ours new content: rules, each ending in a newline.
@@ -41,6 +42,9 @@ func (s *script) drop(chain string) {
 func (s *script) add(verb, chain, rules string) {
 	s.touched = true
 	for r := range strings.Lines(rules) {
+		if verb != "-D " {
+			s.written++
+		}
 		s.rules = append(append(append(append(append(s.rules, verb...), chain...), ' '), r...), ""...)
 	}
 }

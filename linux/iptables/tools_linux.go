@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -116,7 +119,15 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if stdin != nil {
+		file, err := inMemory(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+		}
+		defer file.Close()
+		cmd.Stdin = file
+	}
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	for _, name := range []string{"XTABLES_LOCKFILE", "XTABLES_LIBDIR"} {
 		if v, set := os.LookupEnv(name); set {
@@ -132,6 +143,25 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 		return nil, fmt.Errorf("%s: %w: %w", filepath.Base(path), ctx.Err(), ledger.ErrUnknown)
 	}
 	return nil, fmt.Errorf("%s: %w: %q", filepath.Base(path), err, said)
+}
+
+// inMemory returns a file with a content, at its beginning, for a command to
+// read: never a pipe. With -w, iptables-restore sets an alarm that it does not
+// take back when it has the lock. A read that waits is ended by it, and taken for
+// the end of the script: "COMMIT expected". A file makes nobody wait.
+func inMemory(content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("file in memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "script")
+	if _, err = f.Write(content); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("file in memory: %w", err), f.Close())
+	}
+	return f, nil
 }
 
 func firstBytes(s string, n int) string { return s[:min(n, len(s))] }

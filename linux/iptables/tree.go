@@ -22,15 +22,16 @@ type tree struct {
 	table     Table
 	root      string
 	beginning string // of the names of its chains
+	comment   string // on the rules of the root
 }
 
 var (
-	vipTree      = tree{NAT, chainServices, "KUBE-IP-"}
-	portTree     = tree{NAT, chainNodePorts, "KUBE-NP-"}
-	clusterTree  = tree{Filter, chainServices, "KUBE-IP-"}
-	externalTree = tree{Filter, chainExternal, "KUBE-XIP-"}
-	firewallTree = tree{Filter, chainFirewall, "KUBE-FIP-"}
-	closedTree   = tree{Filter, chainClosed, "KUBE-XNP-"}
+	vipTree      = tree{NAT, chainServices, "KUBE-IP-", ""}
+	portTree     = tree{NAT, chainNodePorts, "KUBE-NP-", ""}
+	clusterTree  = tree{Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
+	externalTree = tree{Filter, chainExternal, "KUBE-XIP-", ""}
+	firewallTree = tree{Filter, chainFirewall, "KUBE-FIP-", ""}
+	closedTree   = tree{Filter, chainClosed, "KUBE-XNP-", ""}
 
 	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
 )
@@ -51,7 +52,11 @@ func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value))
 		prefix := netip.PrefixFrom(a, bits).Masked()
 		at = known.branch(branchID{t, prefix}, func() branch {
 			next := addressChain(t.beginning, prefix)
-			return branchTo(at, Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0})
+			r := Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0}
+			if depth == 0 {
+				r.Comment = t.comment
+			}
+			return branchTo(at, r)
 		}).emit(emit)
 	}
 	return at

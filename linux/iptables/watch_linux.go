@@ -16,8 +16,9 @@ type watch struct {
 	stop     func() error
 	counts   bool // stamps are numbers of transactions
 	expected stamp
-	before   stamp // a write of our own
-	lost     bool  // expected is not what we should expect
+	before   stamp         // a write of our own
+	lost     bool          // expected is not what we should expect
+	again    time.Duration // see readShare; 0 is never
 	readAt   time.Time
 	readTook time.Duration
 }
@@ -67,15 +68,17 @@ func (w *watch) beforeRead() {
 func (w *watch) afterRead() { w.readTook = time.Since(w.readAt) }
 
 // The legacy variant does not show changes that leave the size of a table as it
-// is. So it is read again every now and then, taking at most one part in
-// readShare of the time.
+// is, and nothing but reading all of it does. So it is read again as often as
+// kube-proxy's syncPeriod says, but for no more than one
+// part in readShare of the time. With 10,000 Services of five endpoints it takes
+// 0.2 s of iptables-save and twice that to compare.
 const (
-	readAgain = 30 * time.Second
+	readAgain = 30 * time.Second // where nothing else is said
 	readShare = 200
 )
 
 func (w *watch) disturbed() (bool, error) {
-	if w.lost || !w.counts && time.Since(w.readAt) > max(readAgain, readShare*w.readTook) {
+	if w.lost || !w.counts && w.again > 0 && time.Since(w.readAt) > max(w.again, readShare*w.readTook) {
 		return true, nil
 	}
 	now, err := w.look()

@@ -11,7 +11,7 @@ import (
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{Kind: KindLink}, Value{})
 	for _, f := range c.options.families() {
-		emit(Key{Kind: KindRoute, Family: f}, Value{})
+		emit(Key{Kind: KindRule, Family: f}, Value{})
 		for s := noSet + 1; s < numSets; s++ {
 			emit(Key{Kind: KindSet, Family: f, Set: s}, Value{})
 		}

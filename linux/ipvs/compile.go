@@ -18,9 +18,6 @@ type Options struct {
 	Families []model.Family
 	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
 	Scheduler string
-	// Addresses are further addresses of this machine on which node ports
-	// answer, besides those of its Node object.
-	Addresses []netip.Addr
 	// Random has source ports of masqueraded connections chosen at random, where
 	// iptables can.
 	Random bool
@@ -69,7 +66,7 @@ func (c *Compiler) Linger(Key) time.Duration { return 0 }
 // ranges hold.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
-	case KindLink, KindRoute, KindSet:
+	case KindLink, KindRule, KindRoute, KindSet:
 		return 0
 	case KindChain:
 		if k.Chain == manglePort || k.Chain == mangleLast {
@@ -171,11 +168,9 @@ func (p *portCompiler) place(f *model.Front) {
 
 // nodeAddresses are the host's own addresses on which node ports answer.
 func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
-	for _, from := range [][]netip.Addr{p.host.IPs, p.options.Addresses} {
-		for _, a := range from {
-			if model.FamilyOf(a) == p.port.ID.Family && !a.IsLoopback() && p.host.NodePorts.Contains(a) && !slices.Contains(all, a) {
-				all = append(all, a)
-			}
+	for _, a := range p.host.IPs {
+		if model.FamilyOf(a) == p.port.ID.Family && !a.IsLoopback() && p.host.NodePorts.Contains(a) && !slices.Contains(all, a) {
+			all = append(all, a)
 		}
 	}
 	return all
@@ -198,10 +193,14 @@ func (p *portCompiler) front(f *place) {
 		}
 	}
 	p.emit(claim, Value{Mark: common})
-	if f.Kind == model.KindClusterIP {
-		k := Key{Kind: KindEntry, Family: claim.Family, Set: VirtualIPs, At: netip.AddrPortFrom(f.at.Addr(), 0)}
+	k := Key{Kind: KindRoute, Family: claim.Family, At: netip.AddrPortFrom(f.at.Addr(), 0)}
+	switch f.Kind {
+	case model.KindClusterIP:
+		k.Kind = KindAddress
 		p.emit(k, Value{})
-		k.Kind, k.Set = KindAddress, noSet
+		k.Kind, k.Set = KindEntry, VirtualIPs
+		p.emit(k, Value{})
+	case model.KindExternalIP, model.KindLoadBalancer:
 		p.emit(k, Value{})
 	}
 }

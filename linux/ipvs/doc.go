@@ -9,7 +9,7 @@
 //	    front ─▶ mark (claimed, masquerade, denied): the finished answer
 //	  ipsets FROM-POD, FROM-HOST: where an origin's answer is not the common one
 //	  drop
-//	routing: claimed packets are local, whatever their address
+//	routing: claimed packets for external and load balancer IPs are local
 //	filter:  refuse
 //	IPVS:    virtual server by mark, else by address ─▶ endpoint
 //	nat POSTROUTING
@@ -53,6 +53,8 @@
 //	drains_linux.go               destinations that drain,
 //	link_linux.go                 device, addresses, routing, and
 //	tables_linux.go               iptables
+//	follow_linux.go               the machine's addresses, as they change
+//	retire_linux.go, divert_linux.go  leaving to another mode
 //	observe_linux.go              the kernel back to objects
 //	probe_linux.go, mode*.go      whether this machine can do it; the mode
 package ipvs

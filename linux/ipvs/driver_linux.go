@@ -50,7 +50,11 @@ func Open(o Options, exclude []netip.Prefix) (*Driver, error) {
 	if other != nil {
 		d.drains = startDrains(other, d.service)
 	}
-	if err := errors.Join(errs[:]...); err != nil {
+	err := errors.Join(errs[:]...)
+	if err == nil {
+		err = d.kernel.undivert()
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -87,7 +91,7 @@ func connect() (*kernel, error) {
 	k := &kernel{}
 	var errs [3]error
 	k.ipvs, errs[0] = ipvs.New("")
-	k.links, errs[1] = netlink.NewHandle(unix.NETLINK_ROUTE)
+	k.links, errs[1] = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
 	k.sets, errs[2] = ipset.Open()
 	if err := errors.Join(errs[:]...); err != nil {
 		k.close()
@@ -175,8 +179,10 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	switch op.Key.Kind {
 	case KindLink:
 		return c.kernel.link(op.Verb)
+	case KindRule:
+		return c.kernel.rule(op.Verb, op.Key.Family, c.marks)
 	case KindRoute:
-		return c.kernel.route(op.Verb, op.Key.Family, c.marks)
+		return c.kernel.route(op.Verb, op.Key.At.Addr())
 	case KindSet:
 		return c.kernel.set(op.Verb, definition(op.Key))
 	case KindAddress:

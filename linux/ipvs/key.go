@@ -15,7 +15,7 @@ type Kind uint8
 // The kinds.
 const (
 	KindLink    Kind = iota // kube-ipvs0
-	KindRoute               // local delivery of claimed packets: a routing rule and its table
+	KindRule                // claimed packets look into RouteTable first
 	KindSet                 // an ipset
 	KindChain               // a chain of iptables with its rules
 	KindJump                // the jump to a chain
@@ -23,6 +23,7 @@ const (
 	KindDest                // a destination (real server) of a virtual server
 	KindEntry               // an entry of an ipset
 	KindAddress             // an address on kube-ipvs0
+	KindRoute               // RouteTable: packets for an address are delivered here
 )
 
 // Via says how packets get to a virtual server.
@@ -47,7 +48,7 @@ type Key struct {
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
 	Bits   uint8          // entry with a source range: the prefix length; orphan: the way that its mark means
-	At     netip.AddrPort // server, destination, entry, address; of servers by mark, the lowest front that leads there
+	At     netip.AddrPort // server, destination, entry, address, route; of servers by mark, the lowest front that leads there
 	To     netip.AddrPort // destination: the endpoint; entry: its second address
 }
 
@@ -56,8 +57,10 @@ func (k Key) String() string {
 	switch k.Kind {
 	case KindLink:
 		return "link " + Link
-	case KindRoute:
+	case KindRule:
 		return k.Family.String() + " routing rule"
+	case KindRoute:
+		return "local route to " + k.At.Addr().String()
 	case KindSet:
 		return "ipset " + k.Set.Name(k.Family)
 	case KindChain:

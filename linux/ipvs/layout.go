@@ -5,13 +5,14 @@ import "github.com/tandem-proxy/tandem/core/model"
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"
 
-// The rule that has claimed packets delivered here, whatever address they are
-// for: fronts other than cluster IPs are on no device, so that all else about
-// their addresses stays as the network has it. kube-proxy puts them on
-// kube-ipvs0, and with that takes over all their ports and answers ARP for them.
+// The rule that has claimed packets delivered here: fronts other than cluster IPs
+// are on no device, so that all else about their addresses stays as the network
+// has it. kube-proxy puts them on kube-ipvs0, and with that takes over all their
+// ports and answers ARP for them. The table has each of those addresses and no
+// others: a claimed packet that another proxy has translated goes its way.
 const (
 	RoutePriority = 99     // behind the table of local addresses, before all others
-	RouteTable    = 254514 // holds nothing but "everything is local"
+	RouteTable    = 254514 // local routes to external and load balancer IPs
 )
 
 // SetID is one of the ipsets that each family has.

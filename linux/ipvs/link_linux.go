@@ -84,26 +84,26 @@ func whole(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// route makes or deletes the rule that claimed packets are local, and what it
-// leads to.
-func (k *kernel) route(verb ledger.Verb, f model.Family, m marks) error {
+// rule makes or deletes the rule that claimed packets look into our table first.
+func (k *kernel) rule(verb ledger.Verb, f model.Family, m marks) error {
 	rule := routeRule(f, m)
-	lo, err := k.links.LinkByName("lo")
-	if err != nil {
-		return wrap("routing rule", err)
-	}
-	any := &net.IPNet{IP: f.Unspecified().AsSlice(), Mask: net.CIDRMask(0, f.Bits())}
-	local := &netlink.Route{Family: netlinkFamily(f), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Dst: any, LinkIndex: lo.Attrs().Index, Table: RouteTable}
 	if verb == ledger.Delete {
-		return errors.Join(
-			but(wrap("routing rule", k.links.RuleDel(rule)), unix.ENOENT),
-			but(wrap("local route", k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT),
-		)
+		return but(wrap("routing rule", k.links.RuleDel(rule)), unix.ENOENT)
 	}
-	return errors.Join(
-		but(wrap("local route", k.links.RouteAdd(local)), unix.EEXIST),
-		but(wrap("routing rule", k.links.RuleAdd(rule)), unix.EEXIST),
-	)
+	return but(wrap("routing rule", k.links.RuleAdd(rule)), unix.EEXIST)
+}
+
+// route makes or deletes a route that delivers packets for an address here.
+func (k *kernel) route(verb ledger.Verb, a netip.Addr) error {
+	const loopback = 1 // the index of lo in every network namespace
+	local := &netlink.Route{
+		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Dst: whole(a), LinkIndex: loopback, Table: RouteTable,
+	}
+	if verb == ledger.Delete {
+		return but(wrap("local route to "+a.String(), k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT)
+	}
+	return but(wrap("local route to "+a.String(), k.links.RouteAdd(local)), unix.EEXIST)
 }
 
 func routeRule(f model.Family, m marks) *netlink.Rule {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/moby/ipvs"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -25,20 +23,16 @@ func probe(ctx context.Context) error {
 // openBackend opens the mode. Where IPv6 does not work, IPv4 is served alone,
 // and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
-	o := options(c)
-	if err := haveIPVS(context.Background()); err != nil {
-		return nil, fmt.Errorf("IPVS %w: %w", dataplane.ErrAbsent, err)
+	if err := haveIPVS(); err != nil {
+		return nil, err
 	}
+	o := options(c)
 	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
 	}
 	if err := haveIPv6(); err != nil {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", err)
 		o.Families = []model.Family{model.IPv4}
-	}
-	var err error
-	if o.Addresses, err = ownAddresses(); err != nil {
-		return nil, err
 	}
 	if err := settings(c.IPVS); err != nil {
 		return nil, err
@@ -50,7 +44,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err := timeouts(d.kernel.ipvs, c.IPVS); err != nil {
 		slog.Warn("IPVS keeps its time-outs", "error", err)
 	}
-	return dataplane.New(NewCompiler(o), d), nil
+	return follow(dataplane.New(NewCompiler(o), d))
 }
 
 // settings sets the kernel parameters that IPVS needs here. Without the first
@@ -98,30 +92,4 @@ func timeouts(h *ipvs.Handle, c config.IPVS) error {
 	}
 	whole := func(d time.Duration) time.Duration { return d.Round(time.Second) }
 	return h.SetConfig(&ipvs.Config{TimeoutTCP: whole(c.TCPTimeout), TimeoutTCPFin: whole(c.TCPFinTimeout), TimeoutUDP: whole(c.UDPTimeout)})
-}
-
-// ownAddresses lists the addresses of this machine on which node ports answer
-// beside those of the Node object, as they are now.
-func ownAddresses() (all []netip.Addr, err error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	skip := -1
-	if link, err := h.LinkByName(Link); err == nil {
-		skip = link.Attrs().Index
-	}
-	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list this machine's addresses: %w", err)
-	}
-	for _, a := range addrs {
-		addr, ok := netip.AddrFromSlice(a.IP)
-		addr = addr.Unmap()
-		if ok && a.LinkIndex != skip && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
-			all = append(all, addr)
-		}
-	}
-	return all, nil
 }

@@ -48,8 +48,11 @@ func (o *observation) family(f model.Family) error {
 	want := routeRule(f, o.marks)
 	if slices.ContainsFunc(rules, func(r netlink.Rule) bool {
 		return r.Priority == want.Priority && r.Table == want.Table && r.Mark == want.Mark && r.Mask != nil && *r.Mask == *want.Mask
-	}) && o.hasRoute(f) {
-		o.emit(Key{Kind: KindRoute, Family: f}, Value{})
+	}) {
+		o.emit(Key{Kind: KindRule, Family: f}, Value{})
+	}
+	if err := o.routes(f); err != nil {
+		return err
 	}
 	for s := noSet + 1; s < numSets; s++ {
 		if err := errors.Join(o.ctx.Err(), o.set(Key{Kind: KindSet, Family: f, Set: s})); err != nil {
@@ -60,9 +63,22 @@ func (o *observation) family(f model.Family) error {
 	return o.tables.observe(o.ctx, f, o.emit)
 }
 
-func (o *observation) hasRoute(f model.Family) bool {
-	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &netlink.Route{Table: RouteTable, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	return err == nil && len(routes) > 0
+// routes reads the table of local routes, which is all ours.
+func (o *observation) routes(f model.Family) error {
+	filter := netlink.Route{Table: RouteTable, Type: unix.RTN_LOCAL}
+	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
+			o.emit(Key{Kind: KindRoute, Family: f, At: netip.AddrPortFrom(a.Unmap(), 0)}, Value{})
+		}
+	}
+	return nil
 }
 
 // set reads a set. One that is not as ours are is none of ours.

@@ -33,7 +33,7 @@ func Probe(ctx context.Context, o Options) error {
 			}
 		}
 	}
-	if err := haveIPVS(ctx); err != nil {
+	if err := haveIPVS(); err != nil {
 		return err
 	}
 	err := elsewhere(func() error { return try(ctx, o) })
@@ -43,20 +43,21 @@ func Probe(ctx context.Context, o Options) error {
 	return err
 }
 
-// haveIPVS asks for IPVS, and has its module loaded where that works.
-func haveIPVS(ctx context.Context) error {
+// haveIPVS asks for IPVS. The question makes the kernel load the module, on the
+// host and by itself, where it is installed (MODULE_ALIAS_GENL_FAMILY in
+// net/netfilter/ipvs/ip_vs_ctl.c). Nothing else of IPVS is used before: its
+// library would look for a modprobe program and log what it thinks of the result.
+func haveIPVS() error {
 	h, err := netlink.NewHandle(unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	if _, err = h.GenlFamilyGet("IPVS"); err == nil {
-		return nil
+	_, err = h.GenlFamilyGet("IPVS")
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("this kernel has no IPVS; load its modules on the host with \"modprobe -a ip_vs ip_vs_rr ip_vs_sh\", or choose another --proxy-mode: IPVS %w", dataplane.ErrAbsent)
 	}
-	if exec.CommandContext(ctx, "modprobe", "-a", "ip_vs").Run() == nil {
-		_, err = h.GenlFamilyGet("IPVS")
-	}
-	return wrap("this kernel has no IPVS; load its modules on the host with \"modprobe -a ip_vs ip_vs_rr ip_vs_sh\", or choose another --proxy-mode", err)
+	return wrap("ask for IPVS", err)
 }
 
 // elsewhere runs f on a thread in a new network namespace. The thread ends with

@@ -109,8 +109,9 @@ func (s *Sim) hook(p *packet, in, out ChainID) verdict {
 
 // delivered reports whether a packet that arrives is for this host.
 func (s *Sim) delivered(p *packet) bool {
-	_, route := s.objects[Key{Kind: KindRoute, Family: p.family}]
-	return s.local(p.Dst.Addr()) || route && p.mark&s.marks.claimed != 0
+	_, rule := s.objects[Key{Kind: KindRule, Family: p.family}]
+	_, route := s.objects[Key{Kind: KindRoute, Family: p.family, At: netip.AddrPortFrom(p.Dst.Addr(), 0)}]
+	return s.local(p.Dst.Addr()) || rule && route && p.mark&s.marks.claimed != 0
 }
 
 // local reports whether an address is the host's.

@@ -30,8 +30,9 @@ const (
 )
 
 var (
-	vip  = netip.MustParseAddrPort("10.96.0.10:80")
-	node = netip.MustParseAddr("192.0.2.1")
+	vip      = netip.MustParseAddrPort("10.96.0.10:80")
+	external = netip.MustParseAddrPort("203.0.113.10:80")
+	node     = netip.MustParseAddr("192.0.2.1")
 )
 
 func newSite(t testing.TB) *site {
@@ -165,10 +166,10 @@ func web(ips ...string) *model.Port {
 	for _, ip := range ips {
 		pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 8080), Local: true})
 	}
-	act := model.Action{Pool: pool}
+	on := [model.Origins]model.Action{{Pool: pool}, {Pool: pool, SNAT: true}, {Pool: pool, SNAT: true}}
 	return &model.Port{
 		ID:     model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Proto: model.TCP},
-		Fronts: []model.Front{{At: vip, On: [model.Origins]model.Action{act, {Pool: pool, SNAT: true}, {Pool: pool, SNAT: true}}}},
+		Fronts: []model.Front{{At: vip, On: on}, {Kind: model.KindExternalIP, At: external, On: on}},
 	}
 }
 

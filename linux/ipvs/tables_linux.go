@@ -97,7 +97,7 @@ func command(ctx context.Context, input, name string, args []string) (string, er
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
-	cmd.WaitDelay = 10 * time.Second // for the last of its output, on a machine however busy
+	cmd.WaitDelay = toolTime // for the last of its output, on a machine however busy
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
 	}

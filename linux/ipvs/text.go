@@ -38,7 +38,7 @@ func Script(o Options, objects map[Key]Value) string {
 			}
 			return ""
 		}
-		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, KindLink, KindRoute, KindAddress)
+		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, KindLink, KindRule, KindRoute, KindAddress)
 	}
 	t.dests = destinations(keys)
 	part("ipvsadm -R", t.server, KindServer)
@@ -98,11 +98,12 @@ func (t text) link(k Key) string {
 	switch k.Kind {
 	case KindLink:
 		return "link add " + Link + " type dummy\n"
+	case KindRoute:
+		return fmt.Sprintf("route add local %s dev lo table %d\n", k.At.Addr(), RouteTable)
 	case KindAddress:
 		return fmt.Sprintf("address add %s/%d dev %s\n", k.At.Addr(), k.Family.Bits(), Link)
 	}
-	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\nroute add local default dev lo table %d\n",
-		RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable, RouteTable)
+	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\n", RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable)
 }
 
 // server renders a virtual server and its destinations.

@@ -21,7 +21,8 @@
 // What the rules decide is exact: source ranges, refusals, silence and who is a
 // pod. Only the source address is lost: endpoints see the node. When the proxy
 // is down everything is refused; when it is back it finds its rules and listens
-// on the same ports again.
+// on the same ports again. When the mode is left, its connections go on in the
+// relays until they end, for an hour at most.
 //
 //	rule.go, parse.go  a rule, and its text in iptables-save
 //	object.go          what there is: shelter, chains, entries, relays
@@ -30,6 +31,8 @@
 //	compile.go         ports to objects (Compiler)
 //	sim.go, text.go    objects and a packet to an outcome; objects to text
 //	driver_linux.go    the host (Driver): linux/iptables reaches the table,
-//	                   relays_linux.go and sinks_linux.go listen
-//	mode.go            the mode; probe_linux.go: whether it works here
+//	                   leave_linux.go: what no rule leads to any more;
+//	                   observe_linux.go: what is there
+//	shelter_linux.go   the address; flows_linux.go: stale UDP flows
+//	mode.go            the mode; mode_linux.go: whether it works here
 package userspace

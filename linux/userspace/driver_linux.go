@@ -113,7 +113,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete):
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
-			errs[i] = d.withdraw(op.Key)
+			errs[i] = d.withdraw(ctx, op.Key)
 		}
 	}
 	d.forget(ctx, stale)
@@ -134,24 +134,6 @@ func (d *Driver) provide(op ledger.Op[Key, Value], b *batch) (err error) {
 	default:
 		return d.listen(k.Relay, op.New.Policy, b)
 	}
-}
-
-// withdraw removes what no rule leads to any more.
-func (d *Driver) withdraw(k Key) error {
-	switch k.Kind {
-	case KindShelter:
-		return removeShelter(k.Family)
-	case KindSink:
-		err := d.sinks[k.Family].close()
-		d.sinks[k.Family] = nil
-		return err
-	}
-	r := d.relays[k.Relay]
-	if r == nil {
-		return nil
-	}
-	delete(d.relays, k.Relay)
-	return r.Close()
 }
 
 // listen opens a relay, or changes it. After a restart it listens where the

@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kardianos/service"
 )
@@ -29,7 +30,9 @@ const Name = "tandem"
 // Spec is what is installed.
 type Spec struct {
 	Arguments []string // of the program, "run" first
-	Unit      string   // the template of the systemd unit; kardianos/service fills it in
+	// Unit returns the systemd unit for the program at a path. Nil stands for a
+	// plain one.
+	Unit func(program string) string
 }
 
 // Program is what a service does.
@@ -55,6 +58,9 @@ const (
 // does not start it. A service of our name that is there already is an error,
 // and left as it is.
 func Install(spec Spec) error {
+	if err := privileged(); err != nil {
+		return explain("install", err)
+	}
 	path, err := executable()
 	if err != nil {
 		return err
@@ -77,7 +83,7 @@ func Install(spec Spec) error {
 		return err
 	}
 	if err := s.Install(); err != nil {
-		return explain("install", err)
+		return errors.Join(explain("install", err), undo())
 	}
 	if err := refine(); err != nil {
 		return errors.Join(explain("install", err), s.Uninstall())
@@ -89,6 +95,9 @@ func Install(spec Spec) error {
 // see `tandem cleanup`.
 func Uninstall() error {
 	return with("uninstall", func(s service.Service, state State) error {
+		if err := removable(); err != nil {
+			return err
+		}
 		if state == Running {
 			if err := s.Stop(); err != nil {
 				return err
@@ -129,6 +138,9 @@ func Status() (State, error) {
 
 // with does something with the service that is installed.
 func with(what string, f func(service.Service, State) error) error {
+	if err := privileged(); err != nil {
+		return explain(what, err)
+	}
 	s, err := open(Spec{}, "")
 	if err != nil {
 		return err
@@ -158,8 +170,8 @@ func open(spec Spec, path string) (service.Service, error) {
 		Name: Name, DisplayName: "Tandem service proxy", Description: "Makes Kubernetes Services work on this node.",
 		Executable: path, Arguments: spec.Arguments, Option: service.KeyValue{"DelayedAutoStart": false},
 	}
-	if spec.Unit != "" {
-		config.Option["SystemdScript"] = spec.Unit
+	if spec.Unit != nil {
+		config.Option["SystemdScript"] = spec.Unit(path)
 	}
 	s, err := service.New(elsewhere{}, &config)
 	if err != nil {
@@ -173,6 +185,8 @@ func status(s service.Service) (State, error) {
 	switch {
 	case errors.Is(err, service.ErrNotInstalled):
 		return Absent, nil
+	case err != nil && strings.HasSuffix(err.Error(), "in failed state"): // systemd's: it ended with an error
+		return Stopped, nil
 	case err != nil:
 		return Absent, explain("look at", err)
 	case state == service.StatusRunning:

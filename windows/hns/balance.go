@@ -13,7 +13,11 @@ const most = 1024
 // balancer makes the load balancer of a front, nil when HNS can reach none of
 // the endpoints.
 func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
+	keep := p.keeps(f)
 	usable := p.usable(f, act.Pool.Endpoints)
+	if keep {
+		usable = p.here(f, usable)
+	}
 	if len(usable) == 0 {
 		return nil
 	}
@@ -21,8 +25,9 @@ func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
 		Port:     usable[0].Addr.Port(),
 		External: f.Kind != model.KindClusterIP,
 		Sticky:   p.port.Sticky > 0 && p.options.Affinity,
+		KeepVIP:  keep,
 	}
-	b.DSR = p.options.DSR && !act.SNAT
+	b.DSR = p.options.DSR && (!act.SNAT || keep)
 	if f.Kind == model.KindClusterIP {
 		b.DSR = p.options.DSR && p.options.ClientDSR
 	} else if !act.SNAT && !b.DSR {
@@ -34,6 +39,27 @@ func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
 	}
 	slices.SortFunc(b.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
 	return b
+}
+
+// keeps reports whether endpoints see the frontend's address as the destination.
+func (p *portCompiler) keeps(f *model.Front) bool {
+	if f.Kind != model.KindLoadBalancer || !p.port.KeepVIP {
+		return false
+	}
+	if !p.options.DSR {
+		p.gap(f, "endpoints see their own address as the destination: this HNS has no DSR")
+	}
+	return p.options.DSR
+}
+
+// here returns the endpoints of this node: to others no packet finds its way
+// that still has the VIP as its destination.
+func (p *portCompiler) here(f *model.Front, all []model.Endpoint) []model.Endpoint {
+	local := slices.DeleteFunc(all, func(e model.Endpoint) bool { return !e.Local })
+	if n := len(all) - len(local); n > 0 {
+		p.gap(f, "%d of %d endpoints are left out: to other nodes HNS cannot keep the destination", n, len(all))
+	}
+	return local
 }
 
 // usable returns the endpoints that one load balancer can have: with an endpoint

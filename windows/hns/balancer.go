@@ -61,7 +61,7 @@ func without(v Value, missing []Target) Value {
 func list(ts []Target) string {
 	var names []string
 	for _, t := range ts {
-		names = append(names, t.Addr.String())
+		names = append(names, t.String())
 	}
 	return strings.Join(names, ", ")
 }

@@ -148,44 +148,6 @@ func TestTheNodesAddressChanges(t *testing.T) {
 	})
 }
 
-// TestCostsInCalls prints what this proxy and kube-proxy 1.36 ask of HNS, with
-// 2,000 Services on 5,000 remote endpoints.
-func TestCostsInCalls(t *testing.T) {
-	const services, endpoints = 2000, 5000
-	on(t, hnsemu.WS2025, func(r *rig) {
-		address := func(i int) string { return fmt.Sprintf("10.244.%d.%d", 100+i/250, 1+i%250) }
-		for i := range services {
-			vip := fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)
-			a, b, c := address(2*i%endpoints), address((2*i+1)%endpoints), address((4000+i)%endpoints)
-			r.set(fmt.Sprintf("s%04d", i), vip, strings.Join([]string{a, b, c}, " "))
-		}
-		r.begin()
-		made := len(strings.Fields(r.remotes()))
-		cold, least := r.emu.Calls(), 5*made+3*services
-		r.Logf("cold start: %d calls for %d endpoints and %d load balancers; 5 and 3 for each are %d", cold, made, services, least)
-		if made != endpoints || 10*cold > 12*least {
-			r.Errorf("%d endpoints, %d calls", made, cold)
-		}
-		list := 3*(endpoints+2) + 3*services + 6 // what kube-proxy lists at each sync: network, endpoints, load balancers
-		r.emu.Forget()
-		r.set("s0007", "10.96.0.8", address(0)+" "+address(1)+" 10.244.99.1")
-		r.sync()
-		r.settle()
-		r.Logf("one endpoint replaced: %d calls, none of them a list; kube-proxy lists %d objects with %d calls", r.emu.Calls(), endpoints+2+services+1, list)
-		r.gaps(0)
-		r.spent(8, 3)
-		r.restart()
-		r.begin()
-		r.Logf("restart with everything in place: %d calls, %d of them writes", r.emu.Calls(), r.emu.Writes())
-		if r.emu.Writes() != 0 {
-			r.Error("a restart wrote something")
-		}
-		r.emu.Forget()
-		r.audit()
-		r.Logf("an audit: %d calls", r.emu.Calls())
-	})
-}
-
 // One Service that HNS refuses delays no other.
 func TestABadServiceDelaysNoOther(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

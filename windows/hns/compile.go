@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,14 @@ type Options struct {
 	ClientDSR bool // and it is used for cluster IPs too (--enable-dsr)
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
+	Probes    Probes
+}
+
+// Probes are the health checks that cloud load balancers send to their own VIPs
+// (--forward-healthcheck-vip): they are led to this node.
+type Probes struct {
+	Forward bool
+	Port    uint16 // of Services without a healthCheckNodePort: the proxy's own; 0 for none
 }
 
 // Newest are the options of a current Windows with DSR on, on an l2bridge
@@ -135,6 +144,7 @@ func (p *portCompiler) front(f *model.Front) {
 	if !p.open(f) {
 		return
 	}
+	p.probe(f)
 	act := p.answer(f)
 	if act.Verdict != model.Balance {
 		if act.Verdict == model.Reject {
@@ -155,6 +165,21 @@ func (p *portCompiler) front(f *model.Front) {
 		}
 	}
 	p.emit(Key{KindBalancer, p.port.ID.Proto, f.At.Port(), f.At.Addr()}, Value{Node: p.node, Balancer: b})
+}
+
+// probe leads health checks of a load balancer's VIP to this node. The ports of a
+// Service share it.
+func (p *portCompiler) probe(f *model.Front) {
+	port := cmp.Or(p.port.HealthPort, p.options.Probes.Port)
+	if f.Kind != model.KindLoadBalancer || !p.options.Probes.Forward || port == 0 {
+		return
+	}
+	k := Key{KindBalancer, model.TCP, port, f.At.Addr()}
+	if p.port.ID.Proto == k.Proto && f.At.Port() == k.Port {
+		p.gap(f, "health checks do not reach this node: the Service has their port")
+		return
+	}
+	p.emit(k, Value{Node: p.node, Balancer: &Balancer{Port: port, Endpoints: []Target{self(p.port.ID.Family)}}})
 }
 
 func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
 var node = &model.Host{
@@ -173,4 +174,49 @@ func TestFeaturesOfVersions(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", v, got, want)
 		}
 	}
+}
+
+// The annotation preserve-destination is for load balancer IPs, and for the
+// endpoints of this node.
+func TestTheDestinationIsKept(t *testing.T) {
+	both := pool(2, func(i int) string { return fmt.Sprintf("10.244.%d.2:80", i+1) })
+	both.Endpoints[0].Local = true
+	for _, tt := range []struct {
+		o         hns.Options
+		kind      model.Kind
+		kept      bool
+		endpoints int
+		gap       string
+	}{
+		{hns.Newest(), model.KindLoadBalancer, true, 1, "1 of 2 endpoints are left out: to other nodes"},
+		{hns.Options{}, model.KindLoadBalancer, false, 2, "this HNS has no DSR"},
+		{hns.Newest(), model.KindClusterIP, false, 2, ""},
+	} {
+		p := ported(tt.kind, "203.0.113.1:80", true, both)
+		p.KeepVIP = true
+		b, gap := compiled(tt.o, node, p)
+		if b == nil || b.KeepVIP != tt.kept || len(b.Endpoints) != tt.endpoints || !strings.Contains(gap, tt.gap) || tt.gap == "" && gap != "" {
+			t.Errorf("%v: %+v, %q", tt.kind, b, gap)
+		}
+		if tt.kept && !b.DSR {
+			t.Error("the destination cannot be kept without DSR")
+		}
+	}
+}
+
+func TestTheDestinationStaysKept(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.ports["web"] = public("web", "203.0.113.1:80", "10.244.1.2:80", 0)
+		r.ports["web"].Fronts[0].On[model.FromOutside].Pool.Endpoints[0].Local = true
+		r.ports["web"].KeepVIP = true
+		r.begin()
+		if m := r.balancer("203.0.113.1").PortMappings[0]; m.Flags != hns.FlagUseMux|hns.FlagPreserveDIP|hns.FlagVIPExternalIP {
+			r.Errorf("flags %d", m.Flags)
+		}
+		r.restart()
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("a restart wrote %d times", n)
+		}
+	})
 }

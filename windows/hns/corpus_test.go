@@ -40,7 +40,7 @@ func TestCorpusWithoutDSR(t *testing.T) {
 func run(t *testing.T, v hns.Version, kind string, o hns.Options, mode string, golden func(map[hns.Key]hns.Value) string) {
 	c := hns.NewCompiler(o)
 	conformance.Run(t, conformance.Suite[hns.Key, hns.Value]{
-		Mode: mode, Compiler: strict{c}, Sim: sim(t, v, kind, c), Excuse: excuse, Golden: golden,
+		Mode: mode, Compiler: strict{c}, Sim: sim(t, v, kind, c), Excuse: excuse(o.ClientDSR), Golden: golden,
 	})
 }
 
@@ -78,25 +78,34 @@ func line(k hns.Key, v hns.Value) string {
 	return s
 }
 
-// excuse names what HNS never does, whatever the Service. The package doc says
-// the same.
-func excuse(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string {
-	outside := p.Iface == conformance.Uplink
-	switch {
-	case want.Why == model.WhyNoSuchPort && got.Fate == oracle.Pass:
-		return "other ports of a cluster IP are not refused"
-	case want.Kind == model.KindClusterIP && outside && got.Fate == oracle.Pass:
-		return "cluster IPs are for this node's pods and processes only"
-	case want.Kind == model.KindNodePort && p.Iface == "" && got.Fate == oracle.Pass:
-		return "node ports do not answer the node itself"
-	case want.Fate == oracle.Drop && want.Why == model.WhyNoLocalEndpoints && got.Fate == oracle.Pass:
-		return "what no endpoint is for goes its way instead of being dropped"
-	case onlyHairpin(p, want, got):
-		return "a pod that reaches itself sees its own address with DSR"
-	case want.Kind == model.KindClusterIP && sameEndpoints(want, got):
-		return "endpoints of a cluster IP see their clients with DSR, and the node without"
+// excuse names what HNS never does, whatever the Service, and exactly that: each
+// says what must happen instead. The package doc says the same.
+func excuse(dsr bool) func(*model.Host, oracle.Packet, oracle.Outcome, oracle.Outcome) string {
+	return func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string {
+		passed := func(instead oracle.Fate) bool { return want.Fate == instead && got.Fate == oracle.Pass }
+		outside, own := p.Iface == conformance.Uplink, slices.Contains(host.IPs, p.Src)
+		switch {
+		case want.Why == model.WhyNoSuchPort && passed(oracle.Reject):
+			return "other ports of a cluster IP are not refused"
+		case want.Kind == model.KindClusterIP && outside && passed(oracle.Forward):
+			return "cluster IPs are for this node's pods and processes only"
+		case want.Kind == model.KindNodePort && p.Iface == "" && passed(oracle.Forward):
+			return "node ports do not answer the node itself"
+		case want.Why == model.WhyNoLocalEndpoints && passed(oracle.Drop):
+			return "what no endpoint is for goes its way instead of being dropped"
+		case dsr && onlyHairpin(p, want, got) && !hidden(got, true):
+			return "a pod that reaches itself sees its own address with DSR"
+		case want.Kind == model.KindClusterIP && sameEndpoints(want, got) && hidden(got, !dsr || own):
+			return "endpoints of a cluster IP see their clients with DSR, and the node without"
+		}
+		return ""
 	}
-	return ""
+}
+
+// hidden reports whether all endpoints, or none of them, see the node in place
+// of the client.
+func hidden(o oracle.Outcome, all bool) bool {
+	return !slices.ContainsFunc(o.Endpoints, func(t oracle.Target) bool { return t.SNAT != all })
 }
 
 // sameEndpoints reports whether two outcomes differ only in the addresses that

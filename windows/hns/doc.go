@@ -32,23 +32,55 @@
 //
 //   - refuse connections where nothing serves;
 //   - treat this node's pods and processes unlike clients from outside;
-//   - source ranges: such a load balancer IP is not programmed at all, since an ACL
-//     that is proven to see the VIP does not exist;
+//   - source ranges: such a load balancer IP is not programmed at all (below);
 //   - endpoints on several ports behind one frontend; more than 1024 endpoints;
 //   - an affinity timeout; affinity before 12.0, IPv6 before 11.10 or on overlays;
-//   - endpoints with this node's own address; node ports on some addresses only.
+//   - endpoints with this node's own address; node ports on some addresses only;
+//   - endpoints of other nodes where the destination is to be kept (annotation
+//     preserve-destination).
 //
 // And for all Services alike:
 //
 //   - other ports of a cluster IP are not refused, and nothing is ever dropped:
-//     what no load balancer is for goes its way;
+//     what no load balancer is for goes its way. Nothing in HNS refuses: its ACLs
+//     allow, block or pass (hcsshim, hcn/hcnpolicy.go), and a client that is
+//     blocked waits as long as one whose packets get lost;
 //   - cluster IPs serve this node's pods and processes only, node ports all but
 //     the node itself;
 //   - endpoints of a cluster IP see their clients with DSR and the node without.
 //
+// # Why source ranges are not enforced
+//
+// A load balancer of HNS has no list of clients, so an ACL would have to keep the
+// others away. None can:
+//
+//   - An ACL belongs to an endpoint of this node: its layer stands at the port of
+//     the pod, with the load balancer's NAT between it and the network. What comes
+//     in has been translated when it gets there: it sees the pod's address, not
+//     the VIP, and cannot tell the Service's clients from those of its cluster IP
+//     (Firestone, "VFP", NSDI 2017: layers above NAT see the DIP, those below it
+//     the VIP).
+//   - Under policy Cluster it sees the node in place of the client, and endpoints
+//     of other nodes have no port here that an ACL could stand at.
+//   - An endpoint with any ACL lets through only what its ACLs allow
+//     (Windows-Containers#616, "by design"), and the ACLs of pods belong to the
+//     agents of NetworkPolicy: one of ours would cut pods off, or be replaced.
+//   - What the ACLs of a network (from 15.0) see is not documented.
+//
+// kube-proxy programs such a VIP for everybody (kubernetes#107019, #120033). Here
+// it is not programmed and the Service says why; its cluster IP and node port
+// are, as everywhere.
+//
+// # Health checks of VIPs
+//
+// Some clouds ask for a node's health at the VIP. With --forward-healthcheck-vip
+// these are led to the endpoint that --root-hnsendpoint-name names, on the
+// Service's healthCheckNodePort or else the proxy's own health port.
+//
 // # What is known to go wrong
 //
-// Each of these has a test. HNS before 15.5 cannot change a load balancer in
+// Each of these has a test (fault_test.go, down_test.go, pod_test.go,
+// restart_test.go, overlay_test.go). HNS before 15.5 cannot change a load balancer in
 // place, and 15.4 says it can: what it claims is compared, and a replacement is
 // one deletion and one creation with nothing in between. Lists fail as a whole
 // when one object vanishes. Calls hang: each has a watchdog, and no second one is
@@ -63,5 +95,6 @@
 // is asked for. It does not prove what Windows' switch does with packets, how
 // long a real HNS takes, that it honours what its schema promises, or the
 // reservation of ports that load balancers without DSR cause. ci/wine/smoke.ps1
-// is for a real node.
+// is for a real node. What a node's HNS holds, and how it differs from what it
+// should, is told by `tandem hns dump` and `tandem hns diff` (View).
 package hns

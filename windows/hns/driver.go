@@ -15,6 +15,7 @@ import (
 // Settings are what a driver needs besides HNS itself.
 type Settings struct {
 	Network   string     // the network's name; empty to find it
+	Root      string     // the name of the endpoint that stands for the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
 	Journal   string     // the file that remembers what is ours; empty for none
 	Log       *slog.Logger
@@ -60,18 +61,22 @@ func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newDriver(h, v, s, j), nil
+}
+
+func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Driver{
 		calls:    &calls{hns: h, log: s.Log, slow: slow, tooSlow: tooSlow},
-		settings: s, journal: j, table: newTable(),
+		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, borrowed: map[Key]bool{},
 	}
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
 	}
-	return d, nil
+	return d
 }
 
 // Limits implements dataplane.Driver. HNS has no transactions.
@@ -139,6 +144,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	if err := d.journal.prune(before, seen); err != nil {
 		d.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
 	}
+	d.warn()
 	return d.objects(), nil
 }
 

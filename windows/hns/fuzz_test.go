@@ -40,7 +40,7 @@ func FuzzReadBalancer(f *testing.F) {
 		if json.Unmarshal(text, &lb) != nil {
 			return
 		}
-		table := newTable()
+		table := newTable("")
 		table.put(Endpoint{ID: "a", IpConfigurations: []IpConfig{{IpAddress: "10.0.0.9"}}})
 		keys, single := keysOf(lb)
 		if !single {

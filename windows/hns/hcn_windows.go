@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// hcnHNS is the HNS of this machine, through Microsoft's hcsshim,
-// package hcn; but for endpoints, for which it opens the
-// network each time, and lists all where one is wanted
-// (endpoint_windows.go).
+// hcnHNS is the HNS of this machine, through package hcn of Microsoft's hcsshim;
+// but for endpoints (endpoint_windows.go), since hcsshim opens the network for
+// each one that it makes, and lists all of them with their content.
 type hcnHNS struct {
 	p procedures
 

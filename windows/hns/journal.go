@@ -39,7 +39,21 @@ const header = "tandem-hns 1\n"
 
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
 func openJournal(path string) (*journal, error) {
-	j := &journal{path: path, ids: map[string]bool{}}
+	j, err := readJournal(path)
+	if err != nil {
+		return nil, err
+	}
+	j.path = path
+	if err := j.rewrite(); err != nil {
+		return nil, fmt.Errorf("journal of load balancers: %w", err)
+	}
+	return j, nil
+}
+
+// readJournal reads a journal that may be another process'. What is noted in it
+// from now on stays in memory.
+func readJournal(path string) (*journal, error) {
+	j := &journal{ids: map[string]bool{}}
 	if path == "" {
 		return j, nil
 	}
@@ -49,9 +63,6 @@ func openJournal(path string) (*journal, error) {
 	}
 	if err := j.parse(text); err != nil {
 		return nil, fmt.Errorf("journal of load balancers: %s: %w", path, err)
-	}
-	if err := j.rewrite(); err != nil {
-		return nil, fmt.Errorf("journal of load balancers: %w", err)
 	}
 	return j, nil
 }

@@ -85,12 +85,25 @@ type Balancer struct {
 	DSR       bool     // answers go directly to the client, whose address is kept
 	External  bool     // for clients beyond this node too
 	Sticky    bool     // all connections of a client go to one endpoint
+	KeepVIP   bool     // endpoints see the frontend's address as the destination
 }
 
 // Target is an endpoint of a Balancer.
 type Target struct {
 	Addr  netip.Addr
 	Local bool // a pod of this node: its CNI plug-in makes the endpoint
+}
+
+// self is this node as a target, with the unspecified address: the endpoint that
+// stands for it is known by its name (Settings.Root).
+func self(f model.Family) Target { return Target{f.Unspecified(), true} }
+
+// String returns the target for people.
+func (t Target) String() string {
+	if t.Addr.IsUnspecified() {
+		return "the node's own endpoint"
+	}
+	return t.Addr.String()
 }
 
 func (v Value) equal(o Value) bool {
@@ -101,6 +114,6 @@ func (v Value) equal(o Value) bool {
 		return true
 	}
 	a, b := v.Balancer, o.Balancer
-	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky &&
+	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky && a.KeepVIP == b.KeepVIP &&
 		slices.Equal(a.Endpoints, b.Endpoints)
 }

@@ -1,6 +1,8 @@
 package hns
 
 import (
+	"net/netip"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -19,7 +21,7 @@ func Mode() dataplane.Mode {
 // not known here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := Newest()
-	o.ClientDSR = c.Windows.DSR
+	o.ClientDSR, o.Probes = c.Windows.DSR, probes(c)
 	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
 	return dataplane.Plan{Native: Script(objects, o.Overlay), Objects: len(objects), Gaps: gaps}
 }
@@ -29,6 +31,15 @@ func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	return Options{
 		Overlay: describe(n).overlay, DSR: f.DSR, ClientDSR: c.Windows.DSR,
-		Affinity: f.Affinity, DualStack: f.DualStack,
+		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c),
 	}
+}
+
+// probes are what the configuration says of health checks.
+func probes(c *config.Config) Probes {
+	p := Probes{Forward: c.Windows.ForwardHealthCheckVIP}
+	if a, err := netip.ParseAddrPort(c.HealthAddress); err == nil {
+		p.Port = a.Port()
+	}
+	return p
 }

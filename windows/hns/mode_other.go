@@ -15,3 +15,7 @@ var errWindows = errors.New("HNS is part of Windows; on this system load balance
 func probe(context.Context) error { return errWindows }
 
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWindows }
+
+// Local returns the HNS of this machine and what goes with it. Whoever asks for
+// it closes it.
+func Local() (HNS, Settings, error) { return nil, Settings{}, errWindows }

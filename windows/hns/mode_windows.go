@@ -1,7 +1,6 @@
 package hns
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -33,18 +32,23 @@ func probe(ctx context.Context) error {
 }
 
 func openBackend(c *config.Config) (dataplane.Backend, error) {
-	named := *c
-	named.Windows.NetworkName = cmp.Or(c.Windows.NetworkName, os.Getenv("KUBE_NETWORK")) // as kube-proxy
-	journal, err := journalPath()
+	h, s, err := Local()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return Open(ctx, newHCN(), &named, Settings{
+	return Open(ctx, h, c, s)
+}
+
+// Local returns the HNS of this machine and what goes with it. Whoever asks for
+// it closes it.
+func Local() (HNS, Settings, error) {
+	journal, err := journalPath()
+	return newHCN(), Settings{
 		Journal: journal, Log: slog.Default(), MAC: interfaceMAC, Instance: serviceInstance,
-		SourceVIPFile: `c:\sourcevip\sourceVip.json`,
-	})
+		SourceVIPFile: `c:\sourcevip\sourceVip.json`, Network: os.Getenv("KUBE_NETWORK"), // as kube-proxy
+	}, err
 }
 
 // journalPath is under ProgramData, which the environment of a service does not

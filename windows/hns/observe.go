@@ -44,6 +44,7 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		DSR:      lb.Flags&FlagDSR != 0,
 		External: m.Flags&FlagVIPExternalIP != 0,
 		Sticky:   m.DistributionType == DistributeBySource,
+		KeepVIP:  m.Flags&FlagPreserveDIP != 0,
 	}
 	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
 	var lost int
@@ -54,6 +55,9 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 			continue
 		}
 		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
+		if id == t.root && !b.External {
+			target = self(model.FamilyOf(k.Addr))
+		}
 		b.Endpoints = append(b.Endpoints, target)
 		if best, _ := t.find(target); best != id {
 			lost++

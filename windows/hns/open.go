@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,25 +29,7 @@ func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.B
 }
 
 func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
-	s.Network = c.Windows.NetworkName
-	if v := c.Windows.SourceVIP; v != "" {
-		a, err := netip.ParseAddr(v)
-		if err != nil {
-			return nil, fmt.Errorf("source VIP: %w", err)
-		}
-		s.SourceVIP = a
-	}
-	v, err := await(ctx, h.Version)
-	if err != nil {
-		return nil, fmt.Errorf("HNS: %w", err)
-	}
-	n, err := await(ctx, func() (Network, error) {
-		all, err := h.Networks()
-		if err != nil {
-			return Network{}, err
-		}
-		return FindNetwork(all, s.Network)
-	})
+	s, v, n, err := find(ctx, h, c, s)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +38,30 @@ func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.B
 		return nil, err
 	}
 	return dataplane.New(NewCompiler(options(v, n, c)), d), nil
+}
+
+// find completes the settings, and waits for HNS and for the network.
+func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, Version, Network, error) {
+	s.Network, s.Root = cmp.Or(c.Windows.NetworkName, s.Network), c.Windows.RootHNSEndpoint
+	if text := c.Windows.SourceVIP; text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return s, Version{}, Network{}, fmt.Errorf("source VIP: %w", err)
+		}
+		s.SourceVIP = a
+	}
+	v, err := await(ctx, h.Version)
+	if err != nil {
+		return s, v, Network{}, fmt.Errorf("HNS: %w", err)
+	}
+	n, err := await(ctx, func() (Network, error) {
+		all, err := h.Networks()
+		if err != nil {
+			return Network{}, err
+		}
+		return FindNetwork(all, s.Network)
+	})
+	return s, v, n, err
 }
 
 // await asks until there is an answer, and returns the last error when ctx ends.

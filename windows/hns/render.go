@@ -81,6 +81,9 @@ func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
 	if b.External {
 		m.Flags |= FlagVIPExternalIP
 	}
+	if b.KeepVIP {
+		m.Flags |= FlagUseMux | FlagPreserveDIP
+	}
 	if k.Addr.IsUnspecified() {
 		m.Flags |= FlagLocalRoutedVIP
 	} else {

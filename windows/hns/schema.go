@@ -90,6 +90,8 @@ const (
 	FlagIPv6 = 2
 
 	FlagLocalRoutedVIP = 2
+	FlagUseMux         = 4
+	FlagPreserveDIP    = 8
 	FlagVIPExternalIP  = 16
 )
 

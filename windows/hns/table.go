@@ -18,6 +18,8 @@ type table struct {
 	byAddr    map[netip.Addr][]string // ids; nearly always one
 	balancers map[Key]installed       // by frontend, whoever's
 	facts     facts
+	rootName  string // of the endpoint that stands for this node; constant
+	root      string // its id; empty where it is not there
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -32,8 +34,8 @@ type installed struct {
 	single bool
 }
 
-func newTable() *table {
-	return &table{endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}}
+func newTable(root string) *table {
+	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}}
 }
 
 // put adds or replaces an endpoint.
@@ -41,6 +43,9 @@ func (t *table) put(e Endpoint) {
 	t.drop(e.ID)
 	t.touch(e.ID)
 	t.endpoints[e.ID] = e
+	if e.Name == t.rootName && e.Name != "" {
+		t.root = e.ID
+	}
 	for _, a := range addresses(e) {
 		t.byAddr[a] = append(t.byAddr[a], e.ID)
 	}
@@ -54,6 +59,9 @@ func (t *table) drop(id string) {
 		return
 	}
 	delete(t.endpoints, id)
+	if t.root == id {
+		t.root = ""
+	}
 	for _, a := range addresses(e) {
 		rest := slices.DeleteFunc(t.byAddr[a], func(o string) bool { return o == id })
 		if t.byAddr[a] = rest; len(rest) == 0 {
@@ -84,6 +92,9 @@ func (t *table) set(k Key, lb LoadBalancer) {
 // remote one whichever there is, this node's first. An endpoint of ours that
 // stands where a pod of this node now is must not be taken for the pod.
 func (t *table) find(target Target) (id string, ok bool) {
+	if target.Addr.IsUnspecified() {
+		return t.root, t.root != ""
+	}
 	for _, o := range t.byAddr[target.Addr] {
 		switch remote := t.endpoints[o].Flags&FlagRemote != 0; {
 		case !remote:

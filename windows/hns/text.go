@@ -2,8 +2,10 @@ package hns
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -38,7 +40,33 @@ func Script(objects map[Key]Value, overlay bool) string {
 func names(ts []Target) []string {
 	all := make([]string, len(ts))
 	for i, t := range ts {
-		all[i] = t.Addr.String()
+		all[i] = t.String()
 	}
 	return all
+}
+
+// String says in a line what an object is besides its name.
+func (v Value) String() string {
+	var words []string
+	if b := v.Balancer; b != nil {
+		words = append(words, fmt.Sprintf("to port %d of", b.Port))
+		for _, t := range b.Endpoints {
+			words = append(words, t.String())
+		}
+		for _, flag := range [...]struct {
+			set  bool
+			name string
+		}{{b.DSR, "DSR"}, {b.External, "external"}, {b.Sticky, "sticky"}, {b.KeepVIP, "destination kept"}} {
+			if flag.set {
+				words = append(words, flag.name)
+			}
+		}
+	}
+	if v.Node.IsValid() {
+		words = append(words, "on "+v.Node.String())
+	}
+	if v.Stray != "" {
+		words = append(words, "("+v.Stray+")")
+	}
+	return strings.Join(words, " ")
 }

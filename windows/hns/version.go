@@ -24,14 +24,16 @@ func (v Version) usable() error {
 	return fmt.Errorf("this HNS has version %s: %s is needed (Windows Server 2019)", v, oldest)
 }
 
-// Features are what a version can do, by the tables of hcsshim. They are worked
-// out here since hcsshim remembers for ever that HNS could not be asked.
+// Features are what a version can do, by the tables of hcsshim
+// (hcn/hcnglobals.go) but for Modify. They are worked out here since hcsshim
+// remembers for ever that HNS could not be asked.
 type Features struct {
 	DSR       bool
 	DualStack bool
 	Affinity  bool
-	// Modify changes a load balancer in place. hcsshim 0.15 says from 15.4, where
-	// the call succeeds and changes nothing (kubernetes#131466).
+	// Modify changes a load balancer in place. hcsshim (0.14.1, and 0.15.0) says
+	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466):
+	// its answer is not asked for, and what Modify returns is compared.
 	Modify bool
 }
 

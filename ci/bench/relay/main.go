@@ -18,10 +18,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: relay DIR-OF-BINARIES")
+		fmt.Fprintln(os.Stderr, "usage: relay DIR-OF-BINARIES [PROXY...]")
 		os.Exit(2)
 	}
-	if err := bench(ctx, os.Args[1]); err != nil {
+	run := func() error { return bench(ctx, os.Args[1], os.Args[2:]) }
+	if os.Args[1] == aloneVerb {
+		run = func() error { return serveAlone(ctx) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "relay:", err)
 		os.Exit(1)
 	}
@@ -31,7 +35,8 @@ func main() {
 // whatever else the machine does meets all of them; the medians count.
 const rounds = 5
 
-func bench(ctx context.Context, dir string) error {
+// bench measures all proxies, or only those that are named.
+func bench(ctx context.Context, dir string, only []string) error {
 	if err := prepare(); err != nil {
 		return err
 	}
@@ -42,7 +47,10 @@ func bench(ctx context.Context, dir string) error {
 	defer e.close()
 	fmt.Printf("userspace mode, %d cores, %s; medians of %d\n\n", runtime.NumCPU(), runtime.Version(), rounds)
 	var all []*contender
-	for _, p := range []proxy{direct(), tandem(dir), nginx(dir), haproxy(dir)} {
+	for _, p := range []proxy{direct(), alone(), tandem(dir), nginx(dir), haproxy(dir)} {
+		if len(only) > 0 && !slices.Contains(only, p.name) {
+			continue
+		}
 		run, err := p.start(ctx)
 		if err != nil {
 			fmt.Printf("%s is not measured: %v\n", p.name, err)

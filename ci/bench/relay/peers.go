@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -53,9 +54,13 @@ func prepare() error {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(c, " "), err, out)
 		}
 	}
-	// Many connections end here in a short time.
-	for name, value := range map[string]string{"ip_local_port_range": "10000 65000", "tcp_tw_reuse": "1"} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644); err != nil {
+	// Many connections end here in a short time. Where rules of any kind are, the
+	// kernel tracks all flows, and its table is as large as the host's.
+	for name, value := range map[string]string{
+		"ipv4/ip_local_port_range": "10000 65000", "ipv4/tcp_tw_reuse": "1",
+		"netfilter/nf_conntrack_tcp_timeout_time_wait": "1", "netfilter/nf_conntrack_tcp_timeout_close": "1",
+	} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

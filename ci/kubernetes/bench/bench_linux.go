@@ -64,7 +64,10 @@ func bench(ctx context.Context, o options) (err error) {
 		}
 	}
 	fmt.Println()
-	fmt.Print(table(results))
+	fmt.Print(table(results, o.mode))
+	if o.outage == 0 {
+		return nil
+	}
 	return r.gone(ctx, all[0])
 }
 

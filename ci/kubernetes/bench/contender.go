@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 )
 
+// iptablesMode has goals and peers of its own.
+const iptablesMode = "iptables"
+
 // contender is a proxy in one of its settings.
 type contender struct {
 	name    string
@@ -14,17 +17,27 @@ type contender struct {
 	command func() (*exec.Cmd, error)
 }
 
-// contenders returns all that can run here; what cannot is told.
+// contenders returns all that can run here; what cannot is told. Where Tandem
+// runs in the iptables mode, kube-proxy does so, too, and in no other.
 func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err error) {
-	all = append(all, contender{name: "Tandem nftables", ours: true, command: func() (*exec.Cmd, error) {
-		return exec.Command(o.tandem, "run", "--kubeconfig="+kubeconfig, "--hostname-override="+nodeName,
-			"--proxy-mode=nftables", "--cluster-cidr="+podCIDR), nil
-	}})
 	legacy, err := o.legacy()
 	if err != nil {
+		if o.mode == iptablesMode {
+			return nil, fmt.Errorf("iptables mode: %w", err)
+		}
 		fmt.Printf("left out: kube-proxy iptables: %v\n", err)
 	}
-	for _, mode := range []string{"nftables", "iptables"} {
+	all = append(all, contender{name: "Tandem " + o.mode, ours: true, command: func() (*exec.Cmd, error) {
+		cmd := exec.Command(o.tandem, "run", "--kubeconfig="+kubeconfig, "--hostname-override="+nodeName,
+			"--proxy-mode="+o.mode, "--cluster-cidr="+podCIDR)
+		cmd.Env = append(os.Environ(), legacy...)
+		return cmd, nil
+	}})
+	modes := []string{"nftables", "iptables"}
+	if o.mode == iptablesMode {
+		modes = modes[1:]
+	}
+	for _, mode := range modes {
 		if mode == "iptables" && legacy == nil {
 			continue
 		}

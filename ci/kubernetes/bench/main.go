@@ -14,6 +14,7 @@ import (
 // options are what a run is made of.
 type options struct {
 	tandem, upstream string // the program, and the folder ci/kubernetes/upstream
+	mode             string // Tandem's
 	world            world
 	rounds           int
 	changes          int           // per round and proxy, at most
@@ -34,8 +35,10 @@ func main() {
 func start(ctx context.Context) (err error) {
 	o := options{world: world{services: 10000, endpoints: 5}, rounds: 3, changes: 100, patience: 45 * time.Second, outage: time.Minute}
 	short := flag.Bool("short", false, "a quick look: 1,000 Services, one round, a short outage")
+	flag.StringVar(&o.mode, "tandem-mode", "nftables", "the mode of Tandem; with iptables only kube-proxy's iptables mode is beside it")
 	flag.IntVar(&o.world.services, "services", o.world.services, "how many Services")
 	flag.IntVar(&o.rounds, "rounds", o.rounds, "how many rounds")
+	flag.DurationVar(&o.outage, "outage", o.outage, "how long the API server is gone at the end; 0 leaves that out")
 	flag.DurationVar(&o.patience, "patience", o.patience, "longest time for the changes of one proxy in one round")
 	flag.Parse()
 	if flag.NArg() != 2 {

@@ -32,31 +32,32 @@ type row struct {
 	of    func(r *result) float64 // in the unit that show takes; negative where there is nothing
 	show  func(float64) string
 	goal  float64 // for us; 0 is none
+	times float64 // for us in iptables mode: theirs at its best is that many times ours; 0 is none
 	ratio bool    // is worth telling
 }
 
 func rows() []row {
 	return []row{
-		{"slice written to first connection, p50", func(r *result) float64 { return float64(r.first(.5)) }, seconds, 10e6, true},
-		{"same, p99", func(r *result) float64 { return float64(r.first(.99)) }, seconds, 25e6, true},
-		{"slice written to last connection to a removed endpoint, p50", func(r *result) float64 { return float64(r.last(.5)) }, seconds, 0, true},
-		{"same, p99", func(r *result) float64 { return float64(r.last(.99)) }, seconds, 0, true},
-		{"connections that failed meanwhile", func(r *result) float64 { return float64(r.failed()) }, count, 0, false},
-		{"process start to everything programmed", func(r *result) float64 { return float64(median(r.start)) }, seconds, 1e9, true},
-		{"CPU of that and " + settle.String() + " more, children included", func(r *result) float64 { return float64(median(r.startCPU)) }, seconds, 0, true},
-		{"CPU of a change, children included", func(r *result) float64 { return float64(median(r.changeCPU)) }, seconds, 2e6, true},
-		{"CPU at rest, of one core", func(r *result) float64 { return float64(median(r.idleCPU)) / float64(idle) }, percent, 0, false},
-		{"resident memory at rest", func(r *result) float64 { return float64(median(r.resident)) }, megabytes, 60 << 20, true},
-		{"resident memory after the changes", func(r *result) float64 { return float64(median(r.after)) }, megabytes, 60 << 20, true},
-		{"peak with children", func(r *result) float64 { return float64(median(r.peak)) }, megabytes, 0, true},
-		{"first packet, added to connection tracking alone", func(r *result) float64 { return float64(median(r.packet)) }, seconds, 0, true},
-		{"changes measured", func(r *result) float64 { return float64(len(r.changes)) }, count, 0, false},
+		{"slice written to first connection, p50", func(r *result) float64 { return float64(r.first(.5)) }, seconds, 10e6, 0, true},
+		{"same, p99", func(r *result) float64 { return float64(r.first(.99)) }, seconds, 25e6, 0, true},
+		{"slice written to last connection to a removed endpoint, p50", func(r *result) float64 { return float64(r.last(.5)) }, seconds, 0, 0, true},
+		{"same, p99", func(r *result) float64 { return float64(r.last(.99)) }, seconds, 0, 0, true},
+		{"connections that failed meanwhile", func(r *result) float64 { return float64(r.failed()) }, count, 0, 0, false},
+		{"process start to everything programmed", func(r *result) float64 { return float64(median(r.start)) }, seconds, 1e9, 2, true},
+		{"CPU of that and " + settle.String() + " more, children included", func(r *result) float64 { return float64(median(r.startCPU)) }, seconds, 0, 0, true},
+		{"CPU of a change, children included", func(r *result) float64 { return float64(median(r.changeCPU)) }, seconds, 2e6, 5, true},
+		{"CPU at rest, of one core", func(r *result) float64 { return float64(median(r.idleCPU)) / float64(idle) }, percent, 0, 0, false},
+		{"resident memory at rest", func(r *result) float64 { return float64(median(r.resident)) }, megabytes, 60 << 20, 0, true},
+		{"resident memory after the changes", func(r *result) float64 { return float64(median(r.after)) }, megabytes, 60 << 20, 0, true},
+		{"peak with children", func(r *result) float64 { return float64(median(r.peak)) }, megabytes, 0, 0, true},
+		{"first packet, added to connection tracking alone", func(r *result) float64 { return float64(median(r.packet)) }, seconds, 0, 5, true},
+		{"changes measured", func(r *result) float64 { return float64(len(r.changes)) }, count, 0, 0, false},
 	}
 }
 
 // table renders results as Markdown. The first is what the others are compared
-// with: "x 3" is three times its figure.
-func table(all []result) string {
+// with: "x 3" is three times its figure. The iptables mode has goals of its own.
+func table(all []result, mode string) string {
 	var b strings.Builder
 	b.WriteString("| what (medians) | goal |")
 	for i := range all {
@@ -66,11 +67,7 @@ func table(all []result) string {
 	for _, row := range rows() {
 		fmt.Fprintf(&b, "| %s |", row.what)
 		ours := row.of(&all[0])
-		if row.goal > 0 {
-			fmt.Fprintf(&b, " ≤ %s: %s |", row.show(row.goal), verdict(len(all[0].changes) > 0 && ours <= row.goal))
-		} else {
-			b.WriteString(" |")
-		}
+		b.WriteString(row.aim(all, mode) + " |")
 		for i := range all {
 			v := row.of(&all[i])
 			fmt.Fprintf(&b, " %s", row.show(v))
@@ -82,6 +79,22 @@ func table(all []result) string {
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// aim tells the goal of a row, and whether it is met.
+func (r row) aim(all []result, mode string) string {
+	ours, measured := r.of(&all[0]), len(all[0].changes) > 0
+	switch {
+	case mode == iptablesMode && r.times > 0:
+		met := measured && len(all) > 1
+		for i := range all[1:] {
+			met = met && r.of(&all[1+i]) >= r.times*ours
+		}
+		return fmt.Sprintf(" theirs ≥ x %s: %s", digits(r.times), verdict(met))
+	case mode != iptablesMode && r.goal > 0:
+		return fmt.Sprintf(" ≤ %s: %s", r.show(r.goal), verdict(measured && ours <= r.goal))
+	}
+	return ""
 }
 
 func verdict(met bool) string {

@@ -13,7 +13,7 @@ func TestTable(t *testing.T) {
 		ours.changes = append(ours.changes, change{first: time.Duration(i) * time.Millisecond, last: time.Millisecond})
 		theirs.changes = append(theirs.changes, change{first: time.Second, failed: i % 2})
 	}
-	got := table([]result{ours, theirs})
+	got := table([]result{ours, theirs}, "nftables")
 	for _, want := range []string{
 		"| slice written to first connection, p50 | ≤ 10 ms: MISSED | 50 ms | 1.0 s (x 20) |\n",
 		"| same, p99 | ≤ 25 ms: MISSED | 99 ms | 1.0 s (x 10) |\n",
@@ -27,9 +27,26 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// In iptables mode it is the others that are the measure, each of them.
+func TestTableOfIPTables(t *testing.T) {
+	ours := result{start: []time.Duration{time.Second}, changeCPU: []time.Duration{1}, changes: make([]change, 1)}
+	slow := result{start: []time.Duration{3 * time.Second}, changeCPU: []time.Duration{6}}
+	fast := result{start: []time.Duration{2 * time.Second}, changeCPU: []time.Duration{4}}
+	got := table([]result{ours, slow, fast}, iptablesMode)
+	for _, want := range []string{
+		"| process start to everything programmed | theirs ≥ x 2.0: met |",
+		"| CPU of a change, children included | theirs ≥ x 5.0: MISSED |",
+		"| resident memory at rest | |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+}
+
 // Nothing measured must not stop a table, nor count as a goal that was met.
 func TestTableOfNothing(t *testing.T) {
-	got := table([]result{{contender: contender{name: "ours"}}, {contender: contender{name: "theirs"}}})
+	got := table([]result{{contender: contender{name: "ours"}}, {contender: contender{name: "theirs"}}}, "nftables")
 	if strings.Contains(got, ": met") {
 		t.Error(got)
 	}

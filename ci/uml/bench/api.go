@@ -4,16 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 )
 
 // api stands in for an API server: lists and watches of the few kinds that a
-// proxy reads, in JSON. The same objects are in a folder of manifests.
+// proxy reads, in JSON.
 type api struct {
-	dir     string
 	mu      sync.Mutex
 	version int
 	items   map[string][]map[string]any // by resource
@@ -25,8 +22,8 @@ var kinds = map[string]string{
 	"servicecidrs": "networking.k8s.io/v1 ServiceCIDR",
 }
 
-func newAPI(dir string) *api {
-	return &api{dir: dir, version: 1, items: map[string][]map[string]any{}, streams: map[string][]chan []byte{}}
+func newAPI() *api {
+	return &api{version: 1, items: map[string][]map[string]any{}, streams: map[string][]chan []byte{}}
 }
 
 // object completes an object with its kind and a new version.
@@ -44,27 +41,11 @@ func (a *api) modify(resource string, i int, o map[string]any) error {
 	defer a.mu.Unlock()
 	o = a.object(resource, o)
 	a.items[resource][i] = o
-	if err := a.write(resource, i); err != nil {
-		return err
-	}
 	event, err := json.Marshal(map[string]any{"type": "MODIFIED", "object": o})
 	for _, s := range a.streams[resource] {
 		s <- append(event, '\n')
 	}
 	return err
-}
-
-// write writes an object into the folder of manifests, as a whole.
-func (a *api) write(resource string, i int) error {
-	text, err := json.Marshal(a.items[resource][i])
-	if err != nil {
-		return err
-	}
-	name := filepath.Join(a.dir, fmt.Sprintf("%s-%d.json", resource, i))
-	if err := os.WriteFile(name+".new", text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
 }
 
 // ServeHTTP implements http.Handler.

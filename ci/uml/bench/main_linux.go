@@ -11,9 +11,11 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,24 +23,48 @@ func main() {
 	services := flag.Int("services", 1000, "how many Services")
 	changes := flag.Int("changes", 10, "how many changes of one endpoint")
 	limit := flag.Duration("limit", 10*time.Minute, "how long each step may take")
+	only := flag.String("only", "", "measure this one, here, where nothing else may be")
 	flag.Parse()
-	if err := bench(*services, *changes, *limit); err != nil {
+	var err error
+	if *only == "" {
+		err = each()
+	} else {
+		err = bench(*only, *services, *changes, *limit)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// bench runs each proxy that is there: their programs are named by KUBE_PROXY
-// and TANDEM_BIN.
-func bench(services, changes int, limit time.Duration) error {
-	dir, err := os.MkdirTemp("", "manifests-")
-	if err != nil {
+// proxies are those to compare, by the variables that name their programs.
+var proxies = []struct{ name, program string }{{"kube-proxy", "KUBE_PROXY"}, {"tandem", "TANDEM_BIN"}}
+
+// each runs this program once for each proxy that is there, in a network
+// namespace of its own: what one leaves behind is in no other's way.
+func each() error {
+	fmt.Printf("%-11s %9s %12s %12s %12s %14s %10s\n", "", "Services", "cold start", "change, p50", "worst", "netlink sends", "programs")
+	for _, p := range proxies {
+		if os.Getenv(p.program) == "" {
+			fmt.Printf("%s is skipped: %s names no program\n", p.name, p.program)
+			continue
+		}
+		cmd := exec.Command("/proc/self/exe", append([]string{"-only", p.name}, os.Args[1:]...)...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// bench measures one proxy against the stand-in for the API server.
+func bench(name string, services, changes int, limit time.Duration) error {
+	if err := makeNode(); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	a := newAPI(dir)
-	if err := a.fill(services); err != nil {
-		return err
-	}
+	a := newAPI()
+	a.fill(services)
 	l, err := net.Listen("tcp", "127.0.0.1:8001")
 	if err != nil {
 		return err
@@ -51,27 +77,37 @@ func bench(services, changes int, limit time.Duration) error {
 		return err
 	}
 	defer h.Close()
-	b := &rig{api: a, ipvs: h, services: services, limit: limit}
-	common := []string{
-		"--proxy-mode=ipvs", "--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16",
-		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
+	r := &rig{api: a, ipvs: h, services: services, limit: limit}
+	for _, p := range proxies {
+		if p.name == name {
+			return r.run(name, exec.Command(os.Getenv(p.program), flags...), changes)
+		}
 	}
-	for _, p := range []struct {
-		name, program, cleanup string
-		source                 []string
-	}{
-		{"kube-proxy", os.Getenv("KUBE_PROXY"), "--cleanup", []string{"--master=http://127.0.0.1:8001", "--kube-api-content-type=application/json"}},
-		{"tandem", os.Getenv("TANDEM_BIN"), "cleanup", []string{"--manifests=" + dir}},
-	} {
-		if p.program == "" {
-			fmt.Printf("bench: %s is skipped: no program\n", p.name)
-			continue
+	return fmt.Errorf("no proxy %q", name)
+}
+
+// flags are what both are called with.
+var flags = []string{
+	"--master=http://127.0.0.1:8001", "--kube-api-content-type=application/json",
+	"--proxy-mode=ipvs", "--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16",
+	"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
+}
+
+// makeNode gives this namespace what a node has.
+func makeNode() error {
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}); err != nil {
+		return err
+	}
+	for _, name := range []string{"lo", "eth0"} {
+		link, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(link)
 		}
-		if err := b.run(p.name, exec.Command(p.program, append(p.source, common...)...), changes); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+		if err == nil && name == "eth0" {
+			err = netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}})
 		}
-		if out, err := exec.Command(p.program, p.cleanup).CombinedOutput(); err != nil {
-			fmt.Printf("bench: %s leaves things behind: %v\n%s", p.name, err, out)
+		if err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
 		}
 	}
 	return nil
@@ -113,8 +149,9 @@ func (r *rig) run(name string, cmd *exec.Cmd, changes int) error {
 		took = append(took, d)
 	}
 	slices.Sort(took)
-	fmt.Printf("bench: %s: %d Services x %d: everything after %s; a change p50 %s, worst %s\n",
-		name, r.services, endpoints, cold.Round(10*time.Millisecond), took[len(took)/2].Round(100*time.Microsecond), took[len(took)-1].Round(100*time.Microsecond))
+	sends, programs := r.count(cmd.Process.Pid, changes*r.services/(changes+1))
+	fmt.Printf("%-11s %9d %12s %12s %12s %14s %10s\n", name, r.services, cold.Round(10*time.Millisecond),
+		took[len(took)/2].Round(100*time.Microsecond), took[len(took)-1].Round(100*time.Microsecond), sends, programs)
 	return nil
 }
 

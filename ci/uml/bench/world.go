@@ -5,7 +5,7 @@ import "fmt"
 const endpoints = 5
 
 // fill makes Services with five endpoints each, and their node.
-func (a *api) fill(services int) error {
+func (a *api) fill(services int) {
 	a.items["servicecidrs"] = []map[string]any{}
 	a.items["nodes"] = []map[string]any{a.object("nodes", map[string]any{
 		"metadata": map[string]any{"name": "node-1"},
@@ -23,14 +23,6 @@ func (a *api) fill(services int) error {
 		}))
 		a.items["endpointslices"] = append(a.items["endpointslices"], a.object("endpointslices", slice(i, 0)))
 	}
-	for _, resource := range []string{"nodes", "services", "endpointslices"} {
-		for i := range a.items[resource] {
-			if err := a.write(resource, i); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func meta(i int, suffix string) map[string]any {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// images builds the images: one of the program alone, one with iptables beside
+// it.
+func (r release) images(ctx context.Context) error {
+	alone, tools := indexes(), indexes()
+	for _, t := range targets {
+		program, err := os.ReadFile(r.program(t))
+		if err != nil {
+			return err
+		}
+		layer, err := r.layer(t, programFiles(t, program))
+		if err != nil {
+			return err
+		}
+		if alone, err = r.add(alone, t, layer); err != nil {
+			return err
+		}
+		if t.os != "linux" {
+			continue
+		}
+		files, err := r.debian(ctx, t)
+		if err != nil {
+			return err
+		}
+		base, err := r.layer(t, files)
+		if err != nil {
+			return err
+		}
+		if tools, err = r.add(tools, t, base, layer); err != nil {
+			return err
+		}
+	}
+	if err := r.save("tandem", alone); err != nil {
+		return err
+	}
+	return r.save("tandem-iptables", tools)
+}
+
+func indexes() v1.ImageIndex { return mutate.IndexMediaType(empty.Index, types.OCIImageIndex) }
+
+// Where the program is in an image. It answers to kube-proxy's name and place as
+// well, so that a DaemonSet of kube-proxy's needs no more than another image.
+const (
+	linuxProgram   = "usr/local/bin/tandem"
+	linuxLink      = "usr/local/bin/kube-proxy"
+	windowsProgram = "tandem.exe"
+)
+
+func programFiles(t target, program []byte) []file {
+	if t.os == "windows" {
+		return []file{{name: windowsProgram, mode: 0o755, content: program}}
+	}
+	return []file{
+		{name: linuxProgram, mode: 0o755, content: program},
+		{name: linuxLink, link: "tandem"},
+	}
+}
+
+// add adds the image for a target to an index.
+//
+// No Windows image names an os.version: a HostProcess container has no files of
+// a system, and containerd takes an image without a version on every build.
+func (r release) add(index v1.ImageIndex, t target, layers ...v1.Layer) (v1.ImageIndex, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	var history []mutate.Addendum
+	for _, l := range layers {
+		history = append(history, mutate.Addendum{Layer: l, MediaType: types.OCILayer, History: v1.History{Created: v1.Time{Time: r.when}, CreatedBy: "tandem ci/dist"}})
+	}
+	image, err := mutate.Append(image, history...)
+	if err != nil {
+		return nil, err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = t.os, t.arch, v1.Time{Time: r.when}
+	config.Config.Entrypoint = []string{"/" + linuxProgram}
+	config.Config.Env = []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	if t.os == "windows" {
+		config.Config.Entrypoint, config.Config.Env = []string{windowsProgram}, nil
+	}
+	config.Config.Labels = r.labels()
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		return nil, err
+	}
+	return mutate.AppendManifests(index, mutate.IndexAddendum{
+		Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: t.os, Architecture: t.arch}},
+	}), nil
+}
+
+func (r release) labels() map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.title":    "tandem",
+		"org.opencontainers.image.version":  r.version,
+		"org.opencontainers.image.revision": r.commit,
+		"org.opencontainers.image.source":   "https://github.com/tandem-proxy/tandem",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+	}
+}
+
+// save writes an index as an OCI layout, and that as a tar file.
+func (r release) save(name string, index v1.ImageIndex) error {
+	dir := filepath.Join(r.out, "images", name)
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	annotations := map[string]string{
+		"org.opencontainers.image.ref.name": r.version,
+		"io.containerd.image.name":          "tandem-proxy/" + name + ":" + r.version,
+	}
+	if err := path.AppendIndex(index, layout.WithAnnotations(annotations)); err != nil {
+		return fmt.Errorf("layout %s: %w", name, err)
+	}
+	return r.archive(dir, dir+".tar")
+}

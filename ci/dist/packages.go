@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/apk" // the formats register themselves
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// packages builds the packages of all formats for Linux.
+func (r release) packages(ctx context.Context) error {
+	dir := filepath.Join(r.out, "packages")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if t.os != "linux" {
+			continue
+		}
+		for _, format := range []string{"deb", "rpm", "apk"} {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := r.pack(t, format, dir); err != nil {
+				return fmt.Errorf("%s for %s: %w", format, t, err)
+			}
+		}
+	}
+	return nil
+}
+
+// pack writes one package, under the name that is usual for its format.
+func (r release) pack(t target, format, dir string) error {
+	info, err := r.recipe(t, format)
+	if err != nil {
+		return err
+	}
+	packager, err := nfpm.Get(format)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := packager.Package(info, &b); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, packager.ConventionalFileName(info)), b.Bytes(), 0o644)
+}
+
+// recipe reads what a package contains. Its relative paths are relative to the
+// file that says it.
+func (r release) recipe(t target, format string) (*nfpm.Info, error) {
+	home := filepath.Join(r.root, "installers", "packages")
+	text, err := os.ReadFile(filepath.Join(home, "nfpm.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{"ARCH": t.arch, "VERSION": r.version, "PROGRAM": r.program(t), "DOCS": r.docs()}
+	config, err := nfpm.ParseWithEnvMapping(bytes.NewReader(text), func(name string) string { return values[name] })
+	if err != nil {
+		return nil, err
+	}
+	info, err := config.Get(format)
+	if err != nil {
+		return nil, err
+	}
+	info = nfpm.WithDefaults(info)
+	info.MTime = r.when
+	paths := []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove}
+	for _, c := range info.Contents {
+		paths = append(paths, &c.Source)
+	}
+	for _, p := range paths {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(home, *p)
+		}
+	}
+	return info, nfpm.PrepareForPackager(info, format)
+}

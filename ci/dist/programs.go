@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// target is a system that a program is built for.
+type target struct{ os, arch string }
+
+// targets are all there are.
+var targets = [...]target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
+
+func (t target) String() string { return t.os + "/" + t.arch }
+
+// program returns the path of the program for a target.
+func (r release) program(t target) string {
+	name := "tandem-" + t.os + "-" + t.arch
+	if t.os == "windows" {
+		name += ".exe"
+	}
+	return filepath.Join(r.out, "bin", name)
+}
+
+// docs is the folder of what the program says of itself: manual pages,
+// completions, the unit and an example configuration.
+func (r release) docs() string { return filepath.Join(r.out, "docs") }
+
+// programs builds the program for all targets, and lets one for this machine
+// write its docs.
+func (r release) programs(ctx context.Context) error {
+	for _, t := range targets {
+		if err := r.compile(ctx, t, r.program(t)); err != nil {
+			return err
+		}
+	}
+	own, err := os.MkdirTemp("", "tandem-dist-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(own)
+	program := filepath.Join(own, "tandem")
+	if err := r.compile(ctx, target{}, program); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, program, "docs", r.docs()).CombinedOutput(); err != nil {
+		return fmt.Errorf("tandem docs: %w: %s", err, out)
+	}
+	return nil
+}
+
+// compile builds the program; the zero target is this machine.
+func (r release) compile(ctx context.Context, t target, to string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+r.version, "-o", to, "./cmd/tandem")
+	cmd.Dir = r.root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly")
+	if t.os != "" {
+		cmd.Env = append(cmd.Env, "GOOS="+t.os, "GOARCH="+t.arch)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build for %s: %w: %s", t, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch"
+)
+
+// inputs is what a folder of manifests or an API server says at one moment.
+type inputs struct {
+	nodes    []*model.Node
+	services []*model.Service
+	slices   []*model.Slice
+}
+
+// readInputs reads the source that a configuration names, once.
+func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
+	if c.Manifests == "" {
+		return askServer(ctx, c)
+	}
+	found, err := manifests.Read(ctx, c.Manifests)
+	if err != nil {
+		return inputs{}, err
+	}
+	return inputs{found.Nodes, found.Services, found.Slices}, nil
+}
+
+// askServer follows the API server until it has told everything, this machine's
+// Node included.
+func askServer(ctx context.Context, c *config.Config) (inputs, error) {
+	source, err := watch.Open(c, slog.New(slog.DiscardHandler), watch.Hooks{})
+	if err != nil {
+		return inputs{}, err
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	g := &gathering{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, whole: stop}
+	if err := source.Run(following, g); err != nil {
+		return inputs{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return inputs{}, fmt.Errorf("%s has not told everything, such as Node %s: %w", c.Source(), c.NodeName, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return inputs{[]*model.Node{g.node}, slices.Collect(maps.Values(g.services)), slices.Collect(maps.Values(g.slices))}, nil
+}
+
+// gathering keeps what it is told (watch.Sink) and says when that is all.
+type gathering struct {
+	mu       sync.Mutex
+	services map[model.ServiceName]*model.Service
+	slices   map[model.SliceName]*model.Slice
+	node     *model.Node
+	synced   bool
+	whole    func()
+}
+
+// change makes a change, and looks whether that was all.
+func (g *gathering) change(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+	if g.synced && g.node != nil {
+		g.whole()
+	}
+}
+
+// SetService implements watch.Sink.
+func (g *gathering) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
+
+// DeleteService implements watch.Sink.
+func (g *gathering) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
+
+// SetSlice implements watch.Sink.
+func (g *gathering) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
+
+// DeleteSlice implements watch.Sink.
+func (g *gathering) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
+
+// SetNode implements watch.Sink.
+func (g *gathering) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
+
+// Problems implements watch.Sink.
+func (g *gathering) Problems([]model.Problem) {}
+
+// Synced implements watch.Sink.
+func (g *gathering) Synced(bool) { g.change(func() { g.synced = true }) }

@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Those who are late are still served, and what is open goes on.
+func TestDrain(t *testing.T) {
+	s := newServer(t, Options{})
+	r := listen(t, s, model.TCP, balance(echo(t).at))
+	early := dial(t, r.Addr())
+	says(t, early)
+	r.Retire(200 * time.Millisecond)
+	late := dial(t, r.Addr())
+	says(t, late)
+
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.Drain(t.Context(), time.Minute)
+	}()
+	eventually(t, "the relay is closed", func() error {
+		if s.listening() {
+			return errors.New("it listens")
+		}
+		return nil
+	})
+	says(t, early)
+	says(t, late)
+	select {
+	case <-drained:
+		t.Error("connections were not awaited")
+	default:
+	}
+	early.Close()
+	late.Close()
+	<-drained
+}
+
+// What does not end by itself is reset: its client hears of it.
+func TestDrainEnds(t *testing.T) {
+	for name, end := range map[string]func(*Server){
+		"grace": func(s *Server) { s.Drain(t.Context(), 50*time.Millisecond) },
+		"context": func(s *Server) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			s.Drain(ctx, time.Minute)
+		},
+		"close": func(s *Server) {
+			if err := s.Close(0); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, Options{})
+			c := dial(t, listen(t, s, model.TCP, balance(echo(t).at)).Addr())
+			says(t, c)
+			end(s)
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the client heard %v", err)
+			}
+		})
+	}
+}
+
+func (s *Server) listening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.relays) > 0
+}
+
+// says has a connection to an echo answered.
+func says(t *testing.T, c io.ReadWriter) {
+	t.Helper()
+	b := []byte("x")
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,9 @@
+// Package packages is what the deb, rpm and apk packages are made of: nfpm.yaml
+// lists the files, postinstall, preremove and postremove run on the node. `make
+// dist` builds them (ci/dist); the test here installs the deb on a real systemd.
+//
+//	install   enabled; started if /etc/tandem/config.yaml is there and right
+//	upgrade   restarted if the new version takes the configuration, else the old one runs on
+//	remove    stopped, and what was programmed is removed
+//	purge     state is removed; a configuration that somebody wrote is kept
+package packages

@@ -1,0 +1,14 @@
+// Package systemd is the unit that runs tandem under systemd: what `tandem
+// install` writes and what the packages contain.
+//
+//	tandem.service ─Unit──▶ /etc/systemd/system/tandem.service     (tandem install)
+//	                   └──▶ /usr/lib/systemd/system/tandem.service (deb, rpm)
+//	legacy-iptables.conf ──▶ tandem.service.d/, by hand, where iptables is the legacy one
+//
+// The work that needs full root, sysctls and the kernel's out-of-memory score, is
+// a step of its own before the proxy starts (run --init-only). The proxy itself
+// keeps CAP_NET_ADMIN alone and sees a file system that it cannot write.
+//
+// RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones say
+// that they do not know them, and restart after RestartSec.
+package systemd

@@ -1,0 +1,185 @@
+package ipvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// followed is a backend for which the host has, beside the addresses that its
+// Node object tells, all that this machine has now: node ports answer on them,
+// and IPVS wants each named. Changes are looked for with Disturbed.
+type followed struct {
+	dataplane.Backend
+	links *netlink.Handle
+	news  int // a netlink socket that hears of addresses
+	host  *model.Host
+	own   []netip.Addr
+	due   time.Time // when a change was found that is not synced; zero for none
+}
+
+// follow joins a backend with the addresses of the thread's network namespace,
+// and closes it when that fails.
+func follow(b dataplane.Backend) (_ dataplane.Backend, err error) {
+	f := &followed{Backend: b, news: -1}
+	if f.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+		f.news, err = hear(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+	}
+	if err == nil {
+		f.own, err = ownAddresses(f.links)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("follow this machine's addresses: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// Close implements dataplane.Backend.
+func (f *followed) Close() error {
+	var err error
+	if f.news >= 0 {
+		err = unix.Close(f.news)
+	}
+	if f.links != nil {
+		f.links.Close()
+	}
+	return errors.Join(err, f.Backend.Close())
+}
+
+// SetHost implements dataplane.Backend.
+func (f *followed) SetHost(h *model.Host) {
+	f.host = h
+	all := *h
+	all.IPs = slices.Clone(h.IPs)
+	for _, a := range f.own {
+		if !slices.Contains(all.IPs, a) {
+			all.IPs = append(all.IPs, a)
+		}
+	}
+	f.Backend.SetHost(&all)
+}
+
+// Disturbed implements dataplane.Backend. What it finds of addresses is no
+// disturbance, but something to sync.
+func (f *followed) Disturbed(ctx context.Context) (bool, error) {
+	if f.host != nil && heard(f.news, f.ipvsLink) {
+		own, err := ownAddresses(f.links)
+		if err != nil {
+			return false, err
+		}
+		if !slices.Equal(own, f.own) {
+			f.own, f.due = own, time.Now()
+			f.SetHost(f.host)
+		}
+	}
+	return f.Backend.Disturbed(ctx)
+}
+
+// Next implements dataplane.Backend.
+func (f *followed) Next() time.Time {
+	if !f.due.IsZero() {
+		return f.due
+	}
+	return f.Backend.Next()
+}
+
+// Sync implements dataplane.Backend.
+func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
+	f.due = time.Time{}
+	return f.Backend.Sync(ctx)
+}
+
+// ipvsLink is the index of kube-ipvs0, or -1.
+func (f *followed) ipvsLink() int {
+	link, err := f.links.LinkByName(Link)
+	if err != nil {
+		return -1
+	}
+	return link.Attrs().Index
+}
+
+// ownAddresses lists the addresses of this machine, those of loopback, links and
+// kube-ipvs0 left out.
+func ownAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
+	skip := -1
+	if link, err := h.LinkByName(Link); err == nil {
+		skip = link.Attrs().Index
+	}
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	for _, a := range addrs {
+		addr, ok := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
+		if ok && a.LinkIndex != skip && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+			all = append(all, addr)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all, nil
+}
+
+// hear opens a socket that gets the announcements of these groups.
+func hear(groups uint32) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// heard empties the socket and reports whether it told of an address on another
+// device than ours. Where it had more to tell than it can keep the answer is yes.
+func heard(fd int, ours func() int) (news bool) {
+	buf := make([]byte, 16<<10)
+	skip := -2 // not known yet
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return news
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			news = true
+			continue
+		case err != nil:
+			return true
+		}
+		if skip == -2 {
+			skip = ours()
+		}
+		news = news || tellsOfOther(buf[:n], skip)
+	}
+}
+
+// tellsOfOther reports whether messages are about an address on another device.
+// They begin with nlmsghdr and ifaddrmsg, whose last field is the device.
+func tellsOfOther(b []byte, skip int) bool {
+	const header, index = unix.SizeofNlMsghdr, 4
+	for len(b) >= header+unix.SizeofIfAddrmsg {
+		if int(int32(binary.NativeEndian.Uint32(b[header+index:]))) != skip {
+			return true
+		}
+		size := (int(binary.NativeEndian.Uint32(b)) + 3) &^ 3
+		if size < header || size > len(b) {
+			return false
+		}
+		b = b[size:]
+	}
+	return false
+}

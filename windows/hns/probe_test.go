@@ -1,0 +1,135 @@
+package hns_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// public is a port of a Service with the ingress IP 203.0.113.1.
+func public(name, at, endpoint string, health uint16) *model.Port {
+	p := ported(model.KindLoadBalancer, at, true, pool(1, func(int) string { return endpoint }))
+	p.ID.Service, p.ID.Name, p.HealthPort = model.ServiceName{Namespace: "default", Name: "web"}, name, health
+	return p
+}
+
+// mapped returns what leads from a port of the ingress IP, as "port to endpoint
+// names", with the flags.
+func (r *rig) mapped(port uint16) (names string, lb hns.LoadBalancer) {
+	by := map[string]string{}
+	for _, e := range r.emu.Endpoints() {
+		by[e.ID] = e.Name
+	}
+	for _, lb := range r.emu.Balancers() {
+		if lb.PortMappings[0].ExternalPort == port {
+			var all []string
+			for _, id := range lb.HostComputeEndpoints {
+				all = append(all, by[id])
+			}
+			return strings.Join(all, " "), lb
+		}
+	}
+	return "", hns.LoadBalancer{}
+}
+
+// A cloud load balancer asks its own VIP how the node is; that leads to the node.
+func TestHealthChecksOfAVIP(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.options.Probes = hns.Probes{Forward: true, Port: 10256}
+		r.settings.Root = "cbr0"
+		r.restart()
+		r.ports["http"] = public("http", "203.0.113.1:80", "10.244.2.2:8080", 31000)
+		r.ports["https"] = public("https", "203.0.113.1:443", "10.244.2.2:8443", 31000)
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		r.backend.SetHost(r.host)
+		r.backend.Update([]model.Delta{{New: r.ports["http"]}, {New: r.ports["https"]}})
+		r.fails("the node's own endpoint") // no CNI plug-in has made it yet
+		if names, _ := r.mapped(80); names != "tandem_10.244.2.2" {
+			r.Errorf("port 80 leads to %q", names)
+		}
+		r.emu.AddEndpoint(hns.Endpoint{Name: "cbr0", HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.1"}}})
+		r.settle()
+		names, lb := r.mapped(31000)
+		if m := lb.PortMappings; names != "cbr0" || m[0].InternalPort != 31000 || m[0].Protocol != 6 || m[0].Flags != 0 || lb.Flags != 0 {
+			r.Errorf("health checks lead to %q: %+v", names, lb)
+		}
+		r.restart()
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("a restart wrote %d times", n)
+		}
+		r.unset("http") // the other port needs it still
+		r.sync()
+		if names, _ := r.mapped(31000); names != "cbr0" {
+			r.Error("health checks lead nowhere")
+		}
+		r.unset("https")
+		r.sync()
+		if names, _ := r.mapped(31000); names != "" {
+			r.Error("health checks of a Service that is gone")
+		}
+	})
+}
+
+func TestWhichHealthChecksAreForwarded(t *testing.T) {
+	for _, tt := range []struct {
+		probes hns.Probes
+		health uint16
+		at     string
+		want   uint16
+		gap    bool
+	}{
+		{hns.Probes{}, 31000, "203.0.113.1:80", 0, false},
+		{hns.Probes{Forward: true, Port: 10256}, 0, "203.0.113.1:80", 10256, false},
+		{hns.Probes{Forward: true, Port: 10256}, 31000, "203.0.113.1:80", 31000, false},
+		{hns.Probes{Forward: true}, 0, "203.0.113.1:80", 0, false},
+		{hns.Probes{Forward: true, Port: 10256}, 0, "203.0.113.1:10256", 0, true},
+	} {
+		o := hns.Newest()
+		o.Probes = tt.probes
+		var got uint16
+		emit := func(k hns.Key, v hns.Value) {
+			if b := v.Balancer; b != nil && b.Endpoints[0].Addr.IsUnspecified() {
+				got = k.Port
+			}
+		}
+		gaps := hns.NewCompiler(o).Port(node, public("p", tt.at, "10.244.2.2:8080", tt.health), emit)
+		if got != tt.want || len(gaps) > 0 != tt.gap {
+			t.Errorf("%+v: %d, gaps %v", tt, got, gaps)
+		}
+	}
+}
+
+// Load balancers without DSR take ports away that pods may need.
+func TestManyLoadBalancersWithoutDSRAreReported(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		var log bytes.Buffer
+		r.settings.Log = slog.New(slog.NewTextHandler(&log, nil))
+		r.restart()
+		pod := r.emu.Endpoints()[0].ID
+		for i := range 129 {
+			if i == 128 {
+				r.begin()
+				if log.Len() > 0 {
+					r.Errorf("with 128: %s", log.String())
+				}
+				r.restart()
+			}
+			r.emu.AddBalancer(hns.LoadBalancer{
+				HostComputeEndpoints: []string{pod}, FrontendVIPs: []string{"10.96.1.1"},
+				PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: uint16(1000 + i)}},
+			}, true)
+		}
+		r.begin()
+		if !strings.Contains(log.String(), "balancers=129") {
+			r.Errorf("with 129: %s", log.String())
+		}
+	})
+}

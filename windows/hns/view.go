@@ -1,0 +1,131 @@
+package hns
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// View is what an HNS and a journal held when they were looked at. It is
+// immutable.
+type View struct {
+	driver  *Driver // whose HNS is closed: only what it has read is used
+	version Version
+	network Network
+	config  *config.Config
+}
+
+// Look reads HNS and the journal, and changes neither: a proxy may be at work.
+// It closes the HNS.
+func Look(ctx context.Context, h HNS, c *config.Config, s Settings) (_ *View, err error) {
+	defer func() { err = errors.Join(err, h.Close()) }()
+	s, v, n, err := find(ctx, h, c, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.usable(); err != nil {
+		return nil, err
+	}
+	j, err := readJournal(s.Journal)
+	if err != nil {
+		return nil, err
+	}
+	d := newDriver(h, v, s, j)
+	if _, err := d.Observe(ctx); err != nil {
+		return nil, err
+	}
+	return &View{driver: d, version: v, network: n, config: c}, nil
+}
+
+// The owners of objects.
+const (
+	ownerTandem = "tandem"
+	ownerPod    = "pod"
+	ownerOther  = "another"
+)
+
+// Dump is everything on a network that may concern Services. The JSON form of
+// these types is stable: fields are added, not changed.
+type Dump struct {
+	Version    string `json:"version"` // of HNS
+	Network    string `json:"network"`
+	Type       string `json:"type"`
+	WithoutDSR int    `json:"withoutDSR"` // load balancers, each of which reserves 64 ports of the node
+	Objects    []Item `json:"objects"`
+}
+
+// Item is an endpoint, a load balancer, or a line of the journal.
+type Item struct {
+	Object string `json:"object"`
+	Owner  string `json:"owner"` // tandem, pod or another
+	ID     string `json:"id"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Dump lists what was there: endpoints, load balancers, and what only the
+// journal knows.
+func (v *View) Dump() Dump {
+	t := v.driver.table
+	d := Dump{Version: v.version.String(), Network: v.network.Name, Type: v.network.Type, Objects: []Item{}}
+	for _, e := range t.endpoints {
+		d.Objects = append(d.Objects, endpointItem(e))
+	}
+	slices.SortFunc(d.Objects, func(a, b Item) int { return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.ID, b.ID)) })
+	for _, k := range slices.SortedFunc(maps.Keys(t.balancers), Key.compare) {
+		d.Objects = append(d.Objects, v.balancerItem(k))
+	}
+	for _, id := range v.absent() {
+		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
+	}
+	d.WithoutDSR = t.withoutDSR()
+	return d
+}
+
+func (v *View) balancerItem(k Key) Item {
+	t := v.driver.table
+	have := t.balancers[k]
+	i := Item{Object: k.String(), Owner: ownerOther, ID: have.lb.ID, Detail: "of several frontends"}
+	if have.single {
+		i.Detail = t.readBalancer(t.facts, k, have.lb).String()
+	}
+	if v.driver.journal.owns(have.lb.ID) {
+		i.Owner = ownerTandem
+	}
+	return i
+}
+
+// absent returns the load balancers that the journal remembers and HNS does not
+// have.
+func (v *View) absent() (ids []string) {
+	there := map[string]bool{}
+	for _, have := range v.driver.table.balancers {
+		there[have.lb.ID] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.driver.journal.all())) {
+		if !there[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func endpointItem(e Endpoint) Item {
+	i := Item{ID: e.ID, Owner: ownerPod, Object: "endpoint", Detail: e.Name}
+	for _, a := range addresses(e) {
+		i.Object += " " + a.String()
+	}
+	if e.Flags&FlagRemote != 0 {
+		i.Object, i.Owner = "remote "+i.Object, ownerOther
+	}
+	if k, ok := ours(e); ok {
+		i.Object, i.Owner = k.String(), ownerTandem
+	}
+	if node := providerOf(e); node.IsValid() {
+		i.Detail += " behind " + node.String()
+	}
+	return i
+}
