@@ -15,8 +15,8 @@
 // started, stopped and taken away as a service, by itself and by its MSI; and that
 // it runs as the manifests' HostProcess container. Of a real HNS it proves nothing
 // but the calls: see windows/hns. Wine keeps no recovery actions, no Event Log and
-// no access lists, so that of these the tests see only that asking for them does
-// no harm.
+// no access lists, so that of these the tests see only that asking for them does no
+// harm.
 //
 // It needs wine64 and gcc-mingw-w64-x86-64 (ci/setup) and is skipped where they
 // are missing. The Wine prefix is made once, in the user's cache folder.

@@ -52,7 +52,9 @@ current-context: default
 	for _, a := range pod.Containers[0].Args {
 		args = append(args, strings.ReplaceAll(a, "$(NODE_NAME)", "node-1"))
 	}
-	n.startAs(p.command(args...), "CONTAINER_SANDBOX_MOUNT_POINT="+windowsPath(sandbox))
+	c := p.command(args...)
+	c.Env = append(c.Env, "HNSEMU_ADDR="+n.addr, "CONTAINER_SANDBOX_MOUNT_POINT="+windowsPath(sandbox))
+	n.startAs(c)
 	n.serves("10.96.0.10", "10.244.1.2")
 	api.Put(slice("10.244.1.3"))
 	n.serves("10.96.0.10", "10.244.1.3")

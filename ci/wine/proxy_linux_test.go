@@ -133,10 +133,9 @@ func (n *node) start() {
 }
 
 // startAs runs the program by a command line of its own.
-func (n *node) startAs(c *exec.Cmd, env ...string) {
+func (n *node) startAs(c *exec.Cmd) {
 	n.Helper()
 	n.proxy = c
-	n.proxy.Env = append(append(n.proxy.Env, "HNSEMU_ADDR="+n.addr), env...)
 	n.proxy.Stdout, n.proxy.Stderr = &n.log, &n.log
 	n.proxy.WaitDelay = time.Second
 	if err := n.proxy.Start(); err != nil {

@@ -154,6 +154,11 @@ func newService(t *testing.T, p *prefix) *installed {
 	if err := p.run("reg", "add", `HKLM\SOFTWARE\HnsEmu`, "/v", "Addr", "/t", "REG_SZ", "/d", s.addr, "/f"); err != nil {
 		t.Fatal(err)
 	}
+	// Every Windows has this key. Wine's installer removes it with the last source
+	// of events in it.
+	if err := p.run("reg", "add", `HKLM\System\CurrentControlSet\Services\EventLog\Application`, "/f"); err != nil {
+		t.Fatal(err)
+	}
 	dir := p.path(`C:\Program Files\Tandem`)
 	if err := errors.Join(os.MkdirAll(dir, 0o755), copyFile(filepath.Join(dir, "tandem.exe"), s.exe)); err != nil {
 		t.Fatal(err)

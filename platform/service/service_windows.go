@@ -16,14 +16,14 @@ const (
 	forgiven                                     = 24 * 60 * 60 // seconds
 )
 
+// arguments returns those by which the service manager starts the program.
+func arguments(args []string) []string { return append(args, "--windows-service=true") }
+
 // privileged, undo and removable have nothing to say: the service manager checks
 // access itself, and keeps nothing of a service that it refused.
 func privileged() error { return nil }
 func undo() error       { return nil }
 func removable() error  { return nil }
-
-// arguments returns those by which the service manager starts the program.
-func arguments(args []string) []string { return append(args, "--windows-service=true") }
 
 // prepare makes what the service needs besides itself.
 func prepare() error {

@@ -1,6 +1,9 @@
 // Command render makes the plain manifests out of the Helm chart, which is the
 // one source: tandem.yaml, for kubectl apply, and the resources of a kustomize
-// base. Its test checks that they are the same, and the chart itself.
+// base. Its test checks that they are the same, and the chart itself. For a
+// release it makes tandem-VERSION.yaml and the chart's archive instead:
+//
+//	go run . -version v1.2.3 -out ../../../dist
 //
 // It is a module of its own, so that nothing of Helm and kustomize gets into the
 // product's.
@@ -8,6 +11,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -18,6 +22,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
+	v2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
 )
@@ -26,7 +31,14 @@ import (
 const namespace = "kube-system"
 
 func main() {
-	if err := write(".."); err != nil {
+	version := flag.String("version", "", "make the files of a release of this version")
+	out := flag.String("out", ".", "the folder for them")
+	flag.Parse()
+	do := func() error { return write("..") }
+	if *version != "" {
+		do = func() error { return release("../chart", strings.TrimPrefix(*version, "v"), *out) }
+	}
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "render:", err)
 		os.Exit(1)
 	}
@@ -46,13 +58,15 @@ func write(dir string) error {
 	return nil
 }
 
+// note stands at the top of what is made.
+const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
+
 // plain returns the files that are made of a chart with its default values.
 func plain(chart string) (map[string][]byte, error) {
 	rendered, err := render(chart, nil)
 	if err != nil {
 		return nil, err
 	}
-	const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
 	all := bytes.NewBufferString(note)
 	base := bytes.NewBufferString(note + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n")
 	files := map[string][]byte{}
@@ -95,6 +109,10 @@ func render(dir string, values map[string]any) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return renderChart(chart, values)
+}
+
+func renderChart(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 	// The plain manifests are not Helm's to manage.
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
 	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"sigs.k8s.io/yaml"
+)
+
+// release writes the manifests and the archive of a chart, stamped with a
+// version. The same input makes the same bytes.
+func release(dir, version, out string) error {
+	chart, err := loader.LoadDir(dir)
+	if err != nil {
+		return err
+	}
+	chart.Metadata.Version, chart.Metadata.AppVersion = version, version
+	if err := chart.Validate(); err != nil {
+		return err
+	}
+	rendered, err := renderChart(chart, nil)
+	if err != nil {
+		return err
+	}
+	head, err := yaml.Marshal(chart.Metadata)
+	if err != nil {
+		return err
+	}
+	archive, err := pack(dir, head)
+	if err != nil {
+		return err
+	}
+	plain := note + "---\n" + strings.Join(sorted(rendered), "---\n")
+	return errors.Join(
+		os.WriteFile(filepath.Join(out, fmt.Sprintf("tandem-%s.yaml", version)), []byte(plain), 0o644),
+		os.WriteFile(filepath.Join(out, fmt.Sprintf("tandem-chart-%s.tgz", version)), archive, 0o644))
+}
+
+// pack makes a chart's archive, with another Chart.yaml. Times are none.
+func pack(dir string, head []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if name == "Chart.yaml" {
+			data = head
+		}
+		if err := w.WriteHeader(&tar.Header{Name: "tandem/" + name, Mode: 0o644, Size: int64(len(data))}); err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
+	err = errors.Join(err, w.Close(), z.Close())
+	return b.Bytes(), err
+}
