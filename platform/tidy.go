@@ -37,7 +37,8 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // tidy waits until everything is programmed and then removes what was there
 // before in other modes: first serve, then clear away. What an earlier tandem
 // has left, after another configuration or a switch that was cut short, goes at
-// once, or with its last connection; what kube-proxy has left, when the user asked for it.
+// once, or with its last connection; what kube-proxy has left, when the user asked
+// for it.
 func (p *Proxy) tidy(ctx context.Context) {
 	defer close(p.tidied)
 	if !p.firstSync(ctx) {
@@ -51,19 +52,27 @@ func (p *Proxy) tidy(ctx context.Context) {
 	defer p.switching.Unlock()
 	for _, m := range Local() {
 		if m.Name != p.current().Name {
-			p.clear(m)
+			p.clear(ctx, m)
 		}
 	}
 	p.inherit(ctx)
 }
 
 // clear removes what an earlier run has left in a mode, when the connections that
-// live in it have ended.
-func (p *Proxy) clear(m dataplane.Mode) {
-	left, err := m.Open(p.config)
+// live in it have ended. In one that can be cleared without being opened none
+// lives longer than the process did.
+func (p *Proxy) clear(ctx context.Context, m dataplane.Mode) {
+	var left dataplane.Backend
+	var err error
+	if m.Remove != nil {
+		err = m.Remove(ctx, p.config)
+	} else {
+		left, err = m.Open(p.config)
+	}
 	switch {
-	case err == nil:
+	case left != nil:
 		p.retireSoon(m, left)
+	case err == nil:
 	case !errors.Is(err, dataplane.ErrAbsent):
 		p.log.Warn("what an earlier run may have left in another mode was not removed", "mode", m.Name, "error", err)
 	}

@@ -11,11 +11,23 @@ import (
 
 // The pace of the work that no event asks for.
 const (
-	lookEvery   = 500 * time.Millisecond // how often a foreign write is looked for
-	adoptAgain  = time.Second            // between attempts to read the data plane at start
-	audits      = 3                      // failing in a row; then changes have to wait for one
-	auditAtMost = 20                     // an audit on suspicion waits this many times as long as the last one took
+	lookEvery  = 500 * time.Millisecond // how often a foreign write is looked for
+	adoptAgain = time.Second            // between attempts to read the data plane at start
+	audits     = 3                      // failing in a row; then changes have to wait for one
+
+	// After an audit, one on suspicion waits auditAtMost times as long as that one
+	// took, so that somebody who writes all the time does not keep us reading. But
+	// no longer than auditPatience, since damage is to be repaired within seconds;
+	// unless audits take so long that they need auditAtLeast times as much.
+	auditAtMost   = 20
+	auditPatience = 3 * time.Second
+	auditAtLeast  = 4
 )
+
+// pause is how long the next audit on suspicion waits.
+func pause(took time.Duration) time.Duration {
+	return min(auditAtMost*took, max(auditPatience, auditAtLeast*took))
+}
 
 // Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
@@ -142,7 +154,7 @@ func (e *Engine) audit(ctx context.Context) {
 // audited takes the result of an audit.
 func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
-	e.notAfter, e.auditAt = end.Add(auditAtMost*end.Sub(start)), end.Add(e.AuditEvery)
+	e.notAfter, e.auditAt = end.Add(pause(end.Sub(start))), end.Add(e.AuditEvery)
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {

@@ -21,6 +21,7 @@ type Driver struct {
 	tools    tools
 	families []model.Family
 	ns       *namespace
+	timid    bool // never makes a table, not even by reading it
 	watch    *watch
 
 	mu    sync.Mutex
@@ -197,7 +198,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 	for _, f := range d.families {
 		var text string
 		err := d.ns.do(func() (err error) {
-			text, err = d.tools.read(ctx, f)
+			text, err = d.tools.read(ctx, f, d.timid)
 			return err
 		})
 		if err != nil {

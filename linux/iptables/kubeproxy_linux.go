@@ -12,23 +12,18 @@ import (
 // kubeProxy finds chains with the names that kube-proxy and Tandem share where
 // none of those is that only Tandem makes. Running in this mode takes them over.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
-	left.Remove = removeKubeProxy
-	err = eachOfKubeProxy(ctx, func(d *Driver, objects int) error {
-		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", objects, d.tools.variant))
-		return nil
+	left.Remove = func(ctx context.Context) error { return eachOfKubeProxy(ctx, removeAll) }
+	err = eachOfKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
+		have, _, err := d.read(ctx)
+		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.variant))
+		return err
 	})
 	return left, err
 }
 
-func removeKubeProxy(ctx context.Context) error {
-	return eachOfKubeProxy(ctx, func(d *Driver, _ int) error {
-		return dataplane.New(NewCompiler(Options{Families: d.families}), d).Remove(ctx)
-	})
-}
-
 // eachOfKubeProxy calls f for each variant in which kube-proxy has left
 // something, in the network namespace of the calling thread.
-func eachOfKubeProxy(ctx context.Context, f func(d *Driver, objects int) error) error {
+func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	installed, err := findTools(ctx)
@@ -39,14 +34,11 @@ func eachOfKubeProxy(ctx context.Context, f func(d *Driver, objects int) error) 
 	if err != nil {
 		return err
 	}
-	errs := []error{}
-	for _, t := range installed {
-		d := &Driver{tools: t, families: t.families(), ns: here, book: book{}, watch: unwatched()}
-		have, _, err := d.read(ctx)
-		if err != nil || len(have) == 0 || ours(have) {
-			continue // a variant that this kernel does not have holds nothing
+	err = eachInUse(ctx, installed, here, func(d *Driver, have map[Key]Value) error {
+		if ours(have) {
+			return nil
 		}
-		errs = append(errs, f(d, len(have)))
-	}
-	return errors.Join(append(errs, here.close())...)
+		return f(ctx, d)
+	})
+	return errors.Join(err, here.close())
 }

@@ -24,7 +24,7 @@ const (
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: Name, System: "linux", Conntrack: true,
-		Probe: probe, Open: openBackend, KubeProxy: kubeProxy, Plan: plan,
+		Probe: probe, Open: openBackend, Remove: remove, KubeProxy: kubeProxy, Plan: plan,
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -51,27 +50,61 @@ type backend struct {
 	installed []tools
 }
 
-// Remove implements dataplane.Backend, for both variants. Most chains have the
-// names that kube-proxy gives them: where there are none of those that only
-// Tandem makes, they are kube-proxy's, and stay.
+// Remove implements dataplane.Backend, for both variants.
 func (b *backend) Remove(ctx context.Context) error {
-	var errs []error
-	for _, t := range b.installed {
-		d := &Driver{tools: t, families: t.families(), ns: b.driver.ns, book: book{}, watch: unwatched()}
-		have, _, err := d.read(ctx)
-		switch {
-		case err != nil && t.variant == b.driver.tools.variant:
-			errs = append(errs, err)
-		case err == nil && ours(have):
-			errs = append(errs, dataplane.New(b.compiler, d).Remove(ctx))
-		}
-	}
-	return errors.Join(errs...)
+	return removeOurs(ctx, b.installed, b.driver.ns)
 }
 
-// Rules implements dataplane.RuleCounter.
-func (b *backend) Rules(tell func(table string, f model.Family, total, written int)) {
-	b.driver.Rules(tell)
+// remove is Mode.Remove: opening would make tables of the legacy variant.
+func remove(ctx context.Context, _ *config.Config) error {
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	installed, err := findTools(ctx)
+	if err != nil {
+		return err
+	}
+	here, err := currentNamespace()
+	if err != nil {
+		return err
+	}
+	return errors.Join(removeOurs(ctx, installed, here), here.close())
+}
+
+// removeOurs deletes what Tandem has programmed in any variant. Most chains have
+// the names that kube-proxy gives them: where there are none of those that only
+// Tandem makes, they are kube-proxy's, and stay.
+func removeOurs(ctx context.Context, installed []tools, ns *namespace) error {
+	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
+		if !ours(have) {
+			return nil
+		}
+		return removeAll(ctx, d)
+	})
+}
+
+func removeAll(ctx context.Context, d *Driver) error {
+	return dataplane.New(NewCompiler(Options{Families: d.families}), d).Remove(ctx)
+}
+
+// eachInUse calls f for each variant that has objects with our names. Where there
+// are no tables none are made. A variant that this kernel does not have holds
+// nothing: only where none can be read that is an error.
+func eachInUse(ctx context.Context, installed []tools, ns *namespace, f func(d *Driver, have map[Key]Value) error) error {
+	var unread, errs []error
+	for _, t := range installed {
+		d := &Driver{tools: t, families: t.families(), ns: ns, book: book{}, watch: unwatched(), timid: true}
+		have, _, err := d.read(ctx)
+		switch {
+		case err != nil:
+			unread = append(unread, err)
+		case len(have) > 0:
+			errs = append(errs, f(d, have))
+		}
+	}
+	if len(unread) == len(installed) {
+		return errors.Join(unread...)
+	}
+	return errors.Join(errs...)
 }
 
 // ours reports whether Tandem has programmed objects.

@@ -17,3 +17,5 @@ func probe(context.Context) error { return errLinux }
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
 
 func kubeProxy(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, errLinux }
+
+func remove(context.Context, *config.Config) error { return errLinux }

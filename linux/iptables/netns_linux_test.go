@@ -100,7 +100,7 @@ func (k *kernel) save() string {
 	k.t.Helper()
 	var b bytes.Buffer
 	for _, f := range k.tools.families() {
-		text, err := k.tools.read(k.t.Context(), f)
+		text, err := k.tools.read(k.t.Context(), f, false)
 		if err != nil {
 			k.t.Fatal(err)
 		}

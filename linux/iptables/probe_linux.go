@@ -70,7 +70,7 @@ func (c *candidate) read(ctx context.Context, f model.Family) error {
 	if _, err := c.command(f); err != nil {
 		return err
 	}
-	_, err := c.tools.read(ctx, f)
+	_, err := c.tools.read(ctx, f, false)
 	return err
 }
 

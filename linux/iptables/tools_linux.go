@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -207,9 +208,15 @@ func pointOut(err error, text []byte) error {
 }
 
 // read returns the rules of both tables.
-func (t tools) read(ctx context.Context, f model.Family) (string, error) {
+//
+// The kernel makes a legacy table for whoever asks for it; those who are timid do
+// not ask for one that is not there.
+func (t tools) read(ctx context.Context, f model.Family, timid bool) (string, error) {
 	var all []byte
 	for _, table := range []Table{Filter, NAT} {
+		if timid && t.variant == Legacy && !hasLegacy(f, table) {
+			continue
+		}
 		out, err := run(ctx, nil, t.family[f].save, "-t", table.String())
 		if err != nil {
 			return "", err
@@ -217,4 +224,12 @@ func (t tools) read(ctx context.Context, f model.Family) (string, error) {
 		all = append(all, out...)
 	}
 	return string(all), nil
+}
+
+// hasLegacy reports whether the network namespace of the calling thread has a
+// table of the legacy variant.
+func hasLegacy(f model.Family, t Table) bool {
+	name := map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f]
+	tables, err := os.ReadFile("/proc/thread-self/net/" + name)
+	return err == nil && slices.Contains(strings.Fields(string(tables)), t.String())
 }
