@@ -108,6 +108,7 @@ func TestSourceTellsDifferences(t *testing.T) {
 	}
 	r.become("a file is renamed to a backup")
 	// Whole at the start, then not while a document is broken, and not when the folder is empty.
+	r.eventually("it is told after the rest", func() bool { return len(r.syncs()) >= 4 })
 	equal(t, "whole", r.syncs(), []string{"true", "false", "true", "false"})
 }
 
