@@ -11,24 +11,12 @@ import (
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
-// IPv6 cannot be had, IPv4 is served alone, and ports of IPv6 are Gaps. Rules of
-// both variants are refused by Probe; here they may be what is to be removed.
+// IPv6 cannot be had, IPv4 is served alone, and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
 	ctx := context.Background()
-	installed, err := findTools(ctx)
-	if err != nil {
-		return nil, err
-	}
-	chosen, err := choose(ctx, installed)
-	switch {
-	case errors.Is(err, errMixed):
-		chosen = installed
-	case err != nil:
-		return nil, err
-	}
-	best, err := first(ctx, chosen, (*candidate).read)
+	best, installed, err := inUse(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -38,14 +26,30 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiler := NewCompiler(o)
-	return &backend{dataplane.New(compiler, d), compiler, d, installed}, nil
+	return &backend{dataplane.New(NewCompiler(o), d), d, installed}, nil
+}
+
+// inUse returns the commands of the variant that the host uses, and all that are
+// installed. Rules of both variants are refused by Probe; here they may be what is
+// to be removed.
+func inUse(ctx context.Context) (best *candidate, installed []tools, err error) {
+	if installed, err = findTools(ctx); err != nil {
+		return nil, nil, err
+	}
+	chosen, err := choose(ctx, installed)
+	switch {
+	case errors.Is(err, errMixed):
+		chosen = installed
+	case err != nil:
+		return nil, nil, err
+	}
+	best, err = first(ctx, chosen, (*candidate).read)
+	return best, installed, err
 }
 
 // backend knows when our names are somebody else's.
 type backend struct {
 	dataplane.Backend
-	compiler  *Compiler
 	driver    *Driver
 	installed []tools
 }

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -23,18 +22,7 @@ type NATTable struct {
 func OpenNAT(ctx context.Context) (*NATTable, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	installed, err := findTools(ctx)
-	if err != nil {
-		return nil, err
-	}
-	chosen, err := choose(ctx, installed)
-	switch {
-	case errors.Is(err, errMixed):
-		chosen = installed
-	case err != nil:
-		return nil, err
-	}
-	best, err := first(ctx, chosen, (*candidate).read)
+	best, _, err := inUse(ctx)
 	if err != nil {
 		return nil, err
 	}
