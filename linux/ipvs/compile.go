@@ -62,8 +62,8 @@ func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 func (c *Compiler) Linger(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: nothing is claimed before there is
-// somebody to serve it, and a front is open to all no moment before its source
-// ranges hold.
+// somebody to serve it, so the jumps that lead to claims come last of all, and a
+// front is open to all no moment before its source ranges hold.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindLink, KindRule, KindRoute, KindSet:
@@ -74,6 +74,9 @@ func (c *Compiler) Rank(k Key) int {
 		}
 		return 2
 	case KindJump:
+		if k.Chain.claims() {
+			return 13
+		}
 		return 3
 	case KindServer:
 		return 4

@@ -38,9 +38,12 @@ func (t *tableText) add(op ledger.Op[Key, Value]) {
 	c := op.Key.Chain
 	switch {
 	case op.Key.Kind == KindJump && op.Verb == ledger.Delete:
-		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule())
+		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule(op.Old))
 	case op.Key.Kind == KindJump:
-		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule())
+		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule(op.New))
+		if op.Verb == ledger.Replace {
+			t.ends = append(t.ends, "-D "+c.from()+" "+c.jumpRule(op.Old))
+		}
 	case op.Verb == ledger.Delete:
 		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
 		t.ends = append(t.ends, "-X "+c.name())
@@ -70,8 +73,10 @@ func parseSave(f model.Family, text string, emit func(Key, Value)) {
 			continue
 		}
 		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
-		if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule()) {
-			emit(Key{Kind: KindJump, Family: f, Chain: c}, Value{})
+		for _, v := range []Value{{OldOnly: true}, {}} {
+			if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule(v)) {
+				emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
+			}
 		}
 	}
 }
