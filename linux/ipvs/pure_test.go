@@ -110,11 +110,23 @@ func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
 	w := testWorld()
 	c := NewCompiler(Options{})
 	objects, _ := dataplane.Compile(c, w.Host, w.Ports())
-	claim := Key{Kind: KindJump, Chain: mangleIn}
-	for k := range objects {
-		if c.Rank(k) >= c.Rank(claim) && !(k.Kind == KindJump && k.Chain.claims()) {
+	var ops []ledger.Op[Key, Value]
+	for k, v := range objects {
+		if c.Rank(k) >= c.Rank(Key{Kind: KindJump}) && k.Kind != KindJump {
 			t.Errorf("%s does not come before the claims", k)
 		}
+		if together(k.Kind) == together(KindJump) {
+			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v}, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
+		}
+	}
+	var tables []string
+	for line := range strings.Lines(restore(model.IPv4, ops)) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			tables = append(tables, strings.TrimSpace(name))
+		}
+	}
+	if want := strings.Fields("filter nat mangle mangle nat filter"); !slices.Equal(tables, want) {
+		t.Errorf("the tables are written in the order %v, not %v", tables, want)
 	}
 }
 
