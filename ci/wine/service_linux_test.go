@@ -54,6 +54,9 @@ func (p *prefix) says(args ...string) (string, error) {
 	c := p.command(args...)
 	c.WaitDelay = time.Second
 	out, err := c.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it went well; a desktop that it made Wine start keeps our pipe open
+	}
 	return strings.ReplaceAll(string(out), "\r", ""), err
 }
 
