@@ -176,7 +176,11 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindLink:
 		return c.kernel.link(op.Verb)
 	case KindRule:
-		return c.kernel.rule(op.Verb, op.Key.Family, c.marks)
+		mark := c.marks.claimed
+		if op.Key.Bits > 0 {
+			mark = 1 << (op.Key.Bits - 1)
+		}
+		return c.kernel.rule(op.Verb, op.Key.Family, mark)
 	case KindRoute:
 		return c.kernel.route(op.Verb, op.Key.At.Addr())
 	case KindSet:

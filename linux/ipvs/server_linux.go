@@ -28,9 +28,6 @@ type numbers struct {
 func (n *numbers) number(server Key) (uint32, error) {
 	n.Lock()
 	defer n.Unlock()
-	if server.Via == Orphan {
-		return uint32(server.At.Port()), nil
-	}
 	return n.take(server)
 }
 
@@ -58,12 +55,12 @@ func (d *Driver) service(k Key) (*ipvs.Service, error) {
 		s.Protocol, s.Address, s.Port = uint16(k.Proto), k.At.Addr().AsSlice(), k.At.Port()
 		return s, nil
 	}
-	number, err := d.numbers.number(k)
-	via := k.Via
-	if via == Orphan {
-		via = Via(k.Bits)
+	if k.Via == Orphan {
+		s.FWMark = k.mark()
+		return s, nil
 	}
-	s.FWMark = d.marks.number(number, via)
+	number, err := d.numbers.number(k)
+	s.FWMark = d.marks.number(number, k.Via)
 	return s, err
 }
 
