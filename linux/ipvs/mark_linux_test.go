@@ -12,7 +12,7 @@ func TestAnotherMarkIsOursToo(t *testing.T) {
 	s := newSite(t)
 	nothing := s.state()
 	port := web(first)
-	port.Fronts[0].On[model.FromHost] = model.Action{Pool: &model.Pool{Endpoints: []model.Endpoint{{Addr: vip}}}}
+	port.Fronts[0].On[model.FromHost] = model.Action{Pool: &model.Pool{Endpoints: web(second).Fronts[0].On[0].Pool.Endpoints}}
 	for _, mark := range []uint32{1 << 14, 1 << 20, 1 << 3} {
 		s.options.Mark = mark
 		s.open()

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -21,7 +22,9 @@ type site struct {
 	net     *netns.Net
 	driver  *Driver
 	options Options
-	ports   map[model.PortID]*model.Port
+
+	commands *iptables.Commands
+	ports    map[model.PortID]*model.Port
 }
 
 const (
@@ -53,6 +56,9 @@ func newSite(t testing.TB) *site {
 		t.Fatal(err)
 	}
 	s := &site{t: t, net: net}
+	if s.commands, err = iptables.FindCommands(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		s.close()
 		if err := net.Close(); err != nil {
@@ -81,7 +87,7 @@ func (s *site) open() {
 	err := s.net.Do(netns.Node, func() (err error) {
 		c := config.IPVS{}
 		if err = settings(c); err == nil {
-			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")})
+			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, s.commands)
 		}
 		return err
 	})
