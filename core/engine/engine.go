@@ -96,9 +96,10 @@ type Engine struct {
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
 
-	auditor  sync.WaitGroup // the goroutine of an audit
-	auditing bool           // it runs, or its result is in the inbox
-	failed   int            // audits in a row that could not read
+	auditor    sync.WaitGroup       // the goroutine of an audit
+	auditing   bool                 // it runs, or its result is being compared
+	inspection dataplane.Inspection // the last audit; nil before
+	failed     int                  // audits in a row that could not read
 }
 
 // Status is what is known of the engine's health. It is immutable.

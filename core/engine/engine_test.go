@@ -202,14 +202,67 @@ func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 	})
 }
 
+// What was read is compared in steps, and a change gets in between.
+func TestChangesDoNotWaitForAComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow *slowly
+		b := start(t, func(o *engine.Options) {
+			slow = &slowly{Backend: o.Backend, steps: 10}
+			o.Backend = slow
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
+		sleep(4 * time.Second) // in the middle
+		b.SetService(service("b", "10.96.0.2"))
+		sleep(2 * time.Second)
+		if b.kernel.Objects["10.96.0.2:80"] != "reject" || b.drift != 0 {
+			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
+		}
+		sleep(10 * time.Second)
+		if len(b.kernel.Objects) != 3 || b.drift != 1 {
+			t.Fatalf("objects %v, drift %d: want the one that was deleted", b.kernel.Objects, b.drift)
+		}
+	})
+}
+
+// slowly is a backend with so much in it that comparing takes many steps of a
+// second each.
+type slowly struct {
+	dataplane.Backend
+	steps int
+}
+
+func (s *slowly) Inspect() dataplane.Inspection { return &slow{s.Backend.Inspect(), s.steps} }
+
+type slow struct {
+	dataplane.Inspection
+	steps int
+}
+
+func (s *slow) Compare() (int, bool, error) {
+	sleep(time.Second)
+	if s.steps--; s.steps > 0 {
+		return 0, true, nil
+	}
+	return s.Inspection.Compare()
+}
+
 // busy is a backend that cannot be read beside changes.
 type busy struct {
 	dataplane.Backend
 	audits int
 }
 
-func (b *busy) Inspect() (func(context.Context), func() (int, error)) {
-	return func(context.Context) {}, func() (int, error) { return 0, errors.New("changed while it was read") }
+func (b *busy) Inspect() dataplane.Inspection { return fleeting{} }
+
+type fleeting struct{}
+
+func (fleeting) Read(context.Context) {}
+func (fleeting) Close()               {}
+func (fleeting) Compare() (int, bool, error) {
+	return 0, false, errors.New("changed while it was read")
 }
 
 func (b *busy) Audit(ctx context.Context) (int, error) {
