@@ -288,6 +288,31 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 	})
 }
 
+// costly is a backend whose Health costs all there is.
+type costly struct {
+	dataplane.Backend
+	asked int
+}
+
+func (c *costly) Health() dataplane.Health { c.asked++; return c.Backend.Health() }
+
+func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *costly
+		b := start(t, func(o *engine.Options) {
+			backend = &costly{Backend: o.Backend}
+			o.Backend = backend
+		})
+		b.kernel.Do(func() { b.kernel.Fail = func(ledger.Op[string, string]) error { return errors.New("not now") } })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		if backend.asked != 0 || len(b.syncs) < 5 {
+			t.Errorf("%d syncs asked for everything %d times", len(b.syncs), backend.asked)
+		}
+	})
+}
+
 func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)

@@ -100,8 +100,9 @@ func (e *Engine) drain() {
 	if len(queue) == 0 {
 		return
 	}
-	for _, f := range queue {
-		f(e, since)
+	for _, t := range queue {
+		t.do(e, since)
+		e.done = e.done.plus(t.of)
 	}
 	if !e.pending {
 		return
