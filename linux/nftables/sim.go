@@ -65,7 +65,7 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	}
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
-	for _, end := range s.chain(start, packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}, 0) {
+	for _, end := range s.filtered(s.chain(start, packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}, 0)) {
 		switch {
 		case end.to == refused:
 			out.Fate = oracle.Reject
@@ -87,6 +87,28 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	}
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
+}
+
+// filtered sends what has left the entrance through the filter on its way out.
+func (s *Sim) filtered(ends []step) (all []step) {
+	for _, end := range ends {
+		switch {
+		case end.to != accepted:
+			all = append(all, end)
+		case end.Iface == "":
+			all = append(all, s.chain(chainFilterOutput, end.packet, 0)...)
+		case s.local(end.packet): // it is delivered
+			all = append(all, end)
+		default:
+			all = append(all, s.chain(chainFilterForward, end.packet, 0)...)
+		}
+	}
+	return all
+}
+
+// local reports whether a packet is for an address of the host.
+func (s *Sim) local(p packet) bool {
+	return p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr())
 }
 
 // maxDepth is how deep the kernel lets chains go.
@@ -157,12 +179,13 @@ func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
 // within looks for a range that has the packet's address.
 func (s *Sim) within(k Key, p packet) (Value, bool) {
 	a := p.Src
-	if k.Set == NodePortAddresses {
+	alone := k.Set.ranges()
+	if alone {
 		a = p.Dst.Addr()
 	}
 	return Value{}, slices.ContainsFunc(s.ranges[k.Set], func(r Key) bool {
 		first, last, _ := r.bounds()
-		same := k.Set == NodePortAddresses || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
+		same := alone || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
 		return same && r.Family == k.Family && first.Compare(a) <= 0 && a.Compare(last) <= 0
 	})
 }

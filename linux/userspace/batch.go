@@ -32,8 +32,14 @@ func (b *batch) entry(k Key, rule string) {
 	b.rule(how, k.Chain, rule)
 }
 
-// jump adds a way into our chains, before all others' rules.
-func (b *batch) jump(chain, rule string) { b.rule("-I", chain, rule) }
+// jump adds a way into our chains, before all others' rules or behind them.
+func (b *batch) jump(k Key, rule string) {
+	how := "-I"
+	if k.Rest == last {
+		how = "-A"
+	}
+	b.rule(how, k.Chain, rule)
+}
 
 // remove deletes a rule.
 func (b *batch) remove(chain, rule string) { b.rule("-D", chain, rule) }

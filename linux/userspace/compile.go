@@ -30,14 +30,21 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: KindShelter, Family: f}, Value{})
 		emit(Key{Kind: KindSink, Family: f}, Value{})
+		ranges := len(unallocated(f, host)) > 0
 		for _, name := range fixedChains {
-			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
+			if name != chainLast || ranges {
+				emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
+			}
 		}
 		for _, name := range entryChains {
 			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{})
 		}
 		for chain := range jumps {
-			emit(Key{Kind: KindJump, Family: f, Chain: chain}, Value{Rules: []Rule{jumpRule(chain)}})
+			k := Key{Kind: KindJump, Family: f, Chain: chain}
+			emit(k, Value{Rules: []Rule{jumpRule(k)}})
+			if k.Rest = last; ranges {
+				emit(k, Value{Rules: []Rule{jumpRule(k)}})
+			}
 		}
 	}
 }

@@ -193,7 +193,7 @@ func (d *Driver) encode(op ledger.Op[Key, Value], b *batch) error {
 	case op.Verb == ledger.Delete:
 	case k.Kind == KindJump:
 		text := op.New.Rules[0].String()
-		b.jump(k.Chain, text)
+		b.jump(k, text)
 		d.rules[k] = installed{text: text}
 	default:
 		d.enter(k, op.New.To, b)

@@ -124,11 +124,15 @@ func (d *Driver) leadsTo(id RelayID, port uint16) bool {
 // jump is about rules in chains that are not ours: only those that lead to ours
 // are looked at.
 func (o *observation) jump(f model.Family, r savedRule) {
-	if r.rule.Jump != chainIn && r.rule.Jump != chainOut {
+	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
+	switch r.rule.Jump {
+	case chainIn, chainOut:
+	case chainLast:
+		k.Rest = last
+	default:
 		return
 	}
-	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
-	if _, twice := o.rules[k]; twice || !r.known || r.rule != jumpRule(r.chain) {
+	if _, twice := o.rules[k]; twice || !r.known || r.rule != jumpRule(k) {
 		o.alien(f, r)
 		return
 	}
