@@ -40,7 +40,8 @@
 //	compile.go, answer.go        ports to objects (Compiler); what each origin gets
 //	pick.go, sticky.go           the chains that choose an endpoint; affinity
 //	text.go, text_rule.go        objects to an nft script (Script)
-//	sim.go, sim_rule.go          objects and a packet to an outcome (Sim)
+//	sim.go, sim_hook.go,         objects and a packet to an outcome (Sim)
+//	  sim_rule.go
 //	encode.go, element.go        rules and elements to netlink (wire.go), and elements back
 //	shape.go, digest.go          sets and chains in few numbers, to compare with the kernel's
 //	userdata.go                  notes that the kernel keeps for us: comments, digests
@@ -48,5 +49,6 @@
 //	observe.go                   netlink back to objects
 //	driver_linux.go              the kernel (Driver), through socket_linux.go
 //	owner_linux.go               which tables are ours; Remove
+//	guest.go                     what the userspace mode needs for tables of its own
 //	probe_linux.go, mode.go      whether this kernel can do it; the mode
 package nftables

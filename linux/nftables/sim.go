@@ -14,12 +14,13 @@ type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
 	ranges  map[SetID][]Key
+	hooks   map[attachment][]Key // chains in the order in which packets meet them
 }
 
 // NewSim returns a simulator of the objects on a host. It keeps both and
 // changes neither.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}}
+	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}, hooks: hooks(objects)}
 	for k := range objects {
 		if _, _, ok := k.bounds(); ok {
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
@@ -40,7 +41,7 @@ type packet struct {
 type step struct {
 	packet
 	to    direction
-	chain string // for toChain
+	chain string // for toChain and throughChain
 }
 
 type direction uint8
@@ -49,6 +50,8 @@ const (
 	onward  direction = iota // to the next statement
 	nowhere                  // no match: to the next rule
 	toChain
+	throughChain // and back
+	returned     // from the chain: accepted where there is nowhere to return to
 	accepted
 	masqueraded
 	refused
@@ -59,13 +62,9 @@ const (
 // packet that some branch would treat otherwise than others, which a sound rule
 // set never does, gets the fate of a branch that forwards nothing.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
-	start := chainPrerouting
-	if p.Iface == "" {
-		start = chainOutput
-	}
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
-	for _, end := range s.filtered(s.chain(start, packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}, 0)) {
+	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}) {
 		switch {
 		case end.to == refused:
 			out.Fate = oracle.Reject
@@ -89,28 +88,6 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	return out
 }
 
-// filtered sends what has left the entrance through the filter on its way out.
-func (s *Sim) filtered(ends []step) (all []step) {
-	for _, end := range ends {
-		switch {
-		case end.to != accepted:
-			all = append(all, end)
-		case end.Iface == "":
-			all = append(all, s.chain(chainFilterOutput, end.packet, 0)...)
-		case s.local(end.packet): // it is delivered
-			all = append(all, end)
-		default:
-			all = append(all, s.chain(chainFilterForward, end.packet, 0)...)
-		}
-	}
-	return all
-}
-
-// local reports whether a packet is for an address of the host.
-func (s *Sim) local(p packet) bool {
-	return p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr())
-}
-
 // maxDepth is how deep the kernel lets chains go.
 const maxDepth = 16
 
@@ -125,7 +102,7 @@ func (s *Sim) chain(name string, p packet, depth int) []step {
 
 func (s *Sim) rules(rules []Rule, p packet, depth int) []step {
 	if len(rules) == 0 {
-		return []step{{packet: p, to: accepted}}
+		return []step{{packet: p, to: returned}}
 	}
 	return s.statements(rules[0].Statements, rules[1:], p, depth)
 }
@@ -142,6 +119,14 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 			ends = append(ends, s.rules(rest, st.packet, depth)...)
 		case toChain:
 			ends = append(ends, s.chain(st.chain, st.packet, depth+1)...)
+		case throughChain:
+			for _, end := range s.chain(st.chain, st.packet, depth+1) {
+				if end.to == returned {
+					ends = append(ends, s.statements(ss[1:], rest, end.packet, depth)...)
+				} else {
+					ends = append(ends, end)
+				}
+			}
 		default:
 			ends = append(ends, st)
 		}

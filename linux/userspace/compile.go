@@ -30,23 +30,26 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: KindShelter, Family: f}, Value{})
 		emit(Key{Kind: KindSink, Family: f}, Value{})
+		emit(Key{Kind: KindTable, Family: f}, Value{})
 		ranges := len(unallocated(f, host)) > 0
-		for _, name := range fixedChains {
+		for _, name := range ourChains() {
 			if name != chainLast || ranges {
-				emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
+				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host), emit)
 			}
 		}
-		for _, name := range entryChains {
-			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{})
-		}
 		for chain := range jumps {
-			k := Key{Kind: KindJump, Family: f, Chain: chain}
-			emit(k, Value{Rules: []Rule{jumpRule(k)}})
-			if k.Rest = last; ranges {
-				emit(k, Value{Rules: []Rule{jumpRule(k)}})
+			jump(Key{Kind: KindJump, Family: f, Chain: chain}, emit)
+			if ranges {
+				jump(Key{Kind: KindJump, Family: f, Chain: chain, Rest: last}, emit)
 			}
 		}
 	}
+}
+
+func jump(k Key, emit func(Key, Value)) { chainWith(k, []Rule{jumpRule(k)}, emit) }
+
+func chainWith(k Key, rules []Rule, emit func(Key, Value)) {
+	emit(k, Value{Rules: rules, Digest: digest(k, rules)})
 }
 
 // The gaps of this mode.
