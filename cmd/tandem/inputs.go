@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -19,6 +20,7 @@ type inputs struct {
 	nodes    []*model.Node
 	services []*model.Service
 	slices   []*model.Slice
+	problems []model.Problem // with what is not among them
 }
 
 // readInputs reads the source that a configuration names, once.
@@ -30,7 +32,11 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	return inputs{found.Nodes, found.Services, found.Slices}, nil
+	in := inputs{nodes: found.Nodes, services: found.Services, slices: found.Slices}
+	for _, p := range found.Problems {
+		in.problems = append(in.problems, p.Model())
+	}
+	return in, nil
 }
 
 // askServer follows the API server until it has told everything, this machine's
@@ -47,11 +53,36 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 		return inputs{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return inputs{}, fmt.Errorf("%s has not told everything, such as Node %s: %w", c.Source(), c.NodeName, err)
+		return inputs{}, fmt.Errorf("%s has not told everything: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return inputs{[]*model.Node{g.node}, slices.Collect(maps.Values(g.services)), slices.Collect(maps.Values(g.slices))}, nil
+	return inputs{
+		nodes: []*model.Node{g.node}, services: slices.Collect(maps.Values(g.services)),
+		slices: slices.Collect(maps.Values(g.slices)), problems: g.problems,
+	}, nil
+}
+
+// missing says what has not been told, and why, as far as that is known.
+func (g *gathering) missing(source *watch.Source, node string) string {
+	var why []string
+	for _, r := range source.Resources() {
+		if r.Err != "" {
+			why = append(why, r.Name+": "+r.Err)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.problems {
+		why = append(why, p.String())
+	}
+	if len(why) == 0 && g.node == nil {
+		why = append(why, "there is no Node "+node)
+	}
+	if len(why) == 0 {
+		why = append(why, "no answer came in time")
+	}
+	return strings.Join(why, "; ")
 }
 
 // gathering keeps what it is told (watch.Sink) and says when that is all.
@@ -60,6 +91,7 @@ type gathering struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	node     *model.Node
+	problems []model.Problem
 	synced   bool
 	whole    func()
 }
@@ -90,7 +122,7 @@ func (g *gathering) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.
 func (g *gathering) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
 
 // Problems implements watch.Sink.
-func (g *gathering) Problems([]model.Problem) {}
+func (g *gathering) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 
 // Synced implements watch.Sink.
 func (g *gathering) Synced(bool) { g.change(func() { g.synced = true }) }
