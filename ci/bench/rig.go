@@ -67,18 +67,22 @@ func (r *rig) apply() (time.Duration, dataplane.Work, error) {
 	return time.Since(start), work, err
 }
 
-// audit reads the kernel back and returns how long that took, and how long a
-// change would then have to wait for the comparison.
-func (r *rig) audit() (reading, pause time.Duration, err error) {
+// audit reads the kernel back and returns how long that took, and how long the
+// steps of the comparison did: a change may have to wait for one of them.
+func (r *rig) audit() (reading time.Duration, steps times, err error) {
 	start := time.Now()
-	read, finish := r.backend.Inspect()
-	read(r.ctx)
+	audit := r.backend.Inspect()
+	audit.Read(r.ctx)
 	reading = time.Since(start)
-	drift, err := finish()
-	if drift != 0 {
-		return 0, 0, fmt.Errorf("an audit found %d objects not as they were left", drift)
+	for more, drift := true, 0; more && err == nil; {
+		start = time.Now()
+		drift, more, err = audit.Compare()
+		steps = append(steps, time.Since(start))
+		if drift != 0 {
+			return 0, nil, fmt.Errorf("an audit found %d objects not as they were left", drift)
+		}
 	}
-	return reading, time.Since(start) - reading, err
+	return reading, steps, err
 }
 
 // close removes what was programmed.

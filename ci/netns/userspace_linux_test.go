@@ -95,7 +95,11 @@ func TestUserspaceWithoutIPTables(t *testing.T) {
 	traffic.end()
 	s.kill()
 	s.must(s.bin, "cleanup")
-	if after := s.must("nft", "list", "ruleset"); after != before {
+	after := s.must("nft", "list", "ruleset")
+	for _, family := range []string{"ip", "ip6"} { // of iptables, by which this test looked for what is left
+		after = strings.Replace(after, "table "+family+" nat {\n}\n", "", 1)
+	}
+	if after != before {
 		t.Errorf("after cleanup:\n%s\nbefore everything:\n%s", after, before)
 	}
 }

@@ -102,10 +102,14 @@ func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) 
 	if rng.IntN(4) > 0 {
 		return func() {}
 	}
-	read, finished := b.Inspect()
-	read(t.Context())
+	audit := b.Inspect()
+	audit.Read(t.Context())
 	return func() {
-		if drift, err := finished(); err != nil || drift != 0 {
+		drift, more, err := audit.Compare()
+		for more {
+			drift, more, err = audit.Compare()
+		}
+		if err != nil || drift != 0 {
 			t.Errorf("an audit beside a change found %d objects not as they were left (%v)", drift, err)
 		}
 	}

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -48,11 +49,10 @@ type Backend interface {
 	// plane: not for the path of a change.
 	Audit(context.Context) (drift int, err error)
 
-	// Inspect is an Audit that changes need not wait for: read is called on a
-	// goroutine of its own while the backend works on, and after it finish like
-	// any other method. Objects that were written meanwhile are left out. There
-	// is one at a time, and Sync does not read back while it runs.
-	Inspect() (read func(context.Context), finish func() (drift int, err error))
+	// Inspect begins an Audit that changes need not wait for. Objects that are
+	// written meanwhile are left out. There is one at a time, and Sync does not
+	// read back before its end.
+	Inspect() Inspection
 
 	// Drain waits until connections that would end with the data plane have
 	// ended, and has it take no new ones: see Drainer. Most have none.
@@ -64,6 +64,9 @@ type Backend interface {
 
 	// Health lists what is not as desired, for people.
 	Health() Health
+	// Failing is the part of Health that may change with any Sync, and costs what
+	// is failing.
+	Failing() (ports map[model.PortID]error, left error)
 	// Gaps lists what cannot be done for one port.
 	Gaps(model.PortID) []model.Gap
 
@@ -251,59 +254,25 @@ func (b *backend[K, V]) Drain(ctx context.Context) error {
 	return nil
 }
 
-func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
-	have, err := b.driver.Observe(ctx)
-	if err != nil {
-		return 0, err
-	}
-	b.unknown = false
-	return b.compare(have), nil
-}
-
-func (b *backend[K, V]) Inspect() (read func(context.Context), finish func() (drift int, err error)) {
-	var have map[K]V
-	var failed error
-	b.inspecting = true
-	b.ledger.Watch()
-	read = func(ctx context.Context) { have, failed = b.driver.Observe(ctx) }
-	finish = func() (int, error) {
-		b.inspecting = false
-		if failed != nil {
-			return 0, failed
-		}
-		return b.compare(have), nil
-	}
-	return read, finish
-}
-
-// compare takes what was read back and returns how much of it is news. The
-// owners of what has to be repaired are looked for.
-func (b *backend[K, V]) compare(have map[K]V) (drift int) {
-	drift = b.ledger.Adopt(have)
-	if drift > 0 {
-		for port := range b.ports {
-			b.compiler.Port(b.host, port, func(k K, _ V) { b.ledger.Attribute(&port.ID, k) })
-		}
-	}
-	return drift
-}
-
 func (b *backend[K, V]) Health() Health {
-	h := Health{Objects: b.ledger.Len(), Gaps: make(map[model.PortID][]model.Gap, len(b.gaps)), Failures: map[model.PortID]error{}}
-	for id, g := range b.gaps {
-		h.Gaps[id] = g
-	}
+	h := Health{Objects: b.ledger.Len(), Gaps: maps.Clone(b.gaps)}
+	h.Failures, h.Left = b.Failing()
+	return h
+}
+
+func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
+	ports = map[model.PortID]error{}
 	for _, f := range b.ledger.Failures() {
 		switch {
 		case f.Owner != nil:
-			h.Failures[*f.Owner] = f.Err
+			ports[*f.Owner] = f.Err
 		case f.Left:
-			h.Left = f.Err
+			left = f.Err
 		default:
-			h.Failures[model.PortID{}] = f.Err
+			ports[model.PortID{}] = f.Err
 		}
 	}
-	return h
+	return ports, left
 }
 
 func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }

@@ -12,8 +12,6 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -96,9 +94,10 @@ type Engine struct {
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
 
-	auditor  sync.WaitGroup // the goroutine of an audit
-	auditing bool           // it runs, or its result is in the inbox
-	failed   int            // audits in a row that could not read
+	auditor    sync.WaitGroup       // the goroutine of an audit
+	auditing   bool                 // it runs, or its result is being compared
+	inspection dataplane.Inspection // the last audit; nil before
+	failed     int                  // audits in a row that could not read
 }
 
 // Status is what is known of the engine's health. It is immutable.
@@ -143,33 +142,33 @@ func (e *Engine) Status() Status {
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {
-	e.event(Changes{Services: 1}, func(t *track.Tracker) { t.SetService(s) })
+	e.event(aService, s.Name, func(t *track.Tracker) { t.SetService(s) })
 }
 
 // DeleteService removes a Service.
 func (e *Engine) DeleteService(n model.ServiceName) {
-	e.event(Changes{Services: 1}, func(t *track.Tracker) { t.DeleteService(n) })
+	e.event(aService, n, func(t *track.Tracker) { t.DeleteService(n) })
 }
 
 // SetSlice adds or replaces an EndpointSlice.
 func (e *Engine) SetSlice(s *model.Slice) {
-	e.event(Changes{Slices: 1}, func(t *track.Tracker) { t.SetSlice(s) })
+	e.event(aSlice, model.ServiceName(s.Name), func(t *track.Tracker) { t.SetSlice(s) })
 }
 
 // DeleteSlice removes an EndpointSlice.
 func (e *Engine) DeleteSlice(n model.SliceName) {
-	e.event(Changes{Slices: 1}, func(t *track.Tracker) { t.DeleteSlice(n) })
+	e.event(aSlice, model.ServiceName(n), func(t *track.Tracker) { t.DeleteSlice(n) })
 }
 
 // SetNode sets or replaces a Node object. Only this machine's own counts. A
 // Node that goes away is no news: the last known one stands.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
-		e.inbox.post(func(e *Engine, since time.Time) {
+		e.inbox.put(task{about: subject{kind: theNode}, do: func(e *Engine, since time.Time) {
 			e.node = n
 			e.setHost(e.Host(n), since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
-		})
+		}})
 	}
 }
 
@@ -188,13 +187,13 @@ func (e *Engine) Retune(auditEvery, minGap time.Duration) {
 // and counted, once the source has told everything: before that it may be over
 // in a moment.
 func (e *Engine) Problems(source string, ps []model.Problem) {
-	e.inbox.post(func(e *Engine, _ time.Time) {
+	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(e *Engine, _ time.Time) {
 		old := e.problems[source]
 		e.problems[source] = ps
 		if e.told {
 			e.complain(ps, old)
 		}
-	})
+	}})
 }
 
 // Synced tells that the source has told everything it knows; from now on events
@@ -217,13 +216,17 @@ func (e *Engine) Synced(whole bool) {
 }
 
 // event queues a change of the inputs.
-func (e *Engine) event(of Changes, f func(*track.Tracker)) {
-	e.inflow.add(of)
-	e.inbox.post(func(e *Engine, since time.Time) {
+func (e *Engine) event(of kind, name model.ServiceName, f func(*track.Tracker)) {
+	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}}
+	if of == aSlice {
+		t.of = Changes{Slices: 1}
+	}
+	t.do = func(e *Engine, since time.Time) {
 		f(e.tracker)
-		e.done = e.done.plus(of)
 		e.change(since)
-	})
+	}
+	e.inflow.add(t.of)
+	e.inbox.put(t)
 }
 
 func (e *Engine) setHost(h *model.Host, since time.Time) {
@@ -236,73 +239,4 @@ func (e *Engine) setHost(h *model.Host, since time.Time) {
 	e.tracker.SetHost(h)
 	e.Backend.SetHost(h)
 	e.change(since)
-}
-
-// inbox is an unbounded queue from many senders to the engine: a source is
-// never made to wait for the kernel. It grows by what happens while one sync
-// runs, which is milliseconds.
-type inbox struct {
-	mu    sync.Mutex
-	queue []task
-	since time.Time // arrival of the first in queue
-	wake  chan struct{}
-}
-
-// task is one thing to do on the engine's goroutine. It is told when the oldest
-// task of its batch arrived.
-type task func(e *Engine, since time.Time)
-
-func (b *inbox) post(f task) {
-	b.mu.Lock()
-	if len(b.queue) == 0 {
-		b.since = time.Now()
-	}
-	b.queue = append(b.queue, f)
-	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (b *inbox) take() (queue []task, since time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	queue, b.queue = b.queue, nil
-	return queue, b.since
-}
-
-// oldest returns the earlier of t and the arrival of what is queued.
-func (b *inbox) oldest(t time.Time) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.queue) > 0 && (t.IsZero() || b.since.Before(t)) {
-		return b.since
-	}
-	return t
-}
-
-// ErrEnded says that the engine does not run any more.
-var ErrEnded = errors.New("the proxy has ended")
-
-// Ping returns nil once the engine has come round: what it was busy with is
-// over. A watchdog that gets no answer in time knows that it hangs.
-func (e *Engine) Ping(ctx context.Context) error {
-	_, err := ask(ctx, e, func(*Engine) struct{} { return struct{}{} })
-	return err
-}
-
-// ask runs f on the engine's goroutine and waits for its answer. After an error
-// f may still run, unless that is ErrEnded.
-func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, err error) {
-	answers := make(chan T, 1)
-	e.inbox.post(func(e *Engine, _ time.Time) { answers <- f(e) })
-	select {
-	case answer = <-answers:
-		return answer, nil
-	case <-e.ended:
-		return answer, ErrEnded
-	case <-ctx.Done():
-		return answer, ctx.Err()
-	}
 }

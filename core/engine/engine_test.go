@@ -202,14 +202,67 @@ func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 	})
 }
 
+// What was read is compared in steps, and a change gets in between.
+func TestChangesDoNotWaitForAComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow *slowly
+		b := start(t, func(o *engine.Options) {
+			slow = &slowly{Backend: o.Backend, steps: 10}
+			o.Backend = slow
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
+		sleep(4 * time.Second) // in the middle
+		b.SetService(service("b", "10.96.0.2"))
+		sleep(2 * time.Second)
+		if b.kernel.Objects["10.96.0.2:80"] != "reject" || b.drift != 0 {
+			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
+		}
+		sleep(10 * time.Second)
+		if len(b.kernel.Objects) != 3 || b.drift != 1 {
+			t.Fatalf("objects %v, drift %d: want the one that was deleted", b.kernel.Objects, b.drift)
+		}
+	})
+}
+
+// slowly is a backend with so much in it that comparing takes many steps of a
+// second each.
+type slowly struct {
+	dataplane.Backend
+	steps int
+}
+
+func (s *slowly) Inspect() dataplane.Inspection { return &slow{s.Backend.Inspect(), s.steps} }
+
+type slow struct {
+	dataplane.Inspection
+	steps int
+}
+
+func (s *slow) Compare() (int, bool, error) {
+	sleep(time.Second)
+	if s.steps--; s.steps > 0 {
+		return 0, true, nil
+	}
+	return s.Inspection.Compare()
+}
+
 // busy is a backend that cannot be read beside changes.
 type busy struct {
 	dataplane.Backend
 	audits int
 }
 
-func (b *busy) Inspect() (func(context.Context), func() (int, error)) {
-	return func(context.Context) {}, func() (int, error) { return 0, errors.New("changed while it was read") }
+func (b *busy) Inspect() dataplane.Inspection { return fleeting{} }
+
+type fleeting struct{}
+
+func (fleeting) Read(context.Context) {}
+func (fleeting) Close()               {}
+func (fleeting) Compare() (int, bool, error) {
+	return 0, false, errors.New("changed while it was read")
 }
 
 func (b *busy) Audit(ctx context.Context) (int, error) {
@@ -231,6 +284,31 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 		sleep(5 * time.Second)
 		if len(b.kernel.Objects) != 2 || b.drift != 2 || backend.audits != 1 {
 			t.Fatalf("objects %v, drift %d after %d audits", b.kernel.Objects, b.drift, backend.audits)
+		}
+	})
+}
+
+// costly is a backend whose Health costs all there is.
+type costly struct {
+	dataplane.Backend
+	asked int
+}
+
+func (c *costly) Health() dataplane.Health { c.asked++; return c.Backend.Health() }
+
+func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *costly
+		b := start(t, func(o *engine.Options) {
+			backend = &costly{Backend: o.Backend}
+			o.Backend = backend
+		})
+		b.kernel.Do(func() { b.kernel.Fail = func(ledger.Op[string, string]) error { return errors.New("not now") } })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		if backend.asked != 0 || len(b.syncs) < 5 {
+			t.Errorf("%d syncs asked for everything %d times", len(b.syncs), backend.asked)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func pause(took time.Duration) time.Duration {
 // Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
 	e.setHost(e.Host(nil), time.Now())
-	defer e.auditor.Wait()
+	defer e.stopAudit()
 	defer close(e.ended)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -100,8 +100,9 @@ func (e *Engine) drain() {
 	if len(queue) == 0 {
 		return
 	}
-	for _, f := range queue {
-		f(e, since)
+	for _, t := range queue {
+		t.do(e, since)
+		e.done = e.done.plus(t.of)
 	}
 	if !e.pending {
 		return
@@ -139,16 +140,32 @@ func (e *Engine) audit(ctx context.Context) {
 		e.audited(ctx, start, drift, err)
 		return
 	}
-	e.auditing = true
-	read, finish := e.Backend.Inspect()
+	inspection := e.Backend.Inspect()
+	e.auditing, e.inspection = true, inspection
 	e.auditor.Go(func() {
-		read(ctx)
-		e.inbox.post(func(e *Engine, _ time.Time) {
-			e.auditing = false
-			drift, err := finish()
-			e.audited(ctx, start, drift, err)
-		})
+		inspection.Read(ctx)
+		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
 	})
+}
+
+// compare looks at some of what an audit has read, and queues up for the rest
+// behind the changes that have arrived meanwhile.
+func (e *Engine) compare(ctx context.Context, start time.Time) {
+	drift, more, err := e.inspection.Compare()
+	if more {
+		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
+		return
+	}
+	e.auditing = false
+	e.audited(ctx, start, drift, err)
+}
+
+// stopAudit waits for an audit's reading, and gives up comparing.
+func (e *Engine) stopAudit() {
+	e.auditor.Wait()
+	if e.inspection != nil {
+		e.inspection.Close()
+	}
 }
 
 // audited takes the result of an audit.

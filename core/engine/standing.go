@@ -36,11 +36,9 @@ func (e *Engine) failures(err error) failures {
 	if err == nil && len(e.owed) == 0 && e.standing.count[model.Failing] == 0 {
 		return failures{}
 	}
-	health := e.Backend.Health()
-	f := failures{ports: health.Failures}
-	_, base := f.ports[model.PortID{}]
-	f.blind = base || err != nil && len(f.ports) == 0 && health.Left == nil
-	return f
+	ports, left := e.Backend.Failing()
+	_, base := ports[model.PortID{}]
+	return failures{ports: ports, blind: base || err != nil && len(ports) == 0 && left == nil}
 }
 
 // services names the Services with ports that fail, each with one of the errors.

@@ -164,42 +164,6 @@ func (l *Ledger[K, V]) touch(e *entry[V], key K, owner *model.PortID) {
 	e.setPlace(len(l.dirty))
 }
 
-// Watch begins to note the keys that ops are done for: what is read from now on
-// may say of those what was true before or after. Adopt ends it.
-func (l *Ledger[K, V]) Watch() { l.settled = map[K]struct{}{} }
-
-// Adopt takes have as what is installed and returns how many keys turned out
-// to differ from what the books said. Those that differ from what is wanted
-// are planned; those that are waiting go on waiting. Of keys that ops were done
-// for since Watch it believes the books. The ledger keeps nothing of the map.
-func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
-	moved := l.settled
-	l.settled = nil
-	for key, e := range l.entries {
-		if _, ok := moved[key]; ok {
-			continue
-		}
-		v, ok := have[key]
-		if said := l.have(key, e); said.ok != ok || ok && !l.rules.Equal(said.value, v) {
-			surprises++
-			l.book(key, &e, installation[V]{v, ok})
-		}
-		l.check(&e, key)
-	}
-	for key, v := range have {
-		if _, ok := moved[key]; ok {
-			continue
-		}
-		if _, ok := l.entries[key]; !ok {
-			surprises++
-			e := entry[V]{value: v, marks: installed}
-			l.touch(&e, key, nil)
-			l.entries[key] = e
-		}
-	}
-	return surprises
-}
-
 // Spare says whether installed objects that nobody has ever asked for may stand
 // for something that could not be understood, and so are kept for now. When the
 // doubt is over they are planned for deletion.
@@ -217,29 +181,8 @@ func (l *Ledger[K, V]) Spare(doubt bool) {
 	l.spared = nil
 }
 
-// check queues a key whose two sides differ, and stores its entry.
-func (l *Ledger[K, V]) check(e *entry[V], key K) {
-	if !differs(*e) {
-		l.keep(key, *e)
-		return
-	}
-	if _, waits := l.waiting[key]; !waits && e.place() == 0 {
-		l.touch(e, key, nil)
-	}
-	l.entries[key] = *e
-}
-
 func differs[V any](e entry[V]) bool {
 	return e.is(stale) || e.is(installed) != (e.refs > 0)
-}
-
-// Attribute names the owner of a queued key that has none, so that its ops are
-// kept together with those of the same port. After an Adopt with surprises.
-func (l *Ledger[K, V]) Attribute(owner *model.PortID, key K) {
-	e := l.entries[key]
-	if place := e.place(); place != 0 && l.dirty[place-1].owner == nil {
-		l.dirty[place-1].owner = owner
-	}
 }
 
 // Installed returns what the books say is installed under a key.

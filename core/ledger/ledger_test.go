@@ -189,17 +189,24 @@ func TestAdoptCountsSurprises(t *testing.T) {
 		l.Want(a, k, "v")
 	}
 	settle(l, l.Plan(epoch, 0), epoch)
-	if n := l.Adopt(map[string]string{"same1": "v", "edited1": "w", "foreign1": "x"}); n != 3 {
+	r := l.Review(map[string]string{"same1": "v", "edited1": "w", "foreign1": "x"})
+	for range r.Steps() {
+		t.Fatal("a pause after a few objects")
+	}
+	if _, ok := r.Drifted["edited1"]; !ok || len(r.Drifted) != 2 {
+		t.Fatalf("drifted: %v", r.Drifted)
+	}
+	r.Drifted["edited1"] = a
+	if n := r.Enter(); n != 3 {
 		t.Fatalf("surprises: got %d, want 3", n)
 	}
-	l.Attribute(a, "edited1")
 	p := l.Plan(epoch, 0)
 	if len(p) != 1 || len(p[0]) != 3 {
 		t.Fatalf("got %q", render(p))
 	}
 	for _, op := range p[0] {
 		if op.Key == "edited1" && op.Owner != a {
-			t.Fatal("Attribute did not name the owner")
+			t.Fatal("the owner was named and is not known")
 		}
 	}
 	settle(l, p, epoch)
@@ -227,6 +234,45 @@ func TestAdoptBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
 	expect(t, render(l.Plan(epoch, 0)), "0 replace edited1 w>v")
 	if n := l.Adopt(seen); n != 2 {
 		t.Fatalf("surprises of a reading without Watch: got %d, want 2", n)
+	}
+}
+
+// A review pauses, and what changes in between is not taken for drift.
+func TestAReviewLetsChangesPass(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a := owner("a")
+	have := map[string]string{}
+	for i := range 5 * ledger.Step {
+		k := fmt.Sprint("k", i, "-1")
+		l.Want(a, k, "v")
+		have[k] = "v"
+	}
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Watch()
+	delete(have, "k7-1")
+	have["k8-1"] = "w"
+	r := l.Review(have)
+	pauses, ops := 0, 0
+	for range r.Steps() {
+		k := fmt.Sprint("k", 100+pauses, "-1")
+		l.Release(a, k)
+		l.Want(a, "new"+k, "v")
+		p := l.Plan(epoch, 0)
+		ops += len(p[0])
+		settle(l, p, epoch)
+		pauses++
+	}
+	if pauses < 9 || ops != 2*pauses {
+		t.Fatalf("%d pauses, %d ops in them", pauses, ops)
+	}
+	l.Release(a, "k8-1") // and nobody wants the edited one any more
+	if n := r.Enter(); n != 2 {
+		t.Fatalf("surprises: got %d, want 2", n)
+	}
+	p := l.Plan(epoch, 0)
+	settle(l, p, epoch)
+	if len(p) != 1 || len(p[0]) != 2 || l.Len() != 5*ledger.Step-1 {
+		t.Fatalf("got %q, %d objects", render(p), l.Len())
 	}
 }
 

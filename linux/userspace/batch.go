@@ -36,6 +36,23 @@ func (b *batch) edit(e edit) {
 	}
 }
 
+// withoutNeedless leaves out the deletion of rules whose chain goes: to find each
+// of them the command would read the whole chain.
+func withoutNeedless(edits []edit) (rest []edit) {
+	gone := map[string]bool{}
+	for _, e := range edits {
+		if e.key.Kind == KindChain && e.verb == ledger.Delete {
+			gone[e.key.Chain] = true
+		}
+	}
+	for _, e := range edits {
+		if e.verb != ledger.Delete || e.key.Kind == KindChain || !gone[e.key.Chain] {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
 // put adds an entry or a jump.
 func (b *batch) put(k Key, rule string) {
 	if k.Kind == KindJump {

@@ -39,7 +39,7 @@ func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 // Write implements table.
 func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
 	b := newBatch()
-	for _, e := range edits {
+	for _, e := range withoutNeedless(edits) {
 		b.edit(e)
 	}
 	if b.empty() {

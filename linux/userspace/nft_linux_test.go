@@ -200,3 +200,23 @@ func TestBackToIPTables(t *testing.T) {
 		}
 	})
 }
+
+// Names of any length come back: nft's own comments would be too short for them.
+func TestLongNames(t *testing.T) {
+	eachKind(t, func(t *testing.T, k kind) {
+		port := web()
+		long := strings.Repeat("x", 63)
+		port.ID.Service, port.ID.Name = model.ServiceName{Namespace: long, Name: long}, long
+		p := start(t, k, port)
+		p.sync()
+		p.stop()
+		p = start(t, k, port)
+		defer p.stop()
+		if w := p.sync(); w.Ops != 2+2 { // relays and sinks
+			t.Errorf("%d ops after a restart", w.Ops)
+		}
+		if drift, err := p.Audit(t.Context()); drift != 0 || err != nil {
+			t.Errorf("drift %d, %v", drift, err)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// However much is queued about few objects, the queue stays small: of each the
+// latest counts. What must be done in any case is, and all changes are counted.
+func TestTheInboxKeepsTheLatest(t *testing.T) {
+	const rounds = 10_000
+	b := inbox{wake: make(chan struct{}, 1)}
+	var did []string
+	for round := range rounds {
+		for n := range 10 {
+			what := fmt.Sprint("s", n, " ", round)
+			b.put(task{
+				about: subject{kind: aService, name: fmt.Sprint("s", n)}, of: Changes{Services: 1},
+				do: func(*Engine, time.Time) { did = append(did, what) },
+			})
+		}
+		if round%1000 == 0 {
+			b.post(func(*Engine, time.Time) { did = append(did, "asked") })
+		}
+		if len(b.queue) > crowd {
+			t.Fatalf("%d tasks are queued", len(b.queue))
+		}
+	}
+	queue, _ := b.take()
+	var done Changes
+	for _, task := range queue {
+		task.do(nil, time.Time{})
+		done = done.plus(task.of)
+	}
+	counts := map[string]int{}
+	for _, d := range did {
+		counts[d]++
+	}
+	for n := range 10 {
+		if last := fmt.Sprint("s", n, " ", rounds-1); counts[last] != 1 || did[len(did)-10+n] != last {
+			t.Errorf("%s was done %d times, the end is %v", last, counts[last], did[len(did)-10:])
+		}
+	}
+	if counts["asked"] != rounds/1000 || done.Services != 10*rounds {
+		t.Errorf("%d questions answered, %+v", counts["asked"], done)
+	}
+}
