@@ -30,7 +30,8 @@ func newConfigCheck() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Report all that is wrong with a configuration, and what has no effect",
 		Long: `check reads a configuration file, and flags as run takes them, and says all that is
-wrong with them. It exits with 0 if nothing is and with 2 otherwise.`,
+wrong with them. It exits with 0 if nothing is, with 2 if something is, and with 1
+if the file cannot be read.`,
 		Example: "  tandem config check /var/lib/kube-proxy/config.conf\n  tandem config check --config config.conf --hostname-override node-1",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,7 +119,7 @@ func listSettings(out io.Writer) error {
 		switch {
 		case s.Unused != "":
 			live = "unused"
-		case s.Live():
+		case s.Live(), s.Tried():
 			live = "live"
 		}
 		_, err := fmt.Fprintf(out, row, orDash(s.Path), orDash(flagName(&s)), live, orDash(s.Value(&preset).String()))
@@ -145,6 +146,8 @@ func explainSetting(out io.Writer, s *config.Setting) {
 	switch {
 	case s.Unused != "":
 		row("change", "has no effect: "+s.Unused)
+	case s.Tried():
+		row("change", "is taken over by a running tandem where the new value works; else "+s.Restart)
 	case s.Restart != "":
 		row("change", "needs a restart: "+s.Restart)
 	default:

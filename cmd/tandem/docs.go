@@ -25,8 +25,12 @@ func newDocs() *cobra.Command {
 	return &cobra.Command{
 		Use: "docs DIR", Hidden: true,
 		Short: "Write manual pages, completions, the systemd unit and an example configuration",
-		Args:  cobra.ExactArgs(1),
-		RunE:  func(cmd *cobra.Command, args []string) error { return writeDocs(cmd.Root(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{fmt.Errorf("%s takes one folder, not %d", cmd.CommandPath(), len(args))}
+			}
+			return writeDocs(cmd.Root(), args[0])
+		},
 	}
 }
 

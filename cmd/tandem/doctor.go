@@ -20,8 +20,9 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Examine this machine: which modes work, and what keeps Services from working",
 		Long: `doctor tries each mode, and looks at the system, at what another proxy has left,
-and at the addresses that tandem would listen on. It changes nothing. The exit
-code is 1 when a check has failed.`,
+and at the addresses that tandem would listen on. It changes nothing that lasts:
+modes are tried in network namespaces and chains that go away again, for which the
+kernel may load modules. The exit code is 1 when a check has failed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config)
 			var err error

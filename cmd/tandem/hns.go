@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -83,7 +85,10 @@ differs.`,
 			if err != nil {
 				return err
 			}
-			d, err := diffHNS(cmd.Context(), open, c)
+			d, problems, err := diffHNS(cmd.Context(), open, c)
+			for _, p := range problems {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
+			}
 			if err != nil {
 				return err
 			}
@@ -124,20 +129,26 @@ func lookAtHNS(ctx context.Context, open openHNS, c *config.Config) (*hns.View, 
 	return hns.Look(ctx, h, c, settings)
 }
 
-func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, error) {
+// diffHNS returns also what is wrong with the Services: they may be what differs.
+func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []model.Problem, error) {
 	view, err := lookAtHNS(ctx, open, c)
 	if err != nil {
-		return hns.Diff{}, err
+		return hns.Diff{}, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, hnsPatience)
 	defer cancel()
 	in, err := readInputs(ctx, c)
 	if err != nil {
-		return hns.Diff{}, err
+		return hns.Diff{}, nil, err
 	}
-	host := resolve.Host(c, ownNode(in.nodes, c.NodeName), in.cidrs)
-	_, ports := track.Once(host, in.services, in.slices)
-	return view.Diff(host, ports), nil
+	node := ownNode(in.nodes, c.NodeName)
+	host := resolve.Host(c, node, in.cidrs)
+	services, ports := track.Once(host, in.services, in.slices)
+	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.cidrs))
+	for _, s := range services {
+		problems = append(problems, s.Problems...)
+	}
+	return view.Diff(host, ports), problems, nil
 }
 
 func writeDump(out io.Writer, d hns.Dump) error {

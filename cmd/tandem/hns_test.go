@@ -5,14 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
@@ -119,5 +122,34 @@ func TestHNSUsage(t *testing.T) {
 		if _, err := hnsSays(t, open, args...); !errors.As(err, new(usageError)) {
 			t.Errorf("%v: %v", args, err)
 		}
+	}
+}
+
+// What is refused is told: it is why nothing differs.
+func TestHNSDiffSaysWhatItRefused(t *testing.T) {
+	files := map[string]string{"web.yaml": webYAML + hnsNode}
+	_, open := windowsNode(t, folder(t, files))
+	files["bad.yaml"] = "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {prots: []}\n"
+	text, err := hnsSays(t, open, "diff", "--manifests", folder(t, files), "--hostname-override", "win-1")
+	if err != nil || !strings.Contains(text, "bad.yaml:4") || !strings.Contains(text, "prots") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// Whoever waited in vain for an API server learns why.
+func TestInputsSayWhatFailed(t *testing.T) {
+	server, err := apitest.Start(apitest.Options{Plain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Stop()
+	server.Fail(apitest.Rule{Resource: "endpointslices", Status: http.StatusForbidden, Message: "who are you"})
+	c := config.Default()
+	c.API.Server, c.NodeName = server.URL(), "win-1"
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err = readInputs(ctx, &c)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "endpointslices: ") || !strings.Contains(err.Error(), "who are you") {
+		t.Errorf("got %v", err)
 	}
 }

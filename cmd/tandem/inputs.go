@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -20,6 +21,7 @@ type inputs struct {
 	services []*model.Service
 	slices   []*model.Slice
 	cidrs    []*model.ServiceCIDR
+	problems []model.Problem // with what is not among them
 }
 
 // readInputs reads the source that a configuration names, once.
@@ -31,7 +33,11 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	return inputs{found.Nodes, found.Services, found.Slices, found.ServiceCIDRs}, nil
+	in := inputs{nodes: found.Nodes, services: found.Services, slices: found.Slices, cidrs: found.ServiceCIDRs}
+	for _, p := range found.Problems {
+		in.problems = append(in.problems, p.Model())
+	}
+	return in, nil
 }
 
 // askServer follows the API server until it has told everything, this machine's
@@ -51,13 +57,36 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 		return inputs{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return inputs{}, fmt.Errorf("%s has not told everything, such as Node %s: %w", c.Source(), c.NodeName, err)
+		return inputs{}, fmt.Errorf("%s has not told everything: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return inputs{
-		[]*model.Node{g.node}, slices.Collect(maps.Values(g.services)), slices.Collect(maps.Values(g.slices)), slices.Collect(maps.Values(g.cidrs)),
+		nodes: []*model.Node{g.node}, services: slices.Collect(maps.Values(g.services)),
+		slices: slices.Collect(maps.Values(g.slices)), cidrs: slices.Collect(maps.Values(g.cidrs)), problems: g.problems,
 	}, nil
+}
+
+// missing says what has not been told, and why, as far as that is known.
+func (g *gathering) missing(source *watch.Source, node string) string {
+	var why []string
+	for _, r := range source.Resources() {
+		if r.Err != "" {
+			why = append(why, r.Name+": "+r.Err)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.problems {
+		why = append(why, p.String())
+	}
+	if len(why) == 0 && g.node == nil {
+		why = append(why, "there is no Node "+node)
+	}
+	if len(why) == 0 {
+		why = append(why, "no answer came in time")
+	}
+	return strings.Join(why, "; ")
 }
 
 // gathering keeps what it is told (watch.Sink) and says when that is all.
@@ -67,6 +96,7 @@ type gathering struct {
 	slices   map[model.SliceName]*model.Slice
 	cidrs    map[string]*model.ServiceCIDR
 	node     *model.Node
+	problems []model.Problem
 	synced   bool
 	whole    func()
 }
@@ -103,7 +133,7 @@ func (g *gathering) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.c
 func (g *gathering) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
 
 // Problems implements watch.Sink.
-func (g *gathering) Problems([]model.Problem) {}
+func (g *gathering) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 
 // Synced implements watch.Sink.
 func (g *gathering) Synced(bool) { g.change(func() { g.synced = true }) }

@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -44,6 +47,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.As(err, new(*pflag.NotExistError)) {
 			err = cmp.Or(unknownFlags(c.Flags(), line), err)
+			if c == root { // of which verb they are is the question
+				err = cmp.Or(knownVerb(root, line[:1]), err)
+			}
 		}
 		return usageError{err}
 	})
@@ -104,13 +110,16 @@ EndpointSlices into rules of the kernel, and keeps them right.
 		Version:       versionText(),
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
-	for _, c := range root.Commands() {
+	for _, c := range append(root.Commands(), root) {
 		c.Args = noArgs
+		if c.HasSubCommands() {
+			c.Args = knownVerb
+		}
 	}
 	root.AddCommand(newDocs())
 	return root
@@ -120,6 +129,31 @@ EndpointSlices into rules of the kernel, and keeps them right.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
+
+// knownVerb refuses what is no verb of a command, and names the one that may be
+// meant: also one of a verb's own.
+func knownVerb(c *cobra.Command, args []string) error {
+	i := slices.IndexFunc(args, func(a string) bool { return a != "" })
+	if i < 0 {
+		return nil
+	}
+	paths := map[string]string{} // by name; the shortest
+	var add func(*cobra.Command)
+	add = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if path, known := paths[sub.Name()]; !sub.Hidden && (!known || len(sub.CommandPath()) < len(path)) {
+				paths[sub.Name()] = sub.CommandPath()
+			}
+			add(sub)
+		}
+	}
+	add(c)
+	text := fmt.Sprintf("%s has no verb %q", c.CommandPath(), args[i])
+	if near := config.Nearest(args[i], slices.Collect(maps.Keys(paths))); near != "" {
+		text += ": do you mean '" + paths[near] + "'?"
+	}
+	return usageError{errors.New(text)}
+}
 
 // noArgs takes empty arguments, as kube-proxy does: templates of manifests leave
 // them behind.

@@ -82,9 +82,25 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", part, stderr)
 		}
 	}
-	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
+	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"docs"}, {"docs", "a", "b"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
 		if code, _, stderr := tandem(t, args...); code != exitUsage || strings.Contains(stderr, "goroutine") {
 			t.Errorf("%v: exit code %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// A verb that there is not is a mistake, and the one that may be meant is named.
+func TestUnknownVerbs(t *testing.T) {
+	for line, want := range map[string]string{
+		"staus":          `tandem has no verb "staus": do you mean 'tandem status'?`,
+		"explain x":      `tandem has no verb "explain": do you mean 'tandem config explain'?`,
+		"config explian": `tandem config has no verb "explian": do you mean 'tandem config explain'?`,
+		"plam --v 2":     `tandem has no verb "plam": do you mean 'tandem plan'?`,
+		"xyzzy":          `tandem has no verb "xyzzy"`,
+	} {
+		code, stdout, stderr := tandem(t, strings.Fields(line)...)
+		if first, _, _ := strings.Cut(stderr, "\n"); code != exitUsage || first != "tandem: "+want || stdout != "" {
+			t.Errorf("%s: exit code %d, %s%s", line, code, stdout, stderr)
 		}
 	}
 }

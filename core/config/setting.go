@@ -56,6 +56,10 @@ func (s *Setting) Name() string {
 // Live reports whether a running proxy takes over a change.
 func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
 
+// Tried reports whether a running proxy takes over a change where the new value
+// works; otherwise it waits for a restart.
+func (s *Setting) Tried() bool { return s.Restart == restartMode }
+
 // Settings returns everything that can be set, in the order in which values are
 // applied: what others depend on comes first, the mode before all.
 func Settings() []Setting {

@@ -38,15 +38,23 @@ func (e *Engine) Switch(ctx context.Context, next dataplane.Backend) (old datapl
 		return nil, fmt.Errorf("read back what is there: %w", err)
 	}
 	next.Spare(seen.doubt)
-	if err := seen.give(ctx, next, view{}); err != nil {
-		return nil, err
-	}
-	for {
+	seen.give(next, view{})
+	for refused := 0; ; {
+		if err := settle(ctx, next); err != nil {
+			return nil, err
+		}
 		// Whether it took place must be known: this does not end with ctx.
 		done, err := ask(context.WithoutCancel(ctx), e, func(e *Engine) handOver { return e.handOver(ctx, next, seen) })
-		if err = errors.Join(err, done.err); err != nil || done.old != nil {
+		if err != nil || done.old != nil {
 			return done.old, err
 		}
+		if done.err != nil {
+			refused++
+		}
+		if refused > switchTries {
+			return nil, done.err
+		}
+		seen = done.seen
 		if err := sleep(ctx, switchPause); err != nil {
 			return nil, err
 		}
@@ -72,25 +80,35 @@ func (e *Engine) desired() view {
 	return v
 }
 
-// give brings a data plane that has seen an earlier view up to date. What it
-// refuses is tried again, but not for ever.
-func (v view) give(ctx context.Context, next dataplane.Backend, before view) error {
+// give tells a data plane that was given an earlier view of this one.
+func (v view) give(next dataplane.Backend, before view) {
 	if v.host != before.host {
 		next.SetHost(v.host)
 	}
 	next.Update(v.since(before))
+}
+
+// settle programs what a data plane was given. What it refuses is tried again,
+// but not for ever.
+func settle(ctx context.Context, next dataplane.Backend) error {
 	for try := 0; ; try++ {
-		_, err := next.Sync(ctx)
-		if err == nil && len(next.Health().Failures) == 0 {
-			return nil
-		}
-		if try == switchTries || ctx.Err() != nil {
-			return fmt.Errorf("not everything can be programmed: %w", errors.Join(err, ctx.Err(), failing(next)))
+		err := program(ctx, next)
+		if err == nil || try == switchTries || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
 		}
 		if err := sleep(ctx, time.Until(next.Next())); err != nil {
 			return err
 		}
 	}
+}
+
+// program is one attempt to program everything.
+func program(ctx context.Context, next dataplane.Backend) error {
+	_, err := next.Sync(ctx)
+	if err == nil && len(next.Health().Failures) == 0 {
+		return nil
+	}
+	return fmt.Errorf("not everything can be programmed: %w", errors.Join(err, failing(next)))
 }
 
 func (v view) since(before view) (deltas []model.Delta) {
@@ -114,29 +132,33 @@ func failing(b dataplane.Backend) error {
 	return nil
 }
 
-// handOver is the result of one: the backend that was replaced, an error, or
-// nothing: try again.
+// handOver is the result of one: the backend that was replaced or, when that is
+// nil, what next was given by now, and what it could not program of that.
 type handOver struct {
-	old dataplane.Backend
-	err error
+	old  dataplane.Backend
+	seen view
+	err  error
 }
 
 // handOver gives next what has changed since a view and makes it the engine's,
-// unless the present one is being read back.
+// unless the present one is being read back. It tries once, as all changes wait
+// for it.
 func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view) handOver {
 	if ctx.Err() != nil || e.auditing {
-		return handOver{err: ctx.Err()}
+		return handOver{seen: seen}
 	}
-	if err := e.desired().give(ctx, next, seen); err != nil {
-		return handOver{err: err}
+	now := e.desired()
+	now.give(next, seen)
+	if err := program(ctx, next); err != nil {
+		return handOver{seen: now, err: err}
 	}
 	old := e.Backend
 	e.Backend = next
 	clear(e.said)
 	e.standing.afresh = true
-	now := time.Now()
-	e.lookAt, e.auditAt, e.notAfter, e.failed = now.Add(lookEvery), now.Add(e.AuditEvery), time.Time{}, 0
-	e.change(now)
+	at := time.Now()
+	e.lookAt, e.auditAt, e.notAfter, e.failed = at.Add(lookEvery), at.Add(e.AuditEvery), time.Time{}, 0
+	e.change(at)
 	return handOver{old: old}
 }
 

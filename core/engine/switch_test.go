@@ -55,6 +55,49 @@ func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 	})
 }
 
+// What the next data plane refuses at the last moment is tried again beside the
+// changes, which do not wait for that.
+func TestSwitchRetriesBesideChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		kernel, next := second()
+		failures, waits := 0, make(chan time.Duration, 5)
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			switch {
+			case op.Key == "base":
+				b.SetService(service("b", "10.96.0.2"))
+				sleep(time.Second)
+			case op.Key == "10.96.0.2:80" && failures < 5:
+				failures++
+				begin := time.Now()
+				go func() {
+					if err := b.Ping(t.Context()); err != nil {
+						t.Error(err)
+					}
+					waits <- time.Since(begin)
+				}()
+				return errors.New("not yet")
+			}
+			return nil
+		}
+		old, err := b.Switch(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		var longest time.Duration
+		for range failures {
+			longest = max(longest, <-waits)
+		}
+		if failures != 5 || longest > 0 || kernel.Objects["10.96.0.2:80"] == "" {
+			t.Errorf("%d failures, a change waited for %s; next has %v", failures, longest, kernel.Objects)
+		}
+	})
+}
+
 func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
