@@ -48,11 +48,13 @@ func Probe(ctx context.Context, families ...model.Family) error {
 	}
 	for _, op := range ops {
 		if v, ok := have[op.Key]; !ok || !v.equal(op.New) {
-			return fmt.Errorf("nftables: the kernel does not give %s back as it was written: Linux 5.10 or later is needed", op.Key)
+			return fmt.Errorf("nftables: %s: %w: Linux 5.10 or later is needed", op.Key, errAltered)
 		}
 	}
 	return nil
 }
+
+var errAltered = errors.New("the kernel does not give it back as it was written")
 
 // checkOwner looks whether our names are free or ours.
 func checkOwner(o Options) error {
