@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 .PHONY: build dist demo test race uml wine fuzz bench bench-kubernetes lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
-dist: ; ci/dist/run
+dist: ; ci/setup/run && ci/dist/run
 demo: build ; bin/tandem demo
 test: ; ci/test/run
 wine: ; ci/setup/run && go test -count=1 -v ./ci/wine

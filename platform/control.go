@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -40,7 +41,7 @@ func order(ctx context.Context, path string, answer any) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("no tandem that runs here answers: %w", err)
+		return fmt.Errorf("no tandem that runs here answers (one hears the administrator and its own user): %w", err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
@@ -53,6 +54,9 @@ func order(ctx context.Context, path string, answer any) error {
 	return json.Unmarshal(body, answer)
 }
 
+// acceptAgain is the pause after a connection that could not be accepted.
+const acceptAgain = 100 * time.Millisecond
+
 // control takes orders until ctx ends.
 func (p *Proxy) control(ctx context.Context) error {
 	mux := http.NewServeMux()
@@ -60,12 +64,13 @@ func (p *Proxy) control(ctx context.Context) error {
 		done, err := p.Switch(r.Context(), config.Mode(r.URL.Query().Get("to")))
 		reply(w, done, err)
 	})
+	p.orders = listen(p.lock, p.log)
 	server := http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10, BaseContext: func(net.Listener) context.Context { return ctx }}
-	orders := listen(p.lock)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	defer p.switching.Lock() // for good: one that is under way is waited for, and no other begins
-	if err := server.Serve(orders); !errors.Is(err, http.ErrServerClosed) {
+	// For good: one that is under way is waited for, and no other begins.
+	defer func() { p.switching <- struct{}{} }()
+	if err := server.Serve(p.orders); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -84,28 +89,41 @@ func reply(w http.ResponseWriter, answer any, err error) {
 // away. Strangers are not let in.
 type orders struct {
 	lock   net.Listener
+	log    *slog.Logger
 	conns  chan net.Conn
 	closed chan struct{}
+	ended  chan struct{} // closed when the lock is, and accept has seen it
 	once   sync.Once
 }
 
-func listen(lock net.Listener) *orders {
-	o := &orders{lock: lock, conns: make(chan net.Conn), closed: make(chan struct{})}
+func listen(lock net.Listener, log *slog.Logger) *orders {
+	o := &orders{lock: lock, log: log, conns: make(chan net.Conn), closed: make(chan struct{}), ended: make(chan struct{})}
 	go o.accept() // until the lock is closed
 	return o
 }
 
 func (o *orders) accept() {
+	defer close(o.ended)
+	failing, strangers := false, false // each is told when it begins
 	for {
 		c, err := o.lock.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // out of descriptors
-			time.Sleep(100 * time.Millisecond)
+			if !failing {
+				o.log.Warn("orders cannot be taken", "error", err, "retry", acceptAgain)
+			}
+			failing = true
+			time.Sleep(acceptAgain)
 			continue
 		}
+		failing = false
 		if !trusted(c) {
+			if !strangers {
+				o.log.Warn("orders of other users are not taken", "socket", o.lock.Addr().String())
+			}
+			strangers = true
 			_ = c.Close()
 			continue
 		}

@@ -18,9 +18,27 @@
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
 //	notify         tells systemd that the proxy is ready, and that it lives
+//	control        takes orders: an HTTP server, with a goroutine for each; behind it one
+//	               accepts connections until the lock is closed
+//	tidy           once, after the first sync: removes what was there before in other modes
+//	retirement     one for each mode on its way out: waits for its connections, removes it
 //	settle         once, after the first sync: gives memory back, and ends
 //
-// modes.go is the same everywhere. platform_linux.go and platform_other.go say
-// what differs in flow tables; lock_linux.go and lock_other.go how one tandem
-// keeps others out of its network namespace.
+// A switch of modes runs on the goroutine that asks for it: an order's, or the one
+// that watches the configuration file and calls Reconfigure.
+//
+// The parts:
+//
+//	modes.go, choose.go           the modes; which one to run (Choose)
+//	userspace.go                  the mode that has several ways
+//	proxy.go                      a whole proxy (Open, Run, Close)
+//	source.go                     where Services come from
+//	serve.go, tell.go, notify.go  what it answers, tells, and tells systemd
+//	ready.go                      the first sync
+//	switch.go, reconfigure.go     another mode, another configuration, while it runs
+//	control.go, lock_*.go         orders; the one tandem of a place
+//	tidy.go                       what earlier runs and kube-proxy have left (RemoveAll)
+//	doctor.go                     what works on this machine (Examine)
+//	prepare*.go, platform_*.go,   what differs between systems
+//	  harden_*.go
 package platform

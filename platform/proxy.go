@@ -47,18 +47,52 @@ type Proxy struct {
 	mode    Choice
 	backend dataplane.Backend
 
-	switching sync.Mutex // held by the one switch at a time; guards retiring
+	switching turn // had by the one switch at a time; guards retiring
 	retiring  map[config.Mode]retirement
 	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
 	group     sync.WaitGroup
-	running   context.Context // Run's own
+	running   context.Context // from Open to the end of Run
+	stop      context.CancelFunc
+	orders    *orders // nil before Run
 }
+
+// turn is a mutex that can be waited for in vain.
+type turn chan struct{}
+
+// take waits for the turn until ctx ends.
+func (t turn) take(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// try takes the turn if that is free.
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) give() { <-t }
 
 // Open chooses the mode and opens everything that belongs to a place, which is
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{config: c, log: log, version: version, retiring: map[config.Mode]retirement{}, tidied: make(chan struct{})}
+	p := &Proxy{
+		config: c, log: log, version: version,
+		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),
+	}
+	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
@@ -107,18 +141,21 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 // Run works until ctx ends, and closes everything. What is programmed stays:
 // Services go on working while no proxy runs.
 func (p *Proxy) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, p.stop)()
+	ctx = p.running
 	if p.flows != nil {
 		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
 	}
-	p.running = ctx
-	errs := make(chan error, 7)
+	var mu sync.Mutex
+	var failed []error
 	start := func(what string, run func(context.Context) error) {
 		p.group.Go(func() {
 			// Whoever ends ends all: half a proxy helps nobody.
-			defer cancel()
+			defer p.stop()
 			if err := run(ctx); err != nil && ctx.Err() == nil {
-				errs <- fmt.Errorf("%s: %w", what, err)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, fmt.Errorf("%s: %w", what, err))
 			}
 		})
 	}
@@ -132,17 +169,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.started()
 	p.servers.run(start)
 	p.group.Wait()
-	cancel()
-	close(errs)
-	var failed []error
-	for err := range errs {
-		failed = append(failed, err)
-	}
 	return errors.Join(append(failed, p.Close())...)
 }
 
 // Close releases everything that Open opened. The data plane stays as it is.
 func (p *Proxy) Close() error {
+	p.stop()
 	var errs []error
 	if p.cleaner != nil {
 		p.cleaner.Close()
@@ -156,6 +188,9 @@ func (p *Proxy) Close() error {
 	}
 	if p.lock != nil { // last: until here the place is ours
 		errs = append(errs, p.lock.Close())
+	}
+	if p.orders != nil {
+		<-p.orders.ended // as the lock is closed
 	}
 	return errors.Join(errs...)
 }

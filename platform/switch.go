@@ -32,7 +32,7 @@ const removal = 5 * time.Second
 // before that, or the new mode cannot do it all, everything stays as it was. The
 // calling thread must be in the proxy's network namespace.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switchTo(ctx, to, p.config)
+	return p.switchTo(ctx, to, p.live.Load())
 }
 
 // switchTo opens the new mode with a configuration that may be another.
@@ -44,10 +44,10 @@ func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) 
 			return Switched{}, ctx.Err()
 		}
 	}
-	if !p.switching.TryLock() {
+	if !p.switching.try() {
 		return Switched{}, errors.New("another switch is under way")
 	}
-	defer p.switching.Unlock()
+	defer p.switching.give()
 	start := time.Now()
 	from := p.current()
 	mode, err := named(Modes(), to)
@@ -89,14 +89,23 @@ func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) 
 
 // openBeside opens a second mode beside the one that runs.
 func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode, c *config.Config) (dataplane.Backend, error) {
-	here, err := place()
-	if err != nil || here != p.place {
-		return nil, errors.Join(errors.New("this is not the network namespace that the proxy was opened in"), err)
+	if err := p.here(); err != nil {
+		return nil, err
 	}
 	if err := Probe(ctx, mode); err != nil {
 		return nil, err
 	}
 	return mode.Open(c)
+}
+
+// here returns an error unless the calling thread is in the proxy's network
+// namespace. In a test it may be anywhere.
+func (p *Proxy) here() error {
+	here, err := place()
+	if err == nil && here == p.place {
+		return nil
+	}
+	return errors.Join(errors.New("this is not the network namespace that the proxy was opened in"), err)
 }
 
 // retirement is an old mode on its way out.

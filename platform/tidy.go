@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -41,15 +40,17 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // for it.
 func (p *Proxy) tidy(ctx context.Context) {
 	defer close(p.tidied)
-	if !p.firstSync(ctx) {
+	if !p.Ready(ctx) {
 		return
 	}
-	here, err := place()
-	if err != nil || here != p.place {
-		return // in a test, this goroutine may be anywhere
+	if err := p.here(); err != nil {
+		p.log.Warn("what was there before in other modes stays", "error", err)
+		return
 	}
-	p.switching.Lock()
-	defer p.switching.Unlock()
+	if p.switching.take(ctx) != nil {
+		return
+	}
+	defer p.switching.give()
 	for _, m := range Local() {
 		if m.Name != p.current().Name {
 			p.clear(ctx, m)
@@ -96,6 +97,9 @@ func (p *Proxy) inherit(ctx context.Context) {
 			continue
 		}
 		left, err := m.KubeProxy(ctx)
+		if err != nil && !errors.Is(err, dataplane.ErrAbsent) && ctx.Err() == nil {
+			p.log.Warn("cannot look for what kube-proxy has left", "mode", m.Name, "error", err)
+		}
 		if err != nil || len(left.Found) == 0 {
 			continue
 		}
@@ -123,18 +127,4 @@ func takeOver(ctx context.Context) (found []string, err error) {
 		}
 	}
 	return found, err
-}
-
-// firstSync waits for the first sync. It is false when ctx ended before.
-func (p *Proxy) firstSync(ctx context.Context) bool {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !p.Status().Synced {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
-	return true
 }

@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdx"
+	"github.com/spdx/tools-golang/spdx/v2/common"
 )
 
 // whole returns a folder with everything in it, built once for all tests.
@@ -39,10 +44,16 @@ func built(t *testing.T) release {
 	return r
 }
 
+// sample is a release of this tree. What makes MSIs is not everywhere.
 func sample(t *testing.T, out string) release {
 	t.Helper()
 	t.Setenv("SOURCE_DATE_EPOCH", "1800000000")
-	return release{root: "../..", out: out, version: "v1.2.3", only: "programs,packages,images,sbom,checksums"}
+	r := release{root: "../..", out: out, version: "v1.2.3-4-gabcdef0", commit: strings.Repeat("01234567", 5)}
+	if _, err := exec.LookPath("wixl"); err != nil {
+		t.Logf("without the MSIs and manifests: %v", err)
+		r.only = "programs,packages,images,sbom,checksums"
+	}
+	return r
 }
 
 func TestMain(m *testing.M) {
@@ -64,10 +75,12 @@ func TestSemantic(t *testing.T) {
 	}
 }
 
-// Two runs give the same files, bit for bit, wherever they are written.
+// Two runs give the same files, bit for bit, wherever they are written and
+// whatever the tree is called.
 func TestReproducible(t *testing.T) {
 	first := built(t)
 	second := sample(t, filepath.Join(t.TempDir(), "elsewhere", "out"))
+	second.root = duplicate(t)
 	if err := second.build(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +91,62 @@ func TestReproducible(t *testing.T) {
 	}
 	if !bytes.Equal(a, b) {
 		t.Errorf("the second run differs:\n%s\n%s", a, b)
+	}
+}
+
+// duplicate returns a copy of what a checkout of this tree would have.
+func duplicate(t *testing.T) string {
+	t.Helper()
+	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Skipf("what belongs to the tree is git's to say: %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "another")
+	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
+		from, to := filepath.Join("../..", name), filepath.Join(dir, name)
+		info, err := os.Stat(from)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, and not committed
+		}
+		var text []byte
+		if err == nil {
+			text, err = os.ReadFile(from)
+		}
+		if err == nil {
+			err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, info.Mode()))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Everything is there, and every file is in the checksums.
+func TestComplete(t *testing.T) {
+	r := built(t)
+	text, err := os.ReadFile(filepath.Join(r.out, sums))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const version = "1.2.3+4.gabcdef0"
+	want := []string{
+		"bin/tandem-linux-amd64", "bin/tandem-windows-arm64.exe", "docs/man/tandem.8", "packages/tandem_" + version + "-1_amd64.deb",
+		"images/tandem.tar", "images/tandem-iptables.tar", "sbom/tandem-linux-arm64.spdx.json",
+	}
+	if r.only == "" {
+		want = append(want, "windows/tandem-"+version+"-windows-amd64.msi", "windows/tandem-"+version+"-windows-arm64.zip",
+			"kubernetes/tandem-"+version+".tgz", "kubernetes/tandem.yaml", "kubernetes/kustomize/kustomization.yaml")
+	}
+	for _, name := range want {
+		if !strings.Contains(string(text), "  "+name+"\n") {
+			t.Errorf("no %s in\n%s", name, text)
+		}
+	}
+	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--quiet", sums)
+	check.Dir = r.out
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
@@ -104,27 +173,67 @@ func TestFailureChangesNothing(t *testing.T) {
 	}
 }
 
+// The bill of each program names its modules, and the files it is delivered in.
 func TestMaterials(t *testing.T) {
 	r := built(t)
 	for _, target := range all() {
-		f, err := os.Open(filepath.Join(r.out, "sbom", strings.TrimSuffix(filepath.Base(r.program(target)), ".exe")+".spdx.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		doc, err := json.Read(f)
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		names := map[string]string{}
+		doc := bill(t, filepath.Join(r.out, "sbom", strings.TrimSuffix(filepath.Base(r.program(target)), ".exe")+".spdx.json"))
+		have := map[string]string{}
 		for _, p := range doc.Packages {
-			names[p.PackageName] = p.PackageVersion
+			have[p.PackageName] = p.PackageVersion
 		}
-		if names["github.com/tandem-proxy/tandem"] != "1.2.3" || names["stdlib"] == "" || names["github.com/spf13/cobra"] == "" {
-			t.Errorf("%s: %v", target, names)
+		const version = "1.2.3+4.gabcdef0"
+		want := map[string]string{"github.com/tandem-proxy/tandem": version, "stdlib": strings.TrimPrefix(runtime.Version(), "go"), "tandem.tar": version, "iptables": ""}
+		switch target.String() {
+		case "linux/amd64":
+			want["tandem_"+version+"-1_amd64.deb"], want["tandem-iptables.tar"], want["iptables"] = version, version, "1.8.9-2"
+		case "linux/arm64":
+			want["tandem-1.2.3+4.gabcdef0-1.aarch64.rpm"], want["iptables"] = version, "1.8.9-2"
+		case "windows/amd64":
+			if r.only == "" {
+				want["tandem-"+version+"-windows-amd64.msi"] = version
+			}
+			want["tandem-iptables.tar"] = ""
+		case "windows/arm64":
+			want["tandem.tar"] = ""
+		}
+		for name, version := range want {
+			if have[name] != version {
+				t.Errorf("%s: %s is %q, want %q", target, name, have[name], version)
+			}
+		}
+		if have["github.com/spf13/cobra"] == "" {
+			t.Errorf("%s: %v", target, have)
 		}
 		if doc.CreationInfo.Created != time.Unix(1800000000, 0).UTC().Format(time.RFC3339) {
 			t.Errorf("created %s", doc.CreationInfo.Created)
 		}
 	}
+}
+
+// bill reads an SPDX document. All its identities are unlike one another.
+func bill(t *testing.T, path string) *spdx.Document {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	doc, err := json.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[common.ElementID]string{}
+	for _, p := range doc.Packages {
+		if other := seen[p.PackageSPDXIdentifier]; other != "" {
+			t.Errorf("%s and %s are both %s", other, p.PackageName, p.PackageSPDXIdentifier)
+		}
+		seen[p.PackageSPDXIdentifier] = p.PackageName
+	}
+	for _, r := range doc.Relationships {
+		if seen[r.RefB.ElementRefID] == "" {
+			t.Errorf("a relationship to %v, which is not in it", r.RefB)
+		}
+	}
+	return doc
 }

@@ -3,13 +3,17 @@
 //
 //	go build ──▶ bin/tandem-OS-ARCH ─┬─▶ packages/   deb, rpm, apk        (installers/packages, nfpm)
 //	tandem docs ──▶ man, completion, ┘
-//	                unit, config     ┌─▶ images/     OCI layouts and tars (installers/images, go-containerregistry)
-//	             bin/tandem-OS-ARCH ─┤
-//	                                 └─▶ sbom/       SPDX, one for each program
-//	installers/*/dist OUT VERSION    ──▶ what else there is: each such program is run
-//	SHA256SUMS                       ──▶ over all files
+//	                unit, config
+//	             bin/tandem-OS-ARCH ─┬─▶ images/     OCI layouts and tars (installers/images, go-containerregistry)
+//	                                 ├─▶ windows/    MSI and zip          (installers/windows/dist)
+//	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, plain YAML, kustomize base (installers/kubernetes/dist)
+//	all of that ─────────────────────┼─▶ sbom/       SPDX, one for each program: its modules, and what it is delivered in
+//	                                 └─▶ SHA256SUMS  over all files
 //
-// All times in the artifacts are SOURCE_DATE_EPOCH, by default the time of the
-// commit; paths of the machine that built them do not get in. It is a module of
-// its own: what builds packages is no dependency of the product.
+// Each executable installers/*/dist is run with the folder to fill and the
+// version; a new installer is one more of them.
+//
+// Times in the artifacts are SOURCE_DATE_EPOCH, by default the time of the
+// commit, or none; paths of the machine that built them do not get in. It is a
+// module of its own: what builds packages is no dependency of the product.
 package main

@@ -4,11 +4,13 @@ go 1.26.0
 
 require (
 	github.com/blakesmith/ar v0.0.0-20190502131153-809d4375e1fb
+	github.com/containerd/platforms v1.0.0-rc.4
 	github.com/google/go-containerregistry v0.22.1
 	github.com/goreleaser/nfpm/v2 v2.41.3
 	github.com/opencontainers/image-spec v1.1.1
 	github.com/spdx/tools-golang v0.5.5
 	github.com/ulikunitz/xz v0.5.12
+	www.velocidex.com/golang/regparser v0.0.0-20250203141505-31e704a67ef7
 )
 
 require (
@@ -22,7 +24,9 @@ require (
 	github.com/anchore/go-struct-converter v0.0.0-20221118182256-c68fdcfa2092 // indirect
 	github.com/cavaliergopher/cpio v1.0.1 // indirect
 	github.com/cloudflare/circl v1.3.8 // indirect
+	github.com/containerd/log v0.1.0 // indirect
 	github.com/cyphar/filepath-securejoin v0.3.6 // indirect
+	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/docker/cli v29.7.2+incompatible // indirect
 	github.com/docker/docker-credential-helpers v0.9.3 // indirect
 	github.com/emirpasic/gods v1.18.1 // indirect

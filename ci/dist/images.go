@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -13,11 +14,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// repository is where the manifests look for images (chart/values.yaml).
+const repository = "ghcr.io/tandem-proxy/tandem"
+
 // images builds the images: one of the program alone, one with iptables beside
 // it.
 func (r release) images(ctx context.Context) error {
 	alone, tools := indexes(), indexes()
 	for _, t := range r.targets {
+		if !t.image() {
+			continue
+		}
 		program, err := os.ReadFile(r.program(t))
 		if err != nil {
 			return err
@@ -44,11 +51,15 @@ func (r release) images(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.save("tandem", alone); err != nil {
+	if err := r.save("tandem", r.tag(), alone); err != nil {
 		return err
 	}
-	return r.save("tandem-iptables", tools)
+	return r.save("tandem-iptables", r.tag()+"-iptables", tools)
 }
+
+// tag is the version as images have it, where a plus sign is not allowed; the
+// chart makes it in the same way.
+func (r release) tag() string { return strings.ReplaceAll(r.version, "+", "_") }
 
 func indexes() v1.ImageIndex { return mutate.IndexMediaType(empty.Index, types.OCIImageIndex) }
 
@@ -73,7 +84,10 @@ func programFiles(t target, program []byte) []file {
 // add adds the image for a target to an index.
 //
 // No Windows image names an os.version: a HostProcess container has no files of
-// a system, and containerd takes an image without a version on every build.
+// a system, so that one image is right for every build of Windows. containerd
+// compares the version of an entry with the node's only where there is one, since
+// 1.7 (containerd#8101, platforms' windowsVersionMatcher); an entry with the
+// version of Windows Server 2022 would leave 2019 without an image.
 func (r release) add(index v1.ImageIndex, t target, layers ...v1.Layer) (v1.ImageIndex, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	var history []mutate.Addendum
@@ -114,16 +128,17 @@ func (r release) labels() map[string]string {
 	}
 }
 
-// save writes an index as an OCI layout, and that as a tar file.
-func (r release) save(name string, index v1.ImageIndex) error {
+// save writes an index as an OCI layout, and that as a tar file, which containerd
+// imports under the name that the manifests ask for.
+func (r release) save(name, tag string, index v1.ImageIndex) error {
 	dir := filepath.Join(r.out, "images", name)
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
 	annotations := map[string]string{
-		"org.opencontainers.image.ref.name": r.version,
-		"io.containerd.image.name":          "tandem-proxy/" + name + ":" + r.version,
+		"org.opencontainers.image.ref.name": tag,
+		"io.containerd.image.name":          repository + ":" + tag,
 	}
 	if err := path.AppendIndex(index, layout.WithAnnotations(annotations)); err != nil {
 		return fmt.Errorf("layout %s: %w", name, err)

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
 	"io"
 	"log"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -15,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/opencontainers/image-spec/schema"
+	specs "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // index returns an image of the release: what its layout's one entry leads to.
@@ -27,6 +32,14 @@ func index(t *testing.T, r release, image string) v1.ImageIndex {
 	entries, err := outer.IndexManifest()
 	if err != nil || len(entries.Manifests) != 1 {
 		t.Fatal(err, entries)
+	}
+	// The manifests ask for these names; a tag has no plus sign.
+	want := "ghcr.io/tandem-proxy/tandem:1.2.3_4.gabcdef0" + strings.TrimPrefix(image, "tandem")
+	if got := entries.Manifests[0].Annotations["io.containerd.image.name"]; got != want {
+		t.Errorf("%s is imported as %s, not %s", image, got, want)
+	}
+	if _, err := name.ParseReference(want, name.StrictValidation); err != nil {
+		t.Error(err)
 	}
 	inner, err := outer.ImageIndex(entries.Manifests[0].Digest)
 	if err != nil {
@@ -83,20 +96,48 @@ func TestImagesConform(t *testing.T) {
 	}
 }
 
-// The Windows image has the program below Files, hives beside it, and all
-// belongs to administrators.
-func TestWindowsLayer(t *testing.T) {
-	r := release{}
-	text, err := r.tar(withFolders(windowsLayer(programFiles(target{"windows", "amd64"}, []byte("MZ")))), true)
+// containerd takes the Windows image on every build of Windows, and no other; it
+// would not if the image named a build.
+func TestEveryWindows(t *testing.T) {
+	m, err := index(t, built(t), "tandem").IndexManifest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := listing(t, text); got != "Files/ Files/tandem.exe Hives/" {
+	pinned := specs.Platform{OS: "windows", Architecture: "amd64", OSVersion: "10.0.20348"}
+	for build, match := range map[string]bool{"10.0.17763": false, "10.0.20348": true, "10.0.26100": true} {
+		node := platforms.NewMatcher(specs.Platform{OS: "windows", Architecture: "amd64", OSVersion: build})
+		for _, d := range m.Manifests {
+			p := specs.Platform{OS: d.Platform.OS, Architecture: d.Platform.Architecture, OSVersion: d.Platform.OSVersion}
+			if node.Match(p) != (p.OS == "windows") {
+				t.Errorf("on %s containerd takes %s: %t", build, platforms.FormatAll(p), node.Match(p))
+			}
+		}
+		if node.Match(pinned) != match {
+			t.Errorf("on %s containerd takes an image for %s: %t", build, pinned.OSVersion, !match)
+		}
+	}
+}
+
+// The Windows image has the program below Files, and the hives that Windows wants
+// in a lowest layer; all belongs to administrators.
+func TestWindowsLayer(t *testing.T) {
+	r := release{when: time.Unix(1800000000, 0)}
+	text, err := r.tar(withFolders(r.windowsLayer(programFiles(target{"windows", "amd64"}, []byte("MZ")))), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const config = "Files/Windows/System32/config/"
+	want := "Files/ Files/Windows/ Files/Windows/System32/ " + config
+	for _, hive := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
+		want += " " + config + hive
+	}
+	if got := listing(t, text); got != want+" Files/tandem.exe" {
 		t.Error(got)
 	}
+	h, err := tar.NewReader(bytes.NewReader(text)).Next()
 	const owner = "AQAAgBQAAAAkAAAAAAAAAAAAAAABAgAAAAAABSAAAAAgAgAAAQIAAAAAAAUgAAAAIAIAAA=="
-	if administrators() != owner {
-		t.Error(administrators())
+	if err != nil || h.PAXRecords["MSWINDOWS.rawsd"] != owner {
+		t.Error(err, h.PAXRecords)
 	}
 }
 

@@ -30,7 +30,7 @@ type file struct {
 // layer packs files, with the folders they are in. All belong to root.
 func (r release) layer(t target, files []file) (v1.Layer, error) {
 	if t.os == "windows" {
-		files = windowsLayer(files)
+		files = r.windowsLayer(files)
 	}
 	text, err := r.tar(withFolders(files), t.os == "windows")
 	if err != nil {
@@ -40,10 +40,10 @@ func (r release) layer(t target, files []file) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
-// windowsLayer puts files where the layers of Windows have them: below Files,
-// beside an empty folder of registry hives.
-func windowsLayer(files []file) []file {
-	out := []file{{name: "Hives", folder: true}}
+// windowsLayer puts files where the layers of Windows have them, below Files, and
+// beside them what Windows looks for in a lowest layer.
+func (r release) windowsLayer(files []file) []file {
+	out := hives(r.when)
 	for _, f := range files {
 		f.name = "Files/" + f.name
 		out = append(out, f)
@@ -79,7 +79,7 @@ func (r release) tar(files []file, windows bool) ([]byte, error) {
 		h := header(f, r.when)
 		if windows {
 			h.Format = tar.FormatPAX
-			h.PAXRecords = map[string]string{"MSWINDOWS.rawsd": administrators()}
+			h.PAXRecords = map[string]string{"MSWINDOWS.rawsd": base64.StdEncoding.EncodeToString(ownedBy(administrators()))}
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
@@ -100,15 +100,6 @@ func header(f file, when time.Time) *tar.Header {
 		return &tar.Header{Typeflag: tar.TypeSymlink, Name: f.name, Linkname: f.link, Mode: 0o777, ModTime: when}
 	}
 	return &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: int64(len(f.content)), Mode: int64(f.mode.Perm()), ModTime: when}
-}
-
-// administrators is a security descriptor in its self-relative form, [MS-DTYP]
-// 2.4.6, that names BUILTIN\Administrators as owner and group.
-func administrators() string {
-	sid := []byte{1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0, 0x20, 2, 0, 0} // S-1-5-32-544
-	const head = 20
-	descriptor := []byte{1, 0, 0, 0x80, head, 0, 0, 0, head + 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	return base64.StdEncoding.EncodeToString(slices.Concat(descriptor, sid, sid))
 }
 
 // archive packs a folder into a tar file.

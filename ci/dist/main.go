@@ -68,8 +68,8 @@ func (r release) build(ctx context.Context) (err error) {
 		{"programs", r.programs},
 		{"packages", r.packages},
 		{"images", r.images},
-		{"sbom", r.materials},
 		{"installers", r.others},
+		{"sbom", r.materials},
 		{"checksums", r.checksums},
 	} {
 		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {
@@ -96,7 +96,9 @@ func (r *release) identify(ctx context.Context) (err error) {
 		r.targets = all()
 	}
 	r.version = semantic(r.version)
-	r.commit, _ = r.git(ctx, "rev-parse", "HEAD") // a source archive has none
+	if r.commit == "" {
+		r.commit, _ = r.git(ctx, "rev-parse", "HEAD") // a source archive has none
+	}
 	epoch := os.Getenv("SOURCE_DATE_EPOCH")
 	if epoch == "" {
 		if epoch, err = r.git(ctx, "log", "-1", "--format=%ct"); err != nil {

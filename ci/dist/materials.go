@@ -15,14 +15,15 @@ import (
 	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
-// materials writes what each program is made of, as it says itself, in SPDX 2.3.
+// materials writes what each program is made of, as it says itself, and what it
+// is delivered in, in SPDX 2.3.
 func (r release) materials(context.Context) error {
 	dir := filepath.Join(r.out, "sbom")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, t := range r.targets {
-		doc, err := r.bill(r.program(t))
+		doc, err := r.bill(t)
 		if err != nil {
 			return err
 		}
@@ -41,8 +42,9 @@ func (r release) materials(context.Context) error {
 	return nil
 }
 
-// bill lists the modules in a program, and Go's own.
-func (r release) bill(program string) (*spdx.Document, error) {
+// bill lists the modules in the program for a target, and Go's own.
+func (r release) bill(t target) (*spdx.Document, error) {
+	program := r.program(t)
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, err
@@ -66,14 +68,18 @@ func (r release) bill(program string) (*spdx.Document, error) {
 	for _, d := range info.Deps {
 		doc.Packages = append(doc.Packages, module(used(d)))
 	}
-	relate := func(from, to common.ElementID, how string) {
-		doc.Relationships = append(doc.Relationships, &spdx.Relationship{RefA: common.MakeDocElementID("", string(from)), RefB: common.MakeDocElementID("", string(to)), Relationship: how})
-	}
-	relate("DOCUMENT", main.PackageSPDXIdentifier, "DESCRIBES")
+	relate(doc, "DOCUMENT", main, "DESCRIBES")
 	for _, p := range doc.Packages[1:] {
-		relate(main.PackageSPDXIdentifier, p.PackageSPDXIdentifier, "CONTAINS")
+		relate(doc, main.PackageSPDXIdentifier, p, "CONTAINS")
 	}
-	return doc, nil
+	return doc, r.deliver(doc, main, t)
+}
+
+// relate adds a relationship to a document.
+func relate(doc *spdx.Document, from common.ElementID, to *spdx.Package, how string) {
+	doc.Relationships = append(doc.Relationships, &spdx.Relationship{
+		RefA: common.MakeDocElementID("", string(from)), RefB: common.MakeDocElementID("", string(to.PackageSPDXIdentifier)), Relationship: how,
+	})
 }
 
 // used returns what is really built in where a module was replaced.
@@ -86,12 +92,15 @@ func used(m *debug.Module) (path, version string) {
 
 // module describes a Go module; its licence is for others to say.
 func module(path, version string) *spdx.Package {
-	id := sha256.Sum256([]byte(path + "@" + version))
+	return part(path, version, "pkg:golang/"+path+"@"+version)
+}
+
+// part describes what has a package URL.
+func part(name, version, url string) *spdx.Package {
+	id := sha256.Sum256([]byte(url))
 	return &spdx.Package{
-		PackageName: path, PackageVersion: version, PackageSPDXIdentifier: common.ElementID(fmt.Sprintf("Package-%x", id[:8])),
+		PackageName: name, PackageVersion: version, PackageSPDXIdentifier: common.ElementID(fmt.Sprintf("Package-%x", id[:8])),
 		PackageDownloadLocation: "NOASSERTION", PackageLicenseConcluded: "NOASSERTION", PackageLicenseDeclared: "NOASSERTION", PackageCopyrightText: "NOASSERTION",
-		PackageExternalReferences: []*spdx.PackageExternalReference{{
-			Category: common.CategoryPackageManager, RefType: "purl", Locator: "pkg:golang/" + path + "@" + version,
-		}},
+		PackageExternalReferences: []*spdx.PackageExternalReference{{Category: common.CategoryPackageManager, RefType: "purl", Locator: url}},
 	}
 }

@@ -15,7 +15,13 @@ import (
 type target struct{ os, arch string }
 
 // all returns the targets there are.
-func all() []target { return []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}} }
+func all() []target {
+	return []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"}}
+}
+
+// image reports whether there are images for a target: Kubernetes has no Windows
+// nodes but those of amd64.
+func (t target) image() bool { return t != target{"windows", "arm64"} }
 
 // choose takes some of the targets.
 func (r *release) choose(names string) error {
@@ -65,7 +71,9 @@ func (r release) programs(ctx context.Context) error {
 			return err
 		}
 	}
-	if out, err := exec.CommandContext(ctx, program, "docs", r.docs()).CombinedOutput(); err != nil {
+	docs := exec.CommandContext(ctx, program, "docs", r.docs())
+	docs.Env = append(os.Environ(), r.epoch()) // manual pages are dated
+	if out, err := docs.CombinedOutput(); err != nil {
 		return fmt.Errorf("tandem docs: %w: %s", err, out)
 	}
 	return nil

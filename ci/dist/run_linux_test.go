@@ -92,7 +92,7 @@ func TestImagesRun(t *testing.T) {
 		t.Run(image, func(t *testing.T) {
 			root := extract(t, r, image)
 			for _, program := range []string{"/" + linuxProgram, "/" + linuxLink} {
-				if out, err := inside(t, root, program, "--version"); err != nil || out != "1.2.3\n" {
+				if out, err := inside(t, root, program, "--version"); err != nil || out != "1.2.3+4.gabcdef0\n" {
 					t.Errorf("%s: %v: %s", program, err, out)
 				}
 			}

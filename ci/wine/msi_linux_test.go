@@ -77,6 +77,9 @@ func TestMSI(t *testing.T) {
 	if _, err := os.Stat(exe); err == nil {
 		t.Error("the program is left")
 	}
+	if path := s.searchPath(); strings.Contains(path, "Tandem") || !strings.Contains(path, "system32") {
+		t.Errorf("PATH after the removal is %s", path)
+	}
 	if _, err := os.Stat(p.path(configFile)); err != nil {
 		t.Errorf("the configuration of the user is gone: %v", err)
 	}
@@ -138,6 +141,22 @@ func (s *installed) installedByMSI() {
 	if err != nil || !strings.Contains(out, `system32\EventCreate.exe`) {
 		s.Errorf("the source of events: %v\n%s", err, out)
 	}
+	if path := s.searchPath(); strings.Count(path, `C:\Program Files\Tandem`) != 1 || !strings.Contains(path, "system32") {
+		s.Errorf("PATH is %s", path)
+	}
+	if out, err := s.prefix.says("cmd", "/c", "tandem", "--version"); err != nil {
+		s.Errorf("a shell does not find the program: %v\n%s", err, out)
+	}
+}
+
+// searchPath is the PATH of all users.
+func (s *installed) searchPath() string {
+	s.Helper()
+	out, err := s.prefix.says("reg", "query", `HKLM\System\CurrentControlSet\Control\Session Manager\Environment`, "/v", "PATH")
+	if err != nil {
+		s.Fatal(err, out)
+	}
+	return out
 }
 
 // configure fills the configuration in, as an administrator would.

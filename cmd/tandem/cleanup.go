@@ -14,33 +14,47 @@ import (
 )
 
 func newCleanup() *cobra.Command {
-	return &cobra.Command{
+	var flags configFlags
+	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cleanupLocked(cmd) },
+		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
+an earlier one. Give it the flags or the file that run has where they name what is
+somebody else's (ipvs.excludeCIDRs) or where things are (Windows' network).`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, notes, err := flags.config()
+			for _, n := range notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
+			}
+			if err != nil {
+				return err
+			}
+			return cleanupLocked(cmd, c)
+		},
 	}
+	flags.register(c.Flags())
+	return c
 }
 
 // cleanupLocked cleans up while no tandem runs: one that does would put back
 // what is removed.
-func cleanupLocked(cmd *cobra.Command) (err error) {
+func cleanupLocked(cmd *cobra.Command, c *config.Config) (err error) {
 	lock, err := platform.Lock()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	return cleanup(cmd.Context(), cmd.OutOrStdout(), platform.Local())
+	return cleanup(cmd.Context(), cmd.OutOrStdout(), c, platform.Local())
 }
 
 // cleanup removes what each of the modes left behind. One that fails keeps none
 // of the others from it.
-func cleanup(ctx context.Context, out io.Writer, modes []dataplane.Mode) error {
+func cleanup(ctx context.Context, out io.Writer, c *config.Config, modes []dataplane.Mode) error {
 	if len(modes) == 0 {
 		fmt.Fprintln(out, "no mode of tandem works on this system: there is nothing to remove")
 	}
-	c := config.Default()
 	var failed []error
-	for _, r := range platform.RemoveAll(ctx, &c, modes) {
+	for _, r := range platform.RemoveAll(ctx, c, modes) {
 		switch {
 		case r.Absent != nil:
 			fmt.Fprintf(out, "%s: nothing to remove: %v\n", r.Mode, r.Absent)

@@ -25,6 +25,7 @@ configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.
 
 func newConfigCheck() *cobra.Command {
 	var flags configFlags
+	var here bool
 	c := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Report all that is wrong with a configuration, and what has no effect",
@@ -39,7 +40,11 @@ wrong with them. It exits with 0 if nothing is and with 2 otherwise.`,
 				}
 				flags.file = args[0]
 			}
-			c, notes, err := flags.config()
+			var needs []need
+			if here {
+				needs = append(needs, needHere)
+			}
+			c, notes, err := flags.config(needs...)
 			for _, n := range notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
 			}
@@ -51,6 +56,7 @@ wrong with them. It exits with 0 if nothing is and with 2 otherwise.`,
 		},
 	}
 	flags.register(c.Flags())
+	c.Flags().BoolVar(&here, "here", false, "look, too, whether this machine has what is named: the kubeconfig, the folder of manifests")
 	return c
 }
 

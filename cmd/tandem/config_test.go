@@ -81,6 +81,22 @@ func TestWriteConfigAndCheck(t *testing.T) {
 	}
 }
 
+// With --here what a configuration names has to be on this machine, too.
+func TestCheckHere(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, flag := range []string{"--kubeconfig", "--manifests"} {
+		if code, _, stderr := tandem(t, "config", "check", "--node=n", flag, none); code != exitOK {
+			t.Errorf("%s on another machine: exit code %d: %s", flag, code, stderr)
+		}
+		if code, _, stderr := tandem(t, "config", "check", "--here", "--node=n", flag, none); code != exitUsage || !strings.Contains(stderr, none) {
+			t.Errorf("%s: exit code %d: %s", flag, code, stderr)
+		}
+	}
+	if code, _, stderr := tandem(t, "config", "check", "--here", "--node=n", "--manifests", filepath.Dir(none)); code != exitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 func TestVersionFlag(t *testing.T) {
 	for _, line := range []string{"kube-proxy --version", "tandem --version=raw", "tandem --v=2 --version"} {
 		if got := verb(strings.Fields(line)); len(got) != 1 || got[0] != "--version" {

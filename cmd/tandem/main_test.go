@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -159,14 +159,16 @@ func TestPlanDocumentHasTheGaps(t *testing.T) {
 // Each mode is cleaned up, whatever becomes of the others.
 func TestCleanupTriesEveryMode(t *testing.T) {
 	fails := func(name config.Mode) dataplane.Mode {
-		return dataplane.Mode{Name: name, Open: func(*config.Config) (dataplane.Backend, error) { return nil, errors.New("no") }}
+		return dataplane.Mode{Name: name, Open: func(c *config.Config) (dataplane.Backend, error) { return nil, fmt.Errorf("no %d", c.MasqueradeBit) }}
 	}
-	err := cleanup(t.Context(), io.Discard, []dataplane.Mode{fails("one"), fails("two")})
-	if err == nil || err.Error() != "mode one: no\nmode two: no" {
+	c := config.Default()
+	c.MasqueradeBit = 3
+	err := cleanup(t.Context(), io.Discard, &c, []dataplane.Mode{fails("one"), fails("two")})
+	if err == nil || err.Error() != "mode one: no 3\nmode two: no 3" {
 		t.Errorf("got %v", err)
 	}
 	var out bytes.Buffer
-	if err := cleanup(t.Context(), &out, nil); err != nil || !strings.Contains(out.String(), "nothing to remove") {
+	if err := cleanup(t.Context(), &out, &c, nil); err != nil || !strings.Contains(out.String(), "nothing to remove") {
 		t.Errorf("no modes: %v, %s", err, &out)
 	}
 }

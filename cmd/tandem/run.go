@@ -63,7 +63,7 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	case f.writeTo != "":
 		return writeConfig(f.writeTo, c)
 	case f.cleanup:
-		return cleanupLocked(cmd)
+		return cleanupLocked(cmd, c)
 	}
 	platform.Prepare(c, log.Logger)
 	return nil

@@ -2,11 +2,14 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
@@ -21,7 +24,7 @@ system starts. They are checked first: with a mistake in them nothing is changed
 tandem start starts it now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, notes, err := flags.config(needSource)
+			_, notes, err := flags.config(needSource, needHere)
 			if err != nil {
 				return err
 			}
@@ -39,6 +42,23 @@ tandem start starts it now.`,
 	}
 	flags.register(c.Flags())
 	return c
+}
+
+// needHere is what a service needs of its machine: what says where Services come
+// from is there, and can be read.
+func needHere(c *config.Config) []config.Finding {
+	name, err := "--manifests", error(nil)
+	switch {
+	case c.Manifests != "":
+		_, err = os.ReadDir(c.Manifests)
+	case c.API.Kubeconfig != "":
+		name = "clientConnection.kubeconfig"
+		_, err = watch.Connect(c.API, nil)
+	}
+	if err == nil {
+		return nil
+	}
+	return []config.Finding{{Name: name, Text: err.Error()}}
 }
 
 // given returns the flags that were set, in a form to be given again anywhere.

@@ -70,19 +70,31 @@ func installed(t *testing.T, m *debian.Machine) {
 	want(t, m, "UnitFileState", "enabled")
 }
 
-// upgraded: the new version runs, the configuration is the user's, and one with
-// mistakes leaves the running proxy alone.
+// upgraded: the new version runs, the configuration is the user's. What would
+// not run, and who may not install, leave the running proxy alone.
 func upgraded(t *testing.T, m *debian.Machine) {
 	t.Helper()
-	m.Write("/etc/tandem/config.yaml", config+"clusterCIDR: nonsense\n", 0o600)
+	const own = "TANDEM_FLAGS=--manifests=/srv/services\n"
 	pid := m.Property("tandem", "MainPID")
-	if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, "nonsense") || !strings.Contains(out, "What ran before still runs") {
-		t.Errorf("upgrade with mistakes in the configuration: %s", out)
+	if out, err := m.Try("setpriv", "--reuid=65534", "--clear-groups", "dpkg", "-i", "/root/two.deb"); err == nil {
+		t.Errorf("anybody can install: %s", out)
 	}
-	want(t, m, "MainPID", pid)
-	if out := m.Do("tandem", "status"); !strings.Contains(out, "1.0.0") {
-		t.Errorf("not the old version: %s", out)
+	for _, c := range []struct{ mistake, flags, said string }{
+		{"clusterCIDR: nonsense\n", own, "nonsense"},
+		{"clientConnection: {kubeconfig: /etc/tandem/none.conf}\n", "", "give the path of one with --kubeconfig"},
+		{"", "TANDEM_FLAGS=\"--manifests=/srv/none\"\n", "/srv/none"},
+	} {
+		m.Write("/etc/default/tandem", c.flags, 0o644)
+		m.Write("/etc/tandem/config.yaml", config+c.mistake, 0o600)
+		if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, c.said) || !strings.Contains(out, "What ran before still runs") {
+			t.Errorf("upgrade with %q and flags %q: %s", c.mistake, c.flags, out)
+		}
+		want(t, m, "MainPID", pid)
+		if out := m.Do("tandem", "status"); !strings.Contains(out, "1.0.0") {
+			t.Errorf("%q: not the old version: %s", c.mistake, out)
+		}
 	}
+	m.Write("/etc/default/tandem", own, 0o644)
 	m.Write("/etc/tandem/config.yaml", config, 0o600)
 	m.Do("dpkg", "-i", "/root/two.deb")
 	m.Until("tandem", "MainPID", func(s string) bool { return s != pid && s != "0" })

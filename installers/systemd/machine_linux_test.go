@@ -40,9 +40,7 @@ func TestService(t *testing.T) {
 
 	m.Write("/etc/tandem/config.yaml", configHead+"mode: nftables\n", 0o600)
 	m.Do("sh", "-c", "cd /etc/tandem && tandem install --config config.yaml --manifests ../../srv/services")
-	if out, err := m.Try("tandem", "install", "--config", "/etc/tandem/config.yaml", "--manifests", "/srv/services"); err == nil || !strings.Contains(out, "installed already") {
-		t.Errorf("a second install: %v: %s", err, out)
-	}
+	refused := second(t, m)
 	judged(t, m)
 
 	m.Do("tandem", "start")
@@ -52,6 +50,7 @@ func TestService(t *testing.T) {
 	if out := m.Do("tandem", "status"); !strings.Contains(out, "nginx") {
 		t.Errorf("ready, but: %s", out)
 	}
+	upgraded(t, m, refused)
 	confined(t, m)
 	watched(t, m)
 	crashed(t, m)
@@ -77,6 +76,8 @@ func refusals(t *testing.T, m *debian.Machine) {
 	for _, c := range []struct{ name, command, want string }{
 		{"mistakes in the configuration", "tandem install --config /etc/tandem/bad.yaml --manifests /srv/services", "nonsense"},
 		{"no configuration", "tandem install --config /etc/tandem/none.yaml --manifests /srv/services", "no such file"},
+		{"no kubeconfig", "tandem install --kubeconfig /etc/tandem/none.conf", "give the path of one with --kubeconfig"},
+		{"no manifests", "tandem install --manifests /srv/none", "no such file"},
 		{"no source", "tandem install --hostname-override node-1", "--kubeconfig"},
 		{"no permissions", "setpriv --reuid=65534 --clear-groups tandem install --manifests /srv/services", "run it as root"},
 	} {
@@ -86,6 +87,43 @@ func refusals(t *testing.T, m *debian.Machine) {
 		if out, err := m.Try("test", "-e", "/etc/systemd/system/tandem.service"); err == nil {
 			t.Fatalf("%s: there is a unit: %s", c.name, out)
 		}
+	}
+}
+
+// second returns a check that one more installation is refused, with a word on
+// what to do, and changes nothing.
+func second(t *testing.T, m *debian.Machine) (refused func()) {
+	t.Helper()
+	const unit = "/etc/systemd/system/tandem.service"
+	before := m.Do("cat", unit)
+	refused = func() {
+		t.Helper()
+		out, err := m.Try("tandem", "install", "--config", "/etc/tandem/config.yaml", "--manifests", "/srv")
+		if err == nil || !strings.Contains(out, "installed already") || !strings.Contains(out, "tandem stop and tandem start") {
+			t.Errorf("a second install: %v: %s", err, out)
+		}
+		if after := m.Do("cat", unit); after != before {
+			t.Errorf("a second install has changed the unit:\n%s\nit was\n%s", after, before)
+		}
+	}
+	refused()
+	return refused
+}
+
+// upgraded: a new program in the place of the one that runs disturbs nothing
+// until the service is started again.
+func upgraded(t *testing.T, m *debian.Machine, refused func()) {
+	t.Helper()
+	pid := m.Property("tandem", "MainPID")
+	m.Do("sh", "-c", "cp /usr/local/bin/tandem /usr/local/bin/new && mv /usr/local/bin/new /usr/local/bin/tandem")
+	refused()
+	if now := m.Property("tandem", "MainPID"); now != pid {
+		t.Errorf("process %s became %s", pid, now)
+	}
+	m.Do("tandem", "stop")
+	m.Do("tandem", "start")
+	if out := m.Do("tandem", "status"); !strings.Contains(out, "nginx") {
+		t.Errorf("started anew: %s", out)
 	}
 }
 

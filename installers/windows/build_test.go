@@ -91,6 +91,7 @@ func TestBuild(t *testing.T) {
 			"export Upgrade":        "{7C4C4DF5-0F0B-4F35-9C0C-4B7B0E0C6B1D}\t\t1.2.3",
 			"export ServiceInstall": "run --config=\"[DATADIR]config.yaml\" --windows-service=true",
 			"export ServiceControl": "Restart\ttandem\t1",
+			"export Environment":    "Path\t=-*PATH\t[~];[INSTALLDIR]\tProgram",
 			"export Registry":       `EventLog\Application\tandem`,
 		} {
 			words := strings.Fields(query)

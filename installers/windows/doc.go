@@ -4,16 +4,24 @@
 //	tandem.exe ──▶ osslsigncode ──┬─▶ wixl ─▶ msibuild ─▶ osslsigncode ──▶ .msi
 //	                              └─▶ zip ───────────────────────────────▶ .zip
 //
-// The MSI puts the program under Program Files, a configuration to be filled in
-// under ProgramData, and registers the service, which starts with the system and
+// The MSI puts the program under Program Files and that folder into PATH, a
+// configuration to be filled in under ProgramData, and registers the service, which starts with the system and
 // recovers from failures (platform/service sets how at its first start, since an
 // MSI cannot). It does not start the service: the configuration has to be right
 // first. An upgrade leaves the configuration as it is and starts the service
 // again. Nothing that is programmed goes with it: see `tandem cleanup`.
 //
-//	msiexec /i tandem.msi /qn
+//	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml
-//	tandem start
+//	sc start tandem
+//
+// A shell that was open before has the old PATH: tandem is found in new ones. The
+// zip is unpacked by hand and changes no PATH; `tandem install` wants to be run
+// from a folder that ordinary users cannot write, such as Program Files.
+//
+// `make dist` makes both for amd64 and arm64, through the executable dist. It
+// signs them when TANDEM_SIGN_CERTS and TANDEM_SIGN_KEY name a certificate and its
+// key.
 //
 // The same input makes the same bytes, but for signatures, which tell the time
 // unless none is asked for. It works on any system that has wixl and msibuild

@@ -55,15 +55,13 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 		return err
 	}
 	product := guid("product", version, o.Arch)
-	contents := guid("package", version, o.Arch, string(exe), string(source), string(config))
+	contents := guid("package", version, o.Arch, string(exe), string(source), strings.Join(queries(), ""), string(config))
 	file := filepath.Join(stage, "tandem.msi")
-	const update = "UPDATE `Component` SET "
-	steps := [][]string{
-		{"wixl", "-a", "x64", "-D", "Version=" + version, "-D", "ProductCode=" + product, "-o", file, "tandem.wxs"},
-		{"msibuild", file, "-q", fmt.Sprintf(update+"`Attributes` = %d WHERE `Component` = 'Configuration'", permanent|neverOverwrite|wide)},
-		{"msibuild", file, "-q", update + "`Condition` = 'WIX_UPGRADE_DETECTED' WHERE `Component` = 'Restart'"},
-		{"msibuild", file, "-s", "Tandem service proxy " + version, "The Tandem authors", words, "{" + contents + "}"},
+	steps := [][]string{{"wixl", "-a", "x64", "-D", "Version=" + version, "-D", "ProductCode=" + product, "-o", file, "tandem.wxs"}}
+	for _, q := range queries() {
+		steps = append(steps, []string{"msibuild", file, "-q", q})
 	}
+	steps = append(steps, []string{"msibuild", file, "-s", "Tandem service proxy " + version, "The Tandem authors", words, "{" + contents + "}"})
 	for _, s := range steps {
 		if err := call(ctx, stage, s[0], s[1:]...); err != nil {
 			return err
@@ -86,6 +84,26 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 		return err
 	}
 	return os.WriteFile(to, data, 0o644)
+}
+
+// queries are the changes of the tables by which an MSI gets what wixl cannot say:
+// a configuration that stays, a restart that is for upgrades alone, and the
+// program's folder at the end of every user's PATH (tables Component, Environment
+// and InstallExecuteSequence of Windows Installer).
+func queries() []string {
+	const update, insert = "UPDATE `Component` SET ", "INSERT INTO "
+	sequence := func(action string, at int) string {
+		return fmt.Sprintf(insert+"`InstallExecuteSequence` (`Action`, `Sequence`) VALUES ('%s', %d)", action, at)
+	}
+	return []string{
+		fmt.Sprintf(update+"`Attributes` = %d WHERE `Component` = 'Configuration'", permanent|neverOverwrite|wide),
+		update + "`Condition` = 'WIX_UPGRADE_DETECTED' WHERE `Component` = 'Restart'",
+		"CREATE TABLE `Environment` (`Environment` CHAR(72) NOT NULL, `Name` CHAR(255) NOT NULL LOCALIZABLE, " +
+			"`Value` CHAR(255) LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",
+		insert + "`Environment` (`Environment`, `Name`, `Value`, `Component_`) VALUES ('Path', '=-*PATH', '[~];[INSTALLDIR]', 'Program')",
+		sequence("RemoveEnvironmentStrings", 3300),
+		sequence("WriteEnvironmentStrings", 5200),
+	}
 }
 
 // guid makes an identity of what it stands for: the same each time (RFC 9562,

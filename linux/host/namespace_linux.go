@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace, kept to listen in it from any goroutine.
+// Namespace is a network namespace, kept to work in it from any goroutine.
 // Its methods are safe for concurrent use.
 type Namespace struct{ file *os.File }
 
@@ -27,59 +27,50 @@ func Here() (*Namespace, error) {
 	return &Namespace{f}, nil
 }
 
-// Close lets go of the namespace. What listens in it goes on.
+// Close lets go of the namespace. What works in it goes on.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Listen listens in the namespace, as net.ListenConfig.Listen does for IP
-// addresses. Where the caller is in it already, as in a process that never left
-// its namespace, that takes no privileges.
-func (n *Namespace) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
-	// A goroutine of its own: a thread that cannot be led back ends with it.
-	done := make(chan struct{})
+// Do runs f on a thread in the namespace. Where the caller is in it already, as in
+// a process that never left its namespace, that takes no privileges.
+func (n *Namespace) Do(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here, err := n.isHere()
+	if err != nil {
+		return err
+	}
+	if here {
+		return f()
+	}
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
+		// Never unlocked: the thread ends with this goroutine, as nobody else
+		// should get one that is elsewhere.
 		runtime.LockOSThread()
-		var back bool
-		l, back, err = n.listen(ctx, network, address)
-		if back {
-			runtime.UnlockOSThread()
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter the network namespace: %w", err)
+			return
 		}
+		done <- f()
 	}()
-	<-done
+	return <-done
+}
+
+// Listen listens in the namespace, as net.ListenConfig.Listen does for IP
+// addresses.
+func (n *Namespace) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
+	err = n.Do(func() (err error) {
+		l, err = new(net.ListenConfig).Listen(ctx, network, address)
+		return err
+	})
 	return l, err
 }
 
-// listen runs on a locked thread and says whether that is back where it was.
-func (n *Namespace) listen(ctx context.Context, network, address string) (l net.Listener, back bool, err error) {
-	own, err := os.Open(ownNamespace)
-	if err != nil {
-		return nil, true, fmt.Errorf("this network namespace: %w", err)
+func (n *Namespace) isHere() (bool, error) {
+	kept, errKept := n.file.Stat()
+	current, errCurrent := os.Stat(ownNamespace)
+	if err := errors.Join(errKept, errCurrent); err != nil {
+		return false, fmt.Errorf("this network namespace: %w", err)
 	}
-	defer own.Close()
-	same, err := sameFile(own, n.file)
-	if err != nil {
-		return nil, true, err
-	}
-	if !same {
-		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			return nil, true, fmt.Errorf("enter the proxy's network namespace: %w", err)
-		}
-	}
-	l, err = new(net.ListenConfig).Listen(ctx, network, address)
-	if same {
-		return l, true, err
-	}
-	if errBack := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); errBack != nil {
-		return l, false, err
-	}
-	return l, true, err
-}
-
-func sameFile(a, b *os.File) (bool, error) {
-	x, errA := a.Stat()
-	y, errB := b.Stat()
-	if err := errors.Join(errA, errB); err != nil {
-		return false, err
-	}
-	return os.SameFile(x, y), nil
+	return os.SameFile(kept, current), nil
 }

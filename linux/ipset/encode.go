@@ -121,7 +121,7 @@ func (w *writer) create(s Set, seq uint32) {
 	w.begin(cmdCreate, flagAck|flagExclusive, seq, family)
 	w.str(attrName, s.Name)
 	w.str(attrType, s.Type)
-	w.attr(attrRevision, revisions[s.Type])
+	w.attr(attrRevision, revision(s.Type))
 	w.attr(attrFamily, family)
 	w.nest(attrData, func() {
 		if s.Type == bitmapPort {

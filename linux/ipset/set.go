@@ -18,9 +18,21 @@ type Set struct {
 	Marks      bool         // entries have a mark (skbinfo)
 }
 
-// revisions are the first ones of each type that know marks, in Linux 3.18.
-var revisions = map[string]uint8{
-	"hash:ip": 4, "hash:ip,port": 5, "hash:ip,port,ip": 5, "hash:ip,port,net": 7, "hash:net": 6, bitmapPort: 3,
+// revision is the first one of a type that knows marks, in Linux 3.18.
+func revision(setType string) uint8 {
+	switch setType {
+	case bitmapPort:
+		return 3
+	case "hash:ip":
+		return 4
+	case "hash:ip,port", "hash:ip,port,ip":
+		return 5
+	case "hash:net":
+		return 6
+	case "hash:ip,port,net":
+		return 7
+	}
+	return 0
 }
 
 const bitmapPort = "bitmap:port"

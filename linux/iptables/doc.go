@@ -55,8 +55,9 @@
 //	text.go, book.go           objects to scripts (Script); chains written anew
 //	observe.go                 iptables-save to objects
 //	sim.go                     text and a packet to an outcome (Sim)
-//	tools_linux.go             the commands; variant_linux.go: legacy or nft
-//	driver_linux.go            the kernel (Driver); namespace_linux.go: from any thread
+//	tools_linux.go             the commands; variant_linux.go: legacy or nft;
+//	                           commands_linux.go, nat_linux.go: for other modes
+//	driver_linux.go            the kernel (Driver)
 //	localnet_linux.go          route_localnet; tally.go: how many rules there are
 //	watch_linux.go             whether others wrote: generation_linux.go, info_linux.go
 //	probe.go, probe_linux.go,  whether this host can do it;

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
@@ -20,7 +21,7 @@ import (
 type Driver struct {
 	tools    tools
 	families []model.Family
-	ns       *namespace
+	ns       *host.Namespace
 	timid    bool // never makes a table, not even by reading it
 	watch    *watch
 
@@ -44,20 +45,20 @@ var (
 // again every now and then, 0 for never. Close it after use; what it has
 // programmed stays.
 func open(t tools, families []model.Family, again time.Duration) (*Driver, error) {
-	ns, err := currentNamespace()
+	ns, err := host.Here()
 	if err != nil {
 		return nil, err
 	}
 	w, err := openWatch(t.variant, families)
 	if err != nil {
-		return nil, errors.Join(err, ns.close())
+		return nil, errors.Join(err, ns.Close())
 	}
 	w.again = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
 }
 
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.watch.close(), d.ns.close()) }
+func (d *Driver) Close() error { return errors.Join(d.watch.close(), d.ns.Close()) }
 
 // Limits implements dataplane.Driver. Each table of each family is written as a
 // whole or not at all. When one fails and another was written, to do the same
@@ -141,7 +142,7 @@ func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
 func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) error {
 	var s script
 	var pages book
-	err := d.ns.do(func() error {
+	err := d.ns.Do(func() error {
 		ops, err := d.localnet.before(ops)
 		if err != nil {
 			return err
@@ -197,7 +198,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 	objects, pages = map[Key]Value{}, book{}
 	for _, f := range d.families {
 		var text string
-		err := d.ns.do(func() (err error) {
+		err := d.ns.Do(func() (err error) {
 			text, err = d.tools.read(ctx, f, d.timid)
 			return err
 		})

@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // kubeProxy finds chains with the names that kube-proxy and Tandem share where
@@ -30,7 +31,7 @@ func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error
 	if err != nil {
 		return err
 	}
-	here, err := currentNamespace()
+	here, err := host.Here()
 	if err != nil {
 		return err
 	}
@@ -40,5 +41,5 @@ func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error
 		}
 		return f(ctx, d)
 	})
-	return errors.Join(err, here.close())
+	return errors.Join(err, here.Close())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -67,17 +68,17 @@ func remove(ctx context.Context, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
-	here, err := currentNamespace()
+	here, err := host.Here()
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeOurs(ctx, installed, here), here.close())
+	return errors.Join(removeOurs(ctx, installed, here), here.Close())
 }
 
 // removeOurs deletes what Tandem has programmed in any variant. Most chains have
 // the names that kube-proxy gives them: where there are none of those that only
 // Tandem makes, they are kube-proxy's, and stay.
-func removeOurs(ctx context.Context, installed []tools, ns *namespace) error {
+func removeOurs(ctx context.Context, installed []tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
 		if !ours(have) {
 			return nil
@@ -93,7 +94,7 @@ func removeAll(ctx context.Context, d *Driver) error {
 // eachInUse calls f for each variant that has objects with our names. Where there
 // are no tables none are made. A variant that this kernel does not have holds
 // nothing: only where none can be read that is an error.
-func eachInUse(ctx context.Context, installed []tools, ns *namespace, f func(d *Driver, have map[Key]Value) error) error {
+func eachInUse(ctx context.Context, installed []tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
 		d := &Driver{tools: t, families: t.families(), ns: ns, book: book{}, watch: unwatched(), timid: true}

@@ -21,7 +21,7 @@ import (
 var hostNamespace = threadNamespaceName()
 
 func threadNamespaceName() string {
-	link, err := os.Readlink(threadNamespace)
+	link, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		return "unknown"
 	}

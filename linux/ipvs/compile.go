@@ -18,9 +18,9 @@ type Options struct {
 	Families []model.Family
 	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
 	Scheduler string
-	// Random has source ports of masqueraded connections chosen at random, where
-	// iptables can.
-	Random bool
+	// NoRandomFully says that this iptables cannot choose the source ports of
+	// masqueraded connections at random.
+	NoRandomFully bool
 }
 
 func (o Options) families() []model.Family {
@@ -39,10 +39,10 @@ func (o Options) scheduler() string {
 }
 
 func (o Options) randomly() string {
-	if o.Random {
-		return " --random-fully"
+	if o.NoRandomFully {
+		return ""
 	}
-	return ""
+	return " --random-fully"
 }
 
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for

@@ -1,10 +1,12 @@
 package ipvs
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/moby/ipvs"
+	"golang.org/x/sys/unix"
 )
 
 // Draining destinations are looked at every drainCheck, and after drainLimit
@@ -27,6 +29,7 @@ type drains struct {
 
 	mu    sync.Mutex
 	until map[Key]map[Key]time.Time // by virtual server
+	fails bool                      // the last check did
 }
 
 func startDrains(k *kernel, service func(Key) (*ipvs.Service, error)) *drains {
@@ -89,7 +92,8 @@ func (d *drains) forget(server Key) {
 }
 
 // check deletes what is idle or late. It works on one virtual server at a time,
-// so that a Commit never waits for long. What cannot be read is tried again.
+// so that a Commit never waits for long. What cannot be read or deleted is tried
+// again, and told the first time.
 func (d *drains) check() {
 	d.mu.Lock()
 	servers := make([]Key, 0, len(d.until))
@@ -97,25 +101,34 @@ func (d *drains) check() {
 		servers = append(servers, server)
 	}
 	d.mu.Unlock()
+	var failed error
 	for _, server := range servers {
-		d.checkServer(server)
+		if err := d.checkServer(server); err != nil && failed == nil {
+			failed = wrap(server.String(), err)
+		}
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if failed != nil && !d.fails {
+		slog.Warn("IPVS destinations that drain cannot be looked after", "error", failed, "retry", drainCheck)
+	}
+	d.fails = failed != nil
 }
 
-func (d *drains) checkServer(server Key) {
+func (d *drains) checkServer(server Key) (failed error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.until[server]) == 0 {
 		delete(d.until, server)
-		return
+		return nil
 	}
 	s, err := d.service(server)
 	if err != nil {
-		return
+		return err
 	}
 	have, err := d.kernel.ipvs.GetDestinations(s)
 	if err != nil {
-		return
+		return err
 	}
 	left := map[Key]bool{}
 	for _, dest := range have {
@@ -125,8 +138,12 @@ func (d *drains) checkServer(server Key) {
 		if !draining || dest.Weight != 0 {
 			continue
 		}
-		if !idle && d.now().Before(until) || d.kernel.ipvs.DelDestination(s, destination(k.To, 0)) != nil {
+		if !idle && d.now().Before(until) {
 			left[k] = true
+			continue
+		}
+		if err := but(d.kernel.ipvs.DelDestination(s, destination(k.To, 0)), unix.ENOENT, unix.ESRCH); err != nil {
+			left[k], failed = true, err
 		}
 	}
 	for k := range d.until[server] {
@@ -134,4 +151,5 @@ func (d *drains) checkServer(server Key) {
 			delete(d.until[server], k)
 		}
 	}
+	return failed
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/linux/ipset"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver). It touches only what
@@ -39,14 +40,14 @@ var (
 // Open returns a driver for the network namespace of the calling thread. Virtual
 // servers inside of exclude are never touched. Close it after use; what it has
 // programmed stays.
-func Open(o Options, exclude []netip.Prefix) (*Driver, error) {
+func Open(o Options, exclude []netip.Prefix, c *iptables.Commands) (*Driver, error) {
 	d := &Driver{options: o, marks: marksFor(o.Mark), numbers: &numbers{numbering: newNumbering()}, exclude: exclude}
 	var errs [4]error
 	var other *kernel
 	d.kernel, errs[0] = connect()
 	d.reader, errs[1] = connect()
 	other, errs[2] = connect()
-	d.tables, errs[3] = openTables()
+	d.tables, errs[3] = openTables(c)
 	if other != nil {
 		d.drains = startDrains(other, d.service)
 	}
@@ -146,6 +147,8 @@ type commit struct {
 	ctx  context.Context
 	gone map[Key]bool // servers that are deleted, with all that they have
 	ops  []ledger.Op[Key, Value]
+
+	wanted map[Key]map[netip.AddrPort]bool // destinations by server; made by takeOver, where it is needed
 }
 
 func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
@@ -176,7 +179,11 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindLink:
 		return c.kernel.link(op.Verb)
 	case KindRule:
-		return c.kernel.rule(op.Verb, op.Key.Family, c.marks)
+		mark := c.marks.claimed
+		if op.Key.Bits > 0 {
+			mark = 1 << (op.Key.Bits - 1)
+		}
+		return c.kernel.rule(op.Verb, op.Key.Family, mark)
 	case KindRoute:
 		return c.kernel.route(op.Verb, op.Key.At.Addr())
 	case KindSet:

@@ -25,6 +25,7 @@ type followed struct {
 	news  int // a netlink socket that hears of addresses
 	host  *model.Host
 	own   []netip.Addr
+	stale bool      // own may be out of date
 	due   time.Time // when a change was found that is not synced; zero for none
 }
 
@@ -72,11 +73,13 @@ func (f *followed) SetHost(h *model.Host) {
 // Disturbed implements dataplane.Backend. What it finds of addresses is no
 // disturbance, but something to sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
-	if f.host != nil && heard(f.news, f.ipvsLink) {
+	f.stale = f.stale || f.host != nil && heard(f.news, f.ipvsLink)
+	if f.stale {
 		own, err := ownAddresses(f.links)
 		if err != nil {
-			return false, err
+			return false, err // and it is tried again
 		}
+		f.stale = false
 		if !slices.Equal(own, f.own) {
 			f.own, f.due = own, time.Now()
 			f.SetHost(f.host)
@@ -99,21 +102,31 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	return f.Backend.Sync(ctx)
 }
 
-// ipvsLink is the index of kube-ipvs0, or -1.
+// ipvsLink is the index of kube-ipvs0, or -1: then all is news, and whoever looks
+// what it is meets the error.
 func (f *followed) ipvsLink() int {
-	link, err := f.links.LinkByName(Link)
+	index, err := ipvsLink(f.links)
 	if err != nil {
 		return -1
 	}
-	return link.Attrs().Index
+	return index
+}
+
+// ipvsLink is the index of kube-ipvs0, -1 where there is none.
+func ipvsLink(h *netlink.Handle) (int, error) {
+	link, err := h.LinkByName(Link)
+	if err != nil {
+		return -1, but(wrap("link "+Link, err), unix.ENODEV)
+	}
+	return link.Attrs().Index, nil
 }
 
 // ownAddresses lists the addresses of this machine, those of loopback, links and
 // kube-ipvs0 left out.
 func ownAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
-	skip := -1
-	if link, err := h.LinkByName(Link); err == nil {
-		skip = link.Attrs().Index
+	skip, err := ipvsLink(h)
+	if err != nil { // else all cluster IPs would be this machine's
+		return nil, err
 	}
 	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {

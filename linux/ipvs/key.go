@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -35,7 +36,7 @@ const (
 	ByAddress  Via = iota
 	ByMark         // marked, endpoints see the client
 	ByMarkSNAT     // marked, endpoints see the node
-	Orphan         // found in the kernel with a mark of ours that no entry gives
+	Orphan         // found in the kernel with a mark that no entry of ours gives, now
 )
 
 // Key names an object. Which fields are used depends on Kind; all others are
@@ -47,8 +48,8 @@ type Key struct {
 	Via    Via            // server, destination
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
-	Bits   uint8          // entry with a source range: the prefix length; orphan: the way that its mark means
-	At     netip.AddrPort // server, destination, entry, address, route; of servers by mark, the lowest front that leads there
+	Bits   uint8          // entry with a source range: the prefix length; rule for another mark than today's: its bit, from 1
+	At     netip.AddrPort // server, destination, entry, address, route; of servers by mark, the lowest front that leads there; of orphans, the mark
 	To     netip.AddrPort // destination: the endpoint; entry: its second address
 }
 
@@ -81,7 +82,25 @@ func (k Key) server() string {
 	if k.Via == ByAddress {
 		return k.Proto.String() + " " + k.At.String()
 	}
+	if k.Via == Orphan {
+		return fmt.Sprintf("by mark %#x", k.mark())
+	}
 	return fmt.Sprintf("%s %s (by mark %d)", k.Proto, k.At, k.Via)
+}
+
+// orphan is a virtual server of ours by a mark that no entry gives. It may be from
+// a time when the user had chosen another bit of the mark: all of the mark is its
+// name.
+func orphan(f model.Family, mark uint32) Key {
+	var name [4]byte
+	binary.BigEndian.PutUint32(name[:], mark)
+	return Key{Kind: KindServer, Family: f, Via: Orphan, At: netip.AddrPortFrom(netip.AddrFrom4(name), 0)}
+}
+
+// mark returns the mark of an orphan.
+func (k Key) mark() uint32 {
+	name := k.At.Addr().As4()
+	return binary.BigEndian.Uint32(name[:])
 }
 
 // serverOf returns the virtual server of a destination.

@@ -84,9 +84,10 @@ func whole(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// rule makes or deletes the rule that claimed packets look into our table first.
-func (k *kernel) rule(verb ledger.Verb, f model.Family, m marks) error {
-	rule := routeRule(f, m)
+// rule makes or deletes the rule that packets with a mark look into our table
+// first.
+func (k *kernel) rule(verb ledger.Verb, f model.Family, mark uint32) error {
+	rule := routeRule(f, mark)
 	if verb == ledger.Delete {
 		return but(wrap("routing rule", k.links.RuleDel(rule)), unix.ENOENT)
 	}
@@ -106,10 +107,10 @@ func (k *kernel) route(verb ledger.Verb, a netip.Addr) error {
 	return but(wrap("local route to "+a.String(), k.links.RouteAdd(local)), unix.EEXIST)
 }
 
-func routeRule(f model.Family, m marks) *netlink.Rule {
+func routeRule(f model.Family, mark uint32) *netlink.Rule {
 	rule := netlink.NewRule()
 	rule.Family, rule.Priority, rule.Table = netlinkFamily(f), RoutePriority, RouteTable
-	rule.Mark, rule.Mask = m.claimed, &m.claimed
+	rule.Mark, rule.Mask = mark, &mark
 	return rule
 }
 

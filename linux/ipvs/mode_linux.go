@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // probe tries IPv4, which every node needs.
@@ -20,21 +21,27 @@ func probe(ctx context.Context) error {
 	return Probe(ctx, Options{Families: []model.Family{model.IPv4}})
 }
 
-// openBackend opens the mode. Where IPv6 does not work, IPv4 is served alone,
+// openBackend opens the mode where Probe has found it to work, or where an earlier
+// run may have used it: it does not have the kernel load IPVS. Where IPv6 does not work, IPv4 is served alone,
 // and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
-	if err := haveIPVS(); err != nil {
+	if err := loaded(); err != nil {
 		return nil, err
 	}
+	commands, err := iptables.FindCommands(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("ipvs mode: %w", err)
+	}
 	o := options(c)
+	o.NoRandomFully = !commands.RandomFully()
 	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
 	}
-	if err := haveIPv6(); err != nil {
+	if err := haveIPv6(commands); err != nil {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", err)
 		o.Families = []model.Family{model.IPv4}
 	}
-	d, err := Open(o, c.IPVS.ExcludeCIDRs)
+	d, err := Open(o, c.IPVS.ExcludeCIDRs, commands)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +64,7 @@ const tuneAgain = time.Second
 // Sync implements dataplane.Backend.
 func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
-		if err := t.driver.tables.inside(func() error { return settings(t.config) }); err != nil {
+		if err := t.driver.tables.ns.Do(func() error { return settings(t.config) }); err != nil {
 			t.again = time.Now().Add(tuneAgain)
 			return dataplane.Work{}, err
 		}

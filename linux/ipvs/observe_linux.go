@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -41,17 +42,7 @@ type observation struct {
 func (o *observation) emit(k Key, v Value) { o.have[k] = v }
 
 func (o *observation) family(f model.Family) error {
-	rules, err := o.reader.links.RuleList(netlinkFamily(f))
-	if err != nil {
-		return err
-	}
-	want := routeRule(f, o.marks)
-	if slices.ContainsFunc(rules, func(r netlink.Rule) bool {
-		return r.Priority == want.Priority && r.Table == want.Table && r.Mark == want.Mark && r.Mask != nil && *r.Mask == *want.Mask
-	}) {
-		o.emit(Key{Kind: KindRule, Family: f}, Value{})
-	}
-	if err := o.routes(f); err != nil {
+	if err := errors.Join(o.rules(f), o.routes(f)); err != nil {
 		return err
 	}
 	for s := noSet + 1; s < numSets; s++ {
@@ -61,6 +52,26 @@ func (o *observation) family(f model.Family) error {
 	}
 	o.name(f)
 	return o.tables.observe(o.ctx, f, o.emit)
+}
+
+// rules reads the routing rule, and those from a time when the user had chosen
+// another bit of the mark: nobody else has this table.
+func (o *observation) rules(f model.Family) error {
+	rules, err := o.reader.links.RuleList(netlinkFamily(f))
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Priority != RoutePriority || r.Table != RouteTable || r.Mask == nil || *r.Mask != r.Mark || bits.OnesCount32(r.Mark) != 1 {
+			continue
+		}
+		k := Key{Kind: KindRule, Family: f}
+		if r.Mark != o.marks.claimed {
+			k.Bits = uint8(bits.TrailingZeros32(r.Mark)) + 1
+		}
+		o.emit(k, Value{})
+	}
+	return nil
 }
 
 // routes reads the table of local routes, which is all ours.
@@ -232,8 +243,7 @@ func (o *observation) serverKey(s *ipvs.Service) (Key, bool) {
 		if k, ok := o.byMark[markKey{f, s.FWMark}]; ok {
 			return k, true
 		}
-		n, via := o.marks.parse(s.FWMark)
-		return Key{Kind: KindServer, Family: f, Via: Orphan, Bits: uint8(via), At: netip.AddrPortFrom(f.Unspecified(), uint16(n))}, n != 0
+		return orphan(f, s.FWMark), true
 	}
 	a, ok := netip.AddrFromSlice(s.Address)
 	if a = a.Unmap(); !ok || slices.ContainsFunc(o.exclude, func(p netip.Prefix) bool { return p.Contains(a) }) {

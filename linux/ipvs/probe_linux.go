@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,23 +19,22 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // Probe finds out whether this machine can do what we need, by doing it in a
 // network namespace of its own, which goes away with it. The error says what is
 // missing and what to do about it.
 func Probe(ctx context.Context, o Options) error {
-	for _, f := range o.families() {
-		for _, name := range []string{tool(f) + "-restore", tool(f) + "-save"} {
-			if _, err := exec.LookPath(name); err != nil {
-				return fmt.Errorf("ipvs mode needs %s: %w; install iptables", name, err)
-			}
-		}
+	commands, err := iptables.FindCommands(ctx)
+	if err != nil {
+		return fmt.Errorf("ipvs mode: %w", err)
 	}
+	o.NoRandomFully = !commands.RandomFully()
 	if err := haveIPVS(); err != nil {
 		return err
 	}
-	err := elsewhere(func() error { return try(ctx, o) })
+	err = elsewhere(func() error { return try(ctx, o, commands) })
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
 	}
@@ -60,6 +58,30 @@ func haveIPVS() error {
 	return wrap("ask for IPVS", err)
 }
 
+// loaded tells whether the kernel has IPVS, without making it load the module;
+// unless kube-ipvs0 says that it was in use here.
+func loaded() error {
+	if _, err := os.Stat("/proc/thread-self/net/ip_vs"); err == nil {
+		return nil
+	}
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	link, err := links.LinkByName(Link)
+	switch {
+	case err == nil && link.Attrs().Alias == alias:
+		if err := haveIPVS(); err != nil {
+			return fmt.Errorf("link %s is there, but: %v", Link, err) // not ErrAbsent
+		}
+		return nil
+	case but(err, unix.ENODEV) != nil:
+		return wrap("link "+Link, err)
+	}
+	return fmt.Errorf("the kernel has not loaded IPVS: it %w", dataplane.ErrAbsent)
+}
+
 // elsewhere runs f on a thread in a new network namespace. The thread ends with
 // its goroutine.
 func elsewhere(f func() error) error {
@@ -76,8 +98,8 @@ func elsewhere(f func() error) error {
 }
 
 // try programs the skeleton and a Service, and reads them back.
-func try(ctx context.Context, o Options) error {
-	d, err := Open(o, nil)
+func try(ctx context.Context, o Options, commands *iptables.Commands) error {
+	d, err := Open(o, nil, commands)
 	if err != nil {
 		return err
 	}
@@ -152,17 +174,17 @@ func trialPorts(o Options) (ports []*model.Port) {
 	return ports
 }
 
-// haveIPv6 asks whether IPv6 and its iptables are there.
-func haveIPv6() error {
+// haveIPv6 asks whether IPv6 and its iptables are there, in the network namespace
+// of the calling thread.
+func haveIPv6(commands *iptables.Commands) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return err
 	}
-	t, err := openTables()
-	if err != nil {
-		return err
+	if !slices.Contains(commands.Families(), model.IPv6) {
+		return errors.New("ip6tables cannot be used here")
 	}
-	_, err = t.run(context.Background(), "", tool(model.IPv6)+"-save", "-t", "mangle")
-	return errors.Join(err, t.close())
+	_, err := commands.Save(context.Background(), model.IPv6, "mangle")
+	return err
 }
 
 // haveScheduler tries a scheduler in a place of its own. The error lists what

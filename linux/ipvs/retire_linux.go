@@ -30,15 +30,18 @@ func (d *Driver) Drain(ctx context.Context) error {
 	defer late.Stop()
 	tick := time.NewTicker(drainCheck)
 	defer tick.Stop()
-	for {
+	for failing := false; ; {
 		busy, err := d.dismiss(ctx)
 		held, err2 := d.kernel.held()
 		busy += held
-		if err := errors.Join(err, err2); err != nil {
-			slog.Warn("IPVS cannot tell what connections it has", "error", err)
-		} else if busy == 0 {
+		err = errors.Join(err, err2)
+		if err == nil && busy == 0 {
 			return nil
 		}
+		if err != nil && !failing && ctx.Err() == nil {
+			slog.Warn("IPVS cannot tell what connections it has", "error", err, "retry", drainCheck)
+		}
+		failing = err != nil
 		select {
 		case <-tick.C:
 		case <-late.C:

@@ -28,9 +28,6 @@ type numbers struct {
 func (n *numbers) number(server Key) (uint32, error) {
 	n.Lock()
 	defer n.Unlock()
-	if server.Via == Orphan {
-		return uint32(server.At.Port()), nil
-	}
 	return n.take(server)
 }
 
@@ -58,12 +55,12 @@ func (d *Driver) service(k Key) (*ipvs.Service, error) {
 		s.Protocol, s.Address, s.Port = uint16(k.Proto), k.At.Addr().AsSlice(), k.At.Port()
 		return s, nil
 	}
-	number, err := d.numbers.number(k)
-	via := k.Via
-	if via == Orphan {
-		via = Via(k.Bits)
+	if k.Via == Orphan {
+		s.FWMark = k.mark()
+		return s, nil
 	}
-	s.FWMark = d.marks.number(number, via)
+	number, err := d.numbers.number(k)
+	s.FWMark = d.marks.number(number, k.Via)
 	return s, err
 }
 
@@ -110,20 +107,32 @@ func (c *commit) takeOver(k Key, s *ipvs.Service) error {
 	if err != nil {
 		return err
 	}
-	wanted := map[netip.AddrPort]bool{}
-	for _, op := range c.ops {
-		if op.Key.Kind == KindDest && op.Verb != ledger.Delete && op.Key.serverOf() == k {
-			wanted[op.Key.To] = true
-		}
-	}
 	for _, d := range have {
-		if to := destKey(k, d); !wanted[to.To] {
+		if to := destKey(k, d); !c.wants(k, to.To) {
 			if err := c.release(to, s); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// wants reports whether this commit makes a destination.
+func (c *commit) wants(server Key, to netip.AddrPort) bool {
+	if c.wanted == nil {
+		c.wanted = map[Key]map[netip.AddrPort]bool{}
+		for _, op := range c.ops {
+			if op.Key.Kind != KindDest || op.Verb == ledger.Delete {
+				continue
+			}
+			s := op.Key.serverOf()
+			if c.wanted[s] == nil {
+				c.wanted[s] = map[netip.AddrPort]bool{}
+			}
+			c.wanted[s][op.Key.To] = true
+		}
+	}
+	return c.wanted[server][to]
 }
 
 // destKey is the key of a destination.

@@ -11,16 +11,20 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // site is a lab with a backend on its node.
 type site struct {
 	dataplane.Backend
-	t      testing.TB
-	net    *netns.Net
-	driver *Driver
-	ports  map[model.PortID]*model.Port
+	t       testing.TB
+	net     *netns.Net
+	driver  *Driver
+	options Options
+
+	commands *iptables.Commands
+	ports    map[model.PortID]*model.Port
 }
 
 const (
@@ -52,6 +56,9 @@ func newSite(t testing.TB) *site {
 		t.Fatal(err)
 	}
 	s := &site{t: t, net: net}
+	if s.commands, err = iptables.FindCommands(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		s.close()
 		if err := net.Close(); err != nil {
@@ -80,14 +87,14 @@ func (s *site) open() {
 	err := s.net.Do(netns.Node, func() (err error) {
 		c := config.IPVS{}
 		if err = settings(c); err == nil {
-			s.driver, err = Open(Options{}, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")})
+			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, s.commands)
 		}
 		return err
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.Backend, s.ports = dataplane.New(NewCompiler(Options{}), s.driver), map[model.PortID]*model.Port{}
+	s.Backend, s.ports = dataplane.New(NewCompiler(s.options), s.driver), map[model.PortID]*model.Port{}
 	if err := s.Adopt(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
@@ -126,7 +133,7 @@ func (s *site) set(ports ...*model.Port) int {
 // same fails the test if the kernel has anything but what these ports need.
 func (s *site) same(host *model.Host, ports []*model.Port) {
 	s.t.Helper()
-	want, _ := dataplane.Compile(NewCompiler(Options{}), host, ports)
+	want, _ := dataplane.Compile(NewCompiler(s.options), host, ports)
 	have, err := s.driver.Observe(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 // tableNames are the tables with chains of ours, the one that claims packets
 // last: then the others know already what to do with them.
-var tableNames = []string{"filter", "nat", "mangle"}
+var tableNames = [...]string{"filter", "nat", "mangle"}
 
 // restore writes ops on the chains of one family for iptables-restore
 // --noflush, one table at a time, and what is deleted after all else and the
@@ -33,7 +33,7 @@ func restore(f model.Family, ops []ledger.Op[Key, Value]) string {
 	for _, table := range tableNames {
 		write(table, false)
 	}
-	for _, table := range slices.Backward(tableNames) {
+	for _, table := range slices.Backward(tableNames[:]) {
 		write(table, true)
 	}
 	return b.String()

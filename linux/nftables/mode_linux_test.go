@@ -17,7 +17,7 @@ func TestLacking(t *testing.T) {
 		unix.EAFNOSUPPORT:       true,
 		unix.ENOENT:             true,
 		errAltered:              true,
-		errForeign:              false,
+		ErrForeign:              false,
 		errInterrupted:          false,
 		unix.ENOMEM:             false,
 		unix.EPERM:              false,

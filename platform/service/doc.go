@@ -77,7 +77,7 @@ func Install(spec Spec) error {
 		return err
 	}
 	if state != Absent {
-		return fmt.Errorf("service %s is installed already and %s: tandem uninstall removes it", Name, state)
+		return fmt.Errorf("service %s is installed already and %s: tandem stop and tandem start run a new version of the program; for other flags, tandem uninstall first", Name, state)
 	}
 	if err := prepare(); err != nil {
 		return err

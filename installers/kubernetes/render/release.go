@@ -9,14 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"sigs.k8s.io/yaml"
 )
 
-// release writes the manifests and the archive of a chart, stamped with a
-// version. The same input makes the same bytes.
+// release writes the manifests, the kustomize base and the archive of a chart,
+// stamped with a version. The same input makes the same bytes.
 func release(dir, version, out string) error {
 	chart, err := loader.LoadDir(dir)
 	if err != nil {
@@ -26,7 +25,7 @@ func release(dir, version, out string) error {
 	if err := chart.Validate(); err != nil {
 		return err
 	}
-	rendered, err := renderChart(chart, nil)
+	files, err := plain(chart)
 	if err != nil {
 		return err
 	}
@@ -34,14 +33,10 @@ func release(dir, version, out string) error {
 	if err != nil {
 		return err
 	}
-	archive, err := pack(dir, head)
-	if err != nil {
+	if files[fmt.Sprintf("tandem-%s.tgz", version)], err = pack(dir, head); err != nil {
 		return err
 	}
-	plain := note + "---\n" + strings.Join(sorted(rendered), "---\n")
-	return errors.Join(
-		os.WriteFile(filepath.Join(out, fmt.Sprintf("tandem-%s.yaml", version)), []byte(plain), 0o644),
-		os.WriteFile(filepath.Join(out, fmt.Sprintf("tandem-chart-%s.tgz", version)), archive, 0o644))
+	return save(out, files)
 }
 
 // pack makes a chart's archive, with another Chart.yaml. Times are none.

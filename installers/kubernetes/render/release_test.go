@@ -11,13 +11,15 @@ import (
 
 // TestRelease makes a release twice, the same each time, and loads its chart.
 func TestRelease(t *testing.T) {
+	const version, tag = "1.2.3-rc.1+4.gabcdef0", "1.2.3-rc.1_4.gabcdef0"
 	one, two := t.TempDir(), t.TempDir()
 	for _, dir := range []string{one, two} {
-		if err := release(chart, "1.2.3-rc.1", dir); err != nil {
+		if err := release(chart, version, dir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"tandem-1.2.3-rc.1.yaml", "tandem-chart-1.2.3-rc.1.tgz"} {
+	archive := "tandem-" + version + ".tgz"
+	for name, image := range map[string]bool{archive: false, "tandem.yaml": true, "kustomize/linux.yaml": true, "kustomize/kustomization.yaml": false} {
 		a, err := os.ReadFile(filepath.Join(one, name))
 		if err != nil {
 			t.Fatal(err)
@@ -25,15 +27,18 @@ func TestRelease(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(two, name)); err != nil || !bytes.Equal(a, b) {
 			t.Errorf("%s is different the second time (%v)", name, err)
 		}
-		if filepath.Ext(name) == ".yaml" && !bytes.Contains(a, []byte("ghcr.io/tandem-proxy/tandem:1.2.3-rc.1")) {
+		if image && !bytes.Contains(a, []byte(`image: "ghcr.io/tandem-proxy/tandem:`+tag+`"`)) {
 			t.Errorf("%s has another image", name)
 		}
+		if image && bytes.Contains(a, []byte(version)) {
+			t.Errorf("%s has a plus sign where none is allowed: in labels and tags", name)
+		}
 	}
-	c, err := loader.LoadFile(filepath.Join(one, "tandem-chart-1.2.3-rc.1.tgz"))
+	c, err := loader.LoadFile(filepath.Join(one, archive))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Metadata.Version != "1.2.3-rc.1" || c.Metadata.AppVersion != "1.2.3-rc.1" || len(c.Schema) == 0 {
+	if c.Metadata.Version != version || c.Metadata.AppVersion != version || len(c.Schema) == 0 {
 		t.Errorf("the chart is %+v", c.Metadata)
 	}
 	if err := release(chart, "not a version", one); err == nil {

@@ -1,9 +1,9 @@
 // Command render makes the plain manifests out of the Helm chart, which is the
 // one source: tandem.yaml, for kubectl apply, and the resources of a kustomize
 // base. Its test checks that they are the same, and the chart itself. For a
-// release it makes tandem-VERSION.yaml and the chart's archive instead:
+// release it makes them of that version, and the chart's archive:
 //
-//	go run . -version v1.2.3 -out ../../../dist
+//	go run . -version v1.2.3 -out ../../../dist/kubernetes
 //
 // It is a module of its own, so that nothing of Helm and kustomize gets into the
 // product's.
@@ -11,6 +11,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -46,12 +47,22 @@ func main() {
 
 // write writes all that is made of the chart in a folder, beside it.
 func write(dir string) error {
-	files, err := plain(filepath.Join(dir, "chart"))
+	chart, err := loader.LoadDir(filepath.Join(dir, "chart"))
 	if err != nil {
 		return err
 	}
+	files, err := beside(chart)
+	if err != nil {
+		return err
+	}
+	return save(dir, files)
+}
+
+// save writes files into a folder.
+func save(dir string, files map[string][]byte) error {
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+		to := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, 0o644)); err != nil {
 			return err
 		}
 	}
@@ -61,8 +72,23 @@ func write(dir string) error {
 // note stands at the top of what is made.
 const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
 
+// beside returns the files that lie beside the chart: those for users, and those
+// for tests.
+func beside(chart *v2.Chart) (map[string][]byte, error) {
+	files, err := plain(chart)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := render(chart, own())
+	if err != nil {
+		return nil, err
+	}
+	files["testdata/own.yaml"] = []byte(note + "---\n" + strings.Join(sorted(rendered), "---\n"))
+	return files, nil
+}
+
 // plain returns the files that are made of a chart with its default values.
-func plain(chart string) (map[string][]byte, error) {
+func plain(chart *v2.Chart) (map[string][]byte, error) {
 	rendered, err := render(chart, nil)
 	if err != nil {
 		return nil, err
@@ -76,10 +102,6 @@ func plain(chart string) (map[string][]byte, error) {
 		all.WriteString("---\n" + rendered[name])
 	}
 	files["kustomize/kustomization.yaml"], files["tandem.yaml"] = base.Bytes(), all.Bytes()
-	if rendered, err = render(chart, own()); err != nil {
-		return nil, err
-	}
-	files["testdata/own.yaml"] = []byte(note + "---\n" + strings.Join(sorted(rendered), "---\n"))
 	return files, nil
 }
 
@@ -104,15 +126,7 @@ func own() map[string]any {
 
 // render returns what the templates of a chart become, by the file's name.
 // Those that become nothing are left out.
-func render(dir string, values map[string]any) (map[string]string, error) {
-	chart, err := loader.LoadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	return renderChart(chart, values)
-}
-
-func renderChart(chart *v2.Chart, values map[string]any) (map[string]string, error) {
+func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 	// The plain manifests are not Helm's to manage.
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
 	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)

@@ -9,14 +9,25 @@ import (
 	"strings"
 	"testing"
 
+	v2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
 const chart = "../chart"
+
+func load(t *testing.T) *v2.Chart {
+	t.Helper()
+	c, err := loader.LoadDir(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
 
 // options are the ways in which the chart is used.
 func options() map[string]map[string]any {
@@ -40,7 +51,7 @@ func TestLint(t *testing.T) {
 
 // TestPlain checks that what lies beside the chart is what it renders to.
 func TestPlain(t *testing.T) {
-	files, err := plain(chart)
+	files, err := beside(load(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +96,7 @@ func TestKustomize(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, values := range options() {
-		files, err := render(chart, values)
+		files, err := render(load(t), values)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -117,7 +128,7 @@ func TestMistakes(t *testing.T) {
 		"additional properties 'imgae' not allowed": {"imgae": map[string]any{}},
 		"does not match pattern":                    {"config": map[string]any{"apiServer": "192.0.2.10"}},
 	} {
-		if _, err := render(chart, values); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := render(load(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}

@@ -1,7 +1,12 @@
+{{/* The version, as labels and images have it: a plus sign is not allowed there. */}}
+{{- define "tandem.version" -}}
+{{ .Chart.AppVersion | replace "+" "_" }}
+{{- end }}
+
 {{/* Labels of everything. */}}
 {{- define "tandem.labels" -}}
 app.kubernetes.io/name: tandem
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ include "tandem.version" . | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
@@ -40,7 +45,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{/* What their containers have in common. A dict of root and variant. */}}
 {{- define "tandem.container" -}}
 {{- $image := .root.Values.image -}}
-image: {{ printf "%s:%s%s" $image.repository ($image.tag | default .root.Chart.AppVersion) .variant | quote }}
+image: {{ printf "%s:%s%s" $image.repository ($image.tag | default (include "tandem.version" .root)) .variant | quote }}
 imagePullPolicy: {{ $image.pullPolicy }}
 env:
   - name: NODE_NAME

@@ -1,0 +1,51 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// With --takeover what kube-proxy has left in other modes is removed, and not
+// before the program's own rules answer; without it, it is only told of. The rules
+// of others stay.
+func TestTakeOver(t *testing.T) {
+	s := newSite(t)
+	if _, err := exec.LookPath("iptables-nft"); err != nil {
+		t.Skipf("kube-proxy's rules are made with iptables: %v", err)
+	}
+	s.must("sh", "-c", `printf '%s\n' '*nat' ':KUBE-SERVICES - [0:0]' ':KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]' ':OTHERS - [0:0]' \
+'-A PREROUTING -j KUBE-SERVICES' '-A POSTROUTING -j OTHERS' \
+'-A KUBE-SERVICES -d 10.96.9.9/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O' COMMIT | iptables-nft-restore --noflush`)
+	s.must("nft", `add table ip kube-proxy { comment "rules for kube-proxy"; }`)
+	s.write("", "10.244.1.2")
+
+	s.flags = []string{"--proxy-mode", "nftables"}
+	s.start()
+	left := func() string { return s.must("iptables-nft-save", "-t", "nat") + s.must("nft", "list", "tables") }
+	s.eventually(10*time.Second, "told of", func() error {
+		if said := s.must(s.bin, "status"); !strings.Contains(said, "--takeover") {
+			return fmt.Errorf("status says: %s", said)
+		}
+		return nil
+	})
+	if now := left(); !strings.Contains(now, "KUBE-SERVICES") || !strings.Contains(now, "table ip kube-proxy") {
+		t.Errorf("removed though nobody asked for it:\n%s", now)
+	}
+	s.kill()
+
+	s.flags = append(s.flags, "--takeover")
+	s.start()
+	s.eventually(10*time.Second, "taken over", func() error {
+		if now := left(); strings.Contains(now, "KUBE-") || strings.Contains(now, "kube-proxy") {
+			return errors.New(now)
+		}
+		return s.reach(clusterIP)
+	})
+	if now := left(); !strings.Contains(now, "-A POSTROUTING -j OTHERS") {
+		t.Errorf("of others:\n%s", now)
+	}
+}

@@ -1,0 +1,65 @@
+package platform_test
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// A configuration that changes before the proxy runs changes nothing that cannot
+// be changed yet, and does no harm.
+func TestReconfigureBeforeRun(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	net, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer net.Close()
+	c := config.Default()
+	c.HTTPAddress, c.HealthAddress, c.Manifests, c.Mode = "", "", t.TempDir(), "nftables"
+	c.Conntrack, c.OOMScoreAdj = config.Conntrack{}, nil
+	next := c
+	next.Mode = "iptables"
+	var p *platform.Proxy
+	if err := net.Do(netns.Node, func() error {
+		for _, name := range []config.Mode{c.Mode, next.Mode} {
+			m, err := platform.Find(name)
+			if err == nil {
+				err = m.Probe(t.Context())
+			}
+			if err != nil {
+				t.Skipf("mode %s does not work here: %v", name, err)
+			}
+		}
+		p, err = platform.Open(t.Context(), &c, "test", slog.New(slog.DiscardHandler))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 1)
+	go func() {
+		told <- net.Do(netns.Node, func() error { p.Reconfigure(&next, "config.conf"); return nil })
+	}()
+	time.Sleep(100 * time.Millisecond) // so that it comes first, most often
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	if !p.Ready(ctx) {
+		t.Error("the proxy serves nothing")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
