@@ -135,7 +135,7 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, err
 	if err != nil {
 		return hns.Diff{}, err
 	}
-	host := resolve.Host(c, ownNode(in.nodes, c.NodeName))
+	host := resolve.Host(c, ownNode(in.nodes, c.NodeName), in.cidrs)
 	_, ports := track.Once(host, in.services, in.slices)
 	return view.Diff(host, ports), nil
 }

@@ -19,6 +19,7 @@ type inputs struct {
 	nodes    []*model.Node
 	services []*model.Service
 	slices   []*model.Slice
+	cidrs    []*model.ServiceCIDR
 }
 
 // readInputs reads the source that a configuration names, once.
@@ -30,7 +31,7 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	return inputs{found.Nodes, found.Services, found.Slices}, nil
+	return inputs{found.Nodes, found.Services, found.Slices, found.ServiceCIDRs}, nil
 }
 
 // askServer follows the API server until it has told everything, this machine's
@@ -42,7 +43,10 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	g := &gathering{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, whole: stop}
+	g := &gathering{
+		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
+		cidrs: map[string]*model.ServiceCIDR{}, whole: stop,
+	}
 	if err := source.Run(following, g); err != nil {
 		return inputs{}, err
 	}
@@ -51,7 +55,9 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return inputs{[]*model.Node{g.node}, slices.Collect(maps.Values(g.services)), slices.Collect(maps.Values(g.slices))}, nil
+	return inputs{
+		[]*model.Node{g.node}, slices.Collect(maps.Values(g.services)), slices.Collect(maps.Values(g.slices)), slices.Collect(maps.Values(g.cidrs)),
+	}, nil
 }
 
 // gathering keeps what it is told (watch.Sink) and says when that is all.
@@ -59,6 +65,7 @@ type gathering struct {
 	mu       sync.Mutex
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
+	cidrs    map[string]*model.ServiceCIDR
 	node     *model.Node
 	synced   bool
 	whole    func()
@@ -88,6 +95,12 @@ func (g *gathering) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.
 
 // SetNode implements watch.Sink.
 func (g *gathering) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
+
+// SetServiceCIDR implements watch.Sink.
+func (g *gathering) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
+
+// DeleteServiceCIDR implements watch.Sink.
+func (g *gathering) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
 
 // Problems implements watch.Sink.
 func (g *gathering) Problems([]model.Problem) {}

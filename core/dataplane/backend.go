@@ -155,6 +155,10 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 	}
 	b.compiler.Base(host, b.emitAfter)
 	b.exchange(nil)
+	if old != nil && old.SamePorts(host) {
+		b.shrink()
+		return
+	}
 	for port := range b.ports {
 		b.before, b.after = b.before[:0], b.after[:0]
 		b.compiler.Port(old, port, b.emitBefore)

@@ -31,7 +31,7 @@ func pause(took time.Duration) time.Duration {
 
 // Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
-	e.setHost(e.Host(nil), time.Now())
+	e.setHost(time.Now())
 	defer e.stopAudit()
 	defer close(e.ended)
 	timer := time.NewTimer(0)

@@ -97,6 +97,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		c.constant(f, emit)
 		nodePorts(host, chainID{f, NAT, chainServices}, chainNodePorts, emit)
 		nodePorts(host, chainID{f, Filter, chainExternal}, chainClosed, emit)
+		unallocated(host, chainID{f, Filter, chainServices}, emit)
 	}
 	if c.serves(model.IPv4) && localnet(host) {
 		emitLine(chainID{model.IPv4, Filter, input}, martians(), emit)
@@ -141,6 +142,20 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 			emitLine(at, Rule{Dst: addrMatch{Prefix: local}, Target: targetReturn}, emit)
 		}
 		emitLine(at, r, emit)
+	}
+}
+
+// unallocated emits the rules that drop what is for a cluster IP that there is
+// not. They come behind all fronts. What has been balanced is at its endpoint's
+// address by now, which may be anywhere.
+func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
+	for _, p := range host.ServiceCIDRs {
+		if model.FamilyOf(p.Addr()) == at.Family {
+			emitLine(at, Rule{
+				Dst: within(p), DstRemote: true, Comment: "for cluster IPs, and none of them",
+				State: nameMatch{"DNAT", true}, Target: targetDrop,
+			}, emit)
+		}
 	}
 }
 

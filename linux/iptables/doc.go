@@ -10,7 +10,7 @@
 //	  KUBE-POSTROUTING: masquerade what KUBE-MARK-MASQ has marked
 //	filter INPUT, FORWARD, OUTPUT: what is still for a Service's address now is not served
 //	  KUBE-PROXY-FIREWALL: drop clients outside of source ranges
-//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: refuse, or drop
+//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: refuse, or drop, as all of ServiceCIDRs
 //
 // Names, hashes, comments and marks are kube-proxy's. Different are:
 //

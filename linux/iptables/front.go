@@ -35,7 +35,7 @@ func (p *portCompiler) balance(f *model.Front) {
 		return
 	}
 	target, direct := p.direct(f)
-	if !direct {
+	if !direct && (!f.Restricted || len(f.Allow) > 0) { // otherwise nobody gets there
 		target = p.external(on)
 	}
 	if f.Restricted {

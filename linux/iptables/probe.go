@@ -15,6 +15,7 @@ func probeRules(f model.Family, t Table, randomFully bool) (rules []Value) {
 	kinds := []Rule{
 		{Src: addrMatch{exactly(a).Prefix, true}, Comment: "a/b:c", State: nameMatch{Name: "NEW"}, Target: targetDrop},
 		{In: nameMatch{"tandem0", true}, DstLocal: true, Mark: markMatch{DefaultMark, DefaultMark, true}, Target: targetReject},
+		{Dst: exactly(a), DstRemote: true, State: nameMatch{"DNAT", true}, Target: targetDrop},
 		{SrcLocal: true, Proto: model.UDP, Ports: portRange{16, 31}, Target: targetReturn},
 	}
 	if t == NAT {

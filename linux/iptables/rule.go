@@ -19,6 +19,7 @@ type Rule struct {
 	Comment     string
 	SrcLocal    bool // an address of the host itself
 	DstLocal    bool
+	DstRemote   bool      // no address of the host itself
 	State       nameMatch // of connection tracking, such as NEW
 	Mark        markMatch
 	Remember    recent
@@ -130,6 +131,9 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 	}
 	if r.DstLocal {
 		word(false, "-m addrtype", "--dst-type LOCAL")
+	}
+	if r.DstRemote {
+		word(false, "-m addrtype !", "--dst-type LOCAL")
 	}
 	if r.State.Name != "" {
 		word(false, "-m", "conntrack")

@@ -177,7 +177,7 @@ func (s *Sim) match(r Rule, p packet) (yes, no bool) {
 		(r.Proto == 0 || r.Proto == p.Proto) &&
 		(r.Ports == portRange{} || r.Ports.First <= p.Dst.Port() && p.Dst.Port() <= r.Ports.Last) &&
 		(!r.SrcLocal || p.Iface == "" || s.isLocal(p.Src)) && // the host sends from no address but its own
-		(!r.DstLocal || s.isLocal(p.Dst.Addr())) &&
+		(!r.DstLocal || s.isLocal(p.Dst.Addr())) && (!r.DstRemote || !s.isLocal(p.Dst.Addr())) &&
 		(r.Mark.Mask == 0 || (p.mark&r.Mark.Mask == r.Mark.Value) != r.Mark.Not) &&
 		(r.State.Name == "" || r.State.stateMatch(p) != r.State.Not)
 	if !all {

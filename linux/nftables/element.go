@@ -44,7 +44,7 @@ func (w *writer) element(k Key, v Value, whole bool) {
 		at := w.open(1)
 		w.buf = append(w.buf, k.Rest...)
 		w.close(at)
-	case k.Set == NodePortAddresses:
+	case k.Set.ranges():
 		w.rangeElements(k, whole)
 	default:
 		w.plainElement(k, v, whole)
@@ -312,9 +312,9 @@ func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
 	return v, true
 }
 
-// ranges puts the elements of NodePortAddresses together again: first addresses
-// and ends, in any order. What does not fit together is alien.
-func ranges(f model.Family, raw []rawElement, put func(Key, Value)) {
+// ranges puts the elements of a set of ranges together again: first addresses and
+// ends, in any order. What does not fit together is alien.
+func ranges(f model.Family, set SetID, raw []rawElement, put func(Key, Value)) {
 	n := addressLen(f)
 	slices.SortFunc(raw, func(a, b rawElement) int {
 		if c := slices.Compare(a.key, b.key); c != 0 || a.end == b.end {
@@ -333,15 +333,15 @@ func ranges(f model.Family, raw []rawElement, put func(Key, Value)) {
 		e := raw[i]
 		switch {
 		case e.strange || len(e.key) != n:
-			put(e.alien(f, NodePortAddresses), Value{})
+			put(e.alien(f, set), Value{})
 		case e.end: // nft itself puts one before the first range: it means nothing
 		case i+1 < len(raw) && raw[i+1].end && len(raw[i+1].key) == n:
-			k := Key{Kind: KindElement, Family: f, Set: NodePortAddresses, Rest: last(e.key, raw[i+1].key)}
+			k := Key{Kind: KindElement, Family: f, Set: set, Rest: last(e.key, raw[i+1].key)}
 			copy(k.Addr[:], e.key)
 			put(k, Value{})
 			i++
 		case i+1 == len(raw):
-			k := Key{Kind: KindElement, Family: f, Set: NodePortAddresses}
+			k := Key{Kind: KindElement, Family: f, Set: set}
 			k.Rest = string(e.key)
 			for range n {
 				k.Rest += "\xff"
@@ -349,7 +349,7 @@ func ranges(f model.Family, raw []rawElement, put func(Key, Value)) {
 			copy(k.Addr[:], e.key)
 			put(k, Value{})
 		default:
-			put(e.alien(f, NodePortAddresses), Value{})
+			put(e.alien(f, set), Value{})
 		}
 	}
 }

@@ -181,13 +181,17 @@ func (s DestinationIn) encode(e *encoder) { e.prefix(daddr, equal, s.Prefix) }
 
 func (s DestinationNotIn) encode(e *encoder) { e.prefix(daddr, notEqual, s.Prefix) }
 
-func (DestinationIsLocal) encode(e *encoder) {
+func (s DestinationIsLocal) encode(e *encoder) {
+	op := equal
+	if s.Not {
+		op = notEqual
+	}
 	e.expr("fib", func() {
 		e.u32(1, reg0)
 		e.u32(2, 3) // NFT_FIB_RESULT_ADDRTYPE
 		e.u32(3, 2) // NFTA_FIB_F_DADDR
 	})
-	e.cmp(reg0, equal, host32(2)) // RTN_LOCAL
+	e.cmp(reg0, op, host32(2)) // RTN_LOCAL
 }
 
 func (s InputIs) encode(e *encoder) {
@@ -214,13 +218,27 @@ func (s MarkHas) encode(e *encoder) {
 	e.cmp(reg0, op, host32(0))
 }
 
-func (WasBalanced) encode(e *encoder) {
+func (IsNew) encode(e *encoder) {
+	e.conntrack(0, 1<<3) // NFT_CT_STATE, NF_CT_STATE_BIT(IP_CT_NEW)
+	e.cmp(reg0, notEqual, host32(0))
+}
+
+func (s WasBalanced) encode(e *encoder) {
+	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
+	op := notEqual
+	if s.Not {
+		op = equal
+	}
+	e.cmp(reg0, op, host32(0))
+}
+
+// conntrack loads what connection tracking knows under a key, and of it a bit.
+func (e *encoder) conntrack(key, bit uint32) {
 	e.expr("ct", func() {
 		e.u32(1, reg0)
-		e.u32(2, 2) // NFT_CT_STATUS
+		e.u32(2, key)
 	})
-	e.bitwise(host32(1<<5), host32(0)) // IPS_DST_NAT
-	e.cmp(reg0, notEqual, host32(0))
+	e.bitwise(host32(bit), host32(0))
 }
 
 func (s In) encode(e *encoder) {
