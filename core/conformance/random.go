@@ -9,7 +9,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -72,13 +71,6 @@ func (w Random) Feed(t *track.Tracker, before Random) {
 		t.SetHost(w.Host)
 	}
 	Feed(t, before.Services, before.Slices, w.Services, w.Slices)
-}
-
-// RandomPackets picks n packets from the probes of a world.
-func RandomPackets(rng *rand.Rand, host *model.Host, ports []*model.Port, n int) []oracle.Packet {
-	all := Probes(host, ports)
-	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all[:min(n, len(all))]
 }
 
 func replace[T any, K comparable](all []T, x T, key func(T) K) []T {

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -184,13 +185,7 @@ func (d *desk) list() []model.Problem {
 		all = append(all, ps...)
 	}
 	slices.SortFunc(all, func(a, b model.Problem) int {
-		switch {
-		case a.Object+a.Detail < b.Object+b.Detail:
-			return -1
-		case a.Object+a.Detail > b.Object+b.Detail:
-			return 1
-		}
-		return 0
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
 	})
 	if more := len(all) - mostProblems; more > 0 {
 		all = append(all[:mostProblems:mostProblems], model.Problem{

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -159,19 +160,12 @@ func (d *Driver) outcome(ops []ledger.Op[Key, Value], errs []error) error {
 			case !ok:
 			case errno != 0:
 				err := d.blame(ops, errs, seq, errno, m)
-				failed = cmpOr(failed, err)
+				failed = cmp.Or(failed, err)
 			case seq == d.batch.last():
 				done = true
 			}
 		}
 	}
-}
-
-func cmpOr(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // answer reads an NLMSG_ERROR for a message of the batch.
