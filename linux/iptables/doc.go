@@ -34,6 +34,10 @@
 // iptables-restore --noflush for each table. Reading back parses iptables-save
 // into the same objects, whatever the spelling.
 //
+// kube-proxy's counts of packets are those of two rules: in KUBE-FORWARD, which
+// drops what conntrack calls invalid, and in KUBE-POSTROUTING, where connections
+// to node ports on localhost come by. They are read when somebody asks.
+//
 // What others do to the rules is noticed within a second in the nft variant, where
 // the kernel counts transactions, and in the legacy variant wherever it changes
 // how many rules a table has or their size, such as a flush. An edit that leaves
@@ -57,7 +61,9 @@
 //	sim.go                     text and a packet to an outcome (Sim)
 //	tools_linux.go             the commands; variant_linux.go: legacy or nft
 //	driver_linux.go            the kernel (Driver); namespace_linux.go: from any thread
-//	localnet_linux.go          route_localnet; tally.go: how many rules there are
+//	localnet_linux.go          route_localnet
+//	tally.go,                  how many rules there are, and how many packets two
+//	  packets*.go              of them have met
 //	watch_linux.go             whether others wrote: generation_linux.go, info_linux.go
 //	probe.go, probe_linux.go,  whether this host can do it;
 //	  mode.go                  the mode

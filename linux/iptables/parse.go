@@ -61,6 +61,9 @@ func (p *parser) option() (err error) {
 	case "--ctstate":
 		r.State = nameMatch{p.next(), not}
 		return nil
+	case "--ctorigdst":
+		r.OrigDst, err = parseAddrMatch(p.next(), not)
+		return err
 	case "--mark":
 		r.Mark.Not = not
 		r.Mark.Value, r.Mark.Mask, err = parseMark(p.next())

@@ -20,6 +20,7 @@ type Rule struct {
 	SrcLocal    bool // an address of the host itself
 	DstLocal    bool
 	State       nameMatch // of connection tracking, such as NEW
+	OrigDst     addrMatch // destination before DNAT
 	Mark        markMatch
 	Remember    recent
 	Chance      uint32 // in units of 1/2^31
@@ -134,6 +135,9 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 	if r.State.Name != "" {
 		word(false, "-m", "conntrack")
 		word(r.State.Not, "--ctstate", r.State.Name)
+	}
+	if r.OrigDst.Prefix.IsValid() {
+		b = r.OrigDst.append(append(b, " -m conntrack"...), "--ctorigdst")
 	}
 	if r.Mark.Mask != 0 {
 		word(false, "-m", "mark")
