@@ -35,12 +35,14 @@ type packetRule struct {
 func packetRules(families []model.Family) (rules []packetRule) {
 	for _, f := range families {
 		rules = append(rules, packetRule{
-			chainID{f, Filter, chainForward}, invalid(),
+			chainID{f, Filter, chainForward},
+			invalid(),
 			func(p *dataplane.Packets, n uint64) { p.Invalid += n },
 		})
 		if f == model.IPv4 {
 			rules = append(rules, packetRule{
-				chainID{f, NAT, chainPostrouting}, toLocalhost(),
+				chainID{f, NAT, chainPostrouting},
+				toLocalhost(),
 				func(p *dataplane.Packets, n uint64) { p.Localhost += n },
 			})
 		}
