@@ -37,7 +37,7 @@ func TestCorpus(t *testing.T) {
 				Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
 					enter := func(f func() error) error { return net.Do(lab.Node, f) }
 					if mode.Name == relay.Mode { // opens sockets whenever it likes
-						return &remote{enter: enter}, nil
+						return &remote{enter: enter, wrap: flavour.wrap}, nil
 					}
 					return &tandem{mode: mode.Name, enter: enter}, nil
 				})

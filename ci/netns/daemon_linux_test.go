@@ -29,7 +29,8 @@ type site struct {
 	cmd *exec.Cmd
 	log bytes.Buffer
 
-	flags []string // of tandem run, besides those that all tests need
+	flags []string        // of tandem run, besides those that all tests need
+	wrap  func(*exec.Cmd) // changes how it is started; or nil
 }
 
 var (
@@ -148,6 +149,9 @@ func (s *site) start() {
 	args := append([]string{"run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, s.flags...)
 	s.cmd = exec.Command(s.bin, args...)
 	s.cmd.Stderr = &s.log
+	if s.wrap != nil {
+		s.wrap(s.cmd)
+	}
 	if err := s.net.Do(lab.Node, s.cmd.Start); err != nil {
 		s.t.Fatal(err)
 	}

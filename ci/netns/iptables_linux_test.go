@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -12,16 +13,22 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // flavours are the ways in which a mode can be run: iptables over either of its
-// two variants, all others as they are.
+// two variants, userspace with iptables or without it, all others as they are.
 func flavours(mode dataplane.Mode) []flavour {
-	if mode.Name != iptables.Name {
-		return []flavour{{name: string(mode.Name), prepare: func(testing.TB) {}}}
+	plain := flavour{name: string(mode.Name), prepare: func(testing.TB) {}}
+	switch mode.Name {
+	case iptables.Name:
+	case relay.Mode:
+		return []flavour{plain, {name: plain.name + "-nft", prepare: needNFTables, wrap: withoutIPTables}}
+	default:
+		return []flavour{plain}
 	}
 	var all []flavour
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
@@ -36,6 +43,7 @@ func flavours(mode dataplane.Mode) []flavour {
 type flavour struct {
 	name    string
 	prepare func(testing.TB)
+	wrap    func(*exec.Cmd) // of a process of its own; or nil
 }
 
 // eachVariant runs a test with the plain names of iptables standing for either

@@ -19,6 +19,7 @@ import (
 // once more, which is asked over its standard input and answers on its output.
 type remote struct {
 	enter func(func() error) error
+	wrap  func(*exec.Cmd) // changes how it is started; or nil
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	ask   *json.Encoder
@@ -41,8 +42,15 @@ type reply struct {
 }
 
 func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err error) {
-	r.cmd = exec.Command("/proc/self/exe")
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r.cmd = exec.Command(self)
 	r.cmd.Env = append(os.Environ(), asProxy+"=1")
+	if r.wrap != nil {
+		r.wrap(r.cmd)
+	}
 	r.cmd.Stderr = os.Stderr
 	if r.in, err = r.cmd.StdinPipe(); err != nil {
 		return err

@@ -62,39 +62,36 @@ func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 func (c *Compiler) Linger(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: nothing is claimed before there is
-// somebody to serve it, and a front is open to all no moment before its source
-// ranges hold.
+// somebody to serve it, so chains and the jumps to them come last of all, and a
+// front is open to all no moment before its source ranges hold.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindLink, KindRule, KindRoute, KindSet:
 		return 0
-	case KindChain:
-		if k.Chain == manglePort || k.Chain == mangleLast {
-			return 1 // others jump to it
-		}
-		return 2
-	case KindJump:
-		return 3
 	case KindServer:
-		return 4
+		return 1
 	case KindDest:
-		return 5
+		return 2
 	case KindAddress:
-		return 12
+		return 9
+	case KindChain:
+		return 10
+	case KindJump:
+		return 11
 	}
 	switch k.Set {
 	case Allowed:
-		return 6
+		return 3
 	case Guarded:
-		return 7
+		return 4
 	case LoopBack:
-		return 8
+		return 5
 	case Pods, Host:
-		return 9
+		return 6
 	case VirtualIPs:
-		return 11
+		return 8
 	}
-	return 10
+	return 7
 }
 
 // Port implements dataplane.Compiler.

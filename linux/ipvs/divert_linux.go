@@ -45,17 +45,29 @@ func (k *kernel) replaceSource(r netlink.Route, src netip.Addr) error {
 	return but(k.links.RouteDel(&r), unix.ESRCH)
 }
 
-// undivert makes addresses anew whose routes were diverted by a Drain that was
+// undivert makes an address anew whose route was diverted by a Drain that was
 // called off.
-func (k *kernel) undivert() error {
-	return k.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
-		src, ok := netip.AddrFromSlice(r.Src)
-		if !ok || src.Unmap() == to {
-			return nil
-		}
-		gone := but(k.links.RouteDel(&r), unix.ESRCH)
-		return errors.Join(gone, k.address(ledger.Delete, to), k.address(ledger.Create, to))
-	})
+func (k *kernel) undivert(a, src netip.Addr) error {
+	link, err := k.links.LinkByName(Link)
+	if err != nil {
+		return wrap("address "+a.String(), err)
+	}
+	diverted := &netlink.Route{
+		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Dst: whole(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
+	}
+	gone := but(wrap("local route to "+a.String(), k.links.RouteDel(diverted)), unix.ESRCH)
+	return errors.Join(gone, k.address(ledger.Delete, a), k.address(ledger.Create, a))
+}
+
+// sourceOf returns the source that a local route suggests to reach an address,
+// where that is another one.
+func sourceOf(to netip.Addr, r netlink.Route) netip.Addr {
+	src, ok := netip.AddrFromSlice(r.Src)
+	if src = src.Unmap(); !ok || src == to {
+		return netip.Addr{}
+	}
+	return src
 }
 
 // eachLocalRoute calls f for the local route to each address on kube-ipvs0, if

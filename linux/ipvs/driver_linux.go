@@ -50,11 +50,7 @@ func Open(o Options, exclude []netip.Prefix) (*Driver, error) {
 	if other != nil {
 		d.drains = startDrains(other, d.service)
 	}
-	err := errors.Join(errs[:]...)
-	if err == nil {
-		err = d.kernel.undivert()
-	}
-	if err != nil {
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -186,6 +182,9 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindSet:
 		return c.kernel.set(op.Verb, definition(op.Key))
 	case KindAddress:
+		if op.Verb == ledger.Replace {
+			return c.kernel.undivert(op.Key.At.Addr(), op.Old.Source)
+		}
 		return c.kernel.address(op.Verb, op.Key.At.Addr())
 	case KindServer:
 		return c.server(op)

@@ -113,6 +113,12 @@ type Value struct {
 	Scheduler string
 
 	Rules *Rules // chain
+
+	OldOnly bool // jump: not for the first packets of connections, while we leave (Drain)
+
+	// Source is what the host's own packets to an address on kube-ipvs0 come
+	// from, where that was diverted; else it is the zero Addr.
+	Source netip.Addr
 }
 
 // Rules are the rules of a chain, as iptables-save prints them but for the

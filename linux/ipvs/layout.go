@@ -153,7 +153,14 @@ func (c ChainID) String() string { return c.table() + " " + c.name() }
 // is not ours, whatever its name: kube-proxy uses the same.
 const owner = "kept by Tandem (ipvs, layout 1)"
 
+// claims reports whether a chain decides what IPVS gets.
+func (c ChainID) claims() bool { return c == mangleIn || c == mangleOut }
+
 // jumpRule is the rule that leads to a chain, without its "-A".
-func (c ChainID) jumpRule() string {
-	return `-m comment --comment "` + chainTable[c].comment + `" -j ` + c.name()
+func (c ChainID) jumpRule(v Value) string {
+	rule := comment(chainTable[c].comment)
+	if v.OldOnly {
+		rule += " " + isOld
+	}
+	return rule + " -j " + c.name()
 }

@@ -34,17 +34,47 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", err)
 		o.Families = []model.Family{model.IPv4}
 	}
-	if err := settings(c.IPVS); err != nil {
-		return nil, err
-	}
 	d, err := Open(o, c.IPVS.ExcludeCIDRs)
 	if err != nil {
 		return nil, err
 	}
-	if err := timeouts(d.kernel.ipvs, c.IPVS); err != nil {
-		slog.Warn("IPVS keeps its time-outs", "error", err)
+	return follow(&tuned{Backend: dataplane.New(NewCompiler(o), d), driver: d, config: c.IPVS})
+}
+
+// tuned sets up the kernel for IPVS when it is about to be used: Open writes
+// nothing, and one that is only cleared away needs nothing.
+type tuned struct {
+	dataplane.Backend
+	driver *Driver
+	config config.IPVS
+	done   bool
+	again  time.Time // after a failure
+}
+
+// tuneAgain is the pause before what is missing is tried again.
+const tuneAgain = time.Second
+
+// Sync implements dataplane.Backend.
+func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
+	if !t.done {
+		if err := t.driver.tables.inside(func() error { return settings(t.config) }); err != nil {
+			t.again = time.Now().Add(tuneAgain)
+			return dataplane.Work{}, err
+		}
+		if err := timeouts(t.driver.kernel.ipvs, t.config); err != nil {
+			slog.Warn("IPVS keeps its time-outs", "mode", Name, "error", err)
+		}
+		t.done, t.again = true, time.Time{}
 	}
-	return follow(dataplane.New(NewCompiler(o), d))
+	return t.Backend.Sync(ctx)
+}
+
+// Next implements dataplane.Backend.
+func (t *tuned) Next() time.Time {
+	if !t.again.IsZero() {
+		return t.again
+	}
+	return t.Backend.Next()
 }
 
 // settings sets the kernel parameters that IPVS needs here. Without the first

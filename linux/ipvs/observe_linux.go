@@ -169,7 +169,13 @@ func (o *observation) link() error {
 			}
 		}
 	}
-	return nil
+	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
+		k := Key{Kind: KindAddress, Family: model.FamilyOf(to), At: netip.AddrPortFrom(to, 0)}
+		if _, ok := o.have[k]; ok {
+			o.emit(k, Value{Source: sourceOf(to, r)})
+		}
+		return nil
+	})
 }
 
 // servers reads our virtual servers with their destinations.

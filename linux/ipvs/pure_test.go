@@ -86,6 +86,50 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 	parseSave(model.IPv6, foreign, func(k Key, _ Value) { t.Errorf("%s of somebody else is ours", k) })
 }
 
+// A jump that lets only old connections in, as while we leave, is read back as
+// such, and made a common one in the step that deletes it.
+func TestJumpsForOldConnectionsComeBack(t *testing.T) {
+	k := Key{Kind: KindJump, Chain: mangleIn}
+	leaving, staying := Value{OldOnly: true}, Value{}
+	mangle := "*mangle\n-A KUBE-SERVICES " + comment(owner) + "\n-A PREROUTING " + mangleIn.jumpRule(leaving) + "\n"
+	have := map[Key]Value{}
+	parseSave(model.IPv4, mangle, func(k Key, v Value) { have[k] = v })
+	if v, ok := have[k]; !ok || !v.OldOnly {
+		t.Errorf("read back: %v in %v", v, have)
+	}
+	got := restore(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}})
+	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(staying) + "\n-D PREROUTING " + mangleIn.jumpRule(leaving) + "\nCOMMIT\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// Packets are claimed last of all, and no longer claimed first of all: what
+// claims them has everything that serves them then.
+func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
+	w := testWorld()
+	c := NewCompiler(Options{})
+	objects, _ := dataplane.Compile(c, w.Host, w.Ports())
+	var ops []ledger.Op[Key, Value]
+	for k, v := range objects {
+		if c.Rank(k) >= c.Rank(Key{Kind: KindJump}) && k.Kind != KindJump {
+			t.Errorf("%s does not come before the claims", k)
+		}
+		if together(k.Kind) == together(KindJump) {
+			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v}, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
+		}
+	}
+	var tables []string
+	for line := range strings.Lines(restore(model.IPv4, ops)) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			tables = append(tables, strings.TrimSpace(name))
+		}
+	}
+	if want := strings.Fields("filter nat mangle mangle nat filter"); !slices.Equal(tables, want) {
+		t.Errorf("the tables are written in the order %v, not %v", tables, want)
+	}
+}
+
 func testWorld() conformance.Random { return conformance.RandomWorld(conformance.NewRand(5)) }
 
 // The plan has every part, and schedulers and flags reach it.

@@ -50,17 +50,16 @@ func (d *Driver) Drain(ctx context.Context) error {
 	}
 }
 
-// turnAway puts a rule into the chains that claim: not what is new. It is no rule
-// that the compiler knows, so whoever adopts the chains takes it out.
+// turnAway has the jumps to the chains that claim leave out what is new. The
+// compiler knows no such jump, so whoever adopts it makes it a common one again,
+// when all that IPVS serves is there.
 func (d *Driver) turnAway(ctx context.Context) error {
 	var ops []ledger.Op[Key, Value]
 	for _, f := range d.options.families() {
 		err := d.tables.observe(ctx, f, func(k Key, v Value) {
-			if k.Kind != KindChain || k.Chain != mangleIn && k.Chain != mangleOut {
-				return
+			if k.Kind == KindJump && k.Chain.claims() && !v.OldOnly {
+				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
 			}
-			lines := slices.Insert(slices.Clone(v.Rules.Lines), 1, isNew+" -j RETURN")
-			ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{Rules: &Rules{lines}}})
 		})
 		if err != nil {
 			return err

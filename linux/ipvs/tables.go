@@ -9,23 +9,32 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-var tableNames = []string{"mangle", "nat", "filter"}
+// tableNames are the tables with chains of ours, the one that claims packets
+// last: then the others know already what to do with them.
+var tableNames = []string{"filter", "nat", "mangle"}
 
 // restore writes ops on the chains of one family for iptables-restore
-// --noflush, one table at a time. Jumps go first and are deleted first, so that
-// chains that are deleted are in no use.
+// --noflush, one table at a time, and what is deleted after all else and the
+// other way round. Jumps are deleted first, so that chains that are deleted are
+// in no use.
 func restore(f model.Family, ops []ledger.Op[Key, Value]) string {
 	var b strings.Builder
-	for _, table := range tableNames {
+	write := func(table string, deletes bool) {
 		var t tableText
 		for _, op := range ops {
-			if op.Key.Family == f && op.Key.Chain.table() == table {
+			if op.Key.Family == f && op.Key.Chain.table() == table && deletes == (op.Verb == ledger.Delete) {
 				t.add(op)
 			}
 		}
 		if lines := slices.Concat(t.heads, t.unjumps, t.rules, t.jumps, t.ends); len(lines) > 0 {
 			fmt.Fprintf(&b, "*%s\n%s\nCOMMIT\n", table, strings.Join(lines, "\n"))
 		}
+	}
+	for _, table := range tableNames {
+		write(table, false)
+	}
+	for _, table := range slices.Backward(tableNames) {
+		write(table, true)
 	}
 	return b.String()
 }
@@ -38,9 +47,12 @@ func (t *tableText) add(op ledger.Op[Key, Value]) {
 	c := op.Key.Chain
 	switch {
 	case op.Key.Kind == KindJump && op.Verb == ledger.Delete:
-		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule())
+		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule(op.Old))
 	case op.Key.Kind == KindJump:
-		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule())
+		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule(op.New))
+		if op.Verb == ledger.Replace {
+			t.ends = append(t.ends, "-D "+c.from()+" "+c.jumpRule(op.Old))
+		}
 	case op.Verb == ledger.Delete:
 		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
 		t.ends = append(t.ends, "-X "+c.name())
@@ -70,8 +82,10 @@ func parseSave(f model.Family, text string, emit func(Key, Value)) {
 			continue
 		}
 		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
-		if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule()) {
-			emit(Key{Kind: KindJump, Family: f, Chain: c}, Value{})
+		for _, v := range []Value{{OldOnly: true}, {}} {
+			if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule(v)) {
+				emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
+			}
 		}
 	}
 }

@@ -64,33 +64,36 @@ func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Val
 	return err
 }
 
-// run runs a command in the namespace. The thread that starts it has to be
-// there; it comes back, or ends with its goroutine.
-func (t *tables) run(ctx context.Context, input, name string, args ...string) (string, error) {
+// run runs a command in the namespace.
+func (t *tables) run(ctx context.Context, input, name string, args ...string) (out string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, toolTime)
 	defer cancel()
-	type result struct {
-		out string
-		err error
-	}
-	done := make(chan result, 1)
+	err = t.inside(func() error {
+		out, err = command(ctx, input, name, args)
+		return err
+	})
+	return out, err
+}
+
+// inside calls f on a thread in the namespace. It comes back, or ends with its
+// goroutine.
+func (t *tables) inside(f func() error) error {
+	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		home, err := vns.Get()
 		if err == nil {
 			err = vns.Set(t.ns)
 		}
-		var out string
 		if err == nil {
-			out, err = command(ctx, input, name, args)
+			err = f()
 		}
 		if err2 := vns.Set(home); err2 == nil {
 			runtime.UnlockOSThread()
 		}
-		done <- result{out, errors.Join(err, home.Close())}
+		done <- errors.Join(err, home.Close())
 	}()
-	r := <-done
-	return r.out, r.err
+	return <-done
 }
 
 func command(ctx context.Context, input, name string, args []string) (string, error) {

@@ -153,7 +153,7 @@ func (t text) tables(keys []Key, f model.Family) string {
 					bodies = append(bodies, "-A "+k.Chain.name()+" "+line)
 				}
 			case KindJump:
-				bodies = append(bodies, "-I "+k.Chain.from()+" "+k.Chain.jumpRule())
+				bodies = append(bodies, "-I "+k.Chain.from()+" "+k.Chain.jumpRule(Value{}))
 			}
 		}
 		if len(heads) > 0 {

@@ -16,7 +16,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 
 func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value)) {
 	emit(tableKey(f), Value{Body: &Body{Comment: tableComment}})
-	for id := noSet + 1; id < numSets; id++ {
+	for id := noSet + 1; id < ownSets; id++ {
 		emit(setKey(f, sets[id].name), Value{Body: &Body{Set: shapeOf(f, sets[id].Set)}})
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
@@ -32,19 +32,25 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value))
 	}
 }
 
-// chains are those of every table. The priority of the entrances is that of
-// destination NAT, -100, in output as well.
-func (c *Compiler) chains(f model.Family, host *model.Host) map[string]Chain {
-	hook := func(p Point, priority int32) Hook {
-		return Hook{Type: "nat", Point: p, Priority: priority, Policy: policyAccept}
+// natHook attaches a chain where addresses are rewritten: at the priority of
+// destination NAT, -100, in output as well, or at that of source NAT.
+func natHook(p Point) Hook {
+	priority := int32(-100)
+	if p == PostRouting {
+		priority = 100
 	}
+	return Hook{Type: "nat", Point: p, Priority: priority, Policy: policyAccept}
+}
+
+// chains are those of every table.
+func (c *Compiler) chains(f model.Family, host *model.Host) map[string]Chain {
 	arriving, sent := podRules(f, host.Pods)
 	in := origins{c.bit, arriving, VIPs, NodePorts}
 	out := origins{c.bit, sent, VIPsHost, NodePortsHost}
 	return map[string]Chain{
-		chainPrerouting: {Hook: hook(PreRouting, -100), Rules: in.entrance(f, chainNodePrerouting)},
-		chainOutput:     {Hook: hook(LocalOut, -100), Rules: out.entrance(f, chainNodeOutput)},
-		chainPostrouting: {Hook: hook(PostRouting, 100), Rules: []Rule{
+		chainPrerouting: {Hook: natHook(PreRouting), Rules: in.entrance(f, chainNodePrerouting)},
+		chainOutput:     {Hook: natHook(LocalOut), Rules: out.entrance(f, chainNodeOutput)},
+		chainPostrouting: {Hook: natHook(PostRouting), Rules: []Rule{
 			rule(MarkHas{Bit: c.bit}, Goto{chainMasquerading}),
 			{Statements: []Statement{WasBalanced{}, In{Set: Hairpin}, Masquerade{}}, Comment: "back to its sender"},
 		}},

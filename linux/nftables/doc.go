@@ -45,5 +45,6 @@
 //	observe.go                   netlink back to objects
 //	driver_linux.go              the kernel (Driver), through socket_linux.go
 //	owner_linux.go               which tables are ours; Remove
+//	guest.go                     what the userspace mode needs for tables of its own
 //	probe_linux.go, mode.go      whether this kernel can do it; the mode
 package nftables

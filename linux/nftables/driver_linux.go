@@ -46,6 +46,12 @@ var (
 // in. Close it after use; what it has programmed stays.
 func Open(o Options) (*Driver, error) { return open(Table, o) }
 
+// OpenTable is Open for the tables of another mode, one for each family: their
+// name is its own.
+func OpenTable(name string, families ...model.Family) (*Driver, error) {
+	return open(name, Options{Families: families})
+}
+
 func open(table string, o Options) (*Driver, error) {
 	sock, err := openSocket()
 	if err != nil {
@@ -187,7 +193,7 @@ func (d *Driver) blame(ops []ledger.Op[Key, Value], errs []error, seq uint32, er
 	if !ok {
 		return fmt.Errorf("nftables: transaction of %d ops: %w%s", len(ops), errno, hint)
 	}
-	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key, errno, hint)
+	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key.in(d.table), errno, hint)
 	errs[i] = err
 	return err
 }

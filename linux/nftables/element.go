@@ -21,8 +21,10 @@ const (
 
 // Codes of verdicts (enum nft_verdicts and NF_DROP).
 const (
-	codeDrop = 0
-	codeGoto = 0xfffffffc
+	codeDrop   = 0
+	codeReturn = 0xfffffffb
+	codeGoto   = 0xfffffffc
+	codeJump   = 0xfffffffd
 )
 
 func (w *writer) verdictData(code uint32, chain string) {
@@ -79,11 +81,11 @@ func (w *writer) elementData(k Key, v Value) {
 			w.verdictData(codeDrop, "")
 		}
 		w.close(at)
-		if v.Body.Comment != "" {
-			var n notes
-			n.comment(v.Body.Comment)
-			w.attr(elemUserdata, n)
-		}
+	}
+	if v.Body != nil && v.Body.Comment != "" {
+		var n notes
+		n.comment(v.Body.Comment)
+		w.attr(elemUserdata, n)
 	}
 }
 
@@ -293,13 +295,19 @@ func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
 	case verdict:
-		v.Body = &Body{Verdict: verdictOther, Comment: text(note(e.userdata, noteComment))}
+		v.Body = &Body{Verdict: verdictOther}
 		switch {
 		case e.hasVerdict && e.code == codeDrop:
 			v.Body.Verdict = VerdictDrop
 		case e.hasVerdict && e.code == codeGoto:
 			v.Body.Verdict, v.Body.Goto = VerdictGoto, e.chain
 		}
+	}
+	if c := comment(e.userdata); c != "" {
+		if v.Body == nil {
+			v.Body = &Body{}
+		}
+		v.Body.Comment = c
 	}
 	return v, true
 }

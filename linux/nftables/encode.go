@@ -177,6 +177,8 @@ func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 func (s SourceIn) encode(e *encoder) { e.prefix(saddr, equal, s.Prefix) }
 
+func (s DestinationIn) encode(e *encoder) { e.prefix(daddr, equal, s.Prefix) }
+
 func (s DestinationNotIn) encode(e *encoder) { e.prefix(daddr, notEqual, s.Prefix) }
 
 func (DestinationIsLocal) encode(e *encoder) {
@@ -266,6 +268,10 @@ func (s Look) encode(e *encoder) {
 
 func (s Goto) encode(e *encoder) { e.verdict(codeGoto, s.Chain) }
 
+func (s Jump) encode(e *encoder) { e.verdict(codeJump, s.Chain) }
+
+func (Return) encode(e *encoder) { e.verdict(codeReturn, "") }
+
 func (Refuse) encode(e *encoder) {
 	port := uint8(3) // ICMP_PORT_UNREACH
 	if e.family == model.IPv6 {
@@ -292,6 +298,12 @@ func (e *encoder) immediate(reg int, value []byte) {
 		e.u32(1, uint32(reg))
 		e.value(2, value)
 	})
+}
+
+func (s SendToFound) encode(e *encoder) {
+	e.load(sets[s.Map].key)
+	e.lookup(s.Map.String(), reg0, false)
+	e.dnat(0)
 }
 
 func (s SendToSlot) encode(e *encoder) {

@@ -24,6 +24,16 @@ func within(p netip.Prefix) string {
 	return string(p.Addr().AsSlice()) + string(model.Last(p).AsSlice())
 }
 
+// prefixOf returns the prefix that a range is; the zero value where it is none.
+func prefixOf(first, last netip.Addr) netip.Prefix {
+	for bits := first.BitLen(); bits >= 0; bits-- {
+		if p := netip.PrefixFrom(first, bits); p.Masked() == p && model.Last(p) == last {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
 // disjoint returns the prefixes of a family in address order, without those
 // inside another: the kernel refuses ranges that overlap.
 func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {

@@ -178,9 +178,12 @@ func familyName(f model.Family) string {
 	return "ip6"
 }
 
-// String names the object for people, for instance in errors.
-func (k Key) String() string {
-	table := familyName(k.Family) + " " + Table
+// String names the object for people, as one of our own tables.
+func (k Key) String() string { return k.in(Table) }
+
+// in names the object for people, for instance in errors, with its table's name.
+func (k Key) in(table string) string {
+	table = familyName(k.Family) + " " + table
 	switch k.Kind {
 	case KindTable:
 		return "table " + table

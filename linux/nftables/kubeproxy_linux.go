@@ -28,7 +28,7 @@ func kubeProxy(context.Context) (left dataplane.Leftovers, err error) {
 	for _, f := range d.families {
 		s, err := d.look(d.reader, f)
 		switch {
-		case errors.Is(err, errForeign):
+		case errors.Is(err, ErrForeign):
 		case err != nil:
 			return left, advise(err)
 		case s.hasTable:
@@ -49,7 +49,7 @@ func removeKubeProxy(ctx context.Context) error {
 	var failed error
 	for _, f := range both {
 		d.families = []model.Family{f}
-		if err := d.removeTables(ctx); !errors.Is(err, errForeign) {
+		if err := d.removeTables(ctx); !errors.Is(err, ErrForeign) {
 			failed = errors.Join(failed, err)
 		}
 	}

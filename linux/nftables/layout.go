@@ -19,10 +19,11 @@ const tableOwner = "Kubernetes Services, kept by Tandem"
 // of a set, a map or a rule does.
 const tableComment = tableOwner + " (layout 1)"
 
-// SetID is one of the sets and maps that every table has.
+// SetID is one of the sets and maps that there are.
 type SetID uint8
 
-// The sets and maps.
+// The sets and maps. The userspace mode keeps tables of its own with some of them
+// (linux/userspace).
 const (
 	noSet             SetID = iota
 	ClusterIPs              // cluster IPs, which may have fronts of other kinds, too: their other ports are refused
@@ -39,8 +40,19 @@ const (
 	NodePortsPod
 	NodePortsHost
 	NodeSlots
+
+	// Of the userspace mode's tables alone: front -> relay, by who sends.
+	PortalsPod
+	PortalsContainer
+	PortalsHost
+	NodePortPod // node ports have no address of their own
+	NodePortContainer
+	NodePortHost
 	numSets
 )
+
+// ownSets is where those of our own tables end.
+const ownSets = PortalsPod
 
 // field is one part of a key.
 type field uint8
@@ -95,6 +107,12 @@ var sets = [numSets]struct {
 	NodePortsPod:      {"nodeports-pod", Set{key: nodeKey, data: verdict}},
 	NodePortsHost:     {"nodeports-host", Set{key: nodeKey, data: verdict}},
 	NodeSlots:         {"nodeslots", Set{key: []field{l4proto, dport, slot}, data: endpoint}},
+	PortalsPod:        {"portals-pod", Set{key: frontKey, data: endpoint}},
+	PortalsContainer:  {"portals-container", Set{key: frontKey, data: endpoint}},
+	PortalsHost:       {"portals-host", Set{key: frontKey, data: endpoint}},
+	NodePortPod:       {"nodeport-pod", Set{key: nodeKey, data: endpoint}},
+	NodePortContainer: {"nodeport-container", Set{key: nodeKey, data: endpoint}},
+	NodePortHost:      {"nodeport-host", Set{key: nodeKey, data: endpoint}},
 }
 
 // String returns the name of the set as nft lists it.

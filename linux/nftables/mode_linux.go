@@ -16,7 +16,7 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
 	switch err := Probe(context.Background(), model.IPv6); {
-	case errors.Is(err, errForeign): // the kernel can do it: somebody must decide whose the name is
+	case errors.Is(err, ErrForeign): // the kernel can do it: somebody must decide whose the name is
 		return nil, err
 	case err != nil:
 		o.Families = []model.Family{model.IPv4}

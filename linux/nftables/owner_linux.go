@@ -14,14 +14,30 @@ import (
 // A name alone makes no table ours: anybody may call a table "tandem". Ours say
 // so in their comments, which the kernel keeps since Linux 5.10.
 
-// errForeign says that a table has our name and is not ours.
-var errForeign = errors.New("is not Tandem's and is left alone")
+// ErrForeign says that a table has our name and is not ours.
+var ErrForeign = errors.New("is not Tandem's and is left alone")
 
 func notOurs(f model.Family, table string) error {
 	name := familyName(f) + " " + table
 	return fmt.Errorf("table %s %w: its comment does not begin with %q. If somebody uses it, give it another name; "+
 		"otherwise, or if it was Tandem's and has lost its comment, delete it with \"nft delete table %s\"",
-		name, errForeign, tableOwner, name)
+		name, ErrForeign, tableOwner, name)
+}
+
+// Check reads whether the tables of a name are ours or not there. Else the error
+// is ErrForeign, or why they cannot be read.
+func Check(table string, families ...model.Family) error {
+	d, err := OpenTable(table, families...)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, f := range d.families {
+		if _, err := d.look(d.sock, f); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+	}
+	return nil
 }
 
 // look begins a snapshot of the table of a family, over a socket: it has the table if there is

@@ -35,7 +35,7 @@ func TestNamesake(t *testing.T) {
 			before := nft(t, "", "list", "ruleset")
 			refused := func(what string, err error) {
 				t.Helper()
-				if !errors.Is(err, errForeign) || !strings.Contains(err.Error(), "table ip tandem") || !strings.Contains(err.Error(), "delete") {
+				if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "table ip tandem") || !strings.Contains(err.Error(), "delete") {
 					t.Errorf("%s: %v", what, err)
 				}
 				if after := nft(t, "", "list", "ruleset"); after != before {
@@ -85,7 +85,7 @@ func TestRemoveBesideNamesake(t *testing.T) {
 	freshNamespace(t)
 	mustCommit(t, openDriver(t), creation(compile(t, testHost)))
 	nft(t, "delete table ip tandem\n"+namesakes["no comment"], "-f", "-")
-	if err := Remove(t.Context()); !errors.Is(err, errForeign) {
+	if err := Remove(t.Context()); !errors.Is(err, ErrForeign) {
 		t.Errorf("removal: %v", err)
 	}
 	if left := nft(t, "", "list", "tables"); left != "table ip tandem\n" {

@@ -25,7 +25,13 @@ import (
 // of processes may probe at once.
 func Probe(ctx context.Context, families ...model.Family) error {
 	o := Options{Families: families}
-	if err := checkOwner(o); err != nil {
+	return Try(ctx, Table, probeObjects(o), o.families()...)
+}
+
+// Try is Probe for any objects, and the name of the tables that they are for.
+func Try(ctx context.Context, table string, objects map[Key]Value, families ...model.Family) error {
+	o := Options{Families: families}
+	if err := Check(table, o.families()...); err != nil {
 		return advise(err)
 	}
 	d, err := open(scratchName(time.Now()), o)
@@ -36,7 +42,7 @@ func Probe(ctx context.Context, families ...model.Family) error {
 	if err := d.sweep(ctx, time.Now()); err != nil {
 		return advise(err)
 	}
-	ops := probeOps(o)
+	ops := probeOps(objects)
 	for _, err := range d.Commit(ctx, ops) {
 		if err != nil {
 			return advise(err)
@@ -49,21 +55,6 @@ func Probe(ctx context.Context, families ...model.Family) error {
 	for _, op := range ops {
 		if v, ok := have[op.Key]; !ok || !v.equal(op.New) {
 			return fmt.Errorf("nftables: the kernel does not give %s back as it was written: Linux 5.10 or later is needed", op.Key)
-		}
-	}
-	return nil
-}
-
-// checkOwner looks whether our names are free or ours.
-func checkOwner(o Options) error {
-	d, err := Open(o)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	for _, f := range d.families {
-		if _, err := d.look(d.sock, f); err != nil {
-			return fmt.Errorf("nftables: %w", err)
 		}
 	}
 	return nil
@@ -114,16 +105,23 @@ func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// probeOps make a skeleton that no packet enters, and a port in it.
-func probeOps(o Options) []ledger.Op[Key, Value] {
-	c := NewCompiler(o)
-	objects := map[Key]Value{}
-	emit := func(k Key, v Value) {
+// probeOps make objects, in chains that no packet enters.
+func probeOps(objects map[Key]Value) (ops []op) {
+	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+		v := objects[k]
 		if v.Body != nil && v.Body.Chain != nil && v.Body.Chain.Hook.Type != "" {
 			v = Value{Body: &Body{Chain: shut(k.Family, v.Body.Chain)}}
 		}
-		objects[k] = v
+		ops = append(ops, op{Verb: ledger.Create, Key: k, New: v})
 	}
+	return ops
+}
+
+// probeObjects are the skeleton, and a port in it.
+func probeObjects(o Options) map[Key]Value {
+	c := NewCompiler(o)
+	objects := map[Key]Value{}
+	emit := func(k Key, v Value) { objects[k] = v }
 	host := &model.Host{}
 	for _, f := range o.families() {
 		addr := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
@@ -133,11 +131,7 @@ func probeOps(o Options) []ledger.Op[Key, Value] {
 		}
 	}
 	c.Base(host, emit)
-	var ops []ledger.Op[Key, Value]
-	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Create, Key: k, New: objects[k]})
-	}
-	return ops
+	return objects
 }
 
 // shut puts a match in front of all rules that no packet passes: protocol 255

@@ -28,6 +28,9 @@ type (
 	// SourceIn matches senders in a prefix.
 	SourceIn struct{ Prefix netip.Prefix }
 
+	// DestinationIn matches packets to a prefix.
+	DestinationIn struct{ Prefix netip.Prefix }
+
 	// DestinationNotIn matches packets to anywhere but a prefix.
 	DestinationNotIn struct{ Prefix netip.Prefix }
 
@@ -87,6 +90,12 @@ type (
 	// Goto continues in another chain and does not come back.
 	Goto struct{ Chain string }
 
+	// Jump comes back when the other chain has not decided.
+	Jump struct{ Chain string }
+
+	// Return goes back to where the chain was jumped to from.
+	Return struct{}
+
 	// Refuse answers that nobody listens.
 	Refuse struct{}
 
@@ -95,6 +104,10 @@ type (
 
 	// SendTo rewrites the destination.
 	SendTo struct{ To netip.AddrPort }
+
+	// SendToFound rewrites the destination to what a map has for the packet, if it
+	// has anything.
+	SendToFound struct{ Map SetID }
 
 	// SendToSlot rewrites the destination to what a map has under the packet's
 	// front and a random number: First <= number < First+Count.

@@ -40,7 +40,7 @@ type packet struct {
 type step struct {
 	packet
 	to    direction
-	chain string // for toChain
+	chain string // for toChain and throughChain
 }
 
 type direction uint8
@@ -49,6 +49,8 @@ const (
 	onward  direction = iota // to the next statement
 	nowhere                  // no match: to the next rule
 	toChain
+	throughChain // and back
+	returned     // from the chain: accepted where there is nowhere to return to
 	accepted
 	masqueraded
 	refused
@@ -103,7 +105,7 @@ func (s *Sim) chain(name string, p packet, depth int) []step {
 
 func (s *Sim) rules(rules []Rule, p packet, depth int) []step {
 	if len(rules) == 0 {
-		return []step{{packet: p, to: accepted}}
+		return []step{{packet: p, to: returned}}
 	}
 	return s.statements(rules[0].Statements, rules[1:], p, depth)
 }
@@ -120,6 +122,14 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 			ends = append(ends, s.rules(rest, st.packet, depth)...)
 		case toChain:
 			ends = append(ends, s.chain(st.chain, st.packet, depth+1)...)
+		case throughChain:
+			for _, end := range s.chain(st.chain, st.packet, depth+1) {
+				if end.to == returned {
+					ends = append(ends, s.statements(ss[1:], rest, end.packet, depth)...)
+				} else {
+					ends = append(ends, end)
+				}
+			}
 		default:
 			ends = append(ends, st)
 		}

@@ -16,6 +16,10 @@ func end(p packet, to direction) []step { return []step{{packet: p, to: to}} }
 
 func (st SourceIn) eval(_ *Sim, p packet) []step { return match(p, st.Prefix.Contains(p.Src)) }
 
+func (st DestinationIn) eval(_ *Sim, p packet) []step {
+	return match(p, st.Prefix.Contains(p.Dst.Addr()))
+}
+
 func (st DestinationNotIn) eval(_ *Sim, p packet) []step {
 	return match(p, !st.Prefix.Contains(p.Dst.Addr()))
 }
@@ -79,6 +83,12 @@ func (st Goto) eval(_ *Sim, p packet) []step {
 	return []step{{packet: p, to: toChain, chain: st.Chain}}
 }
 
+func (st Jump) eval(_ *Sim, p packet) []step {
+	return []step{{packet: p, to: throughChain, chain: st.Chain}}
+}
+
+func (Return) eval(_ *Sim, p packet) []step { return end(p, returned) }
+
 func (Refuse) eval(_ *Sim, p packet) []step { return end(p, refused) }
 
 func (Discard) eval(_ *Sim, p packet) []step { return end(p, discarded) }
@@ -86,6 +96,14 @@ func (Discard) eval(_ *Sim, p packet) []step { return end(p, discarded) }
 func (st SendTo) eval(_ *Sim, p packet) []step {
 	p.Dst, p.balanced = st.To, true
 	return end(p, accepted)
+}
+
+func (st SendToFound) eval(s *Sim, p packet) []step {
+	v, ok := s.element(st.Map, p, 0)
+	if !ok {
+		return match(p, false)
+	}
+	return SendTo{v.endpoint(p.family)}.eval(s, p)
 }
 
 func (st SendToSlot) eval(s *Sim, p packet) (ends []step) {

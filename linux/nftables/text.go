@@ -198,19 +198,18 @@ func (k Key) elementText() string {
 	return strings.Join(parts, " . ")
 }
 
-func valueText(k Key, v Value) string {
-	switch {
-	case k.Set < numSets && sets[k.Set].data == endpoint:
+func valueText(k Key, v Value) (answer string) {
+	switch sets[min(k.Set, numSets-1)].data {
+	case endpoint:
 		to := v.endpoint(k.Family)
-		return fmt.Sprintf(" : %s . %d", to.Addr(), to.Port())
-	case v.Body == nil:
-		return ""
+		answer = fmt.Sprintf(" : %s . %d", to.Addr(), to.Port())
+	case verdict:
+		answer = " : drop"
+		if v.Body.Verdict == VerdictGoto {
+			answer = " : goto " + v.Body.Goto
+		}
 	}
-	answer := " : drop"
-	if v.Body.Verdict == VerdictGoto {
-		answer = " : goto " + v.Body.Goto
-	}
-	if v.Body.Comment != "" {
+	if v.Body != nil && v.Body.Comment != "" {
 		answer = ` comment "` + commentText(v.Body.Comment) + `"` + answer
 	}
 	return answer
@@ -218,10 +217,8 @@ func valueText(k Key, v Value) string {
 
 // rangeText spells a range of addresses, as a prefix where it is one.
 func rangeText(first, last netip.Addr) string {
-	for bits := first.BitLen(); bits >= 0; bits-- {
-		if p := netip.PrefixFrom(first, bits); p.Masked() == p && model.Last(p) == last {
-			return prefixText(p)
-		}
+	if p := prefixOf(first, last); p.IsValid() {
+		return prefixText(p)
 	}
 	return first.String() + "-" + last.String()
 }

@@ -17,6 +17,10 @@ func (s SourceIn) text(f model.Family) string {
 	return familyName(f) + " saddr " + prefixText(s.Prefix)
 }
 
+func (s DestinationIn) text(f model.Family) string {
+	return familyName(f) + " daddr " + prefixText(s.Prefix)
+}
+
 func (s DestinationNotIn) text(f model.Family) string {
 	return familyName(f) + " daddr != " + prefixText(s.Prefix)
 }
@@ -73,11 +77,19 @@ func (s Look) text(f model.Family) string {
 
 func (s Goto) text(model.Family) string { return "goto " + s.Chain }
 
+func (s Jump) text(model.Family) string { return "jump " + s.Chain }
+
+func (Return) text(model.Family) string { return "return" }
+
 func (Refuse) text(model.Family) string { return "reject" }
 
 func (Discard) text(model.Family) string { return "drop" }
 
 func (s SendTo) text(model.Family) string { return "dnat to " + s.To.String() }
+
+func (s SendToFound) text(f model.Family) string {
+	return "dnat " + familyName(f) + " addr . port to " + keyText(f, sets[s.Map].key, "") + " map @" + s.Map.String()
+}
 
 func (s SendToSlot) text(f model.Family) string {
 	number := fmt.Sprintf("numgen random mod %d", s.Count)

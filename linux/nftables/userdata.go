@@ -14,8 +14,10 @@ const (
 	noteFlags   = 1 // of elements
 	noteOpen    = 1 // in noteFlags: a range with no end
 
-	// noteDigest is ours, on rules. nft passes over types that it does not know.
+	// noteDigest is ours, on rules, and noteRest, on elements, for what of a
+	// comment is too long for nft. It passes over types that it does not know.
 	noteDigest = 0x74
+	noteRest   = 0x75
 
 	// Of sets: what their types are made of ("typeof").
 	noteKeyOrder     = 0
@@ -36,10 +38,24 @@ func (n *notes) num(kind byte, v uint32) {
 	n.add(kind, binary.NativeEndian.AppendUint32(nil, v))
 }
 
+// maxComment is how long a comment can be in all: the kernel keeps 256 bytes of
+// notes.
+const maxComment = 251
+
 func (n *notes) comment(s string) {
-	if s != "" {
-		n.add(noteComment, append([]byte(commentText(s)), 0))
+	if s == "" {
+		return
 	}
+	start := commentText(s)
+	n.add(noteComment, append([]byte(start), 0))
+	if rest := plain(s); len(rest) > len(start) {
+		n.add(noteRest, []byte(rest[len(start):min(len(rest), maxComment)]))
+	}
+}
+
+// comment reads what notes.comment wrote.
+func comment(notes []byte) string {
+	return text(note(notes, noteComment)) + string(note(notes, noteRest))
 }
 
 // note finds a note; nil when there is none.

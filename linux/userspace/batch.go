@@ -3,6 +3,8 @@ package userspace
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
 // batch is one transaction of the nat table of one family, as text for
@@ -14,6 +16,34 @@ type batch struct {
 }
 
 func newBatch() *batch { return &batch{} }
+
+// edit makes a change. The table itself is the system's.
+func (b *batch) edit(e edit) {
+	k := e.key
+	switch {
+	case k.Kind == KindTable:
+	case k.Kind == KindChain && e.verb == ledger.Delete:
+		b.drop(k.Chain)
+	case k.Kind == KindChain:
+		b.chain(k.Chain, e.rules)
+	default:
+		if e.verb != ledger.Create {
+			b.remove(k.Chain, e.have.text)
+		}
+		if e.verb != ledger.Delete {
+			b.put(k, e.rules[0].String())
+		}
+	}
+}
+
+// put adds an entry or a jump.
+func (b *batch) put(k Key, rule string) {
+	if k.Kind == KindJump {
+		b.jump(k.Chain, rule)
+		return
+	}
+	b.entry(k, rule)
+}
 
 // chain makes a chain, or makes it anew, with its fixed rules.
 func (b *batch) chain(name string, rules []Rule) {

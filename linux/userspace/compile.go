@@ -30,16 +30,18 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: KindShelter, Family: f}, Value{})
 		emit(Key{Kind: KindSink, Family: f}, Value{})
-		for _, name := range fixedChains {
-			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{Rules: fixed(f, name, host)})
-		}
-		for _, name := range entryChains {
-			emit(Key{Kind: KindChain, Family: f, Chain: name}, Value{})
+		emit(Key{Kind: KindTable, Family: f}, Value{})
+		for _, name := range ourChains() {
+			chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host), emit)
 		}
 		for chain := range jumps {
-			emit(Key{Kind: KindJump, Family: f, Chain: chain}, Value{Rules: []Rule{jumpRule(chain)}})
+			chainWith(Key{Kind: KindJump, Family: f, Chain: chain}, []Rule{jumpRule(chain)}, emit)
 		}
 	}
+}
+
+func chainWith(k Key, rules []Rule, emit func(Key, Value)) {
+	emit(k, Value{Rules: rules, Digest: digest(k, rules)})
 }
 
 // The gaps of this mode.

@@ -18,6 +18,12 @@
 // REDIRECT will not do: it drops what comes in by an interface without an
 // address, as those of many pods are.
 //
+// Where iptables is not installed or does not work, the same chains are in two
+// tables of nftables, "ip tandem-userspace" and "ip6 tandem-userspace", written
+// over netlink by linux/nftables. There an entry is an element of the map of its
+// chain, and a packet is looked up once, however many there are. What an earlier
+// run has left in the other kind of table goes as soon as the rules are in place.
+//
 // What the rules decide is exact: source ranges, refusals, silence and who is a
 // pod. Only the source address is lost: endpoints see the node. When the proxy
 // is down everything is refused; when it is back it finds its rules and listens
@@ -30,9 +36,13 @@
 //	skeleton.go        the chains and their ways into each other
 //	compile.go         ports to objects (Compiler)
 //	sim.go, text.go    objects and a packet to an outcome; objects to text
-//	driver_linux.go    the host (Driver): linux/iptables reaches the table,
-//	                   leave_linux.go: what no rule leads to any more;
-//	                   observe_linux.go: what is there
+//	table.go           where rules are; nat_linux.go: iptables; nft_linux.go:
+//	                   nftables
+//	batch.go           changes as text for iptables-restore; observe.go: its rules
+//	                   as objects
+//	nft.go             objects as those of nftables; nft_read.go: and back
+//	driver_linux.go    the host (Driver); leave_linux.go: what no rule leads to any
+//	                   more; observe_linux.go: what is there
 //	shelter_linux.go   the address; flows_linux.go: stale UDP flows
-//	mode.go            the mode; mode_linux.go: whether it works here
+//	mode.go            the mode; mode_linux.go: which kind of table works here
 package userspace

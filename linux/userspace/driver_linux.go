@@ -11,32 +11,27 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
-	table  *iptables.NATTable
+	table  table
 	server *relay.Server
+	lodger bool // the address is not its own: another driver uses it
 
 	mu     sync.Mutex // Observe may run beside Commit
 	rules  map[Key]installed
-	relays map[RelayID]*open
+	relays map[RelayID]*listener
 	ports  map[RelayID]uint16 // of an earlier run, from its rules
+	moved  bool               // some relay is not where rules lead
 	sinks  [2]sink
 	// While Observe reads, what is committed beside it; nil else.
 	meanwhile map[Key]bool
 }
 
-// installed is a rule as it stands in its chain.
-type installed struct {
-	text  string
-	relay RelayID // that it leads to; the zero value for none
-}
-
-// open is a relay that listens.
-type open struct {
+// listener is a relay that listens.
+type listener struct {
 	*relay.Relay
 	policy *relay.Policy
 }
@@ -46,17 +41,17 @@ var (
 	_ dataplane.Sentinel           = (*Driver)(nil)
 )
 
-// Open returns a driver for a table, which it owns. Close it after use; what is
+// open returns a driver for a table, which it owns. Close it after use; what is
 // in the kernel stays, the relays end.
-func Open(table *iptables.NATTable, o relay.Options) *Driver {
+func open(t table, o relay.Options) *Driver {
 	return &Driver{
-		table: table, server: relay.NewServer(o),
-		rules: map[Key]installed{}, relays: map[RelayID]*open{}, ports: map[RelayID]uint16{},
+		table: t, server: relay.NewServer(o),
+		rules: map[Key]installed{}, relays: map[RelayID]*listener{}, ports: map[RelayID]uint16{},
 	}
 }
 
 // Limits implements dataplane.Driver.
-func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
+func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.table.Most()} }
 
 // grace is how long connections may go on when the proxy ends.
 const grace = 3 * time.Second
@@ -87,24 +82,25 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	defer d.mu.Unlock()
 	errs := make([]error, len(ops))
 	stale := d.stale(ops)
-	batches := [2]*batch{newBatch(), newBatch()}
+	var edits [2][]edit
 	for i, op := range ops {
 		if d.meanwhile != nil {
 			d.meanwhile[op.Key] = true
 		}
 		if op.Verb != ledger.Delete && !inTable(op.Key) {
-			errs[i] = d.provide(op, batches[op.Key.Family])
+			errs[i] = d.provide(op)
 		}
 	}
 	for i, op := range ops {
 		if inTable(op.Key) {
-			errs[i] = d.encode(op, batches[op.Key.Family])
+			errs[i] = d.edit(op, &edits[op.Key.Family])
 		}
 	}
+	d.redirect(&edits)
 	failed := [2]error{}
-	for f, b := range batches {
-		if !b.empty() {
-			failed[f] = d.table.Restore(ctx, model.Family(f), b.text())
+	for f, list := range edits {
+		if len(list) > 0 {
+			failed[f] = d.table.Write(ctx, model.Family(f), list)
 		}
 	}
 	for i, op := range ops {
@@ -120,11 +116,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// inTable reports whether an object is rules.
-func inTable(k Key) bool { return k.Kind != KindShelter && k.Kind != KindSink && k.Kind != KindRelay }
-
 // provide makes or changes what rules lead to.
-func (d *Driver) provide(op ledger.Op[Key, Value], b *batch) (err error) {
+func (d *Driver) provide(op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
 	case KindShelter:
 		return addShelter(k.Family)
@@ -132,14 +125,13 @@ func (d *Driver) provide(op ledger.Op[Key, Value], b *batch) (err error) {
 		d.sinks[k.Family], err = openSink(k.Family)
 		return err
 	default:
-		return d.listen(k.Relay, op.New.Policy, b)
+		return d.listen(k.Relay, op.New.Policy)
 	}
 }
 
 // listen opens a relay, or changes it. After a restart it listens where the
-// rules of the earlier run lead; if that port has been taken, those rules are
-// rewritten.
-func (d *Driver) listen(id RelayID, p *relay.Policy, b *batch) error {
+// rules of the earlier run lead, unless that port has been taken.
+func (d *Driver) listen(id RelayID, p *relay.Policy) error {
 	if r := d.relays[id]; r != nil {
 		r.Update(*p)
 		r.policy = p
@@ -153,62 +145,65 @@ func (d *Driver) listen(id RelayID, p *relay.Policy, b *batch) error {
 	if err != nil {
 		return err
 	}
-	d.relays[id] = &open{r, p}
+	d.relays[id] = &listener{r, p}
 	delete(d.ports, id)
-	if before != 0 && r.Addr().Port() != before {
-		d.redirect(id, b)
-	}
+	d.moved = d.moved || before != 0 && r.Addr().Port() != before
 	return nil
 }
 
-// redirect rewrites all rules that lead to a relay.
-func (d *Driver) redirect(id RelayID, b *batch) {
+// redirect rewrites the rules that lead to where relays were in an earlier run
+// and could not be again.
+func (d *Driver) redirect(edits *[2][]edit) {
+	if !d.moved {
+		return
+	}
+	d.moved = false
 	for k, have := range d.rules {
-		if have.relay == id {
-			b.remove(k.Chain, have.text)
-			d.enter(k, Target{Relay: id}, b)
+		r := d.relays[have.relay]
+		if r != nil && have.port != r.Addr().Port() {
+			d.put(ledger.Replace, k, Target{Relay: have.relay}, &edits[k.Family])
 		}
 	}
 }
 
-// encode adds an op on rules to the transaction of its family.
-func (d *Driver) encode(op ledger.Op[Key, Value], b *batch) error {
+// edit adds an op on rules to the changes of its family.
+func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	k := op.Key
 	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays[to.Relay] == nil {
 		return fmt.Errorf("relay %s does not listen", to.Relay)
 	}
-	if k.Kind == KindChain {
-		if op.Verb == ledger.Delete {
-			b.drop(k.Chain)
-		} else {
-			b.chain(k.Chain, op.New.Rules)
-		}
-		return nil
-	}
-	if op.Verb != ledger.Create {
-		b.remove(k.Chain, d.rules[k].text)
-		delete(d.rules, k)
-	}
 	switch {
-	case op.Verb == ledger.Delete:
-	case k.Kind == KindJump:
-		text := op.New.Rules[0].String()
-		b.jump(k.Chain, text)
-		d.rules[k] = installed{text: text}
+	case op.Verb == ledger.Delete || k.Kind != KindEntry:
+		e := edit{op.Verb, k, op.New.Rules, d.rules[k]}
+		*edits = append(*edits, e)
+		d.book(e)
 	default:
-		d.enter(k, op.New.To, b)
+		d.put(op.Verb, k, op.New.To, edits)
 	}
 	return nil
 }
 
-// enter adds an entry.
-func (d *Driver) enter(k Key, to Target, b *batch) {
-	have := installed{}
-	var port uint16
+// put adds or rewrites an entry.
+func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
+	now := installed{}
 	if to.Do == ToRelay {
-		have.relay, port = to.Relay, d.relays[to.Relay].Addr().Port()
+		now.relay, now.port = to.Relay, d.relays[to.Relay].Addr().Port()
 	}
-	have.text = entryRule(k, to, port).String()
-	b.entry(k, have.text)
-	d.rules[k] = have
+	rule := entryRule(k, to, now.port)
+	now.text = rule.String()
+	*edits = append(*edits, edit{verb, k, []Rule{rule}, d.rules[k]})
+	d.rules[k] = now
+	if d.meanwhile != nil {
+		d.meanwhile[k] = true
+	}
+}
+
+// book keeps what will be installed of a change to anything but entries.
+func (d *Driver) book(e edit) {
+	switch {
+	case e.verb == ledger.Delete:
+		delete(d.rules, e.key)
+	case e.key.Kind == KindJump:
+		d.rules[e.key] = installed{text: e.rules[0].String()}
+	}
 }

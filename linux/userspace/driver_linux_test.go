@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,12 +14,20 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
+// eachKind runs a test with either kind of table.
+func eachKind(t *testing.T, test func(t *testing.T, k kind)) {
+	for i, name := range []string{"iptables", "nftables"} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, kinds()[i], func(t *testing.T) { test(t, kinds()[i]) })
+		})
+	}
+}
+
 // onNode runs a test inside the namespace of a node, on its thread.
-func onNode(t *testing.T, test func(t *testing.T)) {
+func onNode(t *testing.T, k kind, test func(t *testing.T)) {
 	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -29,7 +38,11 @@ func onNode(t *testing.T, test func(t *testing.T)) {
 	}
 	defer n.Close()
 	err = n.Do(netns.Node, func() error {
-		if err := probe(t.Context()); err != nil {
+		table, err := k.open(t.Context())
+		if err == nil {
+			err = errors.Join(k.try(t.Context(), table, model.IPv4), table.Close())
+		}
+		if err != nil {
 			t.Logf("skipped: %v", err)
 			return nil
 		}
@@ -48,14 +61,19 @@ type plane struct {
 	t      *testing.T
 }
 
-func start(t *testing.T, ports ...*model.Port) plane {
+func start(t *testing.T, k kind, ports ...*model.Port) plane {
 	t.Helper()
-	table, err := iptables.OpenNAT(t.Context())
+	table, err := k.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := Open(table, relay.Options{})
-	p := plane{dataplane.New(NewCompiler(), d), d, t}
+	d := open(table, relay.Options{})
+	return begin(t, plane{dataplane.New(NewCompiler(), d), d, t}, ports...)
+}
+
+// begin tells a backend what there is.
+func begin(t *testing.T, p plane, ports ...*model.Port) plane {
+	t.Helper()
 	if err := p.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -85,18 +103,25 @@ func (p plane) stop() {
 	}
 }
 
-// rules lists the nat table of both families, sorted.
+// rules lists the nat table of both families, and all of nftables, sorted.
 func rules(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
-		out, err := exec.Command(tool, "-t", "nat").Output()
+	for _, tool := range []string{"iptables-save -t nat", "ip6tables-save -t nat", "nft -s list ruleset"} {
+		out, err := exec.Command("sh", "-c", tool).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
+		table := ""
 		for line := range strings.Lines(string(out)) {
-			if !strings.HasPrefix(line, "#") {
-				all = append(all, tool+": "+strings.TrimSpace(line))
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "table ") {
+				table = line
+			}
+			// The order of elements, and so who is the last, means nothing.
+			line = strings.TrimRight(strings.TrimPrefix(line, "elements = {"), ", }")
+			if !strings.HasPrefix(line, "#") && !strings.Contains(table, " nat {") { // that is iptables'
+				all = append(all, tool+": "+table+strings.TrimSpace(line))
 			}
 		}
 	}
@@ -148,15 +173,15 @@ func dns() *model.Port {
 
 // A new process finds its rules, changes none, and listens where they lead.
 func TestRestart(t *testing.T) {
-	onNode(t, func(t *testing.T) {
-		p := start(t, web(), dns())
+	eachKind(t, func(t *testing.T, k kind) {
+		p := start(t, k, web(), dns())
 		p.sync()
 		before := rules(t)
 		if drift, err := p.Audit(t.Context()); err != nil || drift != 0 {
 			t.Errorf("drift %d, %v", drift, err)
 		}
 		p.stop()
-		p = start(t, web(), dns())
+		p = start(t, k, web(), dns())
 		defer p.stop()
 		w := p.sync()
 		if got := rules(t); !slices.Equal(got, before) {
@@ -174,8 +199,8 @@ func TestRestart(t *testing.T) {
 // A port that somebody took while no proxy ran is given up, and the rules
 // follow.
 func TestRestartWithoutItsPort(t *testing.T) {
-	onNode(t, func(t *testing.T) {
-		p := start(t, web())
+	eachKind(t, func(t *testing.T, k kind) {
+		p := start(t, k, web())
 		p.sync()
 		var taken netip.AddrPort
 		for _, r := range p.driver.relays {
@@ -187,11 +212,11 @@ func TestRestartWithoutItsPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		p = start(t, web())
+		p = start(t, k, web())
 		defer p.stop()
 		p.sync()
 		for _, r := range rules(t) {
-			if strings.HasSuffix(r, "--to-destination "+taken.String()) {
+			if strings.HasSuffix(r, " "+taken.String()) || strings.HasSuffix(r, fmt.Sprintf(" %s . %d", taken.Addr(), taken.Port())) {
 				t.Errorf("still there: %s", r)
 			}
 		}
@@ -204,10 +229,10 @@ func TestRestartWithoutItsPort(t *testing.T) {
 // What others do to our chains is undone; what they have of their own stays,
 // also when ours is removed.
 func TestForeignHands(t *testing.T) {
-	onNode(t, func(t *testing.T) {
+	onNode(t, kinds()[0], func(t *testing.T) {
 		do(t, "iptables -t nat -N FOREIGN && iptables -t nat -A PREROUTING -p tcp --dport 99 -j FOREIGN && ip addr add 169.254.84.2/32 dev lo")
 		foreign := rules(t)
-		p := start(t, web(), dns())
+		p := start(t, kinds()[0], web(), dns())
 		p.sync()
 		before := rules(t)
 		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
@@ -264,9 +289,9 @@ func ours(all []string) (rest []string) {
 
 // A change of endpoints is one op and touches no rule.
 func TestEndpointsCostNoRules(t *testing.T) {
-	onNode(t, func(t *testing.T) {
+	eachKind(t, func(t *testing.T, k kind) {
 		old := dns()
-		p := start(t, old)
+		p := start(t, k, old)
 		defer p.stop()
 		p.sync()
 		now := dns()

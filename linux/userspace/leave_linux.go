@@ -38,12 +38,8 @@ const (
 func (d *Driver) leave(ctx context.Context, f model.Family) error {
 	d.server.Drain(ctx, draining)
 	ctx = context.WithoutCancel(ctx) // what was begun is finished
-	text, err := d.table.Read(ctx, f)
-	if err != nil {
-		return err
-	}
-	s, err := parse(text, watched)
-	if err != nil || s.chains[chainIn] {
+	rules, err := d.table.Read(ctx)
+	if _, back := rules[Key{Kind: KindChain, Family: f, Chain: chainIn}]; back || err != nil {
 		return err
 	}
 	return removeShelter(f)

@@ -11,7 +11,7 @@ import (
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, System: "linux",
-		Probe: probe, Open: openBackend, Plan: plan,
+		Probe: probe, Open: openBackend, Remove: remove, Plan: plan,
 	}
 }
 

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -14,52 +15,149 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/nftables"
 )
 
-// probe tries IPv4, which every node needs. Where there is no nat table for
-// IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
+// kind is one of the two places for rules.
+type kind struct {
+	// open finds it, and writes nothing.
+	open func(context.Context) (table, error)
+	// try finds out whether the rules of a family can be written.
+	try func(context.Context, table, model.Family) error
+}
+
+// kinds are both, the better one first.
+func kinds() [2]kind { return [...]kind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
+
+// choose opens the first table that works here for IPv4, which every node needs,
+// and returns which kind it is. The error says what is wrong with each.
+func choose(ctx context.Context, all [2]kind) (t table, at int, err error) {
+	var failed []error
+	for i, k := range all {
+		t, err := k.open(ctx)
+		if err == nil {
+			if err = k.try(ctx, t, model.IPv4); err == nil {
+				return t, i, nil
+			}
+			err = errors.Join(err, t.Close())
+		}
+		failed = append(failed, err)
+	}
+	return nil, 0, errors.Join(failed...)
+}
+
 func probe(ctx context.Context) error {
-	table, err := iptables.OpenNAT(ctx)
+	t, _, err := choose(ctx, kinds())
 	if err != nil {
 		return err
 	}
-	defer table.Close()
-	return try(ctx, table, model.IPv4)
+	return t.Close()
 }
 
+// openBackend serves IPv4 alone where there is no table for IPv6: its ports are
+// Gaps.
 func openBackend(*config.Config) (dataplane.Backend, error) {
 	ctx := context.Background()
-	table, err := iptables.OpenNAT(ctx)
+	t, at, err := choose(ctx, kinds())
 	if err != nil {
 		return nil, err
 	}
 	families := []model.Family{model.IPv4}
-	if slices.Contains(table.Families(), model.IPv6) && ipv6() {
+	if slices.Contains(t.Families(), model.IPv6) && ipv6() && kinds()[at].try(ctx, t, model.IPv6) == nil {
 		families = append(families, model.IPv6)
 	}
-	return dataplane.New(NewCompiler(families...), Open(table, relay.Options{Log: slog.Default()})), nil
+	d := open(t, relay.Options{Log: slog.Default()})
+	return &backend{Backend: dataplane.New(NewCompiler(families...), d), other: kinds()[1-at]}, nil
 }
 
-// try finds out whether the nat table of a family can hold our rules, by writing
-// one of each kind to a chain that no packet meets. The error says what is
-// missing.
-func try(ctx context.Context, table *iptables.NATTable, f model.Family) error {
-	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
-	at := netip.AddrPortFrom(Shelter(f), 80)
-	k := Key{Kind: KindEntry, Family: f, Chain: chain, Proto: model.TCP, At: at, From: netip.PrefixFrom(at.Addr(), 8*3).Masked()}
-	b := newBatch()
-	b.chain(chain, []Rule{
-		{Dst: k.From, Local: true, Jump: returns},
-		{In: "probe+", Jump: returns},
-	})
-	b.entry(k, entryRule(k, Target{Relay: RelayID{Port: model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}}}}, 80).String())
-	if err := table.Restore(ctx, f, b.text()); err != nil {
+// backend removes what an earlier run has left in the other kind of table, once
+// its own rules serve.
+type backend struct {
+	dataplane.Backend
+	other kind
+	tidy  bool
+}
+
+// Sync implements dataplane.Backend.
+func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
+	w, err := b.Backend.Sync(ctx)
+	if err == nil && w.Failed == 0 && !b.tidy {
+		b.tidy = true
+		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nftables.ErrForeign) {
+			slog.Warn("what an earlier run may have left in another table was not removed", "mode", relay.Mode, "error", err)
+		}
+	}
+	return w, err
+}
+
+// clear removes our rules from a kind of table and, unless others lead to it
+// still, the address.
+func (k kind) clear(ctx context.Context, lodger bool) error {
+	t, err := k.open(ctx)
+	if err != nil {
 		return err
 	}
+	d := open(t, relay.Options{Log: slog.Default()})
+	d.lodger = lodger
+	b := dataplane.New(NewCompiler(t.Families()...), d)
+	return errors.Join(b.Remove(ctx), b.Close())
+}
+
+// remove is Mode.Remove: whichever kind of table it was.
+func remove(ctx context.Context, _ *config.Config) error {
+	var absent, failed []error
+	for _, k := range kinds() {
+		if err := k.clear(ctx, false); errors.Is(err, dataplane.ErrAbsent) {
+			absent = append(absent, err)
+		} else {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) == 0 {
+		return errors.Join(absent...)
+	}
+	return errors.Join(failed...)
+}
+
+// tryNAT writes one rule of each kind to a chain that no packet meets.
+func tryNAT(ctx context.Context, t table, f model.Family) error {
+	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
+	k, rules := specimen(f)
+	k.Chain = chain
+	b := newBatch()
+	b.chain(chain, rules[1:])
+	b.put(k, rules[0].String())
 	clean := newBatch()
 	clean.drop(chain)
-	return table.Restore(context.WithoutCancel(ctx), f, clean.text())
+	nat := t.(natTable)
+	if err := nat.Restore(ctx, f, b.text()); err != nil {
+		return err
+	}
+	return nat.Restore(context.WithoutCancel(ctx), f, clean.text())
+}
+
+// tryNFT writes everything to a scratch table that no packet meets.
+func tryNFT(ctx context.Context, _ table, f model.Family) error {
+	objects := map[nftables.Key]nftables.Value{}
+	put := func(k nftables.Key, v nftables.Value) { objects[k] = v }
+	NewCompiler(f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, v.Rules, put) })
+	k, rules := specimen(f)
+	nftObjects(k, rules, put)
+	nftObjects(Key{Kind: KindChain, Family: f, Chain: "probe"}, rules[1:], put)
+	return nftables.Try(ctx, nftTable, objects, f)
+}
+
+// specimen returns an entry and, as rules, itself and one of each match.
+func specimen(f model.Family) (Key, []Rule) {
+	at := netip.AddrPortFrom(Shelter(f), 80)
+	port := model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: f}
+	some := netip.PrefixFrom(at.Addr(), 8*3).Masked()
+	k := Key{Kind: KindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
+	return k, []Rule{
+		entryRule(k, Target{Relay: RelayID{Port: port}}, 80),
+		{Dst: some, Local: true, Jump: returns},
+		{Src: some, In: "probe+", Jump: returns},
+	}
 }
 
 // ipv6 reports whether lo may have addresses of IPv6.

@@ -15,3 +15,5 @@ var errLinux = errors.New("rules of the nat table are part of Linux; on this sys
 func probe(context.Context) error { return errLinux }
 
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+
+func remove(context.Context, *config.Config) error { return errLinux }

@@ -16,6 +16,7 @@ type Kind uint8
 const (
 	KindShelter Kind = iota // the address of the relays
 	KindSink                // what listens on its silent port
+	KindTable               // what holds the chains
 	KindChain               // a chain of ours with its fixed rules
 	KindRelay               // a listener and its endpoints
 	KindEntry               // a rule for one front
@@ -39,6 +40,7 @@ type Key struct {
 type Value struct {
 	To     Target        // of entries
 	Rules  []Rule        // of chains and jumps
+	Digest uint64        // of the same in nftables, where it is all that can be read back; or 0
 	Policy *relay.Policy // of relays; never changed
 }
 
@@ -68,8 +70,15 @@ const (
 )
 
 func (v Value) equal(o Value) bool {
-	return v.To == o.To && slices.Equal(v.Rules, o.Rules) &&
+	return v.To == o.To && v.sameRules(o) &&
 		(v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
+}
+
+func (v Value) sameRules(o Value) bool {
+	if v.Digest != 0 && o.Digest != 0 {
+		return v.Digest == o.Digest
+	}
+	return slices.Equal(v.Rules, o.Rules)
 }
 
 // String names the relay for people, and for the comments of its rules.
@@ -87,6 +96,8 @@ func (k Key) String() string {
 		return "address " + Shelter(k.Family).String()
 	case KindSink:
 		return k.Family.String() + " sink"
+	case KindTable:
+		return k.Family.String() + " table"
 	case KindChain:
 		return fmt.Sprintf("%s chain %s", k.Family, k.Chain)
 	case KindRelay:
@@ -106,4 +117,8 @@ func Shelter(f model.Family) netip.Addr {
 		return netip.AddrFrom4([4]byte{169, 254, 84, 1})
 	}
 	return netip.MustParseAddr("fd74:616e:6465:6d::1")
+}
+
+func shelterPort(f model.Family, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(Shelter(f), port)
 }

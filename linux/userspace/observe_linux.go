@@ -1,12 +1,6 @@
 package userspace
 
-import (
-	"context"
-	"fmt"
-	"net/netip"
-
-	"github.com/tandem-proxy/tandem/core/model"
-)
+import "context"
 
 // Observe implements dataplane.Driver.
 func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
@@ -14,7 +8,7 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	d.meanwhile = map[Key]bool{}
 	d.table.Reading()
 	d.mu.Unlock()
-	tables, sheltered, err := d.read(ctx)
+	rules, sheltered, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	meanwhile := d.meanwhile
@@ -22,95 +16,57 @@ func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := observation{driver: d, objects: map[Key]Value{}, rules: map[Key]installed{}}
+	objects := map[Key]Value{}
 	for _, f := range d.table.Families() {
 		if sheltered[f] {
-			o.objects[Key{Kind: KindShelter, Family: f}] = Value{}
+			objects[Key{Kind: KindShelter, Family: f}] = Value{}
 		}
 		if d.sinks[f] != nil {
-			o.objects[Key{Kind: KindSink, Family: f}] = Value{}
+			objects[Key{Kind: KindSink, Family: f}] = Value{}
 		}
-		o.table(f, tables[f])
 	}
 	for id, r := range d.relays {
-		o.objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+		objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+	}
+	have := map[Key]installed{}
+	for k, r := range rules {
+		objects[k], have[k] = d.recognise(r), r.installed
 	}
 	for k := range meanwhile { // newer than what was read
-		if have, ok := d.rules[k]; ok {
-			o.rules[k] = have
+		if newer, ok := d.rules[k]; ok {
+			have[k] = newer
 		} else {
-			delete(o.rules, k)
+			delete(have, k)
 		}
 	}
-	d.rules = o.rules
-	return o.objects, nil
+	d.rules = have
+	return objects, nil
 }
 
-func (d *Driver) read(ctx context.Context) (tables [2]saved, sheltered [2]bool, err error) {
+func (d *Driver) read(ctx context.Context) (rules map[Key]found, sheltered [2]bool, err error) {
+	if rules, err = d.table.Read(ctx); err != nil {
+		return rules, sheltered, err
+	}
 	for _, f := range d.table.Families() {
-		text, err := d.table.Read(ctx, f)
-		if err != nil {
-			return tables, sheltered, err
-		}
-		if tables[f], err = parse(text, watched); err != nil {
-			return tables, sheltered, fmt.Errorf("%s: %w", f, err)
+		if d.lodger {
+			break
 		}
 		if sheltered[f], err = hasShelter(f); err != nil {
-			return tables, sheltered, err
+			return rules, sheltered, err
 		}
 	}
-	return tables, sheltered, nil
+	return rules, sheltered, nil
 }
 
-// observation turns what was read into objects.
-type observation struct {
-	driver  *Driver
-	objects map[Key]Value
-	rules   map[Key]installed
+// recognise returns the content of what was read. An entry leads to a relay only
+// if one listens there, or will: where it was in an earlier run.
+func (d *Driver) recognise(r found) Value {
+	if r.relay != (RelayID{}) && !d.leadsTo(r.relay, r.port) {
+		r.To.Do = unknown
+	}
+	return r.Value
 }
 
-func (o *observation) table(f model.Family, s saved) {
-	for _, name := range append(entryChains[:len(entryChains):len(entryChains)], fixedChains...) {
-		if s.chains[name] {
-			o.objects[Key{Kind: KindChain, Family: f, Chain: name}] = Value{}
-		}
-	}
-	for _, r := range s.rules {
-		switch {
-		case isEntryChain(r.chain):
-			o.entry(f, r)
-		case jumps[r.chain] != "":
-			o.jump(f, r)
-		default:
-			k := Key{Kind: KindChain, Family: f, Chain: r.chain}
-			if !r.known {
-				r.rule = Rule{Comment: r.text, Jump: "?"}
-			}
-			v := o.objects[k]
-			v.Rules = append(v.Rules, r.rule)
-			o.objects[k] = v
-		}
-	}
-}
-
-func (o *observation) entry(f model.Family, r savedRule) {
-	k, to, port, ok := entryOf(f, r.chain, r.rule)
-	if _, twice := o.rules[k]; !r.known || !ok || twice {
-		o.alien(f, r)
-		return
-	}
-	have := installed{text: r.text}
-	if to.Do == ToRelay {
-		have.relay = to.Relay
-		if !o.driver.leadsTo(to.Relay, port) {
-			to.Do = unknown
-		}
-	}
-	o.rules[k], o.objects[k] = have, Value{To: to}
-}
-
-// leadsTo reports whether a relay listens on a port, or will: where it was in an
-// earlier run.
 func (d *Driver) leadsTo(id RelayID, port uint16) bool {
 	if r := d.relays[id]; r != nil {
 		return r.Addr().Port() == port
@@ -119,33 +75,4 @@ func (d *Driver) leadsTo(id RelayID, port uint16) bool {
 		d.ports[id] = port
 	}
 	return d.ports[id] == port
-}
-
-// jump is about rules in chains that are not ours: only those that lead to ours
-// are looked at.
-func (o *observation) jump(f model.Family, r savedRule) {
-	if r.rule.Jump != chainIn && r.rule.Jump != chainOut {
-		return
-	}
-	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
-	if _, twice := o.rules[k]; twice || !r.known || r.rule != jumpRule(r.chain) {
-		o.alien(f, r)
-		return
-	}
-	o.rules[k], o.objects[k] = installed{text: r.text}, Value{Rules: []Rule{r.rule}}
-}
-
-func (o *observation) alien(f model.Family, r savedRule) {
-	k := Key{Kind: KindAlien, Family: f, Chain: r.chain, Rest: r.text}
-	for n := 2; ; n++ { // equal rules
-		if _, taken := o.rules[k]; !taken {
-			break
-		}
-		k.Rest = fmt.Sprintf("%s (%d)", r.text, n)
-	}
-	o.rules[k], o.objects[k] = installed{text: r.text}, Value{}
-}
-
-func shelterPort(f model.Family, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(Shelter(f), port)
 }

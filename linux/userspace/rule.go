@@ -65,8 +65,11 @@ func (r Rule) String() string {
 	return b.String()
 }
 
-// clean makes a text fit for a comment: at most 255 bytes, and nothing that the
-// tools would take for more than text.
+// longest is how many bytes a comment may have: 255 in iptables, 251 in nftables.
+const longest = 250
+
+// clean makes a text fit for a comment: not too long, and nothing that the tools
+// would take for more than text.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
@@ -74,5 +77,5 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
-	return s[:min(len(s), 255)]
+	return s[:min(len(s), longest)]
 }

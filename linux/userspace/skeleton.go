@@ -31,6 +31,9 @@ const (
 	silentPort   = 2
 )
 
+// ends are the chains in which connections end, and where.
+var ends = map[string]uint16{chainRefuse: refusingPort, chainDrop: silentPort}
+
 // entryChains hold entries, and fixedChains rules that depend on the host alone.
 var (
 	entryChains = []string{
@@ -41,6 +44,9 @@ var (
 
 // jumps are the ways from the system's chains into ours.
 var jumps = map[string]string{"PREROUTING": chainIn, "OUTPUT": chainOut}
+
+// ourChains are all that are not the system's.
+func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
 
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
 
@@ -56,10 +62,8 @@ func jumpRule(chain string) Rule {
 // fixed returns the rules of a fixed chain.
 func fixed(f model.Family, chain string, host *model.Host) []Rule {
 	switch chain {
-	case chainRefuse:
-		return toAll(f, refusingPort)
-	case chainDrop:
-		return toAll(f, silentPort)
+	case chainRefuse, chainDrop:
+		return toAll(f, ends[chain])
 	case chainIn:
 		shut := Rule{Dst: single(Shelter(f)), Comment: "relays are reached through Services only", Jump: chainRefuse}
 		in := way{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}

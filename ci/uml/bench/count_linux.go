@@ -20,7 +20,11 @@ func (r *rig) count(pid, service int) (sends, programs string) {
 		return "?", "?" // there is no strace
 	}
 	defer func() { _ = trace.Process.Signal(syscall.SIGTERM); _ = trace.Wait() }()
-	time.Sleep(3 * time.Second) // until it holds all threads
+	time.Sleep(5 * time.Second) // until it holds all threads, and the last change has no consequences any more
+	before, err := os.ReadFile(file)
+	if err != nil {
+		return "?", "?"
+	}
 	if _, err := r.change(service); err != nil {
 		return "?", "?"
 	}
@@ -29,6 +33,7 @@ func (r *rig) count(pid, service int) (sends, programs string) {
 	if err != nil {
 		return "?", "?"
 	}
+	text = text[len(before):]
 	var sent, started int
 	for line := range bytes.Lines(text) {
 		l := string(line)

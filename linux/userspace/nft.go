@@ -1,0 +1,169 @@
+package userspace
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/linux/nftables"
+)
+
+// Where there is no iptables the same chains are in a table of nftables for each
+// family. Only entries differ: they are no rules but elements of sets and maps, in
+// which the rule of their chain looks a packet up, however many there are.
+//
+//	chain KUBE-PORTALS-CONTAINER {
+//		dnat ip addr . port to ip daddr . meta l4proto . th dport map @portals-container
+//	}
+//	map portals-container {
+//		elements = { 10.96.0.10 . tcp . 80 comment "default/web" : 169.254.84.1 . 40000 }
+//	}
+
+// nftTable is the name of our tables, "ip" and "ip6".
+const nftTable = "tandem-userspace"
+
+// nftMaps are the maps of the chains whose entries all lead to the shelter.
+var nftMaps = map[string]nftables.SetID{
+	chainPod: nftables.PortalsPod, chainContainer: nftables.PortalsContainer, chainHost: nftables.PortalsHost,
+	chainNodePod: nftables.NodePortPod, chainNodeContainer: nftables.NodePortContainer, chainNodeHost: nftables.NodePortHost,
+}
+
+// nftHooks are the chains in the system's places.
+var nftHooks = map[string]nftables.Point{"PREROUTING": nftables.PreRouting, "OUTPUT": nftables.LocalOut}
+
+// nftSets are all sets and maps of a table.
+func nftSets() []nftables.SetID {
+	ids := []nftables.SetID{nftables.Guarded, nftables.Allowed, nftables.ClusterIPs}
+	for _, chain := range entryChains {
+		if id, ok := nftMaps[chain]; ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// nftObjects emits what an object of ours is in nftables; rules are its content.
+func nftObjects(k Key, rules []Rule, emit func(nftables.Key, nftables.Value)) {
+	switch k.Kind {
+	case KindTable:
+		emit(nftables.TableObject(k.Family))
+		for _, id := range nftSets() {
+			emit(nftables.SetObject(k.Family, id))
+		}
+	case KindChain:
+		emit(nftables.ChainObject(k.Family, k.Chain, nftables.Hook{}, nftRules(k.Chain, rules)))
+	case KindJump:
+		hook := nftables.Entrance(nftHooks[k.Chain])
+		emit(nftables.ChainObject(k.Family, strings.ToLower(k.Chain), hook, nftRules(k.Chain, rules)))
+	case KindEntry:
+		rules = append(rules, Rule{}) // to delete it, its key is enough
+		emit(nftEntry(k, rules[0]).Object())
+	}
+}
+
+// digest stands for the rules of a chain or a jump in nftables.
+func digest(k Key, rules []Rule) (d uint64) {
+	nftObjects(k, rules, func(_ nftables.Key, v nftables.Value) { d = v.Body.Chain.Digest })
+	return d
+}
+
+// nftRules returns the rules of a chain: those that look its entries up, or the
+// given ones.
+func nftRules(chain string, rules []Rule) (all []nftables.Rule) {
+	rule := func(comment string, s ...nftables.Statement) {
+		all = append(all, nftables.Rule{Statements: s, Comment: comment})
+	}
+	id, isMap := nftMaps[chain]
+	switch {
+	case isMap:
+		rule("", nftables.SendToFound{Map: id})
+	case chain == chainGuard:
+		rule("outside of the source ranges", nftables.In{Set: nftables.Guarded}, nftables.In{Set: nftables.Allowed, Not: true},
+			nftables.Jump{Chain: chainDrop})
+	case chain == chainClosed:
+		rule(sayClosed, nftables.In{Set: nftables.ClusterIPs}, nftables.Jump{Chain: chainRefuse})
+	}
+	for _, r := range rules {
+		rule(r.Comment, r.statements()...)
+	}
+	return all
+}
+
+// statements returns a rule without a port as nftables has it.
+func (r Rule) statements() (all []nftables.Statement) {
+	if r.Src.Bits() > 0 {
+		all = append(all, nftables.SourceIn{Prefix: r.Src})
+	}
+	if r.Dst.Bits() > 0 {
+		all = append(all, nftables.DestinationIn{Prefix: r.Dst})
+	}
+	if r.In != "" {
+		name, some := strings.CutSuffix(r.In, "+")
+		all = append(all, nftables.InputIs{Name: name, Prefix: some})
+	}
+	if r.Proto != 0 {
+		all = append(all, nftables.ProtocolIs{Proto: r.Proto})
+	}
+	if r.Local {
+		all = append(all, nftables.DestinationIsLocal{})
+	}
+	switch {
+	case r.To.IsValid():
+		return append(all, nftables.SendTo{To: r.To})
+	case r.Jump == returns:
+		return append(all, nftables.Return{})
+	}
+	return append(all, nftables.Jump{Chain: r.Jump})
+}
+
+// nftEntry returns the element for an entry, given as a rule.
+func nftEntry(k Key, r Rule) nftables.Entry {
+	e := nftables.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
+	switch id, isMap := nftMaps[k.Chain]; {
+	case isMap:
+		e.Set, e.To = id, r.To
+		if r.Jump != "" {
+			e.To = shelterPort(k.Family, ends[r.Jump])
+		}
+	case k.Chain == chainClosed:
+		e.Set = nftables.ClusterIPs
+	case k.From.IsValid():
+		e.Set, e.From = nftables.Allowed, k.From
+	default:
+		e.Set = nftables.Guarded
+	}
+	return e
+}
+
+// nftRule is the reverse of nftEntry.
+func nftRule(e nftables.Entry) (chain string, r Rule) {
+	r = Rule{Proto: e.Proto, Port: e.At.Port(), Comment: e.Comment}
+	if !e.At.Addr().IsUnspecified() {
+		r.Dst = single(e.At.Addr())
+	}
+	switch e.Set {
+	case nftables.ClusterIPs:
+		r.Jump = chainRefuse
+		return chainClosed, r
+	case nftables.Guarded:
+		r.Jump = chainDrop
+		return chainGuard, r
+	case nftables.Allowed:
+		r.Jump = returns
+		if e.From.Bits() > 0 {
+			r.Src = e.From
+		}
+		return chainGuard, r
+	}
+	for name, id := range nftMaps {
+		if id == e.Set {
+			chain = name
+		}
+	}
+	r.To = e.To
+	for name, port := range ends {
+		if e.To == shelterPort(e.Family, port) {
+			r.To, r.Jump = netip.AddrPort{}, name
+		}
+	}
+	return chain, r
+}

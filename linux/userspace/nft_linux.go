@@ -1,0 +1,120 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nftables"
+)
+
+// ownTables are the tables of our own in nftables.
+type ownTables struct {
+	driver   *nftables.Driver
+	families []model.Family
+	reading  sync.Mutex
+}
+
+// openNFT finds out which families the kernel has, and writes nothing.
+func openNFT(context.Context) (table, error) {
+	var families []model.Family
+	for _, f := range model.Families() {
+		err := nftables.Check(nftTable, f)
+		switch {
+		case err == nil:
+			families = append(families, f)
+		case f == model.IPv4 && without(err):
+			return nil, fmt.Errorf("%w: nf_tables %w in the kernel", err, dataplane.ErrAbsent)
+		case f == model.IPv4 || !without(err):
+			return nil, err
+		}
+	}
+	d, err := nftables.OpenTable(nftTable, families...)
+	if err != nil {
+		return nil, err
+	}
+	return &ownTables{driver: d, families: families}, nil
+}
+
+// without reports whether an error says that the kernel has no nf_tables.
+func without(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL)
+}
+
+// Families implements table.
+func (t *ownTables) Families() []model.Family { return t.families }
+
+// Reading implements table: the driver sees to it.
+func (t *ownTables) Reading() {}
+
+// Read implements table.
+func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	have, err := t.driver.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nftFound(have), nil
+}
+
+// Write implements table.
+func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) error {
+	for _, err := range t.driver.Commit(ctx, nftOps(edits)) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Disturbed implements table.
+func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(context.Background()) }
+
+// Most implements table. A table comes with its sets, and entries of an earlier
+// run may have to be rewritten with others.
+func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
+
+// Close implements table.
+func (t *ownTables) Close() error { return t.driver.Close() }
+
+// nftOps returns changes of one family as those of nftables' objects. A table that
+// goes takes with it what is in it.
+func nftOps(edits []edit) (ops []ledger.Op[nftables.Key, nftables.Value]) {
+	for _, e := range edits {
+		if e.key.Kind == KindTable && e.verb == ledger.Delete {
+			k, _ := nftables.TableObject(e.key.Family)
+			return append(ops[:0], ledger.Op[nftables.Key, nftables.Value]{Verb: ledger.Delete, Key: k})
+		}
+		if e.key.Kind == KindAlien {
+			ops = append(ops, ledger.Op[nftables.Key, nftables.Value]{Verb: ledger.Delete, Key: e.have.alien})
+			continue
+		}
+		nftObjects(e.key, e.rules, func(k nftables.Key, v nftables.Value) {
+			ops = append(ops, nftOp(e.verb, k, v))
+		})
+	}
+	return ops
+}
+
+// nftOp returns a change of an object. With a table that is replaced its sets go,
+// so they are created.
+func nftOp(verb ledger.Verb, k nftables.Key, v nftables.Value) ledger.Op[nftables.Key, nftables.Value] {
+	op := ledger.Op[nftables.Key, nftables.Value]{Verb: verb, Key: k}
+	if k.Kind == nftables.KindSet {
+		op.Verb = ledger.Create
+	}
+	if verb != ledger.Create {
+		op.Old = v // in place: what tells a chain's hook
+	}
+	if verb != ledger.Delete {
+		op.New = v
+	}
+	return op
+}

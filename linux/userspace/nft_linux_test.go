@@ -1,0 +1,202 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nftables"
+)
+
+// harms are what others may do to our table, as nft scripts: T is the table, O
+// its comment.
+var harms = map[string]string{
+	"an element goes":      "delete element T portals-host { 10.96.0.10 . tcp . 80 }",
+	"another comes":        "add element T portals-host { 10.96.0.77 . tcp . 80 : 169.254.84.1 . 7 }",
+	"one leads elsewhere":  "delete element T portals-host { 10.96.0.10 . tcp . 80 }; add element T portals-host { 10.96.0.10 . tcp . 80 comment \"default/web:http\" : 169.254.84.1 . 7 }",
+	"one loses its name":   "delete element T nodeport-host { tcp . 30080 }; add element T nodeport-host { tcp . 30080 : 169.254.84.1 . 7 }",
+	"a range goes":         "delete element T allowed { 203.0.113.10 . tcp . 80 . 198.51.100.0/24 }",
+	"a range is added":     "add element T allowed { 203.0.113.10 . tcp . 80 . 192.0.2.7-192.0.2.9 }",
+	"everybody is let in":  "flush set T guarded",
+	"a chain is empty":     "flush chain T KUBE-PORTALS-IN",
+	"a rule is added":      "add rule T KUBE-PORTALS-HOST tcp dport 1234 return",
+	"we are overtaken":     "insert rule T prerouting accept",
+	"the way in is closed": "flush chain T output",
+	"a chain is added":     "add chain T theirs { type filter hook input priority 0; }; add rule T theirs drop",
+	"a set is added":       "add set T theirs { type ipv4_addr; }; add element T theirs { 192.0.2.7 }",
+	"a set is gone":        "flush chain T KUBE-PORTALS-GUARD; delete set T allowed",
+	"the table sleeps":     "add table T { comment \"O\"; flags dormant; }",
+	"the table is gone":    "delete table T",
+	"a hook is added":      "delete table T; table T { comment \"O\"; chain KUBE-PORTALS-IN { type filter hook input priority 0; }; }",
+	"an old layout":        "delete table T; table T { comment \"Kubernetes Services, kept by Tandem (layout 0)\"; set portals-host { type ipv4_addr; }; }",
+}
+
+// Whatever others do to our tables is undone; what they have of their own stays
+// byte for byte, also when ours is removed.
+func TestForeignHandsInNFT(t *testing.T) {
+	onNode(t, kinds()[1], func(t *testing.T) {
+		do(t, "nft 'table ip foreign { chain c { type nat hook prerouting priority -100; tcp dport 99 drop; }; }'")
+		foreign := ruleset(t)
+		p := start(t, kinds()[1], web(), dns())
+		p.sync()
+		before := rules(t)
+		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
+			t.Errorf("nobody was there: %t, %v", disturbed, err)
+		}
+		comment := Key{Kind: KindTable}
+		nftObjects(comment, nil, func(k nftables.Key, v nftables.Value) {
+			if k.Kind == nftables.KindTable {
+				comment.Rest = v.Body.Comment
+			}
+		})
+		for what, harm := range harms {
+			harm = strings.NewReplacer(" T ", " ip "+nftTable+" ", "table T", "table ip "+nftTable, "O\"", comment.Rest+"\"").Replace(harm)
+			do(t, "nft '"+harm+"'")
+			if disturbed, err := p.Disturbed(t.Context()); err != nil || !disturbed {
+				t.Errorf("%s: noticed %t, %v", what, disturbed, err)
+			}
+			if drift, err := p.Audit(t.Context()); err != nil || drift == 0 {
+				t.Errorf("%s: drift %d, %v", what, drift, err)
+			}
+			p.sync()
+			if got := rules(t); !slices.Equal(got, before) {
+				t.Errorf("%s: not repaired:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(before, "\n"))
+			}
+		}
+		if err := p.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		p.stop()
+		if got := ruleset(t); got != foreign {
+			t.Errorf("after the removal:\n%s\nwant\n%s", got, foreign)
+		}
+		if has, err := hasShelter(model.IPv4); has || err != nil {
+			t.Errorf("the shelter: %t, %v", has, err)
+		}
+	})
+}
+
+func ruleset(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "list", "ruleset").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// A restart on right rules makes no transaction at all.
+func TestRestartWritesNothingToNFT(t *testing.T) {
+	onNode(t, kinds()[1], func(t *testing.T) {
+		p := start(t, kinds()[1], web(), dns())
+		p.sync()
+		p.stop()
+		observer, err := openNFT(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer observer.Close()
+		if _, err := observer.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p = start(t, kinds()[1], web(), dns())
+		defer p.stop()
+		p.sync()
+		if disturbed, err := observer.Disturbed(); disturbed || err != nil {
+			t.Errorf("the restart wrote: %t, %v", disturbed, err)
+		}
+	})
+}
+
+// A table that has our name and is not ours is not touched, whenever it comes.
+func TestNamesakeInNFT(t *testing.T) {
+	const theirs = "nft 'table ip " + nftTable + " { chain c { tcp dport 99 drop; }; }'"
+	onNode(t, kinds()[1], func(t *testing.T) {
+		p := start(t, kinds()[1], web())
+		defer p.stop()
+		p.sync()
+		do(t, "nft delete table ip "+nftTable+" && "+theirs)
+		before := ruleset(t)
+		if _, err := p.Audit(t.Context()); !errors.Is(err, nftables.ErrForeign) {
+			t.Errorf("audit: %v", err)
+		}
+		if err := p.Remove(t.Context()); !errors.Is(err, nftables.ErrForeign) {
+			t.Errorf("removal: %v", err)
+		}
+		if _, err := openNFT(t.Context()); !errors.Is(err, nftables.ErrForeign) || !strings.Contains(err.Error(), nftTable) {
+			t.Errorf("opening: %v", err)
+		}
+		if after := ruleset(t); after != before {
+			t.Errorf("the table is now\n%s", after)
+		}
+	})
+}
+
+// Where there is no iptables nftables is taken, and where neither works the error
+// names both.
+func TestChoice(t *testing.T) {
+	onNode(t, kinds()[1], func(t *testing.T) {
+		none := func(name string) kind {
+			return kind{open: func(context.Context) (table, error) { return nil, fmt.Errorf("%s %w", name, dataplane.ErrAbsent) }}
+		}
+		chosen, at, err := choose(t.Context(), [...]kind{none("one"), kinds()[1]})
+		if err != nil || at != 1 {
+			t.Fatalf("chosen: %d, %v", at, err)
+		}
+		if err := chosen.Close(); err != nil {
+			t.Error(err)
+		}
+		_, _, err = choose(t.Context(), [...]kind{none("one"), none("two")})
+		if err == nil || !strings.Contains(err.Error(), "one") || !strings.Contains(err.Error(), "two") {
+			t.Errorf("neither: %v", err)
+		}
+		if got := ruleset(t); got != "" {
+			t.Errorf("left behind: %s", got)
+		}
+	})
+}
+
+// With iptables again, what the mode had in nftables goes after the first sync, but
+// for the address; with the mode everything goes.
+func TestBackToIPTables(t *testing.T) {
+	onNode(t, kinds()[0], func(t *testing.T) {
+		p := start(t, kinds()[1], web(), dns())
+		p.sync()
+		p.stop()
+		b, err := openBackend(&config.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin(t, plane{Backend: b, t: t}, web(), dns()).sync()
+		for _, r := range rules(t) {
+			if strings.Contains(r, nftTable) {
+				t.Errorf("left: %s", r)
+			}
+		}
+		if has, err := hasShelter(model.IPv4); !has || err != nil {
+			t.Errorf("the shelter: %t, %v", has, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		p = start(t, kinds()[1], web())
+		p.sync()
+		p.stop()
+		if err := remove(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable) {
+			t.Errorf("after the removal:\n%s", got)
+		}
+		if has, err := hasShelter(model.IPv4); has || err != nil {
+			t.Errorf("the shelter: %t, %v", has, err)
+		}
+	})
+}

@@ -1,0 +1,139 @@
+package userspace
+
+import (
+	"maps"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nftables"
+)
+
+// relayPorts gives relays ports, in the order of their names.
+func relayPorts(objects map[Key]Value) map[RelayID]uint16 {
+	ports := map[RelayID]uint16{}
+	for _, k := range sorted(objects, KindRelay) {
+		ports[k.Relay] = uint16(10000 + len(ports))
+	}
+	return ports
+}
+
+// inNFT returns what objects are in nftables.
+func inNFT(objects map[Key]Value, ports map[RelayID]uint16) map[nftables.Key]nftables.Value {
+	all := map[nftables.Key]nftables.Value{}
+	for k, v := range objects {
+		rules := v.Rules
+		if k.Kind == KindEntry {
+			rules = []Rule{entryRule(k, v.To, ports[v.To.Relay])}
+		}
+		nftObjects(k, rules, func(k nftables.Key, v nftables.Value) { all[k] = v })
+	}
+	return all
+}
+
+// nftSim runs packets through the rules as they are in nftables.
+func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	ports := relayPorts(objects)
+	relays := map[uint16]RelayID{}
+	for id, port := range ports {
+		relays[port] = id
+	}
+	behind := NewSim(objects, host)
+	kernel := nftables.NewSim(inNFT(objects, ports), host)
+	return func(p oracle.Packet) oracle.Outcome {
+		out := kernel.Decide(p)
+		if out.Fate != oracle.Forward || len(out.Endpoints) != 1 {
+			return out
+		}
+		to := out.Endpoints[0].Addr
+		switch id, known := relays[to.Port()]; {
+		case to.Addr() != Shelter(model.FamilyOf(to.Addr())):
+			return out
+		case to.Port() == refusingPort:
+			return oracle.Outcome{Fate: oracle.Reject}
+		case to.Port() == silentPort:
+			return oracle.Outcome{Fate: oracle.Drop}
+		case known:
+			return behind.relayed(id)
+		}
+		return out
+	}
+}
+
+// Every object is read back from nftables as what it was.
+func TestObjectsComeBackFromNFT(t *testing.T) {
+	scenarios, err := conformance.Load(os.DirFS(conformance.Corpus(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := 0
+	for _, s := range scenarios {
+		world := conformance.NewWorld(s)
+		for _, step := range s.Steps {
+			host, ports, err := world(step)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects, _ := dataplane.Compile(NewCompiler(), host, ports)
+			at := relayPorts(objects)
+			again := nftFound(inNFT(objects, at))
+			maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !inTable(k) })
+			for k, v := range objects {
+				f, ok := again[k]
+				if !ok || !f.equal(v) {
+					t.Errorf("%s: %s came back as %+v (%t), want %+v", s.Name, k, f.Value, ok, v)
+				}
+				if f.relay != (RelayID{}) && f.port != at[f.relay] {
+					t.Errorf("%s leads to port %d", k, f.port)
+				}
+				if k.Kind == KindEntry {
+					entries++
+				}
+			}
+			for k := range again {
+				if _, ok := objects[k]; !ok {
+					t.Errorf("%s: %s is nobody's", s.Name, k)
+				}
+			}
+		}
+	}
+	t.Logf("%d entries", entries)
+}
+
+// Whatever an element holds, it is either not ours or written back the same.
+func FuzzNFTEntry(f *testing.F) {
+	f.Add(uint8(nftables.PortalsHost), false, []byte{10, 96, 0, 10}, []byte{169, 254, 84, 1}, uint16(80), uint16(40000), uint8(model.TCP), uint8(0), "default/web:http, pool 2")
+	f.Add(uint8(nftables.Allowed), false, []byte{10, 96, 0, 10}, []byte{10, 0, 0, 0}, uint16(80), uint16(0), uint8(model.TCP), uint8(8), "default/web: allowed")
+	f.Add(uint8(nftables.Guarded), true, []byte{1}, []byte{2}, uint16(80), uint16(0), uint8(model.UDP), uint8(0), "default/web: dropped")
+	f.Add(uint8(nftables.ClusterIPs), true, []byte{1}, []byte{2}, uint16(0), uint16(1), uint8(0), uint8(0), sayClosed)
+	f.Add(uint8(nftables.NodePortPod), false, []byte{}, []byte{169, 254, 84, 1}, uint16(30080), uint16(1), uint8(model.TCP), uint8(0), "a/b: refused")
+	f.Fuzz(func(t *testing.T, set uint8, six bool, at, to []byte, front, back uint16, proto, bits uint8, comment string) {
+		family, size := model.IPv4, 4
+		if six {
+			family, size = model.IPv6, 16
+		}
+		addr := func(b []byte) netip.Addr {
+			a, _ := netip.AddrFromSlice(append(b, make([]byte, size)...)[:size])
+			return a
+		}
+		e := nftables.Entry{Set: nftables.SetID(set%uint8(nftables.NodePortHost) + 1), Family: family, Proto: model.Proto(proto), Comment: comment}
+		e.At, e.To = netip.AddrPortFrom(addr(at), front), netip.AddrPortFrom(addr(to), back)
+		e.From = netip.PrefixFrom(addr(to), int(bits)%(8*size+1)).Masked()
+		n, v := e.Object()
+		put := map[Key]found{}
+		if !nftEntryFound(n, v, put) {
+			return
+		}
+		for k, f := range put {
+			nftObjects(k, []Rule{entryRule(k, f.To, f.port)}, func(again nftables.Key, same nftables.Value) {
+				if again != n || !same.Equal(v) {
+					t.Errorf("%s came back as %s, %+v for %+v", n, again, same, v)
+				}
+			})
+		}
+	})
+}
