@@ -2,7 +2,7 @@
 // knows from kube-proxy, at a cost that follows the change.
 //
 //	nat PREROUTING, OUTPUT
-//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/28   by address, as a tree
+//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/24   by address, as a tree
 //	  │                  ├─▶ KUBE-SVC-… (KUBE-SVL-…)                   cluster IPs: choose an endpoint
 //	  │                  └─▶ KUBE-FW-… ─▶ KUBE-EXT-… ─▶ KUBE-SVC-…     other addresses: ranges, origins
 //	  └ local address? KUBE-NODEPORTS ─▶ KUBE-NP-tcp-30080-30095 ─▶ KUBE-EXT-…
@@ -20,7 +20,8 @@
 //     be its own client (hairpin), or if it keeps clients (affinity). Another is
 //     one rule, with DNAT. The legacy variant copies the table for every change,
 //     so each rule counts, and each comment twice: a pool's chain has one, on its
-//     first rule, which lists the endpoints.
+//     first rule, which lists the endpoints. Where that rule has the cluster IP,
+//     too, the one that leads there has no comment.
 //   - Addresses of Services refuse the host itself, too, where nobody serves
 //     them; cluster IPs refuse ports that they do not have; node ports refuse
 //     only on the addresses on which they would answer.
