@@ -27,7 +27,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets, err := newPacketCounter(best.tools, packetRules(best.families))
+	packets, err := newPacketCounter(best.tools, packetRules(best.families, c.NodePorts.Loopback))
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -31,15 +31,16 @@ type packetRule struct {
 	add  func(*dataplane.Packets, uint64)
 }
 
-// packetRules are those of some families.
-func packetRules(families []model.Family) (rules []packetRule) {
+// packetRules are those of some families, and where node ports may answer on
+// localhost.
+func packetRules(families []model.Family, localhost bool) (rules []packetRule) {
 	for _, f := range families {
 		rules = append(rules, packetRule{
 			chainID{f, Filter, chainForward},
 			invalid(),
 			func(p *dataplane.Packets, n uint64) { p.Invalid += n },
 		})
-		if f == model.IPv4 {
+		if f == model.IPv4 && localhost {
 			rules = append(rules, packetRule{
 				chainID{f, NAT, chainPostrouting},
 				toLocalhost(),

@@ -21,10 +21,9 @@ type packetCounter struct {
 	readTook time.Duration
 }
 
-// The legacy variant copies a whole table to show one chain of it: with 10,000
-// Services that takes tens of milliseconds. So the packets are read again as
-// seldom as the rules are (readShare), and a reading that takes too long is given
-// up.
+// packetsWait is how long all readings may take. The legacy variant copies a whole
+// table to show one chain of it: with 10,000 Services the nat table takes 80 ms.
+// So packets are read again as seldom as rules are (readShare).
 const packetsWait = 2 * time.Second
 
 func newPacketCounter(t tools, rules []packetRule) (*packetCounter, error) {

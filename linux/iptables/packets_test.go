@@ -10,7 +10,8 @@ import (
 // The packets of a rule are found however the listing is spelled, and nothing
 // else is taken for them.
 func TestPacketsOfARule(t *testing.T) {
-	forward, postrouting := packetRules([]model.Family{model.IPv4})[0], packetRules([]model.Family{model.IPv4})[1]
+	rules := packetRules([]model.Family{model.IPv4}, true)
+	forward, postrouting := rules[0], rules[1]
 	for _, c := range []struct {
 		of      packetRule
 		listing string
@@ -35,7 +36,7 @@ func TestPacketsOfARule(t *testing.T) {
 
 // A rule that is written anew begins at zero; the sum goes on from where it was.
 func TestPacketsNeverGoBack(t *testing.T) {
-	rules := packetRules([]model.Family{model.IPv4, model.IPv6})
+	rules := packetRules([]model.Family{model.IPv4, model.IPv6}, true)
 	s := newPacketSum(rules)
 	for _, step := range []struct {
 		rule int
