@@ -64,6 +64,9 @@ func (p *parser) option() (err error) {
 	case "--dst-type":
 		r.DstLocal, r.DstRemote = !not, not
 		return want(p.next(), "LOCAL")
+	case "--ctorigdst":
+		r.OrigDst, err = parseAddrMatch(p.next(), not)
+		return err
 	case "--mark":
 		r.Mark.Not = not
 		r.Mark.Value, r.Mark.Mask, err = parseMark(p.next())

@@ -24,6 +24,7 @@ func probeRules(f model.Family, t Table, randomFully bool) (rules []Value) {
 			{Remember: recent{Name: list, Seconds: 10}, Target: targetReturn},
 			{Chance: chance(3), Proto: model.TCP, Target: targetDNAT, To: netip.AddrPortFrom(a, 80)},
 			{Remember: recent{Name: list, Set: true}, Proto: model.UDP, Target: targetDNAT, To: netip.AddrPortFrom(a, 80)},
+			{OrigDst: exactly(a), Target: targetReturn},
 			{DstLocal: true, Target: targetMasquerade, RandomFully: randomFully},
 		}
 	}
