@@ -46,7 +46,7 @@ func TestReconfigureBeforeRun(t *testing.T) {
 	}
 	told := make(chan error, 1)
 	go func() {
-		told <- net.Do(netns.Node, func() error { p.Reconfigure(&next, "config.conf"); return nil })
+		told <- net.Do(netns.Node, func() error { _, _ = p.Reconfigure(&next, "config.conf"); return nil })
 	}()
 	time.Sleep(100 * time.Millisecond) // so that it comes first, most often
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,13 +7,14 @@ import (
 
 // Reconfigure takes over what a running proxy can of a new configuration:
 // config.Diff says what that is. The rest is told as problems, until a restart or
-// until the configuration is as it was. Where is the file that says so. It is
-// safe for concurrent use with all but itself.
-func (p *Proxy) Reconfigure(next *config.Config, where string) {
+// until the configuration is as it was. Where is the file that says so. It
+// returns the configuration that is in effect then, and what waits for a restart.
+// It is safe for concurrent use with all but itself.
+func (p *Proxy) Reconfigure(next *config.Config, where string) (live *config.Config, restart []config.Change) {
 	if next.Mode != p.base.Mode {
 		p.changeMode(next)
 	}
-	_, restart := config.Diff(p.base, next)
+	_, restart = config.Diff(p.base, next)
 	waiting := make([]model.Problem, len(restart))
 	for i, c := range restart {
 		waiting[i] = model.Problem{
@@ -22,10 +23,11 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) {
 		}
 	}
 	p.Problems("configuration", waiting)
-	merged := config.Merge(p.base, next)
-	p.live.Store(merged)
-	p.Retune(merged.AuditPeriod, merged.MinSyncPeriod)
-	Prepare(merged, p.log)
+	live = config.Merge(p.base, next)
+	p.live.Store(live)
+	p.Retune(live.AuditPeriod, live.MinSyncPeriod)
+	Prepare(live, p.log)
+	return live, restart
 }
 
 // changeMode switches to the mode that a configuration asks for. Where that

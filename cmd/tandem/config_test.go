@@ -108,13 +108,23 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
-// proxy is a running proxy that only notes what it is told.
+// proxy is a running proxy that only notes what it is told. It can change to one
+// other mode.
 type proxy struct {
+	base     *config.Config
+	can      config.Mode
 	configs  []*config.Config
 	problems [][]config.Finding
 }
 
-func (p *proxy) Reconfigure(c *config.Config, _ string) { p.configs = append(p.configs, c) }
+func (p *proxy) Reconfigure(c *config.Config, _ string) (*config.Config, []config.Change) {
+	p.configs = append(p.configs, c)
+	if c.Mode == p.can {
+		p.base = c
+	}
+	_, restart := config.Diff(p.base, c)
+	return config.Merge(p.base, c), restart
+}
 
 func (p *proxy) Misconfigured(fs []config.Finding, where string) { p.problems = append(p.problems, fs) }
 
@@ -126,7 +136,7 @@ func TestReload(t *testing.T) {
 	if r.Err() != nil {
 		t.Fatal(r.Err())
 	}
-	var p proxy
+	p := proxy{base: running, can: "ipvs"}
 	re := reloader{flags: &f, running: running, proxy: &p, log: newLog(&out, running)}
 
 	re.changed([]byte(head + "mode: nftables\nlogging: {verbosity: 4}\n"))
@@ -144,6 +154,11 @@ func TestReload(t *testing.T) {
 	re.changed([]byte(head))
 	if len(p.configs) != 3 || re.log.level.Level() != slog.LevelInfo {
 		t.Errorf("and back: %d, level %s", len(p.configs), re.log.level.Level())
+	}
+	out.Reset()
+	re.changed([]byte(head + "mode: ipvs\nlogging: {verbosity: 4}\n"))
+	if text := out.String(); re.log.level.Level() != slog.LevelDebug || !strings.Contains(text, "live=\"mode logging.verbosity\" restart=\"\"") {
+		t.Errorf("a mode that can be changed: level %s\n%s", re.log.level.Level(), text)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // reconfigurable is a running proxy, as its configuration sees it.
 type reconfigurable interface {
-	Reconfigure(next *config.Config, where string)
+	Reconfigure(next *config.Config, where string) (live *config.Config, restart []config.Change)
 	Misconfigured(problems []config.Finding, where string)
 }
 
@@ -21,7 +21,7 @@ type reconfigurable interface {
 // status`.
 type reloader struct {
 	flags   *configFlags
-	running *config.Config // as at the start
+	running *config.Config // what is in effect
 	proxy   reconfigurable
 	log     *logger
 }
@@ -36,10 +36,11 @@ func (r *reloader) changed(text []byte) {
 		r.proxy.Misconfigured(report.Problems, where)
 		return
 	}
-	live, restart := config.Diff(r.running, next)
-	r.log.set(config.Merge(r.running, next))
-	r.proxy.Reconfigure(next, where)
-	r.log.Info("configuration read again", "file", where, "live", names(live), "restart", names(restart))
+	live, restart := r.proxy.Reconfigure(next, where)
+	r.log.set(live)
+	changed, others := config.Diff(r.running, live) // a mode that was changed is among the others
+	r.running = live
+	r.log.Info("configuration read again", "file", where, "live", names(append(changed, others...)), "restart", names(restart))
 }
 
 func names(cs []config.Change) string {

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -12,8 +11,7 @@ import (
 // that keeps rules of its own in it. It is used by one goroutine at a time, but
 // for Read.
 type NATTable struct {
-	tools    tools
-	families []model.Family
+	commands *Commands
 	watch    *watch
 }
 
@@ -22,22 +20,22 @@ type NATTable struct {
 func OpenNAT(ctx context.Context) (*NATTable, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	best, _, err := inUse(ctx)
+	c, err := FindCommands(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w, err := openWatch(best.tools.variant, best.families)
+	w, err := openWatch(c.tools.variant, c.families)
 	if err != nil {
 		return nil, err
 	}
-	return &NATTable{best.tools, best.families, w}, nil
+	return &NATTable{c, w}, nil
 }
 
 // Close ends the use of the table, which stays as it is.
 func (n *NATTable) Close() error { return n.watch.close() }
 
 // Families are those that there is a table for.
-func (n *NATTable) Families() []model.Family { return n.families }
+func (n *NATTable) Families() []model.Family { return n.commands.families }
 
 // Reading says that all tables are about to be read: what others have done so
 // far is no news then.
@@ -45,21 +43,16 @@ func (n *NATTable) Reading() { n.watch.beforeRead() }
 
 // Read lists the table as iptables-save does.
 func (n *NATTable) Read(ctx context.Context, f model.Family) (string, error) {
-	out, err := run(ctx, nil, n.tools.family[f].save, "-t", NAT.String())
-	if err != nil {
-		return "", fmt.Errorf("%s nat table: %w", f, err)
-	}
-	return string(out), nil
+	return n.commands.Save(ctx, f, NAT.String())
 }
 
 // Restore runs a transaction, as iptables-restore reads it: all of it or
 // nothing. An error may leave open which.
 func (n *NATTable) Restore(ctx context.Context, f model.Family, text string) error {
 	n.watch.beforeWrite()
-	err := n.tools.restore(ctx, f, []byte(text))
-	if err != nil {
+	if err := n.commands.Restore(ctx, f, text); err != nil {
 		n.watch.suspect()
-		return fmt.Errorf("%s nat table: %w", f, err)
+		return err
 	}
 	n.watch.afterWrite(1)
 	return nil

@@ -35,9 +35,10 @@
 // drains survive a restart.
 //
 // Ours are: virtual servers that have a flag of ours, sets that are made as ours
-// are, chains that begin with a comment of ours, and kube-ipvs0 with our alias.
-// What kube-proxy left under the names we need is taken over; all else of others
-// is never touched.
+// are, chains that begin with a comment of ours, our routing table and the rule
+// that leads to it, and kube-ipvs0 with our alias. None of that depends on the bit
+// of the mark, which a user may change. What kube-proxy left under the names we
+// need is taken over; all else of others is never touched.
 //
 // The parts:
 //
@@ -52,7 +53,7 @@
 //	server_linux.go               virtual servers,
 //	drains_linux.go               destinations that drain,
 //	link_linux.go                 device, addresses, routing, and
-//	tables_linux.go               iptables
+//	tables_linux.go               iptables, by the commands that linux/iptables finds
 //	follow_linux.go               the machine's addresses, as they change
 //	retire_linux.go, divert_linux.go  leaving to another mode
 //	observe_linux.go              the kernel back to objects

@@ -146,18 +146,6 @@ func (o *observation) name(f model.Family) {
 	}
 }
 
-// known notes the number of a server that was found, unless a Commit has given
-// it or the server to another meanwhile.
-func (n *numbers) known(server Key, number uint32) {
-	n.Lock()
-	defer n.Unlock()
-	_, has := n.of[server]
-	_, taken := n.used[server.Family][number]
-	if !has && !taken {
-		n.bind(server, number)
-	}
-}
-
 // link reads the device, if it is ours, and its addresses.
 func (o *observation) link() error {
 	link, err := o.reader.links.LinkByName(Link)
@@ -195,6 +183,7 @@ func (o *observation) servers() error {
 	if err != nil {
 		return err
 	}
+	var orphans []Key
 	for _, s := range all {
 		k, ours := o.serverKey(s)
 		if !ours {
@@ -202,6 +191,9 @@ func (o *observation) servers() error {
 		}
 		if err := o.ctx.Err(); err != nil {
 			return err
+		}
+		if k.Via == Orphan {
+			orphans = append(orphans, k)
 		}
 		v := Value{Scheduler: s.SchedName, Flags: s.Flags &^ (flagOurs | flagHashed)}
 		if v.Flags&flagPersistent != 0 {
@@ -216,6 +208,7 @@ func (o *observation) servers() error {
 			o.dest(destKey(k, d), d.Weight)
 		}
 	}
+	o.numbers.orphans(o.marks, orphans)
 	return nil
 }
 

@@ -31,6 +31,35 @@ func (n *numbers) number(server Key) (uint32, error) {
 	return n.take(server)
 }
 
+// known notes the number of a server that was found, unless a Commit has given
+// it or the server to another meanwhile.
+func (n *numbers) known(server Key, number uint32) {
+	n.Lock()
+	defer n.Unlock()
+	_, has := n.of[server]
+	_, taken := n.used[server.Family][number]
+	if !has && !taken {
+		n.bind(server, number)
+	}
+}
+
+// orphans notes the numbers of those that were found, and of no others: whoever
+// was given one would go when the orphan does.
+func (n *numbers) orphans(m marks, found []Key) {
+	n.Lock()
+	for k := range n.of {
+		if k.Via == Orphan && !slices.Contains(found, k) {
+			n.free(k)
+		}
+	}
+	n.Unlock()
+	for _, k := range found {
+		if number, _ := m.parse(k.mark()); number != 0 {
+			n.known(k, number)
+		}
+	}
+}
+
 func (n *numbers) release(server Key) {
 	n.Lock()
 	defer n.Unlock()
