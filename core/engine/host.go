@@ -11,18 +11,18 @@ import (
 
 // SetServiceCIDR adds or replaces a ServiceCIDR.
 func (e *Engine) SetServiceCIDR(c *model.ServiceCIDR) {
-	e.inbox.post(func(e *Engine, since time.Time) {
+	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: c.Name}, do: func(e *Engine, since time.Time) {
 		e.cidrs[c.Name] = c
 		e.setHost(since)
-	})
+	}})
 }
 
 // DeleteServiceCIDR removes a ServiceCIDR.
 func (e *Engine) DeleteServiceCIDR(name string) {
-	e.inbox.post(func(e *Engine, since time.Time) {
+	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: name}, do: func(e *Engine, since time.Time) {
 		delete(e.cidrs, name)
 		e.setHost(since)
-	})
+	}})
 }
 
 func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
