@@ -51,7 +51,7 @@ func TestPacketsAreCounted(t *testing.T) {
 // counts waits for the two counters: they are not read at each scrape.
 func (s *site) counts(invalid, localhost float64) {
 	s.t.Helper()
-	s.eventually(10*time.Second, "packets counted", func() error {
+	s.eventually(time.Minute, "packets counted", func() error {
 		i := s.metric("kubeproxy_iptables_ct_state_invalid_dropped_packets_total")
 		l := s.metric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total")
 		if i != invalid || l != localhost {

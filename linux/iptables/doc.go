@@ -2,7 +2,7 @@
 // knows from kube-proxy, at a cost that follows the change.
 //
 //	nat PREROUTING, OUTPUT
-//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/24   by address, as a tree
+//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/26   by address, as a tree
 //	  │                  ├─▶ KUBE-SVC-… (KUBE-SVL-…)                   cluster IPs: choose an endpoint
 //	  │                  └─▶ KUBE-FW-… ─▶ KUBE-EXT-… ─▶ KUBE-SVC-…     other addresses: ranges, origins
 //	  └ local address? KUBE-NODEPORTS ─▶ KUBE-NP-tcp-30080-30095 ─▶ KUBE-EXT-…

@@ -171,7 +171,7 @@ func TestDriftIsRepaired(t *testing.T) {
 				if strings.HasPrefix(chain, prefixCluster) {
 					svc = chain
 				}
-				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/24") {
+				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/26") {
 					tree = chain
 				}
 			}

@@ -22,10 +22,14 @@ type packetCounter struct {
 	readTook time.Duration
 }
 
-// packetsWait is how long all readings may take. The legacy variant copies a whole
-// table to show one chain of it: with 10,000 Services the nat table takes 80 ms.
-// So packets are read again as seldom as rules are (readShare).
-const packetsWait = 2 * time.Second
+// The legacy variant copies a whole table to show one chain of it: with 10,000
+// Services the nat table takes 80 ms. Whoever asks all the time gets what was
+// read before: readings take no more than one part in packetsShare of the time,
+// and all at once no longer than packetsWait.
+const (
+	packetsShare = 20
+	packetsWait  = 2 * time.Second
+)
 
 func newPacketCounter(t tools, rules []packetRule) (*packetCounter, error) {
 	ns, err := host.Here()
@@ -51,7 +55,7 @@ func (c *packetCounter) close() error {
 func (c *packetCounter) packets() dataplane.Packets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ns == nil || time.Since(c.readAt) < readShare*c.readTook {
+	if c.ns == nil || time.Since(c.readAt) < packetsShare*c.readTook {
 		return c.sum.Packets
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), packetsWait)
