@@ -49,7 +49,7 @@ func hung() *Proxy {
 	p := &Proxy{config: &c, mode: Choice{}}
 	p.mode.Name = config.NFTables
 	p.live.Store(&c)
-	p.Engine = engine.New(engine.Options{Host: func(*model.Node) *model.Host { return nil }, Log: slog.New(slog.DiscardHandler)})
+	p.Engine = engine.New(engine.Options{Host: func(*model.Node, []*model.ServiceCIDR) *model.Host { return nil }, Log: slog.New(slog.DiscardHandler)})
 	return p
 }
 

@@ -93,7 +93,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),
 	}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
-	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages})
+	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages, Packets: p.packets})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
 	p.base = c
@@ -195,12 +195,13 @@ func (p *Proxy) Close() error {
 	return errors.Join(errs...)
 }
 
-// host merges the configuration with this machine's Node. The engine calls it,
-// on its own goroutine, whenever it is told of one.
-func (p *Proxy) host(n *model.Node) *model.Host {
+// host merges the configuration with this machine's Node and the ranges of
+// cluster IPs. The engine calls it, on its own goroutine, whenever it is told of
+// any.
+func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 	c := p.live.Load()
-	p.Problems("host", resolve.HostProblems(c, n))
-	return resolve.Host(c, n)
+	p.Problems("host", resolve.HostProblems(c, n, cidrs))
+	return resolve.Host(c, n, cidrs)
 }
 
 // gcPercent lets garbage grow to a third of what lives before it is collected,

@@ -39,7 +39,11 @@ func TestReconfigure(t *testing.T) {
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
 	hosts := make(chan *model.Host, 10)
 	p.Engine = engine.New(engine.Options{
-		Host:     func(n *model.Node) *model.Host { h := p.host(n); hosts <- h; return h },
+		Host: func(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+			h := p.host(n, cidrs)
+			hosts <- h
+			return h
+		},
 		NodeName: "here", Backend: backend, AuditEvery: time.Hour, Log: p.log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -32,12 +32,24 @@ func (p *Proxy) synced(s engine.Sync) {
 
 // rules counts those of iptables, where the backend has any.
 func (p *Proxy) rules() {
-	p.mu.Lock()
-	b := p.backend
-	p.mu.Unlock()
-	if c, ok := b.(dataplane.RuleCounter); ok {
+	if c, ok := p.counter().(dataplane.RuleCounter); ok {
 		c.Rules(p.metrics.Rules)
 	}
+}
+
+// packets counts those that meet iptables, where the backend does.
+func (p *Proxy) packets() dataplane.Packets {
+	if c, ok := p.counter().(dataplane.PacketCounter); ok {
+		return c.Packets()
+	}
+	return dataplane.Packets{}
+}
+
+// counter is the backend in use, which may count.
+func (p *Proxy) counter() dataplane.Backend {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.backend
 }
 
 func (p *Proxy) drifted(int) { p.recorder.Add(p.teller.Drifted()) }

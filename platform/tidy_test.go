@@ -21,7 +21,7 @@ func TestTidyGivesUpWhenTheProxyEnds(t *testing.T) {
 	}
 	p := &Proxy{log: slog.New(slog.DiscardHandler), place: here, switching: make(turn, 1), tidied: make(chan struct{})}
 	p.Engine = engine.New(engine.Options{
-		Host:     func(*model.Node) *model.Host { return &model.Host{} },
+		Host:     func(*model.Node, []*model.ServiceCIDR) *model.Host { return &model.Host{} },
 		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),
 		AuditEvery: time.Hour, Log: p.log,
 	})

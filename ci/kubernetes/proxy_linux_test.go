@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
@@ -42,6 +43,7 @@ type proxy struct {
 	process *cluster.Process
 	marks   int
 	nodes   map[string]*corev1.Node
+	cidrs   map[string]*networkingv1.ServiceCIDR
 	release func()
 }
 
@@ -97,7 +99,7 @@ func arguments(mode config.Mode, host config.Config) []string {
 func (p *proxy) apply(ctx context.Context) error {
 	want, err := objects.Read(p.dir)
 	if err == nil {
-		p.nodes = want.Nodes
+		p.nodes, p.cidrs = want.Nodes, want.CIDRs
 		p.mark(want)
 		err = p.objects.Apply(ctx, want)
 	}
@@ -109,9 +111,10 @@ func (p *proxy) apply(ctx context.Context) error {
 
 // Changed puts a new mark behind everything else and waits until it answers:
 // the events of a kind come in the order in which they happened, and a mark has
-// a Service and a slice. For a Node, whose events come apart, it waits a little.
+// a Service and a slice. For a Node and ServiceCIDRs, whose events come apart, it
+// waits a little.
 func (p *proxy) Changed(ctx context.Context) error {
-	before := p.nodes
+	before, ranges := p.nodes, p.cidrs
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
@@ -126,7 +129,7 @@ func (p *proxy) Changed(ctx context.Context) error {
 			return err
 		}
 	}
-	if !reflect.DeepEqual(before, p.nodes) {
+	if !reflect.DeepEqual(before, p.nodes) || !reflect.DeepEqual(ranges, p.cidrs) {
 		time.Sleep(300 * time.Millisecond)
 	}
 	return nil

@@ -20,6 +20,7 @@ type inputs struct {
 	nodes    []*model.Node
 	services []*model.Service
 	slices   []*model.Slice
+	cidrs    []*model.ServiceCIDR
 	problems []model.Problem // with what is not among them
 }
 
@@ -32,7 +33,7 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	in := inputs{nodes: found.Nodes, services: found.Services, slices: found.Slices}
+	in := inputs{nodes: found.Nodes, services: found.Services, slices: found.Slices, cidrs: found.ServiceCIDRs}
 	for _, p := range found.Problems {
 		in.problems = append(in.problems, p.Model())
 	}
@@ -48,7 +49,10 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	g := &gathering{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, whole: stop}
+	g := &gathering{
+		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
+		cidrs: map[string]*model.ServiceCIDR{}, whole: stop,
+	}
 	if err := source.Run(following, g); err != nil {
 		return inputs{}, err
 	}
@@ -59,7 +63,7 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	defer g.mu.Unlock()
 	return inputs{
 		nodes: []*model.Node{g.node}, services: slices.Collect(maps.Values(g.services)),
-		slices: slices.Collect(maps.Values(g.slices)), problems: g.problems,
+		slices: slices.Collect(maps.Values(g.slices)), cidrs: slices.Collect(maps.Values(g.cidrs)), problems: g.problems,
 	}, nil
 }
 
@@ -90,6 +94,7 @@ type gathering struct {
 	mu       sync.Mutex
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
+	cidrs    map[string]*model.ServiceCIDR
 	node     *model.Node
 	problems []model.Problem
 	synced   bool
@@ -120,6 +125,12 @@ func (g *gathering) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.
 
 // SetNode implements watch.Sink.
 func (g *gathering) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
+
+// SetServiceCIDR implements watch.Sink.
+func (g *gathering) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
+
+// DeleteServiceCIDR implements watch.Sink.
+func (g *gathering) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
 
 // Problems implements watch.Sink.
 func (g *gathering) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }

@@ -125,11 +125,15 @@ type Logging struct {
 // its own name.
 type Mode string
 
-// The modes that the configuration itself treats in a way of their own. The
-// others are known by their backends only.
+// The modes that parts of the configuration are for. Another mode is one to which
+// everything applies that is for no mode in particular.
 const (
-	Auto     Mode = "auto"
-	NFTables Mode = "nftables"
+	Auto        Mode = "auto"
+	NFTables    Mode = "nftables"
+	iptables    Mode = "iptables"
+	ipvs        Mode = "ipvs"
+	userspace   Mode = "userspace"
+	kernelspace Mode = "kernelspace"
 )
 
 // DetectLocal says how packets of this node's pods are told from others.

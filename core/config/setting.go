@@ -101,9 +101,9 @@ const (
 
 // Where settings are looked at. The section iptables stands for every mode
 // without one of its own, also for none, as in kube-proxy.
-func inIPVS(m Mode) bool      { return m == "ipvs" }
+func inIPVS(m Mode) bool      { return m == ipvs }
 func inNFTables(m Mode) bool  { return m == NFTables }
 func notNFTables(m Mode) bool { return !inNFTables(m) }
 func inOthers(m Mode) bool    { return !inNFTables(m) && !inIPVS(m) }
-func onWindows(m Mode) bool   { return m == "kernelspace" || m == Auto }
-func onNodePorts(m Mode) bool { return m == "iptables" || m == "userspace" || m == Auto }
+func onWindows(m Mode) bool   { return m == kernelspace || m == Auto }
+func onNodePorts(m Mode) bool { return m == iptables || m == userspace || m == Auto }

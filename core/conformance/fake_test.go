@@ -13,8 +13,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// The fake data plane is a table of fronts by address, and one mark for each
-// cluster IP. It is complete and right, unless a test breaks it.
+// The fake data plane is a table of fronts by address, one mark for each cluster
+// IP, and in the base the ranges of cluster IPs. It is complete and right, unless
+// a test breaks it.
 type fakeKey struct {
 	proto  model.Proto
 	at     netip.AddrPort // port 0 for the mark of a cluster IP
@@ -32,7 +33,9 @@ type fakeCompiler struct {
 	gap *model.Gap // declared for every port
 }
 
-func (fakeCompiler) Base(_ *model.Host, emit func(fakeKey, fakeValue)) { emit(fakeKey{}, fakeValue{}) }
+func (fakeCompiler) Base(host *model.Host, emit func(fakeKey, fakeValue)) {
+	emit(fakeKey{}, fakeValue{allow: host.ServiceCIDRs})
+}
 
 func (c fakeCompiler) Port(_ *model.Host, port *model.Port, emit func(fakeKey, fakeValue)) []model.Gap {
 	for _, f := range port.Fronts {
@@ -80,6 +83,9 @@ func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet
 		if !ok {
 			if _, cluster := objects[fakeKey{at: netip.AddrPortFrom(p.Dst.Addr(), 0)}]; cluster {
 				return oracle.Outcome{Fate: oracle.Reject}
+			}
+			if slices.ContainsFunc(objects[fakeKey{}].allow, func(r netip.Prefix) bool { return r.Contains(p.Dst.Addr()) }) {
+				return oracle.Outcome{Fate: oracle.Drop}
 			}
 			return oracle.Outcome{Fate: oracle.Pass}
 		}

@@ -40,9 +40,8 @@ func withGolden(text []byte, step int, mode, want string) ([]byte, error) {
 			from, to = start, lineOffset(text, s.line+1+lines(s.data))
 			break
 		}
-		if golden && (s.step > step || s.step == step && m > mode) {
-			from, to = start, start
-			break
+		if golden && from == len(text) && (s.step > step || s.step == step && m > mode) {
+			from, to = start, start // unless it is there, further on
 		}
 	}
 	if from > 0 && text[from-1] != '\n' && body != nil {

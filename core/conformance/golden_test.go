@@ -19,6 +19,7 @@ func TestGoldensLeaveTheRestAlone(t *testing.T) {
 		{"replace", text, 0, "b", "new\nlines\n", "# t\r\n\n--  odd name.yaml --\nx\n-- want/b --\nnew\nlines\n-- 1/packets --\n\n# end without newline"},
 		{"remove", text, 0, "b", "", "# t\r\n\n--  odd name.yaml --\nx\n-- 1/packets --\n\n# end without newline"},
 		{"before another", text, 0, "a", "a\n", "# t\r\n\n--  odd name.yaml --\nx\n-- want/a --\na\n-- want/b --\nold b\n-- 1/packets --\n\n# end without newline"},
+		{"replace, out of order", "-- want/b --\nb\n-- want/a --\nold\n", 0, "a", "a\n", "-- want/b --\nb\n-- want/a --\na\n"},
 		{"append", text, 1, "a", "a", text + "\n-- 1/want/a --\na\n"},
 		{"nothing there, nothing wanted", text, 1, "a", "", text},
 	} {

@@ -9,7 +9,8 @@ import (
 
 // Probes returns packets to every front and just beside it, from every kind of
 // sender: pods, the host, outside, the endpoints themselves (hairpin) and the
-// edges of source ranges. Each packet is there once, in a fixed order.
+// edges of source ranges; and to the edges of the ranges of cluster IPs. Each
+// packet is there once, in a fixed order.
 func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
 	ps := &probes{host: host, seen: map[oracle.Packet]bool{}}
 	for _, port := range ports {
@@ -17,7 +18,23 @@ func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
 			ps.front(port, &port.Fronts[i])
 		}
 	}
+	for _, r := range host.ServiceCIDRs {
+		ps.borders(r)
+	}
 	return ps.all
+}
+
+// borders are the first and last addresses of a range of cluster IPs and their
+// neighbours.
+func (ps *probes) borders(r netip.Prefix) {
+	first, last := r.Addr(), model.Last(r)
+	for _, a := range []netip.Addr{first.Prev(), first, last, last.Next()} {
+		for _, s := range ps.senders(model.FamilyOf(r.Addr())) {
+			for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+				ps.add(s, proto, netip.AddrPortFrom(a, 80))
+			}
+		}
+	}
 }
 
 type probes struct {

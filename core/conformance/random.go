@@ -9,7 +9,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -44,6 +43,8 @@ func (w Random) Change(rng *rand.Rand) Random {
 	switch n := rng.IntN(20); {
 	case n == 0:
 		w.Host = randomHost(rng)
+	case n == 1:
+		w.Host = withRanges(w.Host, rng)
 	case n < 5:
 		w.Services = replace(w.Services, randomService(rng, i), serviceKey)
 	case n < 7:
@@ -70,13 +71,6 @@ func (w Random) Feed(t *track.Tracker, before Random) {
 		t.SetHost(w.Host)
 	}
 	Feed(t, before.Services, before.Slices, w.Services, w.Slices)
-}
-
-// RandomPackets picks n packets from the probes of a world.
-func RandomPackets(rng *rand.Rand, host *model.Host, ports []*model.Port, n int) []oracle.Packet {
-	all := Probes(host, ports)
-	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all[:min(n, len(all))]
 }
 
 func replace[T any, K comparable](all []T, x T, key func(T) K) []T {
@@ -133,11 +127,24 @@ func randomHost(rng *rand.Rand) *model.Host {
 		c.NodePorts.Prefixes = some(rng, 2, prefixes("192.0.2.0/24 2001:db8::/64 198.51.100.0/24 127.0.0.0/8")...)
 	}
 	c.NodePorts.Loopback = chance(rng, 30)
-	return resolve.Host(&c, &model.Node{
+	node := &model.Node{
 		Name: NodeName, Zone: pick(rng, "zone-a", "zone-a", "zone-b", ""),
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: prefixes("10.244.1.0/24 fd00:10:244:1::/64"),
-	})
+	}
+	return withRanges(resolve.Host(&c, node, nil), rng)
+}
+
+// withRanges returns the host with other ranges of cluster IPs, half of the time
+// none. Some have external IPs in them, or endpoints.
+func withRanges(h *model.Host, rng *rand.Rand) *model.Host {
+	other := *h
+	other.ServiceCIDRs = nil
+	if chance(rng, 50) {
+		other.ServiceCIDRs = model.Canonical(some(rng, 4, prefixes(
+			"10.96.0.0/16 10.96.0.12/30 fd00:10:96::/112 fd00:10:96::e/127 203.0.113.0/30 2001:db8:cafe::/64 10.244.2.0/24 fd00:10:244:2::/64")...))
+	}
+	return &other
 }
 
 func randomService(rng *rand.Rand, i int) *model.Service {

@@ -41,6 +41,9 @@ func Load(fsys fs.FS) ([]*Scenario, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(names) == 0 {
+		return nil, errors.New("no scenarios: there is no *.txtar in the folder, or no such folder")
+	}
 	var all []*Scenario
 	var errs []error
 	for _, name := range names {

@@ -127,3 +127,12 @@ func TestOwnNodeReplacesTheDefault(t *testing.T) {
 		}
 	}
 }
+
+// A suite without scenarios would pass.
+func TestNoScenariosIsAnError(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), "no/such/folder"} {
+		if all, err := Load(os.DirFS(dir)); err == nil {
+			t.Errorf("%s: %d scenarios and no error", dir, len(all))
+		}
+	}
+}

@@ -53,9 +53,6 @@ func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(scenarios) == 0 {
-		t.Logf("no scenarios in %s: only random worlds are tried", dir)
-	}
 	var sum tally
 	for _, scenario := range scenarios {
 		t.Run(scenario.Name, func(t *testing.T) { s.scenario(t, scenario, filepath.Join(dir, scenario.File), &sum) })

@@ -26,6 +26,7 @@ func NewWorld(s *Scenario) World {
 type world struct {
 	scenario *Scenario
 	tracker  *track.Tracker
+	node     *model.Node // the last one: one that goes away stands
 	last     manifests.Objects
 }
 
@@ -41,12 +42,10 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 	now := hold(w.last, r)
 	for _, node := range now.Nodes {
 		if node.Name == NodeName {
-			w.tracker.SetHost(resolve.Host(&w.scenario.Host, node))
+			w.node = node
 		}
 	}
-	if w.tracker.Host() == nil {
-		w.tracker.SetHost(resolve.Host(&w.scenario.Host, nil))
-	}
+	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs))
 	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
 	w.tracker.Flush()
 	w.last = now
@@ -64,6 +63,7 @@ func hold(last manifests.Objects, r manifests.Result) manifests.Objects {
 	now.Services = held(now.Services, last.Services, bad, serviceKey, func(s *model.Service) string { return s.Where })
 	now.Slices = held(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
 	now.Nodes = held(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
+	now.ServiceCIDRs = held(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Name }, func(c *model.ServiceCIDR) string { return c.Where })
 	return now
 }
 

@@ -17,7 +17,8 @@ import (
 // how objects are shared: the object lives as long as anyone emits it, and all
 // who do must emit the same value. One port emits a key once. The order is free
 // but should be stable: what is the same in the same place before and after a
-// change costs nothing. Host.Zone is policy, and not for compilers.
+// change costs nothing. Host.Zone is policy, and not for compilers;
+// Host.ServiceCIDRs are for Base alone.
 type Compiler[K comparable, V any] interface {
 	// Base emits the skeleton: what is there before any Service.
 	Base(host *model.Host, emit func(K, V))

@@ -10,6 +10,32 @@
 //	     └── Driver.Observe ── Adopt at start, Audit later ──▶┘
 //
 // A change costs what its ports cost. Nothing here walks all ports but a change
-// of the host, a repair after drift, and requests of users. The data plane is
-// read at the start and by Audit, never for a change.
+// of the host and requests of users; an Inspection does so in steps, between which
+// changes go on. The data plane is read at the start and by audits, never for a
+// change.
+//
+// # A new backend
+//
+// The smallest one that is complete is for tests: a compiler and its simulator
+// are in core/conformance/fake_test.go, a driver in core/dataplane/memory. What
+// a backend has to know:
+//
+//   - The compiler reads finished Actions from model.Port and decides no policy.
+//     Where pods cannot be told from others, FromPod has FromOutside's Action.
+//   - A compiler whose objects number a pool's endpoints is a Slotter, and writes
+//     them in the pool's order: the order is stable, and after a restart it is
+//     the one that is installed. Without Slotter the order means nothing.
+//   - The simulator gets objects, and of the host only what a kernel knows by
+//     itself: addresses and interfaces. How pods are told from others, and which
+//     addresses node ports have, it must find in objects: those of Base.
+//   - conformance.Run judges both in the backend's TestCorpus. With a Golden, the
+//     flag -update writes what ports compile to into ci/scenarios, as want/MODE.
+//     Packet tables are the same for all.
+//   - Mode.Plan shows the skeleton, too: with no ports there are objects and text.
+//   - Counters that kube-proxy has in one mode only are in core/metrics; those of
+//     iptables rules come from a RuleCounter. All other metrics come by themselves.
+//   - A mode reads the section iptables of kube-proxy's file for its periods, and
+//     every setting that names no mode, until core/config/setting.go says else.
+//   - One line in platform.Modes makes it known: flags, auto, doctor, switch and
+//     cleanup take it from there.
 package dataplane

@@ -24,9 +24,9 @@ import (
 
 // Options are what an Engine needs.
 type Options struct {
-	// Host merges the Node object, nil while it is not known, with the
-	// configuration.
-	Host func(*model.Node) *model.Host
+	// Host merges the Node object, nil while it is not known, and the ServiceCIDRs,
+	// by name, with the configuration.
+	Host func(*model.Node, []*model.ServiceCIDR) *model.Host
 	// NodeName is the Node that is this machine; others are ignored.
 	NodeName string
 	Backend  dataplane.Backend
@@ -74,7 +74,8 @@ type Engine struct {
 
 	// Owned by Run:
 	tracker  *track.Tracker
-	node     *model.Node                // as last told; nil before
+	node     *model.Node // as last told; nil before
+	cidrs    map[string]*model.ServiceCIDR
 	problems map[string][]model.Problem // by source
 	told     bool                       // the source has told everything
 	doubt    bool                       // but could not understand all of it
@@ -124,7 +125,8 @@ type Status struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		Options: o, tracker: track.New(), problems: map[string][]model.Problem{},
-		owed: map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
+		cidrs: map[string]*model.ServiceCIDR{},
+		owed:  map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
 	}
 	e.tracker.Follow(time.Now())
 	e.inbox.wake, e.ended = make(chan struct{}, 1), make(chan struct{})
@@ -166,7 +168,7 @@ func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(e *Engine, since time.Time) {
 			e.node = n
-			e.setHost(e.Host(n), since)
+			e.setHost(since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
 		}})
 	}
@@ -179,7 +181,7 @@ func (e *Engine) Retune(auditEvery, minGap time.Duration) {
 	e.inbox.post(func(e *Engine, since time.Time) {
 		e.auditAt = e.auditAt.Add(auditEvery - e.AuditEvery)
 		e.AuditEvery, e.MinGap = auditEvery, minGap
-		e.setHost(e.Host(e.node), since)
+		e.setHost(since)
 	})
 }
 
@@ -227,16 +229,4 @@ func (e *Engine) event(of kind, name model.ServiceName, f func(*track.Tracker)) 
 	}
 	e.inflow.add(t.of)
 	e.inbox.put(t)
-}
-
-func (e *Engine) setHost(h *model.Host, since time.Time) {
-	old := e.tracker.Host()
-	same := old != nil && old.SameButZone(h)
-	if same && old.Zone == h.Zone {
-		return
-	}
-	e.full = e.full || !same
-	e.tracker.SetHost(h)
-	e.Backend.SetHost(h)
-	e.change(since)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,13 +19,19 @@ import (
 )
 
 // fronts compiles a port to one object a front: its endpoints.
-type fronts struct{}
+type fronts struct{ compiled *int }
 
 func (fronts) Base(h *model.Host, emit func(string, string)) {
 	emit("base", fmt.Sprint(h.Name, " ", h.IPs))
+	for _, p := range h.ServiceCIDRs {
+		emit(p.String(), "drop")
+	}
 }
 
-func (fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
+func (f fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
+	if f.compiled != nil {
+		*f.compiled++
+	}
 	for _, f := range p.Fronts {
 		v := f.On[0].Verdict.String()
 		if f.On[0].Pool != nil {
@@ -49,7 +56,7 @@ type bench struct {
 func start(t *testing.T, change func(*engine.Options)) *bench {
 	b := &bench{kernel: memory.New[string](fronts{}.Equal, dataplane.Limits{})}
 	o := engine.Options{
-		Host: func(n *model.Node) *model.Host {
+		Host: func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
 			h := &model.Host{Name: "here"}
 			if n != nil {
 				h.IPs = n.IPs
@@ -352,6 +359,59 @@ func TestOnlyOurOwnNodeCounts(t *testing.T) {
 	})
 }
 
+// Ranges of cluster IPs come and go at once, and concern no port.
+func TestServiceCIDRs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		compiled := 0
+		var kernel *memory.Driver[string, string]
+		b := start(t, func(o *engine.Options) {
+			kernel = memory.New[string](fronts{}.Equal, dataplane.Limits{})
+			o.Backend = dataplane.New(fronts{&compiled}, kernel)
+			o.Host = func(_ *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+				h := &model.Host{Name: "here"}
+				for _, c := range cidrs {
+					h.ServiceCIDRs = append(h.ServiceCIDRs, c.CIDRs...)
+				}
+				return h
+			}
+		})
+		cidr := func(name, p string) *model.ServiceCIDR {
+			return &model.ServiceCIDR{Name: name, CIDRs: []netip.Prefix{netip.MustParsePrefix(p)}}
+		}
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetServiceCIDR(cidr("first", "10.96.0.0/16"))
+		b.Synced(true)
+		synctest.Wait()
+		before, commits := compiled, kernel.Commits
+		for _, step := range []struct {
+			do   func()
+			want []string
+		}{
+			{func() {}, []string{"10.96.0.0/16"}},
+			{func() { b.SetServiceCIDR(cidr("more", "10.8.0.0/16")) }, []string{"10.8.0.0/16", "10.96.0.0/16"}},
+			{func() { b.SetServiceCIDR(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
+			{func() { b.SetServiceCIDR(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
+			{func() { b.DeleteServiceCIDR("more") }, []string{"10.96.0.0/16"}},
+			{func() { b.DeleteServiceCIDR("first"); b.DeleteServiceCIDR("never") }, nil},
+		} {
+			step.do()
+			synctest.Wait()
+			var got []string
+			for k, v := range kernel.Objects {
+				if v == "drop" {
+					got = append(got, k)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, step.want) {
+				t.Errorf("ranges %v, want %v", got, step.want)
+			}
+		}
+		if compiled != before || kernel.Commits != commits+4 || len(kernel.Objects) != 2 {
+			t.Errorf("%d ports compiled, %d commits, objects %v", compiled-before, kernel.Commits-commits, kernel.Objects)
+		}
+	})
+}
+
 func TestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
@@ -488,7 +548,7 @@ func TestRetune(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		name, commits := "before", 0
 		b := start(t, func(o *engine.Options) {
-			o.Host = func(n *model.Node) *model.Host {
+			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
 				h := &model.Host{Name: name}
 				if n != nil {
 					h.IPs = n.IPs

@@ -44,6 +44,7 @@ type kind uint8
 const (
 	aService kind = iota + 1
 	aSlice
+	aServiceCIDR
 	theNode
 	problemsOf // a source
 )

@@ -2,36 +2,18 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// The pace of the work that no event asks for.
-const (
-	lookEvery  = 500 * time.Millisecond // how often a foreign write is looked for
-	adoptAgain = time.Second            // between attempts to read the data plane at start
-	audits     = 3                      // failing in a row; then changes have to wait for one
-
-	// After an audit, one on suspicion waits auditAtMost times as long as that one
-	// took, so that somebody who writes all the time does not keep us reading. But
-	// no longer than auditPatience, since damage is to be repaired within seconds;
-	// unless audits take so long that they need auditAtLeast times as much.
-	auditAtMost   = 20
-	auditPatience = 3 * time.Second
-	auditAtLeast  = 4
-)
-
-// pause is how long the next audit on suspicion waits.
-func pause(took time.Duration) time.Duration {
-	return min(auditAtMost*took, max(auditPatience, auditAtLeast*took))
-}
+// adoptAgain is the time between attempts to read the data plane at start.
+const adoptAgain = time.Second
 
 // Run works until ctx ends, once. The data plane is left as it is.
 func (e *Engine) Run(ctx context.Context) error {
-	e.setHost(e.Host(nil), time.Now())
+	e.setHost(time.Now())
 	defer e.stopAudit()
 	defer close(e.ended)
 	timer := time.NewTimer(0)
@@ -110,94 +92,6 @@ func (e *Engine) drain() {
 	e.publish(func(s *Status) { s.Told, s.QueuedAt = e.told, e.since })
 }
 
-// look audits the data plane when the time has come, or when somebody else
-// wrote to it.
-func (e *Engine) look(ctx context.Context) {
-	now := time.Now()
-	if now.Before(e.lookAt) {
-		return
-	}
-	e.lookAt = now.Add(lookEvery)
-	if e.auditing {
-		return
-	}
-	suspicious, err := e.Backend.Disturbed(ctx)
-	if err != nil {
-		e.Log.Warn("cannot tell whether the data plane was changed by others", "error", err)
-		suspicious = true
-	}
-	if suspicious && now.After(e.notAfter) || now.After(e.auditAt) {
-		e.audit(ctx)
-	}
-}
-
-// audit reads the data plane back beside the changes, which go on. Where they
-// leave no moment to read it, they have to wait for once.
-func (e *Engine) audit(ctx context.Context) {
-	start := time.Now()
-	if e.failed >= audits {
-		drift, err := e.Backend.Audit(ctx)
-		e.audited(ctx, start, drift, err)
-		return
-	}
-	inspection := e.Backend.Inspect()
-	e.auditing, e.inspection = true, inspection
-	e.auditor.Go(func() {
-		inspection.Read(ctx)
-		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
-	})
-}
-
-// compare looks at some of what an audit has read, and queues up for the rest
-// behind the changes that have arrived meanwhile.
-func (e *Engine) compare(ctx context.Context, start time.Time) {
-	drift, more, err := e.inspection.Compare()
-	if more {
-		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
-		return
-	}
-	e.auditing = false
-	e.audited(ctx, start, drift, err)
-}
-
-// stopAudit waits for an audit's reading, and gives up comparing.
-func (e *Engine) stopAudit() {
-	e.auditor.Wait()
-	if e.inspection != nil {
-		e.inspection.Close()
-	}
-}
-
-// audited takes the result of an audit.
-func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
-	end := time.Now()
-	e.notAfter, e.auditAt = end.Add(pause(end.Sub(start))), end.Add(e.AuditEvery)
-	e.publish(func(s *Status) {
-		s.Audits.Done++
-		if err != nil {
-			s.Audits.Failed++
-		}
-	})
-	if err != nil {
-		e.failed++
-		if ctx.Err() == nil {
-			e.Log.Warn("cannot read the data plane back, its state stands as it is", "error", err)
-		}
-		return
-	}
-	e.failed = 0
-	if drift == 0 {
-		return
-	}
-	e.change(end)
-	e.drift += drift
-	e.Log.Warn("the data plane was changed by others, repairing", "objects", drift)
-	e.publish(func(s *Status) { s.Drift += uint64(drift) })
-	if e.Hooks.Drifted != nil {
-		e.Hooks.Drifted(drift)
-	}
-}
-
 // sync brings the data plane to the desired state.
 func (e *Engine) sync(ctx context.Context) {
 	start := time.Now()
@@ -268,60 +162,6 @@ func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []mod
 		}
 	}
 	return settled
-}
-
-// tell reports what is newly wrong with the ports that changed.
-func (e *Engine) tell(deltas []model.Delta) {
-	for _, p := range e.tracker.NewProblems() {
-		e.problem(p)
-	}
-	for _, d := range deltas {
-		id := d.ID()
-		gaps := e.Backend.Gaps(id)
-		if slices.Equal(gaps, e.said[id]) {
-			continue
-		}
-		delete(e.said, id)
-		if len(gaps) > 0 {
-			e.said[id] = gaps
-		}
-		for _, g := range gaps {
-			if g.Source {
-				e.tellOfMode(g)
-				continue
-			}
-			e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
-		}
-	}
-}
-
-// tellOfMode reports, once, what the whole mode cannot do. It is said of the port
-// that there is not.
-func (e *Engine) tellOfMode(g model.Gap) {
-	if said := e.said[model.PortID{}]; !slices.Contains(said, g) {
-		e.said[model.PortID{}] = append(said, g)
-		e.problem(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
-	}
-}
-
-// complain reports the problems that were not there before.
-func (e *Engine) complain(ps, before []model.Problem) {
-	known := make(map[model.Problem]bool, len(before))
-	for _, p := range before {
-		known[p] = true
-	}
-	for _, p := range ps {
-		if !known[p] {
-			e.problem(p)
-		}
-	}
-}
-
-func (e *Engine) problem(p model.Problem) {
-	e.Log.Warn("refused, skipped or impossible", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
-	if e.Hooks.Problem != nil {
-		e.Hooks.Problem(p)
-	}
 }
 
 // record publishes a sync. Single Services that fail are their own affair; when

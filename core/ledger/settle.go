@@ -90,7 +90,6 @@ type Failure[K comparable] struct {
 	Key   K
 	Owner *model.PortID
 	Err   error
-	Again time.Time
 	// Left says that nobody needs the object any more: it cannot be deleted.
 	Left bool
 }
@@ -100,7 +99,7 @@ func (l *Ledger[K, V]) Failures() []Failure[K] {
 	var fs []Failure[K]
 	for key, d := range l.waiting {
 		if d.err != nil {
-			fs = append(fs, Failure[K]{key, d.owner, d.err, d.until, l.entries[key].refs == 0})
+			fs = append(fs, Failure[K]{key, d.owner, d.err, l.entries[key].refs == 0})
 		}
 	}
 	return fs

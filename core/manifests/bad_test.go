@@ -9,6 +9,7 @@ import (
 const (
 	head  = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 	named = "apiVersion: v1\nkind: Service\n"
+	cidr  = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: more}\n"
 	label = ` must be lower-case letters, digits and '-', at most 63 (RFC 1123 label)`
 	helm  = ` is a Helm template: render it first, with ` + "`helm template`"
 )
@@ -41,6 +42,13 @@ func TestBadDocuments(t *testing.T) {
 		"object for list":          {head + "spec: {ports: {port: 80}}", []string{"7: Service default/web: spec.ports: is an object, must be a list"}},
 		"object for int or string": {head + "spec: {ports: [{targetPort: {}}]}", []string{"7: Service default/web: spec.ports[0].targetPort: is an object, not a valid IntOrString"}},
 		"time":                     {named + "metadata: {name: web, creationTimestamp: now}", []string{`6: Service default/web: metadata.creationTimestamp: "now" is a string, not a valid Time`}},
+
+		"bad range":        {cidr + "spec:\n  cidrs:\n  - 10.96.0.0/12\n  - 10.96.0.0/40", []string{"10: ServiceCIDR more: spec.cidrs[1]: 10.96.0.0/40: not a CIDR"}},
+		"range for ranges": {cidr + "spec: {cidrs: 10.96.0.0/12}", []string{`7: ServiceCIDR more: spec.cidrs: "10.96.0.0/12" is a string, must be a list`}},
+		"range by address": {cidr + "spec: {cidrs: [10.96.0.0]}", []string{"7: ServiceCIDR more: spec.cidrs[0]: 10.96.0.0: not a CIDR"}},
+		"mapped range":     {cidr + "spec: {cidrs: ['::ffff:10.96.0.0/108']}", []string{"7: ServiceCIDR more: spec.cidrs[0]: ::ffff:10.96.0.0/108: not a CIDR"}},
+		"range's field":    {cidr + "spec: {cidr: [10.96.0.0/12]}", []string{"7: ServiceCIDR more: spec.cidr: unknown field"}},
+		"range's version":  {"apiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR", []string{`4: document: apiVersion: "networking.k8s.io/v1beta1" is not read for kind ServiceCIDR: use networking.k8s.io/v1`}},
 
 		"apiVersion v2":  {"apiVersion: v2\nkind: Service\nmetadata: {name: web}", []string{`4: document: apiVersion: "v2" is not read for kind Service: use v1`}},
 		"beta":           {"kind: EndpointSlice\napiVersion: discovery.k8s.io/v1beta1", []string{`5: document: apiVersion: "discovery.k8s.io/v1beta1" is not read for kind EndpointSlice: use discovery.k8s.io/v1`}},

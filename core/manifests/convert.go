@@ -7,6 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -17,11 +18,11 @@ import (
 // convert turns a decoded object into the model's. Its faults start with the
 // path of the field they are about and have no line yet.
 func convert(c class, typed metav1.Object) *object {
-	if c != node && typed.GetNamespace() == "" {
-		typed.SetNamespace(metav1.NamespaceDefault)
-	}
-	if c == node {
+	switch {
+	case c.clusterScoped():
 		typed.SetNamespace("")
+	case typed.GetNamespace() == "":
+		typed.SetNamespace(metav1.NamespaceDefault)
 	}
 	k := key{c, typed.GetNamespace(), typed.GetName()}
 	if why := badName(k); why != "" {
@@ -38,6 +39,8 @@ func convert(c class, typed metav1.Object) *object {
 		o.slice, problems = watch.Slice(t)
 	case *corev1.Node:
 		o.node, problems = watch.Node(t)
+	case *networkingv1.ServiceCIDR:
+		o.cidr, problems = watch.ServiceCIDR(t)
 	}
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
@@ -83,7 +86,7 @@ func identify(n *yaml.Node, c class) key {
 	meta := get(n, "metadata")
 	k := key{c, text(meta, "namespace"), text(meta, "name")}
 	switch {
-	case c == node:
+	case c.clusterScoped():
 		k.namespace = ""
 	case k.namespace == "":
 		k.namespace = metav1.NamespaceDefault
@@ -107,7 +110,7 @@ func badName(k key) string {
 		return "metadata.name: " + quoted(k.name) + " " + label
 	case k.class != service && len(validation.IsDNS1123Subdomain(k.name)) > 0:
 		return "metadata.name: " + quoted(k.name) + " " + subdomain
-	case k.class != node && len(validation.IsDNS1123Label(k.namespace)) > 0:
+	case !k.class.clusterScoped() && len(validation.IsDNS1123Label(k.namespace)) > 0:
 		return "metadata.namespace: " + quoted(k.namespace) + " " + label
 	}
 	return ""

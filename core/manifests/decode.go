@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	strictjson "sigs.k8s.io/json"
 )
@@ -91,7 +92,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	switch c {
 	case foreign:
 		return &object{foreign: head.Kind}
-	case service, slice, node:
+	case service, slice, node, serviceCIDR:
 	default:
 		return nil
 	}
@@ -194,6 +195,8 @@ func newTyped(c class) metav1.Object {
 		return &corev1.Service{}
 	case slice:
 		return &discoveryv1.EndpointSlice{}
+	case serviceCIDR:
+		return &networkingv1.ServiceCIDR{}
 	default:
 		return &corev1.Node{}
 	}

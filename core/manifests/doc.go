@@ -1,6 +1,6 @@
 // Package manifests reads a folder of ordinary Kubernetes manifests as if it
-// were an API server: Services, EndpointSlices and Nodes in YAML or JSON, one
-// or many to a file, single or in Lists.
+// were an API server: Services, EndpointSlices, Nodes and ServiceCIDRs in YAML or
+// JSON, one or many to a file, single or in Lists.
 //
 //	folder ──▶ text ──▶ split ──▶ documents ──▶ decode ──▶ objects ──▶ merge
 //	           UTF-8    cuts at    a cache by    strict,    and what    first in

@@ -10,14 +10,18 @@ const (
 	service
 	slice
 	node
+	serviceCIDR
 	list
 	mistaken // meant to be ours, but not readable as such
 )
 
 // String returns the kind of object.
 func (c class) String() string {
-	return [...]string{"object", "Service", "EndpointSlice", "Node", "List", "document"}[c]
+	return [...]string{"object", "Service", "EndpointSlice", "Node", "ServiceCIDR", "List", "document"}[c]
 }
+
+// clusterScoped reports whether objects of the kind are in no namespace.
+func (c class) clusterScoped() bool { return c == node || c == serviceCIDR }
 
 var kinds = [...]struct {
 	kind, apiVersion string
@@ -26,10 +30,12 @@ var kinds = [...]struct {
 	{"Service", "v1", service},
 	{"EndpointSlice", "discovery.k8s.io/v1", slice},
 	{"Node", "v1", node},
+	{"ServiceCIDR", "networking.k8s.io/v1", serviceCIDR},
 	{"List", "v1", list},
 	{"ServiceList", "v1", list},
 	{"EndpointSliceList", "discovery.k8s.io/v1", list},
 	{"NodeList", "v1", list},
+	{"ServiceCIDRList", "networking.k8s.io/v1", list},
 }
 
 // apiVersionOf returns the version in which we read a kind, for items of typed

@@ -15,8 +15,8 @@ type key struct {
 
 // String returns "Service default/web" or "Node node-1".
 func (k key) String() string {
-	if k.class == node {
-		return "Node " + k.name
+	if k.class.clusterScoped() {
+		return k.class.String() + " " + k.name
 	}
 	return k.class.String() + " " + k.namespace + "/" + k.name
 }
@@ -37,12 +37,15 @@ type object struct {
 	service *model.Service // at most one of these; none for an object that is
 	slice   *model.Slice   // bad, or fine but of no use, such as a headless
 	node    *model.Node    // Service
+	cidr    *model.ServiceCIDR
 
 	faults []fault
 }
 
 // usable reports whether the object is one to hand on.
-func (o *object) usable() bool { return o.service != nil || o.slice != nil || o.node != nil }
+func (o *object) usable() bool {
+	return o.service != nil || o.slice != nil || o.node != nil || o.cidr != nil
+}
 
 // placed is an object at its present place in the folder.
 type placed struct {
@@ -71,6 +74,9 @@ func (p placed) moved() *object {
 	case o.node != nil:
 		v := *o.node
 		o.node = &v
+	case o.cidr != nil:
+		v := *o.cidr
+		o.cidr = &v
 	}
 	o.place(w)
 	return &o
@@ -85,6 +91,8 @@ func (o *object) place(where string) {
 		o.slice.Where = where
 	case o.node != nil:
 		o.node.Where = where
+	case o.cidr != nil:
+		o.cidr.Where = where
 	}
 }
 
@@ -97,6 +105,8 @@ func (o *object) stood() string {
 		return o.slice.Where
 	case o.node != nil:
 		return o.node.Where
+	case o.cidr != nil:
+		return o.cidr.Where
 	}
 	return ""
 }
@@ -113,6 +123,8 @@ func (o *object) same(p *object) bool {
 		return sameSlice(o.slice, p.slice)
 	case o.node != nil && p.node != nil:
 		return sameNode(o.node, p.node)
+	case o.cidr != nil && p.cidr != nil:
+		return slices.Equal(o.cidr.CIDRs, p.cidr.CIDRs)
 	}
 	return !o.usable() && !p.usable()
 }

@@ -11,9 +11,10 @@ import (
 
 // Objects are what a folder holds for us, in the order of files and lines.
 type Objects struct {
-	Services []*model.Service
-	Slices   []*model.Slice
-	Nodes    []*model.Node
+	Services     []*model.Service
+	Slices       []*model.Slice
+	Nodes        []*model.Node
+	ServiceCIDRs []*model.ServiceCIDR
 }
 
 // Result is what a folder holds, and what was wrong with it.
@@ -55,6 +56,8 @@ func (f *folder) collect() Objects {
 			all.Slices = append(all.Slices, o.slice)
 		case o.node != nil:
 			all.Nodes = append(all.Nodes, o.node)
+		case o.cidr != nil:
+			all.ServiceCIDRs = append(all.ServiceCIDRs, o.cidr)
 		}
 	}
 	return all

@@ -18,6 +18,7 @@ type record struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	nodes    map[string]*model.Node
+	cidrs    map[string]*model.ServiceCIDR
 	problems []Problem
 	calls    []string
 	synced   []string
@@ -28,6 +29,7 @@ func newRecord() *record {
 		services: map[model.ServiceName]*model.Service{},
 		slices:   map[model.SliceName]*model.Slice{},
 		nodes:    map[string]*model.Node{},
+		cidrs:    map[string]*model.ServiceCIDR{},
 	}
 }
 
@@ -70,6 +72,20 @@ func (r *record) SetNode(n *model.Node) {
 	defer r.mu.Unlock()
 	r.nodes[n.Name] = n
 	r.note("set node %s", n.Name)
+}
+
+func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cidrs[c.Name] = c
+	r.note("set cidr %s %s", c.Name, c.CIDRs)
+}
+
+func (r *record) DeleteServiceCIDR(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.cidrs, name)
+	r.note("delete cidr %s", name)
 }
 
 func (r *record) Problems(ps []Problem) {

@@ -19,6 +19,8 @@ type Sink interface {
 	SetSlice(*model.Slice)
 	DeleteSlice(model.SliceName)
 	SetNode(*model.Node)
+	SetServiceCIDR(*model.ServiceCIDR)
+	DeleteServiceCIDR(name string)
 
 	// Problems replaces all that is wrong with the folder.
 	Problems([]Problem)
@@ -167,6 +169,8 @@ func (d *delivery) set(o *object) {
 		d.sink.SetSlice(o.slice)
 	case o.node != nil:
 		d.sink.SetNode(o.node)
+	case o.cidr != nil:
+		d.sink.SetServiceCIDR(o.cidr)
 	}
 }
 
@@ -176,6 +180,8 @@ func (d *delivery) delete(p placed) {
 		d.sink.DeleteService(p.service.Name)
 	case p.slice != nil:
 		d.sink.DeleteSlice(p.slice.Name)
+	case p.cidr != nil:
+		d.sink.DeleteServiceCIDR(p.cidr.Name)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -32,6 +33,8 @@ type Sources struct {
 	// Ages tells how long ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
 	Ages func() map[string]time.Duration
+	// Packets are those that the iptables mode counts; nil where nothing does.
+	Packets func() dataplane.Packets
 }
 
 // Metrics is a registry of its own with everything Tandem counts. Its methods
@@ -41,12 +44,13 @@ type Metrics struct {
 	proxy    proxySet
 	own      ownSet
 	mode     atomic.Pointer[modeSet]
+	packets  func() dataplane.Packets
 	slis     slis
 }
 
 // New returns metrics that start at zero.
 func New(s Sources) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), proxy: newProxySet(), own: newOwnSet(), slis: newSLIs()}
+	m := &Metrics{registry: prometheus.NewRegistry(), proxy: newProxySet(), own: newOwnSet(), slis: newSLIs(), packets: s.Packets}
 	m.Register(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
 	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Register(buildInfo(s.Version)...)
@@ -63,7 +67,7 @@ func (m *Metrics) Register(cs ...prometheus.Collector) { m.registry.MustRegister
 // Mode adds the metrics that kube-proxy has only in this mode, in place of those
 // of the mode before.
 func (m *Metrics) Mode(name string) {
-	now := newModeSet(name)
+	now := newModeSet(name, m.packets)
 	if old := m.mode.Swap(now); old != nil {
 		for _, c := range old.all {
 			m.registry.Unregister(c)

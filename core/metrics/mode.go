@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -14,7 +15,7 @@ type modeSet struct {
 	all                []prometheus.Collector
 }
 
-func newModeSet(mode string) *modeSet {
+func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
 	s := &modeSet{}
 	switch mode {
 	case "iptables":
@@ -24,6 +25,9 @@ func newModeSet(mode string) *modeSet {
 		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Rules that the last sync wrote.")
 		s.add(s.failures, partial)
 		s.all = append(s.all, s.rules, s.rulesLatest)
+		if count != nil {
+			s.all = append(s.all, packets(count))
+		}
 	case "ipvs":
 		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that were refused at least in part.", familyLabel)
 		s.add(s.failures)
@@ -69,15 +73,26 @@ func (m *Metrics) Rules(table string, f model.Family, total, written int) {
 	}
 }
 
-// Packets adds the packet counters that kube-proxy has in iptables mode where
-// the kernel counts them (nfacct): packets dropped because conntrack calls them
-// invalid, and packets to node ports on loopback. Nil ones are left out.
-func (m *Metrics) Packets(invalid, localhost func() float64) {
-	add := func(name, help string, read func() float64) {
-		if read != nil {
-			m.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "kubeproxy_" + name, Help: help}, read))
-		}
-	}
-	add("iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack calls them invalid.", invalid)
-	add("iptables_localhost_nodeports_accepted_packets_total", "Packets accepted on node ports of loopback addresses.", localhost)
+// packets is a collector of what the kernel counts, which is asked for at each
+// scrape.
+type packets func() dataplane.Packets
+
+var (
+	invalidPackets = prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"Packets dropped because conntrack calls them invalid.", nil, nil)
+	localhostPackets = prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Packets accepted on node ports of loopback addresses: the first one of each connection.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (packets) Describe(ch chan<- *prometheus.Desc) {
+	ch <- invalidPackets
+	ch <- localhostPackets
+}
+
+// Collect implements prometheus.Collector.
+func (p packets) Collect(ch chan<- prometheus.Metric) {
+	n := p()
+	ch <- prometheus.MustNewConstMetric(invalidPackets, prometheus.CounterValue, float64(n.Invalid))
+	ch <- prometheus.MustNewConstMetric(localhostPackets, prometheus.CounterValue, float64(n.Localhost))
 }

@@ -12,6 +12,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -43,16 +44,17 @@ func line(f *dto.MetricFamily) string {
 // types, labels and buckets.
 func TestWhatKubeProxyTells(t *testing.T) {
 	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
-		m := metrics.New(metrics.Sources{Version: "test", Status: func() engine.Status { return engine.Status{} }})
+		m := metrics.New(metrics.Sources{
+			Version: "test",
+			Status:  func() engine.Status { return engine.Status{} },
+			Packets: func() dataplane.Packets { return dataplane.Packets{Invalid: 1, Localhost: 2} },
+		})
 		m.Mode("before") // a switch
 		m.Mode("iptables")
 		m.Mode(mode)
 		m.Probed("healthz", http.StatusOK)
 		m.Probed("livez", http.StatusOK)
 		m.Rules("nat", model.IPv4, 10, 2)
-		if mode == "iptables" {
-			m.Packets(func() float64 { return 1 }, func() float64 { return 2 })
-		}
 		have := map[string]string{}
 		families, err := m.Gather()
 		if err != nil {

@@ -15,11 +15,23 @@ type Host struct {
 	Pods          PodMatch
 	NodePorts     NodePortMatch
 	MasqueradeAll bool
+
+	// ServiceCIDRs are ranges that have cluster IPs and nothing else in them. What
+	// is for one of their addresses that no Service has is dropped, whoever sends
+	// it: were it let go, it would wander from router to router. Canonical, and
+	// empty where no range is known.
+	ServiceCIDRs []netip.Prefix
 }
 
 // SameButZone reports whether two hosts differ in nothing but their zone, which
 // matters to policy alone.
 func (h *Host) SameButZone(o *Host) bool {
+	return h.SamePorts(o) && slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// SamePorts reports whether two hosts differ in nothing that matters to a port,
+// but for the zone: ServiceCIDRs are no port's.
+func (h *Host) SamePorts(o *Host) bool {
 	return h.Name == o.Name && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
 		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&
 		h.NodePorts.Loopback == o.NodePorts.Loopback && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)

@@ -113,3 +113,11 @@ type Node struct {
 	Leaving  bool // being deleted, or tainted by the cluster autoscaler
 	Where    string
 }
+
+// ServiceCIDR is what Tandem needs of a ServiceCIDR (KEP-1880): ranges that
+// cluster IPs are taken from.
+type ServiceCIDR struct {
+	Name  string
+	CIDRs []netip.Prefix // without host bits, each once, of either family
+	Where string
+}

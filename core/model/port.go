@@ -44,7 +44,8 @@ type Front struct {
 	Restricted bool
 	Allow      []netip.Prefix
 
-	// On is the finished answer for each kind of sender.
+	// On is the finished answer for each kind of sender. Where pods cannot be told
+	// from others (Host.Pods), FromPod has FromOutside's.
 	On [Origins]Action
 }
 

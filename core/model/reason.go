@@ -19,6 +19,7 @@ const (
 	WhyOutsideRanges                      // the client is in none of the source ranges
 	WhyNoSuchPort                         // a cluster IP, but none of its ports
 	WhyNotOurs                            // no Service has this address
+	WhyUnallocated                        // nor has anybody else: it is for cluster IPs, and dropped
 
 	// Why something was refused or left out:
 
@@ -32,6 +33,7 @@ const (
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // what the Node object says is needed, and there is none
 	WhyOtherProxy        // another proxy answers for the same addresses
+	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 )
 
@@ -47,6 +49,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyOutsideRanges:        {"OutsideRanges", "the client is outside loadBalancerSourceRanges: dropped"},
 	WhyNoSuchPort:           {"NoSuchPort", "the cluster IP has no such port: refused"},
 	WhyNotOurs:              {"NotOurs", "no Service has this address: left alone"},
+	WhyUnallocated:          {"Unallocated", "an address for cluster IPs that no Service has: dropped"},
 	WhyFrontTaken:           {"FrontTaken", "another Service already has this address and port"},
 	WhyBadAddress:           {"BadAddress", "not usable as an endpoint or virtual IP"},
 	WhyOwnFront:             {"OwnFront", "the endpoint is an address of its own Service: a loop"},
@@ -57,6 +60,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
 	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
 	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
+	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 }
 

@@ -12,7 +12,7 @@ import (
 func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	port, front := find(host, ports, p)
 	if front == nil {
-		return unclaimed(ports, p)
+		return unclaimed(host, ports, p)
 	}
 	out := Outcome{Port: port.ID, Kind: front.Kind}
 	if front.Restricted && !inside(front.Allow, p.Src) {
@@ -76,15 +76,20 @@ func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port,
 	return nil, nil
 }
 
-// unclaimed is the answer where no front is: a cluster IP refuses all its other
-// ports, since nothing else can be meant by it. All else is not ours.
-func unclaimed(ports []*model.Port, p Packet) Outcome {
+// unclaimed is the answer where no front is. A cluster IP refuses all its other
+// ports, since nothing else can be meant by it. What could be a cluster IP and is
+// none stays silent: whoever asks may have heard of its Service sooner than this
+// node, and will try again. All else is not ours.
+func unclaimed(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	for _, port := range ports {
 		for _, f := range port.Fronts {
 			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
 				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}
 			}
 		}
+	}
+	if inside(host.ServiceCIDRs, p.Dst.Addr()) {
+		return Outcome{Fate: Drop, Why: model.WhyUnallocated}
 	}
 	return Outcome{Fate: Pass, Why: model.WhyNotOurs}
 }

@@ -16,7 +16,8 @@ var (
 func TestDecide(t *testing.T) {
 	host := &model.Host{
 		IPs: []netip.Addr{addr("192.0.2.1")}, Pods: model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
-		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
+		NodePorts:    model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("203.0.114.0/24")},
 	}
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at("10.0.0.2:80")}, {Addr: at("10.0.0.1:80"), Local: true}}}
 	plain := model.Action{Pool: pool}
@@ -43,6 +44,9 @@ func TestDecide(t *testing.T) {
 		{"from the host with a pod's address", "10.0.0.254", "", "10.96.0.1:80", oracle.Outcome{Fate: oracle.Forward, Endpoints: both(false, false)}},
 		{"from outside", "198.51.100.1", "eth0", "10.96.0.1:80", oracle.Outcome{Fate: oracle.Drop}},
 		{"another port of a cluster IP", "10.0.0.9", "veth", "10.96.0.1:81", oracle.Outcome{Fate: oracle.Reject}},
+		{"no cluster IP", "10.0.0.9", "veth", "203.0.114.2:80", oracle.Outcome{Fate: oracle.Drop}},
+		{"no cluster IP, from the host", "192.0.2.1", "", "10.96.0.2:80", oracle.Outcome{Fate: oracle.Drop}},
+		{"outside of the ranges", "10.0.0.9", "veth", "10.96.1.1:80", oracle.Outcome{Fate: oracle.Pass}},
 		{"another port of a load balancer", "10.0.0.9", "veth", "203.0.113.1:81", oracle.Outcome{Fate: oracle.Pass}},
 		{"allowed", "198.51.100.1", "eth0", "203.0.113.1:80", oracle.Outcome{Fate: oracle.Forward, Endpoints: both(false, false)}},
 		{"not allowed", "10.0.0.9", "veth", "203.0.113.1:80", oracle.Outcome{Fate: oracle.Drop}},
@@ -56,7 +60,7 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: got %s %v (%s), want %s %v", tt.name, got.Fate, got.Endpoints, got.Why, tt.want.Fate, tt.want.Endpoints)
 		}
 		p.Proto = model.UDP
-		if got := oracle.Decide(host, ports, p); got.Fate == oracle.Forward || got.Fate == oracle.Drop {
+		if got := oracle.Decide(host, ports, p); got.Fate == oracle.Forward || got.Fate == oracle.Drop && got.Why != model.WhyUnallocated {
 			t.Errorf("%s over udp: got %s", tt.name, got.Fate)
 		}
 	}

@@ -1,7 +1,6 @@
 // Package oracle says what must happen to a packet. It is the reference that
-// every backend's simulator and every real kernel is compared with, and the
-// voice of `tandem explain`: slow, small and obvious, where the data planes are
-// fast.
+// every backend's simulator and every real kernel is compared with in tests:
+// slow, small and obvious, where the data planes are fast.
 package oracle
 
 import (

@@ -8,14 +8,15 @@ import (
 )
 
 // Host merges the configuration with this machine's Node object, which is nil
-// as long as it is not known.
-func Host(c *config.Config, node *model.Node) *model.Host {
+// as long as it is not known, and with the ranges of cluster IPs.
+func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 	if node == nil {
 		node = &model.Node{Name: c.NodeName}
 	}
 	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll}
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
+	h.ServiceCIDRs = rangesFor(c, node, h.IPs, cidrs).alone
 	return h
 }
 
@@ -35,8 +36,9 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 
 // HostProblems says what of the configuration does nothing, for lack of this
 // machine's Node object, which is nil while it is not known, or of what it must
-// say. A zone that is not known is no problem: hints are not followed then.
-func HostProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
+// say, and which ranges of cluster IPs do nothing. A zone that is not known is no
+// problem: hints are not followed then.
+func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) (ps []model.Problem) {
 	why := model.WhyInvalid
 	if node == nil {
 		why, node = model.WhyNoNode, &model.Node{Name: c.NodeName}
@@ -50,7 +52,7 @@ func HostProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
 		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
 	}
-	return ps
+	return append(ps, rangesFor(c, node, ownIPs(c.NodeIP, node.IPs), cidrs).problems...)
 }
 
 // pods is the detect-local setting in terms of packets. Of several prefixes of

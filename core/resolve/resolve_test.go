@@ -327,34 +327,34 @@ func TestHost(t *testing.T) {
 	c.NodeName = "here"
 	c.ClusterCIDRs = []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/48"), prefix("11.0.0.0/8")}
 	node := &model.Node{Name: "here", Zone: "a", IPs: []netip.Addr{addr("192.0.2.1"), addr("192.0.2.9"), addr("2001:db8::1")}, PodCIDRs: []netip.Prefix{prefix("10.1.0.0/24")}}
-	h := resolve.Host(&c, node)
+	h := resolve.Host(&c, node, nil)
 	if got := fmt.Sprint(h.Pods.CIDRs, h.NodePorts.Prefixes, " ", h.Zone); got != "[10.0.0.0/8 fd00::/48] [0.0.0.0/0 ::/0] a" {
 		t.Errorf("defaults: %s", got)
 	}
 	c.NodePorts.Primary = true
-	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
 		t.Errorf("primary: %s", got)
 	}
 	c.NodeIP = addr("192.0.2.9")
-	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes, resolve.Host(&c, node).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes, resolve.Host(&c, node, nil).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
 		t.Errorf("a configured address is the primary one: %s", got)
 	}
-	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node).IPs) != fmt.Sprint(node.IPs) {
+	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node, nil).IPs) != fmt.Sprint(node.IPs) {
 		t.Error("an unspecified address says nothing")
 	}
-	if got := resolve.Host(&c, nil).NodePorts.Prefixes; len(got) != 0 {
+	if got := resolve.Host(&c, nil, nil).NodePorts.Prefixes; len(got) != 0 {
 		t.Errorf("primary of an unknown node must not open anything: %v", got)
 	}
 	c.NodePorts = config.NodePorts{Prefixes: []netip.Prefix{prefix("192.0.2.0/24")}}
-	if got := fmt.Sprint(resolve.Host(&c, node).NodePorts.Prefixes); got != "[192.0.2.0/24 ::/0]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes); got != "[192.0.2.0/24 ::/0]" {
 		t.Errorf("one family: %s", got)
 	}
 	c.DetectLocal = config.DetectNodeCIDR
-	if got := fmt.Sprint(resolve.Host(&c, node).Pods.CIDRs); got != "[10.1.0.0/24]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil).Pods.CIDRs); got != "[10.1.0.0/24]" {
 		t.Errorf("node cidr: %s", got)
 	}
 	c.DetectLocal, c.PodInterfacePrefix = config.DetectInterfacePrefix, "veth"
-	if m := resolve.Host(&c, node).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
+	if m := resolve.Host(&c, node, nil).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
 		t.Errorf("prefix: %+v", m)
 	}
 }
@@ -379,7 +379,7 @@ func TestHostProblems(t *testing.T) {
 		c := config.Default()
 		c.NodeName, c.NodePorts.Primary, c.DetectLocal = "here", test.primary, test.detect
 		var got []model.Reason
-		for _, p := range resolve.HostProblems(&c, test.node) {
+		for _, p := range resolve.HostProblems(&c, test.node, nil) {
 			got = append(got, p.Why)
 			if p.Object != "Node here" || p.Detail == "" {
 				t.Errorf("%s: %v", test.name, p)
@@ -387,6 +387,44 @@ func TestHostProblems(t *testing.T) {
 		}
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// Only ranges in which there is nothing but cluster IPs are the Services' own.
+func TestServiceCIDRs(t *testing.T) {
+	node := &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}, PodCIDRs: []netip.Prefix{prefix("10.1.0.0/24")}}
+	cidr := func(name string, ps ...string) *model.ServiceCIDR {
+		c := &model.ServiceCIDR{Name: name, Where: name + ".yaml:1"}
+		for _, p := range ps {
+			c.CIDRs = append(c.CIDRs, prefix(p))
+		}
+		return c
+	}
+	for _, test := range []struct {
+		name  string
+		node  *model.Node
+		cidrs []*model.ServiceCIDR
+		want  string // ranges, and then what is left out
+	}{
+		{"none", node, nil, "[]"},
+		{"one", node, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12")}, "[10.96.0.0/12]"},
+		{"several, one in another", node, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12"), cidr("b", "10.8.0.0/16"), cidr("c", "10.96.8.0/24")}, "[10.8.0.0/16 10.96.0.0/12]"},
+		{"the node's network", node, []*model.ServiceCIDR{cidr("a", "192.0.2.0/24", "10.96.0.0/12")}, "[10.96.0.0/12] a.yaml:1: ServiceCIDR a: 192.0.2.0/24: 192.0.2.1 in it is this node's own address"},
+		{"all there is", node, []*model.ServiceCIDR{cidr("a", "0.0.0.0/0")}, "[] a.yaml:1: ServiceCIDR a: 0.0.0.0/0: 192.0.2.1 in it is this node's own address"},
+		{"this node's pods", node, []*model.ServiceCIDR{cidr("a", "10.1.0.0/16")}, "[] a.yaml:1: ServiceCIDR a: 10.1.0.0/16: pods have addresses of 10.1.0.0/24"},
+		{"among the cluster's pods", node, []*model.ServiceCIDR{cidr("a", "10.2.3.0/24")}, "[] a.yaml:1: ServiceCIDR a: 10.2.3.0/24: pods have addresses of 10.2.0.0/16"},
+		{"another family than the node's", node, []*model.ServiceCIDR{cidr("a", "fd00::/112")}, "[] a.yaml:1: ServiceCIDR a: fd00::/112: no IPv6 address of this node is known, which might be in it"},
+		{"no Node", nil, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12")}, "[] a.yaml:1: ServiceCIDR a: 10.96.0.0/12: no IPv4 address of this node is known, which might be in it"},
+	} {
+		c := config.Default()
+		c.NodeName, c.ClusterCIDRs = "here", []netip.Prefix{prefix("10.2.0.0/16")}
+		got := fmt.Sprint(resolve.Host(&c, test.node, test.cidrs).ServiceCIDRs)
+		for _, p := range resolve.HostProblems(&c, test.node, test.cidrs) {
+			got += " " + strings.TrimSuffix(p.String(), ": "+model.WhySharedRange.Text())
+		}
+		if got != test.want {
+			t.Errorf("%s:\n got %s\nwant %s", test.name, got, test.want)
 		}
 	}
 }

@@ -145,7 +145,7 @@ func (s *service) find(name model.SliceName) (i int, found bool) {
 func (t *Tracker) SetHost(host *model.Host) {
 	old := t.host
 	t.host = host
-	all := old == nil || !old.SameButZone(host)
+	all := old == nil || !old.SamePorts(host)
 	if !all && old.Zone == host.Zone {
 		return
 	}

@@ -202,10 +202,14 @@ func TestHostChangesTouchWhatTheyMust(t *testing.T) {
 	if n := tr.Stats().Resolved - before; n != 1 {
 		t.Errorf("a new zone resolved %d Services, want the one with hints", n)
 	}
+	ranges := host("y")
+	ranges.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	tr.SetHost(ranges)
+	want(t, tr, "")
 	tr.SetHost(host("y"))
 	want(t, tr, "")
 	if n := tr.Stats().Resolved - before; n != 1 {
-		t.Errorf("the same host again resolved %d Services", n-1)
+		t.Errorf("the same host again, or with ranges, resolved %d Services", n-1)
 	}
 }
 

@@ -1,11 +1,11 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -24,8 +24,8 @@ type desk struct {
 	nodeName string
 	limits   limits
 
-	services, slices, node gate
-	changed                chan struct{} // problems or what is refused changed
+	services, slices, node, cidrs gate
+	changed                       chan struct{} // problems or what is refused changed
 
 	mu       sync.Mutex // also held while the sink is told
 	problems map[subject][]model.Problem
@@ -54,7 +54,7 @@ func (g *gate) open() { g.once.Do(func() { close(g.ch) }) }
 func newDesk(sink Sink, nodeName string, l limits) *desk {
 	return &desk{
 		sink: sink, nodeName: nodeName, limits: l,
-		services: newGate(), slices: newGate(), node: newGate(), changed: make(chan struct{}, 1),
+		services: newGate(), slices: newGate(), node: newGate(), cidrs: newGate(), changed: make(chan struct{}, 1),
 		problems: map[subject][]model.Problem{}, refused: map[subject]bool{},
 	}
 }
@@ -117,13 +117,15 @@ func (d *desk) signal() {
 	}
 }
 
-// listed notes that a kind of objects is complete.
+// listed notes that a kind of objects is complete, or not to be had.
 func (d *desk) listed(k *kind) {
 	switch k.resource {
 	case "services":
 		d.services.open()
 	case "endpointslices":
 		d.slices.open()
+	case "servicecidrs":
+		d.cidrs.open()
 	case "nodes":
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -133,8 +135,8 @@ func (d *desk) listed(k *kind) {
 }
 
 // run tells the sink when it knows everything, and then what is wrong, until ctx
-// ends. The Node is waited for, but not for ever: most Services need nothing
-// of it.
+// ends. The Node and the ServiceCIDRs are waited for, but not for ever: most
+// Services need nothing of them.
 func (d *desk) run(ctx context.Context) {
 	for _, g := range []*gate{&d.services, &d.slices} {
 		select {
@@ -143,12 +145,15 @@ func (d *desk) run(ctx context.Context) {
 			return
 		}
 	}
-	wait := time.NewTimer(d.limits.nodeWait)
-	defer wait.Stop()
-	select {
-	case <-d.node.ch:
-	case <-wait.C:
-	case <-ctx.Done():
+	patience, cancel := context.WithTimeout(ctx, d.limits.nodeWait)
+	for _, g := range []*gate{&d.cidrs, &d.node} {
+		select {
+		case <-g.ch:
+		case <-patience.Done():
+		}
+	}
+	cancel()
+	if ctx.Err() != nil {
 		return
 	}
 	for {
@@ -180,13 +185,7 @@ func (d *desk) list() []model.Problem {
 		all = append(all, ps...)
 	}
 	slices.SortFunc(all, func(a, b model.Problem) int {
-		switch {
-		case a.Object+a.Detail < b.Object+b.Detail:
-			return -1
-		case a.Object+a.Detail > b.Object+b.Detail:
-			return 1
-		}
-		return 0
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
 	})
 	if more := len(all) - mostProblems; more > 0 {
 		all = append(all[:mostProblems:mostProblems], model.Problem{

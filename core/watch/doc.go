@@ -9,7 +9,8 @@
 //
 //	*corev1.Service ────────▶ Service ──▶ *model.Service ┐
 //	*discoveryv1.EndpointSlice ▶ Slice ─▶ *model.Slice   ├─ and what was refused
-//	*corev1.Node ───────────▶ Node ─────▶ *model.Node    ┘  in them, as []model.Problem
+//	*corev1.Node ───────────▶ Node ─────▶ *model.Node    ├  in them, as []model.Problem
+//	*networkingv1.ServiceCIDR ▶ ServiceCIDR ▶ *model.ServiceCIDR ┘
 //
 // The converters are pure and trust nothing, since a folder of manifests has
 // no API server that validates or fills in defaults: they apply Kubernetes'

@@ -127,7 +127,7 @@ func TestServerStarts(t *testing.T) {
 	w := newWorld(t, apitest.Options{})
 	w.server.Fail(apitest.Rule{Times: 4, Status: 403, Reason: metav1.StatusReasonForbidden, Message: "RBAC is not ready"})
 	w.run().synced()
-	w.until("the ranges", func() bool { return len(w.source.ServiceCIDRs()) > 0 })
+	w.until("the ranges", func() bool { return len(w.sink.ranges("kubernetes")) > 0 })
 	if text := w.logs.String(); text != "" {
 		t.Errorf("logged: %s", text)
 	}

@@ -43,7 +43,7 @@ type follower struct {
 type limits struct {
 	silence  time.Duration // without a sign of life a stream is cut
 	stale    time.Duration // without a sign of life for so long something is wrong
-	nodeWait time.Duration // how long the Node is waited for, once all else is there
+	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
 	flush    time.Duration // how long changes of problems are collected
 }
 
@@ -94,6 +94,7 @@ func (f *follower) settle(err error) time.Duration {
 		f.unary = true
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		f.desk.listed(&f.kind) // nobody waits for it
 		if f.pace.refused < startRefusals {
 			break
 		}

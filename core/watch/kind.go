@@ -107,15 +107,15 @@ func ownNode(sink Sink, nodeName string) kind {
 
 // serviceCIDRs are the ranges that cluster IPs are taken from (KEP-1880). They
 // may be missing: before Kubernetes 1.33, or without the permission.
-func serviceCIDRs(r *ranges) kind {
+func serviceCIDRs(sink Sink) kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
 		list: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
 		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
-			f := &faults{kind: "ServiceCIDR", meta: &o.ObjectMeta}
-			r.set(o.Name, prefixes(f, "spec.cidrs", o.Spec.CIDRs))
-			return outcome{true, f.problems()}
+			c, problems := ServiceCIDR(o)
+			sink.SetServiceCIDR(c)
+			return outcome{true, problems}
 		}),
-		remove: func(n name) { r.set(n.name, nil) },
+		remove: func(n name) { sink.DeleteServiceCIDR(n.name) },
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -20,13 +19,15 @@ type Sink interface {
 	SetSlice(*model.Slice)
 	DeleteSlice(model.SliceName)
 	SetNode(*model.Node)
+	SetServiceCIDR(*model.ServiceCIDR)
+	DeleteServiceCIDR(name string)
 
 	// Problems replaces all that is wrong with the objects.
 	Problems([]model.Problem)
 
 	// Synced is called once all Services and EndpointSlices have been told, and
-	// again when whole changes: it says whether something could be understood of
-	// each.
+	// the Node and ServiceCIDRs if they are to be had soon, and again when whole
+	// changes: it says whether something could be understood of each.
 	Synced(whole bool)
 }
 
@@ -34,9 +35,6 @@ type Sink interface {
 type Hooks struct {
 	// Request follows every request, on its goroutine.
 	Request func(Request)
-	// ServiceCIDRs tells the ranges of cluster IPs, sorted, whenever they change.
-	// The slice is not to be changed.
-	ServiceCIDRs func([]netip.Prefix)
 }
 
 // Source follows an API server. Create one with Open, Run it once. Its other
@@ -46,7 +44,6 @@ type Source struct {
 	nodeName  string
 	log       *slog.Logger
 	limits    limits
-	cidrs     ranges
 	sink      target
 	followers []*follower
 }
@@ -63,10 +60,10 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), cidrs: ranges{change: hooks.ServiceCIDRs}}
+	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newJournal(log)
 	lists := make(chan struct{}, 1)
-	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.cidrs)} {
+	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)} {
 		rest, err := client.rest(k.version, nil)
 		if err != nil {
 			return nil, err
@@ -139,7 +136,3 @@ func (s *Source) Age(now time.Time) time.Duration {
 	}
 	return age
 }
-
-// ServiceCIDRs returns the ranges of cluster IPs that the API server told,
-// sorted. The slice is not to be changed.
-func (s *Source) ServiceCIDRs() []netip.Prefix { return s.cidrs.get() }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,7 @@ type record struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	node     *model.Node
+	cidrs    map[string]*model.ServiceCIDR
 	problems []model.Problem
 	synced   []bool
 	sets     int      // of Services and slices
@@ -40,7 +42,7 @@ type record struct {
 }
 
 func newRecord() *record {
-	return &record{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}}
+	return &record{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}}
 }
 
 func (r *record) SetService(s *model.Service) {
@@ -81,6 +83,28 @@ func (r *record) SetNode(n *model.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.node = n
+}
+
+func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cidrs[c.Name] = c
+}
+
+func (r *record) DeleteServiceCIDR(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.cidrs, name)
+}
+
+// ranges returns what a ServiceCIDR has; nil where there is none.
+func (r *record) ranges(name string) []netip.Prefix {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.cidrs[name]; c != nil {
+		return c.CIDRs
+	}
+	return nil
 }
 
 func (r *record) Problems(ps []model.Problem) {

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"net/netip"
 	"reflect"
 	"strings"
 	"sync"
@@ -182,28 +181,25 @@ func TestBadObjects(t *testing.T) {
 func TestServiceCIDRs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
-	var mu sync.Mutex
-	var told [][]netip.Prefix
-	w.hooks.ServiceCIDRs = func(ps []netip.Prefix) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, ps)
-	}
 	w.run().synced()
-	is := func(want ...string) {
+	if got := w.sink.ranges("kubernetes"); len(got) == 0 {
+		t.Error("synced before the ranges were told")
+	}
+	is := func(name string, want ...string) {
 		t.Helper()
-		w.until("the ranges", func() bool { return reflect.DeepEqual(w.source.ServiceCIDRs(), nets(want...)) })
+		w.until("the ranges", func() bool { return reflect.DeepEqual(w.sink.ranges(name), nets(want...)) })
 	}
-	is("10.96.0.0/16")
+	is("kubernetes", "10.96.0.0/16")
 	w.server.Put(serviceCIDR("more", "fd00:96::/112", "10.8.0.0/16", "10.96.0.0/16"))
-	is("10.8.0.0/16", "10.96.0.0/16", "fd00:96::/112")
+	is("more", "fd00:96::/112", "10.8.0.0/16", "10.96.0.0/16")
+	w.server.Put(serviceCIDR("more", "fd00:96::/112", "10.8.0.0/33"))
+	is("more", "fd00:96::/112")
+	w.until("the complaint", func() bool {
+		return strings.Contains(w.sink.complaints(), "ServiceCIDR more: spec.cidrs[1]: 10.8.0.0/33")
+	})
 	w.server.Delete(serviceCIDR("more"))
-	is("10.96.0.0/16")
-	mu.Lock()
-	defer mu.Unlock()
-	if len(told) != 3 {
-		t.Errorf("told %v", told)
-	}
+	is("more")
+	is("kubernetes", "10.96.0.0/16")
 }
 
 // A server that has no ServiceCIDRs, or does not show them, is fine.

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -94,25 +95,31 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			emit(Key{chainID: chainID{f, t.table, t.root}}, "")
 		}
 		emit(Key{chainID: chainID{f, Filter, chainNodePorts}}, "")
-		c.constant(f, emit)
+		c.constant(host, f, emit)
 		nodePorts(host, chainID{f, NAT, chainServices}, chainNodePorts, emit)
 		nodePorts(host, chainID{f, Filter, chainExternal}, chainClosed, emit)
+		unallocated(host, chainID{f, Filter, chainServices}, emit)
 	}
 	if c.serves(model.IPv4) && localnet(host) {
 		emitLine(chainID{model.IPv4, Filter, input}, martians(), emit)
 	}
 }
 
-// constant emits the chains that never change.
-func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
+// constant emits the chains that no Service changes.
+func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Value)) {
 	bit := c.options.bit()
 	emitWhole(chainID{f, NAT, chainMark}, emit, Rule{Target: targetMark, XMark: markSet{bit, bit, true}})
-	emitWhole(chainID{f, NAT, chainPostrouting}, emit,
-		Rule{Mark: markMatch{bit, bit, true}, Target: targetReturn},
-		Rule{Target: targetMark, XMark: markSet{bit, 0, true}},
-		Rule{Comment: "kubernetes service traffic requiring SNAT", Target: targetMasquerade, RandomFully: !c.options.NoRandomFully})
+	postrouting := []Rule{
+		{Mark: markMatch{bit, bit, true}, Target: targetReturn},
+		{Target: targetMark, XMark: markSet{bit, 0, true}},
+		{Comment: "kubernetes service traffic requiring SNAT", Target: targetMasquerade, RandomFully: !c.options.NoRandomFully},
+	}
+	if f == model.IPv4 && localnet(host) {
+		postrouting = slices.Insert(postrouting, 1, toLocalhost())
+	}
+	emitWhole(chainID{f, NAT, chainPostrouting}, emit, postrouting...)
 	rules := []Rule{
-		{State: nameMatch{Name: "INVALID"}, Target: targetDrop},
+		invalid(),
 		{Comment: "kubernetes forwarding rules", Mark: markMatch{bit, bit, false}, Target: targetAccept},
 		{Comment: "kubernetes forwarding conntrack rule", State: nameMatch{Name: "RELATED,ESTABLISHED"}, Target: targetAccept},
 	}
@@ -141,6 +148,20 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 			emitLine(at, Rule{Dst: addrMatch{Prefix: local}, Target: targetReturn}, emit)
 		}
 		emitLine(at, r, emit)
+	}
+}
+
+// unallocated emits the rules that drop what is for a cluster IP that there is
+// not. They come behind all fronts. What has been balanced is at its endpoint's
+// address by now, which may be anywhere.
+func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
+	for _, p := range host.ServiceCIDRs {
+		if model.FamilyOf(p.Addr()) == at.Family {
+			emitLine(at, Rule{
+				Dst: within(p), DstRemote: true, Comment: "for cluster IPs, and none of them",
+				State: nameMatch{"DNAT", true}, Target: targetDrop,
+			}, emit)
+		}
 	}
 }
 

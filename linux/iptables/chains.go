@@ -128,7 +128,9 @@ func (p *portCompiler) guard(f *model.Front, refused bool) {
 // node, which may be its own client (hairpin), and one that keeps clients has a
 // chain of its own: thousands of others need no more than a rule. A comment takes
 // 288 bytes of the kernel, which copies them for each change in the legacy
-// variant: a chain has one, on its first rule.
+// variant: a chain has one, on its first rule. Where that marks what is sent to
+// the cluster IP, as usual, it tells name, address and endpoints on one line, and
+// the rule that leads here has none.
 func (p *portCompiler) poolChains() {
 	own := map[netip.AddrPort]bool{}
 	for _, c := range p.pools {
@@ -142,7 +144,7 @@ func (p *portCompiler) poolChains() {
 		}
 		rules = append(rules, p.choice(endpoints)...)
 		if len(rules) > 0 {
-			rules[0].Comment = p.list(endpoints)
+			rules[0].Comment = p.list(c, endpoints)
 		}
 		emitWhole(p.chain(NAT, c.name), p.emit, rules...)
 		for _, e := range endpoints {
@@ -186,10 +188,14 @@ func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
 }
 
 // list names endpoints for people, as many as a comment can hold.
-func (p *portCompiler) list(endpoints []model.Endpoint) string {
+func (p *portCompiler) list(c *poolChain, endpoints []model.Endpoint) string {
 	const room = maxComment - len(" and 12345 more")
 	b := strings.Builder{}
-	b.WriteString(p.name + " ->")
+	b.WriteString(p.name)
+	if len(c.masks) > 0 {
+		b.WriteString(" cluster IP")
+	}
+	b.WriteString(" ->")
 	for i, e := range endpoints {
 		next := e.Addr.String()
 		if i > 0 && b.Len()+1+len(next) > room {

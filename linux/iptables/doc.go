@@ -2,7 +2,7 @@
 // knows from kube-proxy, at a cost that follows the change.
 //
 //	nat PREROUTING, OUTPUT
-//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/28   by address, as a tree
+//	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/24   by address, as a tree
 //	  │                  ├─▶ KUBE-SVC-… (KUBE-SVL-…)                   cluster IPs: choose an endpoint
 //	  │                  └─▶ KUBE-FW-… ─▶ KUBE-EXT-… ─▶ KUBE-SVC-…     other addresses: ranges, origins
 //	  └ local address? KUBE-NODEPORTS ─▶ KUBE-NP-tcp-30080-30095 ─▶ KUBE-EXT-…
@@ -10,7 +10,7 @@
 //	  KUBE-POSTROUTING: masquerade what KUBE-MARK-MASQ has marked
 //	filter INPUT, FORWARD, OUTPUT: what is still for a Service's address now is not served
 //	  KUBE-PROXY-FIREWALL: drop clients outside of source ranges
-//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: refuse, or drop
+//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: refuse, or drop, as all of ServiceCIDRs
 //
 // Names, hashes, comments and marks are kube-proxy's. Different are:
 //
@@ -20,7 +20,8 @@
 //     be its own client (hairpin), or if it keeps clients (affinity). Another is
 //     one rule, with DNAT. The legacy variant copies the table for every change,
 //     so each rule counts, and each comment twice: a pool's chain has one, on its
-//     first rule, which lists the endpoints.
+//     first rule, which lists the endpoints. Where that rule has the cluster IP,
+//     too, the one that leads there has no comment.
 //   - Addresses of Services refuse the host itself, too, where nobody serves
 //     them; cluster IPs refuse ports that they do not have; node ports refuse
 //     only on the addresses on which they would answer.
@@ -33,6 +34,10 @@
 // (book.go), and writes each chain that changes anew: one transaction of
 // iptables-restore --noflush for each table. Reading back parses iptables-save
 // into the same objects, whatever the spelling.
+//
+// kube-proxy's counts of packets are those of two rules: in KUBE-FORWARD, which
+// drops what conntrack calls invalid, and in KUBE-POSTROUTING, where connections
+// to node ports on localhost come by. They are read when somebody asks.
 //
 // What others do to the rules is noticed within a second in the nft variant, where
 // the kernel counts transactions, and in the legacy variant wherever it changes
@@ -58,7 +63,9 @@
 //	tools_linux.go             the commands; variant_linux.go: legacy or nft;
 //	                           commands_linux.go, nat_linux.go: for other modes
 //	driver_linux.go            the kernel (Driver)
-//	localnet_linux.go          route_localnet; tally.go: how many rules there are
+//	localnet_linux.go          route_localnet
+//	tally.go,                  how many rules there are, and how many packets two
+//	  packets*.go              of them have met
 //	watch_linux.go             whether others wrote: generation_linux.go, info_linux.go
 //	probe.go, probe_linux.go,  whether this host can do it;
 //	  mode.go                  the mode

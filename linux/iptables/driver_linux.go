@@ -36,7 +36,6 @@ type Driver struct {
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.RuleCounter          = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -212,7 +211,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 	return objects, pages, nil
 }
 
-// Rules implements dataplane.RuleCounter.
+// Rules is what dataplane.RuleCounter tells.
 func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -106,7 +106,7 @@ func TestForeignRulesStay(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := (&backend{s.backend, s.driver, []tools{k.tools}}).Remove(t.Context()); err != nil {
+			if err := (&backend{Backend: s.backend, driver: s.driver, installed: []tools{k.tools}}).Remove(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -148,7 +148,7 @@ func TestCleanupLeavesKubeProxyAlone(t *testing.T) {
 			"-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O\nCOMMIT\n")
 		before := k.save()
 		s := k.site(3)
-		cleanup := &backend{s.backend, s.driver, []tools{k.tools}}
+		cleanup := &backend{Backend: s.backend, driver: s.driver, installed: []tools{k.tools}}
 		if err := cleanup.Remove(t.Context()); err != nil || k.save() != before {
 			t.Errorf("cleanup removed what it did not make (%v):\n%s", err, k.save())
 		}
@@ -171,7 +171,7 @@ func TestDriftIsRepaired(t *testing.T) {
 				if strings.HasPrefix(chain, prefixCluster) {
 					svc = chain
 				}
-				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/28") {
+				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/24") {
 					tree = chain
 				}
 			}

@@ -34,15 +34,21 @@ func (p *portCompiler) balance(f *model.Front) {
 	if !slices.ContainsFunc(on[:], balances) {
 		return
 	}
-	target, direct := p.direct(f)
-	if !direct {
-		target = p.external(on)
+	r := p.to(f)
+	switch chain := p.direct(f); {
+	case chain != nil:
+		r.Target = chain.name
+		if len(chain.masks) == 0 { // which tell the same
+			r.Comment = p.comment(f)
+		}
+	case f.Restricted && len(f.Allow) == 0: // nobody gets there
+		r.Comment = p.comment(f)
+	default:
+		r.Comment, r.Target = p.comment(f), p.external(on)
 	}
 	if f.Restricted {
-		target = p.firewall(f, target)
+		r.Target = p.firewall(f, r.Target)
 	}
-	r := p.to(f)
-	r.Comment, r.Target = p.comment(f), target
 	emitLine(p.leaf(dispatcher(f), f), r, p.emit)
 }
 
@@ -65,20 +71,21 @@ func (p *portCompiler) comment(f *model.Front) string {
 }
 
 // direct returns the chain of the one pool of a cluster IP, which all clients
-// get. What must be masqueraded is marked there, known by the address it is for.
-func (p *portCompiler) direct(f *model.Front) (target string, ok bool) {
+// get; nil where that is not so. What must be masqueraded is marked there, known
+// by the address it is for.
+func (p *portCompiler) direct(f *model.Front) *poolChain {
 	if f.Kind != model.KindClusterIP || f.Restricted {
-		return "", false
+		return nil
 	}
 	on := p.actions(f)
 	for _, a := range on {
 		if !balances(a) || a.Pool != on[0].Pool {
-			return "", false
+			return nil
 		}
 	}
 	from, some, ok := p.masked(on)
 	if !ok {
-		return "", false
+		return nil
 	}
 	chain := p.use(on[0].Pool)
 	if some {
@@ -87,7 +94,7 @@ func (p *portCompiler) direct(f *model.Front) (target string, ok bool) {
 		r.Target = chainMark
 		chain.masks = append(chain.masks, r)
 	}
-	return chain.name, true
+	return chain
 }
 
 // masked returns the match of clients that are masqueraded. It is not ok where

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -27,7 +28,11 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{dataplane.New(NewCompiler(o), d), d, installed}, nil
+	packets, err := newPacketCounter(best.tools, packetRules(best.families, c.NodePorts.Loopback))
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 
 // inUse returns the commands of the variant that the host uses, and all that are
@@ -48,12 +53,29 @@ func inUse(ctx context.Context) (best *candidate, installed []tools, err error) 
 	return best, installed, err
 }
 
-// backend knows when our names are somebody else's.
+// backend knows when our names are somebody else's, and counts.
 type backend struct {
 	dataplane.Backend
 	driver    *Driver
+	packets   *packetCounter
 	installed []tools
 }
+
+var (
+	_ dataplane.RuleCounter   = (*backend)(nil)
+	_ dataplane.PacketCounter = (*backend)(nil)
+)
+
+// Rules implements dataplane.RuleCounter.
+func (b *backend) Rules(tell func(table string, f model.Family, total, written int)) {
+	b.driver.Rules(tell)
+}
+
+// Packets implements dataplane.PacketCounter.
+func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
+
+// Close implements dataplane.Backend.
+func (b *backend) Close() error { return errors.Join(b.packets.close(), b.Backend.Close()) }
 
 // Remove implements dataplane.Backend, for both variants.
 func (b *backend) Remove(ctx context.Context) error {

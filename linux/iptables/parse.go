@@ -61,6 +61,12 @@ func (p *parser) option() (err error) {
 	case "--ctstate":
 		r.State = nameMatch{p.next(), not}
 		return nil
+	case "--dst-type":
+		r.DstLocal, r.DstRemote = !not, not
+		return want(p.next(), "LOCAL")
+	case "--ctorigdst":
+		r.OrigDst, err = parseAddrMatch(p.next(), not)
+		return err
 	case "--mark":
 		r.Mark.Not = not
 		r.Mark.Value, r.Mark.Mask, err = parseMark(p.next())
@@ -86,8 +92,6 @@ func (p *parser) plain(option string) (err error) {
 		r.Comment = p.next()
 	case "--src-type":
 		r.SrcLocal, err = true, want(p.next(), "LOCAL")
-	case "--dst-type":
-		r.DstLocal, err = true, want(p.next(), "LOCAL")
 	case "--dport":
 		r.Ports, err = parsePorts(p.next())
 	case "--mode":

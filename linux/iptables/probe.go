@@ -15,6 +15,7 @@ func probeRules(f model.Family, t Table, randomFully bool) (rules []Value) {
 	kinds := []Rule{
 		{Src: addrMatch{exactly(a).Prefix, true}, Comment: "a/b:c", State: nameMatch{Name: "NEW"}, Target: targetDrop},
 		{In: nameMatch{"tandem0", true}, DstLocal: true, Mark: markMatch{DefaultMark, DefaultMark, true}, Target: targetReject},
+		{Dst: exactly(a), DstRemote: true, State: nameMatch{"DNAT", true}, Target: targetDrop},
 		{SrcLocal: true, Proto: model.UDP, Ports: portRange{16, 31}, Target: targetReturn},
 	}
 	if t == NAT {
@@ -23,6 +24,7 @@ func probeRules(f model.Family, t Table, randomFully bool) (rules []Value) {
 			{Remember: recent{Name: list, Seconds: 10}, Target: targetReturn},
 			{Chance: chance(3), Proto: model.TCP, Target: targetDNAT, To: netip.AddrPortFrom(a, 80)},
 			{Remember: recent{Name: list, Set: true}, Proto: model.UDP, Target: targetDNAT, To: netip.AddrPortFrom(a, 80)},
+			{OrigDst: exactly(a), Target: targetReturn},
 			{DstLocal: true, Target: targetMasquerade, RandomFully: randomFully},
 		}
 	}

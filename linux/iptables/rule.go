@@ -19,7 +19,9 @@ type Rule struct {
 	Comment     string
 	SrcLocal    bool // an address of the host itself
 	DstLocal    bool
+	DstRemote   bool      // no address of the host itself
 	State       nameMatch // of connection tracking, such as NEW
+	OrigDst     addrMatch // destination before DNAT
 	Mark        markMatch
 	Remember    recent
 	Chance      uint32 // in units of 1/2^31
@@ -131,9 +133,15 @@ func (r Rule) appendMatches(b []byte, comment string) []byte {
 	if r.DstLocal {
 		word(false, "-m addrtype", "--dst-type LOCAL")
 	}
+	if r.DstRemote {
+		word(false, "-m addrtype !", "--dst-type LOCAL")
+	}
 	if r.State.Name != "" {
 		word(false, "-m", "conntrack")
 		word(r.State.Not, "--ctstate", r.State.Name)
+	}
+	if r.OrigDst.Prefix.IsValid() {
+		b = r.OrigDst.append(append(b, " -m conntrack"...), "--ctorigdst")
 	}
 	if r.Mark.Mask != 0 {
 		word(false, "-m", "mark")

@@ -38,6 +38,7 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 // packet is a packet on its way.
 type packet struct {
 	oracle.Packet
+	orig netip.Addr // destination before DNAT
 	mark uint32
 	dnat bool
 }
@@ -58,7 +59,7 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	if p.Iface == "" {
 		hook = output
 	}
-	for _, e := range s.hook(NAT, hook, packet{Packet: p}) {
+	for _, e := range s.hook(NAT, hook, packet{Packet: p, orig: p.Dst.Addr()}) {
 		for _, f := range s.filter(e.packet) {
 			switch {
 			case f.by == targetReject:
@@ -177,9 +178,9 @@ func (s *Sim) match(r Rule, p packet) (yes, no bool) {
 		(r.Proto == 0 || r.Proto == p.Proto) &&
 		(r.Ports == portRange{} || r.Ports.First <= p.Dst.Port() && p.Dst.Port() <= r.Ports.Last) &&
 		(!r.SrcLocal || p.Iface == "" || s.isLocal(p.Src)) && // the host sends from no address but its own
-		(!r.DstLocal || s.isLocal(p.Dst.Addr())) &&
+		(!r.DstLocal || s.isLocal(p.Dst.Addr())) && (!r.DstRemote || !s.isLocal(p.Dst.Addr())) &&
 		(r.Mark.Mask == 0 || (p.mark&r.Mark.Mask == r.Mark.Value) != r.Mark.Not) &&
-		(r.State.Name == "" || r.State.stateMatch(p) != r.State.Not)
+		(r.State.Name == "" || r.State.stateMatch(p) != r.State.Not) && r.OrigDst.match(p.orig)
 	if !all {
 		return false, true
 	}

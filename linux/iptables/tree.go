@@ -9,11 +9,12 @@ import (
 )
 
 // A tree spreads the rules of a chain over smaller chains, by prefixes of
-// addresses and by ranges of ports, so that a packet meets tens of rules, not
-// tens of thousands, and a change rewrites one small chain. Where it branches is
-// fixed: a rule has its place whatever else there is.
+// addresses and by ranges of ports, so that a packet meets tens of rules, or some
+// hundreds where addresses are dense, not tens of thousands, and a change
+// rewrites one small chain. Where it branches is fixed: a rule has its place
+// whatever else there is.
 //
-//	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/28▶ KUBE-IP-10.96.0.0/28
+//	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/24▶ KUBE-IP-10.96.0.0/24
 //	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
 //
 // Below the root chains are left by goto: no other branch can have what one
@@ -38,8 +39,10 @@ var (
 
 // Where trees branch. Cluster IPs come from one range of at most 20 bits, in
 // IPv6 from the last bits of it. Addresses of load balancers may be anywhere.
+// API servers give cluster IPs out at random: chains for fewer than 256 addresses
+// would hold two or three of them, and each takes 480 bytes of a legacy table.
 var (
-	branches = [...][]int{model.IPv4: {8, 16, 20, 24, 28}, model.IPv6: {32, 112, 116, 120, 124}}
+	branches = [...][]int{model.IPv4: {8, 16, 20, 24}, model.IPv6: {32, 112, 116, 120}}
 	spans    = []uint16{256, 16} // of ports
 )
 

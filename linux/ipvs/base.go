@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -15,11 +16,8 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		for s := noSet + 1; s < numSets; s++ {
 			emit(Key{Kind: KindSet, Family: f, Set: s}, Value{})
 		}
-		for _, p := range model.Canonical(host.NodePorts.Prefixes) {
-			if model.FamilyOf(p.Addr()) == f {
-				emitPrefix(Key{Kind: KindEntry, Family: f, Set: NodePortRanges}, p, emit)
-			}
-		}
+		emitRanges(NodePortRanges, f, host.NodePorts.Prefixes, emit)
+		emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
 		for id, lines := range c.chains(f, host) {
 			if len(lines) == 0 {
 				continue
@@ -29,6 +27,15 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			if ChainID(id).from() != "" {
 				emit(Key{Kind: KindJump, Family: f, Chain: ChainID(id)}, Value{})
 			}
+		}
+	}
+}
+
+// emitRanges emits the entries of a set of prefixes.
+func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
+	for _, p := range model.Canonical(slices.Clone(all)) {
+		if model.FamilyOf(p.Addr()) == f {
+			emitPrefix(Key{Kind: KindEntry, Family: f, Set: set}, p, emit)
 		}
 	}
 }
@@ -86,9 +93,10 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]st
 		"-j MASQUERADE" + c.options.randomly(),
 	}
 	all[filterIn] = r.refuse()
-	all[filterOut] = r.refuse()
+	// What IPVS has forwarded comes through here as well, most of it from others.
+	all[filterOut] = append(r.refuse(), "-m addrtype --src-type LOCAL "+r.unallocated())
 	all[filterPort] = []string{r.in(HealthCheckPort, "dst") + " -j ACCEPT"}
-	all[filterForward] = append(r.refuse(), "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	all[filterForward] = append(r.refuse(), r.unallocated(), "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
 	return all
 }
 
@@ -176,6 +184,13 @@ func (r rules) classify(pods []string, host bool) []string {
 		// this host has, and that of the front it has not.
 		r.has(r.claimed|r.denied)+r.set(0, r.claimed),
 	)
+}
+
+// unallocated is the rule for what could be for a cluster IP, and is for none. It
+// comes behind destination NAT: an address that no Service of ours has may be
+// another proxy's (label service-proxy-name).
+func (r rules) unallocated() string {
+	return r.in(ServiceCIDRs, "dst") + " -m addrtype ! --dst-type LOCAL " + isNew + " -m conntrack ! --ctstate DNAT -j DROP"
 }
 
 // refuse is the rule for what has no endpoint.

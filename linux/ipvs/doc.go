@@ -10,7 +10,7 @@
 //	  ipsets FROM-POD, FROM-HOST: where an origin's answer is not the common one
 //	  drop
 //	routing: claimed packets for external and load balancer IPs are local
-//	filter:  refuse
+//	filter:  refuse; drop what is in a range of cluster IPs and none of them
 //	IPVS:    virtual server by mark, else by address ─▶ endpoint
 //	nat POSTROUTING
 //	  masquerade what has the mark, and (hairpin) what goes back to its sender

@@ -35,6 +35,7 @@ const (
 	LoopBack        // endpoints of this node, twice: connections back to their sender
 	VirtualIPs      // the cluster IPs: their other ports are refused
 	NodePortRanges  // where node ports answer
+	ServiceCIDRs    // where cluster IPs are, and nothing else
 	HealthCheckPort // healthCheckNodePorts
 	numSets
 )
@@ -73,6 +74,7 @@ var setTable = [numSets]struct {
 	LoopBack:        {"LOOP-BACK", hashIPPortIP, false},
 	VirtualIPs:      {"IPVS-IPS", hashIP, false},
 	NodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
+	ServiceCIDRs:    {"SERVICE-CIDR", hashNet, false},
 	HealthCheckPort: {"HEALTH-CHECK-NODE-PORT", bitmapPort, false},
 }
 

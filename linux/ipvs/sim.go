@@ -76,23 +76,29 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 		if here {
 			filter = filterIn
 		}
-		switch verdict := s.hook(pk, filter, noChain); {
-		case verdict == refused:
-			return oracle.Outcome{Fate: oracle.Reject}
-		case !here:
-			return oracle.Outcome{Fate: oracle.Pass}
+		if v := s.hook(pk, filter, noChain); v == refused || v == dropped || !here {
+			return unserved(v)
 		}
 	}
 	server, ok := s.server(pk)
 	switch {
-	case ok && len(s.dests[server]) == 0:
-		return oracle.Outcome{Fate: oracle.Reject} // IPVS says "unreachable"
-	case !ok && s.hook(pk, noChain, filterOut) == refused:
-		return oracle.Outcome{Fate: oracle.Reject}
 	case !ok:
-		return oracle.Outcome{Fate: oracle.Pass}
+		return unserved(s.hook(pk, noChain, filterOut))
+	case len(s.dests[server]) == 0:
+		return oracle.Outcome{Fate: oracle.Reject} // IPVS says "unreachable"
 	}
 	return s.forward(pk, server)
+}
+
+// unserved is what becomes of a packet that gets to no virtual server.
+func unserved(filtered verdict) oracle.Outcome {
+	switch filtered {
+	case refused:
+		return oracle.Outcome{Fate: oracle.Reject}
+	case dropped:
+		return oracle.Outcome{Fate: oracle.Drop}
+	}
+	return oracle.Outcome{Fate: oracle.Pass}
 }
 
 // hook runs the chain for what arrives, or the one for what the host sends.

@@ -127,6 +127,9 @@ func (w *words) match(r *simRule, name string) {
 	case "addrtype --dst-type":
 		w.next()
 		r.add(not, func(s *Sim, p *packet) bool { return s.local(p.Dst.Addr()) })
+	case "addrtype --src-type":
+		w.next()
+		r.add(not, func(_ *Sim, p *packet) bool { return p.Iface == "" }) // the host sends from no other
 	case "set --match-set":
 		set, fields := w.set()
 		r.add(not, func(s *Sim, p *packet) bool { _, _, ok := s.entry(set, fields, p); return ok })

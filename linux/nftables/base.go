@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -22,13 +23,38 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value))
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
 		emit(Key{Kind: KindElement, Family: f, Set: L4, Proto: proto}, Value{})
 	}
-	for _, p := range disjoint(host.NodePorts.Prefixes, f) {
-		k := addressElement(NodePortAddresses, p.Addr())
+	emitRanges(NodePortAddresses, f, host.NodePorts.Prefixes, emit)
+	emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
+	chains := c.chains(f, host)
+	if len(disjoint(host.ServiceCIDRs, f)) > 0 {
+		maps.Copy(chains, filters())
+	}
+	for name, chain := range chains {
+		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, chain.Hook, chain.Rules)}})
+	}
+}
+
+// emitRanges emits the elements of a set of ranges.
+func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
+	for _, p := range disjoint(all, f) {
+		k := addressElement(set, p.Addr())
 		k.Rest = within(p)
 		emit(k, Value{})
 	}
-	for name, chain := range c.chains(f, host) {
-		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, chain.Hook, chain.Rules)}})
+}
+
+// filters are the chains that drop what is for a cluster IP that there is not.
+// They come behind destination NAT, since an address that no Service of ours has
+// may be another proxy's (label service-proxy-name).
+func filters() map[string]Chain {
+	rules := []Rule{{
+		Statements: []Statement{IsNew{}, In{Set: ServiceCIDRs}, WasBalanced{Not: true}, DestinationIsLocal{Not: true}, Discard{}},
+		Comment:    "for cluster IPs, and none of them",
+	}}
+	hook := func(p Point) Hook { return Hook{Type: "filter", Point: p, Policy: policyAccept} }
+	return map[string]Chain{
+		chainFilterForward: {Hook: hook(Forward), Rules: rules},
+		chainFilterOutput:  {Hook: hook(LocalOut), Rules: rules},
 	}
 }
 

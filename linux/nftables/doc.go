@@ -11,6 +11,8 @@
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
+//	filter-forward, filter-output
+//	  service-cidrs: drop what is in a range of cluster IPs, and none of them
 //	postrouting
 //	  masquerade what has the bit, and (hairpin) what goes back to its sender
 //
@@ -22,8 +24,9 @@
 // kernel walk all of them at every change. Only ports with ClientIP affinity
 // have chains of their own (sticky.go).
 //
-// Everything is in chains of type nat, which see only the first packet of a
-// connection. They may drop and reject since Linux 5.9.
+// All but the filters is in chains of type nat, which see only the first packet of
+// a connection. They may drop and reject since Linux 5.9. The filters see every
+// packet, and are there only where ranges are known.
 //
 // Where a packet is from is decided once, at the top, and kept in the
 // masquerade bit of its mark: set for all but this node's pods. A pick chain
@@ -37,7 +40,8 @@
 //	compile.go, answer.go        ports to objects (Compiler); what each origin gets
 //	pick.go, sticky.go           the chains that choose an endpoint; affinity
 //	text.go, text_rule.go        objects to an nft script (Script)
-//	sim.go, sim_rule.go          objects and a packet to an outcome (Sim)
+//	sim.go, sim_hook.go,         objects and a packet to an outcome (Sim)
+//	  sim_rule.go
 //	encode.go, element.go        rules and elements to netlink (wire.go), and elements back
 //	shape.go, digest.go          sets and chains in few numbers, to compare with the kernel's
 //	userdata.go                  notes that the kernel keeps for us: comments, digests

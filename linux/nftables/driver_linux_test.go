@@ -137,6 +137,9 @@ func TestChanges(t *testing.T) {
 		netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("10.128.0.0/9"), netip.MustParsePrefix("10.1.0.0/16"),
 		netip.MustParsePrefix("192.168.1.1/32"), netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
 	}
+	otherHost.ServiceCIDRs = []netip.Prefix{
+		netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.97.0.0/16"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("fd00:10:96::/112"),
+	}
 	moved := testPorts()
 	for _, p := range moved {
 		for i := range p.Fronts {
@@ -148,6 +151,7 @@ func TestChanges(t *testing.T) {
 	}
 	none := *testHost
 	none.NodePorts.Prefixes = nil
+	none.ServiceCIDRs = otherHost.ServiceCIDRs[1:2]
 	for _, world := range []struct {
 		host  *model.Host
 		ports []*model.Port
@@ -214,6 +218,7 @@ var tamperings = []string{
 	"add element ip tandem hairpin { 1.1.1.1 . 2.2.2.2 }",
 	"flush set ip tandem nodeport-addresses\nadd element ip tandem nodeport-addresses { 10.0.0.1-10.0.0.9, 11.0.0.0/8 }",
 	"flush set ip6 tandem nodeport-addresses\nadd element ip6 tandem nodeport-addresses { fe80::/10 }",
+	"add element ip tandem service-cidrs { 10.0.0.0/8, 11.0.0.1-11.0.0.3 }",
 	"add table ip tandem { flags dormant; }",
 	"delete element ip tandem l4 { 17 }",
 	"add counter ip tandem extra",

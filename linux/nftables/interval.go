@@ -6,11 +6,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// bounds returns the range of addresses that an element of Allowed or
-// NodePortAddresses stands for; ok is false for all others.
+// bounds returns the range of addresses that an element of Allowed or of a set of
+// ranges stands for; ok is false for all others.
 func (k Key) bounds() (first, last netip.Addr, ok bool) {
 	n := addressLen(k.Family)
-	if k.Kind != KindElement || (k.Set != Allowed && k.Set != NodePortAddresses) || len(k.Rest) != 2*n {
+	if k.Kind != KindElement || (k.Set != Allowed && !k.Set.ranges()) || len(k.Rest) != 2*n {
 		return first, last, false
 	}
 	first, _ = netip.AddrFromSlice([]byte(k.Rest[:n]))

@@ -77,7 +77,7 @@ type Chain struct {
 
 // Hook attaches a chain to the path of packets.
 type Hook struct {
-	Type     string // "nat"; empty for no hook
+	Type     string // "nat" or "filter"; empty for no hook
 	Point    Point
 	Priority int32
 	Policy   uint32
@@ -89,6 +89,7 @@ type Point uint32
 // The points that we use.
 const (
 	PreRouting  Point = 0
+	Forward     Point = 2
 	LocalOut    Point = 3
 	PostRouting Point = 4
 )

@@ -31,6 +31,7 @@ const (
 	Allowed                 // a guarded front and a range that may use it
 	Hairpin                 // endpoints of this node, twice: connections back to their sender
 	NodePortAddresses       // where node ports answer
+	ServiceCIDRs            // where cluster IPs are, and nothing else
 	L4                      // protocols with ports
 	VIPs                    // front -> what to do
 	VIPsPod                 // the same for senders whose answer is not the common one
@@ -98,6 +99,7 @@ var sets = [numSets]struct {
 	Allowed:           {"allowed", Set{key: []field{daddr, l4proto, dport, saddr}, interval: true}},
 	Hairpin:           {"hairpin", Set{key: []field{saddr, daddr}}},
 	NodePortAddresses: {"nodeport-addresses", Set{key: []field{daddr}, interval: true}},
+	ServiceCIDRs:      {"service-cidrs", Set{key: []field{daddr}, interval: true}},
 	L4:                {"l4", Set{key: []field{l4proto}}},
 	VIPs:              {"vips", Set{key: frontKey, data: verdict}},
 	VIPsPod:           {"vips-pod", Set{key: frontKey, data: verdict}},
@@ -122,6 +124,9 @@ func (s SetID) String() string {
 	}
 	return "set " + strconv.Itoa(int(s))
 }
+
+// ranges reports whether elements of the set are ranges and nothing else.
+func (s SetID) ranges() bool { return s < numSets && sets[s].interval && len(sets[s].key) == 1 }
 
 // clientSet is the definition of the sets that remember clients (ClientIP
 // affinity). How long they remember is said by the rule that adds them, so that
@@ -150,6 +155,8 @@ const (
 	chainPrerouting     = "prerouting"
 	chainOutput         = "output"
 	chainPostrouting    = "postrouting"
+	chainFilterForward  = "filter-forward" // only where ranges of cluster IPs are known
+	chainFilterOutput   = "filter-output"
 	chainNodePrerouting = "nodeports-prerouting"
 	chainNodeOutput     = "nodeports-output"
 	chainNoService      = "no-service"

@@ -3,6 +3,10 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,14 +20,28 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
 	switch err := Probe(context.Background(), model.IPv6); {
-	case errors.Is(err, ErrForeign): // the kernel can do it: somebody must decide whose the name is
-		return nil, err
-	case err != nil:
+	case lacking(err):
+		slog.Warn("IPv6 is not served: this kernel has no nftables for it", "error", err)
 		o.Families = []model.Family{model.IPv4}
+	case err != nil:
+		return nil, fmt.Errorf("nftables for IPv6: %w", err)
 	}
 	d, err := Open(o)
 	if err != nil {
 		return nil, err
 	}
 	return dataplane.New(NewCompiler(o), d), nil
+}
+
+// lacking reports whether a probe failed because the kernel does not have what
+// we need: then there are no rules of ours either. Any other error may be gone
+// the next time, or is for somebody to decide, such as a foreign table of our
+// name: it does not tell that a family cannot be served.
+func lacking(err error) bool {
+	for _, missing := range []error{errAltered, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
+		if errors.Is(err, missing) {
+			return true
+		}
+	}
+	return false
 }

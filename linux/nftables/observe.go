@@ -16,10 +16,10 @@ type snapshot struct {
 	family   model.Family
 	objects  map[Key]Value
 	hooks    map[string]Hook
-	rules    map[string][]uint64 // digests, in order
-	ranges   []rawElement        // of NodePortAddresses
-	names    map[string]string   // chains' names, each kept once
-	damage   bool                // the table must be made anew
+	rules    map[string][]uint64   // digests, in order
+	ranges   [numSets][]rawElement // of the sets of ranges
+	names    map[string]string     // chains' names, each kept once
+	damage   bool                  // the table must be made anew
 	hasTable bool
 	foreign  bool // the table is not ours
 }
@@ -189,10 +189,10 @@ func (s *snapshot) elements(m message) {
 }
 
 func (s *snapshot) element(set SetID, e rawElement) {
-	if set == NodePortAddresses {
+	if set.ranges() {
 		// The bytes are the reader's, which uses them again.
 		e.key, e.keyEnd, e.userdata, e.data = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil
-		s.ranges = append(s.ranges, e)
+		s.ranges[set] = append(s.ranges[set], e)
 		return
 	}
 	k, v, ok := e.parse(s.family, set)
@@ -232,6 +232,8 @@ func (s *snapshot) finish() map[Key]Value {
 		}
 		s.objects[chainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
 	}
-	ranges(s.family, s.ranges, func(k Key, v Value) { s.objects[k] = v })
+	for set, raw := range s.ranges {
+		ranges(s.family, SetID(set), raw, func(k Key, v Value) { s.objects[k] = v })
+	}
 	return s.objects
 }

@@ -54,11 +54,13 @@ func Try(ctx context.Context, table string, objects map[Key]Value, families ...m
 	}
 	for _, op := range ops {
 		if v, ok := have[op.Key]; !ok || !v.equal(op.New) {
-			return fmt.Errorf("nftables: the kernel does not give %s back as it was written: Linux 5.10 or later is needed", op.Key)
+			return fmt.Errorf("nftables: %s: %w: Linux 5.10 or later is needed", op.Key, errAltered)
 		}
 	}
 	return nil
 }
+
+var errAltered = errors.New("the kernel does not give it back as it was written")
 
 // Scratch tables are named by when they were made, and by chance, as others may
 // probe at the same time. A process id would tell nothing: two containers on one

@@ -35,7 +35,7 @@ type (
 	DestinationNotIn struct{ Prefix netip.Prefix }
 
 	// DestinationIsLocal matches packets to an address of this host.
-	DestinationIsLocal struct{}
+	DestinationIsLocal struct{ Not bool }
 
 	// InputIs matches packets that came in by an interface, or by any whose
 	// name starts so.
@@ -53,8 +53,12 @@ type (
 		Not bool
 	}
 
-	// WasBalanced matches connections whose destination was rewritten.
-	WasBalanced struct{}
+	// IsNew matches the first packet of a connection.
+	IsNew struct{}
+
+	// WasBalanced matches connections whose destination was rewritten, by us or
+	// by others.
+	WasBalanced struct{ Not bool }
 
 	// In matches packets whose key is in a set.
 	In struct {

@@ -14,12 +14,13 @@ type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
 	ranges  map[SetID][]Key
+	hooks   map[attachment][]Key // chains in the order in which packets meet them
 }
 
 // NewSim returns a simulator of the objects on a host. It keeps both and
 // changes neither.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}}
+	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}, hooks: hooks(objects)}
 	for k := range objects {
 		if _, _, ok := k.bounds(); ok {
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
@@ -61,13 +62,9 @@ const (
 // packet that some branch would treat otherwise than others, which a sound rule
 // set never does, gets the fate of a branch that forwards nothing.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
-	start := chainPrerouting
-	if p.Iface == "" {
-		start = chainOutput
-	}
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
-	for _, end := range s.chain(start, packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}, 0) {
+	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}) {
 		switch {
 		case end.to == refused:
 			out.Fate = oracle.Reject
@@ -167,12 +164,13 @@ func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
 // within looks for a range that has the packet's address.
 func (s *Sim) within(k Key, p packet) (Value, bool) {
 	a := p.Src
-	if k.Set == NodePortAddresses {
+	alone := k.Set.ranges()
+	if alone {
 		a = p.Dst.Addr()
 	}
 	return Value{}, slices.ContainsFunc(s.ranges[k.Set], func(r Key) bool {
 		first, last, _ := r.bounds()
-		same := k.Set == NodePortAddresses || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
+		same := alone || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
 		return same && r.Family == k.Family && first.Compare(a) <= 0 && a.Compare(last) <= 0
 	})
 }

@@ -1,9 +1,6 @@
 package nftables
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 func match(p packet, ok bool) []step {
 	if ok {
@@ -24,8 +21,8 @@ func (st DestinationNotIn) eval(_ *Sim, p packet) []step {
 	return match(p, !st.Prefix.Contains(p.Dst.Addr()))
 }
 
-func (DestinationIsLocal) eval(s *Sim, p packet) []step {
-	return match(p, p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr()))
+func (st DestinationIsLocal) eval(s *Sim, p packet) []step {
+	return match(p, s.local(p) != st.Not)
 }
 
 func (st InputIs) eval(_ *Sim, p packet) []step {
@@ -39,7 +36,10 @@ func (st ProtocolIs) eval(_ *Sim, p packet) []step { return match(p, p.Proto == 
 
 func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, (p.mark&st.Bit != 0) != st.Not) }
 
-func (WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced) }
+// eval knows that all packets here are the first of a connection.
+func (IsNew) eval(_ *Sim, p packet) []step { return match(p, true) }
+
+func (st WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced != st.Not) }
 
 func (st In) eval(s *Sim, p packet) []step {
 	_, ok := s.element(st.Set, p, 0)

@@ -148,10 +148,15 @@ func (h Hook) String() string {
 	switch h.Point {
 	case PreRouting:
 		point, priority = "prerouting", strings.Replace(priority, "-100", "dstnat", 1)
+	case Forward:
+		point = "forward"
 	case LocalOut:
 		point = "output"
 	case PostRouting:
 		point, priority = "postrouting", strings.Replace(priority, "100", "srcnat", 1)
+	}
+	if h.Priority == 0 {
+		priority = "filter"
 	}
 	policy := "accept"
 	if h.Policy != policyAccept {
@@ -185,7 +190,7 @@ func (k Key) elementText() string {
 			parts = append(parts, fmt.Sprint(k.Slot))
 		default:
 			switch first, last, ok := k.bounds(); {
-			case i > 0 && ok || k.Set == NodePortAddresses && ok:
+			case i > 0 && ok || k.Set.ranges() && ok:
 				parts = append(parts, rangeText(first, last))
 			case i > 0 && len(k.Rest) == addressLen(k.Family):
 				second, _ := netip.AddrFromSlice([]byte(k.Rest))

@@ -25,7 +25,12 @@ func (s DestinationNotIn) text(f model.Family) string {
 	return familyName(f) + " daddr != " + prefixText(s.Prefix)
 }
 
-func (DestinationIsLocal) text(model.Family) string { return "fib daddr type local" }
+func (s DestinationIsLocal) text(model.Family) string {
+	if s.Not {
+		return "fib daddr type != local"
+	}
+	return "fib daddr type local"
+}
 
 func (s InputIs) text(model.Family) string {
 	name := plain(s.Name)
@@ -45,7 +50,14 @@ func (s MarkHas) text(model.Family) string {
 	return fmt.Sprintf("meta mark & 0x%08x %s 0x00000000", s.Bit, op)
 }
 
-func (WasBalanced) text(model.Family) string { return "ct status dnat" }
+func (IsNew) text(model.Family) string { return "ct state new" }
+
+func (s WasBalanced) text(model.Family) string {
+	if s.Not {
+		return "ct status ! dnat"
+	}
+	return "ct status dnat"
+}
 
 func (s In) text(f model.Family) string {
 	not := ""

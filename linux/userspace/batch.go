@@ -56,7 +56,7 @@ func withoutNeedless(edits []edit) (rest []edit) {
 // put adds an entry or a jump.
 func (b *batch) put(k Key, rule string) {
 	if k.Kind == KindJump {
-		b.jump(k.Chain, rule)
+		b.jump(k, rule)
 		return
 	}
 	b.entry(k, rule)
@@ -79,8 +79,14 @@ func (b *batch) entry(k Key, rule string) {
 	b.rule(how, k.Chain, rule)
 }
 
-// jump adds a way into our chains, before all others' rules.
-func (b *batch) jump(chain, rule string) { b.rule("-I", chain, rule) }
+// jump adds a way into our chains, before all others' rules or behind them.
+func (b *batch) jump(k Key, rule string) {
+	how := "-I"
+	if k.Rest == last {
+		how = "-A"
+	}
+	b.rule(how, k.Chain, rule)
+}
 
 // remove deletes a rule.
 func (b *batch) remove(chain, rule string) { b.rule("-D", chain, rule) }

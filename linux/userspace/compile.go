@@ -31,14 +31,22 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		emit(Key{Kind: KindShelter, Family: f}, Value{})
 		emit(Key{Kind: KindSink, Family: f}, Value{})
 		emit(Key{Kind: KindTable, Family: f}, Value{})
+		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
-			chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host), emit)
+			if name != chainLast || ranges {
+				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host), emit)
+			}
 		}
 		for chain := range jumps {
-			chainWith(Key{Kind: KindJump, Family: f, Chain: chain}, []Rule{jumpRule(chain)}, emit)
+			jump(Key{Kind: KindJump, Family: f, Chain: chain}, emit)
+			if ranges {
+				jump(Key{Kind: KindJump, Family: f, Chain: chain, Rest: last}, emit)
+			}
 		}
 	}
 }
+
+func jump(k Key, emit func(Key, Value)) { chainWith(k, []Rule{jumpRule(k)}, emit) }
 
 func chainWith(k Key, rules []Rule, emit func(Key, Value)) {
 	emit(k, Value{Rules: rules, Digest: digest(k, rules)})

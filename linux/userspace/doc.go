@@ -8,6 +8,7 @@
 //	  KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST     address, protocol, port ─▶ relay
 //	  KUBE-PORTALS-CLOSED     other ports of cluster IPs: refused
 //	  KUBE-NODEPORT-POD, -CONTAINER, -HOST          the same for node ports
+//	  behind the rules of all others: KUBE-PORTALS-UNALLOCATED, the silent rest of ServiceCIDRs
 //	                             │
 //	                             ▼
 //	         DNAT to 169.254.84.1:port  (the shelter, on lo)  ─▶ relay ─▶ endpoint
@@ -25,10 +26,12 @@
 // run has left in the other kind of table goes as soon as the rules are in place.
 //
 // What the rules decide is exact: source ranges, refusals, silence and who is a
-// pod. Only the source address is lost: endpoints see the node. When the proxy
-// is down everything is refused; when it is back it finds its rules and listens
-// on the same ports again. When the mode is left, its connections go on in the
-// relays until they end, for an hour at most.
+// pod. But they are about TCP, UDP and SCTP: a ping to a cluster IP, or to one that
+// there is not, goes its way. And relays dial like anybody, so that an endpoint
+// inside a ServiceCIDR is not reached. Only the source address is lost: endpoints
+// see the node. When the proxy is down everything is refused; when it is back it
+// finds its rules and listens on the same ports again. When the mode is left, its
+// connections go on in the relays until they end, for an hour at most.
 //
 //	rule.go, parse.go  a rule, and its text in iptables-save
 //	object.go          what there is: shelter, chains, entries, relays

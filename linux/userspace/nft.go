@@ -30,6 +30,9 @@ var nftMaps = map[string]nftables.SetID{
 // nftHooks are the chains in the system's places.
 var nftHooks = map[string]nftables.Point{"PREROUTING": nftables.PreRouting, "OUTPUT": nftables.LocalOut}
 
+// behindOthers is how much later than destination NAT the last chains come.
+const behindOthers = 10
+
 // nftSets are all sets and maps of a table.
 func nftSets() []nftables.SetID {
 	ids := []nftables.SetID{nftables.Guarded, nftables.Allowed, nftables.ClusterIPs}
@@ -52,8 +55,12 @@ func nftObjects(k Key, rules []Rule, emit func(nftables.Key, nftables.Value)) {
 	case KindChain:
 		emit(nftables.ChainObject(k.Family, k.Chain, nftables.Hook{}, nftRules(k.Chain, rules)))
 	case KindJump:
-		hook := nftables.Entrance(nftHooks[k.Chain])
-		emit(nftables.ChainObject(k.Family, strings.ToLower(k.Chain), hook, nftRules(k.Chain, rules)))
+		hook, name := nftables.Entrance(nftHooks[k.Chain]), strings.ToLower(k.Chain)
+		if k.Rest == last {
+			hook.Priority += behindOthers
+			name += "-" + last
+		}
+		emit(nftables.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
 	case KindEntry:
 		rules = append(rules, Rule{}) // to delete it, its key is enough
 		emit(nftEntry(k, rules[0]).Object())

@@ -33,7 +33,7 @@ type Key struct {
 	At     netip.AddrPort // of entries: the front; port 0 for all
 	From   netip.Prefix   // of entries: the only clients; the zero value for all
 	Relay  RelayID        // of relays
-	Rest   string         // of aliens: the rule's text, and its number among equals
+	Rest   string         // of aliens: the rule's text, and its number among equals; of jumps: last, or empty
 }
 
 // Value is the content of an object.

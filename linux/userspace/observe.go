@@ -52,11 +52,15 @@ func entryFound(to Target, port uint16, have installed) found {
 // jump is about rules in chains that are not ours: only those that lead to ours
 // are looked at.
 func (r savedRule) jump(f model.Family, put map[Key]found) {
-	if r.rule.Jump != chainIn && r.rule.Jump != chainOut {
+	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
+	switch r.rule.Jump {
+	case chainIn, chainOut:
+	case chainLast:
+		k.Rest = last
+	default:
 		return
 	}
-	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
-	if _, twice := put[k]; twice || !r.known || r.rule != jumpRule(r.chain) {
+	if _, twice := put[k]; twice || !r.known || r.rule != jumpRule(k) {
 		r.alien(f, put)
 		return
 	}

@@ -43,8 +43,19 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	}
 	for _, table := range s.tables { // as the driver inserts them
 		slices.SortStableFunc(table[chainGuard], func(a, b simRule) int { return int(b.to.Do) - int(a.to.Do) })
+		for chain := range jumps {
+			slices.SortFunc(table[chain], func(a, b simRule) int { return a.order() - b.order() })
+		}
 	}
 	return s
+}
+
+// order is where a way into our chains stands among the two of its chain.
+func (r simRule) order() int {
+	if r.Jump == chainLast {
+		return 1
+	}
+	return 0
 }
 
 // Decide says what becomes of a packet.

@@ -12,6 +12,7 @@ import (
 const (
 	chainIn            = "KUBE-PORTALS-IN"
 	chainOut           = "KUBE-PORTALS-OUT"
+	chainLast          = "KUBE-PORTALS-UNALLOCATED"
 	chainGuard         = "KUBE-PORTALS-GUARD"
 	chainPod           = "KUBE-PORTALS-POD"
 	chainContainer     = "KUBE-PORTALS-CONTAINER"
@@ -39,7 +40,7 @@ var (
 	entryChains = []string{
 		chainGuard, chainPod, chainContainer, chainHost, chainClosed, chainNodePod, chainNodeContainer, chainNodeHost,
 	}
-	fixedChains = []string{chainRefuse, chainDrop, chainIn, chainOut}
+	fixedChains = []string{chainRefuse, chainDrop, chainLast, chainIn, chainOut}
 )
 
 // jumps are the ways from the system's chains into ours.
@@ -55,8 +56,15 @@ func watched(name string) bool {
 	return isEntryChain(name) || slices.Contains(fixedChains, name) || jumps[name] != ""
 }
 
-func jumpRule(chain string) Rule {
-	return Rule{Comment: "Kubernetes Services, by relays of tandem", Jump: jumps[chain]}
+// last marks the ways that come behind the rules of all others (Key.Rest).
+const last = "last"
+
+// jumpRule is the rule of a KindJump.
+func jumpRule(k Key) Rule {
+	if k.Rest == last {
+		return Rule{Comment: "no Kubernetes Service", Jump: chainLast}
+	}
+	return Rule{Comment: "Kubernetes Services, by relays of tandem", Jump: jumps[k.Chain]}
 }
 
 // fixed returns the rules of a fixed chain.
@@ -64,6 +72,8 @@ func fixed(f model.Family, chain string, host *model.Host) []Rule {
 	switch chain {
 	case chainRefuse, chainDrop:
 		return toAll(f, ends[chain])
+	case chainLast:
+		return unallocated(f, host)
 	case chainIn:
 		shut := Rule{Dst: single(Shelter(f)), Comment: "relays are reached through Services only", Jump: chainRefuse}
 		in := way{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
@@ -107,6 +117,16 @@ func (w way) rules(f model.Family, host *model.Host) []Rule {
 			rules = append(rules, r)
 		}
 		rules = append(rules, Rule{Dst: p, Local: true, Jump: w.nodeOther})
+	}
+	return rules
+}
+
+// unallocated returns the rules that drop what is for a cluster IP that there is
+// not, and for no address of this host. An address that no Service of ours has may
+// be another proxy's (label service-proxy-name), whose rules come before these.
+func unallocated(f model.Family, host *model.Host) (rules []Rule) {
+	for _, p := range ofFamily(host.ServiceCIDRs, f) {
+		rules = append(rules, Rule{Dst: p, Local: true, Jump: returns}, Rule{Dst: p, Comment: "for cluster IPs, and none of them", Jump: chainDrop})
 	}
 	return rules
 }

@@ -34,7 +34,7 @@ func Script(objects map[Key]Value) string {
 			case k.Kind == KindEntry:
 				batch.entry(k, entryRule(k, v.To, ports[v.To.Relay]).String())
 			default:
-				batch.jump(k.Chain, v.Rules[0].String())
+				batch.jump(k, v.Rules[0].String())
 			}
 		}
 		b.WriteString(batch.text())

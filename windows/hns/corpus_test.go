@@ -87,6 +87,8 @@ func excuse(dsr bool) func(*model.Host, oracle.Packet, oracle.Outcome, oracle.Ou
 		switch {
 		case want.Why == model.WhyNoSuchPort && passed(oracle.Reject):
 			return "other ports of a cluster IP are not refused"
+		case want.Why == model.WhyUnallocated && passed(oracle.Drop):
+			return "addresses of the Services' ranges that no Service has are not dropped"
 		case want.Kind == model.KindClusterIP && outside && passed(oracle.Forward):
 			return "cluster IPs are for this node's pods and processes only"
 		case want.Kind == model.KindNodePort && p.Iface == "" && passed(oracle.Forward):

@@ -41,8 +41,9 @@
 //
 // And for all Services alike:
 //
-//   - other ports of a cluster IP are not refused, and nothing is ever dropped:
-//     what no load balancer is for goes its way. Nothing in HNS refuses: its ACLs
+//   - other ports of a cluster IP are not refused, and nothing is ever dropped, nor
+//     what is for an address in a ServiceCIDR that no Service has: what no load
+//     balancer is for goes its way. Nothing in HNS refuses: its ACLs
 //     allow, block or pass (hcsshim, hcn/hcnpolicy.go), and a client that is
 //     blocked waits as long as one whose packets get lost;
 //   - cluster IPs serve this node's pods and processes only, node ports all but

@@ -16,6 +16,8 @@ import (
 type adapter struct {
 	luid uint64
 	api  iphlpapi
+	// loopback adapters serve this machine alone.
+	loopback bool
 }
 
 var _ direct.Addresses = (*adapter)(nil)
@@ -46,7 +48,7 @@ func findAdapter() (*adapter, error) {
 		case windows.UTF16PtrToString(a.FriendlyName) == preferred:
 			return &adapter{luid: a.Luid, api: loadIphlpapi()}, nil
 		case a.IfType == windows.IF_TYPE_SOFTWARE_LOOPBACK:
-			loopback = &adapter{luid: a.Luid, api: loadIphlpapi()}
+			loopback = &adapter{luid: a.Luid, api: loadIphlpapi(), loopback: true}
 		}
 	}
 	runtime.KeepAlive(all)

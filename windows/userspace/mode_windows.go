@@ -20,8 +20,11 @@ func open(*config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.loopback {
+		slog.Warn("Services are for this machine alone, they are put on its loopback adapter", "missing", preferred)
+	}
 	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{Log: slog.Default()}})
-	return dataplane.New(direct.NewCompiler(direct.Adapter{}), d), nil
+	return dataplane.New(direct.NewCompiler(place(a.loopback)), d), nil
 }
 
 // probe adds an address that is nobody's (RFC 2544) and removes it again.

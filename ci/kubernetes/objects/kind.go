@@ -9,12 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// object is one of the three kinds.
+// object is one of the kinds.
 type object[T any] interface {
 	metav1.Object
 	runtime.Object
@@ -162,5 +163,12 @@ func (s *Server) nodes() kind[*corev1.Node] {
 			_, err := s.client.CoreV1().Nodes().UpdateStatus(ctx, at, metav1.UpdateOptions{})
 			return err
 		},
+	}
+}
+
+func (s *Server) cidrs() kind[*networkingv1.ServiceCIDR] {
+	return kind[*networkingv1.ServiceCIDR]{
+		name: "ServiceCIDR",
+		in:   func(string) client[*networkingv1.ServiceCIDR] { return s.client.NetworkingV1().ServiceCIDRs() },
 	}
 }

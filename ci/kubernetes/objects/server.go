@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Server is an API server whose Services, EndpointSlices and Nodes are ours. It
+// Server is an API server whose Services, EndpointSlices, Nodes and ServiceCIDRs,
+// but for the one that it makes itself, are ours. It
 // is for one goroutine.
 type Server struct {
 	client     kubernetes.Interface
@@ -39,6 +40,7 @@ func (s *Server) Apply(ctx context.Context, want Set) error {
 		changes(ctx, s.services(), s.now.Services, want.Services),
 		changes(ctx, s.slices(), s.now.Slices, want.Slices),
 		changes(ctx, s.nodes(), s.now.Nodes, want.Nodes),
+		changes(ctx, s.cidrs(), s.now.CIDRs, want.CIDRs),
 	)
 	slices.SortStableFunc(steps, func(a, b step) int {
 		return cmp.Or(cmp.Compare(a.order, b.order), a.age.Compare(b.age))

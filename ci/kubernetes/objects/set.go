@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -19,16 +20,17 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// Set holds objects by namespace/name, or name for Nodes.
+// Set holds objects by namespace/name, or by name where they are in none.
 type Set struct {
 	Services map[string]*corev1.Service
 	Slices   map[string]*discoveryv1.EndpointSlice
 	Nodes    map[string]*corev1.Node
+	CIDRs    map[string]*networkingv1.ServiceCIDR
 }
 
 // NewSet returns an empty Set.
 func NewSet() Set {
-	return Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}}
+	return Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}, map[string]*networkingv1.ServiceCIDR{}}
 }
 
 // Refused is what an API server does not take.
@@ -41,8 +43,8 @@ func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Object, r.Err)
 
 func (r *Refused) Unwrap() error { return r.Err }
 
-// Read reads the Services, EndpointSlices and Nodes of a folder strictly, and
-// leaves other kinds alone. The first of several with one name counts.
+// Read reads the Services, EndpointSlices, Nodes and ServiceCIDRs of a folder
+// strictly, and leaves other kinds alone. The first of several with one name counts.
 func Read(dir string) (Set, error) {
 	s := NewSet()
 	var names []string
@@ -105,6 +107,8 @@ func (s *Set) add(decoder runtime.Decoder, o runtime.Object) error {
 		put(s.Slices, o)
 	case *corev1.Node:
 		put(s.Nodes, o)
+	case *networkingv1.ServiceCIDR:
+		put(s.CIDRs, o)
 	case *corev1.ServiceList:
 		for i := range o.Items {
 			put(s.Services, &o.Items[i])
@@ -116,6 +120,10 @@ func (s *Set) add(decoder runtime.Decoder, o runtime.Object) error {
 	case *corev1.NodeList:
 		for i := range o.Items {
 			put(s.Nodes, &o.Items[i])
+		}
+	case *networkingv1.ServiceCIDRList:
+		for i := range o.Items {
+			put(s.CIDRs, &o.Items[i])
 		}
 	case *corev1.List:
 		for _, item := range o.Items {
@@ -134,7 +142,9 @@ func put[T metav1.Object](all map[string]T, o T) {
 	o.SetGeneration(0)
 	o.SetManagedFields(nil)
 	name := o.GetName()
-	if _, node := any(o).(*corev1.Node); !node {
+	switch any(o).(type) {
+	case *corev1.Node, *networkingv1.ServiceCIDR: // in no namespace
+	default:
 		if o.GetNamespace() == "" {
 			o.SetNamespace(metav1.NamespaceDefault)
 		}

@@ -19,8 +19,8 @@ const (
 
 // Watch calls changed with the new content whenever a file has another one than
 // text, and then than it had at the last call. It runs until ctx ends. A file
-// that is away or cannot be read is no change: the last content stands. An empty
-// one is neither: it is being written.
+// that is away or cannot be read is no change: the last content stands, and the
+// log says why. An empty one is neither: it is being written.
 func Watch(ctx context.Context, path string, text []byte, log *slog.Logger, changed func([]byte)) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -30,22 +30,35 @@ func Watch(ctx context.Context, path string, text []byte, log *slog.Logger, chan
 		defer w.Close()
 	}
 	last := sha256.Sum256(text)
+	said := "" // why the file could not be read at the last look
 	for {
 		if err == nil {
 			follow(w, path)
 		}
 		// A look after the folder is followed: what changed before is seen, too.
-		if now, err := Read(path); err == nil && len(bytes.TrimSpace(now)) > 0 {
-			if sum := sha256.Sum256(now); sum != last {
-				last = sum
-				changed(now)
-				continue
-			}
+		now, unread := Read(path)
+		said = tell(log, unread, said)
+		if sum := sha256.Sum256(now); len(bytes.TrimSpace(now)) > 0 && sum != last {
+			last = sum
+			changed(now)
+			continue
 		}
 		if !wait(ctx, w) {
 			return
 		}
 	}
+}
+
+// tell logs why a file cannot be read, unless that was said before, and returns
+// what has been said.
+func tell(log *slog.Logger, err error, said string) string {
+	switch {
+	case err == nil:
+		return ""
+	case err.Error() != said:
+		log.Warn("the configuration stands as it is", "error", err)
+	}
+	return err.Error()
 }
 
 // follow watches the folder of the file: a file that is replaced is another one,

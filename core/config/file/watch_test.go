@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,10 @@ import (
 
 // watching follows a file until the test ends.
 func watching(t *testing.T, path string) <-chan string {
+	return watchingWith(t, path, slog.New(slog.DiscardHandler))
+}
+
+func watchingWith(t *testing.T, path string, log *slog.Logger) <-chan string {
 	t.Helper()
 	text, err := file.Read(path)
 	if err != nil {
@@ -22,7 +27,7 @@ func watching(t *testing.T, path string) <-chan string {
 	seen, done := make(chan string, 100), make(chan struct{})
 	go func() {
 		defer close(done)
-		file.Watch(ctx, path, text, slog.New(slog.DiscardHandler), func(b []byte) { seen <- string(b) })
+		file.Watch(ctx, path, text, log, func(b []byte) { seen <- string(b) })
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return seen
@@ -30,7 +35,7 @@ func watching(t *testing.T, path string) <-chan string {
 
 // next returns the next content that was seen, in a time in which no slow scan
 // falls.
-func next(t *testing.T, seen <-chan string) string {
+func next[C ~chan string | ~<-chan string](t *testing.T, seen C) string {
 	t.Helper()
 	select {
 	case s := <-seen:
@@ -137,5 +142,32 @@ func TestLinkToAFileElsewhere(t *testing.T) {
 	write(t, real, "one")
 	if got := next(t, seen); got != "one" {
 		t.Fatalf("got %q", got)
+	}
+}
+
+// journal gives on what is logged.
+type journal chan string
+
+func (l journal) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// A file that cannot be read changes nothing, and that is said once.
+func TestAnUnreadableFileIsSaid(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.conf")
+	write(t, path, "zero")
+	said := make(journal, 100)
+	seen := watchingWith(t, path, slog.New(slog.NewTextHandler(said, nil)))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if line := next(t, said); !strings.Contains(line, "config.conf") || !strings.Contains(line, "WARN") {
+		t.Errorf("said %q", line)
+	}
+	write(t, path+".other", "x") // another look
+	write(t, path, "back")
+	if got := next(t, seen); got != "back" || len(said) > 0 {
+		t.Errorf("got %q, said %d times more", got, len(said))
 	}
 }

@@ -9,7 +9,8 @@
 // The relay sees who connects and decides by the address. What it cannot decide
 // before a connection is made is declared: it resets clients that should be
 // refused or get no answer. Where nobody is to be served there is no listener, and
-// the system refuses by itself.
+// the system refuses by itself, or sends elsewhere what is for an address in a
+// ServiceCIDR that no Service has: that is not ours to drop.
 //
 //	object.go    what there is: the host, addresses, listeners
 //	compile.go   ports to objects (Compiler); placing.go: where fronts listen

@@ -1,0 +1,101 @@
+package dataplane
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// New joins a Compiler and a Driver. It owns the driver and closes it.
+func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
+	return &backend[K, V]{
+		compiler: c, driver: d,
+		ledger: ledger.New[K, V](c),
+		ports:  map[*model.Port]struct{}{},
+		gaps:   map[model.PortID][]model.Gap{},
+	}
+}
+
+type backend[K comparable, V any] struct {
+	compiler Compiler[K, V]
+	driver   Driver[K, V]
+	ledger   *ledger.Ledger[K, V]
+	host     *model.Host
+	ports    map[*model.Port]struct{} // all that are desired now
+	gaps     map[model.PortID][]model.Gap
+
+	// When the outcome of a commit is unknown: read back before the next.
+	unknown  bool
+	readAt   time.Time // not before
+	readWait time.Duration
+	readErr  error
+
+	inspecting bool // an Inspect is not finished
+
+	// What the port in work needed before and needs after the change.
+	before, after []object[K, V]
+}
+
+func (b *backend[K, V]) Adopt(ctx context.Context) error {
+	_, err := b.Audit(ctx)
+	return err
+}
+
+func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+	if s, ok := b.compiler.(Slotter[K, V]); ok {
+		return s.Slots(b.ledger.Installed, proto, at, from)
+	}
+	return nil
+}
+
+func (b *backend[K, V]) Next() time.Time {
+	if b.unknown {
+		return b.readAt
+	}
+	return b.ledger.Next()
+}
+
+func (b *backend[K, V]) Spare(doubt bool) { b.ledger.Spare(doubt) }
+
+func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
+	if s, ok := b.driver.(Sentinel); ok {
+		return s.Disturbed(ctx)
+	}
+	return false, nil
+}
+
+func (b *backend[K, V]) Drain(ctx context.Context) error {
+	if d, ok := b.driver.(Drainer); ok {
+		return d.Drain(ctx)
+	}
+	return nil
+}
+
+func (b *backend[K, V]) Health() Health {
+	h := Health{Objects: b.ledger.Len(), Gaps: maps.Clone(b.gaps)}
+	h.Failures, h.Left = b.Failing()
+	return h
+}
+
+func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
+	ports = map[model.PortID]error{}
+	for _, f := range b.ledger.Failures() {
+		switch {
+		case f.Owner != nil:
+			ports[*f.Owner] = f.Err
+		case f.Left:
+			left = f.Err
+		default:
+			ports[model.PortID{}] = f.Err
+		}
+	}
+	return ports, left
+}
+
+func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }
+
+func (b *backend[K, V]) Close() error { return b.driver.Close() }

@@ -1,0 +1,100 @@
+package dataplane
+
+import "github.com/tandem-proxy/tandem/core/model"
+
+type object[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+func (b *backend[K, V]) SetHost(host *model.Host) {
+	old := b.host
+	b.host = host
+	if old != nil && old.SameButZone(host) {
+		return
+	}
+	b.before, b.after = b.before[:0], b.after[:0]
+	if old != nil {
+		b.compiler.Base(old, b.emitBefore)
+	}
+	b.compiler.Base(host, b.emitAfter)
+	b.exchange(nil)
+	if old != nil && old.SamePorts(host) {
+		b.shrink()
+		return
+	}
+	for port := range b.ports {
+		b.before, b.after = b.before[:0], b.after[:0]
+		b.compiler.Port(old, port, b.emitBefore)
+		b.compile(port)
+		b.exchange(&port.ID)
+	}
+	b.shrink()
+}
+
+func (b *backend[K, V]) Update(deltas []model.Delta) {
+	for _, d := range deltas {
+		b.before, b.after = b.before[:0], b.after[:0]
+		var owner *model.PortID
+		if d.Old != nil {
+			owner = &d.Old.ID
+			delete(b.ports, d.Old)
+			delete(b.gaps, d.Old.ID)
+			b.compiler.Port(b.host, d.Old, b.emitBefore)
+		}
+		if d.New != nil {
+			owner = &d.New.ID
+			b.ports[d.New] = struct{}{}
+			b.compile(d.New)
+		}
+		b.exchange(owner)
+	}
+	b.shrink()
+}
+
+// compile adds what a port needs now to after.
+func (b *backend[K, V]) compile(port *model.Port) {
+	gaps := b.compiler.Port(b.host, port, b.emitAfter)
+	if len(gaps) > 0 {
+		b.gaps[port.ID] = gaps
+	} else {
+		delete(b.gaps, port.ID)
+	}
+}
+
+func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, object[K, V]{k, v}) }
+func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
+
+// exchange tells the ledger that an owner's objects were before and are after.
+// Most are the same, in the same place of both lists: those it never hears of.
+// The rest is wanted before anything is released, so that objects which only
+// changed places are left alone as well.
+func (b *backend[K, V]) exchange(owner *model.PortID) {
+	for i, o := range b.after {
+		if !b.stays(i) {
+			b.ledger.Want(owner, o.key, o.value)
+		}
+	}
+	for i, o := range b.before {
+		if !b.stays(i) {
+			b.ledger.Release(owner, o.key)
+		}
+	}
+}
+
+// stays reports whether before and after have the same object in a place.
+func (b *backend[K, V]) stays(i int) bool {
+	return i < len(b.before) && i < len(b.after) && b.before[i].key == b.after[i].key &&
+		b.compiler.Equal(b.before[i].value, b.after[i].value)
+}
+
+// shrink lets go of lists that a very large port has left behind.
+func (b *backend[K, V]) shrink() {
+	const keep = 8192
+	if cap(b.before) > keep {
+		b.before = nil
+	}
+	if cap(b.after) > keep {
+		b.after = nil
+	}
+}

@@ -1,0 +1,214 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// encoder writes the expressions of a rule. Statements use registers from reg0
+// on and keep nothing in them.
+type encoder struct {
+	*writer
+	family model.Family
+}
+
+// The registers are of four bytes each; a verdict has a register of its own.
+const (
+	regVerdict = 0
+	reg0       = 8 // NFT_REG32_00
+)
+
+// expr writes one expression.
+func (e *encoder) expr(name string, attrs func()) {
+	elem := e.open(1) // NFTA_LIST_ELEM
+	e.str(1, name)
+	if attrs != nil {
+		data := e.open(2)
+		attrs()
+		e.close(data)
+	}
+	e.close(elem)
+}
+
+// value writes a constant.
+func (e *encoder) value(kind int, b []byte) {
+	at := e.open(kind)
+	e.attr(1, b)
+	e.close(at)
+}
+
+const (
+	baseNetwork   = 1
+	baseTransport = 2
+)
+
+func (e *encoder) payload(reg, base, offset, size int) {
+	e.expr("payload", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, uint32(base))
+		e.u32(3, uint32(offset))
+		e.u32(4, uint32(size))
+	})
+}
+
+const (
+	metaMark    = 3
+	metaIIFName = 6
+)
+
+func (e *encoder) meta(reg, key int) {
+	e.expr("meta", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, uint32(key))
+	})
+}
+
+const (
+	equal    = 0
+	notEqual = 1
+)
+
+func (e *encoder) cmp(reg, op int, value []byte) {
+	e.expr("cmp", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, uint32(op))
+		e.value(3, value)
+	})
+}
+
+// bitwise computes reg0 = reg0 & mask ^ xor.
+func (e *encoder) bitwise(mask, xor []byte) {
+	e.expr("bitwise", func() {
+		e.u32(1, reg0)
+		e.u32(2, reg0)
+		e.u32(3, uint32(len(mask)))
+		e.value(4, mask)
+		e.value(5, xor)
+	})
+}
+
+func (e *encoder) verdict(code uint32, chain string) {
+	e.expr("immediate", func() {
+		e.u32(1, regVerdict)
+		data := e.open(2)
+		e.verdictData(code, chain)
+		e.close(data)
+	})
+}
+
+func (e *encoder) numgen(reg int, of, first uint32) {
+	e.expr("numgen", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, of)
+		e.u32(3, 1) // NFT_NG_RANDOM
+		if first > 0 {
+			e.u32(4, first)
+		}
+	})
+}
+
+// lookup looks reg0 and what follows up in a set; dreg is where the data of a
+// map go, or -1.
+func (e *encoder) lookup(set string, dreg int, not bool) {
+	e.expr("lookup", func() {
+		e.str(1, set)
+		e.u32(2, reg0)
+		if dreg >= 0 {
+			e.u32(3, uint32(dreg))
+		}
+		if not {
+			e.u32(5, 1)
+		}
+	})
+}
+
+// load puts a key into the registers from reg0 on. It stops before a slot and
+// returns the register for it.
+func (e *encoder) load(key []field) (reg int) {
+	reg = reg0
+	for _, k := range key {
+		switch k {
+		case slot:
+			return reg
+		case l4proto:
+			e.meta(reg, metaL4Proto)
+		case dport:
+			e.payload(reg, baseTransport, 2, 2)
+		default:
+			e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
+		}
+		reg += (fieldLen(e.family, k) + 3) / 4
+	}
+	return reg
+}
+
+// offset is where an address is in the network header.
+func (e *encoder) offset(k field) int {
+	if e.family == model.IPv4 {
+		return map[field]int{saddr: 12, daddr: 16}[k]
+	}
+	return map[field]int{saddr: 8, daddr: 24}[k]
+}
+
+// prefix compares an address with a prefix, the way nft does: whole bytes
+// without a mask.
+func (e *encoder) prefix(k field, op int, p netip.Prefix) {
+	p = p.Masked()
+	b := p.Addr().AsSlice()
+	n := max(p.Bits()/8, 1)
+	if p.Bits()%8 == 0 && p.Bits() > 0 {
+		e.payload(reg0, baseNetwork, e.offset(k), n)
+		e.cmp(reg0, op, b[:n])
+		return
+	}
+	mask := make([]byte, len(b))
+	for i := range p.Bits() {
+		mask[i/8] |= 1 << (7 - i%8)
+	}
+	e.payload(reg0, baseNetwork, e.offset(k), len(b))
+	e.bitwise(mask, make([]byte, len(b)))
+	e.cmp(reg0, op, b)
+}
+
+func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// conntrack loads what connection tracking knows under a key, and of it a bit.
+func (e *encoder) conntrack(key, bit uint32) {
+	e.expr("ct", func() {
+		e.u32(1, reg0)
+		e.u32(2, key)
+	})
+	e.bitwise(host32(bit), host32(0))
+}
+
+func (e *encoder) mark(mask, xor uint32) {
+	e.meta(reg0, metaMark)
+	e.bitwise(host32(mask), host32(xor))
+	e.expr("meta", func() {
+		e.u32(2, metaMark)
+		e.u32(3, reg0)
+	})
+}
+
+func (e *encoder) immediate(reg int, value []byte) {
+	e.expr("immediate", func() {
+		e.u32(1, uint32(reg))
+		e.value(2, value)
+	})
+}
+
+// dnat rewrites the destination to the address in reg0 and the port behind it.
+func (e *encoder) dnat(flags uint32) {
+	port := uint32(reg0 + addressLen(e.family)/4)
+	e.expr("nat", func() {
+		e.u32(1, 1) // NFT_NAT_DNAT
+		e.u32(2, uint32(addressFamily(e.family)))
+		e.u32(3, reg0)
+		e.u32(5, port)
+		if flags != 0 {
+			e.u32(7, flags)
+		}
+	})
+}
