@@ -2,6 +2,9 @@ package ipvs
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -34,11 +37,37 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []
 		if text == "" {
 			continue
 		}
-		err := t.ns.Do(func() error { return t.Restore(ctx, f, text) })
+		err := patiently(ctx, lockTime, func() error {
+			return t.ns.Do(func() error { return t.Restore(ctx, f, text) })
+		})
 		for i, op := range ops {
 			if op.Key.Family == f {
 				errs[i] = err
 			}
+		}
+	}
+}
+
+// lockTime is how long others may hold the lock of iptables, which all share.
+const lockTime = 30 * time.Second
+
+// patiently calls f until it is not busy any more, for a while. That it is still
+// busy then is a failure like others: without its chains, nothing is served.
+func patiently(ctx context.Context, limit time.Duration, f func() error) error {
+	end := time.Now().Add(limit)
+	for {
+		err := f()
+		var busy ledger.ErrBusy
+		if !errors.As(err, &busy) {
+			return err
+		}
+		if time.Now().Add(busy.After).After(end) {
+			return fmt.Errorf("after %s: %v", limit, err) // busy no more
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(busy.After):
 		}
 	}
 }
