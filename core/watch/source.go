@@ -124,15 +124,3 @@ func (s *Source) Stale(now time.Time) []string {
 	}
 	return reasons
 }
-
-// Age returns how long ago the last sign of life was of the kind of objects that
-// has been silent for longest, of those that forwarding depends on.
-func (s *Source) Age(now time.Time) time.Duration {
-	var age time.Duration
-	for _, r := range s.Resources() {
-		if !r.Optional {
-			age = max(age, r.Age(now))
-		}
-	}
-	return age
-}

@@ -134,10 +134,7 @@ func (p *portCompiler) pods() (r Rule) {
 // replaced by those that count for it.
 func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
 	on := f.On
-	switch known := p.host.Pods.Known(p.port.ID.Family); {
-	case !known:
-		on[model.FromPod] = on[model.FromOutside]
-	case p.pods() == Rule{}: // the prefix of all addresses
+	if p.host.Pods.Known(p.port.ID.Family) && p.pods() == (Rule{}) { // the prefix of all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
 	}
 	return on

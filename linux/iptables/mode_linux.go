@@ -3,13 +3,14 @@ package iptables
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -21,6 +22,9 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	best, installed, err := inUse(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if best.without != nil {
+		slog.Warn("IPv6 is not served", "mode", Name, "error", best.without)
 	}
 	o := options(c)
 	o.Families, o.NoRandomFully = best.families, best.noRandomFully

@@ -18,6 +18,7 @@ type candidate struct {
 	tools         tools
 	families      []model.Family
 	noRandomFully bool
+	without       error // why IPv6 is left out
 }
 
 // probe finds out whether this host can do what we need, by doing it in chains
@@ -59,6 +60,8 @@ func (c *candidate) families4and6(ctx context.Context, test func(*candidate, con
 			c.families = append(c.families, f)
 		case f == model.IPv4 || ctx.Err() != nil:
 			return err
+		default:
+			c.without = err
 		}
 	}
 	return nil

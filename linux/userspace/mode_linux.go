@@ -63,8 +63,12 @@ func openBackend(*config.Config) (dataplane.Backend, error) {
 		return nil, err
 	}
 	families := []model.Family{model.IPv4}
-	if slices.Contains(t.Families(), model.IPv6) && ipv6() && kinds()[at].try(ctx, t, model.IPv6) == nil {
-		families = append(families, model.IPv6)
+	if slices.Contains(t.Families(), model.IPv6) && ipv6() {
+		if err := kinds()[at].try(ctx, t, model.IPv6); err != nil {
+			slog.Warn("IPv6 is not served", "mode", relay.Mode, "error", err)
+		} else {
+			families = append(families, model.IPv6)
+		}
 	}
 	d := open(t, relay.Options{Log: slog.Default()})
 	return &backend{Backend: dataplane.New(NewCompiler(families...), d), other: kinds()[1-at]}, nil
