@@ -130,17 +130,6 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// together groups kinds that are written at once; 0 is written alone.
-func together(k Kind) int {
-	switch k {
-	case KindEntry:
-		return 1
-	case KindChain, KindJump:
-		return 2
-	}
-	return 0
-}
-
 // commit is one Commit.
 type commit struct {
 	*Driver

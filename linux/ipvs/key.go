@@ -27,6 +27,17 @@ const (
 	KindRoute               // RouteTable: packets for an address are delivered here
 )
 
+// together groups kinds that are written at once; 0 is written alone.
+func together(k Kind) int {
+	switch k {
+	case KindEntry:
+		return 1
+	case KindChain, KindJump:
+		return 2
+	}
+	return 0
+}
+
 // Via says how packets get to a virtual server.
 type Via uint8
 
