@@ -71,11 +71,10 @@ func (e *loops) listener(l *net.TCPListener) (listener, error) {
 func (l *loopListener) Close() error { return l.file.Close() }
 
 func (l *loopListener) accept() (client, error) {
-	var fd int
-	var peer syscall.Sockaddr
+	k := &link{}
 	var err error
 	closed := l.raw.Read(func(socket uintptr) bool {
-		fd, peer, err = syscall.Accept4(int(socket), syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
+		k.fds[clientSide], k.choice.client, err = accept(int(socket))
 		return err != syscall.EAGAIN
 	})
 	switch {
@@ -84,9 +83,6 @@ func (l *loopListener) accept() (client, error) {
 	case err != nil:
 		return nil, os.NewSyscallError("accept4", err)
 	}
-	turn := l.loops.next.Add(1) % uint32(len(l.loops.all))
-	k := &link{loop: l.loops.all[turn]}
-	k.fds = [2]int{clientSide: fd, endpointSide: -1}
-	k.choice.client = addrOf(peer)
+	k.loop = l.loops.all[l.loops.next.Add(1)%uint32(len(l.loops.all))]
 	return k, nil
 }

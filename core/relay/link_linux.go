@@ -74,7 +74,7 @@ func (k *link) waited() {
 // miss leaves the other tries to a goroutine.
 func (k *link) miss() {
 	k.late.Stop()
-	_ = syscall.Close(k.fds[endpointSide])
+	hangUp(k.fds[endpointSide])
 	k.loop.server.missed(&k.choice)
 	k.retry(1)
 }
@@ -112,10 +112,8 @@ func (k *link) reached() {
 // ends both sides.
 func (k *link) carry(from side, last bool) {
 	for k.state == carrying {
-		n, err := syscall.Read(k.fds[from], k.loop.data[:])
+		n, err := readSocket(k.fds[from], k.loop.data[:])
 		switch {
-		case err == syscall.EINTR:
-			continue
 		case err == syscall.EAGAIN:
 			return
 		case err != nil:
@@ -135,15 +133,12 @@ func (k *link) carry(from side, last bool) {
 // pass writes what one side said. A stream that is more than a loop can carry
 // without waiting is given to goroutines.
 func (k *link) pass(from side, data []byte) {
-	n, err := syscall.Write(k.fds[from.other()], data)
-	for err == syscall.EINTR {
-		n, err = syscall.Write(k.fds[from.other()], data)
-	}
+	n, err := writeSocket(k.fds[from.other()], data)
 	switch {
 	case err != nil && err != syscall.EAGAIN:
 		k.end(abort)
 	case n < len(data) || n == gulp:
-		k.give(from, data[max(n, 0):])
+		k.give(from, data[n:])
 	}
 }
 
@@ -154,7 +149,7 @@ func (k *link) shut(from side) {
 		k.end(hangUp)
 		return
 	}
-	if syscall.Shutdown(k.fds[from.other()], syscall.SHUT_WR) != nil {
+	if endWrites(k.fds[from.other()]) != nil {
 		k.end(abort)
 	}
 }

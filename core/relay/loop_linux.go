@@ -52,8 +52,8 @@ func (l *loop) run() {
 // turn serves all that is ready.
 func (l *loop) turn() {
 	for {
-		n, err := syscall.EpollWait(l.epoll, l.events[:], 0)
-		for _, e := range l.events[:max(n, 0)] {
+		n, err := epollReady(l.epoll, l.events[:])
+		for _, e := range l.events[:n] {
 			l.mu.Lock()
 			k := l.links[e.Fd]
 			l.mu.Unlock()
@@ -90,7 +90,7 @@ const edges = syscall.EPOLLIN | syscall.EPOLLOUT | syscall.EPOLLRDHUP | 1<<31 //
 // watch has the loop hear of one of a connection's sockets.
 func (l *loop) watch(k *link, of side) error {
 	e := syscall.EpollEvent{Events: edges, Fd: k.number, Pad: int32(of)}
-	return os.NewSyscallError("epoll_ctl", syscall.EpollCtl(l.epoll, syscall.EPOLL_CTL_ADD, k.fds[of], &e))
+	return os.NewSyscallError("epoll_ctl", epollAdd(l.epoll, k.fds[of], e))
 }
 
 // ignore is its end, for a socket that is not closed then.
