@@ -92,8 +92,8 @@ func (k *link) ready(at side, events uint32) {
 			k.reached() // and the endpoint may have spoken
 		}
 	}
-	if k.state == carrying && events&syscall.EPOLLIN != 0 && !k.ended[at] || failed {
-		k.carry(at, failed || events&syscall.EPOLLRDHUP != 0)
+	if failed || events&syscall.EPOLLIN != 0 && !k.ended[at] {
+		k.carry(at, failed || events&(syscall.EPOLLRDHUP|syscall.EPOLLPRI) != 0)
 	}
 }
 
@@ -101,6 +101,7 @@ func (k *link) ready(at side, events uint32) {
 func (k *link) reached() {
 	k.late.Stop()
 	k.choice.reached(time.Now())
+	k.late, k.choice = nil, choice{}
 	k.state = carrying
 	k.loop.server.stats.open.Add(1)
 	if k.loop.watch(k, clientSide) != nil {
@@ -108,9 +109,10 @@ func (k *link) reached() {
 	}
 }
 
-// carry passes on what one side says, and its end if that is the last. An error
-// ends both sides.
-func (k *link) carry(from side, last bool) {
+// carry passes on what one side says. One read takes all there is, but for what
+// comes behind it: the end, or the rest of a stream with urgent data in it. An
+// error ends both sides.
+func (k *link) carry(from side, more bool) {
 	for k.state == carrying {
 		n, err := readSocket(k.fds[from], k.loop.data[:])
 		switch {
@@ -124,7 +126,7 @@ func (k *link) carry(from side, last bool) {
 		default:
 			k.pass(from, k.loop.data[:n])
 		}
-		if !last {
+		if !more {
 			return
 		}
 	}

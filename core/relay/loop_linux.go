@@ -85,7 +85,7 @@ func (l *loop) remove(k *link) {
 }
 
 // edges are what a loop hears of a socket, once each time it comes to be.
-const edges = syscall.EPOLLIN | syscall.EPOLLOUT | syscall.EPOLLRDHUP | 1<<31 // EPOLLET
+const edges = syscall.EPOLLIN | syscall.EPOLLOUT | syscall.EPOLLRDHUP | syscall.EPOLLPRI | 1<<31 // EPOLLET
 
 // watch has the loop hear of one of a connection's sockets.
 func (l *loop) watch(k *link, of side) error {
