@@ -17,14 +17,15 @@
 //
 // Goroutines carry TCP on any system, two for each connection. On Linux they
 // get only what takes waiting; the rest is with a loop for each processor, as
-// in nginx or HAProxy, at two thirds of the processor time:
+// in nginx or HAProxy, for two thirds of the processor time:
 //
-//	accept ──▶ loop: first endpoint, what fits one read and one write
+//	accept ──▶ loop: the first endpoint, and streams that come and go at once
 //	             ├── endpoint does not answer ──▶ goroutine: tries the others
-//	             └── more to say than that    ──▶ goroutines: wait and splice
+//	             ├── the other side has no room ─▶ goroutines: wait for it
+//	             └── a stream does not stop   ──▶ goroutines: splice
 //
-// So a loop knows no timers but the first try's, no buffers but the one in its
-// hands, and no back pressure. A connection that went to goroutines stays there.
+// So a loop knows no timer but the first try's, no buffer but one of its own, and
+// no back pressure. A connection that went to goroutines stays there.
 //
 // There is one goroutine more for each Relay and for each UDP session.
 // Server.Close ends and awaits all of them. An idle connection holds no buffer

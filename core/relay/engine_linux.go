@@ -60,7 +60,8 @@ func (e *loops) listener(l *net.TCPListener) (listener, error) {
 	}
 	raw, err := file.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { _ = setStream(int(fd)) })
+		failed := raw.Control(func(fd uintptr) { err = setStream(int(fd)) })
+		err = errors.Join(err, failed)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

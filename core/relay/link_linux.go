@@ -109,11 +109,11 @@ func (k *link) reached() {
 	}
 }
 
-// carry passes on what one side says. One read takes all there is, but for what
-// comes behind it: the end, or the rest of a stream with urgent data in it. An
-// error ends both sides.
+// carry passes on what one side says. A read that is not full has taken all, but
+// for what comes behind it: the end, or the rest of a stream with urgent data in
+// it. A stream that does not stop is for goroutines. An error ends both sides.
 func (k *link) carry(from side, more bool) {
-	for k.state == carrying {
+	for full := 0; k.state == carrying; {
 		n, err := readSocket(k.fds[from], k.loop.data[:])
 		switch {
 		case err == syscall.EAGAIN:
@@ -126,20 +126,25 @@ func (k *link) carry(from side, more bool) {
 		default:
 			k.pass(from, k.loop.data[:n])
 		}
-		if !more {
+		if n == gulp {
+			full++
+		} else if !more {
 			return
+		}
+		if full == gulps && k.state == carrying {
+			k.give(from, nil)
 		}
 	}
 }
 
-// pass writes what one side said. A stream that is more than a loop can carry
-// without waiting is given to goroutines.
+// pass writes what one side said. What the other has no room for is given to
+// goroutines, which can wait.
 func (k *link) pass(from side, data []byte) {
 	n, err := writeSocket(k.fds[from.other()], data)
 	switch {
 	case err != nil && err != syscall.EAGAIN:
 		k.end(abort)
-	case n < len(data) || n == gulp:
+	case n < len(data):
 		k.give(from, data[n:])
 	}
 }

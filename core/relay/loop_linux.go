@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// loop serves connections as long as that takes no waiting. What does, a
-// goroutine gets: the retry of an endpoint, and a stream with more to say than
-// one read takes or the other side has room for.
+// loop serves connections as long as that takes no waiting. What does, goroutines
+// get: the retry of an endpoint, a stream that the other side has no room for, and
+// one that does not stop.
 //
 // It waits for its epoll descriptor as for any file, in the runtime's poller. So
 // it is one more goroutine, and keeps no thread from the others.
@@ -27,8 +27,12 @@ type loop struct {
 	last  int32
 }
 
-// gulp is as much of a stream as a loop reads at once.
-const gulp = 64 << 10
+const (
+	// gulp is as much of a stream as a loop reads at once.
+	gulp = 64 << 10
+	// gulps are as many as it takes without a pause: more is worth a splice(2).
+	gulps = 4
+)
 
 func newLoop(s *Server) (*loop, error) {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -79,6 +80,7 @@ func TestUrgentData(t *testing.T) {
 	s := newServer(t, Options{})
 	heard := make(chan string, 1)
 	b := newBackend(t, func(c *net.TCPConn) {
+		c.SetDeadline(time.Now().Add(10 * time.Second))
 		b := make([]byte, len("beforeafter"))
 		n, _ := io.ReadFull(c, b)
 		heard <- string(b[:n])
