@@ -14,32 +14,46 @@ import (
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: -1, Interval: -1, Count: -1}
 
 func (r *Relay) listenTCP(at netip.AddrPort) (serve func(), err error) {
+	s := r.server
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	config.SetMultipathTCP(false) // splice(2) is for plain TCP
-	l, err := config.Listen(r.server.ctx, "tcp", at.String())
+	socket, err := config.Listen(s.ctx, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
-	r.at, r.close = plain(l.Addr().(*net.TCPAddr).AddrPort()), l.Close
-	return func() { r.accept(l.(*net.TCPListener)) }, nil
+	r.at = plain(socket.Addr().(*net.TCPAddr).AddrPort())
+	l, err := s.listener(socket.(*net.TCPListener))
+	if err != nil {
+		return nil, err
+	}
+	r.close = l.Close
+	return func() { r.accept(l) }, nil
+}
+
+// listener returns where clients come whom the engine serves, or goroutines
+// where there is none.
+func (s *Server) listener(l *net.TCPListener) (listener, error) {
+	if s.engine == nil {
+		return plainListener{l, s}, nil
+	}
+	return s.engine.listener(l)
 }
 
 // accept takes clients until the listener is closed. It waits for nothing that
 // a client or an endpoint does.
-func (r *Relay) accept(l *net.TCPListener) {
+func (r *Relay) accept(l listener) {
 	s := r.server
 	for s.ctx.Err() == nil {
 		s.scarce.pass(s.ctx)
-		c, err := l.AcceptTCP()
+		c, err := l.accept()
 		switch {
 		case err == nil:
 			s.stats.accepted.Add(1)
 			if !s.admit() {
-				reset(c)
+				c.reset()
 				return
 			}
-			s.hold(c)
-			s.work.Go(func() { r.connect(c) })
+			r.greet(c)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // out of descriptors, or a client that went while it waited
@@ -51,47 +65,59 @@ func (r *Relay) accept(l *net.TCPListener) {
 	}
 }
 
-// admit waits until there is room for a connection. It is false at the end.
-func (s *Server) admit() bool {
-	if s.slots.try() {
-		return true
-	}
-	s.stats.scarce.Add(1)
-	if s.scarce.notice(time.Now()) {
-		s.options.Log.Warn("accepting waits until connections end", "open", s.stats.open.Load())
-	}
-	return s.slots.take(s.ctx)
-}
-
-// connect serves one client. Its goroutine goes on with one of the two
-// directions: to start a third costs more than the stack that it keeps.
-func (r *Relay) connect(c *net.TCPConn) {
+// greet gives a client what the policy has for it.
+func (r *Relay) greet(c client) {
 	s := r.server
-	client := plain(c.RemoteAddr().(*net.TCPAddr).AddrPort()).Addr()
-	from := s.options.Origin(client)
+	addr := c.from()
+	from := s.options.Origin(addr)
 	p := r.policy.Load()
-	a := p.Answer(from, client)
+	a := p.Answer(from, addr)
 	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
 		s.stats.refused.Add(1)
-		s.turnAway(c)
+		c.reset()
+		s.leave()
 		return
 	}
-	choice := r.balancer.choose(from, client, a.Endpoints, p.Sticky, time.Now())
-	up, err := s.dial(&choice)
-	if err != nil {
-		s.stats.failed.Add(1)
-		s.options.Log.Debug("no endpoint answers", "listener", r.at, "client", client, "error", err)
-		s.turnAway(c)
-		return
-	}
-	s.transfer(c, up)
+	c.serve(r.balancer.choose(from, addr, a.Endpoints, p.Sticky, time.Now()))
 }
 
-// turnAway ends the connection of a client that gets no endpoint.
-func (s *Server) turnAway(c *net.TCPConn) {
-	reset(c)
-	s.release(c)
+// admit waits until there is room for a TCP connection. It is false at the end.
+func (s *Server) admit() bool {
+	if !s.slots.try() {
+		s.stats.scarce.Add(1)
+		if s.scarce.notice(time.Now()) {
+			s.options.Log.Warn("accepting waits until connections end", "open", s.stats.open.Load())
+		}
+		if !s.slots.take(s.ctx) {
+			return false
+		}
+	}
+	s.work.Add(1)
+	s.present.Add(1)
+	return true
+}
+
+// leave is the end of a TCP connection that was admitted.
+func (s *Server) leave() {
 	s.slots.free()
+	s.present.Add(-1)
+	s.work.Done()
+}
+
+// connect serves one client by goroutines: its own goes on with one of the two
+// directions. To start a third costs more than the stack that it keeps. The
+// first tries to reach an endpoint may have been made already.
+func (s *Server) connect(c *net.TCPConn, to choice, tries int) {
+	up, err := s.dial(&to, tries)
+	if err != nil {
+		s.stats.failed.Add(1)
+		s.options.Log.Debug("no endpoint answers", "client", to.client, "error", err)
+		reset(c)
+		s.release(c)
+		s.leave()
+		return
+	}
+	s.transfer(c, up, nil, nil)
 }
 
 // reset ends a connection in a way that tells the other end it failed.

@@ -15,10 +15,11 @@ var patience = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond
 // means for.
 const pauses = 20
 
-// dial reaches one of the endpoints, or returns the last error.
-func (s *Server) dial(c *choice) (*net.TCPConn, error) {
+// dial reaches one of the endpoints, or returns the last error. The first tries
+// may have been made already.
+func (s *Server) dial(c *choice, tries int) (*net.TCPConn, error) {
 	var err error
-	for try, lacks := 0, 0; try < len(patience); {
+	for try, lacks := tries, 0; try < len(patience); {
 		var up *net.TCPConn
 		up, err = s.attempt(c.endpoint(), patience[try])
 		switch {
@@ -34,11 +35,16 @@ func (s *Server) dial(c *choice) (*net.TCPConn, error) {
 			sleep(s.ctx, breath)
 		default:
 			try++
-			s.stats.retried.Add(1)
-			c.failed()
+			s.missed(c)
 		}
 	}
 	return nil, errors.Join(errors.New("all attempts failed"), err)
+}
+
+// missed goes on to the next endpoint, after one that does not answer.
+func (s *Server) missed(c *choice) {
+	s.stats.retried.Add(1)
+	c.failed()
 }
 
 // attempt tries one endpoint. Dialer.DialTCP will not do: it binds the socket

@@ -15,10 +15,22 @@
 // cannot do: endpoints see this host's address, not the client's, and all that
 // it carries ends with the process.
 //
-// Goroutines: one for each Relay, two for each TCP connection, or one while it
-// is being made, and one for each UDP session. Server.Close
-// ends and awaits all of them. An idle connection holds no buffer and, on Linux,
-// long transfers are spliced from socket to socket within the kernel.
+// Goroutines carry TCP on any system, two for each connection. On Linux they
+// get only what takes waiting; the rest is with a loop for each processor, as
+// in nginx or HAProxy, for two thirds of the processor time:
+//
+//	accept ──▶ loop: the first endpoint, and streams that come and go at once
+//	             ├── endpoint does not answer ──▶ goroutine: tries the others
+//	             ├── the other side has no room ─▶ goroutines: wait for it
+//	             └── a stream does not stop   ──▶ goroutines: splice
+//
+// So a loop knows no timer but the first try's, no buffer but one of its own, and
+// no back pressure. A connection that went to goroutines stays there.
+//
+// There is one goroutine more for each Relay and for each UDP session.
+// Server.Close ends and awaits all of them. An idle connection holds no buffer
+// and, on Linux, long transfers are spliced from socket to socket within the
+// kernel.
 //
 // The parts:
 //
@@ -26,9 +38,12 @@
 //	balance.go    which endpoint is next; affinity.go: which one a client had
 //	server.go     Server and Relay: what is open, and its end; drain.go: an end
 //	              that nobody notices
-//	accept.go     TCP clients; dial.go: the endpoint that answers
+//	accept.go     TCP clients; listener.go: where they come from; dial.go: the
+//	              endpoint that answers
 //	transfer.go   both directions of a connection; read.go: with small buffers, or
 //	              on Linux without any
+//	engine.go     Linux' loops; loop.go: one of them; link.go: a connection there;
+//	              give.go: its way to goroutines; socket.go, call.go: of sockets
 //	udp.go        UDP clients; session.go: one of them
 //	slots.go      room for connections; scarcity.go: when there is none
 package relay

@@ -43,5 +43,5 @@ func (s *Server) Drain(ctx context.Context, grace time.Duration) {
 func (s *Server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.relays)+len(s.conns) > 0
+	return len(s.relays) > 0 || s.present.Load() > 0
 }

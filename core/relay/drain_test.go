@@ -12,8 +12,10 @@ import (
 )
 
 // Those who are late are still served, and what is open goes on.
-func TestDrain(t *testing.T) {
-	s := newServer(t, Options{})
+func TestDrain(t *testing.T) { eachWay(t, drain) }
+
+func drain(t *testing.T, start starter) {
+	s := start(t, Options{})
 	r := listen(t, s, model.TCP, balance(echo(t).at))
 	early := dial(t, r.Addr())
 	says(t, early)
@@ -45,7 +47,9 @@ func TestDrain(t *testing.T) {
 }
 
 // What does not end by itself is reset: its client hears of it.
-func TestDrainEnds(t *testing.T) {
+func TestDrainEnds(t *testing.T) { eachWay(t, drainEnds) }
+
+func drainEnds(t *testing.T, start starter) {
 	for name, end := range map[string]func(*Server){
 		"grace": func(s *Server) { s.Drain(t.Context(), 50*time.Millisecond) },
 		"context": func(s *Server) {
@@ -60,7 +64,7 @@ func TestDrainEnds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(t, Options{})
+			s := start(t, Options{})
 			c := dial(t, listen(t, s, model.TCP, balance(echo(t).at)).Addr())
 			says(t, c)
 			end(s)

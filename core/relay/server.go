@@ -41,7 +41,9 @@ type Server struct {
 	options Options
 	ctx     context.Context // ends when everything must end
 	cut     context.CancelFunc
-	work    sync.WaitGroup // every goroutine
+	work    sync.WaitGroup // every goroutine and TCP connection, but the engine
+	engine  engine         // nil for none
+	present atomic.Int64   // TCP connections that were admitted
 	scarce  scarcity
 	slots   slots
 	buffers sync.Pool // of *[]byte with room for a chunk
@@ -53,7 +55,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	relays map[*Relay]struct{}
-	conns  map[*net.TCPConn]struct{} // TCP connections of clients
+	conns  map[*net.TCPConn]struct{} // TCP connections of clients, but the engine's
 	closed bool
 
 	stats counters
@@ -79,6 +81,10 @@ func NewServer(o Options) *Server {
 	s.buffers.New = func() any { b := make([]byte, chunk); return &b }
 	s.packets.New = func() any { b := make([]byte, datagram); return &b }
 	s.ctx, s.cut = context.WithCancel(context.Background())
+	var err error
+	if s.engine, err = newEngine(s); err != nil {
+		o.Log.Warn("connections are served by goroutines only", "error", err)
+	}
 	return s
 }
 
@@ -171,11 +177,17 @@ func (s *Server) Close(grace time.Duration) error {
 	s.cut()
 	s.resetAll()
 	<-done
+	if s.engine != nil {
+		s.engine.Close()
+	}
 	return errors.Join(errs...)
 }
 
 // resetAll ends all TCP connections, and tells both ends.
 func (s *Server) resetAll() {
+	if s.engine != nil {
+		s.engine.resetAll() // first: it may give connections to goroutines
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {

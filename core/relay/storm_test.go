@@ -14,9 +14,11 @@ import (
 
 // Clients of all manners, changes of the policy and relays that come and go, all
 // at once: whoever is served is served right, and nothing is left.
-func TestStorm(t *testing.T) {
+func TestStorm(t *testing.T) { eachWay(t, storm) }
+
+func storm(t *testing.T, start starter) {
 	needUDP(t)
-	s := newServer(t, Options{UDPIdle: 20 * time.Millisecond})
+	s := start(t, Options{UDPIdle: 20 * time.Millisecond})
 	endpoints := []netip.AddrPort{named(t).at, named(t).at, echo(t).at, closedPort(t)}
 	u1, _ := names(t)
 	u2, _ := names(t)

@@ -15,8 +15,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-func TestTurns(t *testing.T) {
-	s := newServer(t, Options{})
+func TestTurns(t *testing.T) { eachWay(t, turns) }
+
+func turns(t *testing.T, start starter) {
+	s := start(t, Options{})
 	a, b, c := named(t), named(t), named(t)
 	r := listen(t, s, model.TCP, balance(a.at, b.at, c.at))
 	seen := map[string]int{}
@@ -36,8 +38,10 @@ func TestTurns(t *testing.T) {
 
 // What is refused goes to the next endpoint; a client hears of it only when all
 // refuse, and then by a reset.
-func TestRetry(t *testing.T) {
-	s := newServer(t, Options{})
+func TestRetry(t *testing.T) { eachWay(t, retry) }
+
+func retry(t *testing.T, start starter) {
+	s := start(t, Options{})
 	good := named(t)
 	r := listen(t, s, model.TCP, balance(closedPort(t), good.at, closedPort(t)))
 	for range 6 {
@@ -57,8 +61,10 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-func TestStickyMovesOnlyWhenItMust(t *testing.T) {
-	s := newServer(t, Options{})
+func TestStickyMovesOnlyWhenItMust(t *testing.T) { eachWay(t, stickyMovesOnlyWhenItMust) }
+
+func stickyMovesOnlyWhenItMust(t *testing.T, start starter) {
+	s := start(t, Options{})
 	a, b := named(t), named(t)
 	p := balance(a.at, b.at)
 	p.Sticky = time.Hour
@@ -85,8 +91,10 @@ func TestStickyMovesOnlyWhenItMust(t *testing.T) {
 }
 
 // Each side may stop talking and go on listening.
-func TestHalfClose(t *testing.T) {
-	s := newServer(t, Options{})
+func TestHalfClose(t *testing.T) { eachWay(t, halfClose) }
+
+func halfClose(t *testing.T, start starter) {
+	s := start(t, Options{})
 	sum := newBackend(t, func(c *net.TCPConn) {
 		all, _ := io.ReadAll(c) // until the client has ended its half
 		io.WriteString(c, "heard "+string(all))
@@ -114,8 +122,10 @@ func TestHalfClose(t *testing.T) {
 }
 
 // A reset is passed on as one, in both directions.
-func TestResets(t *testing.T) {
-	s := newServer(t, Options{})
+func TestResets(t *testing.T) { eachWay(t, resets) }
+
+func resets(t *testing.T, start starter) {
+	s := start(t, Options{})
 	broken := make(chan error, 1)
 	b := newBackend(t, func(c *net.TCPConn) {
 		_, err := io.Copy(io.Discard, c)
@@ -150,9 +160,9 @@ func TestResets(t *testing.T) {
 // What is sent arrives, in both directions at once, in pieces of all sizes and
 // with pauses, in which the kernel's pipe is given back.
 func TestTransferIsWhole(t *testing.T) {
-	t.Run("system", func(t *testing.T) { wholeTransfer(t, newServer(t, Options{})) })
+	eachWay(t, func(t *testing.T, start starter) { wholeTransfer(t, start(t, Options{})) })
 	t.Run("portable", func(t *testing.T) {
-		s := newServer(t, Options{})
+		s := newGoroutines(t, Options{})
 		s.newStream = newPortable
 		wholeTransfer(t, s)
 	})
@@ -204,10 +214,12 @@ func wholeTransfer(t *testing.T, s *Server) {
 	clients.Wait()
 }
 
-func TestPolicyDecides(t *testing.T) {
+func TestPolicyDecides(t *testing.T) { eachWay(t, policyDecides) }
+
+func policyDecides(t *testing.T, start starter) {
 	from := model.FromPod
 	var mu sync.Mutex
-	s := newServer(t, Options{Origin: func(netip.Addr) model.Origin { mu.Lock(); defer mu.Unlock(); return from }})
+	s := start(t, Options{Origin: func(netip.Addr) model.Origin { mu.Lock(); defer mu.Unlock(); return from }})
 	a := named(t)
 	p := balance(a.at)
 	p.On[model.FromHost] = Answer{Verdict: model.Reject}
@@ -233,8 +245,10 @@ func TestPolicyDecides(t *testing.T) {
 }
 
 // A relay that goes takes no more clients and cuts none.
-func TestRelayCloseDrains(t *testing.T) {
-	s := newServer(t, Options{})
+func TestRelayCloseDrains(t *testing.T) { eachWay(t, relayCloseDrains) }
+
+func relayCloseDrains(t *testing.T, start starter) {
+	s := start(t, Options{})
 	r := listen(t, s, model.TCP, balance(echo(t).at))
 	c := dial(t, r.Addr())
 	say := func(text string) {
@@ -260,8 +274,10 @@ func TestRelayCloseDrains(t *testing.T) {
 }
 
 // A server that ends waits for connections, for so long.
-func TestServerCloseHasGrace(t *testing.T) {
-	s := newServer(t, Options{})
+func TestServerCloseHasGrace(t *testing.T) { eachWay(t, serverCloseHasGrace) }
+
+func serverCloseHasGrace(t *testing.T, start starter) {
+	s := start(t, Options{})
 	r := listen(t, s, model.TCP, balance(echo(t).at))
 	polite, idle := dial(t, r.Addr()), dial(t, r.Addr())
 	for _, c := range []net.Conn{polite, idle} {

@@ -18,33 +18,38 @@ type pair struct {
 }
 
 // transfer carries both directions of a connection until its endpoint's has
-// ended. It does not wait for the client's.
-func (s *Server) transfer(client, up *net.TCPConn) {
+// ended. It does not wait for the client's. Some data may have been read already.
+func (s *Server) transfer(client, up *net.TCPConn, fromClient, fromUp []byte) {
 	p := &pair{server: s, client: client, up: up}
 	p.directions.Store(2)
 	s.stats.open.Add(1)
-	s.work.Go(func() { p.direction(up, client) })
-	p.direction(client, up)
+	s.work.Go(func() { p.direction(up, client, fromClient) })
+	p.direction(client, up, fromUp)
 }
 
 // direction carries all from src to dst. An end of src is passed on and leaves
 // the other direction as it is; an error ends both.
-func (p *pair) direction(dst, src *net.TCPConn) {
-	err := p.server.carry(dst, src)
+func (p *pair) direction(dst, src *net.TCPConn, data []byte) {
+	var err error
+	if len(data) > 0 {
+		_, err = dst.Write(data)
+	}
 	if err == nil {
-		err = dst.CloseWrite()
+		err = p.server.carry(dst, src)
 	}
 	if err != nil && !p.broken.Swap(true) {
 		reset(p.client)
 		reset(p.up)
 	}
-	if p.directions.Add(-1) == 0 {
-		_ = p.client.Close()
-		_ = p.up.Close()
-		p.server.release(p.client)
-		p.server.slots.free()
-		p.server.stats.open.Add(-1)
+	if p.directions.Add(-1) > 0 {
+		_ = dst.CloseWrite() // the direction that ends last closes both instead
+		return
 	}
+	_ = p.client.Close()
+	_ = p.up.Close()
+	p.server.release(p.client)
+	p.server.stats.open.Add(-1)
+	p.server.leave()
 }
 
 const (

@@ -45,6 +45,26 @@ func newServer(t *testing.T, o Options) *Server {
 	return s
 }
 
+// newGoroutines returns a server without an engine: goroutines serve all.
+func newGoroutines(t *testing.T, o Options) *Server {
+	t.Helper()
+	s := newServer(t, o)
+	if s.engine != nil {
+		s.engine.Close()
+		s.engine = nil
+	}
+	return s
+}
+
+// starter makes a server for a test.
+type starter func(*testing.T, Options) *Server
+
+// eachWay runs a test with the engine that the system has, and without it.
+func eachWay(t *testing.T, test func(*testing.T, starter)) {
+	t.Run("system", func(t *testing.T) { test(t, newServer) })
+	t.Run("goroutines", func(t *testing.T) { test(t, newGoroutines) })
+}
+
 func stacks() string {
 	b := make([]byte, 1<<20)
 	return string(b[:runtime.Stack(b, true)])

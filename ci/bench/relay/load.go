@@ -74,7 +74,7 @@ func serve(c net.Conn) {
 const workers = 32
 
 // connections makes connections for a time, each with a question and an answer.
-func connections(ctx context.Context, at string, d time.Duration) (perSecond float64, err error) {
+func connections(ctx context.Context, at string, d time.Duration) (made int64, perSecond float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var done, failed atomic.Int64
@@ -95,9 +95,9 @@ func connections(ctx context.Context, at string, d time.Duration) (perSecond flo
 	}
 	group.Wait()
 	if n := failed.Load(); n > done.Load()/1000 {
-		return 0, fmt.Errorf("%d of %d connections failed: %w", n, n+done.Load(), *last.Load())
+		return 0, 0, fmt.Errorf("%d of %d connections failed: %w", n, n+done.Load(), *last.Load())
 	}
-	return float64(done.Load()) / time.Since(start).Seconds(), nil
+	return done.Load(), float64(done.Load()) / time.Since(start).Seconds(), nil
 }
 
 func ask(at string) error {
@@ -179,6 +179,23 @@ func idle(run *running) (bytes int, err error) {
 		}
 	}
 	return (resident(run.pids()) - before) / n, nil
+}
+
+// used adds up the processor time of processes.
+func used(pids []int) (d time.Duration) {
+	const tick = 10 * time.Millisecond // USER_HZ of all of Linux's systems
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(b), ") ") // behind the name: proc_pid_stat(5)
+		fields := strings.Fields(rest)
+		user, _ := strconv.Atoi(fields[11])
+		system, _ := strconv.Atoi(fields[12])
+		d += time.Duration(user+system) * tick
+	}
+	return d
 }
 
 // resident adds up the memory of processes.

@@ -1,0 +1,49 @@
+package relay
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+)
+
+// setStream sets what both sockets of a connection have: no waiting for more
+// data, and keepAlive.
+func setStream(fd int) error {
+	return errors.Join(
+		enable(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY),
+		enable(fd, syscall.SOL_SOCKET, syscall.SO_KEEPALIVE),
+	)
+}
+
+// begin starts to connect to an endpoint, and does not wait for that.
+func begin(endpoint netip.AddrPort) (fd int, err error) {
+	family := syscall.AF_INET6
+	if endpoint = plain(endpoint); endpoint.Addr().Is4() {
+		family = syscall.AF_INET
+	}
+	fd, err = syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, syscall.IPPROTO_TCP)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	err = setStream(fd)
+	if err == nil {
+		err = connect(fd, endpoint)
+	}
+	if err != nil && err != syscall.EINPROGRESS {
+		hangUp(fd)
+		return -1, os.NewSyscallError("connect", err)
+	}
+	return fd, nil
+}
+
+// abort closes a socket in a way that tells the other end it failed.
+func abort(fd int) {
+	abrupt(fd)
+	hangUp(fd)
+}
+
+// abrupt makes the end of a socket, whenever it comes, tell that it failed.
+func abrupt(fd int) {
+	_ = syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
