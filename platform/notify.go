@@ -62,14 +62,14 @@ func (p *Proxy) notify(ctx context.Context, m *manager) {
 		case <-tick.C:
 		}
 		h := p.health()
-		if !ready && (h.Synced || time.Since(begun) > m.patience) {
-			ready = true
-			m.tell(daemon.SdNotifyReady)
-			tick.Reset(m.pace())
-		}
 		if line := p.summary(h); line != last {
 			last = line
 			m.tell("STATUS=" + line)
+		}
+		if !ready && (h.Synced || time.Since(begun) > m.patience) { // behind the status: whoever waits for it reads that next
+			ready = true
+			m.tell(daemon.SdNotifyReady)
+			tick.Reset(m.pace())
 		}
 		if m.watchdog > 0 && time.Since(alive) > m.watchdog/4 && p.lives(ctx, h, m.watchdog/4) {
 			alive = time.Now()

@@ -66,7 +66,8 @@ func TestNotifyWithoutSync(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	stop()
 	<-done
-	if heard := l.heard(); strings.Contains(heard, "WATCHDOG") || !strings.HasSuffix(heard, "STOPPING=1") || strings.Count(heard, "READY") != 1 {
+	if heard := l.heard(); strings.Contains(heard, "WATCHDOG") || !strings.HasSuffix(heard, "STOPPING=1") || strings.Count(heard, "READY") != 1 ||
+		strings.Index(heard, "READY") < strings.Index(heard, "STATUS") {
 		t.Errorf("heard %q", heard)
 	}
 }
