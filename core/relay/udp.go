@@ -41,13 +41,18 @@ func (d *datagrams) shut() error {
 	return d.socket.Close()
 }
 
+// manyFailures in a row are worth a word and a pause.
+const manyFailures = 1000
+
 // receive takes datagrams of clients until the socket is closed.
 func (d *datagrams) receive() {
 	buf := make([]byte, datagram)
+	failed := 0 // in a row
 	for d.server.ctx.Err() == nil {
 		n, client, err := d.socket.ReadFromUDPAddrPort(buf)
 		switch {
 		case err == nil:
+			failed = 0
 			if !d.deliver(client, buf[:n]) {
 				d.server.stats.dropped.Add(1)
 			}
@@ -55,6 +60,10 @@ func (d *datagrams) receive() {
 			return
 		default: // an answer that could not be delivered, which Windows reports here
 			d.server.stats.dropped.Add(1)
+			if failed++; failed%manyFailures == 0 { // or a socket that does not work any more
+				d.server.options.Log.Warn("datagrams cannot be read", "listener", d.socket.LocalAddr(), "error", err)
+				sleep(d.server.ctx, time.Second)
+			}
 		}
 	}
 }
