@@ -23,9 +23,7 @@ an earlier one. Give it the flags or the file that run has where they name what 
 somebody else's (ipvs.excludeCIDRs) or where things are (Windows' network).`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
-			for _, n := range notes {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
-			}
+			tellNotes(cmd, notes)
 			if err != nil {
 				return err
 			}

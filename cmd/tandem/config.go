@@ -46,9 +46,7 @@ if the file cannot be read.`,
 				needs = append(needs, needHere)
 			}
 			c, notes, err := flags.config(needs...)
-			for _, n := range notes {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
-			}
+			tellNotes(cmd, notes)
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -30,9 +29,7 @@ kernel may load modules. The exit code is 1 when a check has failed.`,
 			case "table":
 				err = diagnosis.Write(cmd.OutOrStdout(), checks)
 			case "json":
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				err = e.Encode(checks)
+				err = writeJSON(cmd.OutOrStdout(), checks)
 			default:
 				return usageError{fmt.Errorf("-o %s: choose table or json", output)}
 			}

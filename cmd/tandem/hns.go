@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,9 +85,7 @@ differs.`,
 				return err
 			}
 			d, problems, err := diffHNS(cmd.Context(), open, c)
-			for _, p := range problems {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
-			}
+			tellProblems(cmd, problems)
 			if err != nil {
 				return err
 			}
@@ -113,9 +110,7 @@ func hnsConfig(cmd *cobra.Command, flags *configFlags, output string, needs ...n
 		return nil, usageError{fmt.Errorf("-o %s: choose table or json", output)}
 	}
 	c, notes, err := flags.config(needs...)
-	for _, n := range notes {
-		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
-	}
+	tellNotes(cmd, notes)
 	return c, err
 }
 
@@ -173,12 +168,6 @@ func writeDiff(out io.Writer, d hns.Diff) error {
 	}
 	_, err := fmt.Fprintf(out, "diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))
 	return err
-}
-
-func writeJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // errPending says that something is not as it should be; what, is on the

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -34,16 +33,12 @@ on any system. It needs no privileges and changes nothing.`,
 			if err != nil {
 				return err
 			}
-			for _, n := range notes {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
-			}
+			tellNotes(cmd, notes)
 			w, err := readWorld(cmd, c)
 			if err != nil {
 				return err
 			}
-			for _, p := range w.problems {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
-			}
+			tellProblems(cmd, w.problems)
 			return w.print(cmd.OutOrStdout(), output)
 		},
 	}
@@ -108,9 +103,7 @@ func (w *world) print(out io.Writer, format string) error {
 		_, err := io.WriteString(out, w.plan.Native)
 		return err
 	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(w.document())
+		return writeJSON(out, w.document())
 	case "summary":
 		return w.summary(out)
 	}

@@ -28,9 +28,7 @@ tandem start starts it now.`,
 			if err != nil {
 				return err
 			}
-			for _, n := range notes {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
-			}
+			tellNotes(cmd, notes)
 			args := append([]string{"run"}, given(cmd.Flags())...)
 			unit := func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) }
 			if err := service.Install(service.Spec{Arguments: args, Unit: unit}); err != nil {

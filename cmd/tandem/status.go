@@ -28,9 +28,7 @@ func newStatus() *cobra.Command {
 			case "table":
 				return doc.Write(cmd.OutOrStdout())
 			case "json":
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(doc)
+				return writeJSON(cmd.OutOrStdout(), doc)
 			}
 			return usageError{fmt.Errorf("-o %s: choose table or json", output)}
 		},

@@ -105,10 +105,11 @@ func settle(ctx context.Context, next dataplane.Backend) error {
 // program is one attempt to program everything.
 func program(ctx context.Context, next dataplane.Backend) error {
 	_, err := next.Sync(ctx)
-	if err == nil && len(next.Health().Failures) == 0 {
+	ports, _ := next.Failing()
+	if err == nil && len(ports) == 0 {
 		return nil
 	}
-	return fmt.Errorf("not everything can be programmed: %w", errors.Join(err, failing(next)))
+	return fmt.Errorf("not everything can be programmed: %w", errors.Join(err, anyOf(ports)))
 }
 
 func (v view) since(before view) (deltas []model.Delta) {
@@ -125,8 +126,9 @@ func (v view) since(before view) (deltas []model.Delta) {
 	return deltas
 }
 
-func failing(b dataplane.Backend) error {
-	for id, err := range b.Health().Failures {
+// anyOf returns one of the failures of ports, or nil.
+func anyOf(failures map[model.PortID]error) error {
+	for id, err := range failures {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	return nil

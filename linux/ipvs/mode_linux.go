@@ -22,8 +22,8 @@ func probe(ctx context.Context) error {
 }
 
 // openBackend opens the mode where Probe has found it to work, or where an earlier
-// run may have used it: it does not have the kernel load IPVS. Where IPv6 does not work, IPv4 is served alone,
-// and ports of IPv6 are Gaps.
+// run may have used it: it does not have the kernel load IPVS. Where IPv6 does not
+// work, IPv4 is served alone, and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err := loaded(); err != nil {
 		return nil, err

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// writeJSON writes a document as -o json shows it.
+func writeJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// tellNotes says what is to be said of a configuration, beside the result.
+func tellNotes(cmd *cobra.Command, notes []config.Finding) {
+	for _, n := range notes {
+		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
+	}
+}
+
+// tellProblems says what is wrong with the inputs, beside the result.
+func tellProblems(cmd *cobra.Command, problems []model.Problem) {
+	for _, p := range problems {
+		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
+	}
+}
