@@ -3,7 +3,6 @@ package platform_test
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -15,14 +14,7 @@ import (
 // A configuration that changes before the proxy runs changes nothing that cannot
 // be changed yet, and does no harm.
 func TestReconfigureBeforeRun(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
-	net, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer net.Close()
+	net := newNet(t)
 	c := config.Default()
 	c.HTTPAddress, c.HealthAddress, c.Manifests, c.Mode = "", "", t.TempDir(), "nftables"
 	c.Conntrack, c.OOMScoreAdj = config.Conntrack{}, nil
@@ -39,6 +31,7 @@ func TestReconfigureBeforeRun(t *testing.T) {
 				t.Skipf("mode %s does not work here: %v", name, err)
 			}
 		}
+		var err error
 		p, err = platform.Open(t.Context(), &c, "test", slog.New(slog.DiscardHandler))
 		return err
 	}); err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// Each network namespace has its own lock, also within one process.
-func TestLockBelongsToTheNamespace(t *testing.T) {
+// newNet makes a node and a machine outside, or skips the test.
+func newNet(t *testing.T) *netns.Net {
+	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
@@ -21,7 +22,17 @@ func TestLockBelongsToTheNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer net.Close()
+	t.Cleanup(func() {
+		if err := net.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return net
+}
+
+// Each network namespace has its own lock, also within one process.
+func TestLockBelongsToTheNamespace(t *testing.T) {
+	net := newNet(t)
 	lock := func(at netns.Place) (l io.Closer, err error) {
 		err = net.Do(at, func() error { l, err = platform.Lock(); return err })
 		return l, err

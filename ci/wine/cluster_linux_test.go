@@ -1,7 +1,6 @@
 package wine
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"testing"
@@ -76,18 +75,10 @@ func newMember(t *testing.T) *member {
 	if err := m.cluster.Join(m.net); err != nil {
 		t.Fatal(err)
 	}
-	var p *prefix
-	err = m.net.Do(lab.Node, func() (err error) {
-		p, err = openPrefix()
-		return err
+	p := usable(t, func() (p *prefix, err error) {
+		err = m.net.Do(lab.Node, func() error { p, err = openPrefix(); return err })
+		return p, err
 	})
-	if errors.Is(err, errLacking) {
-		t.Skipf("skipped: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closed(t, p.close) })
 	must(t, m.net.Do(lab.Node, func() error {
 		m.node = newNode(t, p, hnsemu.WS2025)
 		return nil

@@ -3,7 +3,6 @@ package wine
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,17 +21,7 @@ import (
 // TestProxy runs the Windows program through a day of a node, one thing after
 // the other on one HNS.
 func TestProxy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("skipped: -short, and Wine takes a while")
-	}
-	p, err := openPrefix()
-	if errors.Is(err, errLacking) {
-		t.Skipf("skipped: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
+	p := open(t)
 	n := newNode(t, p, hnsemu.WS2025)
 	n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1", "10.244.2.2=node-2"))
 	n.write("dns.yaml", service("dns", "10.96.0.11", 53, "10.244.2.3=node-2"))

@@ -20,18 +20,21 @@ func open(t *testing.T) *prefix {
 	if testing.Short() {
 		t.Skip("skipped: -short, and Wine takes a while")
 	}
-	p, err := openPrefix()
+	return usable(t, openPrefix)
+}
+
+// usable returns the prefix that open gives, which is closed behind the test, or
+// skips it where the machine lacks what that takes.
+func usable(t *testing.T, open func() (*prefix, error)) *prefix {
+	t.Helper()
+	p, err := open()
 	if errors.Is(err, errLacking) {
 		t.Skipf("skipped: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { closed(t, p.close) })
 	return p
 }
 

@@ -86,6 +86,26 @@ func (y *tally) String() string {
 	return s
 }
 
+// EachStep calls f with every step of every scenario of the corpus, and what core
+// makes of it.
+func EachStep(t testing.TB, f func(s *Scenario, step Step, host *model.Host, ports []*model.Port)) {
+	t.Helper()
+	scenarios, err := Load(os.DirFS(Corpus(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenarios {
+		world := NewWorld(s)
+		for _, step := range s.Steps {
+			host, ports, err := world(step)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(s, step, host, ports)
+		}
+	}
+}
+
 // Corpus returns the folder of the scenarios, found from the working directory
 // of the test upwards.
 func Corpus(t testing.TB) string {

@@ -3,7 +3,6 @@ package userspace
 import (
 	"maps"
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -66,41 +65,30 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 
 // Every object is read back from nftables as what it was.
 func TestObjectsComeBackFromNFT(t *testing.T) {
-	scenarios, err := conformance.Load(os.DirFS(conformance.Corpus(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	entries := 0
-	for _, s := range scenarios {
-		world := conformance.NewWorld(s)
-		for _, step := range s.Steps {
-			host, ports, err := world(step)
-			if err != nil {
-				t.Fatal(err)
+	conformance.EachStep(t, func(s *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
+		objects, _ := dataplane.Compile(NewCompiler(), host, ports)
+		at := relayPorts(objects)
+		again := nftFound(inNFT(objects, at))
+		maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !inTable(k) })
+		for k, v := range objects {
+			f, ok := again[k]
+			if !ok || !f.equal(v) {
+				t.Errorf("%s: %s came back as %+v (%t), want %+v", s.Name, k, f.Value, ok, v)
 			}
-			objects, _ := dataplane.Compile(NewCompiler(), host, ports)
-			at := relayPorts(objects)
-			again := nftFound(inNFT(objects, at))
-			maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !inTable(k) })
-			for k, v := range objects {
-				f, ok := again[k]
-				if !ok || !f.equal(v) {
-					t.Errorf("%s: %s came back as %+v (%t), want %+v", s.Name, k, f.Value, ok, v)
-				}
-				if f.relay != (RelayID{}) && f.port != at[f.relay] {
-					t.Errorf("%s leads to port %d", k, f.port)
-				}
-				if k.Kind == KindEntry {
-					entries++
-				}
+			if f.relay != (RelayID{}) && f.port != at[f.relay] {
+				t.Errorf("%s leads to port %d", k, f.port)
 			}
-			for k := range again {
-				if _, ok := objects[k]; !ok {
-					t.Errorf("%s: %s is nobody's", s.Name, k)
-				}
+			if k.Kind == KindEntry {
+				entries++
 			}
 		}
-	}
+		for k := range again {
+			if _, ok := objects[k]; !ok {
+				t.Errorf("%s: %s is nobody's", s.Name, k)
+			}
+		}
+	})
 	t.Logf("%d entries", entries)
 }
 

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,41 +12,30 @@ import (
 
 // Every rule that a scenario gives is read back as what it was.
 func TestEntriesComeBack(t *testing.T) {
-	scenarios, err := conformance.Load(os.DirFS(conformance.Corpus(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	entries := 0
-	for _, s := range scenarios {
-		world := conformance.NewWorld(s)
-		for _, step := range s.Steps {
-			host, ports, err := world(step)
+	conformance.EachStep(t, func(_ *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
+		objects, _ := dataplane.Compile(NewCompiler(), host, ports)
+		for k, v := range objects {
+			for _, r := range v.Rules {
+				if again, err := parseRule(r.String()); err != nil || again != r {
+					t.Errorf("%s: %+v, %v", r, again, err)
+				}
+			}
+			if k.Kind != KindEntry {
+				continue
+			}
+			entries++
+			const port = 40000
+			r, err := parseRule(entryRule(k, v.To, port).String())
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects, _ := dataplane.Compile(NewCompiler(), host, ports)
-			for k, v := range objects {
-				for _, r := range v.Rules {
-					if again, err := parseRule(r.String()); err != nil || again != r {
-						t.Errorf("%s: %+v, %v", r, again, err)
-					}
-				}
-				if k.Kind != KindEntry {
-					continue
-				}
-				entries++
-				const port = 40000
-				r, err := parseRule(entryRule(k, v.To, port).String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				again, to, at, ok := entryOf(k.Family, k.Chain, r)
-				if !ok || again != k || to != v.To || to.Do == ToRelay && at != port {
-					t.Errorf("%s came back as %s, %+v for %+v", k, again, to, v.To)
-				}
+			again, to, at, ok := entryOf(k.Family, k.Chain, r)
+			if !ok || again != k || to != v.To || to.Do == ToRelay && at != port {
+				t.Errorf("%s came back as %s, %+v for %+v", k, again, to, v.To)
 			}
 		}
-	}
+	})
 	t.Logf("%d entries", entries)
 }
 

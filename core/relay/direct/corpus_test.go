@@ -2,7 +2,6 @@ package direct
 
 import (
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -44,35 +43,24 @@ func decide(objects map[Key]Value, p oracle.Packet) oracle.Outcome {
 // and by which endpoints. Refusal, silence and foreign ports of addresses are
 // the system's.
 func TestCorpus(t *testing.T) {
-	scenarios, err := conformance.Load(os.DirFS(conformance.Corpus(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	judged := 0
-	for _, s := range scenarios {
-		world := conformance.NewWorld(s)
-		for _, step := range s.Steps {
-			host, ports, err := world(step)
-			if err != nil {
-				t.Fatal(err)
+	conformance.EachStep(t, func(s *conformance.Scenario, step conformance.Step, host *model.Host, ports []*model.Port) {
+		objects, gaps := dataplane.Compile(NewCompiler(Adapter{}), host, ports)
+		for _, row := range step.Packets {
+			p := s.Oracle(host, row)
+			want := oracle.Decide(host, ports, p)
+			byIface := host.Pods.Interface != "" || host.Pods.Prefix != ""
+			if p.Proto == model.SCTP || byIface && slices.ContainsFunc(gaps[want.Port], func(g model.Gap) bool { return g.Detail == noIface }) {
+				continue
 			}
-			objects, gaps := dataplane.Compile(NewCompiler(Adapter{}), host, ports)
-			for _, row := range step.Packets {
-				p := s.Oracle(host, row)
-				want := oracle.Decide(host, ports, p)
-				byIface := host.Pods.Interface != "" || host.Pods.Prefix != ""
-				if p.Proto == model.SCTP || byIface && slices.ContainsFunc(gaps[want.Port], func(g model.Gap) bool { return g.Detail == noIface }) {
-					continue
-				}
-				judged++
-				got := decide(objects, p)
-				if served := want.Fate == oracle.Forward; served != (got.Fate == oracle.Forward) {
-					t.Errorf("%s:%d: %s: want %s, got %s", s.File, row.Line, row, want.Fate, got.Fate)
-				} else if served && !conformance.Masked(want).Same(conformance.Masked(got)) {
-					t.Errorf("%s:%d: %s: %s", s.File, row.Line, row, conformance.Diff(conformance.Masked(want), conformance.Masked(got)))
-				}
+			judged++
+			got := decide(objects, p)
+			if served := want.Fate == oracle.Forward; served != (got.Fate == oracle.Forward) {
+				t.Errorf("%s:%d: %s: want %s, got %s", s.File, row.Line, row, want.Fate, got.Fate)
+			} else if served && !conformance.Masked(want).Same(conformance.Masked(got)) {
+				t.Errorf("%s:%d: %s: %s", s.File, row.Line, row, conformance.Diff(conformance.Masked(want), conformance.Masked(got)))
 			}
 		}
-	}
+	})
 	t.Logf("corpus: userspace on an adapter: %d rows", judged)
 }
