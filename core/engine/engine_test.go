@@ -52,9 +52,17 @@ type bench struct {
 	drift  int
 }
 
-// start runs an engine in a synctest bubble until the test ends.
-func start(t *testing.T, change func(*engine.Options)) *bench {
-	b := &bench{kernel: memory.New[string](fronts{}.Equal, dataplane.Limits{})}
+func newKernel() *memory.Driver[string, string] {
+	return memory.New[string](fronts{}.Equal, dataplane.Limits{})
+}
+
+// start runs an engine on an empty kernel in a synctest bubble until the test ends.
+func start(t *testing.T, change func(*engine.Options)) *bench { return startOn(t, newKernel(), change) }
+
+// startOn does so on a kernel that has something in it. It is read at once: what
+// is put there later is unknown to the engine.
+func startOn(t *testing.T, kernel *memory.Driver[string, string], change func(*engine.Options)) *bench {
+	b := &bench{kernel: kernel}
 	o := engine.Options{
 		Host: func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
 			h := &model.Host{Name: "here"}
@@ -91,8 +99,9 @@ func service(n, ip string) *model.Service {
 
 func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, nil)
-		b.kernel.Do(func() { b.kernel.Objects["10.96.0.9:80"] = "kept until we know better" })
+		kernel := newKernel()
+		kernel.Objects["10.96.0.9:80"] = "kept until we know better"
+		b := startOn(t, kernel, nil)
 		b.SetService(service("a", "10.96.0.1"))
 		sleep(time.Minute)
 		if b.kernel.Commits != 0 {
@@ -148,12 +157,9 @@ func TestMinGapIsHonoured(t *testing.T) {
 
 func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var kernel *memory.Driver[string, string]
-		b := start(t, func(o *engine.Options) {
-			kernel = memory.New[string](fronts{}.Equal, dataplane.Limits{})
-			kernel.Broken = errors.New("no permission")
-			o.Backend = dataplane.New(fronts{}, kernel)
-		})
+		kernel := newKernel()
+		kernel.Broken = errors.New("no permission")
+		b := startOn(t, kernel, nil)
 		b.Synced(true)
 		sleep(10 * time.Second)
 		if kernel.Commits != 0 || b.Status().Err == nil || b.Status().Adopted {
@@ -363,9 +369,8 @@ func TestOnlyOurOwnNodeCounts(t *testing.T) {
 func TestServiceCIDRs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		compiled := 0
-		var kernel *memory.Driver[string, string]
-		b := start(t, func(o *engine.Options) {
-			kernel = memory.New[string](fronts{}.Equal, dataplane.Limits{})
+		kernel := newKernel()
+		b := startOn(t, kernel, func(o *engine.Options) {
 			o.Backend = dataplane.New(fronts{&compiled}, kernel)
 			o.Host = func(_ *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 				h := &model.Host{Name: "here"}
@@ -588,16 +593,15 @@ func TestRetune(t *testing.T) {
 // What nobody needs any more and cannot be deleted keeps nobody waiting.
 func TestLeftOversHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, nil)
-		b.kernel.Do(func() {
-			b.kernel.Objects["10.96.0.9:80"] = "left by an earlier run"
-			b.kernel.Fail = func(op ledger.Op[string, string]) error {
-				if op.Verb == ledger.Delete {
-					return errors.New("in use")
-				}
-				return nil
+		kernel := newKernel()
+		kernel.Objects["10.96.0.9:80"] = "left by an earlier run"
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Verb == ledger.Delete {
+				return errors.New("in use")
 			}
-		})
+			return nil
+		}
+		b := startOn(t, kernel, nil)
 		b.SetService(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()

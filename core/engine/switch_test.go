@@ -15,7 +15,7 @@ import (
 )
 
 func second() (*memory.Driver[string, string], dataplane.Backend) {
-	d := memory.New[string](fronts{}.Equal, dataplane.Limits{})
+	d := newKernel()
 	return d, dataplane.New(fronts{}, d)
 }
 
