@@ -227,6 +227,9 @@ func (p *Proxy) settle(ctx context.Context) {
 	}
 	debug.SetGCPercent(gcPercent)
 	debug.FreeOSMemory()
+	if err := trim(); err != nil {
+		p.log.Debug("what the start alone needed of the program stays in memory", "error", err)
+	}
 }
 
 // Document returns the status document.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/platform/service"
 )
 
 func newStatus() *cobra.Command {
@@ -38,6 +39,17 @@ func newStatus() *cobra.Command {
 	return c
 }
 
+// whereabouts says where a tandem that does not answer may be.
+func whereabouts() string {
+	switch state, _ := service.Status(); state {
+	case service.Stopped:
+		return "its service is stopped: tandem start"
+	case service.Running:
+		return "its service runs: was it given another --metrics-bind-address?"
+	}
+	return "is it running, and with this --metrics-bind-address?"
+}
+
 // statusLimit bounds the answer: a cluster of 50,000 Services needs about 40 MB.
 const statusLimit = 256 << 20
 
@@ -49,7 +61,7 @@ func fetchStatus(cmd *cobra.Command, address string) (doc status.Document, err e
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{Proxy: nil}}
 	res, err := client.Do(req)
 	if err != nil {
-		return doc, fmt.Errorf("no tandem answers at %s: %w; is it running, and with this --metrics-bind-address?", address, err)
+		return doc, fmt.Errorf("no tandem answers at %s: %w; %s", address, err, whereabouts())
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {

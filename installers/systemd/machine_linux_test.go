@@ -121,6 +121,9 @@ func upgraded(t *testing.T, m *debian.Machine, refused func()) {
 		t.Errorf("process %s became %s", pid, now)
 	}
 	m.Do("tandem", "stop")
+	if out, err := m.Try("tandem", "status"); err == nil || !strings.Contains(out, "its service is stopped: tandem start") {
+		t.Errorf("the status when it is stopped: %v: %s", err, out)
+	}
 	m.Do("tandem", "start")
 	if out := m.Do("tandem", "status"); !strings.Contains(out, "nginx") {
 		t.Errorf("started anew: %s", out)
