@@ -55,13 +55,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	})
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	reached, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
 	if code != exitOK {
 		fmt.Fprintf(stderr, "tandem: %v\n", err)
 	}
 	if code == exitUsage {
-		fmt.Fprintln(stderr, "See 'tandem --help'.")
+		fmt.Fprintf(stderr, "See '%s --help'.\n", reached.CommandPath())
 	}
 	return code
 }

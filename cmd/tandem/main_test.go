@@ -216,6 +216,16 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
+// Whoever mistypes a flag is told of the verb's flags.
+func TestUsageNamesTheVerb(t *testing.T) {
+	code, _, stderr := tandem(t, "plan", "--mode", "ipvs")
+	for _, want := range []string{"do you mean --proxy-mode?", "See 'tandem plan --help'."} {
+		if code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, no %q: %s", code, want, stderr)
+		}
+	}
+}
+
 func TestStatusWithoutADaemon(t *testing.T) {
 	code, _, stderr := tandem(t, "status", "--address", "127.0.0.1:1")
 	if code != exitFailure || !strings.Contains(stderr, "is it running") {

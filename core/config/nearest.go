@@ -6,12 +6,21 @@ import (
 )
 
 // Nearest returns the name that was most likely meant by a misspelt one, or "".
-// Of equally near ones it is the first in the alphabet.
+// Of equally near ones it is the first in the alphabet. When none is near it is
+// the shortest that has it as one of its words: proxy-mode for mode.
 func Nearest(name string, names []string) string {
 	best, least := "", max(1, len(name)/3)+1
 	for _, n := range slices.Sorted(slices.Values(names)) {
 		if d := distance(strings.ToLower(name), strings.ToLower(n), least); d < least {
 			best, least = n, d
+		}
+	}
+	if best != "" {
+		return best
+	}
+	for _, n := range slices.Sorted(slices.Values(names)) {
+		if slices.Contains(strings.Split(n, "-"), name) && (best == "" || len(n) < len(best)) {
+			best = n
 		}
 	}
 	return best

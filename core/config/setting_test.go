@@ -93,6 +93,12 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", name, got, want)
 		}
 	}
+	names = []string{"detect-local-mode", "proxy-mode", "bind-address", "healthz-bind-address"}
+	for name, want := range map[string]string{"mode": "proxy-mode", "local": "detect-local-mode", "bind": "bind-address", "node": "", "": ""} {
+		if got := config.Nearest(name, names); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
 }
 
 // Whatever a user writes, a value is refused, or taken and said again in a form
