@@ -203,8 +203,12 @@ func TestTheLockIsWaitedFor(t *testing.T) {
 		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(2500*time.Millisecond, func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) })
+		free := make(chan error, 1)
+		time.AfterFunc(2500*time.Millisecond, func() { free <- unix.Flock(int(lock.Fd()), unix.LOCK_UN) })
 		p.sync()
+		if err := <-free; err != nil {
+			t.Fatal(err)
+		}
 		out, err := exec.Command("iptables-legacy-save", "-t", "nat").Output()
 		if err != nil || !strings.Contains(string(out), "-j KUBE-PORTALS-IN") {
 			t.Errorf("it is said to be done, and is not: %v\n%s", err, out)
