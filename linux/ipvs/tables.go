@@ -93,18 +93,19 @@ func parseSave(f model.Family, text string, emit func(Key, Value)) {
 	}
 	for c := noChain + 1; c < numChains; c++ {
 		lines := found[c.String()]
-		if len(lines) == 0 || lines[0] != comment(owner) {
+		v, led := c.jump(found[c.table()+" "+c.from()])
+		if !slices.Contains(lines, comment(owner)) && (len(lines) > 0 || !led) { // else somebody has emptied it
 			continue
 		}
 		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
-		if v, there := c.jump(found[c.table()+" "+c.from()]); there {
+		if led {
 			emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
 		}
 	}
 }
 
 // jump finds the jump to a chain among the rules of where it comes from. There may
-// be more than one: kube-proxy's, or ours from before the chain was emptied.
+// be more than one: kube-proxy's, or what others have put there once more.
 func (c ChainID) jump(rules []string) (v Value, there bool) {
 	var all []string
 	for _, v := range jumpValues {

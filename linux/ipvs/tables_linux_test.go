@@ -41,8 +41,26 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 	}
 }
 
-// Jumps that are there more than once, as after a chain was emptied by somebody
-// else, become one, and all go when the chain does.
+// A chain that somebody has emptied, or put a rule in front of, is ours as before,
+// with its jump.
+func TestChainsOthersWereAt(t *testing.T) {
+	tables := freshTables(t)
+	if err := errors.Join(tables.do(t, create(KindChain, filterIn, ours()), create(KindJump, filterIn, Value{}))...); err != nil {
+		t.Fatal(err)
+	}
+	for _, harm := range []string{"-I KUBE-IPVS-FILTER 1 -j RETURN", "-F KUBE-IPVS-FILTER"} {
+		if err := tables.Restore(t.Context(), model.IPv4, "*filter\n"+harm+"\nCOMMIT\n"); err != nil {
+			t.Fatal(err)
+		}
+		have := tables.have(t)
+		chain, known := have[Key{Kind: KindChain, Chain: filterIn}]
+		if jump, led := have[Key{Kind: KindJump, Chain: filterIn}]; !known || chain.equal(ours()) || !led || !jump.equal(Value{}) {
+			t.Errorf("%s: %v", harm, have)
+		}
+	}
+}
+
+// Jumps that are there more than once become one, and all go when the chain does.
 func TestJumpsThatAreThereTwice(t *testing.T) {
 	tables := freshTables(t)
 	chain, jump := Key{Kind: KindChain, Chain: filterIn}, Key{Kind: KindJump, Chain: filterIn}
