@@ -47,7 +47,8 @@ type Config struct {
 	AuditPeriod   time.Duration
 	MinSyncPeriod time.Duration // the least time between two syncs; 0 syncs at once
 	// SyncPeriod is kube-proxy's: what waits for twice as long without being
-	// programmed makes the proxy unhealthy. Nothing is done periodically.
+	// programmed makes the proxy unhealthy. Nothing is written periodically; what
+	// no system tells changes of is read back about as often.
 	SyncPeriod time.Duration
 
 	// What only some modes look at.

@@ -50,9 +50,11 @@ func (c *Commands) Save(ctx context.Context, f model.Family, table string) (stri
 }
 
 // Restore runs transactions, as iptables-restore reads them: each table is
-// written as a whole or not at all. An error may leave open which.
+// written as a whole or not at all. An error may leave open which. Others may hold
+// the lock for a while; that they still do is a failure like others, and never
+// busy: without its chains a mode serves nothing.
 func (c *Commands) Restore(ctx context.Context, f model.Family, text string) error {
-	if err := c.tools.restore(ctx, f, []byte(text)); err != nil {
+	if err := c.tools.restorePatiently(ctx, f, []byte(text)); err != nil {
 		return fmt.Errorf("%s tables: %w", f, err)
 	}
 	return nil

@@ -61,7 +61,8 @@
 //	observe.go                 iptables-save to objects
 //	sim.go                     text and a packet to an outcome (Sim)
 //	tools_linux.go             the commands; variant_linux.go: legacy or nft;
-//	                           commands_linux.go, nat_linux.go: for other modes
+//	                           commands_linux.go, nat_linux.go: for other modes;
+//	                           lock_linux.go: waiting for it
 //	driver_linux.go            the kernel (Driver)
 //	localnet_linux.go          route_localnet
 //	tally.go,                  how many rules there are, and how many packets two

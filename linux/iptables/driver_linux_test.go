@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // What is written is read back, and a restart finds nothing to do.
@@ -274,6 +276,41 @@ func TestARefusedRuleIsNamed(t *testing.T) {
 		}
 		if disturbed, _ := d.Disturbed(t.Context()); !disturbed {
 			t.Error("after a failure the rules should be read again")
+		}
+	})
+}
+
+// Legacy tables that cannot be listed are not taken for none: neither is the other
+// variant chosen, nor is cleaning up done.
+func TestUnreadableLegacyTables(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		if k.tools.variant != Legacy {
+			t.Skip("of the legacy variant alone the kernel tells that there are tables")
+		}
+		found, err := findTools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.command("-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP")
+		failing := filepath.Join(t.TempDir(), "save")
+		if err := os.WriteFile(failing, []byte("#!/bin/sh\necho out of memory >&2\nexit 1\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i := range found {
+			if found[i].variant == Legacy {
+				found[i].family[model.IPv4].save = failing
+			}
+		}
+		if chosen, err := choose(t.Context(), found); err == nil || !strings.Contains(err.Error(), "out of memory") {
+			t.Errorf("chosen %v (%v)", chosen, err)
+		}
+		here, err := host.Here()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer here.Close()
+		if err := removeOurs(t.Context(), found, here); err == nil || !strings.Contains(err.Error(), "out of memory") {
+			t.Errorf("cleaned up: %v", err)
 		}
 	})
 }

@@ -35,6 +35,9 @@ func (l *localnetSwitch) before(ops []op) ([]op, error) {
 	case i < 0:
 		return ops, nil
 	case ops[i].Verb != ledger.Delete:
+		if err := host.MaySetSysctl(routeLocalnet, "1"); err != nil {
+			return ops, err // else the rules are written, and said not to be
+		}
 		return l.remember(ops, i)
 	case l.past:
 		return ops, nil

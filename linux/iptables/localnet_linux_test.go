@@ -1,7 +1,10 @@
 package iptables
 
 import (
+	"errors"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -56,4 +59,55 @@ func TestRouteLocalnetIsPutBack(t *testing.T) {
 			expect("after cleanup", was)
 		}
 	})
+}
+
+// Where route_localnet cannot be written, as in a container, that alone fails:
+// nothing is written again and again that is said to have failed.
+func TestRouteLocalnetCannotBeSet(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		if err := host.EnsureSysctl(routeLocalnet, "0"); err != nil {
+			t.Skip(err)
+		}
+		sysctlsReadOnly(t)
+		b := dataplane.New(NewCompiler(Options{}), k.driver())
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		open := *benchHost
+		open.NodePorts = model.NodePortMatch{Prefixes: loopback[:1], Loopback: true}
+		b.SetHost(&open)
+		for _, p := range manyPorts(3) {
+			b.Update([]model.Delta{{New: p}})
+		}
+		if _, err := b.Sync(t.Context()); !errors.Is(err, unix.EROFS) {
+			t.Errorf("got %v", err)
+		}
+		if f := b.Health().Failures; len(f) != 1 || !errors.Is(f[model.PortID{}], unix.EROFS) {
+			t.Errorf("failures: %v", f)
+		}
+		if drift, err := b.Audit(t.Context()); drift != 0 || err != nil {
+			t.Errorf("%d objects are not as they are said to be (%v)", drift, err)
+		}
+	})
+}
+
+// sysctlsReadOnly makes them so for the test's thread, which ends with it.
+func sysctlsReadOnly(t *testing.T) {
+	t.Helper()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Skipf("no mount namespace can be made here: %v", err)
+	}
+	const sys = "/proc/sys"
+	for _, m := range []struct {
+		source, target string
+		flags          uintptr
+	}{
+		{"", "/", unix.MS_REC | unix.MS_PRIVATE},
+		{sys, sys, unix.MS_BIND},
+		{"", sys, unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
+	} {
+		if err := unix.Mount(m.source, m.target, "", m.flags, ""); err != nil {
+			t.Skipf("mount %s: %v", m.target, err)
+		}
+	}
 }

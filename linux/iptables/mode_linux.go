@@ -118,14 +118,17 @@ func removeAll(ctx context.Context, d *Driver) error {
 }
 
 // eachInUse calls f for each variant that has objects with our names. Where there
-// are no tables none are made. A variant that this kernel does not have holds
-// nothing: only where none can be read that is an error.
+// are no tables none are made. The nft variant holds nothing where the kernel does
+// not have it: that it cannot be read is an error only where no other can. Of the
+// legacy variant only tables are read that are there.
 func eachInUse(ctx context.Context, installed []tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
 		d := &Driver{tools: t, families: t.families(), ns: ns, book: book{}, watch: unwatched(), timid: true}
 		have, _, err := d.read(ctx)
 		switch {
+		case err != nil && t.variant == Legacy:
+			errs = append(errs, err)
 		case err != nil:
 			unread = append(unread, err)
 		case len(have) > 0:

@@ -111,7 +111,7 @@ func (c *candidate) table(ctx context.Context, command *iptables.IPTables, famil
 	rules := probeRules(family, t, !c.noRandomFully)
 	var s script
 	s.rewrite(name, rules)
-	if err := c.tools.restore(ctx, family, s.text(t)); err != nil {
+	if err := c.tools.restorePatiently(ctx, family, s.text(t)); err != nil {
 		return err
 	}
 	have, listed := command.List(t.String(), name)

@@ -226,10 +226,20 @@ func (t tools) read(ctx context.Context, f model.Family, timid bool) (string, er
 	return string(all), nil
 }
 
+// holds reports whether the kernel says that there are tables of the variant in
+// the network namespace of the calling thread, so that not to read any is a
+// failure. It does not say so of those of nf_tables.
+func (t tools) holds(f model.Family) bool { return t.variant == Legacy && len(legacyTables(f)) > 0 }
+
 // hasLegacy reports whether the network namespace of the calling thread has a
 // table of the legacy variant.
-func hasLegacy(f model.Family, t Table) bool {
+func hasLegacy(f model.Family, t Table) bool { return slices.Contains(legacyTables(f), t.String()) }
+
+func legacyTables(f model.Family) []string {
 	name := map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f]
 	tables, err := os.ReadFile("/proc/thread-self/net/" + name)
-	return err == nil && slices.Contains(strings.Fields(string(tables)), t.String())
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(tables))
 }

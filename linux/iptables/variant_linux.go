@@ -22,8 +22,12 @@ func choose(ctx context.Context, found []tools) ([]tools, error) {
 	for _, t := range found {
 		for _, f := range t.families() {
 			out, err := run(ctx, nil, t.family[f].save)
-			if err != nil {
-				continue // it holds nothing that can be read; whether it works the probe tells
+			switch {
+			case err == nil:
+			case ctx.Err() != nil, t.holds(f):
+				return nil, fmt.Errorf("iptables: which variant this host uses cannot be told: %w", err)
+			default:
+				continue // the kernel does not have it; whether it works the probe tells
 			}
 			if rules := count(string(out)); rules > 0 && uses[t.variant] == "" {
 				uses[t.variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.family[f].save)

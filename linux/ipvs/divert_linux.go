@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // What the host itself sends to a cluster IP on kube-ipvs0 comes from that very
@@ -79,7 +80,12 @@ func (k *kernel) eachLocalRoute(f func(netip.Addr, netlink.Route) error) error {
 	}
 	for _, family := range model.Families() {
 		filter := netlink.Route{Table: unix.RT_TABLE_LOCAL, LinkIndex: link.Attrs().Index, Type: unix.RTN_LOCAL}
-		routes, err := k.links.RouteListFiltered(netlinkFamily(family), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF|netlink.RT_FILTER_TYPE)
+		const by = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_OIF | netlink.RT_FILTER_TYPE
+		var routes []netlink.Route
+		err = host.Steadily(func() error {
+			routes, err = k.links.RouteListFiltered(netlinkFamily(family), &filter, by)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("local routes: %w", err)
 		}

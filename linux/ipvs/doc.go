@@ -40,6 +40,9 @@
 // of the mark, which a user may change. What kube-proxy left under the names we
 // need is taken over; all else of others is never touched.
 //
+// What others do to all that is found when it is read the next time: every 30 s
+// (syncPeriod), or less often where that takes long.
+//
 // The parts:
 //
 //	layout.go, mark.go, key.go    what there is: sets, chains, marks; objects
@@ -56,6 +59,6 @@
 //	tables_linux.go               iptables, by the commands that linux/iptables finds
 //	follow_linux.go               the machine's addresses, as they change
 //	retire_linux.go, divert_linux.go  leaving to another mode
-//	observe_linux.go              the kernel back to objects
+//	observe_linux.go              the kernel back to objects; again_linux.go: when
 //	probe_linux.go, mode*.go      whether this machine can do it; the mode
 package ipvs

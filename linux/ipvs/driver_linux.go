@@ -30,6 +30,7 @@ type Driver struct {
 	reader  *kernel // for Observe
 	tables  *tables
 	drains  *drains
+	again   again
 }
 
 var (
@@ -38,8 +39,8 @@ var (
 )
 
 // Open returns a driver for the network namespace of the calling thread. Virtual
-// servers inside of exclude are never touched. Close it after use; what it has
-// programmed stays.
+// servers of others inside of exclude are never touched. Close it after use; what
+// it has programmed stays.
 func Open(o Options, exclude []netip.Prefix, c *iptables.Commands) (*Driver, error) {
 	d := &Driver{options: o, marks: marksFor(o.Mark), numbers: &numbers{numbering: newNumbering()}, exclude: exclude}
 	var errs [4]error
@@ -113,7 +114,7 @@ func (k *kernel) close() {
 // can be written together are.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
-	c := commit{Driver: d, ctx: ctx, gone: map[Key]bool{}, ops: ops}
+	c := commit{Driver: d, ctx: ctx, ops: ops, gone: map[Key]bool{}, unmade: map[Key]bool{}}
 	for _, op := range ops {
 		if op.Verb == ledger.Delete && op.Key.Kind == KindServer {
 			c.gone[op.Key] = true
@@ -133,9 +134,11 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 // commit is one Commit.
 type commit struct {
 	*Driver
-	ctx  context.Context
-	gone map[Key]bool // servers that are deleted, with all that they have
-	ops  []ledger.Op[Key, Value]
+	ctx context.Context
+	ops []ledger.Op[Key, Value]
+
+	gone   map[Key]bool // servers that are deleted, with all that they have
+	unmade map[Key]bool // servers that could not be made or changed
 
 	wanted map[Key]map[netip.AddrPort]bool // destinations by server; made by takeOver, where it is needed
 }
@@ -183,7 +186,9 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 		}
 		return c.kernel.address(op.Verb, op.Key.At.Addr())
 	case KindServer:
-		return c.server(op)
+		err := c.server(op)
+		c.unmade[op.Key] = err != nil
+		return err
 	case KindDest:
 		return c.dest(op)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // followed is a backend for which the host has, beside the addresses that its
@@ -128,7 +129,11 @@ func ownAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
 	if err != nil { // else all cluster IPs would be this machine's
 		return nil, err
 	}
-	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	var addrs []netlink.Addr
+	err = host.Steadily(func() error {
+		addrs, err = h.AddrList(nil, netlink.FAMILY_ALL)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list this machine's addresses: %w", err)
 	}

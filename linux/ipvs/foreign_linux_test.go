@@ -1,9 +1,15 @@
 package ipvs
 
 import (
+	"errors"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -66,6 +72,83 @@ iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; ip
 		if got := s.dial(); got != first {
 			t.Errorf("reached %s", got)
 		}
+	}
+}
+
+// A virtual server of somebody else's inside of the excluded ranges is told, and
+// stays as it is with its destinations, whatever our Service of that address does;
+// one of our own there is ours also after a restart.
+func TestExcludedServersAreNeverTouched(t *testing.T) {
+	s := newSite(t)
+	const theirs = "198.51.100.7:80"
+	s.run("sh", "-c", "ipvsadm -A -t "+theirs+" -s wlc; ipvsadm -a -t "+theirs+" -r 10.244.1.2:8080 -m -w 5")
+	servers := func() (all string) {
+		for l := range strings.Lines(s.run("ipvsadm", "-Sn")) {
+			if strings.Contains(l, theirs) {
+				all += l
+			}
+		}
+		return all
+	}
+	before := servers()
+	excluded := func(ips ...string) *model.Port {
+		p := web(ips...)
+		p.Fronts[1].At = netip.MustParseAddrPort(theirs)
+		return p
+	}
+	s.open()
+	was := (*model.Port)(nil)
+	for _, p := range []*model.Port{excluded(first), excluded(first, second), excluded(second), nil} {
+		s.Update([]model.Delta{{Old: was, New: p}})
+		if _, err := s.Sync(t.Context()); p != nil && !errors.Is(err, unix.EEXIST) {
+			t.Errorf("nothing is said of it: %v", err)
+		}
+		if after := servers(); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+		was = p
+	}
+	s.run("ipvsadm", "-D", "-t", theirs)
+	s.set(excluded(first))
+	s.close()
+	s.open()
+	if n := s.set(excluded(first)); n != 0 {
+		t.Errorf("a restart wrote %d objects", n)
+	}
+	s.set()
+	if left := servers(); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// What somebody else deletes is noticed at the first change that needs it, and
+// everything is repaired.
+func TestDeletedServersAreNoticed(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	s.run("ipvsadm", "-C")
+	s.Update([]model.Delta{{Old: s.ports[web(first).ID], New: web(first, second)}})
+	if _, err := s.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+		t.Errorf("got %v", err)
+	}
+	time.Sleep(time.Until(s.Next()))
+	if _, err := s.Sync(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.same(testHost(), []*model.Port{web(first, second)})
+}
+
+// A set that was left where an earlier replacement was cut short is not taken for
+// the new one.
+func TestReplacingASetThatWasCutShort(t *testing.T) {
+	s := newSite(t)
+	s.run("sh", "-c", "ipset create KUBE-CLUSTER-IP hash:ip,port; ipset create TANDEM-NEW hash:ip,port; ipset add TANDEM-NEW 10.96.0.99,tcp:80")
+	s.open()
+	s.set(web(first))
+	s.same(testHost(), []*model.Port{web(first)})
+	if out := s.run("ipset", "list", "-n"); strings.Contains(out, "TANDEM-NEW") {
+		t.Errorf("left: %s", out)
 	}
 }
 

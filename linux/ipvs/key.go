@@ -142,7 +142,7 @@ type Value struct {
 	Flags     uint32 // server: of the scheduler
 	Scheduler string
 
-	Rules *Rules // chain
+	Rules *Rules // chain; jump: all of it, where it is there more than once
 
 	OldOnly bool // jump: not for the first packets of connections, while we leave (Drain)
 

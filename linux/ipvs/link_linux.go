@@ -131,7 +131,11 @@ func (k *kernel) set(verb ledger.Verb, s ipset.Set) error {
 	}
 	fresh := s
 	fresh.Name = "TANDEM-NEW"
-	if err := k.sets.Create(fresh); err != nil && !errors.Is(err, ipset.ErrExists) {
+	// One may be left where this was cut short: the set that was replaced then.
+	if err := but(k.sets.Destroy(fresh.Name), ipset.ErrNotFound); err != nil {
+		return err
+	}
+	if err := k.sets.Create(fresh); err != nil {
 		return err
 	}
 	return errors.Join(k.sets.Swap(fresh.Name, s.Name), k.sets.Destroy(fresh.Name))

@@ -45,6 +45,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.again.every = c.SyncPeriod
 	return follow(&tuned{Backend: dataplane.New(NewCompiler(o), d), driver: d, config: c.IPVS})
 }
 

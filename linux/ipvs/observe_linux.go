@@ -6,19 +6,30 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
-	"slices"
+	"time"
 
 	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 )
 
 // Observe implements dataplane.Driver. It reads everything; destinations that
 // drain are noted, and are no objects.
-func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) Observe(ctx context.Context) (have map[Key]Value, err error) {
+	begin := time.Now()
+	defer func() { d.again.done(begin, time.Now()) }()
+	err = host.Steadily(func() error {
+		have, err = d.observe(ctx)
+		return err
+	})
+	return have, err
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
 	for _, f := range d.options.families() {
 		if err := o.family(f); err != nil {
@@ -239,8 +250,5 @@ func (o *observation) serverKey(s *ipvs.Service) (Key, bool) {
 		return orphan(f, s.FWMark), true
 	}
 	a, ok := netip.AddrFromSlice(s.Address)
-	if a = a.Unmap(); !ok || slices.ContainsFunc(o.exclude, func(p netip.Prefix) bool { return p.Contains(a) }) {
-		return Key{}, false
-	}
-	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), At: netip.AddrPortFrom(a, s.Port)}, true
+	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), At: netip.AddrPortFrom(a.Unmap(), s.Port)}, ok
 }

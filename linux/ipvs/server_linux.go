@@ -113,7 +113,7 @@ func (c *commit) server(op ledger.Op[Key, Value]) error {
 			c.numbers.release(op.Key)
 		}
 	case ledger.Replace:
-		err = h.UpdateService(s)
+		err = missed(h.UpdateService(s))
 	default:
 		if err = h.NewService(s); errors.Is(err, unix.EEXIST) {
 			err = c.takeOver(op.Key, s)
@@ -126,8 +126,8 @@ func (c *commit) server(op ledger.Op[Key, Value]) error {
 // one whose making was interrupted. Destinations that it has and shall not have
 // drain.
 func (c *commit) takeOver(k Key, s *ipvs.Service) error {
-	if slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(k.At.Addr()) }) {
-		return fmt.Errorf("somebody else has it, and its address is excluded: %w", unix.EEXIST)
+	if err := c.spare(k, s); err != nil {
+		return err
 	}
 	if err := c.kernel.ipvs.UpdateService(s); err != nil {
 		return err
@@ -142,6 +142,22 @@ func (c *commit) takeOver(k Key, s *ipvs.Service) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// spare is an error for a virtual server of somebody else's that is never
+// touched, nor any of its destinations.
+func (d *Driver) spare(k Key, s *ipvs.Service) error {
+	if k.Via != ByAddress || !slices.ContainsFunc(d.exclude, func(p netip.Prefix) bool { return p.Contains(k.At.Addr()) }) {
+		return nil
+	}
+	have, err := d.kernel.ipvs.GetService(s)
+	if err != nil {
+		return but(err, unix.ESRCH, unix.ENOENT)
+	}
+	if have.Flags&flagOurs == 0 {
+		return fmt.Errorf("somebody else has virtual server %s, and its address is excluded: %w", k.server(), unix.EEXIST)
 	}
 	return nil
 }
@@ -182,6 +198,9 @@ func (c *commit) dest(op ledger.Op[Key, Value]) error {
 	if err != nil {
 		return wrap(op.Key.String(), err)
 	}
+	if err := c.spare(server, s); err != nil {
+		return wrap(op.Key.String(), err)
+	}
 	if op.Verb == ledger.Delete {
 		return wrap(op.Key.String(), c.release(op.Key, s))
 	}
@@ -194,7 +213,19 @@ func (c *commit) dest(op ledger.Op[Key, Value]) error {
 	if err = h.NewDestination(s, destination(op.Key.To, 1)); errors.Is(err, unix.EEXIST) {
 		err = h.UpdateDestination(s, destination(op.Key.To, 1))
 	}
+	if !c.unmade[server] {
+		err = missed(err)
+	}
 	return wrap(op.Key.String(), err)
+}
+
+// missed says of an error that a virtual server of ours is not there that it was
+// somebody else who took it away, and maybe more: all must be read back.
+func missed(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("somebody else has deleted the virtual server: %w: %w", err, ledger.ErrUnknown)
+	}
+	return err
 }
 
 // release takes a destination out of the choice: that of TCP keeps its

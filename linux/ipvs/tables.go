@@ -46,13 +46,8 @@ type tableText struct{ heads, unjumps, rules, jumps, ends []string }
 func (t *tableText) add(op ledger.Op[Key, Value]) {
 	c := op.Key.Chain
 	switch {
-	case op.Key.Kind == KindJump && op.Verb == ledger.Delete:
-		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule(op.Old))
 	case op.Key.Kind == KindJump:
-		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule(op.New))
-		if op.Verb == ledger.Replace {
-			t.ends = append(t.ends, "-D "+c.from()+" "+c.jumpRule(op.Old))
-		}
+		t.addJump(op)
 	case op.Verb == ledger.Delete:
 		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
 		t.ends = append(t.ends, "-X "+c.name())
@@ -61,6 +56,26 @@ func (t *tableText) add(op ledger.Op[Key, Value]) {
 		for _, line := range op.New.Rules.Lines {
 			t.rules = append(t.rules, "-A "+c.name()+" "+line)
 		}
+	}
+}
+
+// addJump puts a jump at the top. What it replaces goes before where the new one
+// could be taken for it.
+func (t *tableText) addJump(op ledger.Op[Key, Value]) {
+	c := op.Key.Chain
+	if op.Verb != ledger.Delete {
+		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule(op.New))
+	}
+	switch {
+	case op.Verb == ledger.Create:
+	case op.Old.Rules != nil:
+		for _, rule := range op.Old.Rules.Lines {
+			t.unjumps = append(t.unjumps, "-D "+c.from()+" "+rule)
+		}
+	case op.Verb == ledger.Delete:
+		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule(op.Old))
+	default:
+		t.ends = append(t.ends, "-D "+c.from()+" "+c.jumpRule(op.Old))
 	}
 }
 
@@ -78,14 +93,34 @@ func parseSave(f model.Family, text string, emit func(Key, Value)) {
 	}
 	for c := noChain + 1; c < numChains; c++ {
 		lines := found[c.String()]
-		if len(lines) == 0 || lines[0] != comment(owner) {
+		v, led := c.jump(found[c.table()+" "+c.from()])
+		if !slices.Contains(lines, comment(owner)) && (len(lines) > 0 || !led) { // else somebody has emptied it
 			continue
 		}
 		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
-		for _, v := range []Value{{OldOnly: true}, {}} {
-			if slices.Contains(found[c.table()+" "+c.from()], c.jumpRule(v)) {
-				emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
-			}
+		if led {
+			emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
 		}
 	}
 }
+
+// jump finds the jump to a chain among the rules of where it comes from. There may
+// be more than one: kube-proxy's, or what others have put there once more.
+func (c ChainID) jump(rules []string) (v Value, there bool) {
+	var all []string
+	for _, v := range jumpValues {
+		for _, rule := range rules {
+			if rule == c.jumpRule(v) {
+				all = append(all, rule)
+			}
+		}
+	}
+	for _, v := range jumpValues {
+		if len(all) == 1 && all[0] == c.jumpRule(v) {
+			return v, true
+		}
+	}
+	return Value{Rules: &Rules{all}}, len(all) > 0
+}
+
+var jumpValues = [...]Value{{OldOnly: true}, {}}

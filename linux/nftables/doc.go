@@ -51,6 +51,7 @@
 //	driver_linux.go,             the kernel (Driver), through socket_linux.go: what is
 //	  read_linux.go              written, and read back
 //	owner_linux.go               which tables are ours; Remove
+//	absent_linux.go              a kernel without nf_tables
 //	guest.go                     what the userspace mode needs for tables of its own
 //	probe_linux.go, mode.go      whether this kernel can do it; the mode
 package nftables

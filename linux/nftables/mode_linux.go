@@ -19,6 +19,9 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
+	if err := Check(Table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
+		return nil, advise(err)
+	}
 	switch err := Probe(context.Background(), model.IPv6); {
 	case lacking(err):
 		slog.Warn("IPv6 is not served: this kernel has no nftables for it", "error", err)
@@ -38,7 +41,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 // the next time, or is for somebody to decide, such as a foreign table of our
 // name: it does not tell that a family cannot be served.
 func lacking(err error) bool {
-	for _, missing := range []error{errAltered, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
+	for _, missing := range []error{dataplane.ErrAbsent, errAltered, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
 		if errors.Is(err, missing) {
 			return true
 		}

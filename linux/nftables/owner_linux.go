@@ -49,7 +49,7 @@ func (d *Driver) look(sock *socket, f model.Family) (*snapshot, error) {
 	case errors.Is(err, unix.ENOENT):
 		return s, nil
 	case err != nil:
-		return nil, fmt.Errorf("table %s %s: %w", familyName(f), d.table, err)
+		return nil, fmt.Errorf("table %s %s: %w", familyName(f), d.table, absent(err))
 	case s.foreign:
 		return nil, notOurs(f, d.table)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -171,7 +172,7 @@ func advise(err error) error {
 		return nil
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		advice = "run as root or with CAP_NET_ADMIN"
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
+	case errors.Is(err, dataplane.ErrAbsent), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
 		advice = "the kernel has no nf_tables: load it with \"modprobe nf_tables\", or use a kernel built with CONFIG_NF_TABLES"
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
 		advice = "a kernel module is missing: " + strings.Join([]string{"nft_chain_nat", "nft_nat", "nft_masq", "nft_reject", "nft_fib", "nft_numgen", "nft_ct"}, ", ") + " are needed, and Linux 5.10 or later"

@@ -29,7 +29,7 @@ const (
 func openSocket() (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: open netlink socket: %w", err)
+		return nil, fmt.Errorf("nftables: open netlink socket: %w", absent(err))
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		_ = unix.Close(fd)

@@ -109,7 +109,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete):
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
-			errs[i] = d.withdraw(ctx, op.Key)
+			errs[i] = d.withdraw(op.Key)
 		}
 	}
 	d.forget(ctx, stale)

@@ -16,30 +16,45 @@ import (
 // leads elsewhere from now on, that memory is stale; as long as it leads to its
 // relay there is none, whatever becomes of endpoints.
 
-// stale returns the fronts whose UDP flows an op on entries makes stale. What is
-// to be kept is known only when relays listen.
-func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []ledger.Op[Key, Value]) {
+// tracked reports whether an entry leads flows that the kernel remembers for
+// longer than their connection.
+func tracked(k Key) bool { return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard }
+
+// stale returns what ops on entries make stale, in the words of before them. What
+// is to be kept is known only when relays listen.
+func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []flows.Match) {
 	for _, op := range ops {
-		if op.Key.Kind == KindEntry && op.Key.Proto == model.UDP && op.Key.Chain != chainGuard {
-			fronts = append(fronts, op)
+		switch {
+		case !tracked(op.Key):
+		case op.Verb == ledger.Delete:
+			fronts = append(fronts, d.ended(op.Key))
+		default:
+			fronts = append(fronts, flows.Match{Proto: model.UDP, Front: op.Key.At, Reach: flows.Everything})
 		}
 	}
 	return fronts
 }
 
+// ended returns the flows that an entry leads to where it leads now, to a relay
+// or to an end. Others of its front may be another mode's, which serves already.
+func (d *Driver) ended(k Key) flows.Match {
+	f := k.Family
+	return flows.Match{
+		Proto: model.UDP, Front: k.At,
+		Gone: flows.SetOf(shelterPort(f, d.rules[k].port), shelterPort(f, refusingPort), shelterPort(f, silentPort)),
+	}
+}
+
 // forget deletes stale flows. It is no part of the commit: what stays ends with
 // its client's silence.
-func (d *Driver) forget(ctx context.Context, fronts []ledger.Op[Key, Value]) {
+func (d *Driver) forget(ctx context.Context, fronts []flows.Match) {
 	if len(fronts) == 0 {
 		return
 	}
 	var x flows.Index
 	own := ownAddresses()
-	for _, op := range fronts {
-		m := flows.Match{Proto: model.UDP, Front: op.Key.At, Own: own, Reach: flows.Everything, Keep: d.relaysOf(op.Key)}
-		if op.Verb == ledger.Delete {
-			m.Reach = flows.Translated
-		}
+	for _, m := range fronts {
+		m.Own, m.Keep = own, d.relaysOf(m.Front)
 		x.Add(m)
 	}
 	table, err := conntrack.Open()
@@ -54,8 +69,9 @@ func (d *Driver) forget(ctx context.Context, fronts []ledger.Op[Key, Value]) {
 
 // relaysOf returns the relays that any entry of a front leads to: which of them,
 // is for the origin of a flow to say.
-func (d *Driver) relaysOf(k Key) flows.Set {
+func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 	keep := flows.Set{}
+	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
 	for _, k.Chain = range entryChains {
 		have := d.rules[k]
 		if r := d.relays[have.relay]; r != nil {

@@ -2,27 +2,16 @@ package userspace
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// withdraw removes what no rule leads to any more.
-func (d *Driver) withdraw(ctx context.Context, k Key) error {
-	switch k.Kind {
-	case KindShelter:
-		return d.leave(ctx, k.Family)
-	case KindSink:
-		err := d.sinks[k.Family].close()
-		d.sinks[k.Family] = nil
-		return err
-	}
-	if r := d.relays[k.Relay]; r != nil {
-		delete(d.relays, k.Relay)
-		r.Retire(late)
-	}
-	return nil
-}
+var _ dataplane.Drainer = (*Driver)(nil)
 
 const (
 	// late is how long a relay still takes clients that an earlier rule led to it:
@@ -32,15 +21,69 @@ const (
 	draining = time.Hour
 )
 
-// leave removes the shelter when the last connection to it has ended: without
-// it the kernel would lose their packets. When by then the mode has come back,
-// the shelter is needed.
-func (d *Driver) leave(ctx context.Context, f model.Family) error {
+// Drain implements dataplane.Drainer. The ways into our chains go, and with the
+// last connection of a relay its time is over. All else stays until then: without
+// the address the kernel would lose their packets, and a mode that comes back
+// before finds what it needs.
+func (d *Driver) Drain(ctx context.Context) error {
+	if err := d.shut(ctx); err != nil {
+		return fmt.Errorf("leave new connections to others: %w", err)
+	}
 	d.server.Drain(ctx, draining)
-	ctx = context.WithoutCancel(ctx) // what was begun is finished
-	rules, err := d.table.Read(ctx)
-	if _, back := rules[Key{Kind: KindChain, Family: f, Chain: chainIn}]; back || err != nil {
+	return ctx.Err()
+}
+
+// shut takes the ways in from the tables, the flows that were led to relays from
+// the kernel, and has relays end that nobody is led to any more.
+func (d *Driver) shut(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var ways [2][]edit
+	var stale []flows.Match
+	for k, have := range d.rules {
+		switch {
+		case k.Kind == KindJump:
+			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
+		case tracked(k):
+			stale = append(stale, d.ended(k))
+		}
+	}
+	for f, list := range ways {
+		if len(list) == 0 {
+			continue
+		}
+		if err := d.table.Write(ctx, model.Family(f), list); err != nil {
+			return err
+		}
+		for _, e := range list {
+			delete(d.rules, e.key)
+		}
+	}
+	for id := range d.relays {
+		d.end(id)
+	}
+	d.forget(ctx, stale)
+	return nil
+}
+
+// end lets a relay end that no rule leads to any more.
+func (d *Driver) end(id RelayID) {
+	if r := d.relays[id]; r != nil {
+		delete(d.relays, id)
+		r.Retire(late)
+	}
+}
+
+// withdraw removes what no rule leads to any more.
+func (d *Driver) withdraw(k Key) error {
+	switch k.Kind {
+	case KindShelter:
+		return removeShelter(k.Family)
+	case KindSink:
+		err := d.sinks[k.Family].close()
+		d.sinks[k.Family] = nil
 		return err
 	}
-	return removeShelter(f)
+	d.end(k.Relay)
+	return nil
 }

@@ -3,10 +3,7 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -29,9 +26,7 @@ func openNFT(context.Context) (table, error) {
 		switch {
 		case err == nil:
 			families = append(families, f)
-		case f == model.IPv4 && without(err):
-			return nil, fmt.Errorf("%w: nf_tables %w in the kernel", err, dataplane.ErrAbsent)
-		case f == model.IPv4 || !without(err):
+		case f == model.IPv4 || !errors.Is(err, dataplane.ErrAbsent):
 			return nil, err
 		}
 	}
@@ -40,11 +35,6 @@ func openNFT(context.Context) (table, error) {
 		return nil, err
 	}
 	return &ownTables{driver: d, families: families}, nil
-}
-
-// without reports whether an error says that the kernel has no nf_tables.
-func without(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // Families implements table.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // address is the shelter as an address of lo, for this host alone: of host scope
@@ -79,7 +80,11 @@ func hasShelter(f model.Family) (bool, error) {
 		return false, err
 	}
 	family := [...]int{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6}[f]
-	all, err := netlink.AddrList(lo, family)
+	var all []netlink.Addr
+	err = host.Steadily(func() error {
+		all, err = netlink.AddrList(lo, family)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("list the addresses of lo: %w", err)
 	}

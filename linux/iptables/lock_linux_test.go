@@ -1,0 +1,39 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// Whoever finds the lock of iptables taken waits for it, and says so when that
+// takes too long.
+func TestLockOfIPTablesIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locked := fmt.Errorf("another program holds the lock: %w", ledger.ErrBusy{After: time.Second})
+		free := time.Now().Add(5 * time.Second)
+		restore := func() error {
+			if time.Now().Before(free) {
+				return locked
+			}
+			return nil
+		}
+		if err := patiently(t.Context(), time.Minute, restore); err != nil || time.Now().Before(free) {
+			t.Errorf("got %v", err)
+		}
+		free = time.Now().Add(time.Hour)
+		if err := patiently(t.Context(), time.Minute, restore); err == nil || errors.As(err, new(ledger.ErrBusy)) {
+			t.Errorf("a lock that is never free: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := patiently(ctx, time.Minute, restore); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+}
