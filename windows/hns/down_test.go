@@ -256,3 +256,40 @@ func TestAChangeWhileHNSIsRead(t *testing.T) {
 		r.serves("10.96.0.10", "")
 	})
 }
+
+// Load balancers cannot be listed while endpoints can: what is known of them
+// stays known, and what is not wanted any more goes.
+func TestAChangeAfterAListThatFailed(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.refuse("HcnOpenLoadBalancer", notFound, -1)
+		if _, err := r.driver.Observe(r.Context()); err == nil {
+			r.Fatal("it was read")
+		}
+		r.unset("web")
+		r.sync()
+		r.serves("10.96.0.10", "")
+	})
+}
+
+// The network is made anew, and what changes then is a Service that has pods of
+// this node only.
+func TestTheNetworkIsMadeAnewUnderALocalService(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2")
+		r.begin()
+		for _, lb := range r.emu.Balancers() {
+			r.emu.Remove(lb.ID)
+		}
+		r.emu.RemoveNetwork(r.network)
+		r.network = r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		r.emu.AddPod(r.network, "10.244.1.3")
+		r.emu.AddPod(r.network, "10.244.1.4")
+		r.set("web", "10.96.0.10", "10.244.1.3")
+		r.set("api", "10.96.0.11", "10.244.1.4")
+		r.backend.Sync(r.Context()) // finds out
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.3")
+		r.serves("10.96.0.11", "10.244.1.4")
+	})
+}
