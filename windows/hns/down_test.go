@@ -3,9 +3,12 @@ package hns_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
@@ -291,5 +294,71 @@ func TestTheNetworkIsMadeAnewUnderALocalService(t *testing.T) {
 		r.settle()
 		r.serves("10.96.0.10", "10.244.1.3")
 		r.serves("10.96.0.11", "10.244.1.4")
+	})
+}
+
+// HNS hangs before it has said what it is: the start fails, and says at what.
+func TestAStartThatHangs(t *testing.T) {
+	for _, hangs := range []string{"HNSCall", "HcnEnumerateNetworks"} {
+		on(t, hnsemu.WS2025, func(r *rig) {
+			release := make(chan struct{})
+			defer close(release)
+			r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+				if c.Name == hangs {
+					<-release
+				}
+				return 0
+			})
+			ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+			defer cancel()
+			c, start := config.Default(), time.Now()
+			s := r.settings
+			s.Journal = ""
+			_, err := hns.Open(ctx, r.emu.Client(), &c, s)
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Minute {
+				r.Errorf("after %v: %v", time.Since(start), err)
+			}
+		})
+	}
+}
+
+// A system without HNS is not waited for.
+func TestThereIsNoHNS(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.refuse("HNSCall", 0x7e, -1)
+		c, start := config.Default(), time.Now()
+		s := r.settings
+		s.Journal = ""
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		_, err := hns.Open(ctx, r.emu.Client(), &c, s)
+		if !errors.Is(err, dataplane.ErrAbsent) || !strings.Contains(err.Error(), "no HNS") || time.Since(start) > 0 {
+			r.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// HNS starts after the proxy, and the network of the pods comes after that.
+func TestTheNetworkComesLater(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.emu.RemoveNetwork(r.network)
+		r.emu.Down(true)
+		go func() {
+			time.Sleep(10 * time.Second)
+			r.emu.Down(false)
+			time.Sleep(10 * time.Second)
+			r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		}()
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		c := config.Default()
+		s := r.settings
+		s.Journal = ""
+		b, err := hns.Open(ctx, r.emu.Client(), &c, s)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.backend.Close()
+		r.backend = b
 	})
 }
