@@ -302,7 +302,6 @@ func TestAStartThatHangs(t *testing.T) {
 	for _, hangs := range []string{"HNSCall", "HcnEnumerateNetworks"} {
 		on(t, hnsemu.WS2025, func(r *rig) {
 			release := make(chan struct{})
-			defer close(release)
 			r.emu.Hook(func(c *hnsemu.Call) hns.Code {
 				if c.Name == hangs {
 					<-release
@@ -318,6 +317,8 @@ func TestAStartThatHangs(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Minute {
 				r.Errorf("after %v: %v", time.Since(start), err)
 			}
+			close(release)
+			time.Sleep(time.Second)
 		})
 	}
 }
