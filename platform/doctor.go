@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -81,9 +82,17 @@ func examineListeners(c *config.Config) (checks []diagnosis.Check) {
 		}
 		if err != nil {
 			check.Level, check.Found = diagnosis.Warn, err.Error()
-			check.Fix = "end what listens there (ss -ltnp shows it; a tandem that runs is what should), or choose another address"
+			check.Fix = "end what listens there (" + listeners(runtime.GOOS) + " shows it; a tandem that runs is what should), or choose another address"
 		}
 		checks = append(checks, check)
 	}
 	return checks
+}
+
+// listeners is a system's own command that shows who listens where.
+func listeners(system string) string {
+	if system == "windows" {
+		return "netstat -ano"
+	}
+	return "ss -ltnp"
 }

@@ -125,7 +125,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
-	if p.backend, err = p.mode.Open(p.config); err != nil {
+	if p.backend, err = p.mode.OpenWhenReady(ctx, p.config); err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
 	}
 	if p.flows, err = openFlows(); err != nil {

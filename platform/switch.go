@@ -95,7 +95,7 @@ func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode, c *config.C
 	if err := Probe(ctx, mode); err != nil {
 		return nil, err
 	}
-	return mode.Open(c)
+	return mode.OpenWhenReady(ctx, c)
 }
 
 // here returns an error unless the calling thread is in the proxy's network

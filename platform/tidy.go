@@ -68,7 +68,7 @@ func (p *Proxy) clear(ctx context.Context, m dataplane.Mode) {
 	if m.Remove != nil {
 		err = m.Remove(ctx, p.config)
 	} else {
-		left, err = m.Open(p.config)
+		left, err = m.OpenWhenReady(ctx, p.config)
 	}
 	switch {
 	case left != nil:

@@ -87,6 +87,39 @@ func TestMSI(t *testing.T) {
 	s.sound()
 }
 
+// TestMSIChecksTheConfiguration: a version that would not run with the
+// configuration is not installed over one that does. Windows then brings the old
+// one back, which Wine's installer cannot. A configuration that nobody has filled
+// in keeps no version out.
+func TestMSIChecksTheConfiguration(t *testing.T) {
+	for _, tool := range []string{"wixl", "msibuild", "osslsigncode"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("skipped: this machine lacks %s: %v", tool, err)
+		}
+	}
+	p := open(t)
+	s := newService(t, p)
+	signer := newSigner(t)
+	exe := p.path(s.exe)
+	old, next, last := s.pack(t, "v1.2.3", exe, signer), s.pack(t, "v1.3.0", exe, signer), s.pack(t, "v1.4.0", exe, signer)
+	if err := os.RemoveAll(filepath.Dir(exe)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, msi := range []string{last, next, old} {
+			_, _ = p.says("msiexec", "/x", msi, "/qn")
+		}
+	})
+	s.msiexec("/i", old)
+	s.msiexec("/i", next)
+	if err := os.WriteFile(p.path(configFile), []byte("kind: KubeProxyConfiguration\nclusterCIDR: nowhere\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := p.says("msiexec", "/i", last, "/qn"); err == nil {
+		t.Errorf("a configuration with a mistake was taken: %s", out)
+	}
+}
+
 const configFile = `C:\ProgramData\Tandem\config.yaml`
 
 // msiexec runs Windows Installer without a word.

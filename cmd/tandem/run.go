@@ -105,6 +105,10 @@ func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger,
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
+	if err != nil && ctx.Err() != nil { // a service manager would start what has failed again
+		log.Info("stopped before it began", "waiting", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

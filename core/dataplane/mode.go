@@ -42,6 +42,10 @@ type Mode struct {
 	// nobody should get unasked. Nil is Probe.
 	Auto func(context.Context) error
 
+	// Await waits for what others have to make before Open can do its work, and may
+	// make long after this system has started. Nil where there is no such thing.
+	Await func(context.Context, *config.Config) error
+
 	// Open opens the data plane, and writes nothing that lasts. The caller closes
 	// the backend.
 	Open func(*config.Config) (Backend, error)
@@ -73,12 +77,22 @@ type Plan struct {
 	Gaps    map[model.PortID][]model.Gap
 }
 
+// OpenWhenReady opens the data plane once what it needs is there.
+func (m Mode) OpenWhenReady(ctx context.Context, c *config.Config) (Backend, error) {
+	if m.Await != nil {
+		if err := m.Await(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return m.Open(c)
+}
+
 // Clear deletes what a mode has programmed on this machine, and nothing else.
 func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 	if m.Remove != nil {
 		return m.Remove(ctx, c)
 	}
-	b, err := m.Open(c)
+	b, err := m.OpenWhenReady(ctx, c)
 	if err != nil {
 		return err
 	}

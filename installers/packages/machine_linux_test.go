@@ -107,8 +107,8 @@ func upgraded(t *testing.T, m *debian.Machine) {
 	}
 }
 
-// removed: it is stopped and its rules are gone; purging keeps what somebody
-// wrote and nothing else.
+// removed: it is stopped and its rules are gone; installed again it runs again;
+// purging keeps what somebody wrote and nothing else.
 func removed(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	if out := m.Do("dpkg", "-r", "tandem"); !strings.Contains(out, "nftables: nothing of tandem is left") {
@@ -118,6 +118,9 @@ func removed(t *testing.T, m *debian.Machine) {
 		t.Errorf("it still runs: %s", out)
 	}
 	m.Do("test", "-e", "/etc/default/tandem")
+	m.Do("dpkg", "-i", "/root/two.deb")
+	m.Until("tandem", "ActiveState", func(s string) bool { return s == "active" })
+	m.Do("dpkg", "-r", "tandem")
 	if out := m.Do("dpkg", "-P", "tandem"); !strings.Contains(out, "your /etc/tandem/config.yaml is kept") {
 		t.Errorf("purge: %s", out)
 	}

@@ -9,7 +9,10 @@
 // recovers from failures (platform/service sets how at its first start, since an
 // MSI cannot). It does not start the service: the configuration has to be right
 // first. An upgrade leaves the configuration as it is and starts the service
-// again. Nothing that is programmed goes with it: see `tandem cleanup`.
+// again. Where the new program finds a mistake in the configuration it is not
+// installed (error 1603; the log says 1722) and Windows brings the old one back:
+// `tandem config check` says what is wrong. Nothing that is programmed goes with
+// it: see `tandem cleanup`.
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml

@@ -25,6 +25,14 @@ const (
 	wide           = 0x100 // of 64 bits
 )
 
+// Types of custom actions (Windows Installer, table CustomAction): the new program
+// is run when its file is there, and where it fails the installation does.
+const (
+	installedProgram = 0x012
+	inScript         = 0x400
+	asSystem         = 0x800
+)
+
 // templates are the words of the summary for what an MSI is for. wixl does not
 // know arm64, and whatever it is for, the tables are the same.
 func template(arch string) (string, error) {
@@ -87,9 +95,12 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 }
 
 // queries are the changes of the tables by which an MSI gets what wixl cannot say:
-// a configuration that stays, a restart that is for upgrades alone, and the
-// program's folder at the end of every user's PATH (tables Component, Environment
-// and InstallExecuteSequence of Windows Installer).
+// a configuration that stays, a restart that is for upgrades alone, the program's
+// folder at the end of every user's PATH, and an upgrade that takes the old version
+// away as a part of itself: where the new one cannot be installed, or would not run
+// with the configuration, Windows Installer brings the old one and its service back
+// (tables Component, Environment, CustomAction and InstallExecuteSequence of Windows
+// Installer).
 func queries() []string {
 	const update, insert = "UPDATE `Component` SET ", "INSERT INTO "
 	sequence := func(action string, at int) string {
@@ -101,6 +112,10 @@ func queries() []string {
 		"CREATE TABLE `Environment` (`Environment` CHAR(72) NOT NULL, `Name` CHAR(255) NOT NULL LOCALIZABLE, " +
 			"`Value` CHAR(255) LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",
 		insert + "`Environment` (`Environment`, `Name`, `Value`, `Component_`) VALUES ('Path', '=-*PATH', '[~];[INSTALLDIR]', 'Program')",
+		"UPDATE `InstallExecuteSequence` SET `Sequence` = 1501 WHERE `Action` = 'RemoveExistingProducts'", // behind InstallInitialize
+		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check \"[DATADIR]config.yaml\"')",
+			installedProgram|inScript|asSystem),
+		insert + "`InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('CheckConfiguration', 'WIX_UPGRADE_DETECTED', 4100)", // behind InstallFiles
 		sequence("RemoveEnvironmentStrings", 3300),
 		sequence("WriteEnvironmentStrings", 5200),
 	}

@@ -31,6 +31,14 @@ type calls struct {
 	hung    atomic.Int32 // calls that were given up and have not returned
 }
 
+// newCalls returns the calls of an HNS. Without a log nothing is said.
+func newCalls(h HNS, log *slog.Logger) *calls {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &calls{hns: h, log: log, slow: slow, tooSlow: tooSlow}
+}
+
 // The states of a call.
 const (
 	running int32 = iota
@@ -71,7 +79,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 			c.log.Warn("HNS is slow to answer", "call", what, "after", c.slow)
 			continue
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = fmt.Errorf("%s: %w", what, ctx.Err())
 		case <-end.C:
 			err = fmt.Errorf("%s: no answer within %s", what, c.tooSlow)
 			c.log.Error("HNS does not answer", "call", what, "after", c.tooSlow)

@@ -18,6 +18,7 @@ type commit struct {
 	refreshed bool // endpoints were listed
 	rerouted  bool // the network was read
 	relisted  bool // load balancers were listed
+	sought    bool // the node's hardware address was looked for
 }
 
 // Commit implements dataplane.Driver. Each op stands for itself: one that fails

@@ -3,9 +3,12 @@ package hns_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
@@ -254,5 +257,109 @@ func TestAChangeWhileHNSIsRead(t *testing.T) {
 		r.unset("web")
 		r.sync()
 		r.serves("10.96.0.10", "")
+	})
+}
+
+// Load balancers cannot be listed while endpoints can: what is known of them
+// stays known, and what is not wanted any more goes.
+func TestAChangeAfterAListThatFailed(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.refuse("HcnOpenLoadBalancer", notFound, -1)
+		if _, err := r.driver.Observe(r.Context()); err == nil {
+			r.Fatal("it was read")
+		}
+		r.unset("web")
+		r.sync()
+		r.serves("10.96.0.10", "")
+	})
+}
+
+// The network is made anew, and what changes then is a Service that has pods of
+// this node only.
+func TestTheNetworkIsMadeAnewUnderALocalService(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.1.2")
+		r.begin()
+		for _, lb := range r.emu.Balancers() {
+			r.emu.Remove(lb.ID)
+		}
+		r.emu.RemoveNetwork(r.network)
+		r.network = r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		r.emu.AddPod(r.network, "10.244.1.3")
+		r.emu.AddPod(r.network, "10.244.1.4")
+		r.set("web", "10.96.0.10", "10.244.1.3")
+		r.set("api", "10.96.0.11", "10.244.1.4")
+		r.backend.Sync(r.Context()) // finds out
+		r.settle()
+		r.serves("10.96.0.10", "10.244.1.3")
+		r.serves("10.96.0.11", "10.244.1.4")
+	})
+}
+
+// HNS hangs before it has said what it is: the start fails, and says at what.
+func TestAStartThatHangs(t *testing.T) {
+	for _, hangs := range []string{"HNSCall", "HcnEnumerateNetworks"} {
+		on(t, hnsemu.WS2025, func(r *rig) {
+			release := make(chan struct{})
+			r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+				if c.Name == hangs {
+					<-release
+				}
+				return 0
+			})
+			ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+			defer cancel()
+			c, start := config.Default(), time.Now()
+			s := r.settings
+			s.Journal = ""
+			_, err := hns.Open(ctx, r.emu.Client(), &c, s)
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Minute {
+				r.Errorf("after %v: %v", time.Since(start), err)
+			}
+			close(release)
+			time.Sleep(time.Second)
+		})
+	}
+}
+
+// A system without HNS is not waited for.
+func TestThereIsNoHNS(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.refuse("HNSCall", 0x7e, -1)
+		c, start := config.Default(), time.Now()
+		s := r.settings
+		s.Journal = ""
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		_, err := hns.Open(ctx, r.emu.Client(), &c, s)
+		if !errors.Is(err, dataplane.ErrAbsent) || !strings.Contains(err.Error(), "no HNS") || time.Since(start) > 0 {
+			r.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// HNS starts after the proxy, and the network of the pods comes after that.
+func TestTheNetworkComesLater(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.emu.RemoveNetwork(r.network)
+		r.emu.Down(true)
+		go func() {
+			time.Sleep(10 * time.Second)
+			r.emu.Down(false)
+			time.Sleep(10 * time.Second)
+			r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		}()
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		c := config.Default()
+		s := r.settings
+		s.Journal = ""
+		b, err := hns.Open(ctx, r.emu.Client(), &c, s)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.backend.Close()
+		r.backend = b
 	})
 }

@@ -69,7 +69,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Driver{
-		calls:    &calls{hns: h, log: s.Log, slow: slow, tooSlow: tooSlow},
+		calls:    newCalls(h, s.Log),
 		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, borrowed: map[Key]bool{},
 	}
@@ -112,13 +112,34 @@ func (d *Driver) setNode(f model.Family, a netip.Addr) {
 	d.table.mu.Lock()
 	defer d.table.mu.Unlock()
 	d.table.facts.node[f] = a
-	if f == model.IPv4 && a.IsValid() && d.settings.MAC != nil {
-		mac, err := d.settings.MAC(a)
-		if err != nil {
-			d.settings.Log.Warn("no interface has the node's address", "address", a, "error", err)
-		}
-		d.table.facts.hostMAC = mac
+	if f == model.IPv4 {
+		d.table.facts.hostMAC = ""
+		d.findMAC()
 	}
+}
+
+// seekMAC looks again for the hardware address of this node, where it was not
+// found. When an overlay is made, the node's address moves to another interface,
+// and for some seconds no interface has it.
+func (d *Driver) seekMAC() {
+	d.table.mu.Lock()
+	defer d.table.mu.Unlock()
+	d.findMAC()
+}
+
+// findMAC finds the hardware address of this node, unless it is known. The
+// caller holds the table's lock.
+func (d *Driver) findMAC() {
+	f := &d.table.facts
+	a := f.node[model.IPv4]
+	if f.hostMAC != "" || !a.IsValid() || d.settings.MAC == nil {
+		return
+	}
+	mac, err := d.settings.MAC(a)
+	if err != nil {
+		d.settings.Log.Warn("no interface has the node's address", "address", a, "error", err)
+	}
+	f.hostMAC = mac
 }
 
 // Observe implements dataplane.Driver: everything of ours.
@@ -160,12 +181,15 @@ func (d *Driver) read(ctx context.Context) (*reading, error) {
 		return nil, err
 	}
 	if n.overlay {
+		d.seekMAC()
 		if r.sourceVIP, err = d.settings.sourceVIP(r.endpoints); err != nil {
 			return nil, err
 		}
 	}
-	r.balancers, err = d.listBalancers(ctx)
-	return r, err
+	if r.balancers, err = d.listBalancers(ctx); err != nil {
+		return nil, err // not a reading of an HNS without load balancers
+	}
+	return r, nil
 }
 
 func (d *Driver) network(ctx context.Context) (network, error) {

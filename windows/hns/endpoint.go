@@ -11,6 +11,10 @@ import (
 // have made is as good: a pod of this node, or a remote endpoint that an earlier
 // proxy has left.
 func (c *commit) makeEndpoint(k Key, v Value) error {
+	if k.Kind == KindVIP && !c.sought {
+		c.sought = true
+		c.seekMAC()
+	}
 	t := c.table
 	t.mu.Lock()
 	old, have := t.own(k)
@@ -36,14 +40,23 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 	return c.replaceEndpoint(old.ID, id)
 }
 
-// route reads the network again where an overlay knows no node for an address: a
-// node may just have joined.
+// route sees to it that an overlay's nodes are known before an endpoint is put
+// behind one of them: a node may just have joined, with pods' addresses that
+// another one had.
 func (c *commit) route(k Key) error {
 	c.table.mu.Lock()
-	f := c.table.facts
+	overlay := c.table.facts.network.overlay
 	c.table.mu.Unlock()
-	_, ok := f.network.provider(k.Addr)
-	if ok || !f.network.overlay || k.Kind != KindRemote || c.rerouted {
+	if !overlay || k.Kind != KindRemote {
+		return nil
+	}
+	return c.reroute()
+}
+
+// reroute reads the network again. Where pods are behind another node than they
+// were, endpoints that are there already may be wrong.
+func (c *commit) reroute() error {
+	if c.rerouted {
 		return nil
 	}
 	n, err := c.network(c.ctx)
@@ -51,12 +64,16 @@ func (c *commit) route(k Key) error {
 		return err
 	}
 	c.rerouted = true
-	if n.id != f.network.id {
+	c.table.mu.Lock()
+	defer c.table.mu.Unlock()
+	old := c.table.facts.network
+	if n.id != old.id {
 		return fmt.Errorf("network %q was made anew: %w", n.name, ledger.ErrUnknown)
 	}
-	c.table.mu.Lock()
+	if old.moved(n) {
+		c.Doubt()
+	}
 	c.table.facts.network = n
-	c.table.mu.Unlock()
 	return nil
 }
 
@@ -149,6 +166,9 @@ func (c *commit) refresh() error {
 	all, err := c.endpoints(c.ctx, network)
 	if notFound(err) {
 		return fmt.Errorf("the network has gone: %w: %w", err, ledger.ErrUnknown)
+	}
+	if err == nil && len(all) == 0 { // HNS says the same of a network that has gone
+		err = c.reroute()
 	}
 	if err != nil {
 		return err

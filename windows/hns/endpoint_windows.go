@@ -36,8 +36,18 @@ func call(p *windows.LazyProc, args ...uintptr) error {
 		return &Error{Call: p.Name, Code: codeModuleNotFound, Detail: err.Error()}
 	}
 	var record *uint16
-	r, _, _ := p.Call(append(args, uintptr(unsafe.Pointer(&record)))...)
+	r := callWith(p, uintptr(unsafe.Pointer(&record)), args)
 	return outcome(p, r, taken(record))
+}
+
+// callWith is there for its directive: without it the record is on the stack,
+// which may move between the conversion and the call, and HNS would write to where
+// it was.
+//
+//go:uintptrescapes
+func callWith(p *windows.LazyProc, record uintptr, args []uintptr) uintptr {
+	r, _, _ := p.Call(append(args, record)...)
+	return r
 }
 
 // outcome reads an HRESULT. A record is an error, whatever the result.

@@ -68,7 +68,7 @@ func readJournal(path string) (*journal, error) {
 }
 
 func (j *journal) parse(text []byte) error {
-	if len(text) == 0 {
+	if len(bytes.Trim(text, "\x00")) == 0 { // what NTFS leaves of a file when the power fails
 		return nil
 	}
 	body, ok := bytes.CutPrefix(text, []byte(header))
@@ -124,7 +124,7 @@ func (j *journal) rewrite() error {
 		return err
 	}
 	tmp := j.path + ".new"
-	if err := os.WriteFile(tmp, j.text(), 0o600); err != nil {
+	if err := writeDown(tmp, j.text()); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, j.path); err != nil {
@@ -133,6 +133,17 @@ func (j *journal) rewrite() error {
 	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
 	j.file = f
 	return err
+}
+
+// writeDown writes a file and waits until it is on the disk: one that is renamed
+// before may be empty after a loss of power.
+func writeDown(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func (j *journal) append(word, value string) error {

@@ -14,6 +14,8 @@ var errWindows = errors.New("HNS is part of Windows; on this system load balance
 
 func probe(context.Context) error { return errWindows }
 
+func awaitNetwork(context.Context, *config.Config) error { return errWindows }
+
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWindows }
 
 // Local returns the HNS of this machine and what goes with it. Whoever asks for

@@ -24,11 +24,24 @@ func probe(ctx context.Context) error {
 	defer h.Close()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	v, err := await(ctx, h.Version)
+	v, err := newCalls(h, slog.Default()).version(ctx)
 	if err != nil {
 		return err
 	}
 	return v.usable()
+}
+
+// awaitNetwork waits for the network of the pods, until somebody stops it.
+func awaitNetwork(ctx context.Context, c *config.Config) error {
+	h, s, err := Local()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, _, _, err = find(ctx, h, c, s)
+	return err
 }
 
 func openBackend(c *config.Config) (dataplane.Backend, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,11 @@ type remoteSubnet struct {
 	node netip.Addr
 }
 
+// external is the network that set-up scripts of CNI plug-ins (Microsoft's,
+// flannel's, Calico's) make so that there is a switch. It has no pods, and it is
+// there before that of the pods is.
+const external = "External"
+
 // FindNetwork chooses the network of the pods: the one of that name or, where no
 // name is given, the only one that can have load balancers.
 func FindNetwork(all []Network, name string) (Network, error) {
@@ -30,7 +36,7 @@ func FindNetwork(all []Network, name string) (Network, error) {
 		switch {
 		case name != "" && n.Name == name:
 			return n, balances(n)
-		case name == "" && balances(n) == nil:
+		case name == "" && n.Name != external && balances(n) == nil:
 			fit = append(fit, n)
 		}
 	}
@@ -87,6 +93,14 @@ func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
 		}
 	}
 	return a, n.node(a)
+}
+
+// moved reports whether pods are behind another node in a newer reading.
+func (n network) moved(to network) bool {
+	return slices.ContainsFunc(n.remote, func(r remoteSubnet) bool {
+		node, ok := to.provider(r.pods.Addr())
+		return ok && node != r.node
+	})
 }
 
 // node reports whether an address is that of another node.

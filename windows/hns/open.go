@@ -50,12 +50,16 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 		}
 		s.SourceVIP = a
 	}
-	v, err := await(ctx, h.Version)
+	calls := newCalls(h, s.Log)
+	v, err := calls.version(ctx)
+	if is(err, codeModuleNotFound) {
+		return s, v, Network{}, fmt.Errorf("HNS %w: %w", dataplane.ErrAbsent, err)
+	}
 	if err != nil {
 		return s, v, Network{}, fmt.Errorf("HNS: %w", err)
 	}
 	n, err := await(ctx, func() (Network, error) {
-		all, err := h.Networks()
+		all, err := calls.networks(ctx)
 		if err != nil {
 			return Network{}, err
 		}
@@ -64,11 +68,25 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 	return s, v, n, err
 }
 
+// version waits for HNS to tell its version.
+func (c *calls) version(ctx context.Context) (Version, error) {
+	return await(ctx, func() (Version, error) { return do(ctx, c, "ask for the version", HNS.Version) })
+}
+
 // await asks until there is an answer, and returns the last error when ctx ends.
+// A system without HNS gets none later either.
 func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	var last error
 	for {
 		v, err := ask()
-		if err == nil || ctx.Err() != nil {
+		switch {
+		case err == nil || is(err, codeModuleNotFound):
+			return v, err
+		case ctx.Err() == nil:
+			last = err
+		case errors.Is(err, ctx.Err()) && last != nil: // it was not asked, or not for long
+			return v, last
+		default:
 			return v, err
 		}
 		select {

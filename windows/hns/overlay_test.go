@@ -1,6 +1,7 @@
 package hns_test
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -126,6 +127,7 @@ func TestFindNetwork(t *testing.T) {
 	bridge := hns.Network{ID: "1", Name: "cbr0", Type: "L2Bridge"}
 	over := hns.Network{ID: "2", Name: "vxlan0", Type: "overlay"}
 	nat := hns.Network{ID: "3", Name: "nat", Type: "NAT"}
+	external := hns.Network{ID: "5", Name: "External", Type: "L2Bridge"} // the plug-in's own comes later
 	ovs := hns.Network{ID: "4", Name: "antrea-hnsnetwork", Type: "Transparent"}
 	for _, tt := range []struct {
 		all       []hns.Network
@@ -136,6 +138,9 @@ func TestFindNetwork(t *testing.T) {
 		{[]hns.Network{bridge, over}, "vxlan0", "vxlan0", ""},
 		{[]hns.Network{bridge, over}, "", "", "--network-name"},
 		{[]hns.Network{nat}, "", "", "nat (NAT)"},
+		{[]hns.Network{external, over}, "", "vxlan0", ""},
+		{[]hns.Network{external}, "", "", "External (L2Bridge)"},
+		{[]hns.Network{external, over}, "External", "External", ""},
 		{nil, "", "", "there are none"},
 		{[]hns.Network{bridge}, "flannel", "", "cbr0 (L2Bridge)"},
 		{[]hns.Network{ovs}, "antrea-hnsnetwork", "antrea-hnsnetwork", "Transparent"},
@@ -145,4 +150,51 @@ func TestFindNetwork(t *testing.T) {
 			t.Errorf("%v %q: got %q, %v", tt.all, tt.name, got.Name, err)
 		}
 	}
+}
+
+// While HNS makes an overlay, the node's address is on no interface for some
+// seconds. Cluster IPs are reachable once it is there.
+func TestTheNodesAddressComesLater(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		there := false
+		r.settings.MAC = func(netip.Addr) (string, error) {
+			if !there {
+				return "", errors.New("no interface has it")
+			}
+			return hostMAC, nil
+		}
+		r.restart()
+		r.begin()
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.fails("no interface of this node")
+		there = true
+		r.settle()
+		if got := r.endpoint("tandem-vip_10.96.0.10").MacAddress; got != hostMAC {
+			r.Errorf("the VIP leads to %s, want %s", got, hostMAC)
+		}
+		there = false
+		r.restart()
+		there = true
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("a restart meanwhile wrote %d times", n)
+		}
+	})
+}
+
+// A new node has the range of pods that another one had: new endpoints lead to
+// it at once, and those that are there are looked at.
+func TestANodeOfTheOverlayIsReplaced(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		web(r)
+		r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.99"))
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.8")
+		r.sync()
+		if got := provider(r.endpoint("tandem_10.244.2.8")); !strings.Contains(got, "192.0.2.99") {
+			r.Errorf("behind %s", got)
+		}
+		if yes, _ := r.backend.Disturbed(r.Context()); !yes {
+			r.Error("what is there is not looked at")
+		}
+	})
 }

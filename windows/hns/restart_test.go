@@ -101,6 +101,23 @@ func TestAJournalThatIsCutOff(t *testing.T) {
 	})
 }
 
+// Power fails, and the disk has the journal's length but not its text. That it is
+// ours is found where it is wanted.
+func TestAJournalOfNothing(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		if err := os.WriteFile(r.settings.Journal, make([]byte, 300), 0o600); err != nil {
+			r.Fatal(err)
+		}
+		r.restart()
+		r.begin()
+		served(r)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+	})
+}
+
 func TestAJournalThatIsNone(t *testing.T) {
 	s := settings()
 	s.Journal = t.TempDir() + "/journal"
