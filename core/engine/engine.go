@@ -83,6 +83,7 @@ type Engine struct {
 	adoptAt  time.Time                    // not before
 	owed     map[model.PortID]model.Delta // changes that failed so far
 	said     map[model.PortID][]model.Gap // gaps that were told
+	refused  map[model.ServiceName]error  // Services that failed when last something got through
 	late     []track.Trigger              // triggers of changes that failed so far
 	standing standings                    // of the Services
 	done     Changes                      // changes of the inputs that were applied
@@ -163,11 +164,12 @@ func (e *Engine) DeleteSlice(n model.SliceName) {
 }
 
 // SetNode sets or replaces a Node object. Only this machine's own counts. A
-// Node that goes away is no news: the last known one stands.
+// Node that goes away is no news: the last known one stands, and so do its
+// addresses and podCIDRs until one that is made again has some.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(e *Engine, since time.Time) {
-			e.node = n
+			e.node = remember(n, e.node)
 			e.setHost(since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
 		}})
@@ -206,7 +208,8 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 func (e *Engine) Synced(whole bool) {
 	e.inbox.post(func(e *Engine, since time.Time) {
 		if !e.told {
-			e.told = true
+			// What came before has waited for the source, not for the data plane.
+			e.told, e.since = true, since
 			for _, ps := range e.problems {
 				e.complain(ps, nil)
 			}

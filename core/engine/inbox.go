@@ -123,7 +123,12 @@ func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, er
 	case answer = <-answers:
 		return answer, nil
 	case <-e.ended:
-		return answer, ErrEnded
+		select {
+		case answer = <-answers: // with its last turn
+			return answer, nil
+		default:
+			return answer, ErrEnded
+		}
 	case <-ctx.Done():
 		return answer, ctx.Err()
 	}
