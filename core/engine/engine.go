@@ -71,6 +71,7 @@ type Engine struct {
 	status atomic.Pointer[Status]
 	inflow inflow
 	ended  chan struct{} // closed when Run returns
+	first  chan struct{} // closed when a sync has succeeded
 
 	// Owned by Run:
 	tracker  *track.Tracker
@@ -130,7 +131,7 @@ func New(o Options) *Engine {
 		owed:  map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
 	}
 	e.tracker.Follow(time.Now())
-	e.inbox.wake, e.ended = make(chan struct{}, 1), make(chan struct{})
+	e.inbox.wake, e.ended, e.first = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	e.status.Store(&Status{})
 	return e
 }
@@ -142,6 +143,10 @@ func (e *Engine) Status() Status {
 	s.LatestAt, s.Seen = e.inflow.read()
 	return s
 }
+
+// Programmed is closed once everything that the source told was programmed for the
+// first time: when Status says Synced.
+func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {

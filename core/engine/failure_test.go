@@ -157,6 +157,11 @@ func TestWaitingForTheSourceIsNotWaitingForTheDataPlane(t *testing.T) {
 		b.SetService(service("a", "10.96.0.1"))
 		sleep(time.Hour)
 		b.Synced(true)
+		begin := time.Now()
+		<-b.Programmed()
+		if waited := time.Since(begin); waited > 0 {
+			t.Errorf("told %s late", waited)
+		}
 		synctest.Wait()
 		if s := b.Status(); !s.Synced || queued > time.Second {
 			t.Errorf("changes have waited for %s; status %+v", queued, s)

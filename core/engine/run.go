@@ -171,6 +171,7 @@ func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []mod
 
 // record publishes a sync. While it is stuck, what waits is waiting still.
 func (e *Engine) record(end time.Time, r Sync, stuck bool) {
+	begun := e.status.Load().Synced
 	e.publish(func(s *Status) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
@@ -180,6 +181,9 @@ func (e *Engine) record(end time.Time, r Sync, stuck bool) {
 			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
 		}
 	})
+	if !begun && !stuck {
+		close(e.first)
+	}
 }
 
 // change notes that there is something to sync, since a moment unless there was
