@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -199,6 +200,34 @@ func TestANodeThatIsMadeAgainKeepsItsAddresses(t *testing.T) {
 		synctest.Wait()
 		if seen.IPs[0].String() != "192.0.2.2" || seen.PodCIDRs[0].String() != "10.2.0.0/24" {
 			t.Errorf("node %+v", seen)
+		}
+	})
+}
+
+// Whoever asks while the engine is busy, and gives up, costs nothing afterwards.
+func TestWhoGivesUpIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *costly
+		b := start(t, func(o *engine.Options) {
+			backend = &costly{Backend: o.Backend}
+			o.Backend = backend
+		})
+		b.Synced(true)
+		synctest.Wait()
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(ledger.Op[string, string]) error { time.Sleep(time.Minute); return nil }
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		synctest.Wait()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := b.Snapshot(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a busy engine answers: %v", err)
+			}
+			cancel()
+		}
+		if _, err := b.Snapshot(t.Context()); err != nil || backend.asked != 1 {
+			t.Errorf("%d snapshots were made for one that was waited for (%v)", backend.asked, err)
 		}
 	})
 }
