@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
 )
 
 // Switched is what a switch of modes did.
@@ -37,12 +38,13 @@ func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
 
 // switchTo opens the new mode with a configuration that may be another.
 func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
-	if p.Status().Synced { // then it clears away what was there before, and is soon done
-		select {
-		case <-p.tidied:
-		case <-ctx.Done():
-			return Switched{}, ctx.Err()
-		}
+	if !p.Status().Synced { // what an earlier run has left in that mode may be all that serves
+		return Switched{}, engine.ErrNotReady
+	}
+	select { // it clears away what was there before, and is soon done
+	case <-p.tidied:
+	case <-ctx.Done():
+		return Switched{}, ctx.Err()
 	}
 	if !p.switching.try() {
 		return Switched{}, errors.New("another switch is under way")

@@ -82,6 +82,10 @@ type Work struct {
 	// apart, so nothing need have failed in the end.
 	Refused error
 
+	// Held is why the data plane as a whole could not be written, or not to the end.
+	// Then nothing is known of any port that is not failing.
+	Held error
+
 	Verbs [ledger.Verbs]int // Ops by what was done
 }
 

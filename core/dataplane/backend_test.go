@@ -369,3 +369,35 @@ func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 		t.Errorf("failures %v, next in %s", b.Health().Failures, wait)
 	}
 }
+
+// A data plane that cannot be read back after an unknown outcome tells nothing of
+// any port, not only of those that were written then.
+func TestWhatCannotBeReadBackTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, dataplane.Limits{Atomic: true})
+		lost := &lossy{Driver: b.kernel}
+		b.Backend = dataplane.New(toy{}, lost)
+		b.start()
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lost.lose = true
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+			t.Fatalf("first sync: %v", err)
+		}
+		b.kernel.Broken = errors.New("interrupted")
+		b.Update([]model.Delta{{New: port("b", "10.96.0.2", "10.0.0.1")}})
+		if work, err := b.Sync(t.Context()); err == nil || work.Held == nil {
+			t.Errorf("%+v, %v: as if what is not failing worked", work, err)
+		}
+		b.kernel.Broken = nil
+		time.Sleep(time.Minute)
+		if work, err := b.Sync(t.Context()); err != nil || work.Held != nil {
+			t.Fatalf("%+v, %v", work, err)
+		}
+		if ports, _ := b.Failing(); len(ports) != 0 {
+			t.Errorf("failing: %v", ports)
+		}
+	})
+}

@@ -42,6 +42,7 @@ func (i *inspection[K, V]) Read(ctx context.Context) { i.have, i.err = i.backend
 func (i *inspection[K, V]) Compare() (drift int, more bool, err error) {
 	if i.err != nil {
 		i.backend.inspecting = false
+		i.backend.ledger.Unwatch()
 		return 0, false, i.err
 	}
 	if i.next == nil {

@@ -141,3 +141,36 @@ func steps(ctx context.Context, b dataplane.Backend) (took []time.Duration) {
 	}
 	return took
 }
+
+// An audit that could not read says nothing of what was written since: a later
+// reading counts for that as well.
+func TestAnAuditThatCouldNotReadIsForgotten(t *testing.T) {
+	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+	lost := &lossy{Driver: kernel}
+	b := dataplane.New(toy{}, lost)
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	kernel.Broken = errors.New("interrupted")
+	audit := b.Inspect()
+	audit.Read(t.Context())
+	if _, _, err := audit.Compare(); err == nil {
+		t.Fatal("read what cannot be read")
+	}
+	kernel.Broken = nil
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	lost.lose = true
+	if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+		t.Fatalf("the acknowledgement came: %v", err)
+	}
+	commits := kernel.Commits
+	for range 2 { // the kernel had committed: nothing to do but look
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := b.Health().Failures; len(f) != 0 || kernel.Commits != commits {
+		t.Errorf("%d commits more, failures %v", kernel.Commits-commits, f)
+	}
+}

@@ -18,7 +18,7 @@ const patience = 64
 func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	if b.unknown {
 		if err := b.readBack(ctx); err != nil {
-			return Work{}, err
+			return Work{Held: err}, err
 		}
 	}
 	s := sync[K, V]{backend: b, ctx: ctx, patience: patience, now: time.Now()}
@@ -91,7 +91,7 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	case busy(failed):
 		// Nothing is wrong with any op: somebody else holds the data plane.
 		s.settleEach(batch, errs)
-		s.err = cmp.Or(s.err, failed)
+		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
 		s.bisect(batch, failed)
 	}

@@ -71,6 +71,7 @@ type Engine struct {
 	status atomic.Pointer[Status]
 	inflow inflow
 	ended  chan struct{} // closed when Run returns
+	first  chan struct{} // closed when a sync has succeeded
 
 	// Owned by Run:
 	tracker  *track.Tracker
@@ -83,6 +84,7 @@ type Engine struct {
 	adoptAt  time.Time                    // not before
 	owed     map[model.PortID]model.Delta // changes that failed so far
 	said     map[model.PortID][]model.Gap // gaps that were told
+	refused  map[model.ServiceName]error  // Services that failed when last something got through
 	late     []track.Trigger              // triggers of changes that failed so far
 	standing standings                    // of the Services
 	done     Changes                      // changes of the inputs that were applied
@@ -129,7 +131,7 @@ func New(o Options) *Engine {
 		owed:  map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
 	}
 	e.tracker.Follow(time.Now())
-	e.inbox.wake, e.ended = make(chan struct{}, 1), make(chan struct{})
+	e.inbox.wake, e.ended, e.first = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	e.status.Store(&Status{})
 	return e
 }
@@ -141,6 +143,10 @@ func (e *Engine) Status() Status {
 	s.LatestAt, s.Seen = e.inflow.read()
 	return s
 }
+
+// Programmed is closed once everything that the source told was programmed for the
+// first time: when Status says Synced.
+func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {
@@ -163,11 +169,12 @@ func (e *Engine) DeleteSlice(n model.SliceName) {
 }
 
 // SetNode sets or replaces a Node object. Only this machine's own counts. A
-// Node that goes away is no news: the last known one stands.
+// Node that goes away is no news: the last known one stands, and so do its
+// addresses and podCIDRs until one that is made again has some.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.NodeName {
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(e *Engine, since time.Time) {
-			e.node = n
+			e.node = remember(n, e.node)
 			e.setHost(since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
 		}})
@@ -206,7 +213,8 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 func (e *Engine) Synced(whole bool) {
 	e.inbox.post(func(e *Engine, since time.Time) {
 		if !e.told {
-			e.told = true
+			// What came before has waited for the source, not for the data plane.
+			e.told, e.since = true, since
 			for _, ps := range e.problems {
 				e.complain(ps, nil)
 			}

@@ -29,6 +29,22 @@ func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
 	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// remember returns a Node with what it lacks and had before: one that is made again
+// gets its addresses and podCIDRs later, and is the same machine meanwhile.
+func remember(n, before *model.Node) *model.Node {
+	if before == nil || len(n.IPs) > 0 && len(n.PodCIDRs) > 0 {
+		return n
+	}
+	whole := *n
+	if len(n.IPs) == 0 {
+		whole.IPs = before.IPs
+	}
+	if len(n.PodCIDRs) == 0 {
+		whole.PodCIDRs = before.PodCIDRs
+	}
+	return &whole
+}
+
 // setHost asks what the host is now, and has everything follow from that.
 func (e *Engine) setHost(since time.Time) {
 	h, old := e.Host(e.node, e.serviceCIDRs()), e.tracker.Host()

@@ -115,15 +115,25 @@ func (e *Engine) Ping(ctx context.Context) error {
 }
 
 // ask runs f on the engine's goroutine and waits for its answer. After an error
-// f may still run, unless that is ErrEnded.
+// f may still run, unless that is ErrEnded. It does not once ctx has ended: who asks
+// while the engine is busy, and gives up, shall not make it busier.
 func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, err error) {
 	answers := make(chan T, 1)
-	e.inbox.post(func(e *Engine, _ time.Time) { answers <- f(e) })
+	e.inbox.post(func(e *Engine, _ time.Time) {
+		if ctx.Err() == nil {
+			answers <- f(e)
+		}
+	})
 	select {
 	case answer = <-answers:
 		return answer, nil
 	case <-e.ended:
-		return answer, ErrEnded
+		select {
+		case answer = <-answers: // with its last turn
+			return answer, nil
+		default:
+			return answer, ErrEnded
+		}
 	case <-ctx.Done():
 		return answer, ctx.Err()
 	}

@@ -104,11 +104,11 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Work, r.Err = e.Backend.Sync(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
-	failing := e.failures(r.Err)
+	failing := e.failures(r.Work.Held, r.Err)
 	r.Settled = e.settle(deltas, failing, r.Err)
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
-	e.record(end, r)
+	e.record(end, r, e.stuck(r, failing))
 	e.tell(deltas)
 	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
@@ -146,10 +146,15 @@ func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []mod
 		return deltas
 	}
 	for _, d := range deltas {
-		if first, ok := e.owed[d.ID()]; ok {
+		id := d.ID()
+		if first, ok := e.owed[id]; ok {
 			d.Old = first.Old
 		}
-		e.owed[d.ID()] = d
+		if d.Old == nil && d.New == nil { // it went before it ever was in effect
+			delete(e.owed, id)
+			continue
+		}
+		e.owed[id] = d
 	}
 	if failing.blind {
 		return nil // the base, or everything
@@ -164,10 +169,9 @@ func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []mod
 	return settled
 }
 
-// record publishes a sync. Single Services that fail are their own affair; when
-// nothing at all could be done, what waits is waiting still.
-func (e *Engine) record(end time.Time, r Sync) {
-	stuck := r.Err != nil && r.Work.Ops == 0
+// record publishes a sync. While it is stuck, what waits is waiting still.
+func (e *Engine) record(end time.Time, r Sync, stuck bool) {
+	begun := e.status.Load().Synced
 	e.publish(func(s *Status) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
@@ -177,6 +181,9 @@ func (e *Engine) record(end time.Time, r Sync) {
 			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
 		}
 	})
+	if !begun && !stuck {
+		close(e.first)
+	}
 }
 
 // change notes that there is something to sync, since a moment unless there was

@@ -32,13 +32,13 @@ type failures struct {
 }
 
 // failures asks the backend, where there can be any.
-func (e *Engine) failures(err error) failures {
+func (e *Engine) failures(held, err error) failures {
 	if err == nil && len(e.owed) == 0 && e.standing.count[model.Failing] == 0 {
 		return failures{}
 	}
 	ports, left := e.Backend.Failing()
 	_, base := ports[model.PortID{}]
-	return failures{ports: ports, blind: base || err != nil && len(ports) == 0 && left == nil}
+	return failures{ports: ports, blind: held != nil || base || err != nil && len(ports) == 0 && left == nil}
 }
 
 // services names the Services with ports that fail, each with one of the errors.
@@ -52,6 +52,32 @@ func (f failures) services() map[model.ServiceName]error {
 	}
 	delete(names, model.ServiceName{})
 	return names
+}
+
+// stuck reports whether nothing of a sync could be done for lack of the data plane
+// as a whole. One Service that it refuses while others work is that Service's own
+// affair, and so are those that a start finds refused with all else in place. But
+// when a second one fails and nothing got through in between, it is no longer the
+// Services.
+func (e *Engine) stuck(r Sync, f failures) bool {
+	failing := f.services()
+	if r.Err == nil || r.Work.Ops > 0 {
+		e.refused = failing
+		return false
+	}
+	if f.blind || len(failing) > 0 && len(failing) >= e.tracker.Len() {
+		return true
+	}
+	if !e.status.Load().Synced {
+		e.refused = failing
+	}
+	more := 0
+	for name := range failing {
+		if _, known := e.refused[name]; !known {
+			more++
+		}
+	}
+	return more > 1
 }
 
 // judge returns the Services whose state a sync has changed. It looks at those

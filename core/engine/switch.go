@@ -37,7 +37,6 @@ func (e *Engine) Switch(ctx context.Context, next dataplane.Backend) (old datapl
 	if err := next.Adopt(ctx); err != nil {
 		return nil, fmt.Errorf("read back what is there: %w", err)
 	}
-	next.Spare(seen.doubt)
 	seen.give(next, view{})
 	for refused := 0; ; {
 		if err := settle(ctx, next); err != nil {
@@ -82,6 +81,7 @@ func (e *Engine) desired() view {
 
 // give tells a data plane that was given an earlier view of this one.
 func (v view) give(next dataplane.Backend, before view) {
+	next.Spare(v.doubt)
 	if v.host != before.host {
 		next.SetHost(v.host)
 	}
@@ -156,6 +156,7 @@ func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view
 	}
 	old := e.Backend
 	e.Backend = next
+	e.tracker.KeepSlots(next.Slots) // and nothing keeps the old one
 	clear(e.said)
 	e.standing.afresh = true
 	at := time.Now()

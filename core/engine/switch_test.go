@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 func second() (*memory.Driver[string, string], dataplane.Backend) {
@@ -126,6 +128,57 @@ func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 		cancel()
 		if _, err := b.Switch(ctx, next); !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled: %v", err)
+		}
+	})
+}
+
+// asked counts how often a data plane is asked for the order of its endpoints.
+type asked struct {
+	dataplane.Backend
+	times *int
+}
+
+func (a asked) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+	*a.times++
+	return a.Backend.Slots(proto, at, from)
+}
+
+// After a switch nothing asks the old data plane any more, so that it can go; and
+// the new one knows whether there is doubt by now.
+func TestSwitchLeavesTheOldOneAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		times := 0
+		b := start(t, func(o *engine.Options) { o.Backend = asked{o.Backend, &times} })
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Time{}))
+		b.Synced(false)
+		synctest.Wait()
+		if times == 0 {
+			t.Fatal("the first one was not asked")
+		}
+		kernel, next := second()
+		kernel.Objects["10.96.9.9:80"] = "left by an earlier run"
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Key == "base" {
+				b.Synced(true) // the doubt ends while next is being programmed
+				sleep(time.Second)
+			}
+			return nil
+		}
+		old, err := b.Switch(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		before := times
+		b.SetService(service("b", "10.96.0.2"))
+		b.SetSlice(slice("b-1", "b", "10.0.0.2", time.Time{}))
+		sleep(time.Second)
+		if times != before {
+			t.Errorf("the old one was asked %d times", times-before)
+		}
+		if _, there := kernel.Objects["10.96.9.9:80"]; there || len(kernel.Objects) != 3 {
+			t.Errorf("next has %v", kernel.Objects)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func Pages(s Sources) http.Handler {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
 		})
 	}
-	mux.Handle("/status", local(&recent{make: s.Status}))
+	mux.Handle("/status", local(newRecent(s.Status)))
 	if s.Profile {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -106,6 +106,35 @@ func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
 	})
 }
 
+// While a status takes long, those who wait for it go when they have enough.
+func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := make(chan struct{})
+		s := sources()
+		s.Status = func(context.Context) (any, error) { <-busy; return "doc", nil }
+		h := health.Pages(s)
+		get := func(patience time.Duration) (code int, took time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			req := httptest.NewRequestWithContext(ctx, "GET", "/status", nil)
+			req.Host = "localhost"
+			w, start := httptest.NewRecorder(), time.Now()
+			h.ServeHTTP(w, req)
+			return w.Code, time.Since(start)
+		}
+		time.AfterFunc(time.Hour, func() { close(busy) })
+		first := make(chan int)
+		go func() { code, _ := get(2 * time.Hour); first <- code }()
+		synctest.Wait()
+		if code, took := get(time.Second); code != 503 || took != time.Second {
+			t.Errorf("%d after %s", code, took)
+		}
+		if code := <-first; code != 200 {
+			t.Errorf("the first gets %d", code)
+		}
+	})
+}
+
 func TestStatusErrors(t *testing.T) {
 	s := sources()
 	s.Status = func(context.Context) (any, error) { return nil, errors.New("busy") }

@@ -19,6 +19,7 @@ const statusAge = 200 * time.Millisecond
 // time.
 type recent struct {
 	make func(context.Context) (any, error)
+	turn chan struct{} // holds a token while one is made
 
 	mu  sync.Mutex
 	doc []byte
@@ -35,11 +36,21 @@ func (r *recent) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", doc)
 }
 
+func newRecent(status func(context.Context) (any, error)) *recent {
+	return &recent{make: status, turn: make(chan struct{}, 1)}
+}
+
+// get waits for its turn no longer than its client does: an engine that is busy for
+// minutes must not gather clients until nobody else gets an answer.
 func (r *recent) get(ctx context.Context) ([]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.doc != nil && time.Since(r.at) < statusAge {
-		return r.doc, nil
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if doc := r.latest(); doc != nil {
+		return doc, nil
 	}
 	doc, err := r.make(ctx)
 	if err != nil {
@@ -47,10 +58,26 @@ func (r *recent) get(ctx context.Context) ([]byte, error) {
 	}
 	b, err := json.MarshalIndent(doc, "", "  ")
 	if err == nil {
-		r.doc, r.at = b, time.Now()
-		time.AfterFunc(statusAge, r.forget)
+		r.keep(b)
 	}
 	return b, err
+}
+
+// latest returns the document that was made last, nil when that is too old.
+func (r *recent) latest() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) >= statusAge {
+		return nil
+	}
+	return r.doc
+}
+
+func (r *recent) keep(doc []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doc, r.at = doc, time.Now()
+	time.AfterFunc(statusAge, r.forget)
 }
 
 // forget lets go of a document that is too old: it may be tens of megabytes.

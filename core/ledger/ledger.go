@@ -48,12 +48,13 @@ type Rules[K comparable, V any] interface {
 type entry[V any] struct {
 	value V      // what is wanted; if nobody wants it, what is installed
 	refs  int32  // how many owners want it
-	marks uint32 // installed, stale, and from the third bit on the place in dirty, counted from 1
+	marks uint32 // those below, and from placeUnit on the place in dirty, counted from 1
 }
 
 const (
 	installed = 1 << iota // something is installed
 	stale                 // and it is not value, but in Ledger.stale
+	found                 // it was there, and nobody has asked for it since
 	placeUnit             // place 1
 )
 
@@ -93,6 +94,7 @@ func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	e := l.entries[key]
 	e.refs++
+	e.set(found, false)
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(key, e)
 		e.value = value

@@ -402,6 +402,22 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")
 }
 
+// What is ours and wanted no more goes, whatever there is doubt about: also what
+// belongs to no port.
+func TestDoubtIsAboutWhatWasFoundAlone(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	l.Adopt(map[string]string{"a1": "v", "b1": "v"})
+	l.Spare(true)
+	l.Want(nil, "a1", "v")
+	l.Want(nil, "c1", "v")
+	settle(l, l.Plan(epoch, 0), epoch)
+	l.Release(nil, "a1")
+	l.Release(nil, "c1")
+	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>", "0 delete c1 v>")
+	l.Adopt(map[string]string{"b1": "v", "d1": "v"}) // d1 came from an earlier run as well
+	expect(t, render(l.Plan(epoch, 0)))
+}
+
 func TestAKeyIsPlannedOnce(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")

@@ -27,7 +27,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			continue
 		}
 		l.entries[t.key] = e
-		if e.refs == 0 && l.cautious && t.owner == nil {
+		if e.refs == 0 && l.cautious && e.is(found) {
 			l.spared = append(l.spared, t.key)
 			continue
 		}

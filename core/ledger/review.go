@@ -14,6 +14,9 @@ const Step = 1024
 // may say of those what was true before or after. Enter ends it.
 func (l *Ledger[K, V]) Watch() { l.settled = map[K]struct{}{} }
 
+// Unwatch ends it when there is nothing to review.
+func (l *Ledger[K, V]) Unwatch() { l.settled = nil }
+
 // Adopt takes have as what is installed and returns how many keys turned out
 // to differ from what the books said. Those that differ from what is wanted
 // are planned; those that are waiting go on waiting. Of keys that ops were done
@@ -91,6 +94,7 @@ func (r *Review[K, V]) note(key K, e entry[V]) {
 func (r *Review[K, V]) enter(key K, e entry[V], owner *model.PortID) {
 	l := r.ledger
 	v, ok := r.have[key]
+	e.set(found, e.is(found) || e.refs == 0 && ok && !e.is(installed))
 	l.book(key, &e, installation[V]{v, ok})
 	r.surprises++
 	if !differs(e) {

@@ -121,6 +121,7 @@ func (d *delivery) scan(ctx context.Context) error {
 	}
 	d.unsettled = f.unsettled
 	if f == d.told {
+		d.report(f.problems) // it may have been lost meanwhile
 		return nil
 	}
 	known, gone := f.compare(d.told)

@@ -194,6 +194,27 @@ func TestSourceScans(t *testing.T) {
 	}
 }
 
+// TestSourceReturns takes the folder away for a while, as an unmounted volume is.
+func TestSourceReturns(t *testing.T) {
+	r := start(t, 20*time.Millisecond, func(b *bench) {
+		b.put("x.yaml", svc("a"))
+		old := time.Now().Add(-time.Hour) // so that it need not be read again
+		if err := os.Chtimes(filepath.Join(b.dir, "x.yaml"), old, old); err != nil {
+			b.Fatal(err)
+		}
+	})
+	r.take()
+	if err := os.Rename(r.dir, r.dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the folder is gone", func() bool { return len(r.complaints()) == 1 })
+	if err := os.Rename(r.dir+".away", r.dir); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("no problem any more", func() bool { return len(r.complaints()) == 0 })
+	equal(t, "what was in it stood", r.take(), nil)
+}
+
 // TestSourceLatency measures the way from the file to the sink.
 func TestSourceLatency(t *testing.T) {
 	r := start(t, time.Hour, func(b *bench) { b.put("all.yaml", manifests(500)) })

@@ -14,7 +14,8 @@ type Result struct {
 	Problems []model.Problem
 
 	used  seen
-	local map[netip.Addr]struct{} // ready endpoints on this node, in the family in work
+	ids   map[model.PortID]struct{} // of Ports, once they are many
+	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
 }
 
 // Service resolves a Service with its slices, which must be sorted by name. It
@@ -48,7 +49,7 @@ func serves(svc *model.Service, family model.Family) bool {
 
 func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, from []*model.Slice) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
-	if slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id }) {
+	if !r.first(id) {
 		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("a second port named %q (%s)", port.Name, port.Proto))
 		return
 	}
@@ -63,6 +64,24 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 		p.Draining = draining(all, pools)
 	}
 	r.Ports = append(r.Ports, p)
+}
+
+// first reports whether there is no port of this id yet. It is called once for each
+// that is added.
+func (r *Result) first(id model.PortID) bool {
+	const few = 16 // not worth a map
+	if len(r.Ports) < few {
+		return !slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id })
+	}
+	if r.ids == nil {
+		r.ids = map[model.PortID]struct{}{}
+		for _, p := range r.Ports {
+			r.ids[p.ID] = struct{}{}
+		}
+	}
+	_, again := r.ids[id]
+	r.ids[id] = struct{}{}
+	return !again
 }
 
 // usable reports whether a Service can have an address, and says why not.

@@ -26,14 +26,25 @@ type claim struct {
 // old, and marks the Services that win or lose an address by it.
 func (t *Tracker) reclaim(s *service, old *model.Service) {
 	wanted := claimsOf(s.object)
-	for _, c := range claimsOf(old) {
-		if !slices.Contains(wanted, c) {
-			t.markAll(t.claims.drop(c, s))
-		}
+	if old != nil {
+		t.abandon(s, claimsOf(old), wanted)
 	}
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
 		t.markAll(t.claims.stake(c, s))
+	}
+}
+
+// abandon withdraws the claims that a Service had and does not make any more.
+func (t *Tracker) abandon(s *service, had, wanted []claim) {
+	keep := make(map[claim]struct{}, len(wanted))
+	for _, c := range wanted {
+		keep[c] = struct{}{}
+	}
+	for _, c := range had {
+		if _, stays := keep[c]; !stays {
+			t.markAll(t.claims.drop(c, s))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package track
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -36,8 +37,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		t.stats.Resolved++
 		r = resolve.Service(t.host, s.object, s.slices)
 		t.yield(s, &r)
+		r.Problems = shortened(r.Problems)
 	}
-	old := s.ports
+	old := among{ports: s.ports}
 	for _, p := range r.Problems {
 		if !slices.Contains(s.problems, p) {
 			t.fresh = append(t.fresh, p)
@@ -46,7 +48,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	s.problems = r.Problems
 	s.ports = r.Ports
 	for i, port := range r.Ports {
-		before := take(old, port.ID, i)
+		before := old.take(port.ID, i)
 		resolve.Reslot(port, before, t.slots)
 		if port.Equal(before) {
 			s.ports[i] = before // keep the old value: pointers stay comparable, memory is shared
@@ -54,8 +56,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		}
 		deltas = append(deltas, model.Delta{Old: before, New: port})
 	}
-	for i, port := range old {
-		if take(s.ports, port.ID, i) == nil {
+	now := among{ports: s.ports}
+	for i, port := range old.ports {
+		if now.take(port.ID, i) == nil {
 			deltas = append(deltas, model.Delta{Old: port})
 		}
 	}
@@ -65,17 +68,44 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	return deltas
 }
 
-// take finds a port, most likely at its old place.
-func take(ports []*model.Port, id model.PortID, place int) *model.Port {
-	if place < len(ports) && ports[place].ID == id {
-		return ports[place]
+// maxProblems bounds what is told of one Service: it may have thousands of ports,
+// and nobody reads a thousand lines that say the same.
+const maxProblems = 20
+
+func shortened(ps []model.Problem) []model.Problem {
+	more := len(ps) - maxProblems
+	if more <= 0 {
+		return ps
 	}
-	for _, p := range ports {
-		if p.ID == id {
-			return p
+	ps = slices.Clone(ps[:maxProblems]) // the rest can go
+	ps[maxProblems-1].Detail += fmt.Sprintf(", and %d more problems", more)
+	return ps
+}
+
+// among finds ports of a Service by their ids.
+type among struct {
+	ports []*model.Port
+	ids   map[model.PortID]*model.Port // once they are many and have moved
+}
+
+// take finds a port, most likely at its old place; nil when it is not there.
+func (a *among) take(id model.PortID, place int) *model.Port {
+	const few = 16 // not worth a map
+	switch {
+	case place < len(a.ports) && a.ports[place].ID == id:
+		return a.ports[place]
+	case len(a.ports) <= few:
+		if i := slices.IndexFunc(a.ports, func(p *model.Port) bool { return p.ID == id }); i >= 0 {
+			return a.ports[i]
+		}
+		return nil
+	case a.ids == nil:
+		a.ids = make(map[model.PortID]*model.Port, len(a.ports))
+		for _, p := range a.ports {
+			a.ids[p.ID] = p
 		}
 	}
-	return nil
+	return a.ids[id]
 }
 
 // yield takes the fronts from a result that another Service holds.

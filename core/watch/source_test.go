@@ -116,6 +116,7 @@ func TestSyncedWaits(t *testing.T) {
 		t.Run(slow, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, apitest.Options{})
+			w.limits.nodeWait = 200 * time.Millisecond
 			lift := w.server.Fail(apitest.Rule{Resource: slow, Hang: true})
 			w.run().until("the other list", func() bool { return w.resource("nodes").Listed && w.sink.state() != "" })
 			time.Sleep(300 * time.Millisecond) // longer than the Node is waited for

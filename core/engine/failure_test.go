@@ -1,0 +1,233 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// fail makes the kernel answer ops on some objects with an error.
+func (b *bench) fail(keys map[string]error) {
+	b.kernel.Do(func() { b.kernel.Fail = func(op ledger.Op[string, string]) error { return keys[op.Key] } })
+}
+
+// settled names the Services of the changes that were handed on as in effect.
+func (b *bench) settled(t *testing.T) (names string) {
+	t.Helper()
+	for _, s := range b.syncs {
+		for _, d := range s.Settled {
+			if d.Old == nil && d.New == nil {
+				t.Fatal("a change from nothing to nothing")
+			}
+			names += d.ID().Service.Name
+		}
+	}
+	return names
+}
+
+// A Service may go before the data plane ever took it: then nothing was, and
+// nothing is.
+func TestAServiceThatNeverWorkedGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.fail(map[string]error{"10.96.0.1:80": errors.New("refused")})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"})
+		sleep(time.Minute)
+		if got := b.settled(t); got != "b" {
+			t.Errorf("in effect: %q, want b", got)
+		}
+		if s := b.Status(); s.Err != nil || s.Services[model.Failing] != 0 || !s.QueuedAt.IsZero() {
+			t.Errorf("status %+v", s)
+		}
+		b.fail(nil)
+		b.SetService(service("a", "10.96.0.1"))
+		sleep(time.Minute)
+		if got := b.settled(t); got != "ba" {
+			t.Errorf("in effect: %q, want b and then a", got)
+		}
+	})
+}
+
+// While somebody else holds the data plane nothing is in effect, though of another
+// Service it is known why it is not.
+func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startOn(t, memory.New[string](fronts{}.Equal, dataplane.Limits{Atomic: true}), nil)
+		refused := map[string]error{"10.96.0.1:80": errors.New("refused")}
+		b.fail(refused)
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		held := map[string]error{"10.96.0.1:80": errors.New("refused"), "10.96.0.3:80": ledger.ErrBusy{After: 50 * time.Millisecond}}
+		b.fail(held)
+		b.SetService(service("c", "10.96.0.3"))
+		sleep(time.Minute)
+		if got := b.settled(t); got != "b" {
+			t.Errorf("in effect: %q, want b alone", got)
+		}
+		if s := b.Status(); s.QueuedAt.IsZero() {
+			t.Error("nothing waits")
+		}
+		b.fail(refused)
+		sleep(time.Minute)
+		if got := b.settled(t); got != "bc" {
+			t.Errorf("in effect: %q, want b and then c", got)
+		}
+	})
+}
+
+// A restart finds everything in place but what the data plane has refused all
+// along. That keeps the proxy from nothing.
+func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Objects["base"], kernel.Objects["10.96.0.1:80"] = "here []", "reject"
+		b := startOn(t, kernel, nil)
+		b.fail(map[string]error{"10.96.0.2:80": errors.New("taken"), "10.96.0.3:80": errors.New("taken")})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.SetService(service("c", "10.96.0.3"))
+		b.Synced(true)
+		sleep(time.Hour)
+		if s := b.Status(); !s.Synced || !s.QueuedAt.IsZero() || s.Services[model.Failing] != 2 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// One Service that is refused is its own affair. Two, with nothing that got through
+// in between, speak of the data plane.
+func TestWhatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		expect := func(what string, stuck bool) {
+			t.Helper()
+			sleep(time.Minute)
+			if got := !b.Status().QueuedAt.IsZero(); got != stuck {
+				t.Errorf("%s: stuck %t", what, got)
+			}
+		}
+		no := errors.New("no")
+		b.fail(map[string]error{"10.96.0.3:80": no, "10.96.0.4:80": no, "10.96.0.5:80": no})
+		b.SetService(service("c", "10.96.0.3"))
+		expect("one", false)
+		b.SetService(service("d", "10.96.0.4"))
+		expect("two", true)
+		b.SetService(service("f", "10.96.0.6"))
+		expect("two, and another works", false)
+		b.SetService(service("e", "10.96.0.5"))
+		expect("one more since", false)
+		b.fail(nil)
+		expect("all well", false)
+		b.fail(map[string]error{"base": no})
+		b.SetNode(&model.Node{Name: "here", IPs: service("x", "192.0.2.1").ClusterIPs})
+		expect("the base", true)
+	})
+}
+
+// An API server that is away for an hour at the start is no fault of the data
+// plane, also not while that is programmed for the first time.
+func TestWaitingForTheSourceIsNotWaitingForTheDataPlane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var queued time.Duration
+		b := start(t, nil)
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(ledger.Op[string, string]) error {
+				queued = max(queued, time.Since(b.Status().QueuedAt))
+				return nil
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		sleep(time.Hour)
+		b.Synced(true)
+		begin := time.Now()
+		<-b.Programmed()
+		if waited := time.Since(begin); waited > 0 {
+			t.Errorf("told %s late", waited)
+		}
+		synctest.Wait()
+		if s := b.Status(); !s.Synced || queued > time.Second {
+			t.Errorf("changes have waited for %s; status %+v", queued, s)
+		}
+		if waited := b.syncs[0].Waiting; waited > time.Second {
+			t.Errorf("the first sync says that events waited for %s", waited)
+		}
+	})
+}
+
+// A Node that is made again has neither addresses nor podCIDRs for a moment. It is
+// the same machine.
+func TestANodeThatIsMadeAgainKeepsItsAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen model.Node
+		b := start(t, func(o *engine.Options) {
+			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
+				if n != nil {
+					seen = *n
+				}
+				return &model.Host{Name: "here", IPs: seen.IPs}
+			}
+		})
+		ips := service("x", "192.0.2.1").ClusterIPs
+		pods := func(p string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(p)} }
+		b.SetNode(&model.Node{Name: "here", Zone: "a", IPs: ips, PodCIDRs: pods("10.1.0.0/24")})
+		b.SetNode(&model.Node{Name: "here", Leaving: true})
+		b.SetNode(&model.Node{Name: "here", Zone: "b"})
+		b.Synced(true)
+		synctest.Wait()
+		if len(seen.IPs) != 1 || len(seen.PodCIDRs) != 1 || seen.Zone != "b" || b.Status().Leaving {
+			t.Errorf("node %+v", seen)
+		}
+		b.SetNode(&model.Node{Name: "here", IPs: service("x", "192.0.2.2").ClusterIPs, PodCIDRs: pods("10.2.0.0/24")})
+		synctest.Wait()
+		if seen.IPs[0].String() != "192.0.2.2" || seen.PodCIDRs[0].String() != "10.2.0.0/24" {
+			t.Errorf("node %+v", seen)
+		}
+	})
+}
+
+// Whoever asks while the engine is busy, and gives up, costs nothing afterwards.
+func TestWhoGivesUpIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *costly
+		b := start(t, func(o *engine.Options) {
+			backend = &costly{Backend: o.Backend}
+			o.Backend = backend
+		})
+		b.Synced(true)
+		synctest.Wait()
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(ledger.Op[string, string]) error { time.Sleep(time.Minute); return nil }
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		synctest.Wait()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := b.Snapshot(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a busy engine answers: %v", err)
+			}
+			cancel()
+		}
+		if _, err := b.Snapshot(t.Context()); err != nil || backend.asked != 1 {
+			t.Errorf("%d snapshots were made for one that was waited for (%v)", backend.asked, err)
+		}
+	})
+}
