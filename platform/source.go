@@ -16,7 +16,7 @@ import (
 func (p *Proxy) source() (run func(context.Context) error, err error) {
 	if p.config.Manifests != "" {
 		p.events = events.ToLog(p.log)
-		folder := manifests.Source{Dir: p.config.Manifests, Log: p.log}
+		folder := manifests.Source{Dir: p.config.Manifests, NodePorts: p.config.NodePortRange, Log: p.log}
 		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
 	}
 	server, err := watch.Open(p.config, p.log, watch.Hooks{})

@@ -29,7 +29,7 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 	if c.Manifests == "" {
 		return askServer(ctx, c)
 	}
-	found, err := manifests.Read(ctx, c.Manifests)
+	found, err := manifests.Read(ctx, c.Manifests, c.NodePortRange)
 	if err != nil {
 		return inputs{}, err
 	}

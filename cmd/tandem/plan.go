@@ -66,7 +66,7 @@ type world struct {
 }
 
 func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
-	found, err := manifests.Read(cmd.Context(), c.Manifests)
+	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
 	if err != nil {
 		return nil, err
 	}

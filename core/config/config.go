@@ -21,11 +21,14 @@ import (
 // nothing is set.
 type Config struct {
 	Manifests string // a folder of manifests to serve instead of an API server
-	API       API    // the API server to watch, where Manifests is empty
-	NodeName  string // which Node object is this machine
-	Mode      Mode
-	TakeOver  bool // replace what kube-proxy has left
-	Strict    bool // a mode that is named and does not work here is an error: no fallback
+	// NodePortRange has the node ports that manifests may ask for. An API server
+	// has a range of its own, and keeps to it.
+	NodePortRange PortRange
+	API           API    // the API server to watch, where Manifests is empty
+	NodeName      string // which Node object is this machine
+	Mode          Mode
+	TakeOver      bool // replace what kube-proxy has left
+	Strict        bool // a mode that is named and does not work here is an error: no fallback
 
 	// NodeIP is this machine's primary address, whatever its Node object says:
 	// kube-proxy's bindAddress, which binds nothing. Unspecified (0.0.0.0, ::) or

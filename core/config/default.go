@@ -28,6 +28,7 @@ func Default() Config {
 		LogLevel:      "info",
 		Logging:       Logging{Format: "text"},
 		OOMScoreAdj:   &oom,
+		NodePortRange: PortRange{30000, 32767}, // the API server's
 		API: API{
 			QPS: 5, Burst: 10, ContentType: "application/vnd.kubernetes.protobuf", Resync: 15 * time.Minute,
 		},

@@ -8,6 +8,12 @@ func sourceSettings() []Setting {
 			Value: func(c *Config) Value { return text(&c.Manifests, nil) },
 		},
 		{
+			Flag: "service-node-port-range", BesideFile: true, Restart: restartSource,
+			Doc: "The node ports that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
+				"by sshd or the kubelet, and its connections are not to end up in a Service.",
+			Value: func(c *Config) Value { return portRange(&c.NodePortRange) },
+		},
+		{
 			Flag: "master", BesideFile: true, Restart: restartSource,
 			Doc:   "The URL of the API server; it overrides the one of the kubeconfig.",
 			Value: func(c *Config) Value { return text(&c.API.Server, nil) },

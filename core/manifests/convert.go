@@ -1,6 +1,8 @@
 package manifests
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,13 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // convert turns a decoded object into the model's. Its faults start with the
 // path of the field they are about and have no line yet.
-func convert(c class, typed metav1.Object) *object {
+func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 	switch {
 	case c.clusterScoped():
 		typed.SetNamespace("")
@@ -34,6 +37,7 @@ func convert(c class, typed metav1.Object) *object {
 	switch t := typed.(type) {
 	case *corev1.Service:
 		o.service, problems = watch.Service(t)
+		o.confine(t, nodePorts)
 		o.advise(t)
 	case *discoveryv1.EndpointSlice:
 		o.slice, problems = watch.Slice(t)
@@ -48,6 +52,27 @@ func convert(c class, typed metav1.Object) *object {
 		})
 	}
 	return o
+}
+
+// confine takes away the node ports that an API server would not have let in: they
+// may be somebody else's on this machine.
+func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
+	if o.service == nil {
+		return
+	}
+	for i := range o.service.Ports {
+		p := &o.service.Ports[i]
+		if p.NodePort == 0 || allowed.Has(p.NodePort) {
+			continue
+		}
+		at := slices.IndexFunc(s.Spec.Ports, func(q corev1.ServicePort) bool { return q.NodePort == int32(p.NodePort) })
+		path := "spec.ports[" + strconv.Itoa(at) + "].nodePort"
+		o.faults = append(o.faults, fault{
+			object: o.key.String(), path: path, why: model.WhyInvalid,
+			text: fmt.Sprintf("%s: %d is outside %s (--service-node-port-range), left out", path, p.NodePort, allowed),
+		})
+		p.NodePort = 0
+	}
 }
 
 // advise notes what an API server would have filled in and nobody does here.

@@ -100,7 +100,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	if strict, err := strictjson.UnmarshalStrict(text, into); err != nil || len(strict) > 0 {
 		return nil
 	}
-	o := convert(c, into)
+	o := convert(c, into, d.limits.nodePorts)
 	if len(o.faults) > 0 {
 		return nil // the long way finds the lines
 	}
@@ -174,7 +174,7 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	into := newTyped(c)
 	strict, err := strictjson.UnmarshalStrict(e.out, into)
 	if len(e.faults) == 0 && err == nil && len(strict) == 0 {
-		o := convert(c, into)
+		o := convert(c, into, d.limits.nodePorts)
 		o.findLines(n)
 		return o
 	}

@@ -22,7 +22,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fsys := fstest.MapFS{"x.yaml": {Data: data}}
-		r := newReader(fsys, "")
+		r := NewReader(fsys)
 		r.limits.jsonBytes, r.limits.work, r.limits.documents = 1<<20, 100_000, 1000
 		begin := time.Now()
 		first, err := r.scan(context.Background())

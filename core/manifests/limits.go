@@ -1,6 +1,10 @@
 package manifests
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
 
 // limits bound what a folder can make this process do. The folder may be
 // written by less trusted people than those who run the proxy.
@@ -13,6 +17,8 @@ type limits struct {
 	work      int // YAML nodes visited, through aliases too
 	jsonBytes int // of a document after its aliases were expanded
 	faults    int // reported for one document
+
+	nodePorts config.PortRange // that Services may have
 }
 
 // defaults: Kubernetes itself refuses objects above 1.5 MiB (etcd), and no

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -26,12 +27,13 @@ type Result struct {
 
 // Read reads a folder once. An error means that there is no such folder or that
 // it cannot be listed; anything else that is wrong is in Result.Problems, and
-// all that is right is in Result.Objects.
-func Read(ctx context.Context, dir string) (Result, error) {
-	return newReader(os.DirFS(dir), dir).Read(ctx)
+// all that is right is in Result.Objects. Node ports outside the range are wrong.
+func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
+	return newReader(os.DirFS(dir), dir, nodePorts).Read(ctx)
 }
 
-// ReadFS is Read for the root of a file system, such as an embedded one.
+// ReadFS is Read for the root of a file system, such as an embedded one, with any
+// node ports.
 func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {
 	return NewReader(fsys).Read(ctx)
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -30,11 +31,13 @@ type Reader struct {
 	decoded int // documents decoded so far, for tests
 }
 
-// NewReader returns a reader for the root of a file system.
-func NewReader(fsys fs.FS) *Reader { return newReader(fsys, "") }
+// NewReader returns a reader for the root of a file system, with any node ports.
+func NewReader(fsys fs.FS) *Reader { return newReader(fsys, "", config.PortRange{}) }
 
-func newReader(fsys fs.FS, dir string) *Reader {
-	return &Reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+func newReader(fsys fs.FS, dir string, nodePorts config.PortRange) *Reader {
+	r := &Reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+	r.limits.nodePorts = nodePorts
+	return r
 }
 
 // folder is the state of a folder after a reading: all usable objects, each

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
 )
 
 // bench is a folder that a test edits and reads.
@@ -21,7 +23,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	b := &bench{T: t, dir: t.TempDir()}
-	b.reader = newReader(os.DirFS(b.dir), "")
+	b.reader = NewReader(os.DirFS(b.dir))
 	b.reader.now = func() time.Time { return time.Now().Add(b.clock) }
 	return b
 }
@@ -273,7 +275,7 @@ func TestCancel(t *testing.T) {
 
 func TestNoFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
-	_, err := Read(context.Background(), dir)
+	_, err := Read(context.Background(), dir, config.PortRange{})
 	if err == nil || !strings.Contains(err.Error(), "manifests folder "+dir+": cannot be read: ") {
 		t.Errorf("error %v", err)
 	}

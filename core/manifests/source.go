@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -39,9 +40,10 @@ type Sink interface {
 // change all the same. A Node that goes away is not told: the last one stands,
 // as it does for kube-proxy.
 type Source struct {
-	Dir  string
-	Log  *slog.Logger  // slog.Default if nil
-	Scan time.Duration // between slow scans; 3 s if 0
+	Dir       string
+	NodePorts config.PortRange // that Services may have
+	Log       *slog.Logger     // slog.Default if nil
+	Scan      time.Duration    // between slow scans; 3 s if 0
 }
 
 const (
@@ -57,7 +59,7 @@ const (
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
-	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir))
+	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir, s.NodePorts))
 	if err := d.scan(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/config"
 )
 
 // TestSpecialFiles has everything in the folder that must not be opened, or
@@ -46,7 +48,7 @@ func TestSpecialFiles(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	r, err := Read(ctx, dir)
+	r, err := Read(ctx, dir, config.PortRange{})
 	must(err)
 	var problems []string
 	for _, p := range r.Problems {

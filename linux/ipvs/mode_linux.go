@@ -67,7 +67,7 @@ func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
 		if err := t.driver.tables.ns.Do(func() error { return settings(t.config) }); err != nil {
 			t.again = time.Now().Add(tuneAgain)
-			return dataplane.Work{}, err
+			return dataplane.Work{Held: err}, err
 		}
 		if err := timeouts(t.driver.kernel.ipvs, t.config); err != nil {
 			slog.Warn("IPVS keeps its time-outs", "mode", Name, "error", err)
