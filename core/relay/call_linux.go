@@ -76,11 +76,13 @@ func connect(fd int, to netip.AddrPort) error {
 	return err
 }
 
-// enable sets a socket's option.
-func enable(fd, level, option int) error {
-	on := int32(1)
+// enable switches a socket's option on.
+func enable(fd, level, option int) error { return set(fd, level, option, 1) }
+
+// set sets a socket's option.
+func set(fd, level, option int, value int32) error {
 	_, _, e := syscall.RawSyscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
-		uintptr(unsafe.Pointer(&on)), unsafe.Sizeof(on), 0)
+		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
 	return failure(e)
 }
 

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // patience is how long each attempt to reach an endpoint may take. What is
@@ -50,10 +53,24 @@ func (s *Server) missed(c *choice) {
 // attempt tries one endpoint. Dialer.DialTCP will not do: it binds the socket
 // before it connects, so that all endpoints share the ports there are for one.
 func (s *Server) attempt(endpoint netip.AddrPort, wait time.Duration) (*net.TCPConn, error) {
-	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive}
+	if err := s.foreign(model.TCP, endpoint); err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive, Control: s.control()}
 	c, err := d.DialContext(s.ctx, "tcp", endpoint.String())
 	if err != nil {
 		return nil, err
 	}
 	return c.(*net.TCPConn), nil
+}
+
+// control is what a net.Dialer calls for each socket, or nil.
+func (s *Server) control() func(network, address string, c syscall.RawConn) error {
+	if s.options.Mark == 0 {
+		return nil
+	}
+	return func(_, _ string, c syscall.RawConn) (err error) {
+		failed := c.Control(func(fd uintptr) { err = setMark(int(fd), s.options.Mark) })
+		return errors.Join(err, failed)
+	}
 }

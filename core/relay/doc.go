@@ -32,6 +32,9 @@
 // and, on Linux, long transfers are spliced from socket to socket within the
 // kernel.
 //
+// A relay sends nobody to a relay of its own server: that would be a circle. Where
+// rules lead clients to relays they must let what carries Options.Mark pass.
+//
 // The parts:
 //
 //	policy.go     what a Relay answers to whom
@@ -39,7 +42,8 @@
 //	server.go     Server and Relay: what is open, and its end; drain.go: an end
 //	              that nobody notices
 //	accept.go     TCP clients; listener.go: where they come from; dial.go: the
-//	              endpoint that answers
+//	              endpoint that answers; own.go: those that are none; mark.go: what
+//	              tells packets to endpoints
 //	transfer.go   both directions of a connection; read.go: with small buffers, or
 //	              on Linux without any
 //	engine.go     Linux' loops; loop.go: one of them; link.go: a connection there;

@@ -50,7 +50,7 @@ func (k *link) serve(to choice) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.choice = to
-	up, err := begin(to.endpoint())
+	up, err := k.loop.server.begin(to.endpoint())
 	if err != nil {
 		k.retry(0) // there it is found again, and judged
 		return

@@ -108,7 +108,7 @@ func TestUrgentData(t *testing.T) {
 // Sockets that goroutines take over keep what the system has for keep-alive.
 func TestAdoptKeepsOptions(t *testing.T) {
 	s := newServer(t, Options{})
-	fd, err := begin(named(t).at)
+	fd, err := s.begin(named(t).at)
 	if err != nil {
 		t.Fatal(err)
 	}

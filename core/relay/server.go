@@ -24,6 +24,10 @@ type Options struct {
 	// minute.
 	UDPIdle time.Duration
 
+	// Mark is what packets to endpoints carry, on systems whose packets have
+	// marks, so that rules can tell them from those of clients; 0 is none.
+	Mark uint32
+
 	Log *slog.Logger // nil for none
 }
 
@@ -45,6 +49,7 @@ type Server struct {
 	engine  engine         // nil for none
 	present atomic.Int64   // TCP connections that were admitted
 	scarce  scarcity
+	places  places
 	slots   slots
 	buffers sync.Pool // of *[]byte with room for a chunk
 	packets sync.Pool // the same for a datagram
@@ -93,6 +98,7 @@ type Relay struct {
 	server   *Server
 	policy   atomic.Pointer[Policy]
 	balancer balancer
+	proto    model.Proto
 	at       netip.AddrPort
 	close    func() error
 	moved    func() // after a change of the policy; nil for TCP
@@ -103,7 +109,7 @@ var ErrClosed = errors.New("the relay server is closed")
 
 // Listen opens a relay. With port 0 the system chooses one.
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
-	r := &Relay{server: s}
+	r := &Relay{server: s, proto: proto}
 	r.policy.Store(&p)
 	serve, err := r.open(proto, at)
 	if err != nil {
@@ -115,6 +121,7 @@ func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay,
 		return nil, errors.Join(ErrClosed, r.close())
 	}
 	s.relays[r] = struct{}{}
+	s.places.add(r.place(), r)
 	s.work.Go(serve)
 	return r, nil
 }
@@ -128,6 +135,8 @@ func (r *Relay) open(proto model.Proto, at netip.AddrPort) (serve func(), err er
 	}
 	return nil, errors.New("relays carry TCP and UDP only")
 }
+
+func (r *Relay) place() place { return place{r.proto, r.at} }
 
 // Addr returns where the relay listens.
 func (r *Relay) Addr() netip.AddrPort { return r.at }
@@ -151,7 +160,9 @@ func (r *Relay) Close() error {
 	if !open {
 		return nil
 	}
-	return r.close()
+	err := r.close()
+	r.server.places.remove(r.place(), r)
+	return err
 }
 
 // Close stops listening at once, gives connections the grace to end by

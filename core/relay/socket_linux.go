@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // setStream sets what both sockets of a connection have: no waiting for more
@@ -17,7 +19,10 @@ func setStream(fd int) error {
 }
 
 // begin starts to connect to an endpoint, and does not wait for that.
-func begin(endpoint netip.AddrPort) (fd int, err error) {
+func (s *Server) begin(endpoint netip.AddrPort) (fd int, err error) {
+	if err := s.foreign(model.TCP, endpoint); err != nil {
+		return -1, err
+	}
 	family := syscall.AF_INET6
 	if endpoint = plain(endpoint); endpoint.Addr().Is4() {
 		family = syscall.AF_INET
@@ -26,7 +31,7 @@ func begin(endpoint netip.AddrPort) (fd int, err error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	err = setStream(fd)
+	err = errors.Join(setStream(fd), setMark(fd, s.options.Mark))
 	if err == nil {
 		err = connect(fd, endpoint)
 	}

@@ -120,6 +120,12 @@ func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*
 		d.server.stats.scarce.Add(1)
 		return nil, errNoRoom
 	}
+	for range patience {
+		if d.server.foreign(model.UDP, c.endpoint()) == nil {
+			break
+		}
+		d.server.missed(&c)
+	}
 	up, in, err := d.server.dialUDP(c.endpoint())
 	if err != nil {
 		d.server.slots.free()
@@ -136,13 +142,18 @@ func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*
 var errNoRoom = errors.New("too many connections and sessions for the limit on descriptors")
 
 func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) {
-	up, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(endpoint))
+	if err := s.foreign(model.UDP, endpoint); err != nil {
+		return nil, nil, err
+	}
+	dialer := net.Dialer{Control: s.control()}
+	c, err := dialer.DialContext(s.ctx, "udp", endpoint.String())
 	if err != nil {
 		if lacking(err) {
 			s.stats.scarce.Add(1)
 		}
 		return nil, nil, err
 	}
+	up := c.(*net.UDPConn)
 	in, err := s.newDatagrams(up, &s.packets)
 	if err != nil {
 		return nil, nil, errors.Join(err, up.Close())

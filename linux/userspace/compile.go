@@ -12,17 +12,21 @@ import (
 
 // Compiler turns ports into relays and the rules that lead to them
 // (dataplane.Compiler).
-type Compiler struct{ families []model.Family }
+type Compiler struct {
+	mark     uint32
+	families []model.Family
+}
 
 var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
-// NewCompiler returns a compiler for some families, or for both.
-func NewCompiler(families ...model.Family) *Compiler {
+// NewCompiler returns a compiler for some families, or for both. What relays send
+// carries the mark, a bit.
+func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	if len(families) == 0 {
 		both := model.Families()
 		families = both[:]
 	}
-	return &Compiler{families}
+	return &Compiler{mark, families}
 }
 
 // Base implements dataplane.Compiler.
@@ -34,7 +38,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
 			if name != chainLast || ranges {
-				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host), emit)
+				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, c.fixed(f, name, host), emit)
 			}
 		}
 		for chain := range jumps {

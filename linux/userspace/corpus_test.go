@@ -8,6 +8,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
+const someMark = 1 << 14
+
 // TestCorpus judges the compiler, through the simulator, by every scenario and
 // by random worlds.
 func TestCorpus(t *testing.T) {
@@ -21,6 +23,6 @@ func TestCorpusInNFT(t *testing.T) { judge(t, nftSim) }
 
 func judge(t *testing.T, sim func(map[Key]Value, *model.Host) func(oracle.Packet) oracle.Outcome) {
 	conformance.Run(t, conformance.Suite[Key, Value]{
-		Mode: "userspace", Compiler: NewCompiler(), Sim: sim, Golden: listing,
+		Mode: "userspace", Compiler: NewCompiler(someMark), Sim: sim, Golden: listing,
 	})
 }

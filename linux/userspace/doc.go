@@ -33,6 +33,11 @@
 // finds its rules and listens on the same ports again. When the mode is left, its
 // connections go on in the relays until they end, for an hour at most.
 //
+// What a relay sends carries the mark for masquerading and passes KUBE-PORTALS-OUT
+// untouched: a packet is translated once, as in the modes of the kernel. So two
+// Services that are each other's endpoints reach nobody, and an endpoint on a node
+// port's number of this node is whoever listens there.
+//
 //	rule.go, parse.go  a rule, and its text in iptables-save
 //	object.go          what there is: shelter, chains, entries, relays
 //	entry.go           entries as rules, and back

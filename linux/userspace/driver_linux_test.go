@@ -67,8 +67,8 @@ func start(t *testing.T, k kind, ports ...*model.Port) plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := open(table, relay.Options{})
-	return begin(t, plane{dataplane.New(NewCompiler(), d), d, t}, ports...)
+	d := open(table, relay.Options{Mark: someMark})
+	return begin(t, plane{dataplane.New(NewCompiler(someMark), d), d, t}, ports...)
 }
 
 // begin tells a backend what there is.

@@ -15,7 +15,11 @@ func Mode() dataplane.Mode {
 	}
 }
 
-func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(), host, ports)
+// markOf is the bit by which what relays send is known: the one for masquerading,
+// as it comes from this host already.
+func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
+
+func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+	objects, gaps := dataplane.Compile(NewCompiler(markOf(c)), host, ports)
 	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
 }

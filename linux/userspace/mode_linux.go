@@ -56,7 +56,7 @@ func probe(ctx context.Context) error {
 
 // openBackend serves IPv4 alone where there is no table for IPv6: its ports are
 // Gaps.
-func openBackend(*config.Config) (dataplane.Backend, error) {
+func openBackend(c *config.Config) (dataplane.Backend, error) {
 	ctx := context.Background()
 	t, at, err := choose(ctx, kinds())
 	if err != nil {
@@ -70,8 +70,8 @@ func openBackend(*config.Config) (dataplane.Backend, error) {
 			families = append(families, model.IPv6)
 		}
 	}
-	d := open(t, relay.Options{Log: slog.Default()})
-	return &backend{Backend: dataplane.New(NewCompiler(families...), d), other: kinds()[1-at]}, nil
+	d := open(t, relay.Options{Mark: markOf(c), Log: slog.Default()})
+	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), other: kinds()[1-at]}, nil
 }
 
 // backend removes what an earlier run has left in the other kind of table, once
@@ -94,6 +94,9 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	return w, err
 }
 
+// anyMark is for rules that no packet meets.
+const anyMark = 1
+
 // clear removes our rules from a kind of table and, unless others lead to it
 // still, the address.
 func (k kind) clear(ctx context.Context, lodger bool) error {
@@ -103,7 +106,7 @@ func (k kind) clear(ctx context.Context, lodger bool) error {
 	}
 	d := open(t, relay.Options{Log: slog.Default()})
 	d.lodger = lodger
-	b := dataplane.New(NewCompiler(t.Families()...), d)
+	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
 	return errors.Join(b.Remove(ctx), b.Close())
 }
 
@@ -144,7 +147,7 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 func tryNFT(ctx context.Context, _ table, f model.Family) error {
 	objects := map[nftables.Key]nftables.Value{}
 	put := func(k nftables.Key, v nftables.Value) { objects[k] = v }
-	NewCompiler(f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, v.Rules, put) })
+	NewCompiler(anyMark, f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, v.Rules, put) })
 	k, rules := specimen(f)
 	nftObjects(k, rules, put)
 	nftObjects(Key{Kind: KindChain, Family: f, Chain: "probe"}, rules[1:], put)
@@ -161,6 +164,7 @@ func specimen(f model.Family) (Key, []Rule) {
 		entryRule(k, Target{Relay: RelayID{Port: port}}, 80),
 		{Dst: some, Local: true, Jump: returns},
 		{Src: some, In: "probe+", Jump: returns},
+		passing(anyMark),
 	}
 }
 

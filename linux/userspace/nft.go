@@ -113,6 +113,9 @@ func (r Rule) statements() (all []nftables.Statement) {
 	if r.Local {
 		all = append(all, nftables.DestinationIsLocal{})
 	}
+	if r.Mark != 0 {
+		all = append(all, nftables.MarkHas{Bit: r.Mark})
+	}
 	switch {
 	case r.To.IsValid():
 		return append(all, nftables.SendTo{To: r.To})

@@ -67,7 +67,7 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 func TestObjectsComeBackFromNFT(t *testing.T) {
 	entries := 0
 	conformance.EachStep(t, func(s *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
-		objects, _ := dataplane.Compile(NewCompiler(), host, ports)
+		objects, _ := dataplane.Compile(NewCompiler(someMark), host, ports)
 		at := relayPorts(objects)
 		again := nftFound(inNFT(objects, at))
 		maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !inTable(k) })

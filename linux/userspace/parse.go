@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -83,13 +84,15 @@ func (r *Rule) option(words []string) (n int, err error) {
 	case "-p":
 		r.Proto, err = parseProto(arg)
 	case "-m":
-		if arg != "addrtype" && arg != "comment" && arg != r.Proto.String() {
+		if arg != "addrtype" && arg != "comment" && arg != "mark" && arg != r.Proto.String() {
 			err = fmt.Errorf("match %q", arg)
 		}
 	case "--dst-type":
 		if r.Local = arg == "LOCAL"; !r.Local {
 			err = fmt.Errorf("address type %q", arg)
 		}
+	case "--mark":
+		r.Mark, err = parseMark(arg)
 	case "--comment":
 		r.Comment = arg
 	case "--dport":
@@ -112,6 +115,16 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("prefix %q", s)
 	}
 	return p, nil
+}
+
+// parseMark reads a bit that a mark must have.
+func parseMark(s string) (uint32, error) {
+	value, mask, _ := strings.Cut(s, "/")
+	bit, err := strconv.ParseUint(value, 0, 32)
+	if err != nil || bits.OnesCount64(bit) != 1 || value != mask {
+		return 0, fmt.Errorf("mark %q", s)
+	}
+	return uint32(bit), nil
 }
 
 func parsePort(s string) (uint16, error) {

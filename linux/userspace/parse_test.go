@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 func TestEntriesComeBack(t *testing.T) {
 	entries := 0
 	conformance.EachStep(t, func(_ *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
-		objects, _ := dataplane.Compile(NewCompiler(), host, ports)
+		objects, _ := dataplane.Compile(NewCompiler(someMark), host, ports)
 		for k, v := range objects {
 			for _, r := range v.Rules {
 				if again, err := parseRule(r.String()); err != nil || again != r {
@@ -49,6 +50,9 @@ func TestParse(t *testing.T) {
 -A PREROUTING -p tcp -m multiport --dports 80,81 -j OTHER
 -A KUBE-PORTALS-HOST -d 10.96.0.10/32 -p tcp -m comment --comment default/web -m tcp --dport 80 -j DNAT --to-destination 169.254.84.1:40000
 -A KUBE-PORTALS-HOST -j MARK --set-xmark 0x1/0x1
+-A KUBE-PORTALS-OUT -m mark --mark 0x4000/0x4000 -m comment --comment "relays, to endpoints" -j RETURN
+-A KUBE-PORTALS-OUT -m mark --mark 0x4000/0xc000 -j RETURN
+-A KUBE-PORTALS-OUT -m mark --mark 0x4000 -j RETURN
 -A OTHER -j RETURN
 COMMIT
 `
@@ -60,7 +64,7 @@ COMMIT
 	for _, r := range s.rules {
 		known = append(known, r.known)
 	}
-	if len(s.rules) != 4 || !known[0] || known[1] || !known[2] || known[3] || !s.chains["OTHER"] {
+	if !slices.Equal(known, []bool{true, false, true, false, true, false, false}) || !s.chains["OTHER"] {
 		t.Errorf("%+v", s)
 	}
 	want := Rule{
@@ -69,6 +73,9 @@ COMMIT
 	}
 	if s.rules[2].rule != want {
 		t.Errorf("%+v", s.rules[2].rule)
+	}
+	if s.rules[4].rule != passing(someMark) {
+		t.Errorf("%+v", s.rules[4].rule)
 	}
 	if _, err := parse(strings.TrimSuffix(text, "COMMIT\n"), watched); err == nil {
 		t.Error("half a listing is taken for a whole one")

@@ -14,7 +14,8 @@ type Rule struct {
 	Src, Dst netip.Prefix
 	In       string // an interface, or with a final + all whose names start so
 	Proto    model.Proto
-	Local    bool // to an address of this host
+	Local    bool   // to an address of this host
+	Mark     uint32 // a bit that the packet's mark has
 	Comment  string
 	Port     uint16 // the destination port
 
@@ -49,6 +50,9 @@ func (r Rule) String() string {
 	}
 	if r.Local {
 		word("-m addrtype --dst-type LOCAL")
+	}
+	if r.Mark != 0 {
+		word("-m mark --mark %#x/%#x", r.Mark, r.Mark)
 	}
 	if r.Comment != "" {
 		word("-m comment --comment \"%s\"", r.Comment)

@@ -102,7 +102,8 @@ func (s *Sim) matches(r Rule, p oracle.Packet) bool {
 	} else if r.In != "" {
 		iface = p.Iface == r.In
 	}
-	return iface && within(r.Src, p.Src) && within(r.Dst, p.Dst.Addr()) &&
+	// Packets here are clients', which have no mark.
+	return r.Mark == 0 && iface && within(r.Src, p.Src) && within(r.Dst, p.Dst.Addr()) &&
 		(r.Proto == 0 || r.Proto == p.Proto) && (r.Port == 0 || r.Port == p.Dst.Port()) &&
 		(!r.Local || p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr()))
 }

@@ -68,7 +68,7 @@ func jumpRule(k Key) Rule {
 }
 
 // fixed returns the rules of a fixed chain.
-func fixed(f model.Family, chain string, host *model.Host) []Rule {
+func (c *Compiler) fixed(f model.Family, chain string, host *model.Host) []Rule {
 	switch chain {
 	case chainRefuse, chainDrop:
 		return toAll(f, ends[chain])
@@ -80,9 +80,15 @@ func fixed(f model.Family, chain string, host *model.Host) []Rule {
 		return append([]Rule{shut}, in.rules(f, host)...)
 	case chainOut:
 		out := way{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
-		return out.rules(f, host)
+		return append([]Rule{passing(c.mark)}, out.rules(f, host)...)
 	}
 	return nil
+}
+
+// passing lets what relays send go where it would without our rules. An endpoint
+// that is a Service's address would come back to a relay, and so for ever.
+func passing(mark uint32) Rule {
+	return Rule{Mark: mark, Comment: "relays, to endpoints", Jump: returns}
 }
 
 // toAll sends connections of all protocols to a port of the shelter.

@@ -173,6 +173,48 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// Services that are each other's endpoints are refused, with one connection for a
+// client; an endpoint behind one that is a listener here is reached.
+func TestListenersAreNoEndpoints(t *testing.T) {
+	if l, err := net.Listen("tcp", "127.96.0.1:0"); err != nil {
+		t.Skipf("no further loopback addresses here: %v", err)
+	} else {
+		l.Close()
+	}
+	d := Open(Options{Addresses: &card{addrs: map[netip.Addr]bool{}}})
+	host := &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Loopback: true}}
+	p := newPlane(t, Adapter{}, d, host)
+	at := netip.MustParseAddrPort
+	own := at("127.0.0.1:18086") // a node port
+	for _, s := range []*model.Port{
+		port("a", model.KindClusterIP, "127.96.0.21:18084", at("127.96.0.22:18085")),
+		port("b", model.KindClusterIP, "127.96.0.22:18085", own),
+		port("c", model.KindNodePort, "0.0.0.0:18086", at("127.96.0.21:18084")),
+		port("d", model.KindClusterIP, "127.96.0.23:18087", own, echo(t, "d")),
+	} {
+		if err := p.apply(nil, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(d.listeners); n != 4 {
+		t.Fatalf("%d listeners", n)
+	}
+	clients := []string{"127.96.0.21:18084", "127.96.0.22:18085", own.String()}
+	for _, at := range clients {
+		if got, err := hear(at); err == nil {
+			t.Errorf("%s says %q", at, got)
+		}
+	}
+	if n := d.server.Stats().Accepted; n > uint64(len(clients)) {
+		t.Errorf("%d clients became %d", len(clients), n)
+	}
+	for range 2 {
+		if got, err := hear("127.96.0.23:18087"); got != "d" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+}
+
 // card is an adapter, in memory.
 type card struct {
 	addrs map[netip.Addr]bool

@@ -10,7 +10,9 @@
 // before a connection is made is declared: it resets clients that should be
 // refused or get no answer. Where nobody is to be served there is no listener, and
 // the system refuses by itself, or sends elsewhere what is for an address in a
-// ServiceCIDR that no Service has: that is not ours to drop.
+// ServiceCIDR that no Service has: that is not ours to drop. An endpoint that is a
+// listener here, by the address of another Service or by a node port, is one that
+// does not answer: two Services that are each other's endpoints would be a circle.
 //
 //	object.go    what there is: the host, addresses, listeners
 //	compile.go   ports to objects (Compiler); placing.go: where fronts listen
