@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -14,10 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
-
-// patience is how long a start waits for HNS and its network. Whoever runs the
-// proxy starts it again after that.
-const patience = time.Minute
 
 // probe tells whether this machine has an HNS that is new enough.
 func probe(ctx context.Context) error {
@@ -53,6 +48,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return Open(ctx, h, c, s)
+}
+
+func remove(ctx context.Context, _ *config.Config) error {
+	h, s, err := Local()
+	if err != nil {
+		return err
+	}
+	return Remove(ctx, h, s)
 }
 
 // Local returns the HNS of this machine and what goes with it. Whoever asks for
