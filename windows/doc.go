@@ -1,5 +1,6 @@
 // Package windows is the home of the Windows data planes: load balancers of HNS
 // (hns), with an emulator of it for tests (hnsemu), and relays in user space
 // (userspace). They implement the same contract (core/dataplane) as those under
-// linux, and the two never import each other.
+// linux, and the two never import each other. What Tandem writes on a node is in
+// folders that are closed to others (folders).
 package windows

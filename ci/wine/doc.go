@@ -11,7 +11,7 @@
 //
 // It proves that the program starts, finds its network, programs and adopts,
 // survives restarts of itself, of HNS and of the API server, shows what HNS holds
-// (hns dump, hns diff), and lets go of what it holds; that it is installed,
+// (hns dump, hns diff), lets go of what it holds, and cleans up; that it is installed,
 // started, stopped and taken away as a service, by itself and by its MSI; and that
 // it runs as the manifests' HostProcess container. Of a real HNS it proves nothing
 // but the calls: see windows/hns. Wine keeps no recovery actions, no Event Log and

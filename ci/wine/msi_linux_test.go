@@ -38,7 +38,7 @@ func TestMSI(t *testing.T) {
 	s := newService(t, p)
 	signer := newSigner(t)
 	exe := p.path(s.exe)
-	old, next := s.pack(t, "v1.2.3", exe, signer), s.pack(t, "v1.3.0", exe, signer)
+	old, candidate, next := s.pack(t, "v1.2.3", exe, signer), s.pack(t, "v1.3.0-rc1", exe, signer), s.pack(t, "v1.3.0", exe, signer)
 	if err := os.RemoveAll(filepath.Dir(exe)); err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,9 @@ func TestMSI(t *testing.T) {
 	s.msiexec("/i", old)
 	t.Cleanup(func() {
 		if t.Failed() {
-			_, _ = p.says("msiexec", "/x", next, "/qn")
-			_, _ = p.says("msiexec", "/x", old, "/qn")
+			for _, msi := range []string{next, candidate, old} {
+				_, _ = p.says("msiexec", "/x", msi, "/qn")
+			}
 		}
 	})
 	s.installedByMSI()
@@ -58,16 +59,27 @@ func TestMSI(t *testing.T) {
 	s.does("start")
 	s.serves("10.96.0.10", "10.244.1.2")
 
-	s.msiexec("/i", next)
-	s.installedByMSI()
-	s.is("RUNNING")
+	for _, msi := range []string{candidate, next} {
+		s.msiexec("/i", msi)
+		s.installedByMSI()
+		s.is("RUNNING")
+	}
+	if n := s.products(); n != 1 {
+		t.Errorf("%d versions are installed", n)
+	}
 	if text, err := os.ReadFile(p.path(configFile)); err != nil || !strings.Contains(string(text), "of the test") {
 		t.Errorf("the configuration after the upgrade: %v\n%s", err, text)
 	}
 	api.Put(slice("10.244.1.3"))
 	s.serves("10.96.0.10", "10.244.1.3")
-	if out, err := p.says("msiexec", "/i", old, "/qn"); err == nil {
-		t.Errorf("an older one replaces a newer one: %s", out)
+	for _, msi := range []string{old, candidate} {
+		if out, err := p.says("msiexec", "/i", msi, "/qn"); err == nil {
+			t.Errorf("an older one, %s, replaces a newer one: %s", msi, out)
+		}
+	}
+	s.is("RUNNING")
+	if n := s.products(); n != 1 {
+		t.Errorf("%d versions are installed", n)
 	}
 	s.does("stop")
 	s.msiexec("/x", next)
@@ -180,6 +192,16 @@ func (s *installed) installedByMSI() {
 	if out, err := s.prefix.says("cmd", "/c", "tandem", "--version"); err != nil {
 		s.Errorf("a shell does not find the program: %v\n%s", err, out)
 	}
+}
+
+// products counts the versions that Windows lists as installed.
+func (s *installed) products() int {
+	s.Helper()
+	out, err := s.prefix.says("reg", "query", `HKLM\Software\Microsoft\Windows\CurrentVersion\Uninstall`, "/s")
+	if err != nil {
+		s.Fatal(err, out)
+	}
+	return strings.Count(out, "Tandem service proxy")
 }
 
 // searchPath is the PATH of all users.

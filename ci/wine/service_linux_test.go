@@ -38,17 +38,19 @@ func usable(t *testing.T, open func() (*prefix, error)) *prefix {
 	return p
 }
 
-// TestServicePackage runs the tests of platform/service for Windows.
-func TestServicePackage(t *testing.T) {
+// TestPackages runs the tests of packages that are for Windows alone.
+func TestPackages(t *testing.T) {
 	p := open(t)
-	exe := filepath.Join(t.TempDir(), "service.test.exe")
-	c := exec.Command("go", "test", "-c", "-o", exe, "../../platform/service")
-	c.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	if out, err := p.says(exe, "-test.v", "-test.timeout=1m"); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, pkg := range []string{"platform/service", "windows/folders"} {
+		exe := filepath.Join(t.TempDir(), filepath.Base(pkg)+".test.exe")
+		c := exec.Command("go", "test", "-c", "-o", exe, "../../"+pkg)
+		c.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", pkg, err, out)
+		}
+		if out, err := p.says(exe, "-test.v", "-test.timeout=1m"); err != nil {
+			t.Errorf("%s: %v\n%s", pkg, err, out)
+		}
 	}
 }
 

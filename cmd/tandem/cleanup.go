@@ -20,7 +20,7 @@ func newCleanup() *cobra.Command {
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
 		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
 an earlier one. Give it the flags or the file that run has where they name what is
-somebody else's (ipvs.excludeCIDRs) or where things are (Windows' network).`,
+somebody else's (ipvs.excludeCIDRs).`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
 			tellNotes(cmd, notes)

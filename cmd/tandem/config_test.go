@@ -162,6 +162,21 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// Data planes that are handed no log write into that of the process: a Windows
+// service has no other place where anybody would see it.
+func TestLogIsTheDefault(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	var out bytes.Buffer
+	c := config.Default()
+	newLog(&out, &c)
+	slog.Warn("from a data plane")
+	slog.Debug("silent")
+	if text := out.String(); !strings.Contains(text, `level=WARN msg="from a data plane"`) || strings.Contains(text, "silent") {
+		t.Errorf("the log says\n%s", text)
+	}
+}
+
 // The log in JSON has kube-proxy's keys, and klog writes into it, as much as it
 // was told to.
 func TestLogJSON(t *testing.T) {

@@ -22,8 +22,8 @@ type logger struct {
 	klog  flag.FlagSet // how much Kubernetes' libraries say
 }
 
-// newLog opens the log. What libraries write through klog and logrus goes into it
-// as well.
+// newLog opens the log, which is the default one from now on. What libraries write
+// through klog and logrus goes into it as well.
 func newLog(w io.Writer, c *config.Config) *logger {
 	l := &logger{}
 	o := slog.HandlerOptions{Level: &l.level}
@@ -35,6 +35,7 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	l.Logger = slog.New(h)
 	klog.InitFlags(&l.klog)
 	klog.SetSlogLogger(slog.New(decided{h, &l.klog}))
+	slog.SetDefault(l.Logger)
 	bridgeLogrus(l.Logger)
 	l.set(c)
 	return l

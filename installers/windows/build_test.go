@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +25,63 @@ func TestProductVersion(t *testing.T) {
 	}
 }
 
+// Of versions that Windows Installer takes for one, the newer has the higher rank.
+func TestRank(t *testing.T) {
+	rising := []string{
+		"v1.3.0-pre", "1.3.0-alpha", "1.3.0-alpha.2", "v1.3.0-beta1", "v1.3.0-rc1", "1.3.0-rc1-4-g0123abc", "v1.3.0-RC.2", "1.3.0-rc10",
+		"v1.3.0-rc99999999999999999999", "v1.3.0", "v1.3.0-4-g0123abc-dirty", "1.3.0-12-g0123abc", "1.3.0-99999-g0123abc",
+	}
+	for i, v := range rising {
+		if i > 0 && rank(v) <= rank(rising[i-1]) {
+			t.Errorf("%s has %d, and %s %d", rising[i-1], rank(rising[i-1]), v, rank(v))
+		}
+		if n := rank(v); n < 1e7 || n >= 1e8 {
+			t.Errorf("%s has %d, which is not of eight digits", v, n)
+		}
+	}
+	for _, same := range []string{"1.3.0", "v1.3.0+build.7-rc1", "v1.3.0-dirty"} {
+		if rank(same) != rank("v1.3.0") {
+			t.Errorf("%s has %d", same, rank(same))
+		}
+	}
+}
+
+// A candidate and its release are two products of one version: Windows installs
+// no other package of a product that is there (error 1638).
+func TestProductsOfOneVersion(t *testing.T) {
+	codes := map[string]string{}
+	for _, version := range []string{"v1.3.0-rc1", "v1.3.0-rc2", "v1.3.0"} {
+		o := options(t, "amd64")
+		o.Version = version
+		build(t, o)
+		msi := filepath.Join(o.Out, "tandem-"+version[1:]+"-windows-amd64.msi")
+		for _, query := range [][]string{{"export", msi, "Property"}, {"suminfo", msi}} {
+			out, err := exec.Command("msiinfo", query...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := identity.FindStringSubmatch(string(out))
+			if found == nil {
+				t.Fatalf("no identity in\n%s", out)
+			}
+			if other := codes[found[1]]; other != "" {
+				t.Errorf("%s and %s have one identity: %s", other, version, found[0])
+			}
+			codes[found[1]] = version
+		}
+	}
+}
+
+// identity is that of a product, and that of a package.
+var identity = regexp.MustCompile(`(?:ProductCode\t|Revision number \(UUID\): )(\{[0-9A-F-]{36}\})`)
+
 func FuzzProductVersion(f *testing.F) {
 	f.Add("v1.2.3-4-gabc")
 	f.Add("1.2")
 	f.Fuzz(func(t *testing.T, v string) {
+		if n := rank(v); n < 1e7 || n >= 1e8 {
+			t.Errorf("%q has rank %d", v, n)
+		}
 		got, err := productVersion(v)
 		if err != nil {
 			return
@@ -86,14 +140,16 @@ func TestBuild(t *testing.T) {
 		}
 		msi := filepath.Join(o.Out, "tandem-1.2.3-windows-"+arch+".msi")
 		for query, want := range map[string]string{
-			"suminfo":               "Template: " + template,
-			"export Component":      "Configuration\t{5E0E5C0B-6E0C-4E3B-8B8F-5D5A3D6A1B03}\tDATADIR\t400\t\tconfig.yaml",
-			"export Upgrade":        "{7C4C4DF5-0F0B-4F35-9C0C-4B7B0E0C6B1D}\t\t1.2.3",
-			"export ServiceInstall": "run --config=\"[DATADIR]config.yaml\" --windows-service=true",
-			"export ServiceControl": "Restart\ttandem\t1",
-			"export Environment":    "Path\t=-*PATH\t[~];[INSTALLDIR]\tProgram",
-			"export Registry":       `EventLog\Application\tandem`,
-			"export CustomAction":   "CheckConfiguration\t3090\ttandem.exe\tconfig check \"[DATADIR]config.yaml\"",
+			"suminfo":                "Template: " + template,
+			"export Component":       "Configuration\t{5E0E5C0B-6E0C-4E3B-8B8F-5D5A3D6A1B03}\tDATADIR\t400\t\tconfig.yaml",
+			"export Upgrade":         "{7C4C4DF5-0F0B-4F35-9C0C-4B7B0E0C6B1D}\t\t1.2.3\t\t513\t\tWIX_UPGRADE_DETECTED",
+			"export LaunchCondition": "Installed OR NOT (INSTALLEDRANK > 50000000)\tA newer Tandem is installed. Remove it first.",
+			"export RegLocator":      "Rank\t2\tSOFTWARE\\Tandem\\Rank\t1.2.3\t18", // in the registry of 64 bits
+			"export ServiceInstall":  "run --config=\"[DATADIR]config.yaml\" --windows-service=true",
+			"export ServiceControl":  "Restart\ttandem\t1",
+			"export Environment":     "Path\t=-*PATH\t[~];[INSTALLDIR]\tProgram",
+			"export Registry":        `EventLog\Application\tandem`,
+			"export CustomAction":    "CheckConfiguration\t3090\ttandem.exe\tconfig check \"[DATADIR]config.yaml\"",
 			// Inside of what is rolled back, which InstallInitialize begins at 1500.
 			"export InstallExecuteSequence": "RemoveExistingProducts\t\t1501",
 		} {

@@ -5,14 +5,17 @@
 //	                              └─▶ zip ───────────────────────────────▶ .zip
 //
 // The MSI puts the program under Program Files and that folder into PATH, a
-// configuration to be filled in under ProgramData, and registers the service, which starts with the system and
-// recovers from failures (platform/service sets how at its first start, since an
-// MSI cannot). It does not start the service: the configuration has to be right
-// first. An upgrade leaves the configuration as it is and starts the service
-// again. Where the new program finds a mistake in the configuration it is not
-// installed (error 1603; the log says 1722) and Windows brings the old one back:
-// `tandem config check` says what is wrong. Nothing that is programmed goes with
-// it: see `tandem cleanup`.
+// configuration to be filled in under ProgramData, and registers the service, which
+// starts with the system and recovers from failures (platform/service sets how at
+// its first start, since an MSI cannot). It does not start the service: the
+// configuration has to be right first.
+//
+// A newer version replaces an older one, and a release its candidates (1.3.0
+// replaces 1.3.0-rc1); an older one is refused. An upgrade leaves the configuration
+// as it is and starts the service again. Where the new program finds a mistake in the
+// configuration it is not installed (error 1603; the log says 1722) and Windows
+// brings the old one back: `tandem config check` says what is wrong. Nothing that is
+// programmed goes with it: see `tandem cleanup`.
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -24,6 +25,15 @@ const (
 	neverOverwrite = 0x080
 	wide           = 0x100 // of 64 bits
 )
+
+// Attributes of upgrades (Windows Installer, table Upgrade).
+const (
+	migrateFeatures = 0x001
+	maxInclusive    = 0x200
+)
+
+// upgradeCode is the identity of Tandem, of all versions and for all processors.
+const upgradeCode = "7C4C4DF5-0F0B-4F35-9C0C-4B7B0E0C6B1D"
 
 // Types of custom actions (Windows Installer, table CustomAction): the new program
 // is run when its file is there, and where it fails the installation does.
@@ -62,14 +72,18 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 	if err := os.WriteFile(filepath.Join(stage, "tandem.wxs"), source, 0o644); err != nil {
 		return err
 	}
-	product := guid("product", version, o.Arch)
-	contents := guid("package", version, o.Arch, string(exe), string(source), strings.Join(queries(), ""), string(config))
+	full := strings.TrimPrefix(o.Version, "v")
+	product := guid("product", full, o.Arch)
+	contents := guid("package", full, o.Arch, string(exe), string(source), strings.Join(queries(version), ""), string(config))
 	file := filepath.Join(stage, "tandem.msi")
-	steps := [][]string{{"wixl", "-a", "x64", "-D", "Version=" + version, "-D", "ProductCode=" + product, "-o", file, "tandem.wxs"}}
-	for _, q := range queries() {
+	steps := [][]string{{
+		"wixl", "-a", "x64", "-D", "Version=" + version, "-D", "Rank=" + strconv.Itoa(rank(o.Version)),
+		"-D", "ProductCode=" + product, "-D", "UpgradeCode=" + upgradeCode, "-o", file, "tandem.wxs",
+	}}
+	for _, q := range queries(version) {
 		steps = append(steps, []string{"msibuild", file, "-q", q})
 	}
-	steps = append(steps, []string{"msibuild", file, "-s", "Tandem service proxy " + version, "The Tandem authors", words, "{" + contents + "}"})
+	steps = append(steps, []string{"msibuild", file, "-s", "Tandem service proxy " + full, "The Tandem authors", words, "{" + contents + "}"})
 	for _, s := range steps {
 		if err := call(ctx, stage, s[0], s[1:]...); err != nil {
 			return err
@@ -95,19 +109,23 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 }
 
 // queries are the changes of the tables by which an MSI gets what wixl cannot say:
-// a configuration that stays, a restart that is for upgrades alone, the program's
-// folder at the end of every user's PATH, and an upgrade that takes the old version
-// away as a part of itself: where the new one cannot be installed, or would not run
-// with the configuration, Windows Installer brings the old one and its service back
-// (tables Component, Environment, CustomAction and InstallExecuteSequence of Windows
-// Installer).
-func queries() []string {
+// an upgrade from another version of the same three numbers, as from a candidate to
+// its release, a configuration that stays, a restart that is for upgrades alone, the
+// program's folder at the end of every user's PATH, and an upgrade that takes the old
+// version away as a part of itself: where the new one cannot be installed, or would
+// not run with the configuration, Windows Installer brings the old one and its service
+// back (tables Upgrade, Component, Environment, CustomAction and
+// InstallExecuteSequence of Windows Installer).
+func queries(version string) []string {
 	const update, insert = "UPDATE `Component` SET ", "INSERT INTO "
 	sequence := func(action string, at int) string {
 		return fmt.Sprintf(insert+"`InstallExecuteSequence` (`Action`, `Sequence`) VALUES ('%s', %d)", action, at)
 	}
 	return []string{
 		fmt.Sprintf(update+"`Attributes` = %d WHERE `Component` = 'Configuration'", permanent|neverOverwrite|wide),
+		"DELETE FROM `Upgrade` WHERE `ActionProperty` = 'WIX_UPGRADE_DETECTED'",
+		fmt.Sprintf(insert+"`Upgrade` (`UpgradeCode`, `VersionMax`, `Attributes`, `ActionProperty`) VALUES ('{%s}', '%s', %d, 'WIX_UPGRADE_DETECTED')",
+			upgradeCode, version, migrateFeatures|maxInclusive),
 		update + "`Condition` = 'WIX_UPGRADE_DETECTED' WHERE `Component` = 'Restart'",
 		"CREATE TABLE `Environment` (`Environment` CHAR(72) NOT NULL, `Name` CHAR(255) NOT NULL LOCALIZABLE, " +
 			"`Value` CHAR(255) LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",

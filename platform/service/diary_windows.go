@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/windows/svc/eventlog"
 	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
 // How much of the log is kept: lumberjack's files are in MiB.
@@ -39,7 +41,7 @@ type diary struct {
 }
 
 func openDiary() (*diary, error) {
-	dirs, err := Directories()
+	dirs, err := folders.Make()
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc/mgr"
+
+	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
 // What happens when the service fails: it is started again after these waits,
@@ -27,7 +29,7 @@ func removable() error  { return nil }
 
 // prepare makes what the service needs besides itself.
 func prepare() error {
-	_, err := Directories()
+	_, err := folders.Make()
 	return err
 }
 

@@ -20,6 +20,10 @@ type Settings struct {
 	Journal   string     // the file that remembers what is ours; empty for none
 	Log       *slog.Logger
 
+	// Folder makes the journal's folder, and deletes those of its files that
+	// somebody else has made: who writes the journal decides what is deleted. Nil
+	// makes a plain one.
+	Folder func(dir string, files ...string) error
 	// MAC returns the hardware address of the interface that has an address. Only
 	// overlay networks need it.
 	MAC func(netip.Addr) (string, error)
@@ -57,7 +61,7 @@ func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 	if err := v.usable(); err != nil {
 		return nil, err
 	}
-	j, err := openJournal(s.Journal)
+	j, err := openJournal(s.Journal, s.Folder)
 	if err != nil {
 		return nil, err
 	}

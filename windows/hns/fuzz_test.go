@@ -95,7 +95,7 @@ func TestInterfaceMAC(t *testing.T) {
 // second look.
 func TestJournalForgetsSlowly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "journal")
-	j, err := openJournal(path)
+	j, err := openJournal(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestJournalForgetsSlowly(t *testing.T) {
 		}
 	}
 	j.close()
-	again, err := openJournal(path)
+	again, err := openJournal(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

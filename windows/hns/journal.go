@@ -28,22 +28,37 @@ import (
 // deletions are known to succeed and do nothing (Windows-Containers#631). A line
 // that is cut off is ignored. It is safe for concurrent use.
 type journal struct {
-	mu    sync.Mutex
-	path  string // empty for none
-	file  *os.File
-	ids   map[string]bool // true when it was deleted, or was not there
-	nodes [2]netip.Addr
+	mu     sync.Mutex
+	path   string                                  // empty for none
+	folder func(dir string, files ...string) error // makes it
+	file   *os.File
+	ids    map[string]bool // true when it was deleted, or was not there
+	nodes  [2]netip.Addr
 }
 
 const header = "tandem-hns 1\n"
 
+// replacement ends the name of what is to replace the file.
+const replacement = ".new"
+
+func plainFolder(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
+
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
-func openJournal(path string) (*journal, error) {
+// Its folder is made first, as in Settings: what it takes away is not read.
+func openJournal(path string, folder func(dir string, files ...string) error) (*journal, error) {
+	if folder == nil {
+		folder = plainFolder
+	}
+	if path != "" {
+		if err := folder(filepath.Dir(path), path, path+replacement); err != nil {
+			return nil, fmt.Errorf("journal of load balancers: %w", err)
+		}
+	}
 	j, err := readJournal(path)
 	if err != nil {
 		return nil, err
 	}
-	j.path = path
+	j.path, j.folder = path, folder
 	if err := j.rewrite(); err != nil {
 		return nil, fmt.Errorf("journal of load balancers: %w", err)
 	}
@@ -120,10 +135,10 @@ func (j *journal) rewrite() error {
 		j.file.Close()
 		j.file = nil
 	}
-	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+	tmp := j.path + replacement
+	if err := j.folder(filepath.Dir(j.path), tmp); err != nil {
 		return err
 	}
-	tmp := j.path + ".new"
 	if err := writeDown(tmp, j.text()); err != nil {
 		return err
 	}

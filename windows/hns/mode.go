@@ -14,7 +14,7 @@ const Name config.Mode = "kernelspace"
 // Mode is the kernelspace mode. Probe and Open are in mode_windows.go;
 // elsewhere they say that they need Windows.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{Name: Name, System: "windows", Probe: probe, Await: awaitNetwork, Open: openBackend, Plan: plan}
+	return dataplane.Mode{Name: Name, System: "windows", Probe: probe, Await: awaitNetwork, Open: openBackend, Remove: remove, Plan: plan}
 }
 
 // plan is for a current Windows and an l2bridge network: what the node has is

@@ -18,6 +18,8 @@ func awaitNetwork(context.Context, *config.Config) error { return errWindows }
 
 func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWindows }
 
+func remove(context.Context, *config.Config) error { return errWindows }
+
 // Local returns the HNS of this machine and what goes with it. Whoever asks for
 // it closes it.
 func Local() (HNS, Settings, error) { return nil, Settings{}, errWindows }

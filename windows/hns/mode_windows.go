@@ -5,18 +5,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/windows/folders"
 )
-
-// patience is how long a start waits for HNS and its network. Whoever runs the
-// proxy starts it again after that.
-const patience = time.Minute
 
 // probe tells whether this machine has an HNS that is new enough.
 func probe(ctx context.Context) error {
@@ -54,21 +50,40 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	return Open(ctx, h, c, s)
 }
 
+func remove(ctx context.Context, _ *config.Config) error {
+	h, s, err := Local()
+	if err != nil {
+		return err
+	}
+	return Remove(ctx, h, s)
+}
+
 // Local returns the HNS of this machine and what goes with it. Whoever asks for
 // it closes it.
 func Local() (HNS, Settings, error) {
-	journal, err := journalPath()
+	at, err := folders.Find()
 	return newHCN(), Settings{
-		Journal: journal, Log: slog.Default(), MAC: interfaceMAC, Instance: serviceInstance,
+		Journal: filepath.Join(at.State, "hns.journal"), Folder: closedFolder, Log: slog.Default(), MAC: interfaceMAC, Instance: serviceInstance,
 		SourceVIPFile: `c:\sourcevip\sourceVip.json`, Network: os.Getenv("KUBE_NETWORK"), // as kube-proxy
 	}, err
 }
 
-// journalPath is under ProgramData, which the environment of a service does not
-// always name rightly.
-func journalPath() (string, error) {
-	dir, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
-	return filepath.Join(dir, "Tandem", "state", "hns.journal"), err
+// closedFolder makes the journal's folder (Settings). A pod finds it as a service
+// has left it, or as any user has.
+func closedFolder(dir string, files ...string) error {
+	if err := folders.Close(filepath.Dir(dir), dir); err != nil {
+		return err
+	}
+	for _, f := range files {
+		ousted, err := folders.Oust(f)
+		if err != nil {
+			return err
+		}
+		if ousted {
+			slog.Warn("a file was deleted that is neither the system's nor administrators': what it says is not believed", "file", f)
+		}
+	}
+	return nil
 }
 
 // serviceInstance returns the id of the process that HNS is. It asks the service

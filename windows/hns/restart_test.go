@@ -1,6 +1,8 @@
 package hns_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -77,6 +79,37 @@ func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
 		}
 		if bs := r.emu.Balancers(); len(bs) != 1 || bs[0].ID != foreign || r.remotes() != "" {
 			r.Errorf("left: %v, %s", bs, r.remotes())
+		}
+	})
+}
+
+// The journal's folder is made before it is read: what somebody else has put there
+// is gone by then. A folder that cannot be closed is an error.
+func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		foreign := r.emu.AddBalancer(hns.LoadBalancer{
+			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
+			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
+		}, true)
+		if err := os.WriteFile(r.settings.Journal, []byte("tandem-hns 1\nlb "+foreign+"\n"), 0o600); err != nil {
+			r.Fatal(err)
+		}
+		r.settings.Folder = func(_ string, files ...string) error {
+			for _, f := range files {
+				if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+			}
+			return nil
+		}
+		r.restart()
+		web(r)
+		served(r)
+		r.serves("10.96.0.99", "10.244.1.77")
+
+		r.settings.Folder = func(dir string, _ ...string) error { return errors.New(dir + " is open") }
+		if _, err := hns.NewDriver(r.emu.Client(), r.version, r.settings); err == nil || !strings.Contains(err.Error(), "is open") {
+			r.Errorf("got %v", err)
 		}
 	})
 }

@@ -1,0 +1,90 @@
+package hns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+// patience is how long HNS, and at a start its network, is waited for. Whoever
+// runs the proxy starts it again after that.
+const patience = time.Minute
+
+// Remove deletes everything of ours from an HNS, and closes it. The network of
+// the pods may be gone, or not be told from others: load balancers are ours by the
+// journal, endpoints by their names, in whatever network they are.
+func Remove(ctx context.Context, h HNS, s Settings) error {
+	d, err := driverFor(ctx, h, s)
+	if err != nil {
+		return errors.Join(err, h.Close())
+	}
+	c := &commit{Driver: d, ctx: ctx}
+	if err = c.removeBalancers(); err == nil { // which endpoints are part of
+		err = c.removeEndpoints()
+	}
+	return errors.Join(err, d.Close())
+}
+
+// driverFor returns a driver of an HNS once that answers.
+func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	v, err := newCalls(h, s.Log).version(ctx)
+	if is(err, codeModuleNotFound) {
+		return nil, fmt.Errorf("HNS %w: %w", dataplane.ErrAbsent, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("HNS: %w", err)
+	}
+	return NewDriver(h, v, s)
+}
+
+// removeBalancers deletes the load balancers that the journal knows. Those that
+// HNS does not show are not forgotten: it may show them again.
+func (c *commit) removeBalancers() error {
+	all, err := c.listBalancers(c.ctx)
+	if err != nil {
+		return fmt.Errorf("HNS: %w", err)
+	}
+	var failed []error
+	for _, lb := range all {
+		if !c.journal.owns(lb.ID) {
+			continue
+		}
+		var k Key // of what it has no frontend, its id tells
+		if keys, _ := keysOf(lb); len(keys) > 0 {
+			k = keys[0]
+		}
+		if err := c.remove(k, lb.ID); err != nil {
+			failed = append(failed, fmt.Errorf("load balancer %s: %w", lb.ID, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// removeEndpoints deletes the endpoints with our names.
+func (c *commit) removeEndpoints() error {
+	networks, err := c.calls.networks(c.ctx)
+	if err != nil {
+		return fmt.Errorf("HNS: %w", err)
+	}
+	var failed []error
+	for _, n := range networks {
+		all, err := c.endpoints(c.ctx, n.ID)
+		if err != nil && !notFound(err) {
+			failed = append(failed, fmt.Errorf("network %s: %w", n.Name, err))
+		}
+		for _, e := range all {
+			if _, own := ours(e); !own {
+				continue
+			}
+			if err := c.deleteEndpoint(e.ID); err != nil {
+				failed = append(failed, fmt.Errorf("endpoint %s: %w", e.Name, err))
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
