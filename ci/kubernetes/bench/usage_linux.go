@@ -49,19 +49,25 @@ func (u *usage) end() (peak int64) {
 	return u.peak
 }
 
-// tree returns a process and all below it.
+// tree returns a process and all below it, but for children that have not begun to
+// run a program of their own: until then they have their parent's memory.
 func tree(pid int) []int {
 	all := []int{pid}
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	for _, t := range tasks {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, t.Name()))
 		for _, child := range strings.Fields(string(b)) {
-			if c, err := strconv.Atoi(child); err == nil {
+			if c, err := strconv.Atoi(child); err == nil && program(c) != program(pid) {
 				all = append(all, tree(c)...)
 			}
 		}
 	}
 	return all
+}
+
+func program(pid int) string {
+	file, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return file
 }
 
 // resident returns the resident memory of a process in bytes, 0 when it is gone.
