@@ -207,10 +207,12 @@ func TestServiceCIDRs(t *testing.T) {
 func TestServiceCIDRsMissing(t *testing.T) {
 	t.Parallel()
 	absent := newWorld(t, apitest.Options{Absent: []string{"servicecidrs"}})
-	absent.run()
 	forbidden := newWorld(t, apitest.Options{})
 	forbidden.server.Fail(apitest.Rule{Resource: "servicecidrs", Status: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
-	forbidden.run()
+	for _, w := range []*world{absent, forbidden} {
+		w.limits.silence, w.limits.stale = time.Minute, 2*time.Minute // all else is asked for once
+		w.run()
+	}
 	for _, w := range []*world{absent, forbidden} {
 		w.synced()
 		w.until("the warning", func() bool { return strings.Contains(w.logs.String(), "going on without") })
