@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
@@ -16,6 +17,7 @@ func TestCleanup(t *testing.T) {
 	n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1", "10.244.2.2=node-2"))
 	n.start()
 	n.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+	n.remembers()
 	n.stop((*os.Process).Kill)
 	n.emu.RemoveNetwork(n.network)
 	c := p.command(n.exe, "cleanup")
@@ -28,4 +30,18 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	n.sound()
+}
+
+// remembers waits until the journal has a load balancer: it is written down a moment
+// after it serves.
+func (n *node) remembers() {
+	n.Helper()
+	journal := n.prefix.path(`C:\ProgramData\Tandem\state\hns.journal`)
+	for range 250 {
+		if text, err := os.ReadFile(journal); err == nil && strings.Contains(string(text), "\nlb ") {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.Fatal("the journal has no load balancer")
 }

@@ -47,7 +47,7 @@ func TestPlantedJournal(t *testing.T) {
 	n.serves("10.96.0.10", "10.244.1.2")
 	n.serves("10.96.0.99", "10.244.1.77")
 	n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) }) // what it serves is written down a moment later
-	for _, path := range []string{root, state, journal} { // who may read is not checked: Wine keeps no access lists
+	for _, path := range []string{root, state, journal} {               // who may read is not checked: Wine keeps no access lists
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
