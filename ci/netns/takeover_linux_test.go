@@ -25,27 +25,32 @@ func TestTakeOver(t *testing.T) {
 
 	s.flags = []string{"--proxy-mode", "nftables"}
 	s.start()
-	left := func() string { return s.must("iptables-nft-save", "-t", "nat") + s.must("nft", "list", "tables") }
+	left := func() (string, error) { // an error may be an nft that aborts as rules change under its hands
+		rules, err := s.run("iptables-nft-save", "-t", "nat")
+		tables, err2 := s.run("nft", "list", "tables")
+		return rules + tables, errors.Join(err, err2)
+	}
 	s.eventually(10*time.Second, "told of", func() error {
 		if said := s.must(s.bin, "status"); !strings.Contains(said, "--takeover") {
 			return fmt.Errorf("status says: %s", said)
 		}
 		return nil
 	})
-	if now := left(); !strings.Contains(now, "KUBE-SERVICES") || !strings.Contains(now, "table ip kube-proxy") {
-		t.Errorf("removed though nobody asked for it:\n%s", now)
+	if now, err := left(); err != nil || !strings.Contains(now, "KUBE-SERVICES") || !strings.Contains(now, "table ip kube-proxy") {
+		t.Errorf("removed though nobody asked for it (%v):\n%s", err, now)
 	}
 	s.kill()
 
 	s.flags = append(s.flags, "--takeover")
 	s.start()
 	s.eventually(10*time.Second, "taken over", func() error {
-		if now := left(); strings.Contains(now, "KUBE-") || strings.Contains(now, "kube-proxy") {
-			return errors.New(now)
+		now, err := left()
+		if err != nil || strings.Contains(now, "KUBE-") || strings.Contains(now, "kube-proxy") {
+			return fmt.Errorf("%s (%v)", now, err)
 		}
 		return s.reach(clusterIP)
 	})
-	if now := left(); !strings.Contains(now, "-A POSTROUTING -j OTHERS") {
-		t.Errorf("of others:\n%s", now)
+	if now, err := left(); err != nil || !strings.Contains(now, "-A POSTROUTING -j OTHERS") {
+		t.Errorf("of others (%v):\n%s", err, now)
 	}
 }
