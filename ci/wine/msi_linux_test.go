@@ -25,15 +25,21 @@ import (
 	"github.com/tandem-proxy/tandem/installers/windows"
 )
 
-// TestMSI installs an MSI without a word, configures and starts the service, and
-// upgrades it while it runs; then it is removed. Everything is signed, by a
-// certificate of the test.
-func TestMSI(t *testing.T) {
+// needPackers skips a test where an MSI cannot be made and signed.
+func needPackers(t *testing.T) {
+	t.Helper()
 	for _, tool := range []string{"wixl", "msibuild", "osslsigncode"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("skipped: this machine lacks %s: %v", tool, err)
 		}
 	}
+}
+
+// TestMSI installs an MSI without a word, configures and starts the service, and
+// upgrades it while it runs; then it is removed. Everything is signed, by a
+// certificate of the test.
+func TestMSI(t *testing.T) {
+	needPackers(t)
 	p := open(t)
 	s := newService(t, p)
 	signer := newSigner(t)
@@ -104,11 +110,7 @@ func TestMSI(t *testing.T) {
 // one back, which Wine's installer cannot. A configuration that nobody has filled
 // in keeps no version out.
 func TestMSIChecksTheConfiguration(t *testing.T) {
-	for _, tool := range []string{"wixl", "msibuild", "osslsigncode"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("skipped: this machine lacks %s: %v", tool, err)
-		}
-	}
+	needPackers(t)
 	p := open(t)
 	s := newService(t, p)
 	signer := newSigner(t)

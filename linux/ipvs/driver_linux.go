@@ -187,7 +187,9 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 		return c.kernel.address(op.Verb, op.Key.At.Addr())
 	case KindServer:
 		err := c.server(op)
-		c.unmade[op.Key] = err != nil
+		if err != nil {
+			c.unmade[op.Key] = true
+		}
 		return err
 	case KindDest:
 		return c.dest(op)

@@ -9,28 +9,11 @@ import (
 	"golang.org/x/sys/windows"
 
 	"github.com/tandem-proxy/tandem/windows/folders"
+	"github.com/tandem-proxy/tandem/windows/folders/foldertest"
 )
 
-// folder makes a folder for a test. t.TempDir is removed by calls that Wine
-// lacks.
-func folder(t *testing.T, files ...string) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "tandem-service-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, f := range append(files, "") {
-			if err := os.Remove(filepath.Join(dir, f)); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return dir
-}
-
 func TestGuarded(t *testing.T) {
-	dir := folder(t, "tandem.exe")
+	dir := foldertest.New(t, "tandem.exe")
 	exe := filepath.Join(dir, "tandem.exe")
 	if err := os.WriteFile(exe, nil, 0o700); err != nil {
 		t.Fatal(err)

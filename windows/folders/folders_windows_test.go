@@ -8,25 +8,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/windows"
-)
 
-// folder makes a folder for a test. t.TempDir is removed by calls that Wine
-// lacks.
-func folder(t *testing.T, files ...string) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "tandem-folders-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, f := range append(files, "") {
-			if err := os.Remove(filepath.Join(dir, f)); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return dir
-}
+	"github.com/tandem-proxy/tandem/windows/folders/foldertest"
+)
 
 // reads is what Wine leaves to everybody.
 const reads = "(A;OICI;0x1200a9;;;WD)"
@@ -34,7 +18,7 @@ const reads = "(A;OICI;0x1200a9;;;WD)"
 // Access to the folders is that of the system and administrators, also to one
 // that somebody has made before.
 func TestFoldersAreClosed(t *testing.T) {
-	root := folder(t, "logs", "new")
+	root := foldertest.New(t, "logs", "new")
 	old, made := filepath.Join(root, "logs"), filepath.Join(root, "new")
 	if err := os.Mkdir(old, 0o777); err != nil {
 		t.Fatal(err)
@@ -62,7 +46,7 @@ func TestFoldersAreClosed(t *testing.T) {
 
 // A folder in a folder that is not there is an error that names it.
 func TestAFolderThatCannotBeClosed(t *testing.T) {
-	dir := filepath.Join(folder(t), "missing", "state")
+	dir := filepath.Join(foldertest.New(t), "missing", "state")
 	if err := Close(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
@@ -71,7 +55,7 @@ func TestAFolderThatCannotBeClosed(t *testing.T) {
 // What the process itself has made stays, and what is not there is no error. That
 // others' files go is shown by ci/wine.
 func TestOwnFilesStay(t *testing.T) {
-	file := filepath.Join(folder(t, "journal"), "journal")
+	file := filepath.Join(foldertest.New(t, "journal"), "journal")
 	if ousted, err := Oust(file); ousted || err != nil {
 		t.Errorf("no file: %v, %v", ousted, err)
 	}

@@ -1,0 +1,26 @@
+// Package foldertest makes folders for tests that run on Windows and under Wine.
+package foldertest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// New makes a folder for a test, and removes it after it, with the files that the test makes in it,
+// if all of them are there: t.TempDir is removed by calls that Wine lacks.
+func New(t *testing.T, files ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tandem-folder-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, f := range append(files, "") {
+			if err := os.Remove(filepath.Join(dir, f)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return dir
+}
