@@ -67,7 +67,9 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
 // Rank implements dataplane.Compiler: what is referred to comes before what
-// refers to it.
+// refers to it, and slots and source ranges before the answer that needs them. A
+// large port may take several transactions, and after each of them packets find
+// the slots that they are sent to.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindTable:
@@ -76,6 +78,10 @@ func (c *Compiler) Rank(k Key) int {
 		return 1
 	case KindChain:
 		return 2 + depth(k.Rest)
+	case KindElement:
+		if sets[k.Set].data == verdict {
+			return 8
+		}
 	}
 	return 7
 }

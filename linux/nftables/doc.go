@@ -11,6 +11,7 @@
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
+//	        none under this number: the first slot, else drop
 //	filter-forward, filter-output
 //	  service-cidrs: drop what is in a range of cluster IPs, and none of them
 //	postrouting
