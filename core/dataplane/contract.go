@@ -75,7 +75,9 @@ type Driver[K comparable, V any] interface {
 
 // Limits tell how ops are given to a Driver.
 type Limits struct {
-	// Atomic drivers apply all ops of a Commit or none.
+	// Atomic drivers apply all ops of a Commit or none. One that takes more than
+	// the data plane can in one transaction is applied in several, in the order of
+	// the ops: then those behind one that fails fail, too.
 	Atomic bool
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.

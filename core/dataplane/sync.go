@@ -68,8 +68,8 @@ type sync[K comparable, V any] struct {
 	now      time.Time // one for all, so that what fails together is tried again together
 }
 
-// commit applies a batch and settles each of its ops. A batch that fails as a
-// whole is cut in two until what fails is a single owner's, and is left alone.
+// commit applies a batch and settles each of its ops. What fails as a whole is cut
+// in two until it is a single owner's, and is left alone.
 func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
 		s.settle(batch, err)
@@ -93,8 +93,20 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 		s.settleEach(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
-		s.bisect(batch, failed)
+		s.bisect(s.settleDone(batch, errs), failed)
 	}
+}
+
+// settleDone settles the ops that were done, and returns the others.
+func (s *sync[K, V]) settleDone(batch []ledger.Op[K, V], errs []error) (failed []ledger.Op[K, V]) {
+	for i, op := range batch {
+		if errs[i] == nil {
+			s.settle1(op, nil)
+		} else {
+			failed = append(failed, op)
+		}
+	}
+	return failed
 }
 
 func (s *sync[K, V]) bisect(batch []ledger.Op[K, V], failed error) {

@@ -27,6 +27,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", best.without)
 	}
 	o := options(c)
+	o.Liberal = o.Liberal || host.TCPLiberal()
 	o.Families, o.NoRandomFully = best.families, best.noRandomFully
 	d, err := open(best.tools, best.families, c.SyncPeriod)
 	if err != nil {

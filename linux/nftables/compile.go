@@ -22,6 +22,10 @@ type Options struct {
 	// Families are those to serve; none means both. Ports of another family are
 	// a Gap.
 	Families []model.Family
+	// Liberal keeps answers of endpoints that connection tracking finds invalid;
+	// otherwise they are dropped. It is right where the kernel finds few invalid
+	// (nf_conntrack_tcp_be_liberal).
+	Liberal bool
 }
 
 func (o Options) families() []model.Family {
@@ -67,7 +71,9 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
 // Rank implements dataplane.Compiler: what is referred to comes before what
-// refers to it.
+// refers to it, and slots and source ranges before the answer that needs them. A
+// large port may take several transactions, and after each of them packets find
+// the slots that they are sent to.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindTable:
@@ -76,6 +82,10 @@ func (c *Compiler) Rank(k Key) int {
 		return 1
 	case KindChain:
 		return 2 + depth(k.Rest)
+	case KindElement:
+		if sets[k.Set].data == verdict {
+			return 8
+		}
 	}
 	return 7
 }
@@ -131,6 +141,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		p.front(host, &port.Fronts[i])
 	}
 	p.hairpins()
+	p.endpointPorts()
 	return p.gaps
 }
 
@@ -260,5 +271,21 @@ func (p *portCompiler) hairpins() {
 	slices.SortFunc(local, netip.Addr.Compare)
 	for _, a := range slices.Compact(local) {
 		p.emit(addressElement(Hairpin, a), Value{})
+	}
+}
+
+// endpointPorts emits the ports from which endpoints answer.
+func (p *portCompiler) endpointPorts() {
+	if p.options.Liberal || p.port.ID.Proto != model.TCP {
+		return
+	}
+	last := uint16(0) // nearly always all have the same
+	for _, pool := range p.port.Pools() {
+		for _, e := range pool.Endpoints {
+			if n := e.Addr.Port(); n != last {
+				last = n
+				p.once(nodeElement(EndpointPorts, p.port.ID.Family, model.TCP, n), Value{})
+			}
+		}
 	}
 }

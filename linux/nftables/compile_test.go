@@ -41,7 +41,7 @@ func TestCompile(t *testing.T) {
 		"cluster IP": {
 			front(model.KindClusterIP, "10.96.0.1:80", on(balance(cluster, false), balance(cluster, true), balance(cluster, true))),
 			[]string{
-				"cluster-ips 10.96.0.1", "hairpin 10.244.1.2 . 10.244.1.2", "pick-2",
+				"cluster-ips 10.96.0.1", "endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "pick-2",
 				"slots 10.96.0.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 10.96.0.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
 				"vips 10.96.0.1 . tcp . 80 : goto pick-2",
 			},
@@ -49,14 +49,14 @@ func TestCompile(t *testing.T) {
 		"node port, all masqueraded": {
 			front(model.KindNodePort, "0.0.0.0:30080", onAll(balance(cluster, true))),
 			[]string{
-				"hairpin 10.244.1.2 . 10.244.1.2", "nodepick-2-snat", "nodeports tcp . 30080 : goto nodepick-2-snat",
+				"endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "nodepick-2-snat", "nodeports tcp . 30080 : goto nodepick-2-snat",
 				"nodeslots tcp . 30080 . 0 : 10.244.1.2 . 8080", "nodeslots tcp . 30080 . 1 : 10.244.2.2 . 8080",
 			},
 		},
 		"outside to local endpoints only": {
 			front(model.KindExternalIP, "203.0.113.1:80", on(balance(cluster, false), balance(cluster, true), balance(local, false))),
 			[]string{
-				"hairpin 10.244.1.2 . 10.244.1.2", "pick-1-nosnat-second", "pick-2",
+				"endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "pick-1-nosnat-second", "pick-2",
 				"slots 203.0.113.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 203.0.113.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
 				"slots 203.0.113.1 . tcp . 80 . 32768 : 10.244.1.2 . 8080",
 				"vips 203.0.113.1 . tcp . 80 : goto pick-1-nosnat-second",

@@ -11,6 +11,9 @@
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
+//	        none under this number: the first slot, else drop
+//	filter-forward
+//	  endpoint-ports: drop answers of endpoints that conntrack finds invalid
 //	filter-forward, filter-output
 //	  service-cidrs: drop what is in a range of cluster IPs, and none of them
 //	postrouting
@@ -26,7 +29,7 @@
 //
 // All but the filters is in chains of type nat, which see only the first packet of
 // a connection. They may drop and reject since Linux 5.9. The filters see every
-// packet, and are there only where ranges are known.
+// packet; that on output is there only where ranges are known.
 //
 // Where a packet is from is decided once, at the top, and kept in the
 // masquerade bit of its mark: set for all but this node's pods. A pick chain

@@ -13,9 +13,10 @@ const (
 	elemIntervalEnd = 1 // in elemFlags
 )
 
-// Codes of verdicts (enum nft_verdicts and NF_DROP).
+// Codes of verdicts (enum nft_verdicts, NF_DROP and NF_ACCEPT).
 const (
 	codeDrop   = 0
+	codeAccept = 1 // NF_ACCEPT
 	codeReturn = 0xfffffffb
 	codeGoto   = 0xfffffffc
 	codeJump   = 0xfffffffd
@@ -106,7 +107,7 @@ func (k Key) append(b []byte, end bool) []byte {
 			if len(key) > 1 {
 				b = append(b, 0, 0, 0)
 			}
-		case dport:
+		case dport, sport:
 			b = binary.BigEndian.AppendUint16(b, k.Port)
 			b = append(b, 0, 0)
 		case slot:

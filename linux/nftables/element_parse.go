@@ -113,7 +113,7 @@ func (k *Key) parseKey(b []byte) bool {
 		switch f {
 		case l4proto:
 			k.Proto = model.Proto(part[0])
-		case dport:
+		case dport, sport:
 			k.Port = binary.BigEndian.Uint16(part)
 		case slot:
 			number := binary.NativeEndian.Uint32(part)

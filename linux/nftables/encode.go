@@ -50,9 +50,16 @@ func (s MarkHas) encode(e *encoder) {
 	e.cmp(reg0, op, host32(0))
 }
 
-func (IsNew) encode(e *encoder) {
-	e.conntrack(0, 1<<3) // NFT_CT_STATE, NF_CT_STATE_BIT(IP_CT_NEW)
-	e.cmp(reg0, notEqual, host32(0))
+func (IsNew) encode(e *encoder) { e.state(1 << 3) } // NF_CT_STATE_BIT(IP_CT_NEW)
+
+func (IsKnown) encode(e *encoder) { e.state(1<<1 | 1<<2) } // IP_CT_ESTABLISHED, IP_CT_RELATED
+
+func (IsInvalid) encode(e *encoder) { e.state(1 << 0) } // NF_CT_STATE_INVALID_BIT
+
+func (NotSYN) encode(e *encoder) {
+	e.payload(reg0, baseTransport, 13, 1)
+	e.bitwise([]byte{2}, []byte{0}) // TCPHDR_SYN
+	e.cmp(reg0, equal, []byte{0})
 }
 
 func (s WasBalanced) encode(e *encoder) {
@@ -114,6 +121,8 @@ func (Refuse) encode(e *encoder) {
 		e.u8(2, port)
 	})
 }
+
+func (Accept) encode(e *encoder) { e.verdict(codeAccept, "") }
 
 func (Discard) encode(e *encoder) { e.verdict(codeDrop, "") }
 

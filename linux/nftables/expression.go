@@ -136,6 +136,8 @@ func (e *encoder) load(key []field) (reg int) {
 			e.meta(reg, metaL4Proto)
 		case dport:
 			e.payload(reg, baseTransport, 2, 2)
+		case sport:
+			e.payload(reg, baseTransport, 0, 2)
 		default:
 			e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
 		}
@@ -181,6 +183,12 @@ func (e *encoder) conntrack(key, bit uint32) {
 		e.u32(2, key)
 	})
 	e.bitwise(host32(bit), host32(0))
+}
+
+// state matches packets whose state in connection tracking is one of bits.
+func (e *encoder) state(bits uint32) {
+	e.conntrack(0, bits) // NFT_CT_STATE
+	e.cmp(reg0, notEqual, host32(0))
 }
 
 func (e *encoder) mark(mask, xor uint32) {

@@ -112,7 +112,7 @@ func frontElement(set SetID, proto model.Proto, at netip.AddrPort) Key {
 	return Key{Kind: KindElement, Family: model.FamilyOf(at.Addr()), Set: set, Proto: proto, Port: at.Port(), Addr: packed(at.Addr())}
 }
 
-// nodeElement names the element for a node port.
+// nodeElement names the element for a node port, or another port without address.
 func nodeElement(set SetID, f model.Family, proto model.Proto, port uint16) Key {
 	return Key{Kind: KindElement, Family: f, Set: set, Proto: proto, Port: port}
 }

@@ -32,6 +32,7 @@ const (
 	Hairpin                 // endpoints of this node, twice: connections back to their sender
 	NodePortAddresses       // where node ports answer
 	ServiceCIDRs            // where cluster IPs are, and nothing else
+	EndpointPorts           // protocols and ports from which endpoints answer
 	L4                      // protocols with ports
 	VIPs                    // front -> what to do
 	VIPsPod                 // the same for senders whose answer is not the common one
@@ -63,6 +64,7 @@ const (
 	saddr
 	l4proto
 	dport
+	sport
 	slot
 )
 
@@ -100,6 +102,7 @@ var sets = [numSets]struct {
 	Hairpin:           {"hairpin", Set{key: []field{saddr, daddr}}},
 	NodePortAddresses: {"nodeport-addresses", Set{key: []field{daddr}, interval: true}},
 	ServiceCIDRs:      {"service-cidrs", Set{key: []field{daddr}, interval: true}},
+	EndpointPorts:     {"endpoint-ports", Set{key: []field{l4proto, sport}}},
 	L4:                {"l4", Set{key: []field{l4proto}}},
 	VIPs:              {"vips", Set{key: frontKey, data: verdict}},
 	VIPsPod:           {"vips-pod", Set{key: frontKey, data: verdict}},
@@ -155,7 +158,7 @@ const (
 	chainPrerouting     = "prerouting"
 	chainOutput         = "output"
 	chainPostrouting    = "postrouting"
-	chainFilterForward  = "filter-forward" // only where ranges of cluster IPs are known
+	chainFilterForward  = "filter-forward" // (*Compiler).filters
 	chainFilterOutput   = "filter-output"
 	chainNodePrerouting = "nodeports-prerouting"
 	chainNodeOutput     = "nodeports-output"

@@ -89,11 +89,22 @@ func (p pick) first() uint32 {
 	return 0
 }
 
-// rules returns the chain's rules. Only packets with a port can have matched a
-// front; nft does not know that and wants to see it said before a port is
-// rewritten. It is said with a named set, as an anonymous one in every chain
-// would make all changes slower.
+// rules returns the chain's rules. A packet may take its verdict before a commit
+// and look up its slot after it, when the pool is smaller: it then goes to the
+// pool's first slot, and is dropped where there is none. It must not go on with
+// the front's address.
 func (p pick) rules(bit uint32) []Rule {
-	send := []Statement{In{Set: L4}, SendToSlot{Map: p.slots, Count: p.count, First: p.first()}}
-	return []Rule{rule(append(p.class.statements(bit), send...)...)}
+	rules := []Rule{rule(append(p.class.statements(bit), p.send(p.count)...)...)}
+	if p.count > 1 {
+		rules = append(rules, rule(p.send(1)...))
+	}
+	return append(rules, rule(Discard{}))
+}
+
+// send chooses one of the pool's first n slots. Only packets with a port can have
+// matched a front; nft does not know that and wants to see it said before a port
+// is rewritten. It is said with a named set, as an anonymous one in every chain
+// would make all changes slower.
+func (p pick) send(n uint32) []Statement {
+	return []Statement{In{Set: L4}, SendToSlot{Map: p.slots, Count: n, First: p.first()}}
 }

@@ -56,6 +56,16 @@ type (
 	// IsNew matches the first packet of a connection.
 	IsNew struct{}
 
+	// IsKnown matches packets of established connections, and what belongs to one.
+	IsKnown struct{}
+
+	// IsInvalid matches packets that connection tracking makes no sense of, and
+	// whose addresses therefore are not translated.
+	IsInvalid struct{}
+
+	// NotSYN matches TCP packets that open no connection.
+	NotSYN struct{}
+
 	// WasBalanced matches connections whose destination was rewritten, by us or
 	// by others.
 	WasBalanced struct{ Not bool }
@@ -102,6 +112,9 @@ type (
 
 	// Refuse answers that nobody listens.
 	Refuse struct{}
+
+	// Accept lets a packet pass the hook.
+	Accept struct{}
 
 	// Discard does not answer.
 	Discard struct{}

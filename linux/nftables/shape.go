@@ -59,14 +59,14 @@ func keyType(f model.Family, key []field) (t uint32) {
 		ip = typeIP6
 	}
 	for _, k := range key {
-		t = t<<6 | [...]uint32{daddr: ip, saddr: ip, l4proto: typeProto, dport: typePort, slot: typeInteger}[k]
+		t = t<<6 | [...]uint32{daddr: ip, saddr: ip, l4proto: typeProto, dport: typePort, sport: typePort, slot: typeInteger}[k]
 	}
 	return t
 }
 
 // fieldLen is the length of a field alone.
 func fieldLen(f model.Family, k field) int {
-	return [...]int{daddr: addressLen(f), saddr: addressLen(f), l4proto: 1, dport: 2, slot: 4}[k]
+	return [...]int{daddr: addressLen(f), saddr: addressLen(f), l4proto: 1, dport: 2, sport: 2, slot: 4}[k]
 }
 
 // keyLen is the length of a key. In a key of several fields each takes a

@@ -143,6 +143,8 @@ func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
 			k.Proto = p.Proto
 		case f == dport:
 			k.Port = p.Dst.Port()
+		case f == sport: // oracle.Packet has none
+			return Value{}, false
 		case f == slot:
 			k.Slot = uint16(number)
 		case sets[id].interval && i == len(sets[id].key)-1:

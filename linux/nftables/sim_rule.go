@@ -39,6 +39,15 @@ func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, (p.mark&st.Bit
 // eval knows that all packets here are the first of a connection.
 func (IsNew) eval(_ *Sim, p packet) []step { return match(p, true) }
 
+// eval: see IsNew.
+func (IsKnown) eval(_ *Sim, p packet) []step { return match(p, false) }
+
+// eval: see IsNew.
+func (IsInvalid) eval(_ *Sim, p packet) []step { return match(p, false) }
+
+// eval: see IsNew.
+func (NotSYN) eval(_ *Sim, p packet) []step { return match(p, false) }
+
 func (st WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced != st.Not) }
 
 func (st In) eval(s *Sim, p packet) []step {
@@ -90,6 +99,8 @@ func (st Jump) eval(_ *Sim, p packet) []step {
 func (Return) eval(_ *Sim, p packet) []step { return end(p, returned) }
 
 func (Refuse) eval(_ *Sim, p packet) []step { return end(p, refused) }
+
+func (Accept) eval(_ *Sim, p packet) []step { return end(p, accepted) }
 
 func (Discard) eval(_ *Sim, p packet) []step { return end(p, discarded) }
 

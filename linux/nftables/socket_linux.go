@@ -17,7 +17,7 @@ type socket struct {
 	seq  uint32
 	buf  []byte
 	w    writer
-	send int // how many bytes can be sent at once
+	send int // the size of the send buffer
 }
 
 // The buffers asked for. The kernel takes memory only for what is in them.
@@ -57,6 +57,9 @@ func (s *socket) grow(force, plain, size int) int {
 	}
 	return got
 }
+
+// most is how many bytes can be sent at once: netlink keeps 32 of the buffer.
+func (s *socket) most() int { return s.send - 32 }
 
 func (s *socket) close() error { return unix.Close(s.fd) }
 

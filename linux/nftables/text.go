@@ -184,7 +184,7 @@ func (k Key) elementText() string {
 		switch f {
 		case l4proto:
 			parts = append(parts, protoText(k.Proto))
-		case dport:
+		case dport, sport:
 			parts = append(parts, fmt.Sprint(k.Port))
 		case slot:
 			parts = append(parts, fmt.Sprint(k.Slot))

@@ -52,6 +52,12 @@ func (s MarkHas) text(model.Family) string {
 
 func (IsNew) text(model.Family) string { return "ct state new" }
 
+func (IsKnown) text(model.Family) string { return "ct state established,related" }
+
+func (IsInvalid) text(model.Family) string { return "ct state invalid" }
+
+func (NotSYN) text(model.Family) string { return "tcp flags ! syn" }
+
 func (s WasBalanced) text(model.Family) string {
 	if s.Not {
 		return "ct status ! dnat"
@@ -95,6 +101,8 @@ func (Return) text(model.Family) string { return "return" }
 
 func (Refuse) text(model.Family) string { return "reject" }
 
+func (Accept) text(model.Family) string { return "accept" }
+
 func (Discard) text(model.Family) string { return "drop" }
 
 func (s SendTo) text(model.Family) string { return "dnat to " + s.To.String() }
@@ -126,6 +134,8 @@ func keyText(f model.Family, key []field, number string) string {
 			parts[i] = "meta l4proto"
 		case dport:
 			parts[i] = "th dport"
+		case sport:
+			parts[i] = "th sport"
 		case slot:
 			parts[i] = number
 		}

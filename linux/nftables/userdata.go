@@ -169,6 +169,9 @@ func typeofField(f model.Family, k field) []byte {
 	case dport:
 		n.num(0, protoTransport)
 		n.num(1, 2)
+	case sport:
+		n.num(0, protoTransport)
+		n.num(1, 1)
 	default:
 		ip := map[field]uint32{saddr: 11, daddr: 12}
 		proto := uint32(protoIP)
