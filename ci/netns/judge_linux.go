@@ -30,6 +30,7 @@ type judge struct {
 	net   *lab.Net
 	plan  lab.Plan
 	row   conformance.Packet
+	had   netip.AddrPort // what the client reached in its sticky row before, and here
 	dials int
 }
 
@@ -109,7 +110,7 @@ func (j *judge) forward() (string, error) {
 	if j.row.Expect.Sticky {
 		least, most = 20, 20
 	}
-	var first netip.AddrPort
+	first := j.had
 	seen := map[netip.AddrPort]int{}
 	var took time.Duration
 	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
@@ -125,12 +126,13 @@ func (j *judge) forward() (string, error) {
 		if wrong := j.answer(a); wrong != "" {
 			return fmt.Sprintf("connection %d: %s", n+1, wrong), nil
 		}
-		if n == 0 {
+		if n == 0 && !j.row.Expect.Same {
 			first = a.Server
 		}
 		if j.row.Expect.Sticky && a.Server != first {
 			return fmt.Sprintf("connection %d: not sticky: %s after %s", n+1, a.Server, first), nil
 		}
+		j.had = first
 		seen[a.Server]++
 	}
 	if j.row.Expect.Sticky || len(seen) == len(want) {

@@ -18,7 +18,9 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value)) {
 	emit(tableKey(f), Value{Body: &Body{Comment: tableComment}})
 	for id := noSet + 1; id < ownSets; id++ {
-		emit(setKey(f, sets[id].name), Value{Body: &Body{Set: shapeOf(f, sets[id].Set)}})
+		if !id.ruled() {
+			emit(SetObject(f, id))
+		}
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
 		emit(Key{Kind: KindElement, Family: f, Set: L4, Proto: proto}, Value{})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -49,6 +50,8 @@ type Compiler struct {
 	options Options
 	bit     uint32
 	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
+	affine  sync.Map // affinePick -> []*pickChain, the first keptPicks
+	affines atomic.Int64
 }
 
 // keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
@@ -93,11 +96,11 @@ func (c *Compiler) Rank(k Key) int {
 // depth orders chains: those that go to others are deeper.
 func depth(name string) int {
 	switch {
-	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "endpoint-"):
+	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "affinity-send", "nodeaffinity-send"):
 		return 0
-	case name == chainNoService, hasPrefix(name, "sticky-"):
+	case name == chainNoService, hasPrefix(name, "affinity-known", "nodeaffinity-known", "affinity-chosen", "nodeaffinity-chosen"):
 		return 1
-	case hasPrefix(name, "snat-sticky-", "nosnat-sticky-"):
+	case hasPrefix(name, "affinity-", "nodeaffinity-"):
 		return 2
 	case name == chainNodePrerouting, name == chainNodeOutput:
 		return 3
@@ -112,15 +115,16 @@ func hasPrefix(s string, prefixes ...string) bool {
 // Linger implements dataplane.Compiler. To make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
-// that refers to it.
+// that refers to it. What clients had is in one map, which tells only what each of
+// them had last, however long it stays.
 func (c *Compiler) Linger(k Key) time.Duration {
 	switch k.Kind {
 	case KindChain:
-		if hasPrefix(k.Rest, "pick-", "nodepick-", "endpoint-", "sticky-", "snat-sticky-", "nosnat-sticky-") {
+		if hasPrefix(k.Rest, "pick-", "nodepick-", "affinity-", "nodeaffinity-") {
 			return time.Minute
 		}
 	case KindSet:
-		if hasPrefix(k.Rest, "clients-") {
+		if setNamed(k.Rest).ruled() {
 			return time.Minute
 		}
 	}
@@ -153,8 +157,6 @@ type portCompiler struct {
 	comment string
 	gaps    []model.Gap
 	shared  map[Key]struct{} // emitted already: a port emits nothing twice
-	affine  bool             // clients stay with their endpoints: see sticky.go
-	sticky  []*model.Pool    // pools whose chains are emitted
 }
 
 // measure looks how large the port is, and tells what is too much.
@@ -162,10 +164,6 @@ func (p *portCompiler) measure() {
 	most := 0
 	for _, pool := range p.port.Pools() {
 		most = max(most, len(pool.Endpoints))
-	}
-	p.affine = p.port.Sticky > 0 && most <= maxSticky
-	if p.port.Sticky > 0 && !p.affine {
-		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: affinity is not kept with more than %d", most, maxSticky)})
 	}
 	if most > bankSize {
 		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: only the first %d are used", most, bankSize)})

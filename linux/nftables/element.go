@@ -68,6 +68,8 @@ func (w *writer) elementData(k Key, v Value) {
 		w.buf = binary.BigEndian.AppendUint16(w.buf, v.Port)
 		w.buf = append(w.buf, 0, 0)
 		w.close(at)
+	case address:
+		w.constant(elemData, v.To[:addressLen(k.Family)])
 	case verdict:
 		at := w.open(elemData)
 		if v.Body.Verdict == VerdictGoto {

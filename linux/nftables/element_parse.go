@@ -141,6 +141,11 @@ func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
 		}
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
+	case address:
+		if len(e.data) != addressLen(f) {
+			return v, false
+		}
+		copy(v.To[:], e.data)
 	case verdict:
 		v.Body = &Body{Verdict: verdictOther}
 		switch {

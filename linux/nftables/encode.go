@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -72,32 +71,36 @@ func (s WasBalanced) encode(e *encoder) {
 }
 
 func (s In) encode(e *encoder) {
-	e.load(sets[s.Set].key)
+	e.load(sets[s.Set].loaded(e.family))
 	e.lookup(s.Set.String(), -1, s.Not)
-}
-
-func (s KnownClient) encode(e *encoder) {
-	e.load(clientSet.key)
-	e.lookup(s.Set, -1, false)
-}
-
-func (s OneOf) encode(e *encoder) {
-	e.numgen(reg0, s.Of, 0)
-	e.cmp(reg0, equal, host32(0))
 }
 
 func (s SetMark) encode(e *encoder) { e.mark(^s.Bit, s.Bit) }
 
 func (s ClearMark) encode(e *encoder) { e.mark(^s.Bit, 0) }
 
+func (s Put) encode(e *encoder) {
+	reg := e.load(sets[s.Map].loaded(e.family))
+	if s.Count > 0 {
+		e.numgen(reg, s.Count, s.First)
+	}
+	e.lookup(s.Map.String(), reg0, false)
+	e.store(s.In)
+}
+
+func (PutBackSource) encode(e *encoder) {
+	e.load([]field{client})
+	e.store(saddr)
+}
+
 func (s Remember) encode(e *encoder) {
-	e.load(clientSet.key)
-	e.expr("dynset", func() {
-		e.str(1, s.Set)
-		e.u32(3, 1) // NFT_DYNSET_OP_UPDATE
-		e.u32(4, reg0)
-		e.u64(6, uint64(s.For/time.Millisecond))
-	})
+	const update = 1 // NFT_DYNSET_OP_UPDATE
+	e.dynset(s.Set, update, s.For)
+}
+
+func (s Forget) encode(e *encoder) {
+	const remove = 2 // NFT_DYNSET_OP_DELETE
+	e.dynset(s.Set, remove, 0)
 }
 
 func (s Look) encode(e *encoder) {
@@ -135,7 +138,7 @@ func (s SendTo) encode(e *encoder) {
 }
 
 func (s SendToFound) encode(e *encoder) {
-	e.load(sets[s.Map].key)
+	e.load(sets[s.Map].loaded(e.family))
 	e.lookup(s.Map.String(), reg0, false)
 	e.dnat(0)
 }

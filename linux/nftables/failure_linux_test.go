@@ -33,7 +33,7 @@ func TestFailureIsAtomicAndNamed(t *testing.T) {
 			New: Value{Body: &Body{Verdict: VerdictGoto, Goto: "pick-77"}},
 		},
 		"chain in use":          {Verb: ledger.Delete, Key: chainKey(model.IPv4, chainRefuse)},
-		"rule to a missing set": {Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, []Rule{rule(KnownClient{"missing"})})}}},
+		"rule to a missing set": {Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, []Rule{rule(In{Set: PortalsHost})})}}},
 	} {
 		ops := []op{good(0), good(1), good(2), bad, good(3)}
 		errs := d.Commit(t.Context(), ops)

@@ -145,6 +145,9 @@ func endpointValue(to netip.AddrPort) Value {
 	return Value{To: packed(to.Addr()), Port: to.Port()}
 }
 
+// addressValue is the value of an element that gives an address alone.
+func addressValue(a netip.Addr) Value { return Value{To: packed(a)} }
+
 func (v Value) endpoint(f model.Family) netip.AddrPort {
 	return netip.AddrPortFrom(unpacked(f, v.To), v.Port)
 }

@@ -162,8 +162,8 @@ func (s *snapshot) set(m message) {
 	if table != s.name || sh.flags&anonymous != 0 {
 		return
 	}
-	if setNamed(name) != noSet || hasPrefix(name, "clients-") {
-		s.damage = s.damage || sh != shapeOf(s.family, definition(name))
+	if id := setNamed(name); id != noSet {
+		s.damage = s.damage || sh != shapeOf(s.family, sets[id].Set)
 	}
 	s.objects[setKey(s.family, name)] = Value{Body: &Body{Set: sh}}
 }

@@ -69,16 +69,20 @@ func parsePick(name string) (p pick, ok bool) {
 		}
 	}
 	rest, p.second = strings.CutSuffix(rest, "-second")
-	for c := snat; c <= noSNAT; c++ {
-		var found bool
-		if rest, found = strings.CutSuffix(rest, classSuffix[c]); found {
-			p.class = c
-			break
-		}
-	}
+	rest, p.class = cutClass(rest)
 	count, err := strconv.ParseUint(rest, 10, 16)
 	p.count = uint32(count)
 	return p, err == nil && count > 0 && p.name() == name
+}
+
+// cutClass cuts the suffix of a class off a name.
+func cutClass(name string) (rest string, c class) {
+	for c := snat; c <= noSNAT; c++ {
+		if rest, found := strings.CutSuffix(name, classSuffix[c]); found {
+			return rest, c
+		}
+	}
+	return name, asIs
 }
 
 // first returns the number of the pool's first slot.

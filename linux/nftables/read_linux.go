@@ -74,7 +74,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family) (map[Key]Val
 		}
 	}
 	for id := noSet + 1; id < numSets && !s.damage; id++ {
-		if _, ok := s.objects[setKey(f, id.String())]; !ok {
+		if _, ok := s.objects[setKey(f, id.String())]; !ok || id.ruled() {
 			continue
 		}
 		set := func(w *writer) { w.str(1, d.table); w.str(2, id.String()) }

@@ -75,12 +75,6 @@ type (
 		Set SetID
 		Not bool
 	}
-
-	// KnownClient matches senders that a set of clients remembers.
-	KnownClient struct{ Set string }
-
-	// OneOf matches one packet in Of, by chance.
-	OneOf struct{ Of uint32 }
 )
 
 // Effects.
@@ -89,11 +83,28 @@ type (
 	SetMark   struct{ Bit uint32 }
 	ClearMark struct{ Bit uint32 }
 
-	// Remember adds the sender to a set of clients, or starts its time anew.
+	// Put writes what a map has for the packet, if it has anything, over one of the
+	// packet's addresses, saddr or daddr. A number in the key is any of
+	// First <= number < First+Count.
+	Put struct {
+		In           field
+		Map          SetID
+		Count, First uint32
+	}
+
+	// PutBackSource gives the packet the source again that it came with.
+	PutBackSource struct{}
+
+	// Remember has a set or map remember the packet, for a time that starts anew
+	// when it does already. A map keeps the destination with it, the first one that
+	// it was told. It matches, unless there is no room.
 	Remember struct {
-		Set string
+		Set SetID
 		For time.Duration
 	}
+
+	// Forget ends what Remember did.
+	Forget struct{ Set SetID }
 )
 
 // Ends of a rule.

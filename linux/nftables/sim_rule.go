@@ -1,6 +1,9 @@
 package nftables
 
-import "strings"
+import (
+	"net/netip"
+	"strings"
+)
 
 func match(p packet, ok bool) []step {
 	if ok {
@@ -55,16 +58,6 @@ func (st In) eval(s *Sim, p packet) []step {
 	return match(p, ok != st.Not)
 }
 
-// eval takes no client for known: any endpoint may be chosen.
-func (KnownClient) eval(_ *Sim, p packet) []step { return match(p, false) }
-
-func (st OneOf) eval(_ *Sim, p packet) []step {
-	if st.Of <= 1 {
-		return match(p, true)
-	}
-	return append(match(p, true), match(p, false)...)
-}
-
 func (st SetMark) eval(_ *Sim, p packet) []step {
 	p.mark |= st.Bit
 	return match(p, true)
@@ -75,7 +68,38 @@ func (st ClearMark) eval(_ *Sim, p packet) []step {
 	return match(p, true)
 }
 
-func (Remember) eval(_ *Sim, p packet) []step { return match(p, true) }
+// eval knows of clients what the objects say; the next packet knows no more. There
+// is always room.
+func (st Remember) eval(s *Sim, p packet) []step {
+	if _, known := s.element(st.Set, p, 0); !known {
+		p.kept = p.Dst.Addr()
+	}
+	return match(p, true)
+}
+
+func (Forget) eval(_ *Sim, p packet) []step {
+	p.kept, p.forgot = netip.Addr{}, true
+	return match(p, true)
+}
+
+func (st Put) eval(s *Sim, p packet) (ends []step) {
+	for i := range max(st.Count, 1) {
+		v, ok := s.element(st.Map, p, st.First+i)
+		to := p
+		if a := v.endpoint(p.family).Addr(); ok && st.In == saddr {
+			to.Src = a
+		} else if ok {
+			to.Dst = netip.AddrPortFrom(a, p.Dst.Port())
+		}
+		ends = append(ends, match(to, ok)...)
+	}
+	return ends
+}
+
+func (PutBackSource) eval(_ *Sim, p packet) []step {
+	p.Src = p.origin.Src
+	return match(p, true)
+}
 
 func (st Look) eval(s *Sim, p packet) []step {
 	v, ok := s.element(st.Map, p, 0)
