@@ -81,7 +81,7 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	}
 	errs := s.driver.Commit(s.ctx, batch)
 	s.work.Commits++
-	failed := first(errs)
+	failed := worst(errs)
 	switch {
 	case errors.Is(failed, ledger.ErrUnknown):
 		s.unknown, s.readAt = true, s.now
@@ -121,7 +121,7 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	for i, op := range batch {
 		var owner any = op.Key
 		if op.Owner != nil {
-			owner = *op.Owner
+			owner = op.Port()
 		}
 		n, ok := seen[owner]
 		if !ok {
@@ -179,13 +179,16 @@ func describe[K comparable, V any](op ledger.Op[K, V], err error) error {
 	return fmt.Errorf("%s: %s %v: %w", op.Owner, op.Verb, op.Key, err)
 }
 
-func first(errs []error) error {
+// worst returns ErrUnknown if any op has it, since then nothing may be written
+// before the data plane is read; else the first error.
+func worst(errs []error) (failed error) {
 	for _, err := range errs {
-		if err != nil {
+		if errors.Is(err, ledger.ErrUnknown) {
 			return err
 		}
+		failed = cmp.Or(failed, err)
 	}
-	return nil
+	return failed
 }
 
 // Remove plans against an empty wish list, so the driver sees nothing but

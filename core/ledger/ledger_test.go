@@ -452,3 +452,20 @@ func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 	l.Release(a, "k1")
 	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")
 }
+
+// An owner is the same port whatever object names it: a retry points to an
+// earlier one.
+func TestOwnersAreComparedByValue(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	for i := range 4 {
+		l.Want(owner("a"), fmt.Sprint("a", i, "-1"), "v")
+		l.Want(owner("b"), fmt.Sprint("b", i, "-1"), "v")
+	}
+	for i, batch := range l.Plan(epoch, 3) {
+		for _, op := range batch {
+			if len(batch) != 4 || *op.Owner != *batch[0].Owner {
+				t.Errorf("batch %d has %d ops, one of %v", i, len(batch), op.Owner)
+			}
+		}
+	}
+}

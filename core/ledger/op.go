@@ -20,6 +20,15 @@ type Op[K comparable, V any] struct {
 	Owner *model.PortID
 }
 
+// Port is the owner by value, the zero id without one. Owners are compared by
+// it: an op that is retried may point to an earlier object of the same port.
+func (o Op[K, V]) Port() (id model.PortID) {
+	if o.Owner != nil {
+		id = *o.Owner
+	}
+	return id
+}
+
 // Verb is the kind of an Op.
 type Verb uint8
 
