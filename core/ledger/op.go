@@ -55,6 +55,17 @@ type ErrBusy struct{ After time.Duration }
 // Error implements error.
 func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }
 
+// ErrConflict is the result of an op that was not done because its key is not as
+// the books say: it is there and should be created, or is not and should be
+// replaced or deleted.
+type ErrConflict struct{ Err error }
+
+// Error implements error.
+func (e ErrConflict) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the data plane said.
+func (e ErrConflict) Unwrap() error { return e.Err }
+
 // ErrLeft is the result of an op that failed halfway: what it has left behind is
 // neither the old nor the new object. It is booked, and the op is tried again.
 type ErrLeft[V any] struct {

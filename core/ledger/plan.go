@@ -14,7 +14,7 @@ import (
 // falling rank. The ops of one owner are in one batch; batches have at most
 // limit ops (0: no limit) unless one owner alone has more.
 //
-// Every op must be Settled before the next Plan.
+// Every op must be Settled or Returned before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.recall(now)
 	ops := make([]Op[K, V], 0, len(l.dirty))
@@ -34,6 +34,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		if e.refs == 0 && l.lingers(t, now) {
 			continue
 		}
+		e.set(given, true)
+		l.entries[t.key] = e
 		ops = append(ops, l.op(t, e))
 	}
 	// A queue that once held everything must not stay that large for ever.
