@@ -440,3 +440,38 @@ func TestWhatCannotBeReadBackTellsNothing(t *testing.T) {
 		}
 	})
 }
+
+// One op of a commit that fails in the usual way does not hide that the outcome
+// of another is unknown.
+func TestUnknownOutcomeBehindAnotherError(t *testing.T) {
+	for _, limits := range []dataplane.Limits{{}, {Atomic: true}} {
+		kernel := memory.New[string](toy{}.Equal, limits)
+		b := dataplane.New(toy{}, &mixed{Driver: kernel})
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.SetHost(&model.Host{Name: "here"})
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		_, _ = b.Sync(t.Context())
+		commits := kernel.Commits
+		if work, err := b.Sync(t.Context()); err != nil || kernel.Observes+kernel.Gets < 2 || kernel.Commits != commits {
+			t.Errorf("%+v: %d commits before anything was read back, %+v, %v", limits, kernel.Commits-commits, work, err)
+		}
+	}
+}
+
+// mixed commits everything, and answers with an ordinary error for the first op
+// and an unknown outcome for the last one.
+type mixed struct {
+	*memory.Driver[string, string]
+	done bool
+}
+
+func (m *mixed) Commit(ctx context.Context, ops []ledger.Op[string, string]) []error {
+	errs := m.Driver.Commit(ctx, ops)
+	if !m.done {
+		m.done = true
+		errs[0], errs[len(errs)-1] = errors.New("refused"), ledger.ErrUnknown
+	}
+	return errs
+}

@@ -13,7 +13,6 @@ package engine
 
 import (
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +58,7 @@ type Sync struct {
 	Ports     [2]int          // how many ports changed, by family
 	Full      bool            // everything was compiled anew: the first sync, and those after the host changed
 	Repaired  int             // objects that others had changed, and that are as they shall be again
+	Restored  []model.Delta   // the ports of those: connections that began meanwhile may have gone astray
 	Triggered []track.Trigger // the changes in the cluster that are in effect now
 	Standings []Standing      // the Services whose state is another than before
 }
@@ -97,10 +97,9 @@ type Engine struct {
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
 
-	auditor    sync.WaitGroup       // the goroutine of an audit
-	auditing   bool                 // it runs, or its result is being compared
-	inspection dataplane.Inspection // the last audit; nil before
-	failed     int                  // audits in a row that could not read
+	auditing    *audit // the one whose result is waited for; nil for none
+	reader      *audit // the last one, whose goroutine may have been given up; nil before
+	interrupted int    // audits in a row that changes left no moment to read
 }
 
 // Status is what is known of the engine's health. It is immutable.

@@ -38,6 +38,7 @@ type Driver struct {
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
+	_ dataplane.Getter[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
@@ -235,6 +236,10 @@ func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m m
 	}
 	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key.in(d.table), errno, hint)
 	errs[i] = err
+	switch errno {
+	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an element that is there has another value
+		errs[i] = ledger.ErrConflict{Err: err}
+	}
 	return err
 }
 

@@ -80,7 +80,7 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("commit: %v", errs[0])
 	}
 	mustCommit(t, d, creation(compile(t, testHost)))
-	if _, err := d.Observe(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := d.Objects(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("observe: %v", err)
 	}
 	mustObserve(t, d) // the driver is still usable
@@ -94,7 +94,7 @@ func TestUnreadable(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if have, err := d.Observe(t.Context()); err == nil {
+	if have, err := d.Objects(t.Context()); err == nil {
 		t.Errorf("a closed driver reads %d objects", len(have))
 	}
 	if errs := d.Commit(t.Context(), creation(compile(t, testHost))); errs[0] == nil {
@@ -248,7 +248,7 @@ func TestNoPrivileges(t *testing.T) {
 	if err := Remove(t.Context()); err == nil {
 		t.Error("removal succeeds")
 	}
-	if _, err := openDriver(t).Observe(t.Context()); err == nil {
+	if _, err := openDriver(t).Objects(t.Context()); err == nil {
 		t.Error("reading succeeds")
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
 // socket is a netlink socket to nf_tables. All answers are in its queue when a
@@ -101,9 +103,6 @@ func (s *socket) drain() {
 	}
 }
 
-// errInterrupted says that what was dumped changed meanwhile.
-var errInterrupted = errors.New("changed while it was read")
-
 // request asks one thing and hands over the answers; fill writes attributes.
 func (s *socket) request(kind int, flags uint16, family byte, fill func(*writer), each func(message)) error {
 	s.seq++
@@ -145,7 +144,7 @@ func (s *socket) answers(each func(message), dump bool) error {
 					return errno
 				}
 				if interrupted {
-					return errInterrupted
+					return dataplane.ErrInterrupted
 				}
 				return nil
 			}
