@@ -13,6 +13,8 @@ package engine
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -120,6 +122,7 @@ type Status struct {
 
 	Services [model.States]int // how many there are in each state
 	Leaving  bool              // this machine's Node is being deleted, or marked for it
+	Unfit    string            // a problem for which no traffic shall come here; empty for none
 }
 
 // New returns an engine that does nothing until Run.
@@ -198,10 +201,24 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(e *Engine, _ time.Time) {
 		old := e.problems[source]
 		e.problems[source] = ps
+		unfit := e.unfit()
+		e.publish(func(s *Status) { s.Unfit = unfit })
 		if e.told {
 			e.complain(ps, old)
 		}
 	}})
+}
+
+// unfit is a problem for which no traffic shall come here, in words; empty for none.
+func (e *Engine) unfit() string {
+	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
+		for _, p := range e.problems[source] {
+			if p.Unfit {
+				return p.String()
+			}
+		}
+	}
+	return ""
 }
 
 // Synced tells that the source has told everything it knows; from now on events

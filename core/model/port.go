@@ -115,9 +115,15 @@ type Pool struct{ Endpoints []Endpoint }
 
 // Endpoint is one member of a Pool.
 type Endpoint struct {
-	Addr  netip.AddrPort
-	Local bool // runs on this node
+	Addr     netip.AddrPort
+	Local    bool // runs on this node
+	Unplaced bool // no input says on which node it runs
 }
+
+// Hairpins reports whether connections from the endpoint to itself may come
+// through this node. They need SNAT, whatever the Action says: else it would
+// answer itself directly, from an address that it did not ask.
+func (e Endpoint) Hairpins() bool { return e.Local || e.Unplaced }
 
 // Delta is one change of the desired state: Old is nil for a Port that is new,
 // New is nil for one that is gone. Both have the same ID otherwise.

@@ -35,6 +35,7 @@ const (
 	WhyOtherProxy        // another proxy answers for the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
+	WhyOtherFamily       // addresses of an IP family that this node does not have
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -62,6 +63,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
+	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for
@@ -78,6 +80,7 @@ type Problem struct {
 	Where  string // "file:line", or empty
 	Why    Reason
 	Detail string // what exactly: the address, the other Service, ...
+	Unfit  bool   // no load balancer shall send traffic here while it lasts
 }
 
 // String returns the problem as one line.

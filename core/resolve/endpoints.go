@@ -11,10 +11,10 @@ import (
 // endpoint is a candidate: one address and port of a slice, with what decides
 // about its use.
 type endpoint struct {
-	addr  netip.AddrPort
-	local bool
-	state model.EndpointState
-	hints *model.Hints
+	addr            netip.AddrPort
+	local, unplaced bool // on this node; nobody knows where
+	state           model.EndpointState
+	hints           *model.Hints
 }
 
 // endpoints returns the endpoints of a port in address order, each once.
@@ -44,7 +44,8 @@ func (r *Result) endpoints(
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			all = append(all, endpoint{
-				addr: netip.AddrPortFrom(e.Addr, number), local: e.Node != "" && e.Node == host.Name, state: e.State, hints: e.Hints,
+				addr: netip.AddrPortFrom(e.Addr, number), local: e.Node != "" && e.Node == host.Name, unplaced: e.Node == "",
+				state: e.State, hints: e.Hints,
 			})
 		}
 	}

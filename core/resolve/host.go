@@ -1,7 +1,9 @@
 package resolve
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -52,7 +54,39 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
 		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
 	}
+	ps = append(ps, familyProblems(c, node)...)
 	return append(ps, rangesFor(c, node, ownIPs(c.NodeIP, node.IPs), cidrs).problems...)
+}
+
+// familyProblems says which settings name addresses of a family only that this node
+// does not have: they do nothing, and the family that it has is served without
+// them. Where pods are told by them kube-proxy ends with an error
+// (checkBadIPConfig of cmd/kube-proxy); here the node is unfit for traffic.
+func familyProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
+	ips := ownIPs(c.NodeIP, node.IPs)
+	if len(ips) == 0 {
+		return nil
+	}
+	for _, s := range []struct {
+		name     string
+		prefixes []netip.Prefix
+		unfit    bool
+	}{
+		{"clusterCIDR", c.ClusterCIDRs, c.DetectLocal == config.DetectClusterCIDR},
+		{"podCIDRs", node.PodCIDRs, c.DetectLocal == config.DetectNodeCIDR},
+		{"nodePortAddresses", c.NodePorts.Prefixes, false},
+	} {
+		had := func(p netip.Prefix) bool {
+			return slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+		}
+		if len(s.prefixes) > 0 && !slices.ContainsFunc(s.prefixes, had) {
+			ps = append(ps, model.Problem{
+				Object: "Node " + node.Name, Why: model.WhyOtherFamily, Unfit: s.unfit,
+				Detail: fmt.Sprintf("%s %v, the node's address is %s", s.name, s.prefixes, ips[0]),
+			})
+		}
+	}
+	return ps
 }
 
 // pods is the detect-local setting in terms of packets. Of several prefixes of

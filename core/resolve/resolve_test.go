@@ -391,6 +391,43 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
+// Settings of a family that the node does not have are said. The node is unfit where
+// they tell pods, and kube-proxy would end.
+func TestOtherFamily(t *testing.T) {
+	v4, v6 := prefix("10.1.0.0/16"), prefix("fd00::/48")
+	for _, test := range []struct {
+		name           string
+		detect         config.DetectLocal
+		ips            []netip.Addr
+		cluster, ports []netip.Prefix
+		podCIDRs       []netip.Prefix
+		want           []bool // unfit, by problem
+	}{
+		{"all fit", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v4}, []netip.Prefix{v4}, []netip.Prefix{v4}, nil},
+		{"one of two fits", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6, v4}, []netip.Prefix{v6, v4}, nil, nil},
+		{"both families", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1"), addr("fd01::1")}, []netip.Prefix{v6}, []netip.Prefix{v6}, nil, nil},
+		{"unknown addresses", config.DetectClusterCIDR, nil, []netip.Prefix{v6}, []netip.Prefix{v6}, nil, nil},
+		{"clusterCIDR", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6}, nil, nil, []bool{true}},
+		{"clusterCIDR, not used", config.DetectInterfacePrefix, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6}, nil, nil, []bool{false}},
+		{"podCIDRs", config.DetectNodeCIDR, []netip.Addr{addr("fd01::1")}, nil, nil, []netip.Prefix{v4}, []bool{true}},
+		{"podCIDRs, not used", config.DetectClusterCIDR, []netip.Addr{addr("fd01::1")}, nil, nil, []netip.Prefix{v4}, []bool{false}},
+		{"nodePortAddresses", config.DetectClusterCIDR, []netip.Addr{addr("fd01::1")}, nil, []netip.Prefix{v4}, nil, []bool{false}},
+	} {
+		c := config.Default()
+		c.NodeName, c.DetectLocal, c.ClusterCIDRs, c.NodePorts.Prefixes = "here", test.detect, test.cluster, test.ports
+		var got []bool
+		for _, p := range resolve.HostProblems(&c, &model.Node{Name: "here", IPs: test.ips, PodCIDRs: test.podCIDRs}, nil) {
+			got = append(got, p.Unfit)
+			if p.Why != model.WhyOtherFamily {
+				t.Errorf("%s: %v", test.name, p)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: unfit %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
 // Only ranges in which there is nothing but cluster IPs are the Services' own.
 func TestServiceCIDRs(t *testing.T) {
 	node := &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}, PodCIDRs: []netip.Prefix{prefix("10.1.0.0/24")}}

@@ -255,13 +255,13 @@ func (p *portCompiler) guard(f *model.Front) bool {
 	return true
 }
 
-// hairpins emits the addresses of this node's endpoints: connections from them
-// to themselves must be masqueraded.
+// hairpins emits the addresses of endpoints whose connections to themselves must be
+// masqueraded.
 func (p *portCompiler) hairpins() {
 	var local []netip.Addr
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if e.Local {
+			if e.Hairpins() {
 				local = append(local, e.Addr.Addr())
 			}
 		}
