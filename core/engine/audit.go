@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of audits.
@@ -100,6 +103,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 		return
 	}
 	e.failed = 0
+	e.fills()
 	if drift == 0 {
 		return
 	}
@@ -109,5 +113,22 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.Hooks.Drifted != nil {
 		e.Hooks.Drifted(drift)
+	}
+}
+
+// fills tells what an audit has found to be full, and forgets what has room again.
+func (e *Engine) fills() {
+	f, ok := e.Backend.(dataplane.Filling)
+	if !ok {
+		return
+	}
+	const source = "data plane"
+	var full []model.Problem
+	for _, what := range f.Full() {
+		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	}
+	e.complain(full, e.problems[source])
+	if e.problems[source] = full; full == nil {
+		delete(e.problems, source)
 	}
 }

@@ -35,6 +35,7 @@ const (
 	WhyOtherProxy        // another proxy answers for the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
+	WhyFull              // a bound on what is kept is reached
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -62,6 +63,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
+	WhyFull:                 {"Full", "no room for more"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

@@ -39,7 +39,7 @@ import (
 // variables in it. Only the first packet of a connection comes here.
 
 // affinitySize is how many entries a table's map has room for. Buckets for all of
-// them are allocated with the map: 4 MB, and some 40 MB more when it is full (60
+// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
 // for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
 // Services share the room. When it is used up, new clients are served and not
 // remembered until others' time is over: AffinityFull tells.

@@ -22,6 +22,7 @@ type snapshot struct {
 	damage   bool                  // the table must be made anew
 	hasTable bool
 	foreign  bool // the table is not ours
+	full     bool // AffinityFull has something
 }
 
 func newSnapshot(table, owner string, f model.Family) *snapshot {
@@ -182,6 +183,10 @@ func (s *snapshot) elements(m message) {
 				return
 			}
 			for _, elem := range attrs(v) {
+				if set.ruled() {
+					s.full = s.full || set == AffinityFull
+					continue
+				}
 				s.element(set, parseElement(elem))
 			}
 		}
