@@ -166,8 +166,8 @@ func (p affinePick) shared() []*pickChain {
 	}
 }
 
-// affinePick returns a chain, with those that it goes to before it; made once if it is one
-// to keep.
+// affinePick returns a chain, with those that it goes to before it; made once if
+// it is one to keep.
 func (c *Compiler) affinePick(p affinePick) []*pickChain {
 	if known, ok := c.affine.Load(p); ok {
 		return known.([]*pickChain)
