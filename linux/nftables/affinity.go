@@ -37,6 +37,11 @@ import (
 // came with. The source is put back before the destination is rewritten, and a
 // packet for which there is no endpoint is dropped, so that none leaves with the
 // variables in it. Only the first packet of a connection comes here.
+//
+// A rule cannot change what an entry gives: it deletes one that is out of date and
+// makes another. Kernels before 6.5, but for stable ones that have its garbage
+// collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
+// bytes for each client whose endpoint went, and its room in the map until that goes.
 
 // affinitySize is how many entries a table's map has room for. Buckets for all of
 // them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
