@@ -108,6 +108,14 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
+// Filling is implemented by drivers whose data plane keeps something that comes with
+// packets, such as clients, and has room for so much of it; and by all backends.
+type Filling interface {
+	// Full lists what had no room, as the last Observe found it. The same is told in
+	// the same words. It costs nothing.
+	Full() []string
+}
+
 // Drainer is implemented by drivers whose objects carry the connections that
 // were made through them: those would end with the objects.
 type Drainer interface {

@@ -82,6 +82,14 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+// Full implements Filling.
+func (b *backend[K, V]) Full() []string {
+	if f, ok := b.driver.(Filling); ok {
+		return f.Full()
+	}
+	return nil
+}
+
 func (b *backend[K, V]) Drain(ctx context.Context) error {
 	if d, ok := b.driver.(Drainer); ok {
 		return d.Drain(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of audits.
@@ -139,6 +140,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 		}
 		return
 	}
+	e.fills()
 	if drift == 0 {
 		return
 	}
@@ -148,5 +150,22 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.Hooks.Drifted != nil {
 		e.Hooks.Drifted(drift)
+	}
+}
+
+// fills tells what an audit has found to be full, and forgets what has room again.
+func (e *Engine) fills() {
+	f, ok := e.Backend.(dataplane.Filling)
+	if !ok {
+		return
+	}
+	const source = "data plane"
+	var full []model.Problem
+	for _, what := range f.Full() {
+		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	}
+	e.complain(full, e.problems[source])
+	if e.problems[source] = full; full == nil {
+		delete(e.problems, source)
 	}
 }

@@ -36,6 +36,7 @@ const (
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 	WhyOtherFamily       // addresses of an IP family that this node does not have
+	WhyFull              // a bound on what is kept is reached
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -64,6 +65,7 @@ var reasons = [...]struct{ name, text string }{
 	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
+	WhyFull:                 {"Full", "no room for more"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

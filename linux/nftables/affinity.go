@@ -37,9 +37,14 @@ import (
 // came with. The source is put back before the destination is rewritten, and a
 // packet for which there is no endpoint is dropped, so that none leaves with the
 // variables in it. Only the first packet of a connection comes here.
+//
+// A rule cannot change what an entry gives: it deletes one that is out of date and
+// makes another. Kernels before 6.5, but for stable ones that have its garbage
+// collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
+// bytes for each client whose endpoint went, and its room in the map until that goes.
 
 // affinitySize is how many entries a table's map has room for. Buckets for all of
-// them are allocated with the map: 4 MB, and some 40 MB more when it is full (60
+// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
 // for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
 // Services share the room. When it is used up, new clients are served and not
 // remembered until others' time is over: AffinityFull tells.
@@ -166,8 +171,8 @@ func (p affinePick) shared() []*pickChain {
 	}
 }
 
-// affinePick returns a chain, with those that it goes to before it; made once if it is one
-// to keep.
+// affinePick returns a chain, with those that it goes to before it; made once if
+// it is one to keep.
 func (c *Compiler) affinePick(p affinePick) []*pickChain {
 	if known, ok := c.affine.Load(p); ok {
 		return known.([]*pickChain)

@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // affinePorts are manyPorts with ClientIP affinity.
@@ -218,4 +220,114 @@ func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 			{Verb: ledger.Delete, Key: handleElement(AffinityEndpoints, slot, old)},
 		})
 	})
+}
+
+// affinityLab is a node with our rules and one pod, which serves both families.
+func affinityLab(t *testing.T, objects map[Key]Value, servers ...netip.AddrPort) (*netns.Net, *Driver) {
+	t.Helper()
+	pod := netns.Pod{Place: "pod", Interface: "pod"}
+	for _, s := range servers {
+		pod.Addrs = append(pod.Addrs, s.Addr())
+	}
+	net, err := netns.New(t.Context(), netns.Plan{
+		Node:    testHost.IPs,
+		Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")},
+		Pods:    []netns.Pod{pod},
+	})
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = net.Close() })
+	for _, s := range servers {
+		if _, err := net.Serve("pod", s, model.TCP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var d *Driver
+	err = net.Do(netns.Node, func() (err error) {
+		d, err = Open(Options{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	fill(t, d, objects)
+	return net, d
+}
+
+// connect connects the node to a front, and to an endpoint by that.
+func connect(t *testing.T, net *netns.Net, to, server netip.AddrPort) {
+	t.Helper()
+	a, err := net.Dial(netns.Call{From: netns.Node, Proto: model.TCP, To: to, Timeout: 5 * time.Second})
+	if err != nil || a.Outcome != netns.Answered || a.Server != server {
+		t.Fatalf("%s: got %+v, %v", to, a, err)
+	}
+}
+
+// nft lists a map that has clients in it, of both families, and one that is read
+// back is as it was written.
+func TestAffinityIsListed(t *testing.T) {
+	v4, v6 := netip.MustParseAddrPort("10.244.1.2:8080"), netip.MustParseAddrPort("[fd00:10:244:1::2]:8080")
+	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(v4.String()), false)))), time.Hour)
+	p6 := sticky(port("p", front(model.KindClusterIP, "[fd00:10:96::1]:80", onAll(balance(endpoints(v6.String()), false)))), time.Hour)
+	objects := compile(t, testHost, p, p6)
+	net, d := affinityLab(t, objects, v4, v6)
+	connect(t, net, p.Fronts[0].At, v4)
+	connect(t, net, p6.Fronts[0].At, v6)
+	list := ""
+	if err := net.Do(netns.Node, func() error { list = nft(t, "", "list", "ruleset"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{": 10.244.1.2 ", ": fd00:10:244:1::2 "} {
+		if !strings.Contains(list, want) {
+			t.Errorf("no client of%s in\n%s", want, list)
+		}
+	}
+	for _, diff := range differences(objects, mustObserve(t, d)) {
+		t.Error(diff)
+	}
+}
+
+// When the map is full, new clients are served, and an audit finds it out. A known
+// client stays known.
+func TestAffinityFull(t *testing.T) {
+	server := netip.MustParseAddrPort("10.244.1.2:8080")
+	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
+	objects := compile(t, testHost, p)
+	net, d := affinityLab(t, objects, server)
+	full := func() []string {
+		t.Helper()
+		for _, diff := range differences(objects, mustObserve(t, d)) {
+			t.Error(diff)
+		}
+		return d.Full()
+	}
+	connect(t, net, p.Fronts[0].At, server)
+	if what := full(); len(what) != 0 {
+		t.Errorf("%v with one client", what)
+	}
+	crowd := make([]op, affinitySize-1)
+	for i := range crowd {
+		k := addressElement(Affinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+		k.Proto, k.Rest = model.TCP, "\x01\x02\x03\x04"
+		crowd[i] = op{Verb: ledger.Create, Key: k, New: addressValue(server.Addr())}
+	}
+	before := kernelMemory(t)
+	for chunk := range slices.Chunk(crowd, d.Limits().Batch) {
+		mustCommit(t, d, chunk)
+	}
+	t.Logf("%.1f MB for %d clients", float64(kernelMemory(t)-before)/(1<<20), len(crowd))
+	connect(t, net, p.Fronts[0].At, server)
+	if what := full(); len(what) != 0 {
+		t.Errorf("%v, by a known client", what)
+	}
+	other := sticky(port("other", front(model.KindClusterIP, "10.96.0.2:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
+	next := compile(t, testHost, p, other)
+	mustCommit(t, d, planned(objects, next))
+	objects = next
+	connect(t, net, other.Fronts[0].At, server)
+	if what := full(); len(what) != 1 {
+		t.Errorf("%v when the map is full", what)
+	}
 }

@@ -34,12 +34,15 @@ type Driver struct {
 	generation uint32
 	lost       bool   // generation is not known
 	commits    uint32 // transactions made
+
+	full [2]bool // by family: clients found no room in Affinity of late
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Getter[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Filling              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
 )

@@ -24,6 +24,7 @@ type snapshot struct {
 	damage   bool                  // the table must be made anew
 	hasTable bool
 	foreign  bool // the table is not ours
+	full     bool // AffinityFull has something
 }
 
 func newSnapshot(table, owner string, f model.Family, found func(Key, Value)) *snapshot {
@@ -184,6 +185,10 @@ func (s *snapshot) elements(m message) {
 				return
 			}
 			for _, elem := range attrs(v) {
+				if set.ruled() {
+					s.full = s.full || set == AffinityFull
+					continue
+				}
 				s.element(set, parseElement(elem))
 			}
 		}

@@ -65,7 +65,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		}
 	}
 	for id := noSet + 1; id < numSets && !s.damage; id++ {
-		if _, ok := s.objects[setKey(f, id.String())]; !ok || id.ruled() {
+		if _, ok := s.objects[setKey(f, id.String())]; !ok || id == Affinity { // which clients there are is not ours to know
 			continue
 		}
 		set := func(w *writer) { w.str(1, d.table); w.str(2, id.String()) }
@@ -74,7 +74,26 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		}
 	}
 	s.finish()
+	d.noteFull(f, s.full)
 	return nil
+}
+
+func (d *Driver) noteFull(f model.Family, full bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full[f] = full
+}
+
+// Full implements dataplane.Filling.
+func (d *Driver) Full() (what []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.families {
+		if d.full[f] {
+			what = append(what, fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize))
+		}
+	}
+	return what
 }
 
 func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*writer), s *snapshot) error {
