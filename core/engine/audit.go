@@ -68,8 +68,8 @@ func (e *Engine) audit(ctx context.Context) {
 	a := &audit{begun: start, done: make(chan struct{})}
 	e.auditing, e.reader = a, a
 	go func() {
-		defer close(a.done)
 		drift, err := backend.Audit(ctx)
+		close(a.done)
 		e.inbox.post(func(e *Engine, _ time.Time) { e.conclude(ctx, a, drift, err) })
 	}()
 }
@@ -86,7 +86,7 @@ func closed(c chan struct{}) bool {
 // audit is one that runs beside the changes.
 type audit struct {
 	begun time.Time
-	done  chan struct{} // closed when its goroutine ends
+	done  chan struct{} // closed when it has returned
 }
 
 // conclude takes the result of an audit, unless that was given up before.

@@ -280,6 +280,11 @@ func TestAnAuditThatNeverEndsIsGivenUp(t *testing.T) {
 		if _, err := b.Switch(ctx, backend); err != nil || len(next.Objects) != 3 {
 			t.Errorf("switch: %v, %d objects", err, len(next.Objects))
 		}
+		next.Disturb(func(o map[string]string) { clear(o) })
+		sleep(10 * time.Second)
+		if len(next.Objects) != 3 {
+			t.Errorf("the next one is not audited: %v", next.Objects)
+		}
 	})
 }
 

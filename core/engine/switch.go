@@ -161,6 +161,7 @@ func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view
 	e.standing.afresh = true
 	at := time.Now()
 	e.lookAt, e.auditAt, e.notAfter, e.interrupted = at.Add(lookEvery), at.Add(e.AuditEvery), time.Time{}, 0
+	e.reader = nil // whatever still reads the old one
 	e.change(at)
 	return handOver{old: old}
 }

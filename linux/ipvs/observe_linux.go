@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
@@ -21,6 +22,9 @@ import (
 // drain are noted, and are no objects.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
+	if errors.Is(err, unix.EINTR) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrInterrupted, err)
+	}
 	for k, v := range have {
 		found(k, v)
 	}

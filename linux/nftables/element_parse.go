@@ -96,8 +96,9 @@ func (e rawElement) parse(f model.Family, set SetID) (k Key, v Value, ok bool) {
 		k.Rest = string(e.key[first:]) + string(e.keyEnd[first:])
 	}
 	v, ok = e.value(f, set)
+	var scratch [64]byte // an audit does this for everything: without garbage
 	// What we would write for it must be what is there.
-	return k, v, ok && slices.Equal(k.append(nil, false), e.key)
+	return k, v, ok && slices.Equal(k.append(scratch[:0], false), e.key)
 }
 
 func (k *Key) parseKey(b []byte) bool {
