@@ -2,7 +2,6 @@ package watch
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -58,36 +57,29 @@ func serviceAddr(s string) (addr netip.Addr, remark string) {
 
 // vips parses the addresses of a Service, each once, in their order.
 func vips(f *faults, path string, list []string) []netip.Addr {
-	var addrs []netip.Addr
+	var addrs model.Unique[netip.Addr]
 	for i, s := range list {
 		addr, remark := serviceAddr(s)
 		if remark != "" {
 			f.bad(model.WhyBadAddress, at(path, i, ""), s, remark)
 			continue
 		}
-		addrs = appendNew(addrs, addr)
+		addrs.Add(addr)
 	}
-	return addrs
+	return addrs.List()
 }
 
 // prefixes parses CIDRs, each once, with host bits cleared. Blanks around them
 // are allowed, as kube-proxy allows them.
 func prefixes(f *faults, path string, list []string) []netip.Prefix {
-	var ps []netip.Prefix
+	var ps model.Unique[netip.Prefix]
 	for i, s := range list {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil || p.Addr().Is4In6() {
 			f.bad(model.WhyBadRange, at(path, i, ""), s, "")
 			continue
 		}
-		ps = appendNew(ps, p.Masked())
+		ps.Add(p.Masked())
 	}
-	return ps
-}
-
-func appendNew[T comparable](list []T, v T) []T {
-	if slices.Contains(list, v) {
-		return list
-	}
-	return append(list, v)
+	return ps.List()
 }

@@ -164,7 +164,7 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 // and mode Proxy are served elsewhere.
 func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 	const path = "status.loadBalancer.ingress"
-	var addrs []netip.Addr
+	var addrs model.Unique[netip.Addr]
 	for i := range ingress {
 		in := &ingress[i]
 		if in.IP == "" || in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy {
@@ -179,9 +179,9 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 			f.bad(model.WhyBadAddress, at(path, i, "ip"), in.IP, remark)
 			continue
 		}
-		addrs = appendNew(addrs, addr)
+		addrs.Add(addr)
 	}
-	return addrs
+	return addrs.List()
 }
 
 // servicePorts leaves out ports that cannot be served. Two ports with the same

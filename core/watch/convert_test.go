@@ -100,7 +100,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		f.bad(model.WhyBadAddress, at("spec.externalIPs", i, ""), "x", "")
 	}
 	ps := f.problems()
-	if len(ps) != maxProblems || ps[19].Detail != "spec.externalIPs[19]: x, and 980 more problems" {
+	if len(ps) != model.MaxProblems || ps[19].Detail != "spec.externalIPs[19]: x, and 980 more problems" {
 		t.Errorf("%d problems, the last is %q", len(ps), ps[len(ps)-1].Detail)
 	}
 	if ps[0].Object != `Service "a/b\n"` {
