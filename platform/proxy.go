@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -39,6 +40,7 @@ type Proxy struct {
 	servers  servers
 	follow   func(context.Context) error // the source
 	server   *watch.Source               // nil where that is a folder
+	folder   *manifests.Source           // nil where that is the API server
 	events   events.Sink
 	log      *slog.Logger
 	version  string
