@@ -90,6 +90,7 @@ func (t turn) give() { <-t }
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	limitMemory(log)
 	p := &Proxy{
 		config: c, log: log, version: version,
 		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),

@@ -3,6 +3,7 @@ package manifests
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -37,6 +38,25 @@ func originOf(name string) origin {
 		return &input{from: os.Stdin}
 	}
 	return place(name)
+}
+
+// Reachable reports why a service could not read manifests from a folder or file,
+// without reading them.
+func Reachable(name string) error {
+	if name == Stdin {
+		return errors.New("a service has no standard input: name a folder or a file")
+	}
+	from, err := originOf(name).enter(context.Background())
+	if err != nil {
+		return err
+	}
+	defer from.leave()
+	entries, err := fs.ReadDir(from.files, ".")
+	if err != nil || from.names {
+		return err
+	}
+	_, _, err = readAll(from.files, entries[0].Name(), defaults().fileBytes)
+	return err
 }
 
 // whole is a file system that is read from its root.

@@ -13,12 +13,12 @@ import (
 var metadataV6 = netip.MustParseAddr("fd00:ec2::254")
 
 // parseAddr parses an address; the second result says what is wrong with it.
-// IPv4 octets with leading zeros are refused because half of the world reads
-// them as octal (CVE-2021-29923), IPv4-mapped addresses because they would name
-// one endpoint twice. Any spelling of an IPv6 address is fine and canonical
-// afterwards.
+// IPv4 octets with leading zeros, which API servers let in for years, are decimal,
+// as they are to kube-proxy (ParseIPSloppy of k8s.io/utils/net): see decimal.
+// IPv4-mapped addresses are refused because they would name one endpoint twice. Any
+// spelling of an IPv6 address is fine and canonical afterwards.
 func parseAddr(s string) (addr netip.Addr, remark string) {
-	addr, err := netip.ParseAddr(s)
+	addr, err := netip.ParseAddr(decimal(s))
 	switch {
 	case err != nil:
 		return addr, "not an IP address"
@@ -28,6 +28,40 @@ func parseAddr(s string) (addr netip.Addr, remark string) {
 		return addr, "IPv4-mapped"
 	}
 	return addr, ""
+}
+
+// decimal returns an IPv4 address or CIDR without the leading zeros of its octets,
+// and anything else as it is.
+func decimal(s string) string {
+	if !strings.Contains("."+s, ".0") || strings.Contains(s, ":") {
+		return s
+	}
+	ip, bits, cidr := strings.Cut(s, "/")
+	octets := strings.Split(ip, ".")
+	if len(octets) != 4 {
+		return s
+	}
+	for i, o := range octets {
+		if len(o) > 3 || strings.Trim(o, "0123456789") != "" {
+			return s
+		}
+		if o = strings.TrimLeft(o, "0"); o == "" && octets[i] != "" {
+			o = "0"
+		}
+		octets[i] = o
+	}
+	if ip = strings.Join(octets, "."); cidr {
+		ip += "/" + bits
+	}
+	return ip
+}
+
+// zeros warns of an address or CIDR that is read without its leading zeros: half of
+// the world reads those octets as octal (CVE-2021-29923), and means another host.
+func (f *faults) zeros(path string, i int, field, s string) {
+	if d := decimal(s); d != s {
+		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, taken as "+d)
+	}
 }
 
 // serviceAddr parses an address that is to be an endpoint or a virtual IP.
@@ -64,6 +98,7 @@ func vips(f *faults, path string, list []string) []netip.Addr {
 			f.bad(model.WhyBadAddress, at(path, i, ""), s, remark)
 			continue
 		}
+		f.zeros(path, i, "", s)
 		addrs.Add(addr)
 	}
 	return addrs.List()
@@ -74,11 +109,13 @@ func vips(f *faults, path string, list []string) []netip.Addr {
 func prefixes(f *faults, path string, list []string) []netip.Prefix {
 	var ps model.Unique[netip.Prefix]
 	for i, s := range list {
-		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		s = strings.TrimSpace(s)
+		p, err := netip.ParsePrefix(decimal(s))
 		if err != nil || p.Addr().Is4In6() {
 			f.bad(model.WhyBadRange, at(path, i, ""), s, "")
 			continue
 		}
+		f.zeros(path, i, "", s)
 		ps.Add(p.Masked())
 	}
 	return ps.List()

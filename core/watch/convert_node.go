@@ -48,6 +48,7 @@ func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
 				f.bad(model.WhyBadAddress, at("status.addresses", i, "address"), a.Address, remark)
 				continue
 			}
+			f.zeros("status.addresses", i, "address", a.Address)
 			ips.Add(addr)
 		}
 	}

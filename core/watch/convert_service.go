@@ -84,6 +84,9 @@ func clusterIPs(f *faults, spec *corev1.ServiceSpec) []netip.Addr {
 			f.bad(model.WhyBadAddress, "spec.clusterIP", spec.ClusterIP, remark)
 			return nil
 		}
+		if d := decimal(spec.ClusterIP); d != spec.ClusterIP {
+			f.bad(model.WhyInvalid, "spec.clusterIP", spec.ClusterIP, "leading zeros, taken as "+d)
+		}
 		return []netip.Addr{addr}
 	}
 	if spec.ClusterIP != "" && spec.ClusterIP != spec.ClusterIPs[0] {
@@ -179,6 +182,7 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 			f.bad(model.WhyBadAddress, at(path, i, "ip"), in.IP, remark)
 			continue
 		}
+		f.zeros(path, i, "ip", in.IP)
 		addrs.Add(addr)
 	}
 	return addrs.List()

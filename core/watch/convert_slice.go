@@ -124,6 +124,7 @@ func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []mo
 			f.bad(model.WhyBadAddress, at("endpoints", i, "addresses[0]"), e.Addresses[0], remark)
 			continue
 		}
+		f.zeros("endpoints", i, "addresses[0]", e.Addresses[0])
 		ep := model.SliceEndpoint{Addr: addr, State: state(&e.Conditions)}
 		if e.NodeName != nil {
 			ep.Node = shared(*e.NodeName)
