@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -39,6 +40,7 @@ type Proxy struct {
 	servers  servers
 	follow   func(context.Context) error // the source
 	server   *watch.Source               // nil where that is a folder
+	folder   *manifests.Source           // nil where that is the API server
 	events   events.Sink
 	log      *slog.Logger
 	version  string
@@ -88,6 +90,7 @@ func (t turn) give() { <-t }
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	limitMemory(log)
 	p := &Proxy{
 		config: c, log: log, version: version,
 		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),

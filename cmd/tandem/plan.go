@@ -52,7 +52,7 @@ func needManifests(c *config.Config) []config.Finding {
 	if c.Manifests != "" {
 		return nil
 	}
-	return []config.Finding{{Name: "--manifests", Text: "name a folder of manifests"}}
+	return []config.Finding{{Name: "--manifests", Text: "name a folder or file of manifests, or - for the standard input"}}
 }
 
 // world is what a folder of manifests means to a node in a mode.

@@ -4,7 +4,7 @@ func sourceSettings() []Setting {
 	return []Setting{
 		{
 			Flag: "manifests", BesideFile: true, Restart: restartSource,
-			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), without an API server.",
+			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), a single file of them, or - for the standard input (read once), without an API server.",
 			Value: func(c *Config) Value { return text(&c.Manifests, nil) },
 		},
 		{

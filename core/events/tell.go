@@ -135,6 +135,8 @@ func hint(why model.Reason) string {
 		return "Correct the field; what was last understood of the object stands"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that can (`tandem doctor`), or do without"
+	case model.WhyTooLarge:
+		return "Make several Services of it; what was last good of it stands, and of endpoints those within the limit are served"
 	case model.WhyNoNode:
 		return "Check that the Node object exists under the name that --hostname-override gives"
 	}

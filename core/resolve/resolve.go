@@ -11,25 +11,29 @@ import (
 // Result is what policy makes of one Service.
 type Result struct {
 	Ports    []*model.Port
-	Problems []model.Problem
+	Problems []model.Problem // at most model.MaxProblems
+	More     int             // problems that there are beside them
 
-	used  seen
-	ids   map[model.PortID]struct{} // of Ports, once they are many
-	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	used   seen
+	ids    map[model.PortID]struct{} // of Ports, once they are many
+	local  map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	supply supply
 }
 
 // Service resolves a Service with its slices, which must be sorted by name. It
 // gives one Port for each port and each IP family in which the Service has a
-// cluster IP. Pools are in address order; see Reslot.
+// cluster IP. Pools are in address order; see Reslot. The Service must be within
+// the limits (Excess); of endpoints beyond them some are left out.
 func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r := Result{used: seen{}}
+	r.supply = r.supplyOf(host, svc, from)
 	for _, family := range model.Families() {
 		if !serves(svc, family) {
 			continue
 		}
-		first := len(r.Ports)
+		first, on := len(r.Ports), vips(svc, family)
 		for _, port := range svc.Ports {
-			r.port(host, svc, port, family, from)
+			r.port(host, svc, port, family, on)
 		}
 		r.announce(svc, r.Ports[first:])
 	}
@@ -47,16 +51,16 @@ func serves(svc *model.Service, family model.Family) bool {
 	return false
 }
 
-func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, from []*model.Slice) {
+func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
 	if !r.first(id) {
-		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("a second port named %q (%s)", port.Name, port.Proto))
+		r.Problem(svc, model.WhyFrontTaken, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
-	addresses := slices.DeleteFunc(addressesOf(svc, port, family), func(a Address) bool {
+	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
 		return !r.usable(host, svc, a)
 	})
-	all := r.endpoints(host, svc, port, family, from, addresses)
+	all := r.endpoints(host, svc, port, family, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
 	p := &model.Port{ID: id, Sticky: svc.Sticky, KeepVIP: svc.KeepVIP, Fronts: fronts(host, svc, addresses, pools)}
@@ -92,17 +96,23 @@ func (r *Result) first(id model.PortID) bool {
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	switch {
 	case a.Kind == model.KindClusterIP && slices.Contains(host.IPs, a.At.Addr()):
-		r.problem(svc, model.WhyBadAddress, fmt.Sprintf("%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto))
+		r.Problem(svc, model.WhyBadAddress, "%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto)
 	case !r.used.first(a):
-		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
+		r.Problem(svc, model.WhyFrontTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
 	default:
 		return true
 	}
 	return false
 }
 
-func (r *Result) problem(svc *model.Service, why model.Reason, detail string) {
+// Problem notes a problem of a Service. Beyond those that anybody reads they are only counted:
+// there may be one for each endpoint of each port.
+func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
+	if len(r.Problems) == model.MaxProblems {
+		r.More++
+		return
+	}
 	r.Problems = append(r.Problems, model.Problem{
-		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: detail,
+		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...),
 	})
 }

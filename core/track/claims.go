@@ -65,7 +65,9 @@ func claimsOf(object *model.Service) (all []claim) {
 	return all
 }
 
-// stake enters a claim and returns who else has to be resolved again for it.
+// stake enters a claim and returns who else has to be resolved again for it. What
+// it costs grows little with the number of rivals: one Service may ask for
+// thousands of addresses that a thousand others ask for.
 func (c *claims) stake(at claim, s *service) (touched []*service) {
 	before := c.holder[at]
 	if before == nil || before == s && c.rivals[at] == nil {
@@ -76,15 +78,14 @@ func (c *claims) stake(at claim, s *service) (touched []*service) {
 	if all == nil {
 		all = []*service{before}
 	}
-	if !slices.Contains(all, s) {
-		all = append(all, s)
-	}
-	return c.settle(at, all, before)
+	all = without(all, s) // its age may have changed
+	i, _ := slices.BinarySearchFunc(all, s, older)
+	return c.settle(at, slices.Insert(all, i, s), before)
 }
 
 // drop withdraws a claim and returns who else has to be resolved again for it.
 func (c *claims) drop(at claim, s *service) (touched []*service) {
-	all := slices.DeleteFunc(c.rivals[at], func(o *service) bool { return o == s })
+	all := without(c.rivals[at], s)
 	if len(all) == 0 {
 		delete(c.holder, at)
 		return nil
@@ -92,10 +93,16 @@ func (c *claims) drop(at claim, s *service) (touched []*service) {
 	return c.settle(at, all, c.holder[at])
 }
 
-// settle orders the claimants. When the holder is another one than before, all
-// of them are touched: losers say whom they lost to.
+func without(all []*service, s *service) []*service {
+	if i := slices.Index(all, s); i >= 0 {
+		return slices.Delete(all, i, i+1)
+	}
+	return all
+}
+
+// settle notes the claimants, in order. When the holder is another one than
+// before, all of them are touched: losers say whom they lost to.
 func (c *claims) settle(at claim, all []*service, before *service) (touched []*service) {
-	slices.SortFunc(all, older)
 	c.holder[at] = all[0]
 	if len(all) == 1 {
 		delete(c.rivals, at)
@@ -105,7 +112,7 @@ func (c *claims) settle(at claim, all []*service, before *service) (touched []*s
 	if all[0] == before {
 		return nil
 	}
-	return slices.Clone(all)
+	return all
 }
 
 // older orders claimants: by creation where both are known, those of unknown

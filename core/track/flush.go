@@ -1,7 +1,6 @@
 package track
 
 import (
-	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -37,7 +36,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		t.stats.Resolved++
 		r = resolve.Service(t.host, s.object, s.slices)
 		t.yield(s, &r)
-		r.Problems = shortened(r.Problems)
+		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
 	old := among{ports: s.ports}
 	for _, p := range r.Problems {
@@ -66,20 +65,6 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		delete(t.services, s.name)
 	}
 	return deltas
-}
-
-// maxProblems bounds what is told of one Service: it may have thousands of ports,
-// and nobody reads a thousand lines that say the same.
-const maxProblems = 20
-
-func shortened(ps []model.Problem) []model.Problem {
-	more := len(ps) - maxProblems
-	if more <= 0 {
-		return ps
-	}
-	ps = slices.Clone(ps[:maxProblems]) // the rest can go
-	ps[maxProblems-1].Detail += fmt.Sprintf(", and %d more problems", more)
-	return ps
 }
 
 // among finds ports of a Service by their ids.
@@ -116,10 +101,7 @@ func (t *Tracker) yield(s *service, r *resolve.Result) {
 			if holder == s {
 				return false
 			}
-			r.Problems = append(r.Problems, model.Problem{
-				Object: "Service " + s.name.String(), Where: s.object.Where, Why: model.WhyFrontTaken,
-				Detail: f.Kind.String() + " " + f.At.String() + " (" + p.ID.Proto.String() + ") belongs to " + holder.name.String(),
-			})
+			r.Problem(s.object, model.WhyFrontTaken, "%s %s (%s) belongs to %s", f.Kind, f.At, p.ID.Proto, holder.name)
 			return true
 		})
 	}

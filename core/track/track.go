@@ -41,9 +41,10 @@ type Stats struct {
 // service is a Service and everything that belongs to it, or what waits for it.
 type service struct {
 	name     model.ServiceName
-	object   *model.Service // nil while only slices are known
-	slices   []*model.Slice // by name
-	ports    []*model.Port  // as last resolved
+	object   *model.Service  // nil while only slices are known
+	excess   []model.Problem // why the latest object was refused
+	slices   []*model.Slice  // by name
+	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool
 }
@@ -76,10 +77,18 @@ func (t *Tracker) NewProblems() []model.Problem {
 // Stats returns the work done so far.
 func (t *Tracker) Stats() Stats { return t.stats }
 
-// SetService adds or replaces a Service.
+// SetService adds or replaces a Service. One that exceeds a limit is refused: its
+// last good object stands and, where there is none, one without any port.
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
 	old := s.object
+	s.excess = nil
+	if p, over := resolve.Excess(object); over {
+		s.excess = []model.Problem{p}
+		if object = old; old == nil {
+			object = &model.Service{Name: s.name, Where: p.Where}
+		}
+	}
 	if old == nil {
 		t.objects++
 	}
@@ -96,7 +105,7 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 	}
 	old := s.object
 	t.objects--
-	s.object = nil
+	s.object, s.excess = nil, nil
 	t.reclaim(s, old)
 	t.mark(s)
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
@@ -12,6 +13,13 @@ import (
 type place struct {
 	getenv func(string) string
 	exists func(string) bool
+}
+
+// Exposed reports whether anybody on this machine may write a file or folder. On
+// Windows the mode of a file does not tell.
+func Exposed(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0
 }
 
 func here() place {

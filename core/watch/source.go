@@ -60,6 +60,9 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && Exposed(kubeconfig) {
+		log.Warn("anybody on this machine can write the kubeconfig, and so decide which API server is believed; take that right away with chmod o-w", "kubeconfig", kubeconfig)
+	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newJournal(log)
 	lists := make(chan struct{}, 1)
