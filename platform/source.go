@@ -19,7 +19,7 @@ func (p *Proxy) source() (run func(context.Context) error, err error) {
 		folder := manifests.Source{Dir: p.config.Manifests, NodePorts: p.config.NodePortRange, Log: p.log}
 		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
 	}
-	server, err := watch.Open(p.config, p.log, watch.Hooks{})
+	server, err := watch.Open(p.config, p.log, watch.Hooks{Connected: p.connected})
 	if err != nil {
 		return nil, err
 	}

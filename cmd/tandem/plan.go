@@ -78,8 +78,8 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 		w.problems = append(w.problems, p.Model())
 	}
 	node := ownNode(found.Nodes, c.NodeName)
-	w.host = resolve.Host(c, node, found.ServiceCIDRs)
-	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs)...)
+	w.host = resolve.Host(c, node, found.ServiceCIDRs, model.Machine{})
+	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, model.Machine{})...)
 	w.services, w.ports = track.Once(w.host, found.Services, found.Slices)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)

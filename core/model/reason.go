@@ -35,6 +35,12 @@ const (
 	WhyOtherProxy        // another proxy answers for the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
+	WhyNodeAddress       // an address, or address and port, of this node itself
+	WhyAPIServer         // an address of the API server
+	WhyServiceRange      // an external address in a range of cluster IPs
+	WhyPodRange          // an external address in a range of pods
+	WhyNotAllowed        // an external IP that the administrator has not allowed
+	WhyClosed            // loadBalancerSourceRanges lets nobody in
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -62,6 +68,12 @@ var reasons = [...]struct{ name, text string }{
 	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
+	WhyNodeAddress:          {"NodeAddress", "an address of this node cannot be a Service's"},
+	WhyAPIServer:            {"APIServerAddress", "an address of the API server cannot be a Service's"},
+	WhyServiceRange:         {"InServiceCIDR", "addresses of a ServiceCIDR are for cluster IPs alone"},
+	WhyPodRange:             {"InPodCIDR", "addresses of pods cannot be a Service's"},
+	WhyNotAllowed:           {"NotAllowed", "not among the allowed external IPs"},
+	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this family: closed to all clients"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

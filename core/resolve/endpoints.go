@@ -53,11 +53,15 @@ func (r *Result) endpoints(
 	}
 	all = unique(all)
 	return slices.DeleteFunc(all, func(e endpoint) bool {
-		loop := slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr })
-		if loop {
+		if slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr }) {
 			r.problem(svc, model.WhyOwnFront, "endpoint "+e.addr.String())
+			return true
 		}
-		return loop
+		why := noEndpoint(host, e.addr.Addr())
+		if why != "" {
+			r.problem(svc, model.WhyBadAddress, fmt.Sprintf("endpoint %s (%s)", e.addr.Addr(), why))
+		}
+		return why != ""
 	})
 }
 

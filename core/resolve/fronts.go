@@ -47,8 +47,8 @@ func (s seen) first(a Address) bool {
 }
 
 // addressesOf lists the addresses of one port in one family. An address that
-// comes up twice, say an external IP that is also the load balancer's, keeps
-// the first kind.
+// comes up twice keeps the first kind, but for an external IP that is also the
+// load balancer's: it is the latter.
 func addressesOf(svc *model.Service, port model.ServicePort, family model.Family) []Address {
 	var all []Address
 	add := func(kind model.Kind, number uint16, ips ...netip.Addr) {
@@ -60,7 +60,7 @@ func addressesOf(svc *model.Service, port model.ServicePort, family model.Family
 		}
 	}
 	add(model.KindClusterIP, port.Port, svc.ClusterIPs...)
-	add(model.KindExternalIP, port.Port, svc.ExternalIPs...)
+	add(model.KindExternalIP, port.Port, externalIPs(svc)...)
 	if svc.Type == model.LoadBalancer {
 		add(model.KindLoadBalancer, port.Port, svc.LoadBalancerIPs...)
 	}
@@ -68,6 +68,30 @@ func addressesOf(svc *model.Service, port model.ServicePort, family model.Family
 		add(model.KindNodePort, port.NodePort, family.Unspecified())
 	}
 	return all
+}
+
+// externalIPs are those that are not the load balancer's as well.
+func externalIPs(svc *model.Service) []netip.Addr {
+	if svc.Type != model.LoadBalancer || len(svc.LoadBalancerIPs) == 0 || len(svc.ExternalIPs) == 0 {
+		return svc.ExternalIPs
+	}
+	balanced := make(map[netip.Addr]struct{}, len(svc.LoadBalancerIPs))
+	for _, ip := range svc.LoadBalancerIPs {
+		balanced[ip] = struct{}{}
+	}
+	return slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
+		_, both := balanced[ip]
+		return both
+	})
+}
+
+// restricted reports whether loadBalancerSourceRanges apply to an address: to each
+// that is a load balancer IP, whatever else it is.
+func restricted(svc *model.Service, a Address) bool {
+	if !svc.Restricted || svc.Type != model.LoadBalancer {
+		return false
+	}
+	return a.Kind == model.KindLoadBalancer || a.Kind == model.KindClusterIP && slices.Contains(svc.LoadBalancerIPs, a.At.Addr())
 }
 
 func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
@@ -80,7 +104,7 @@ func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) 
 		} else {
 			f.On = external(host, svc, family, p)
 		}
-		if a.Kind == model.KindLoadBalancer && svc.Restricted {
+		if restricted(svc, a) {
 			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
 		}
 		fs[i] = f

@@ -14,8 +14,9 @@ type Result struct {
 	Problems []model.Problem
 
 	used  seen
-	ids   map[model.PortID]struct{} // of Ports, once they are many
-	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	said  map[model.Problem]struct{} // Problems; what is wrong with an address is so for all ports
+	ids   map[model.PortID]struct{}  // of Ports, once they are many
+	local map[netip.Addr]struct{}    // ready endpoints on this node, in the family in work
 }
 
 // Service resolves a Service with its slices, which must be sorted by name. It
@@ -56,6 +57,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family), func(a Address) bool {
 		return !r.usable(host, svc, a)
 	})
+	r.closed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, from, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
@@ -85,14 +87,11 @@ func (r *Result) first(id model.PortID) bool {
 }
 
 // usable reports whether a Service can have an address, and says why not.
-//
-// A cluster IP refuses every port that is not the Service's. Were it one of the
-// node's own addresses, that would cut the node off: SSH, the kubelet. External
-// and load balancer IPs close nothing, and may be the node's.
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
+	no := refuse(host, svc, a)
 	switch {
-	case a.Kind == model.KindClusterIP && slices.Contains(host.IPs, a.At.Addr()):
-		r.problem(svc, model.WhyBadAddress, fmt.Sprintf("%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto))
+	case no != refusal{}:
+		r.problem(svc, no.why, no.detail)
 	case !r.used.first(a):
 		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
 	default:
@@ -101,8 +100,27 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	return false
 }
 
+// closed says which addresses let nobody in, for want of a source range of their
+// family.
+func (r *Result) closed(svc *model.Service, addresses []Address) {
+	for _, a := range addresses {
+		if restricted(svc, a) && !slices.ContainsFunc(svc.SourceRanges, func(p netip.Prefix) bool {
+			return model.FamilyOf(p.Addr()) == model.FamilyOf(a.At.Addr())
+		}) {
+			r.problem(svc, model.WhyClosed, fmt.Sprintf("%s %s", a.Kind, a.At.Addr()))
+		}
+	}
+}
+
+// problem notes what is wrong, once.
 func (r *Result) problem(svc *model.Service, why model.Reason, detail string) {
-	r.Problems = append(r.Problems, model.Problem{
-		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: detail,
-	})
+	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: detail}
+	if _, again := r.said[p]; again {
+		return
+	}
+	if r.said == nil {
+		r.said = map[model.Problem]struct{}{}
+	}
+	r.said[p] = struct{}{}
+	r.Problems = append(r.Problems, p)
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 type place struct {
 	getenv func(string) string
 	exists func(string) bool
+
+	connected func([]netip.AddrPort) // as in Hooks
 }
 
 func here() place {
