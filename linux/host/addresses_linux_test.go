@@ -38,22 +38,29 @@ func TestAddresses(t *testing.T) {
 	}) {
 		t.Errorf("%v, %v", all, err)
 	}
-	err = n.Do(netns.Node, func() error {
-		link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "nodelocaldns"}}
-		if err := netlink.LinkAdd(link); err != nil {
-			return err
-		}
-		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 96, 0, 10), Mask: net.CIDRMask(32, 32)}})
-	})
-	if err != nil {
-		t.Skipf("no dummy devices here: %v", err)
+	add := func(link netlink.Link, ip net.IP) error {
+		return n.Do(netns.Node, func() error {
+			if err := netlink.LinkAdd(link); err != nil {
+				return err
+			}
+			return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}})
+		})
+	}
+	if err := add(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}, net.IPv4(10, 244, 1, 1)); err != nil {
+		t.Skipf("no bridges here: %v", err)
 	}
 	for end := time.Now().Add(10 * time.Second); !a.Changed(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no news of a new address")
 		}
 	}
-	if all, err := a.List(); err != nil || !slices.Contains(all, model.LocalAddress{Prefix: netip.MustParsePrefix("10.96.0.10/32"), Shared: true}) {
+	if all, err := a.List(); err != nil || !slices.Contains(all, model.LocalAddress{Prefix: netip.MustParsePrefix("10.244.1.1/24")}) {
+		t.Errorf("%v, %v", all, err)
+	}
+	if err := add(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "nodelocaldns"}}, net.IPv4(10, 96, 0, 10)); err != nil {
+		t.Skipf("no dummy devices here: %v", err)
+	}
+	if all, err := a.List(); err != nil || !slices.Contains(all, model.LocalAddress{Prefix: netip.MustParsePrefix("10.96.0.10/24"), Shared: true}) {
 		t.Errorf("%v, %v", all, err)
 	}
 }
