@@ -13,7 +13,7 @@ func sourceSettings() []Setting {
 		},
 		{
 			Flag: "service-node-port-range", BesideFile: true, Restart: restartSource,
-			Doc: "The node ports that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
+			Doc: "The node ports, those for health checks among them, that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
 				"by sshd or the kubelet, and its connections are not to end up in a Service.",
 			Value: func(c *Config) Value { return portRange(&c.NodePortRange) },
 		},
