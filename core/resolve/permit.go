@@ -136,10 +136,16 @@ func NodePortOf(a Address) Address {
 // Touches reports whether a Service may come out differently on two hosts with the
 // SamePorts, for what differs in their policy.
 func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
-	for _, a := range Addresses(svc) {
-		if refuse(old, svc, a) != refuse(now, svc, a) || len(Above(old, a)) != len(Above(now, a)) {
+	differs := func(a Address) bool {
+		return refuse(old, svc, a) != refuse(now, svc, a) || len(Above(old, a)) != len(Above(now, a))
+	}
+	for _, ip := range svc.ClusterIPs { // whatever the port
+		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {
 			return true
 		}
+	}
+	if len(svc.ExternalIPs)+len(svc.LoadBalancerIPs) > 0 && slices.ContainsFunc(Addresses(svc), differs) {
+		return true
 	}
 	if old.Guard.Reserved == now.Guard.Reserved && slices.Equal(old.Guard.Broadcasts, now.Guard.Broadcasts) {
 		return false
