@@ -20,7 +20,7 @@ func (p *Proxy) source() (run func(context.Context) error, err error) {
 		p.folder = folder
 		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
 	}
-	server, err := watch.Open(p.config, p.log, watch.Hooks{})
+	server, err := watch.Open(p.config, p.log, watch.Hooks{Connected: p.connected})
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func newRigIn(ctx context.Context, name config.Mode, w world) (*rig, error) {
 	if r.backend, err = mode.Open(&c); err != nil {
 		return nil, err
 	}
-	host := resolve.Host(&c, nil, nil)
+	host := resolve.Host(&c, nil, nil, model.Machine{})
 	if err := r.backend.Adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.backend.Close())
 	}

@@ -86,6 +86,9 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 		return err
 	}
 	if step.Number == 0 {
+		if err := r.furnish(); err != nil {
+			return err
+		}
 		if err := r.proxy.Start(ctx, r.dir, r.scenario.Host); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
@@ -183,7 +186,7 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if declared && gap.Source { // all else must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
-	j := judge{net: r.net, plan: r.plan, row: row}
+	j := judge{net: r.net, plan: r.plan, row: row, machine: r.scenario.Machine}
 	if row.Expect.Sticky { // one by one: see judge
 		j.had = r.had[row.From]
 	}

@@ -194,6 +194,11 @@ func (e *Engine) Retune(auditEvery, minGap time.Duration) {
 	})
 }
 
+// HostChanged asks Host again: what it knows beside the Node has changed.
+func (e *Engine) HostChanged() {
+	e.inbox.put(task{about: subject{kind: theMachine}, do: func(e *Engine, since time.Time) { e.setHost(since) }})
+}
+
 // Problems replaces what a source has to complain about. What is new is logged
 // and counted, once the source has told everything: before that it may be over
 // in a moment.

@@ -41,6 +41,12 @@ const (
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
+	WhyNodeAddress       // an address, or address and port, of this node itself
+	WhyAPIServer         // an address of the API server
+	WhyServiceRange      // an external address in a range of cluster IPs
+	WhyPodRange          // an external address in a range of pods
+	WhyNotAllowed        // an external IP that the administrator has not allowed
+	WhyClosed            // loadBalancerSourceRanges lets nobody in
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -71,6 +77,12 @@ var reasons = [...]struct{ name, text string }{
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
 	WhyFull:                 {"Full", "no room for more"},
+	WhyNodeAddress:          {"NodeAddress", "an address of this node cannot be a Service's"},
+	WhyAPIServer:            {"APIServerAddress", "an address of the API server cannot be a Service's"},
+	WhyServiceRange:         {"InServiceCIDR", "addresses of a ServiceCIDR are for cluster IPs alone"},
+	WhyPodRange:             {"InPodCIDR", "addresses of pods cannot be a Service's"},
+	WhyNotAllowed:           {"NotAllowed", "not among the allowed external IPs"},
+	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this family: closed to all clients"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

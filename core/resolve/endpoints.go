@@ -35,11 +35,15 @@ func (r *Result) endpoints(
 	}
 	all := unique(r.supply.candidates(host, from))
 	return slices.DeleteFunc(all, func(e endpoint) bool {
-		loop := slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr })
-		if loop {
+		if slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr }) {
 			r.Problem(svc, model.WhyOwnFront, "endpoint %s", e.addr)
+			return true
 		}
-		return loop
+		why := noEndpoint(host, e.addr.Addr())
+		if why != "" {
+			r.Problem(svc, model.WhyBadAddress, "endpoint %s (%s)", e.addr.Addr(), why)
+		}
+		return why != ""
 	})
 }
 

@@ -53,8 +53,9 @@ type vip struct {
 	ip   netip.Addr
 }
 
-// vips lists the addresses of a Service in one family. One that comes up twice,
-// say an external IP that is also the load balancer's, keeps the first kind.
+// vips lists the addresses of a Service in one family. One that comes up twice
+// keeps the first kind, but for an external IP that is also the load balancer's: it
+// is the latter.
 func vips(svc *model.Service, family model.Family) (all []vip) {
 	var once model.Unique[netip.Addr]
 	add := func(kind model.Kind, ips []netip.Addr) {
@@ -65,7 +66,7 @@ func vips(svc *model.Service, family model.Family) (all []vip) {
 		}
 	}
 	add(model.KindClusterIP, svc.ClusterIPs)
-	add(model.KindExternalIP, svc.ExternalIPs)
+	add(model.KindExternalIP, externalIPs(svc))
 	if svc.Type == model.LoadBalancer {
 		add(model.KindLoadBalancer, svc.LoadBalancerIPs)
 	}
@@ -88,6 +89,30 @@ func hasNodePort(svc *model.Service, port model.ServicePort) bool {
 	return svc.Type != model.ClusterIP && port.NodePort != 0
 }
 
+// externalIPs are those that are not the load balancer's as well.
+func externalIPs(svc *model.Service) []netip.Addr {
+	if svc.Type != model.LoadBalancer || len(svc.LoadBalancerIPs) == 0 || len(svc.ExternalIPs) == 0 {
+		return svc.ExternalIPs
+	}
+	balanced := make(map[netip.Addr]struct{}, len(svc.LoadBalancerIPs))
+	for _, ip := range svc.LoadBalancerIPs {
+		balanced[ip] = struct{}{}
+	}
+	return slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
+		_, both := balanced[ip]
+		return both
+	})
+}
+
+// restricted reports whether loadBalancerSourceRanges apply to an address: to each
+// that is a load balancer IP, whatever else it is.
+func restricted(svc *model.Service, a Address) bool {
+	if !svc.Restricted || svc.Type != model.LoadBalancer {
+		return false
+	}
+	return a.Kind == model.KindLoadBalancer || a.Kind == model.KindClusterIP && slices.Contains(svc.LoadBalancerIPs, a.At.Addr())
+}
+
 func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
 	fs := make([]model.Front, len(addresses))
 	for i, a := range addresses {
@@ -98,7 +123,7 @@ func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) 
 		} else {
 			f.On = external(host, svc, family, p)
 		}
-		if a.Kind == model.KindLoadBalancer && svc.Restricted {
+		if restricted(svc, a) {
 			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
 		}
 		fs[i] = f

@@ -10,15 +10,18 @@ import (
 )
 
 // Host merges the configuration with this machine's Node object, which is nil
-// as long as it is not known, and with the ranges of cluster IPs.
-func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+// as long as it is not known, with the ranges of cluster IPs, and with what the
+// machine itself says.
+func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) *model.Host {
 	if node == nil {
 		node = &model.Node{Name: c.NodeName}
 	}
 	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll}
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
-	h.ServiceCIDRs = rangesFor(c, node, h.IPs, cidrs).alone
+	h.Guard = guard(c, node, h.IPs, machine)
+	h.ServiceCIDRs = rangesFor(c, node, h.Guard.Own, cidrs).alone
+	h.Guard.Reserved = usesReserved(c, h)
 	return h
 }
 
@@ -40,7 +43,7 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 // machine's Node object, which is nil while it is not known, or of what it must
 // say, and which ranges of cluster IPs do nothing. A zone that is not known is no
 // problem: hints are not followed then.
-func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) (ps []model.Problem) {
+func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) (ps []model.Problem) {
 	why := model.WhyInvalid
 	if node == nil {
 		why, node = model.WhyNoNode, &model.Node{Name: c.NodeName}
@@ -54,8 +57,9 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
 		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
 	}
+	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine)
 	ps = append(ps, familyProblems(c, node)...)
-	return append(ps, rangesFor(c, node, ownIPs(c.NodeIP, node.IPs), cidrs).problems...)
+	return append(ps, rangesFor(c, node, own, cidrs).problems...)
 }
 
 // familyProblems says which settings name addresses of a family only that this node

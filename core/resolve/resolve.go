@@ -60,6 +60,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
 		return !r.usable(host, svc, a)
 	})
+	r.closed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
@@ -89,14 +90,11 @@ func (r *Result) first(id model.PortID) bool {
 }
 
 // usable reports whether a Service can have an address, and says why not.
-//
-// A cluster IP refuses every port that is not the Service's. Were it one of the
-// node's own addresses, that would cut the node off: SSH, the kubelet. External
-// and load balancer IPs close nothing, and may be the node's.
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
+	no := refuse(host, svc, a)
 	switch {
-	case a.Kind == model.KindClusterIP && slices.Contains(host.IPs, a.At.Addr()):
-		r.Problem(svc, model.WhyBadAddress, "%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto)
+	case no != refusal{}:
+		r.Problem(svc, no.why, "%s", no.detail)
 	case !r.used.first(a):
 		r.Problem(svc, model.WhyFrontTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
 	default:
@@ -105,14 +103,27 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	return false
 }
 
-// Problem notes a problem of a Service. Beyond those that anybody reads they are only counted:
-// there may be one for each endpoint of each port.
+// closed says which addresses let nobody in, for want of a source range of their
+// family.
+func (r *Result) closed(svc *model.Service, addresses []Address) {
+	for _, a := range addresses {
+		if restricted(svc, a) && !slices.ContainsFunc(svc.SourceRanges, func(p netip.Prefix) bool {
+			return model.FamilyOf(p.Addr()) == model.FamilyOf(a.At.Addr())
+		}) {
+			r.Problem(svc, model.WhyClosed, "%s %s", a.Kind, a.At.Addr())
+		}
+	}
+}
+
+// Problem notes a problem of a Service, once. Beyond those that anybody reads they
+// are only counted: there may be one for each endpoint of each port.
 func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
 	if len(r.Problems) == model.MaxProblems {
 		r.More++
 		return
 	}
-	r.Problems = append(r.Problems, model.Problem{
-		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...),
-	})
+	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
+	if !slices.Contains(r.Problems, p) {
+		r.Problems = append(r.Problems, p)
+	}
 }

@@ -1,6 +1,7 @@
 package track
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -14,6 +15,12 @@ import (
 func (t *Tracker) Flush() []model.Delta {
 	if t.host == nil {
 		return nil
+	}
+	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
+		if s := t.dirty[i]; s.unclaimed {
+			s.unclaimed = false
+			t.reclaim(s)
+		}
 	}
 	var deltas []model.Delta
 	for _, s := range t.dirty {
@@ -93,23 +100,41 @@ func (a *among) take(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// yield takes the fronts from a result that another Service holds.
+// yield takes the fronts from a result that another Service holds, or that give way
+// to an address of another one.
 func (t *Tracker) yield(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {
 		p.Fronts = slices.DeleteFunc(p.Fronts, func(f model.Front) bool {
-			holder := t.claims.holder[claim{f.At, p.ID.Proto}]
-			if holder == s {
+			loss := t.lost(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
+			if loss == "" {
 				return false
 			}
-			r.Problem(s.object, model.WhyFrontTaken, "%s %s (%s) belongs to %s", f.Kind, f.At, p.ID.Proto, holder.name)
+			r.Problem(s.object, model.WhyFrontTaken, "%s", loss)
 			return true
 		})
 	}
 }
 
+// lost says to whom a Service has lost an address; empty where it has it.
+func (t *Tracker) lost(s *service, a resolve.Address) string {
+	for _, above := range resolve.Above(t.host, a) {
+		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
+			what := above.Kind.String()
+			if above.At.Port() != 0 {
+				what += fmt.Sprintf(" %d", above.At.Port())
+			}
+			return fmt.Sprintf("%s %s (%s) is a %s of %s", a.Kind, a.At, a.Proto, what, holder.name)
+		}
+	}
+	if holder := t.claims.holder[claim{a.At, a.Proto}]; holder != s {
+		return fmt.Sprintf("%s %s (%s) belongs to %s", a.Kind, a.At, a.Proto, holder.name)
+	}
+	return ""
+}
+
 func (s *service) created() (at time.Time) {
-	if s.object != nil {
-		at = s.object.Created
+	if s.claimed != nil {
+		at = s.claimed.Created
 	}
 	return at
 }

@@ -75,6 +75,8 @@ func serviceAddr(s string) (addr netip.Addr, remark string) {
 	switch {
 	case addr.IsUnspecified():
 		return addr, "unspecified"
+	case addr.Is4() && addr.As4()[0] == 0: // RFC 1122, section 3.2.1.3
+		return addr, "in 0.0.0.0/8, never a destination"
 	case addr.IsLoopback():
 		return addr, "loopback"
 	case addr.IsMulticast():

@@ -3,6 +3,7 @@ package watch
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +14,8 @@ import (
 type place struct {
 	getenv func(string) string
 	exists func(string) bool
+
+	connected func([]netip.AddrPort) // as in Hooks
 }
 
 // Exposed reports whether anybody on this machine may write a file or folder. On
