@@ -27,7 +27,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
 // there /healthz can fail, with the reasons, and nothing can be written:
-// /debug/flags/v is not there.
+// /debug/flags/v is not there. /status is for whoever reads metrics, /configz and
+// profiles are for this machine alone, and none of them for web pages.
 func Pages(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", s.plain("healthz", status.Health.Healthy))
@@ -40,17 +41,17 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/metrics/slis", s.SLIs)
 	}
 	if s.Config != nil {
-		mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
+		mux.Handle("/configz", fromHere(func(w http.ResponseWriter, _ *http.Request) {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
-		})
+		}))
 	}
 	mux.Handle("/status", local(newRecent(s.Status)))
 	if s.Profile {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", fromHere(pprof.Index))
+		mux.Handle("/debug/pprof/profile", fromHere(pprof.Profile))
+		mux.Handle("/debug/pprof/symbol", fromHere(pprof.Symbol))
+		mux.Handle("/debug/pprof/cmdline", fromHere(pprof.Cmdline))
+		mux.Handle("/debug/pprof/trace", fromHere(pprof.Trace))
 	}
 	return mux
 }
