@@ -7,6 +7,7 @@ import (
 	"net/http/pprof"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -71,7 +72,7 @@ func (s Sources) plain(name string, good func(status.Health) bool) http.HandlerF
 		_, verbose := r.URL.Query()["verbose"]
 		switch {
 		case !ok:
-			text := fmt.Sprintf("[-]ping failed: %s\n%s check failed\n", strings.Join(h.Reasons, "; "), name)
+			text := fmt.Sprintf("[-]ping failed: %s\n%s check failed\n", printable.Text(strings.Join(h.Reasons, "; ")), name)
 			writeBytes(w, http.StatusInternalServerError, plainText, []byte(text))
 		case verbose:
 			writeBytes(w, http.StatusOK, plainText, fmt.Appendf(nil, "[+]ping ok\n%s check passed\n", name))
