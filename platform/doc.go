@@ -19,8 +19,7 @@
 //	events         writes Events
 //	addresses      looks whether this machine's addresses have changed
 //	notify         tells systemd that the proxy is ready, and that it lives
-//	control        takes orders: an HTTP server, with a goroutine for each; behind it one
-//	               accepts connections until the lock is closed
+//	control        takes orders: an HTTP server, with a goroutine for each
 //	tidy           once, after the first sync: removes what was there before in other modes
 //	retirement     one for each mode on its way out: waits for its connections, removes it
 //	settle         once, after the first sync: gives memory back, and ends

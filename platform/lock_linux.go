@@ -4,55 +4,207 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// lockName is an abstract unix socket. Its name belongs to the network
-// namespace, as the rules do that it guards, and is free again when the process
-// that holds it is gone, however it went: unix(7).
-const lockName = "@tandem-proxy"
+// systemFolder is where root's lock and control socket are. Pods share it with
+// the host as a hostPath volume; /run is emptied at boot.
+const systemFolder = "/run/tandem"
+
+// Held is the lock of a network namespace. It has two parts, and a process must
+// get both where it can:
+//
+//   - a file, locked with flock(2), in a folder that only its owner can write.
+//     It is for processes that share the folder, privileged or not;
+//   - a claim on the network namespace itself (host.Claim), for privileged ones
+//     that do not: a pod and the host, say.
+//
+// Neither can be taken by anybody who may not program rules here, and both end
+// with the process.
+type Held struct {
+	claim  io.Closer // nil where none can be made
+	file   *os.File  // nil where there is no folder
+	socket string    // the path of the control socket
+	lacks  error     // why there is no folder
+}
 
 // Lock makes the caller the only tandem that writes in the network namespace of
 // the calling thread, until it closes what it got or dies.
-//
-// The lock is a listener: what comes in are orders (control.go).
-func Lock() (net.Listener, error) {
-	l, err := net.Listen("unix", lockName)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, errors.New("another tandem works in this network namespace, and two would fight: " +
-			"stop that one first (ss -xlp src " + lockName + " shows its process)")
-	}
+func Lock() (*Held, error) {
+	held := &Held{}
+	err := held.take()
 	if err != nil {
-		return nil, fmt.Errorf("the lock of this network namespace, socket %s: %w", lockName, err)
+		return nil, errors.Join(err, held.Close())
 	}
-	return l, nil
+	return held, nil
 }
 
-func dialLock(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", lockName)
+func (h *Held) take() (err error) {
+	name, err := placeName()
+	if err != nil {
+		return err
+	}
+	folder, err := openFolder()
+	path := filepath.Join(folder, name)
+	if err == nil {
+		h.file, err = lockFile(path + ".lock")
+	}
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return taken("fuser " + path + ".lock shows its process")
+	case err != nil: // a read-only root, or SELinux: the claim has to do
+		h.lacks = fmt.Errorf("no folder for the control socket: %w", err)
+	default:
+		h.socket = path + ".sock"
+	}
+	h.claim, err = host.Claim()
+	switch {
+	case errors.Is(err, host.ErrClaimed):
+		return taken(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.ClaimQueue))
+	case err != nil && h.file == nil:
+		return fmt.Errorf("lock of this network namespace: %w; %w; set XDG_RUNTIME_DIR to a folder of your own", h.lacks, err)
+	}
+	return nil
 }
 
-// trusted reports whether a connection is from root or from our own user.
-func trusted(c net.Conn) (ok bool) {
-	unixConn, isUnix := c.(*net.UnixConn)
-	if !isUnix {
-		return false
+func taken(how string) error {
+	return fmt.Errorf("another tandem works in this network namespace, and two would fight: stop that one first (%s)", how)
+}
+
+// Close gives the lock up.
+func (h *Held) Close() error {
+	var errs []error
+	if h.claim != nil {
+		errs = append(errs, h.claim.Close())
 	}
-	raw, err := unixConn.SyscallConn()
+	if h.file != nil {
+		errs = append(errs, os.Remove(h.file.Name()), h.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// lockFile makes and locks a file. unix.EWOULDBLOCK: another has it.
+func lockFile(path string) (*os.File, error) {
+	for range 100 { // its holder removes it before it gives it up
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		mine, err1 := f.Stat()
+		there, err2 := os.Lstat(path)
+		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+			return f, nil
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("it is removed again and again")
+}
+
+// folders are where the lock may be: root's, the session's, the user's own.
+func folders() (all []string) {
+	if os.Geteuid() == 0 {
+		all = append(all, systemFolder)
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		all = append(all, filepath.Join(dir, "tandem"))
+	}
+	return append(all, filepath.Join(os.TempDir(), "tandem-"+strconv.Itoa(os.Geteuid())))
+}
+
+// openFolder returns the first of the folders that is there or can be made, and
+// that nobody else can write.
+func openFolder() (string, error) {
+	var errs []error
+	for _, dir := range folders() {
+		err := os.Mkdir(dir, 0o700)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			err = private(dir)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+// private returns an error unless a folder is the caller's and only writable by
+// it. Others may read it: the kubelet makes such folders.
+func private(dir string) error {
+	info, err := os.Lstat(dir)
 	if err != nil {
-		return false
+		return err
 	}
-	err = raw.Control(func(fd uintptr) {
-		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		ok = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
-	})
-	return ok && err == nil
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s: it must be a folder that only this user can write", dir)
+	}
+	return unix.Access(dir, unix.W_OK)
+}
+
+// Listen opens the control socket. Only the user that this runs as, and root,
+// can connect to it, and only from where its folder is.
+func (h *Held) Listen() (net.Listener, error) {
+	if h.socket == "" {
+		return nil, h.lacks
+	}
+	if err := os.Remove(h.socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+		return nil, err
+	}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err) // before it has a name
+	}}
+	return config.Listen(context.Background(), "unix", h.socket)
+}
+
+// dialControl connects to the tandem of the calling thread's network namespace.
+func dialControl(ctx context.Context) (net.Conn, error) {
+	name, err := placeName()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, dir := range folders() {
+		if err := private(dir); err != nil { // who else might be listening?
+			errs = append(errs, err)
+			continue
+		}
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", filepath.Join(dir, name+".sock"))
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
 }
 
 // place names the network namespace of the calling thread.
 func place() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
+
+// placeName is the network namespace in the name of a file, such as
+// net-4026531840. The number is the same in every mount and PID namespace.
+func placeName() (string, error) {
+	link, err := place()
+	if err != nil {
+		return "", err
+	}
+	return strings.NewReplacer(":[", "-", "]", "").Replace(link), nil
+}

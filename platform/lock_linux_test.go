@@ -1,13 +1,22 @@
 package platform_test
 
 import (
+	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -76,5 +85,144 @@ func TestLockBelongsToTheNamespace(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What anybody can do does not keep tandem from its lock: to hold an abstract
+// socket of any name, or files that a killed one has left.
+func TestLockCannotBeTakenByOthers(t *testing.T) {
+	n := newNet(t)
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	if err := n.Do(netns.Node, func() error {
+		squatter, err := net.Listen("unix", "@tandem-proxy")
+		if err != nil {
+			return err
+		}
+		defer squatter.Close()
+		for range 2 {
+			held, err := platform.Lock()
+			if err != nil {
+				t.Errorf("beside a squatter: %v", err)
+				return nil
+			}
+			l, err := held.Listen()
+			if err != nil {
+				return err
+			}
+			info, err := os.Stat(l.Addr().String())
+			if err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("control socket: %v, %v", info, err)
+			}
+			l.(*net.UnixListener).SetUnlinkOnClose(false) // as when killed
+			if err := errors.Join(l.Close(), held.Close()); err != nil {
+				t.Error(err)
+			}
+			defer os.Remove(l.Addr().String())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process in the network namespace that has another /run, as one in a pod with
+// the host's network, meets the lock, and does not reach the control socket.
+func TestLockHoldsForOtherMountNamespaces(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	n := newNet(t)
+	var held *platform.Held
+	if err := n.Do(netns.Node, func() error {
+		claim, err := host.Claim()
+		if errors.Is(err, host.ErrNoClaim) {
+			t.Skip(err)
+		}
+		if err := errors.Join(err, claim.Close()); err != nil {
+			return err
+		}
+		held, err = platform.Lock()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	told := make(chan error, 1)
+	go func() { // of its own: its thread ends with it, and with its mounts
+		told <- n.Do(netns.Node, func() error {
+			runtime.LockOSThread()
+			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("tmpfs", "/run", "tmpfs", 0, "size=1m")); err != nil {
+				return err
+			}
+			other, err := platform.Lock()
+			if err == nil {
+				err = other.Close()
+			}
+			return err
+		})
+	}()
+	if err := <-told; err == nil || !strings.Contains(err.Error(), "another tandem works in this network namespace") {
+		t.Errorf("with another /run: %v", err)
+	}
+}
+
+// Without the right to program rules nobody has the claim, or keeps the lock
+// from who has it: user 65534 in the same network namespace.
+func TestUnprivilegedLockHindersNobody(t *testing.T) {
+	if os.Getenv("TANDEM_TEST_LOCK") != "" { // the child: hold the lock until stdin ends
+		held, err := platform.Lock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString("held\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		if err := held.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("/tmp", "tandem-lock-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	program := dir + "/test"
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(program, b, 0o755), os.Chmod(dir, 0o755), os.Mkdir(dir+"/run", 0o700), os.Chown(dir+"/run", 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	n := newNet(t)
+	if err := n.Do(netns.Node, func() error {
+		cmd := exec.Command(program, "-test.run=^TestUnprivilegedLockHindersNobody$")
+		cmd.Dir = dir
+		cmd.Env = []string{"TANDEM_TEST_LOCK=1", "XDG_RUNTIME_DIR=" + dir + "/run"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		stdin, err1 := cmd.StdinPipe()
+		stdout, err2 := cmd.StdoutPipe()
+		if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+			return err
+		}
+		word := make([]byte, 5)
+		_, err := io.ReadFull(stdout, word)
+		if err == nil {
+			held, err := platform.Lock()
+			if err != nil {
+				t.Errorf("beside an unprivileged one: %v", err)
+			} else if err := held.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		return errors.Join(err, stdin.Close(), cmd.Wait())
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

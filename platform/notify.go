@@ -10,6 +10,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -108,13 +109,5 @@ func (p *Proxy) summary(h status.Health) string {
 	if len(h.Reasons) > 0 {
 		line += "; " + strings.Join(h.Reasons, "; ")
 	}
-	return strings.Map(printable, line)
-}
-
-// printable keeps a line a line.
-func printable(r rune) rune {
-	if r < ' ' {
-		return ' '
-	}
-	return r
+	return printable.Text(line)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -30,7 +29,7 @@ type Proxy struct {
 	config  *config.Config                // as at the start
 	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	base    *config.Config                // what the parts were opened with; Reconfigure's own
-	lock    net.Listener
+	lock    *Held
 	place   string    // the network namespace, where systems have several
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
@@ -59,7 +58,6 @@ type Proxy struct {
 	group     sync.WaitGroup
 	running   context.Context // from Open to the end of Run
 	stop      context.CancelFunc
-	orders    *orders // nil before Run
 }
 
 // turn is a mutex that can be waited for in vain.
@@ -201,9 +199,6 @@ func (p *Proxy) Close() error {
 	}
 	if p.lock != nil { // last: until here the place is ours
 		errs = append(errs, p.lock.Close())
-	}
-	if p.orders != nil {
-		<-p.orders.ended // as the lock is closed
 	}
 	return errors.Join(errs...)
 }

@@ -48,10 +48,14 @@ func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 	if err := lab.Available(); err != nil {
 		t.Skip(err)
 	}
-	var err error
-	if o.Binaries, err = cluster.Find(t.Context(), "upstream"); err != nil {
+	binaries, err := cluster.Find(t.Context(), "upstream")
+	if err != nil {
 		t.Skip(err)
 	}
+	if o.Binaries.Etcd != "" {
+		binaries.Etcd = o.Binaries.Etcd
+	}
+	o.Binaries = binaries
 	o.Dir = t.TempDir()
 	c, err := cluster.Start(context.Background(), o)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -55,7 +56,7 @@ func cleanup(ctx context.Context, out io.Writer, c *config.Config, modes []datap
 	for _, r := range platform.RemoveAll(ctx, c, modes) {
 		switch {
 		case r.Absent != nil:
-			fmt.Fprintf(out, "%s: nothing to remove: %v\n", r.Mode, r.Absent)
+			fmt.Fprintf(out, "%s: nothing to remove: %s\n", r.Mode, printable.Text(r.Absent.Error()))
 		case r.Err != nil:
 			failed = append(failed, fmt.Errorf("mode %s: %w", r.Mode, r.Err))
 		default:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/config/file"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 func newConfig() *cobra.Command {
@@ -50,7 +51,7 @@ if the file cannot be read.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, c.NodeName)
+			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, printable.Text(c.NodeName))
 			return nil
 		},
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -147,23 +147,23 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []m
 }
 
 func writeDump(out io.Writer, d hns.Dump) error {
-	fmt.Fprintf(out, "HNS %s, network %s (%s): %d load balancers without DSR\n", d.Version, status.Clean(d.Network), status.Clean(d.Type), d.WithoutDSR)
+	fmt.Fprintf(out, "HNS %s, network %s (%s): %d load balancers without DSR\n", d.Version, printable.Text(d.Network), printable.Text(d.Type), d.WithoutDSR)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "OBJECT\tOWNER\tID\tDETAIL")
 	for _, i := range d.Objects {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Object, i.Owner, status.Clean(i.ID), status.Clean(i.Detail))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Object, i.Owner, printable.Text(i.ID), printable.Text(i.Detail))
 	}
 	return w.Flush()
 }
 
 func writeDiff(out io.Writer, d hns.Diff) error {
 	for _, c := range d.Changes {
-		fmt.Fprintf(out, "%-7s  %s\n", c.State, status.Clean(c.Object))
+		fmt.Fprintf(out, "%-7s  %s\n", c.State, printable.Text(c.Object))
 		if c.Wanted != "" {
 			fmt.Fprintf(out, "         wanted %s\n", c.Wanted)
 		}
 		if c.Found != "" {
-			fmt.Fprintf(out, "         found  %s\n", status.Clean(c.Found))
+			fmt.Fprintf(out, "         found  %s\n", printable.Text(c.Found))
 		}
 	}
 	_, err := fmt.Fprintf(out, "diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))

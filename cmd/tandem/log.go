@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // logger is the process's log. How much it says can be changed while it is in
@@ -30,7 +31,7 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	var h slog.Handler = slog.NewTextHandler(w, &o)
 	if c.Logging.Format == "json" {
 		o.ReplaceAttr = klogKeys
-		h = slog.NewJSONHandler(w, &o)
+		h = slog.NewJSONHandler(jsonLines{w}, &o)
 	}
 	l.Logger = slog.New(h)
 	klog.InitFlags(&l.klog)
@@ -39,6 +40,18 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	bridgeLogrus(l.Logger)
 	l.set(c)
 	return l
+}
+
+// jsonLines is where lines of JSON go that are safe to show; slog quotes those
+// of text itself.
+type jsonLines struct{ io.Writer }
+
+// Write implements io.Writer for whole lines.
+func (w jsonLines) Write(b []byte) (int, error) {
+	if _, err := w.Writer.Write(printable.JSON(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // set takes over how much is to be logged.

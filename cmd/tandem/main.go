@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -58,7 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	reached, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
 	if code != exitOK {
-		fmt.Fprintf(stderr, "tandem: %v\n", err)
+		fmt.Fprintf(stderr, "tandem: %s\n", printable.Lines(err.Error()))
 	}
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", reached.CommandPath())

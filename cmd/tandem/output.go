@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,26 +10,31 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // writeJSON writes a document as -o json shows it.
 func writeJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := out.Write(printable.JSON(b.Bytes()))
+	return err
 }
 
 // tellNotes says what is to be said of a configuration, beside the result.
 func tellNotes(cmd *cobra.Command, notes []config.Finding) {
 	for _, n := range notes {
-		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", n)
+		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(n.String()))
 	}
 }
 
 // tellProblems says what is wrong with the inputs, beside the result.
 func tellProblems(cmd *cobra.Command, problems []model.Problem) {
 	for _, p := range problems {
-		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", status.Clean(p.String()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(p.String()))
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -114,7 +114,7 @@ func (w *world) print(out io.Writer, format string) error {
 func (w *world) summary(out io.Writer) error {
 	d := w.document()
 	for _, s := range d.Services {
-		fmt.Fprintf(out, "%s\n", status.Clean(s.Name))
+		fmt.Fprintf(out, "%s\n", printable.Text(s.Name))
 		for _, f := range s.Fronts {
 			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, f.sources())
 			for _, a := range f.Answers {
@@ -123,10 +123,10 @@ func (w *world) summary(out io.Writer) error {
 		}
 	}
 	for _, g := range d.Gaps {
-		fmt.Fprintf(out, "! %s: %s\n", status.Clean(g.Port), g.Detail)
+		fmt.Fprintf(out, "! %s: %s\n", printable.Text(g.Port), printable.Text(g.Detail))
 	}
 	_, err := fmt.Fprintf(out, "plan: %d Services, %d ports, %d objects in mode %s for node %s\n",
-		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, status.Clean(w.host.Name))
+		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, printable.Text(w.host.Name))
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -43,7 +44,7 @@ a restart.`,
 func told(w io.Writer, s platform.Switched) {
 	fmt.Fprintf(w, "switched from %s to %s in %s: %d objects\n", s.From, s.To, s.Took.Round(time.Millisecond), s.Objects)
 	for _, gap := range s.Gaps {
-		fmt.Fprintf(w, "  %s cannot: %s\n", s.To, gap)
+		fmt.Fprintf(w, "  %s cannot: %s\n", s.To, printable.Text(gap))
 	}
 	if s.Draining {
 		fmt.Fprintf(w, "%s still carries connections; it is removed when they have ended\n", s.From)

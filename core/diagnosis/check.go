@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Check is the result of one check. Its JSON form is stable.
@@ -44,13 +46,13 @@ func Worst(checks []Check) Level {
 // Write prints checks for people, one a paragraph.
 func Write(w io.Writer, checks []Check) error {
 	for _, c := range checks {
-		if _, err := fmt.Fprintf(w, "%-5s %-22s %s\n", strings.ToUpper(string(c.Level)), c.ID, indent(c.Found)); err != nil {
+		if _, err := fmt.Fprintf(w, "%-5s %-22s %s\n", strings.ToUpper(string(c.Level)), c.ID, indent(printable.Lines(c.Found))); err != nil {
 			return err
 		}
 		if c.Fix == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%29sfix: %s\n", "", indent(c.Fix)); err != nil {
+		if _, err := fmt.Fprintf(w, "%29sfix: %s\n", "", indent(printable.Lines(c.Fix))); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Sink writes a record. ErrRefused, also wrapped, says that trying again is of
@@ -47,6 +49,7 @@ func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
 
 // Add takes an Event. It never blocks: what there is no room for is dropped.
 func (r *Recorder) Add(e Event) {
+	e.Note = printable.Text(e.Note) // errors and names of others
 	r.mu.Lock()
 	kept := r.journal.add(time.Now(), e)
 	r.mu.Unlock()

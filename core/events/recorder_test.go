@@ -172,3 +172,20 @@ func TestNames(t *testing.T) {
 		t.Errorf("a name of %d characters", n)
 	}
 }
+
+// Whatever a server or a name says, an Event drives nobody's terminal.
+func TestNotesArePrintable(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := events.NewRecorder(nil, slog.New(slog.DiscardHandler))
+	r.Add(events.Event{About: events.Object{Kind: "Service", Name: "a"}, Reason: "R", Note: "no\x1b[2J\u202e\nspace"})
+	if err := r.Run(ctx, func(_ context.Context, rec events.Record) error {
+		defer cancel()
+		if want := `no\x1b[2J\u202e\x0aspace`; rec.Note != want {
+			t.Errorf("note %q, want %q", rec.Note, want)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

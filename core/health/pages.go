@@ -7,6 +7,7 @@ import (
 	"net/http/pprof"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -27,7 +28,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
 // there /healthz can fail, with the reasons, and nothing can be written:
-// /debug/flags/v is not there.
+// /debug/flags/v is not there. /status is for whoever reads metrics, /configz and
+// profiles are for this machine alone, and none of them for web pages.
 func Pages(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", s.plain("healthz", status.Health.Healthy))
@@ -40,17 +42,17 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/metrics/slis", s.SLIs)
 	}
 	if s.Config != nil {
-		mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
+		mux.Handle("/configz", fromHere(func(w http.ResponseWriter, _ *http.Request) {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
-		})
+		}))
 	}
 	mux.Handle("/status", local(newRecent(s.Status)))
 	if s.Profile {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", fromHere(pprof.Index))
+		mux.Handle("/debug/pprof/profile", fromHere(pprof.Profile))
+		mux.Handle("/debug/pprof/symbol", fromHere(pprof.Symbol))
+		mux.Handle("/debug/pprof/cmdline", fromHere(pprof.Cmdline))
+		mux.Handle("/debug/pprof/trace", fromHere(pprof.Trace))
 	}
 	return mux
 }
@@ -70,7 +72,7 @@ func (s Sources) plain(name string, good func(status.Health) bool) http.HandlerF
 		_, verbose := r.URL.Query()["verbose"]
 		switch {
 		case !ok:
-			text := fmt.Sprintf("[-]ping failed: %s\n%s check failed\n", strings.Join(h.Reasons, "; "), name)
+			text := fmt.Sprintf("[-]ping failed: %s\n%s check failed\n", printable.Text(strings.Join(h.Reasons, "; ")), name)
 			writeBytes(w, http.StatusInternalServerError, plainText, []byte(text))
 		case verbose:
 			writeBytes(w, http.StatusOK, plainText, fmt.Appendf(nil, "[+]ping ok\n%s check passed\n", name))

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func sources() health.Sources {
 
 func ask(s health.Sources, path, host string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest("GET", path, nil)
-	req.Host = host
+	req.Host, req.RemoteAddr = host, "127.0.0.1:40000"
 	w := httptest.NewRecorder()
 	health.Pages(s).ServeHTTP(w, req)
 	return w
@@ -85,6 +86,58 @@ func TestStatusIsNotForForeignNames(t *testing.T) {
 			t.Errorf("%s: %d, want %d", host, w.Code, want)
 		}
 	}
+}
+
+// Configuration and profiles are for this machine alone, and not for web pages
+// that a browser on it shows.
+func TestConfigurationAndProfilesAreForThisMachine(t *testing.T) {
+	s := sources()
+	s.Profile = true
+	for _, path := range []string{"/configz", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap"} {
+		for _, c := range []struct {
+			from, host string
+			code       int
+		}{
+			{"127.0.0.1:1", "127.0.0.1:10249", 200},
+			{"[::1]:1", "localhost:10249", 200},
+			{"[::ffff:127.0.0.1]:1", "[::1]:10249", 200},
+			{"127.0.0.1:1", "evil.example:10249", 403},
+			{"192.0.2.7:1", "192.0.2.1:10249", 403},
+			{"[2001:db8::7]:1", "localhost", 403},
+			{"@", "localhost", 403},
+		} {
+			req := httptest.NewRequest("GET", path, nil)
+			req.Host, req.RemoteAddr = c.host, c.from
+			w := httptest.NewRecorder()
+			health.Pages(s).ServeHTTP(w, req)
+			if w.Code != c.code {
+				t.Errorf("%s from %s as %s: %d, want %d", path, c.from, c.host, w.Code, c.code)
+			}
+		}
+	}
+}
+
+// Whatever is asked, nothing is written, nothing fails, and what is for this
+// machine alone stays here.
+func FuzzPages(f *testing.F) {
+	for _, path := range []string{"/status", "/configz", "/healthz?verbose", "/metrics", "/debug/pprof/cmdline", "//configz", "/debug/pprof/../../configz", "/proxyMode"} {
+		f.Add("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		f.Add("POST " + path + " HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 3\r\n\r\nabc")
+	}
+	s := sources()
+	pages := health.Pages(s)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
+		if err != nil {
+			return
+		}
+		r.RemoteAddr = "192.0.2.7:4000"
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, r)
+		if w.Code >= 500 || strings.Contains(w.Body.String(), "KubeProxyConfiguration") {
+			t.Errorf("%q: %d %s", text, w.Code, w.Body)
+		}
+	})
 }
 
 // However often a client asks, the engine is asked a few times a second.

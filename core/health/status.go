@@ -91,7 +91,7 @@ func (r *recent) forget() {
 
 // local refuses requests that a browser was tricked into sending: a name that
 // is not this machine's in the Host header means that somebody else's DNS led
-// here.
+// here (DNS rebinding).
 func local(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -104,4 +104,18 @@ func local(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// fromHere refuses requests from other machines and pods, too: what shows the
+// program's memory, or costs it time, is for who is on this machine. The metrics
+// address may be open to all of the cluster.
+func fromHere(h http.HandlerFunc) http.Handler {
+	return local(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !client.Addr().Unmap().IsLoopback() {
+			http.Error(w, "ask from this machine, over a loopback address", http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	}))
 }

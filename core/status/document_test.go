@@ -69,10 +69,13 @@ func TestDocument(t *testing.T) {
 // What users write must not drive the terminal or forge lines.
 func TestText(t *testing.T) {
 	var b strings.Builder
-	if err := status.Of(status.Facts{}, snapshot()).Write(&b); err != nil {
+	facts := status.Facts{Node: "n\u202e\x9b", Health: status.Health{Reasons: []string{"server says\nforged \u2066line"}}}
+	if err := status.Of(facts, snapshot()).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
+		`on n\u202e\x9b: `,
+		`  because server says\x0aforged \u2066line` + "\n",
 		"! ns/partial: node port 30080: another Service already has this address and port (a.yaml:3)\n",
 		"! ns/failing: ns/failing:http: no space\n",
 		"! ns/gap: ns/gap:http: no affinity here\n",

@@ -5,9 +5,12 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Write prints a status for people, 80 columns wide where names allow.
+// Write prints a status for people, 80 columns wide where names allow. Whatever
+// users and servers wrote stays on its line and drives no terminal.
 func (d Document) Write(w io.Writer) error {
 	var b strings.Builder
 	health := "healthy"
@@ -16,7 +19,7 @@ func (d Document) Write(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "tandem %s on %s: %s, mode %s, source %s\n", d.Version, d.Node, health, d.Mode, d.Source)
 	for _, r := range d.Reasons {
-		fmt.Fprintf(&b, "  because %s\n", r)
+		fmt.Fprintf(&b, "  because %s\n", printable.Text(r))
 	}
 	fmt.Fprintf(&b, "%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
 		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
@@ -29,7 +32,7 @@ func (d Document) Write(w io.Writer) error {
 	for _, p := range d.Problems {
 		p.write(&b, p.Object)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err
 }
 
@@ -41,7 +44,7 @@ func (d Document) table(b *strings.Builder) {
 	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "SERVICE\tADDRESS\tKIND\tENDPOINTS\tSTATE\tSOURCES")
 	for _, s := range d.Services {
-		name, state := Clean(s.Name), s.State
+		name, state := printable.Text(s.Name), s.State
 		for _, f := range s.Fronts {
 			fmt.Fprintf(t, "%s\t%s/%s\t%s\t%d %s\t%s\t%s\n", name, f.Address, f.Proto, f.Kind, f.Endpoints, f.Why, state, ShowSources(f.Sources))
 			name, state = "", ""
@@ -69,28 +72,9 @@ func ShowSources(list []string) string {
 }
 
 func (p Problem) write(b *strings.Builder, object string) {
-	fmt.Fprintf(b, "! %s: %s", Clean(object), Clean(p.Detail))
+	fmt.Fprintf(b, "! %s: %s", printable.Text(object), printable.Text(p.Detail))
 	if p.Where != "" {
-		fmt.Fprintf(b, " (%s)", Clean(p.Where))
+		fmt.Fprintf(b, " (%s)", printable.Text(p.Where))
 	}
 	b.WriteString("\n")
 }
-
-// Clean makes a text that users control safe to print: control characters,
-// which could forge lines or drive a terminal, become escapes.
-func Clean(s string) string {
-	if !strings.ContainsFunc(s, control) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if control(r) {
-			fmt.Fprintf(&b, "\\x%02x", r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-func control(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }

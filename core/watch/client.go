@@ -64,11 +64,13 @@ func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observed{rt, seen} })
 	}
+	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &bounded{rt} })
 	renewToken(c)
 	hc, err := rest.HTTPClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", c.Host, err)
 	}
+	hc.CheckRedirect = sameServer // never http.DefaultClient: the transport is wrapped
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err

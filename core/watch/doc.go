@@ -36,6 +36,10 @@
 // word of a list that did not end. The sink is told Synced once Services and
 // EndpointSlices are complete; from then on every event is passed on at once.
 //
+// Lists are streamed, or come in pages where a server cannot do that: see
+// follower. No answer is unbounded, redirects to another server are refused, and
+// a failure that lasts is logged whatever its text: see bounded and journal.
+//
 // # Signs of life
 //
 // A watch may be quiet for days. A server with anything to watch sends a

@@ -8,8 +8,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
+// maxText bounds what is kept and logged of one failure, in bytes.
+const maxText = 2 << 10
+
 // explain says why a request failed: what, where, and what to do about it.
 func explain(k *kind, err error, server string) string {
+	return cut(reason(k, err, server), maxText)
+}
+
+func reason(k *kind, err error, server string) string {
 	status := err.Error()
 	switch {
 	case apierrors.IsForbidden(err):
@@ -19,7 +26,7 @@ func explain(k *kind, err error, server string) string {
 		return "the API server refuses our credentials: " + status + "; is the token or client certificate expired, or of another cluster?"
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server does not have %s of %s: %s; is it older than that?", k.resource, k.version, status)
-	case answered(err):
+	case errors.As(err, new(apierrors.APIStatus)):
 		return fmt.Sprintf("the API server cannot answer for %s: %s", k.groupResource(), status)
 	}
 	var at *url.Error // its text holds the whole URL

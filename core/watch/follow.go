@@ -21,8 +21,11 @@ import (
 //	   └──── 410 Gone ───────┘
 //
 // A listing is a stream that starts with everything there is (WatchList,
-// KEP-3157) and goes on as a watch; where a server cannot do that, it is a list
-// in pages.
+// KEP-3157) and goes on as a watch. Where a server cannot do that it is a list in
+// pages: with the WatchList gate off, or over an etcd without progress requests
+// (before 3.4.31, and 3.5.0 to 3.5.12). How that shows differs between versions
+// and proxies, so any failure counts that a list in pages need not share, as in
+// client-go's Reflector. If that list fails as well, the next is streamed again.
 type follower struct {
 	kind
 	client rest.Interface
@@ -34,8 +37,9 @@ type follower struct {
 
 	held    held
 	listing bool
-	unary   bool   // the server cannot stream lists
-	at      string // the resource version up to which all is known; empty when there is none
+	unary   bool      // the next list is one in pages
+	refused time.Time // when the server last failed to stream a list
+	at      string    // the resource version up to which all is known; empty when there is none
 	pace    pace
 }
 
@@ -45,10 +49,11 @@ type limits struct {
 	stale    time.Duration // without a sign of life for so long something is wrong
 	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
 	flush    time.Duration // how long changes of problems are collected
+	unary    time.Duration // how long lists come in pages once the server failed to stream one
 }
 
 func defaultLimits() limits {
-	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond}
+	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, unary: time.Hour}
 }
 
 const (
@@ -87,11 +92,17 @@ func (f *follower) settle(err error) time.Duration {
 	case err == nil:
 		return 0
 	case expired(err) && !f.listing: // what happened since is lost
-		f.listing = true
+		f.relist()
+		if f.pace.refused >= startRefusals { // each watch expires at once
+			f.vitals.failed(&f.kind, err)
+		}
 	case (expired(err) || tooLarge(err)) && f.at != "": // the server is another, or was restored
-		f.listing, f.at = true, ""
-	case f.listing && !f.unary && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)):
-		f.unary = true
+		f.unary = f.unary && !tooLarge(err)
+		f.relist()
+		f.at = ""
+	case f.listing && !f.unary && unstreamable(err):
+		f.unary, f.refused = true, time.Now()
+		f.vitals.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		f.desk.listed(&f.kind) // nobody waits for it
@@ -101,9 +112,19 @@ func (f *follower) settle(err error) time.Duration {
 		f.vitals.missing(&f.kind, err)
 		return jitter(absentDelay, 0.2)
 	default:
+		if f.listing && f.unary && answered(err) { // the role may allow watch alone
+			f.unary = false
+		}
 		f.vitals.failed(&f.kind, err)
 	}
 	return f.pace.after(err)
+}
+
+// relist makes the next request a list: streamed, unless the server failed to do
+// that not long ago.
+func (f *follower) relist() {
+	f.listing = true
+	f.unary = f.unary && time.Since(f.refused) < f.limits.unary
 }
 
 // list reads everything in pages, each dropped before the next.
@@ -177,6 +198,21 @@ func (f *follower) get(options *metav1.ListOptions) *rest.Request {
 func watchTimeout() *int64 {
 	seconds := 300 + rand.Int64N(300)
 	return &seconds
+}
+
+// unstreamable reports whether a streaming list failed where a list in pages may
+// succeed: the server has accepted it and said nothing, or has answered, and not
+// that it is busy or that the client may not.
+func unstreamable(err error) bool {
+	if _, wait := apierrors.SuggestsClientDelay(err); wait && !tooLarge(err) {
+		return false
+	}
+	switch {
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err),
+		apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), expired(err):
+		return false
+	}
+	return answered(err) || errors.Is(err, errSilent)
 }
 
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }

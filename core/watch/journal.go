@@ -12,6 +12,9 @@ const (
 	patience = time.Second
 	// repeatLog is how often a failure that goes on is logged again.
 	repeatLog = 5 * time.Minute
+	// repeatOther is how soon it is logged again when its text is another; each
+	// time that doubles, up to repeatLog: a text may be another each time.
+	repeatOther = 10 * time.Second
 )
 
 // journal logs failures of requests when they last, and when they are over: once,
@@ -21,17 +24,22 @@ type journal struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	failing map[string]string   // what fails, by resource
-	known   map[string]*failure // by text, since the last time that nothing failed
+	failing map[string]*failure // by resource
 	since   time.Time           // of the first of them
 	told    bool                // one of them was logged
 	absent  map[string]bool     // what was said to be missing, for good
 }
 
-type failure struct{ first, said time.Time }
+// failure is that of one kind of objects, whatever its texts are.
+type failure struct {
+	first time.Time     // since it was last followed
+	said  time.Time     // when it was last logged
+	text  string        // what was logged
+	other time.Duration // how soon another text is logged
+}
 
 func newJournal(log *slog.Logger) *journal {
-	return &journal{log: log, failing: map[string]string{}, known: map[string]*failure{}, absent: map[string]bool{}}
+	return &journal{log: log, failing: map[string]*failure{}, absent: map[string]bool{}}
 }
 
 func (j *journal) failed(resource, text string) {
@@ -41,17 +49,37 @@ func (j *journal) failed(resource, text string) {
 	if len(j.failing) == 0 {
 		j.since = now
 	}
-	j.failing[resource] = text
-	f := j.known[text]
+	f := j.failing[resource]
 	if f == nil {
-		f = &failure{first: now}
-		j.known[text] = f
+		f = &failure{first: now, other: repeatOther}
+		j.failing[resource] = f
 	}
-	if now.Sub(f.first) < patience || now.Sub(f.said) < repeatLog {
+	if now.Sub(f.first) < patience || !f.due(now, text) || j.said(now, text) {
 		return
 	}
-	f.said, j.told = now, true
+	if f.text != "" && f.text != text {
+		f.other = min(2*f.other, repeatLog)
+	}
+	f.said, f.text, j.told = now, text, true
 	j.log.Warn("the API server cannot be followed, what it said last stands", "resource", resource, "error", text, "since", j.since)
+}
+
+func (f *failure) due(now time.Time, text string) bool {
+	gap := f.other
+	if text == f.text {
+		gap = repeatLog
+	}
+	return now.Sub(f.said) >= gap
+}
+
+// said reports whether a text was logged not long ago, of any kind of objects.
+func (j *journal) said(now time.Time, text string) bool {
+	for _, f := range j.failing {
+		if f.text == text && now.Sub(f.said) < repeatLog {
+			return true
+		}
+	}
+	return false
 }
 
 // without logs, once, that a kind of objects that we can do without is missing.
@@ -71,7 +99,6 @@ func (j *journal) recovered(resource string) {
 	if len(j.failing) > 0 {
 		return
 	}
-	clear(j.known)
 	if j.told {
 		j.told = false
 		j.log.Info("the API server is followed again", "after", time.Since(j.since))

@@ -42,7 +42,7 @@ func (p *pace) after(err error) time.Duration {
 		p.refused++
 		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
 	}
-	if answered(err) || errors.Is(err, errShort) {
+	if answered(err) {
 		p.refused++
 		return jitter(grown(refusedFirst, refusedMost, p.refused-1), 0.5)
 	}
@@ -50,10 +50,15 @@ func (p *pace) after(err error) time.Duration {
 	return jitter(grown(deafFirst, deafMost, p.deaf-1), 0.5)
 }
 
-// answered reports whether an error is the server's own word.
+// answered reports whether an error is the server's own word, or about what it
+// sent.
 func answered(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status)
+	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return errors.As(err, new(apierrors.APIStatus))
 }
 
 // grown doubles a time n times, up to most.

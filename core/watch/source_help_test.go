@@ -207,7 +207,7 @@ type world struct {
 
 // quick are limits for tests: long enough for a busy machine.
 func quick() limits {
-	return limits{silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond}
+	return limits{silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond, unary: time.Hour}
 }
 
 // newWorld starts a server with a Service, its slice and our Node.

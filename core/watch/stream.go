@@ -17,20 +17,22 @@ var (
 	errSilent = errors.New("no answer for too long")
 	errCut    = errors.New("the connection was cut")
 	errShort  = errors.New("the watch ended at once")
+	errPart   = errors.New("the stream ended before the list was complete")
 )
 
 // stream opens a watch and passes its events on until it ends. It returns nil
 // where nothing speaks against watching on: if it ended as watches do, or if it
-// was silent for too long.
+// was silent for too long. A list that it began with must have been completed.
 func (f *follower) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
+	metered, spent := metered(ctx)
 
 	start := time.Now()
 	f.vitals.watch(f.listing)
-	w, err := f.get(f.watchOptions()).Watch(ctx)
+	w, err := f.get(f.watchOptions()).Watch(metered)
 	if err != nil {
 		return because(ctx, err)
 	}
@@ -38,22 +40,34 @@ func (f *follower) stream(ctx context.Context) error {
 	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
 		return because(ctx, errCut)
 	}
-	f.vitals.heard(0)
+	f.vitals.answered()
+	works := time.AfterFunc(steadyTime, f.vitals.works)
+	defer works.Stop()
+	if f.listing { // the list may fail yet
+		works.Stop()
+	}
 	events := 0
 	for e := range w.ResultChan() {
-		silence.Reset(f.limits.silence)
-		f.vitals.heard(1)
 		events++
+		spent.Store(0)
 		if err = f.event(e); err != nil {
 			break
 		}
+		if f.listing && e.Type == apiwatch.Bookmark { // no progress
+			continue
+		}
+		silence.Reset(f.limits.silence)
+		f.vitals.event(!f.listing)
 	}
 	steady := time.Since(start) >= steadyTime
-	if steady {
+	if steady && !f.listing {
 		f.pace.worked()
 	}
+	silent := errors.Is(context.Cause(ctx), errSilent)
 	switch {
-	case errors.Is(context.Cause(ctx), errSilent):
+	case f.listing && (err == nil || silent):
+		return errPart
+	case silent:
 		return nil
 	case err != nil || steady:
 		return err

@@ -84,19 +84,35 @@ func (v *vitals) watch(listing bool) {
 	})
 }
 
-// answered notes an answer to a list.
+// answered notes an answer.
 func (v *vitals) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }
 
-// heard notes an answer to a watch, or an event of it.
-func (v *vitals) heard(events uint64) {
+// event notes an event of a watch. One that is part of a list may be followed by
+// a failure of that list, each time anew; others say that the watch works.
+func (v *vitals) event(works bool) {
+	v.note(func(r *Resource) {
+		r.Contact = time.Now()
+		r.Events++
+	})
+	if works {
+		v.works()
+	}
+}
+
+// works notes that a watch does what it should.
+func (v *vitals) works() {
 	v.mu.Lock()
 	failing := v.r.Failing
 	v.r.Contact, v.r.Failing, v.r.Err = time.Now(), time.Time{}, ""
-	v.r.Events += events
 	v.mu.Unlock()
 	if !failing.IsZero() {
 		v.journal.recovered(v.name)
 	}
+}
+
+// unstreamable logs that lists come in pages.
+func (v *vitals) unstreamable(err error) {
+	v.journal.log.Debug("streaming list failed; using a paged list", "resource", v.name, "err", err)
 }
 
 func (v *vitals) objects(n int) { v.note(func(r *Resource) { r.Objects = n }) }

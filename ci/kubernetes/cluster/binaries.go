@@ -19,9 +19,28 @@ type Binaries struct {
 // ci/kubernetes/upstream, has put into its cache. The error says how to make
 // them where they are missing.
 func Find(ctx context.Context, upstream string) (Binaries, error) {
-	script, err := filepath.Abs(filepath.Join(upstream, "build"))
+	found, err := built(ctx, upstream, "etcd", "kube-apiserver", "kube-proxy")
 	if err != nil {
 		return Binaries{}, err
+	}
+	return Binaries{Etcd: found[0], APIServer: found[1], Proxy: found[2]}, nil
+}
+
+// FindOldEtcd returns the etcd that the script "build" in a folder, the one of
+// ci/kubernetes/oldetcd, has put into its cache.
+func FindOldEtcd(ctx context.Context, folder string) (string, error) {
+	found, err := built(ctx, folder, "etcd")
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
+// built returns programs in the cache of a folder's script "build".
+func built(ctx context.Context, folder string, names ...string) (paths []string, err error) {
+	script, err := filepath.Abs(filepath.Join(folder, "build"))
+	if err != nil {
+		return nil, err
 	}
 	out, err := exec.CommandContext(ctx, script, "where").Output()
 	if err != nil {
@@ -29,18 +48,14 @@ func Find(ctx context.Context, upstream string) (Binaries, error) {
 		if errors.As(err, &exit) {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
-		return Binaries{}, fmt.Errorf("%s where: %w", script, err)
+		return nil, fmt.Errorf("%s where: %w", script, err)
 	}
-	dir := strings.TrimSpace(string(out))
-	b := Binaries{
-		Etcd:      filepath.Join(dir, "etcd"),
-		APIServer: filepath.Join(dir, "kube-apiserver"),
-		Proxy:     filepath.Join(dir, "kube-proxy"),
-	}
-	for _, path := range []string{b.Etcd, b.APIServer, b.Proxy} {
+	for _, name := range names {
+		path := filepath.Join(strings.TrimSpace(string(out)), name)
 		if _, err := os.Stat(path); err != nil {
-			return Binaries{}, fmt.Errorf("kube-apiserver and its like are not built, run ci/kubernetes/upstream/build: %w", err)
+			return nil, fmt.Errorf("%s is not built, run %s: %w", name, script, err)
 		}
+		paths = append(paths, path)
 	}
-	return b, nil
+	return paths, nil
 }

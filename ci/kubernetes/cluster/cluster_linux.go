@@ -32,7 +32,8 @@ const grace = 10 * time.Second
 type Options struct {
 	Dir      string // for data, certificates and logs; of the cluster alone
 	Binaries Binaries
-	Audit    bool // keep a log of all requests, see Audit
+	Audit    bool     // keep a log of all requests, see Audit
+	Server   []string // further arguments of kube-apiserver
 }
 
 // Cluster is a running control plane. Its methods are safe for concurrent use,

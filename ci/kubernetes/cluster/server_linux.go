@@ -49,7 +49,7 @@ func (c *Cluster) serverArgs(port string) []string {
 	if c.Audit {
 		args = append(args, "--audit-policy-file="+c.path("audit.yaml"), "--audit-log-path="+c.path("audit.log"), "--audit-log-mode=blocking")
 	}
-	return args
+	return append(args, c.Server...)
 }
 
 // apiServer is one kube-apiserver. A cluster may have two, on one etcd.

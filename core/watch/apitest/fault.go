@@ -15,13 +15,19 @@ type Rule struct {
 	Resource string // endpointslices; empty for all
 	Verb     string // list, watch or create; empty for all
 	Times    int    // so many requests; 0 for all until it is lifted
+	Lists    bool   // only streaming lists
 
 	Delay      time.Duration // before anything else
 	Hang       bool          // no answer at all, while the client waits
 	Status     int           // the answer; 0 is the ordinary one
 	Reason     metav1.StatusReason
 	Message    string
-	RetryAfter int // seconds; 0 is no such header
+	Cause      metav1.CauseType
+	RetryAfter int                       // seconds; 0 is no such header
+	Event      bool                      // the status is an event of a stream that was opened
+	Location   string                    // of a redirect
+	Body       func(http.ResponseWriter) // what follows the header; nil is Message
+	Media      string                    // the media type of Body
 }
 
 // Fail adds a rule. The first one that fits a request counts. What it returns
@@ -39,11 +45,11 @@ func (s *Server) Fail(r Rule) (lift func()) {
 }
 
 // rule returns the rule for a request, and counts its use.
-func (s *Server) rule(verb, resource string) (Rule, bool) {
+func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, r := range s.rules {
-		if (r.Resource != "" && r.Resource != resource) || (r.Verb != "" && r.Verb != verb) {
+		if (r.Resource != "" && r.Resource != resource) || (r.Verb != "" && r.Verb != verb) || r.Lists && !lists {
 			continue
 		}
 		if r.Times--; r.Times == 0 {
@@ -71,12 +77,28 @@ func (r Rule) apply(ctx context.Context, w http.ResponseWriter) (done bool) {
 	if r.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(r.RetryAfter))
 	}
+	if r.Location != "" {
+		w.Header().Set("Location", r.Location)
+	}
+	if r.Body != nil {
+		w.Header().Set("Content-Type", r.Media)
+		w.WriteHeader(r.Status)
+		r.Body(w)
+		return true
+	}
 	if r.Reason == "" { // as priority and fairness answers, or something on the way
 		http.Error(w, r.Message, r.Status)
 		return true
 	}
-	status(w, r.Status, r.Reason, r.Message)
+	status(w, r.Status, r.Reason, r.Message, r.causes()...)
 	return true
+}
+
+func (r Rule) causes() []metav1.StatusCause {
+	if r.Cause == "" {
+		return nil
+	}
+	return []metav1.StatusCause{{Type: r.Cause, Message: r.Message}}
 }
 
 // Freeze makes the open streams of a resource, and those to come, send nothing

@@ -31,8 +31,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name = res.name
 	}
 	s.note(Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now()})
-	if rule, ok := s.rule(verb, name); ok && rule.apply(r.Context(), w) {
-		return
+	if rule, ok := s.rule(verb, name, r.URL.Query().Get("sendInitialEvents") == "true"); ok {
+		if rule.Event && res != nil {
+			s.refuse(w, r, res, rule)
+			return
+		}
+		if rule.apply(r.Context(), w) {
+			return
+		}
 	}
 	switch {
 	case res == nil:

@@ -35,7 +35,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
 		return
 	}
 	q := r.URL.Query()
-	initial := q.Get("sendInitialEvents") == "true"
+	initial := q.Get("sendInitialEvents") == "true" && !s.options.OldWatch
 	if initial && s.options.NoWatchList {
 		status(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
 			"sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
@@ -61,12 +61,32 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
 	defer s.close(st)
 	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
 	_ = http.NewResponseController(w).Flush()
-	if initial {
+	switch {
+	case initial:
 		st.begin(objects, now)
-	} else if at == 0 {
+	case at == 0 && s.options.OldWatch: // "Get State and Start at Any"
+		st.initial(objects)
+		st.at = now
+	case at == 0:
 		st.at = now
 	}
 	st.run(ctx)
+}
+
+// refuse opens a stream and ends it with a status, as a watch cache does that
+// cannot answer (cacher.newErrWatcher). Without a status it just ends.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, res *resource, rule Rule) {
+	st := &stream{server: s, resource: res, format: s.format(r, res.version), out: w}
+	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
+	_ = http.NewResponseController(w).Flush()
+	if rule.Status == 0 {
+		return
+	}
+	object := statusOf(rule.Status, rule.Reason, rule.Message)
+	if causes := rule.causes(); causes != nil {
+		object.Details = &metav1.StatusDetails{Causes: causes}
+	}
+	st.send(apiwatch.Event{Type: apiwatch.Error, Object: object})
 }
 
 func (s *Server) open(st *stream) {
@@ -83,10 +103,8 @@ func (s *Server) close(st *stream) {
 
 // begin sends everything there is, and then the bookmark that says so.
 func (st *stream) begin(objects []runtime.Object, now uint64) {
-	for _, o := range objects {
-		if !st.send(apiwatch.Event{Type: apiwatch.Added, Object: o}) {
-			return
-		}
+	if !st.initial(objects) {
+		return
 	}
 	st.at = now
 	o := st.bookmark()
@@ -94,6 +112,17 @@ func (st *stream) begin(objects []runtime.Object, now uint64) {
 	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	st.send(apiwatch.Event{Type: apiwatch.Bookmark, Object: o})
 	st.flush()
+}
+
+// initial sends everything there is; ok is false when the client is gone.
+func (st *stream) initial(objects []runtime.Object) (ok bool) {
+	for _, o := range objects {
+		if !st.send(apiwatch.Event{Type: apiwatch.Added, Object: o}) {
+			return false
+		}
+	}
+	st.flush()
+	return true
 }
 
 // run sends changes as they come.

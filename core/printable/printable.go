@@ -1,0 +1,77 @@
+// Package printable makes texts safe to show that somebody else wrote: names,
+// messages and errors from the API server, manifests, the kernel or HNS. What
+// could forge a line, drive a terminal or turn the direction of what follows
+// becomes an escape. It is applied where texts leave the process: logs, tables,
+// Events, the status of the service manager, standard error.
+package printable
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Text returns s on one line, with what does not print as escapes: control
+// characters as \x1b, others, such as those for bidirectional text, as \u202e,
+// bytes that are not UTF-8 as \xff.
+func Text(s string) string { return escape(s, "") }
+
+// Lines is Text for a text of several lines.
+func Lines(s string) string { return escape(s, "\n\t") }
+
+// plain reports whether a character is shown as it is.
+func plain(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
+
+func escape(s, keep string) string {
+	if !hasEscapes(s, keep) {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case plain(r) || strings.ContainsRune(keep, r):
+			b.WriteRune(r)
+		case r < 0x100:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
+}
+
+func hasEscapes(s, keep string) bool {
+	for _, r := range s {
+		if r == utf8.RuneError || !plain(r) && !strings.ContainsRune(keep, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// JSON returns a JSON document that means the same and is safe to show: what
+// does not print, which can stand in its strings only, as \u escapes. Line ends
+// and tabs between its values stay.
+func JSON(b []byte) []byte {
+	if !hasEscapes(string(b), "\n\t") {
+		return b
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case plain(r) || r == '\n' || r == '\t':
+			out = utf8.AppendRune(out, r)
+		case r < 0x10000:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default: // as UTF-16
+			r -= 0x10000
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		}
+	}
+	return out
+}

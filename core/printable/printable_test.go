@@ -1,0 +1,53 @@
+package printable_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tandem-proxy/tandem/core/printable"
+)
+
+func TestText(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, Ünïcödé 世界":         "plain, Ünïcödé 世界",
+		"\x1b[31m\nforged":          `\x1b[31m\x0aforged`,
+		"a\u202eb\u2066c\u200bd":    `a\u202eb\u2066c\u200bd`,
+		"\u0085\u009b31m\x7f\ufeff": `\x85\x9b31m\x7f\ufeff`,
+		"\xff\xfe":                  `\xff\xfe`,
+		"\ufffd":                    "\ufffd",
+		"\U000e0001":                `\U000e0001`,
+	} {
+		if got := printable.Text(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	if got := printable.Lines("a\n\tb\r\x1b"); got != "a\n\tb"+`\x0d\x1b` {
+		t.Errorf("lines: %q", got)
+	}
+}
+
+func FuzzPrintable(f *testing.F) {
+	f.Add("a\u202e\n\x1b\xff")
+	f.Fuzz(func(t *testing.T, s string) {
+		text := printable.Text(s)
+		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != ' ' && !unicode.IsPrint(r) }) {
+			t.Errorf("%q: %q", s, text)
+		}
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before, after string
+		safe := printable.JSON(b)
+		if json.Unmarshal(b, &before) != nil || json.Unmarshal(safe, &after) != nil || !reflect.DeepEqual(before, after) {
+			t.Errorf("%q: %s means %q", before, safe, after)
+		}
+		if string(safe) != printable.Text(string(safe)) {
+			t.Errorf("%q: %q", s, safe)
+		}
+	})
+}

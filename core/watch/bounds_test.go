@@ -1,0 +1,102 @@
+package watch
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
+)
+
+// A redirect to another server is refused: every request has the token.
+func TestRedirectKeepsTheToken(t *testing.T) {
+	var reached atomic.Int64
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	t.Cleanup(elsewhere.Close)
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, apitest.Options{Tokens: []string{"secret"}})
+			lift := w.server.Fail(apitest.Rule{Resource: "services", Status: code, Location: elsewhere.URL + "/api/v1/services", Message: "moved"})
+			w.run().until("the refusal", func() bool { return strings.Contains(w.resource("services").Err, "redirect refused: the API server") })
+			lift()
+			w.synced()
+			w.becomes(initial)
+		})
+	}
+	t.Cleanup(func() { // after the parallel ones
+		if n := reached.Load(); n > 0 {
+			t.Errorf("%d requests were sent elsewhere", n)
+		}
+	})
+}
+
+// Answers that do not end are cut off, with an error that names the limit, and
+// cost little memory.
+func TestAnswersAreBounded(t *testing.T) {
+	endless := func(prefix, chunk string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			_, err := io.WriteString(w, prefix)
+			for sent := 0; err == nil && sent < 2<<30; sent += len(chunk) {
+				_, err = io.WriteString(w, chunk)
+			}
+		}
+	}
+	chunk := strings.Repeat("x", 64<<10)
+	for name, c := range map[string]struct {
+		rule apitest.Rule
+		json bool
+		want string
+	}{
+		"event as JSON":     {apitest.Rule{Status: 200, Media: "application/json", Body: endless(`{"type":"ADDED","object":{"kind":"Service","x":"`, chunk)}, true, "more than 8 MiB without completing an event"},
+		"event as protobuf": {apitest.Rule{Status: 200, Media: "application/vnd.kubernetes.protobuf;stream=watch", Body: endless("\x7f\xff\xff\xff", chunk)}, false, "more than 8 MiB without completing an event"},
+		"error":             {apitest.Rule{Status: 403, Media: "text/plain", Body: endless("no: ", chunk)}, false, "no: xxx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, apitest.Options{})
+			if c.json {
+				w.config.API.ContentType = "application/json"
+			}
+			w.run().synced()
+			lift := w.server.Fail(withResource(c.rule))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			w.server.Cut("services")
+			w.until("the refusal", func() bool { return strings.Contains(w.resource("services").Err, c.want) })
+			runtime.ReadMemStats(&after)
+			if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > 256<<20 {
+				t.Errorf("the heap grew by %d MiB", grown>>20)
+			}
+			if n := len(w.resource("services").Err); n > 4<<10 {
+				t.Errorf("an error text of %d bytes", n)
+			}
+			lift()
+			w.change()
+			w.noDeletes()
+		})
+	}
+}
+
+func withResource(r apitest.Rule) apitest.Rule {
+	r.Resource = "services"
+	return r
+}
+
+// A list that is too large is refused, and not read to its end.
+func TestListsAreBounded(t *testing.T) {
+	body := &boundedBody{io.NopCloser(zeros{}), new(atomic.Int64), maxAnswer, "in one answer"}
+	n, err := io.Copy(io.Discard, body)
+	if err == nil || !strings.Contains(err.Error(), "answer too large: more than 512 MiB in one answer") || n > maxAnswer {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// zeros is a reader that never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,64 @@
+package platform
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+)
+
+// Whatever is sent to the control socket, only a mode that there is is switched
+// to, and only by POST /switch.
+func FuzzOrders(f *testing.F) {
+	f.Add("POST /switch?to=iptables HTTP/1.1\r\nHost: tandem\r\n\r\n")
+	f.Add("POST /switch?to=auto HTTP/1.1\r\nHost: tandem\r\n\r\n")
+	f.Add("GET /switch?to=nftables HTTP/1.1\r\nHost: tandem\r\n\r\n")
+	f.Add("POST //switch?to=%1b[2J HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc")
+	names := Names()[1:]
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
+		if err != nil {
+			return
+		}
+		switched := false
+		h := orders(func(_ context.Context, to config.Mode) (Switched, error) {
+			switched = true
+			if r.Method != http.MethodPost || !slices.Contains(names, string(to)) {
+				t.Errorf("%s %s switches to %q", r.Method, r.URL, to)
+			}
+			return Switched{To: to}, nil
+		})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if (w.Code == http.StatusOK) != switched {
+			t.Errorf("%s %s: %d, switched %t", r.Method, r.URL, w.Code, switched)
+		}
+	})
+}
+
+func TestOrders(t *testing.T) {
+	for _, c := range []struct {
+		method, to string
+		code       int
+	}{
+		{"POST", Names()[1], 200},
+		{"POST", "auto", 409},
+		{"POST", "", 409},
+		{"POST", strings.Repeat("\x1b[2J", 1000), 409},
+		{"GET", Names()[1], 405},
+		{"PUT", Names()[1], 405},
+	} {
+		w := httptest.NewRecorder()
+		orders(func(context.Context, config.Mode) (Switched, error) { return Switched{}, nil }).
+			ServeHTTP(w, httptest.NewRequest(c.method, "/switch?to="+url.QueryEscape(c.to), nil))
+		if w.Code != c.code || w.Body.Len() > 512 || strings.Contains(w.Body.String(), "\x1b") {
+			t.Errorf("%s %.20q: %d %s", c.method, c.to, w.Code, w.Body)
+		}
+	}
+}
