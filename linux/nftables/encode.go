@@ -65,7 +65,7 @@ func (s WasBalanced) encode(e *encoder) {
 }
 
 func (s In) encode(e *encoder) {
-	e.load(sets[s.Set].key)
+	e.load(s.Set.lookup())
 	e.lookup(s.Set.String(), -1, s.Not)
 }
 

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -64,6 +65,7 @@ const (
 	l4proto
 	dport
 	slot
+	flowProto // l4proto, as a rule reads it from the tracked connection
 )
 
 // data is what a map gives for a key.
@@ -123,6 +125,19 @@ func (s SetID) String() string {
 		return sets[s].name
 	}
 	return "set " + strconv.Itoa(int(s))
+}
+
+// lookup is the key as a rule reads it from a packet. For keys with ranges nft
+// turns each field to the byte order of the network, l4proto with an expression
+// that Linux 6.12 refuses for a single byte; the protocol of a connection is in
+// that order. Packets of no connection meet no chain of ours that looks up ranges.
+func (s SetID) lookup() []field {
+	key := sets[s].key
+	if i := slices.Index(key, l4proto); i >= 0 && sets[s].interval {
+		key = slices.Clone(key)
+		key[i] = flowProto
+	}
+	return key
 }
 
 // ranges reports whether elements of the set are ranges and nothing else.

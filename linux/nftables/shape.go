@@ -66,7 +66,7 @@ func keyType(f model.Family, key []field) (t uint32) {
 
 // fieldLen is the length of a field alone.
 func fieldLen(f model.Family, k field) int {
-	return [...]int{daddr: addressLen(f), saddr: addressLen(f), l4proto: 1, dport: 2, slot: 4}[k]
+	return [...]int{daddr: addressLen(f), saddr: addressLen(f), l4proto: 1, dport: 2, slot: 4, flowProto: 1}[k]
 }
 
 // keyLen is the length of a key. In a key of several fields each takes a

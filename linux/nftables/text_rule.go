@@ -64,7 +64,7 @@ func (s In) text(f model.Family) string {
 	if s.Not {
 		not = "!= "
 	}
-	return keyText(f, sets[s.Set].key, "") + " " + not + "@" + s.Set.String()
+	return keyText(f, s.Set.lookup(), "") + " " + not + "@" + s.Set.String()
 }
 
 func (s KnownClient) text(f model.Family) string { return familyName(f) + " saddr @" + s.Set }
@@ -124,6 +124,8 @@ func keyText(f model.Family, key []field, number string) string {
 			parts[i] = familyName(f) + " saddr"
 		case l4proto:
 			parts[i] = "meta l4proto"
+		case flowProto:
+			parts[i] = "ct original protocol"
 		case dport:
 			parts[i] = "th dport"
 		case slot:
