@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -10,15 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
-)
-
-// Between these lines all output is the program's.
-const (
-	begin  = "--the-program-begins--"
-	finish = "--the-program-ends--"
 )
 
 //go:embed init.sh
@@ -26,19 +20,51 @@ var initScript []byte
 
 // guest is a kernel to run a program on.
 type guest struct {
-	Kernel string
-	Memory int // MiB
-	Out    io.Writer
+	Engine  string // qemu, uml, auto; empty for $TANDEM_GUEST, or auto
+	Kernel  string // the beginning of its version; empty for any
+	Memory  int    // MiB
+	Append  string // more parameters of the kernel
+	Without []string
+	Out     io.Writer
+}
+
+// engine is a way to boot a kernel.
+type engine interface {
+	fmt.Stringer
+	// command boots the kernel with init.sh as its first process. It may write to
+	// dir, where the folder guest holds init.sh and the command. Its output is the
+	// console's; what else the kernel says it writes to dir/log, if anywhere.
+	command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error)
+}
+
+// choose finds an engine that works here. The error says why none does.
+func (g *guest) choose(ctx context.Context) (engine, error) {
+	name := cmp.Or(g.Engine, os.Getenv("TANDEM_GUEST"), "auto")
+	if name != "auto" && name != "qemu" && name != "uml" {
+		return nil, fmt.Errorf("there is no engine %q: qemu, uml or auto", name)
+	}
+	var problems []error
+	if name == "uml" || name == "auto" && g.Kernel == "" && g.Without == nil {
+		e, err := findUML(ctx, g)
+		if err == nil {
+			return e, nil
+		}
+		problems = append(problems, fmt.Errorf("UML: %w", err))
+	}
+	if name != "uml" {
+		e, err := findQEMU(ctx, g)
+		if err == nil {
+			return e, nil
+		}
+		problems = append(problems, fmt.Errorf("QEMU: %w", err))
+	}
+	return nil, errors.Join(problems...)
 }
 
 // run boots the kernel, runs the program and returns its exit code. The error
 // says why there is none.
-func (g guest) run(ctx context.Context, program []string) (code int, err error) {
-	kernel, err := exec.LookPath(g.Kernel)
-	if err != nil {
-		return 0, fmt.Errorf("%w (Debian: apt-get install user-mode-linux kmod)", err)
-	}
-	dir, err := os.MkdirTemp("", "uml-")
+func (g *guest) run(ctx context.Context, e engine, program []string) (code int, err error) {
+	dir, err := os.MkdirTemp("", "guest-")
 	if err != nil {
 		return 0, err
 	}
@@ -46,22 +72,28 @@ func (g guest) run(ctx context.Context, program []string) (code int, err error) 
 	if err := prepare(dir, program); err != nil {
 		return 0, err
 	}
+	cmd, err := e.command(ctx, dir, g)
+	if err != nil {
+		return 0, err
+	}
 	out := &console{to: g.Out}
-	cmd := exec.CommandContext(ctx, kernel, g.parameters(dir)...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.WaitDelay = 5 * time.Second
 	own(cmd)
 	failed := cmd.Run()
 	end(cmd)
-	text, err := os.ReadFile(filepath.Join(dir, "exit"))
 	switch {
-	case err == nil:
-		return strconv.Atoi(strings.TrimSpace(string(text)))
+	case out.state == ended:
+		return out.code, nil
 	case ctx.Err() != nil:
-		return 0, fmt.Errorf("stopped: %w", ctx.Err())
+		failed = fmt.Errorf("stopped: %w", ctx.Err())
 	}
-	return 0, fmt.Errorf("the guest ended without a result (%v); its kernel said:\n%s", failed, out.boot.String())
+	log, _ := os.ReadFile(filepath.Join(dir, "log"))
+	return 0, fmt.Errorf("%s: no result (%v); the kernel said:\n%s%s", e, failed, tail(log), out.boot.Bytes())
 }
+
+// tail returns the end of a kernel's log.
+func tail(b []byte) []byte { return b[max(0, len(b)-8<<10):] }
 
 // prepare writes what the guest's first process needs.
 func prepare(dir string, program []string) error {
@@ -69,7 +101,13 @@ func prepare(dir string, program []string) error {
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
+	if program[0], err = exec.LookPath(program[0]); err != nil {
+		return err
+	}
+	if program[0], err = filepath.Abs(program[0]); err != nil {
+		return err
+	}
+	var b bytes.Buffer
 	for _, v := range os.Environ() {
 		name, value, _ := strings.Cut(v, "=")
 		if passed(name) {
@@ -81,9 +119,11 @@ func prepare(dir string, program []string) error {
 		b.WriteString(" " + quote(word))
 	}
 	b.WriteString("\n")
+	dir = filepath.Join(dir, "guest")
 	return errors.Join(
+		os.Mkdir(dir, 0o755),
 		os.WriteFile(filepath.Join(dir, "init.sh"), initScript, 0o755),
-		os.WriteFile(filepath.Join(dir, "command"), []byte(b.String()), 0o644),
+		os.WriteFile(filepath.Join(dir, "command"), b.Bytes(), 0o644),
 	)
 }
 
@@ -99,55 +139,3 @@ func passed(name string) bool {
 
 // quote makes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// parameters are the kernel's. Variables that it does not know go to init's
-// environment.
-func (g guest) parameters(dir string) []string {
-	return []string{
-		"mem=" + strconv.Itoa(g.Memory) + "M", "quiet", "loglevel=1",
-		"rootfstype=hostfs", "root=/dev/root", "rootflags=/", "ro",
-		"con=null", "con0=null,fd:1", "uml_dir=" + dir + "/", "umid=guest",
-		"init=" + filepath.Join(dir, "init.sh"), "UML_DIR=" + dir, "UML_BEGIN=" + begin, "UML_END=" + finish,
-	}
-}
-
-// console passes on the lines between the one that says begin and the one that
-// says end, and keeps what came before.
-type console struct {
-	to    io.Writer
-	boot  bytes.Buffer
-	line  bytes.Buffer // the beginning of a line
-	state int          // 0 before, 1 between, 2 after
-}
-
-// Write implements io.Writer.
-func (c *console) Write(b []byte) (n int, err error) {
-	n = len(b)
-	for len(b) > 0 && err == nil {
-		part, rest, whole := bytes.Cut(b, []byte{'\n'})
-		c.line.Write(part)
-		if b = rest; whole {
-			err = c.end()
-		}
-	}
-	return n, err
-}
-
-// end deals with a line that is complete. Terminals end lines with a carriage
-// return, too.
-func (c *console) end() (err error) {
-	line := strings.TrimSuffix(c.line.String(), "\r")
-	c.line.Reset()
-	switch {
-	case c.state == 0 && line == begin:
-		c.state = 1
-	case c.state == 0:
-		c.boot.WriteString(line + "\n")
-	case c.state == 1 && strings.HasSuffix(line, finish):
-		c.state = 2
-		_, err = io.WriteString(c.to, strings.TrimSuffix(line, finish))
-	case c.state == 1:
-		_, err = io.WriteString(c.to, line+"\n")
-	}
-	return err
-}

@@ -1,33 +1,42 @@
 #!/bin/sh
-# The first process of the guest. $UML_DIR is the only place where it can write
-# to the host; it holds the command to run and takes its exit code.
+# The first process of the guest. $GUEST_DIR holds the command to run.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs run /run
-mkdir -p /run/tmp /run/bin /run/uml /run/root/lib/modules
-mount -t hostfs -o "$UML_DIR" uml /run/uml
+mkdir -p /run/tmp /run/bin
+modprobe=$(command -v modprobe)
 
-# The modules of this kernel are in a folder of Debian's package, where modprobe
-# does not look by itself.
-ln -s "/usr/lib/uml/modules/$(uname -r)" /run/root/lib/modules/
-printf '#!/bin/sh\nexec /usr/sbin/modprobe -d /run/root "$@"\n' >/run/bin/modprobe
-chmod +x /run/bin/modprobe
-echo /run/bin/modprobe >/proc/sys/kernel/modprobe
-/run/bin/modprobe -a ipv6 ip_vs veth dummy nf_conntrack_netlink sctp
-
-# This kernel has no nf_tables for IP, so iptables must be the legacy one.
-for tool in iptables ip6tables; do
-  for verb in "" -save -restore; do
-    ln -s "/usr/sbin/xtables-legacy-multi" "/run/bin/$tool$verb"
+if [ -e /dev/ttyS1 ] || mount -t devtmpfs dev /dev && [ -e /dev/ttyS1 ]; then
+  # QEMU: the first serial port is the kernel's, the second the program's.
+  exec >/dev/ttyS1 2>&1
+  mkdir -p /dev/shm /dev/pts
+  mount -t tmpfs shm /dev/shm
+  mount -t devpts pts /dev/pts
+elif [ -d "/usr/lib/uml/modules/$(uname -r)" ]; then
+  # UML: its modules are in a folder where modprobe does not look by itself, and
+  # it has no nf_tables for IP, so iptables must be the legacy one.
+  mkdir -p /run/root/lib/modules
+  ln -s "/usr/lib/uml/modules/$(uname -r)" /run/root/lib/modules/
+  printf '#!/bin/sh\nexec %s -d /run/root "$@"\n' "$modprobe" >/run/bin/modprobe
+  chmod +x /run/bin/modprobe
+  for tool in iptables ip6tables; do
+    for verb in "" -save -restore; do
+      ln -s /usr/sbin/xtables-legacy-multi "/run/bin/$tool$verb"
+    done
   done
+  modprobe=/run/bin/modprobe
+fi
+echo "$modprobe" >/proc/sys/kernel/modprobe
+for module in ipv6 ip_vs veth dummy nf_conntrack_netlink sctp; do
+  "$modprobe" -q "$module"
 done
 export PATH=/run/bin:$PATH TMPDIR=/run/tmp
 ip link set lo up
 
-echo "$UML_BEGIN"
-sh /run/uml/command </dev/null
-echo $? >/run/uml/exit
-echo "$UML_END"
+echo "--the-program-begins--"
+sh "$GUEST_DIR/command" </dev/null
+echo "--the-program-ends--$?"
+sync
 echo o >/proc/sysrq-trigger
 sleep 60
