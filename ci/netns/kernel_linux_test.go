@@ -49,3 +49,16 @@ func TestRestartAndCleanup(t *testing.T) {
 		}
 	}
 }
+
+// TestFlowtable tells whether the kernel takes flows that are translated past the
+// rules when it is asked to. Nothing of ours asks yet.
+func TestFlowtable(t *testing.T) {
+	s := newSite(t)
+	out, err := s.run("nft", `table ip flows {
+	flowtable fast { hook ingress priority 0; devices = { eth0 }; }
+	chain forward { type filter hook forward priority 0; ct status dnat flow add @fast; }
+}`)
+	if err != nil {
+		t.Skipf("no flowtables: %v: %s", err, out)
+	}
+}
