@@ -1,5 +1,6 @@
 #!/bin/sh
-# The first process of the guest. $GUEST_DIR holds the command to run.
+# The first process of the guest. $GUEST_DIR holds the command to run. With
+# $GUEST_CONSOLE the guest is QEMU's, and that is where the program prints.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -7,14 +8,14 @@ mount -t tmpfs run /run
 mkdir -p /run/tmp /run/bin
 modprobe=$(command -v modprobe)
 
-if [ -e /dev/ttyS1 ] || mount -t devtmpfs dev /dev && [ -e /dev/ttyS1 ]; then
-  # QEMU: the first serial port is the kernel's, the second the program's.
-  exec >/dev/ttyS1 2>&1
+if [ -n "${GUEST_CONSOLE-}" ]; then
+  mount -t devtmpfs dev /dev
+  exec >"$GUEST_CONSOLE" 2>&1
   mkdir -p /dev/shm /dev/pts
   mount -t tmpfs shm /dev/shm
   mount -t devpts pts /dev/pts
-elif [ -d "/usr/lib/uml/modules/$(uname -r)" ]; then
-  # UML: its modules are in a folder where modprobe does not look by itself, and
+else
+  # UML's modules are in a folder where modprobe does not look by itself, and
   # it has no nf_tables for IP, so iptables must be the legacy one.
   mkdir -p /run/root/lib/modules
   ln -s "/usr/lib/uml/modules/$(uname -r)" /run/root/lib/modules/
