@@ -1,7 +1,7 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build dist demo test race uml wine fuzz bench bench-kubernetes lint golden clean
+.PHONY: build dist demo test verify soak race guest matrix wine fuzz bench bench-kubernetes lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
@@ -9,7 +9,10 @@ demo: build ; bin/tandem demo
 test: ; ci/test/run
 wine: ; ci/setup/run && go test -count=1 -v ./ci/wine
 race: ; ci/setup/run && go test -race ./...
-uml: ; ci/setup/run && ci/uml/run
+guest: ; ci/setup/run && ci/guest/run
+matrix: ; ci/setup/run && ci/guest/matrix
+verify: ; ci/verify/run
+soak: ; ci/setup/run && ci/guest/matrix
 fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && ci/bench/run && ci/bench/relay/run
 bench-kubernetes: ; ci/setup/run && ci/kubernetes/bench/run $(BENCHFLAGS)

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
 )

@@ -1,29 +1,79 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestPlanIsAcceptedByNft gives the plan of a tutorial's manifests to nft, which
-// checks it in a network namespace of its own and changes nothing.
-func TestPlanIsAcceptedByNft(t *testing.T) {
-	args := []string{"-n", "nft", "-c", "-f", "-"}
+// TestNativePlansAreAccepted gives the plans of a tutorial's manifests to the
+// system's own tools, each in a network namespace of its own.
+func TestNativePlansAreAccepted(t *testing.T) {
+	for _, tt := range []struct{ name, mode, try, variant, has string }{
+		{"nftables", "nftables", "nft list ruleset", "", "10.244.3.5 . 80"},
+		{"iptables-legacy", "iptables", "iptables-legacy -L", "-legacy", "10.244.3.5:80"},
+		{"iptables-nft", "iptables", "iptables-nft -L", "-nft", "10.244.3.5:80"},
+		{"ipvs", "ipvs", "ipset list -name && ipvsadm -L && ip link add dummy7 type dummy", "", "-r 10.244.3.5:80"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if out, err := inNamespace(t.TempDir(), tt.try); err != nil {
+				t.Skipf("the tools do not work here: %v: %s", err, out)
+			}
+			code, plan, stderr := tandem(t, "plan", "--manifests", "../../ci/manifests", "--node", "node-1", "--cluster-cidr", "10.244.0.0/16", "--proxy-mode", tt.mode, "--nodeport-addresses", "192.0.2.0/24", "-o", "native")
+			if code != exitOK || stderr != "" || !strings.Contains(plan, tt.has) {
+				t.Fatalf("exit code %d, %s\n%s", code, stderr, plan)
+			}
+			dir := t.TempDir()
+			if out, err := inNamespace(dir, nativeScript(t, dir, plan, tt.variant)); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// inNamespace runs a script of the shell in a network namespace of its own.
+func inNamespace(dir, script string) (out []byte, err error) {
+	flag := "-n"
 	if os.Getuid() != 0 {
-		args[0] = "-rn"
+		flag = "-rn"
 	}
-	if out, err := exec.Command("unshare", append(args[:1:1], "nft", "list", "ruleset")...).CombinedOutput(); err != nil {
-		t.Skipf("no nft in a namespace of its own: %v: %s", err, out)
+	cmd := exec.Command("unshare", flag, "sh", "-c", script)
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
+	return cmd.CombinedOutput()
+}
+
+// nativeScript gives each part of a plan to the command in the part's first
+// line; a plan that does not begin with one is nft's. The variant is that of
+// iptables.
+func nativeScript(t *testing.T, dir, plan, variant string) string {
+	script := "set -e\n"
+	command, part := "nft -f", ""
+	end := func() {
+		path := filepath.Join(dir, fmt.Sprint("part-", strings.Count(script, "\n")))
+		if err := os.WriteFile(path, []byte(part), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		switch name, args, _ := strings.Cut(command, " "); name {
+		case "nft", "ip": // these read files that are named
+			script += fmt.Sprintf("%s %s\n", command, path)
+		default:
+			script += fmt.Sprintf("%s %s <%s\n", strings.Replace(name, "tables-", "tables"+variant+"-", 1), args, path)
+		}
 	}
-	code, script, stderr := tandem(t, "plan", "--manifests", "../../ci/manifests", "--node", "node-1", "--cluster-cidr", "10.244.0.0/16", "--proxy-mode", "nftables", "--nodeport-addresses", "192.0.2.0/24", "-o", "native")
-	if code != exitOK || stderr != "" || !strings.Contains(script, "10.244.3.5 . 80") {
-		t.Fatalf("exit code %d, %s\n%s", code, stderr, script)
+	for line := range strings.Lines(plan) {
+		name, isPart := strings.CutPrefix(line, "# ")
+		if isPart {
+			if part != "" {
+				end()
+			}
+			command, part = strings.TrimSpace(name), ""
+			continue
+		}
+		part += line
 	}
-	cmd := exec.Command("unshare", args...)
-	cmd.Stdin = strings.NewReader(script)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("nft: %v: %s", err, out)
-	}
+	end()
+	return script
 }

@@ -135,6 +135,8 @@ func (e *encoder) load(key []field) (reg int) {
 			return reg
 		case l4proto:
 			e.meta(reg, metaL4Proto)
+		case flowProto:
+			e.flowProtocol(reg)
 		case dport:
 			e.payload(reg, baseTransport, 2, 2)
 		case sport:
@@ -275,6 +277,15 @@ func (e *encoder) conntrack(key, bit uint32) {
 func (e *encoder) state(bits uint32) {
 	e.conntrack(0, bits) // NFT_CT_STATE
 	e.cmp(reg0, notEqual, host32(0))
+}
+
+// flowProtocol loads the protocol of the packet's connection.
+func (e *encoder) flowProtocol(reg int) {
+	e.expr("ct", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, 10) // NFT_CT_PROTOCOL
+		e.u8(3, 0)   // IP_CT_DIR_ORIGINAL
+	})
 }
 
 func (e *encoder) mark(mask, xor uint32) {

@@ -79,12 +79,13 @@ const (
 	sport
 	slot
 
-	// What rules look up only: the addresses that a packet came with, and hashes
-	// of its client and of the port (see affinity.go).
+	// What rules look up only: the addresses that a packet came with, hashes of its
+	// client and of the port (see affinity.go), and the protocol of its connection.
 	client
 	frontAddr
 	hash1
 	hash2
+	flowProto
 )
 
 // data is what a map gives for a key.
@@ -121,13 +122,19 @@ var (
 	nodeHandleLoad = []field{daddr, l4proto, dport}
 )
 
+// rangeLoad is what a rule looks up in a key with ranges. nft turns each field of
+// such a key to the byte order of the network, l4proto with an expression that
+// Linux 6.12 refuses for a single byte; the protocol of a connection is in that
+// order. Packets of no connection meet no chain of ours that looks up ranges.
+var rangeLoad = []field{daddr, flowProto, dport, saddr}
+
 var sets = [numSets]struct {
 	name string
 	Set
 }{
 	ClusterIPs:        {"cluster-ips", Set{key: []field{daddr}}},
 	Guarded:           {"guarded", Set{key: frontKey}},
-	Allowed:           {"allowed", Set{key: []field{daddr, l4proto, dport, saddr}, interval: true}},
+	Allowed:           {"allowed", Set{key: []field{daddr, l4proto, dport, saddr}, interval: true, loads: rangeLoad}},
 	Hairpin:           {"hairpin", Set{key: []field{saddr, daddr}}},
 	NodePortAddresses: {"nodeport-addresses", Set{key: []field{daddr}, interval: true}},
 	ServiceCIDRs:      {"service-cidrs", Set{key: []field{daddr}, interval: true}},

@@ -71,7 +71,7 @@ func keyType(f model.Family, key []field) (t uint32) {
 // fieldLen is the length of a field alone.
 func fieldLen(f model.Family, k field) int {
 	switch k {
-	case l4proto:
+	case l4proto, flowProto:
 		return 1
 	case dport, sport:
 		return 2

@@ -142,7 +142,7 @@ func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
 	k := Key{Kind: KindElement, Family: p.family, Set: id}
 	for i, f := range sets[id].loaded(model.IPv4) { // which has no hashes: they stand for what they are of
 		switch {
-		case f == l4proto:
+		case f == l4proto, f == flowProto:
 			k.Proto = p.Proto
 		case f == dport:
 			k.Port = p.Dst.Port()

@@ -153,6 +153,8 @@ func keyText(f model.Family, key []field, number string) string {
 			parts[i] = familyName(f) + " saddr"
 		case l4proto:
 			parts[i] = "meta l4proto"
+		case flowProto:
+			parts[i] = "ct original protocol"
 		case dport:
 			parts[i] = "th dport"
 		case sport:

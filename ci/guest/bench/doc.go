@@ -1,5 +1,5 @@
 // Command bench measures Tandem's ipvs mode beside kube-proxy's, one after the
-// other in one boot of user-mode Linux (ci/uml), each in a network namespace of
+// other in one boot of a guest (ci/guest), each in a network namespace of
 // its own and with the same flags: the time from the start of the process to
 // everything programmed, and from one endpoint's change, as the API server tells
 // it, to the new destination in the kernel. Afterwards strace, where it is there,
@@ -10,5 +10,6 @@
 //	              ▲ one endpoint replaced                        │
 //	              └────────────────── looked for here ◀──────────┘
 //
-// System calls are slow there, so only the ratios mean something.
+// The guest's processor is slow and its clock is its own, so only the ratios mean
+// something.
 package main

@@ -1,0 +1,26 @@
+// Command guest runs a program on a kernel of its own, so that tests of what the
+// machine's kernel lacks, such as IPVS, run anywhere:
+//
+//	go test -exec "/path/to/guest -kernel 6.12" ./linux/ipvs
+//
+//	guest ─▶ engine ─▶ kernel ─▶ init.sh: /proc, /sys, /run, modules on demand
+//	  ▲                             └─▶ the program, in the directory guest was started in
+//	  └───────── output, exit code ◀────┘
+//
+// There are two engines. UML is Debian's user-mode Linux: an ordinary process and
+// one kernel, whose root is the host's, read-only; some CPUs have more registers
+// than it can save. QEMU boots any of the kernels that ci/setup/guest has put into
+// the cache; its root is an initramfs of the host's tools, this source tree and the
+// kernel's modules for networks. With TANDEM_GUEST=qemu or uml there is only that
+// one; otherwise UML is taken where a probe shows that it runs and no kernel is
+// named, else QEMU.
+//
+// Neither needs privileges or virtualization, and QEMU uses KVM only where a probe
+// shows that it works. Without it time is what the guest's processor has executed,
+// and waiting takes none: however slow or busy the host is, the program finds a
+// machine of constant speed, and its time limits hold.
+//
+// The guest can change nothing of the host's. Its network is its own and leads
+// nowhere. Guests that run at once share memoryLimit and the processors: one that
+// would exceed them waits. Times measured inside compare with nothing outside.
+package main

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	g := guest{Out: os.Stdout}
+	flag.StringVar(&g.Engine, "engine", "", "qemu, uml, or auto for what works here (default $TANDEM_GUEST, auto)")
+	flag.StringVar(&g.Kernel, "kernel", os.Getenv("TANDEM_GUEST_KERNEL"), "its version, such as 6.12 (default $TANDEM_GUEST_KERNEL, any)")
+	flag.IntVar(&g.Memory, "memory", 1536, "its memory in MiB")
+	flag.StringVar(&g.Append, "append", "", "parameters of the kernel, such as ipv6.disable=1")
+	without := flag.String("without", "", "modules it shall not have, separated by commas (QEMU only)")
+	limit := flag.Duration("limit", 20*time.Minute, "how long the program may take")
+	probe := flag.Bool("probe", false, "run nothing: say which engine works here, or why none does")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: guest [flags] PROGRAM [ARGUMENT...]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if g.Without = strings.Split(*without, ","); *without == "" {
+		g.Without = nil
+	}
+	if flag.NArg() == 0 != *probe {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	code, err := g.main(ctx, *probe, *limit, flag.Args())
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+// main chooses the engine and runs the program with it. The limit does not count
+// the time that other guests take.
+func (g *guest) main(ctx context.Context, probe bool, limit time.Duration, program []string) (int, error) {
+	e, err := g.choose(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if probe {
+		fmt.Println("guest: " + e.String())
+		return 0, nil
+	}
+	release, err := take(ctx, g.Memory)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return g.run(ctx, e, program)
+}

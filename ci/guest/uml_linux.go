@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// uml is user-mode Linux; the value is its program.
+type uml string
+
+// String says what there is.
+func (u uml) String() string { return "user-mode Linux" }
+
+// command implements engine.
+func (u uml) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
+	args := u.parameters(g, dir, "init="+filepath.Join(dir, "guest", "init.sh"))
+	// What the kernel does not know goes to init's environment.
+	return exec.CommandContext(ctx, string(u), append(args, "loglevel=1", "GUEST_DIR="+filepath.Join(dir, "guest"))...), nil
+}
+
+// parameters are the kernel's: its root is the host's.
+func (u uml) parameters(g *guest, dir string, more ...string) []string {
+	return append([]string{
+		"mem=" + strconv.Itoa(g.Memory) + "M", "quiet",
+		"rootfstype=hostfs", "root=/dev/root", "rootflags=/", "ro",
+		"con=null", "con0=null,fd:1", "uml_dir=" + dir + "/", "umid=guest",
+	}, append(more, strings.Fields(g.Append)...)...)
+}
+
+// findUML finds user-mode Linux where it is installed and this CPU can run it:
+// the kernel copies the CPU's registers through a buffer of a fixed size, so with
+// more of them (AMX) its first process is killed before it runs. A first process
+// that ends makes the kernel panic, too, with the exit code 0.
+func findUML(ctx context.Context, g *guest) (engine, error) {
+	if g.Kernel != "" && !strings.HasPrefix("6.1", g.Kernel) {
+		return nil, fmt.Errorf("has no kernel %s", g.Kernel)
+	}
+	program, err := exec.LookPath("linux.uml")
+	if err != nil {
+		return nil, errors.New("not installed (Debian: apt-get install user-mode-linux)")
+	}
+	dir, err := os.MkdirTemp("", "guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, uml(program).parameters(&guest{Memory: 64}, dir, "init=/bin/true")...)
+	own(cmd)
+	said, err := cmd.CombinedOutput()
+	end(cmd)
+	if strings.Contains(string(said), "Attempted to kill init! exitcode=0x00000000") {
+		return uml(program), nil
+	}
+	if reason := regexp.MustCompile(`ptrace set fp.*|Kernel panic.*`).Find(said); reason != nil {
+		return nil, fmt.Errorf("does not run on this CPU: %s", strings.TrimSpace(string(reason)))
+	}
+	return nil, fmt.Errorf("does not run here: %w", err)
+}
