@@ -3,10 +3,10 @@ package iptables
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
@@ -59,10 +59,19 @@ func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.famili
 // Equal implements dataplane.Compiler. What a rule tells of the past is no
 // difference.
 func (c *Compiler) Equal(a, b Value) bool {
-	return a == b || len(a) != len(b) && a.present() == b.present()
+	return a == b || againstAlone(a) && againstAlone(b)
 }
 
-func (v Value) present() string { return strings.Replace(string(v), openBefore, "", 1) }
+// againstAlone reports whether an object is the rule against martians.
+func againstAlone(v Value) bool {
+	if v.Len() != 1 {
+		return false
+	}
+	for r := range v.All() {
+		return against(r)
+	}
+	return false
+}
 
 // Linger implements dataplane.Compiler: nothing here is dear to make.
 func (c *Compiler) Linger(Key) time.Duration { return 0 }
@@ -76,10 +85,10 @@ func (c *Compiler) Rank(k Key) int {
 	case foreign:
 		return 8
 	}
-	switch {
-	case k.Line == "":
+	switch k.Place {
+	case placeChain:
 		return 0
-	case k.Line[0] == '1':
+	case placeBranch:
 		return 7
 	}
 	return 6
@@ -134,7 +143,7 @@ type portCompiler struct {
 type poolChain struct {
 	pool  *model.Pool
 	name  string
-	masks []Rule // what is masqueraded of what goes to cluster IPs
+	masks []xtables.Rule // what is masqueraded of what goes to cluster IPs
 	used  bool
 }
 
@@ -148,8 +157,8 @@ func (p *portCompiler) gap(f *model.Front, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
 }
 
-func (p *portCompiler) chain(table Table, name string) chainID {
-	return chainID{p.port.ID.Family, table, name}
+func (p *portCompiler) chain(t xtables.Table, name string) chainID {
+	return chainID{Family: p.port.ID.Family, Table: t, Chain: name}
 }
 
 // namePools gives the port's pools their chains: KUBE-SVL- to the one that
@@ -195,9 +204,9 @@ func (p *portCompiler) healthPort() {
 	if p.port.HealthPort == 0 {
 		return
 	}
-	emitLine(p.chain(Filter, chainNodePorts), Rule{
-		Proto: model.TCP, Ports: port(p.port.HealthPort),
-		Comment: p.port.ID.Service.String() + " health check node port", Target: targetAccept,
+	emitLine(p.chain(xtables.Filter, chainNodePorts), xtables.Rule{
+		Proto: model.TCP, Ports: xtables.Port(p.port.HealthPort),
+		Comment: p.port.ID.Service.String() + " health check node port", Target: xtables.Accept,
 	}, p.emit)
 }
 
@@ -213,10 +222,10 @@ func sorted(pool *model.Pool) []model.Endpoint {
 func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
 
 // to matches what is sent to a front.
-func (p *portCompiler) to(f *model.Front) Rule {
-	r := Rule{Proto: p.port.ID.Proto, Ports: port(f.At.Port())}
+func (p *portCompiler) to(f *model.Front) xtables.Rule {
+	r := xtables.Rule{Proto: p.port.ID.Proto, Ports: xtables.Port(f.At.Port())}
 	if !unspecified(f) {
-		r.Dst = exactly(f.At.Addr())
+		r.Dst = xtables.Address(f.At.Addr())
 	}
 	return r
 }

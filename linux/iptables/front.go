@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // front emits what leads to one front: in the nat table for whoever is balanced,
@@ -15,12 +16,12 @@ func (p *portCompiler) front(f *model.Front) {
 		// Whatever else is sent to a cluster IP: no Service has that port. The comment
 		// is on the way there, once.
 		at := p.leaf(clusterTree, f)
-		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Target: targetReject}, p.emit)
+		emitLine(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
 	}
 	if f.Restricted && unspecified(f) {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
 		r := p.to(f)
-		r.Comment, r.Target = p.name+" has source ranges", targetDrop
+		r.Comment, r.Target = p.name+" has source ranges", xtables.Drop
 		emitLine(p.leaf(closedTree, f), r, p.emit)
 		return
 	}
@@ -37,14 +38,14 @@ func (p *portCompiler) balance(f *model.Front) {
 	r := p.to(f)
 	switch chain := p.direct(f); {
 	case chain != nil:
-		r.Target = chain.name
+		r.Target = xtables.Jump{Chain: chain.name}
 		if len(chain.masks) == 0 { // which tell the same
 			r.Comment = p.comment(f)
 		}
 	case f.Restricted && len(f.Allow) == 0: // nobody gets there
 		r.Comment = p.comment(f)
 	default:
-		r.Comment, r.Target = p.comment(f), p.external(on)
+		r.Comment, r.Target = p.comment(f), xtables.Jump{Chain: p.external(on)}
 	}
 	if f.Restricted {
 		r.Target = p.firewall(f, r.Target)
@@ -91,7 +92,7 @@ func (p *portCompiler) direct(f *model.Front) *poolChain {
 	if some {
 		r := p.to(f)
 		r.Src, r.In = from.Src, from.In
-		r.Target = chainMark
+		r.Target = markMasq
 		chain.masks = append(chain.masks, r)
 	}
 	return chain
@@ -99,13 +100,13 @@ func (p *portCompiler) direct(f *model.Front) *poolChain {
 
 // masked returns the match of clients that are masqueraded. It is not ok where
 // one match cannot tell them.
-func (p *portCompiler) masked(on [model.Origins]model.Action) (from Rule, some, ok bool) {
+func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
 	case on[model.FromHost].SNAT != mask:
-		return Rule{}, false, false
+		return xtables.Rule{}, false, false
 	case on[model.FromPod].SNAT == mask:
-		return Rule{}, mask, true
+		return xtables.Rule{}, mask, true
 	}
 	pod := p.pods()
 	pod.Src.Not, pod.In.Not = mask && pod.Src.Prefix.IsValid(), mask && pod.In.Name != ""
@@ -114,7 +115,7 @@ func (p *portCompiler) masked(on [model.Origins]model.Action) (from Rule, some, 
 
 // pods matches packets of this node's pods. It matches nothing in particular
 // where they cannot be told, or where everybody is one: see actions.
-func (p *portCompiler) pods() (r Rule) {
+func (p *portCompiler) pods() (r xtables.Rule) {
 	m := p.host.Pods
 	switch {
 	case m.Interface != "":
@@ -124,17 +125,23 @@ func (p *portCompiler) pods() (r Rule) {
 	}
 	for _, c := range m.CIDRs {
 		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
-			r.Src = within(c)
+			r.Src = xtables.Within(c)
 		}
 	}
 	return r
 }
 
+// everything reports whether a match of pods leaves nobody out.
+func everything(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
+
+// markMasq marks packets to be masqueraded.
+var markMasq = xtables.Jump{Chain: chainMark}
+
 // actions returns a front's actions, with those of origins that no packet has
 // replaced by those that count for it.
 func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
 	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && p.pods() == (Rule{}) { // the prefix of all addresses
+	if p.host.Pods.Known(p.port.ID.Family) && everything(p.pods()) { // the prefix of all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
 	}
 	return on
@@ -143,7 +150,7 @@ func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
 // refuse emits what the filter table does with those who are not balanced. Who
 // is balanced has another destination by then. The last answer needs no match.
 func (p *portCompiler) refuse(f *model.Front) {
-	var rules []Rule
+	var rules []xtables.Rule
 	on := p.actions(f)
 	for o, from := range p.origins() {
 		a := on[o]
@@ -151,10 +158,10 @@ func (p *portCompiler) refuse(f *model.Front) {
 			continue
 		}
 		r := p.to(f)
-		r.Src, r.In, r.SrcLocal = from.Src, from.In, from.SrcLocal
-		r.Comment, r.Target = p.name+" has no endpoints", targetReject
+		r.Src, r.In, r.Matches = from.Src, from.In, from.Matches
+		r.Comment, r.Target = p.name+" has no endpoints", xtables.Reject
 		if a.Verdict == model.Drop {
-			r.Comment, r.Target = p.name+" has no local endpoints", targetDrop
+			r.Comment, r.Target = p.name+" has no local endpoints", xtables.Drop
 		}
 		rules = append(rules, r)
 	}
@@ -163,7 +170,7 @@ func (p *portCompiler) refuse(f *model.Front) {
 	}
 	if n := len(rules); n > 0 {
 		last := &rules[n-1]
-		last.Src, last.In, last.SrcLocal = addrMatch{}, nameMatch{}, false
+		last.Src, last.In, last.Matches = xtables.Addrs{}, xtables.Interface{}, nil
 	}
 	if f.Restricted {
 		p.guard(f, len(rules) > 0)
@@ -186,13 +193,13 @@ func refusals(f *model.Front) tree {
 
 // origins are matches of where packets are from, in the order in which they must
 // be asked for: pods come first, and who is neither pod nor host is outside.
-func (p *portCompiler) origins() func(func(model.Origin, Rule) bool) {
-	return func(yield func(model.Origin, Rule) bool) {
-		if pod := p.pods(); pod != (Rule{}) && !yield(model.FromPod, pod) {
+func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
+	return func(yield func(model.Origin, xtables.Rule) bool) {
+		if pod := p.pods(); !everything(pod) && !yield(model.FromPod, pod) {
 			return
 		}
-		if yield(model.FromHost, Rule{SrcLocal: true}) {
-			yield(model.FromOutside, Rule{})
+		if yield(model.FromHost, xtables.Rule{Matches: []xtables.Match{xtables.SrcLocal{}}}) {
+			yield(model.FromOutside, xtables.Rule{})
 		}
 	}
 }

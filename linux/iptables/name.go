@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // The chains that are always there. The names are kube-proxy's, and people and
@@ -30,23 +31,6 @@ const (
 	prefixExternal = "KUBE-EXT-" // by origin, to one of the two above
 	prefixFirewall = "KUBE-FW-"  // by source range, to KUBE-EXT-
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
-)
-
-// Builtin targets, and the chains of the kernel.
-const (
-	targetAccept     = "ACCEPT"
-	targetDrop       = "DROP"
-	targetReject     = "REJECT"
-	targetReturn     = "RETURN"
-	targetDNAT       = "DNAT"
-	targetMark       = "MARK"
-	targetMasquerade = "MASQUERADE"
-
-	prerouting  = "PREROUTING"
-	input       = "INPUT"
-	forward     = "FORWARD"
-	output      = "OUTPUT"
-	postrouting = "POSTROUTING"
 )
 
 // class says whose a chain is and how its rules come about.
@@ -110,6 +94,6 @@ func addressChain(beginning string, p netip.Prefix) string {
 }
 
 // portChain names a part of a tree by its ports.
-func portChain(beginning string, proto model.Proto, r portRange) string {
+func portChain(beginning string, proto model.Proto, r xtables.Ports) string {
 	return beginning + proto.String() + "-" + strconv.Itoa(int(r.First)) + "-" + strconv.Itoa(int(r.Last))
 }

@@ -2,10 +2,12 @@ package iptables
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // A tree spreads the rules of a chain over smaller chains, by prefixes of
@@ -19,19 +21,19 @@ import (
 // Below the root chains are left by goto: no other branch can have what one
 // lacks, so a packet goes back to whoever called the root.
 type tree struct {
-	table     Table
+	table     xtables.Table
 	root      string
 	beginning string // of the names of its chains
 	comment   string // on the rules of the root
 }
 
 var (
-	vipTree      = tree{NAT, chainServices, "KUBE-IP-", ""}
-	portTree     = tree{NAT, chainNodePorts, "KUBE-NP-", ""}
-	clusterTree  = tree{Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
-	externalTree = tree{Filter, chainExternal, "KUBE-XIP-", ""}
-	firewallTree = tree{Filter, chainFirewall, "KUBE-FIP-", ""}
-	closedTree   = tree{Filter, chainClosed, "KUBE-XNP-", ""}
+	vipTree      = tree{xtables.NAT, chainServices, "KUBE-IP-", ""}
+	portTree     = tree{xtables.NAT, chainNodePorts, "KUBE-NP-", ""}
+	clusterTree  = tree{xtables.Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
+	externalTree = tree{xtables.Filter, chainExternal, "KUBE-XIP-", ""}
+	firewallTree = tree{xtables.Filter, chainFirewall, "KUBE-FIP-", ""}
+	closedTree   = tree{xtables.Filter, chainClosed, "KUBE-XNP-", ""}
 
 	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
 )
@@ -51,12 +53,12 @@ var (
 // the leaf.
 func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
 	family := model.FamilyOf(a)
-	at := chainID{family, t.table, t.root}
+	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, bits := range branches[family] {
 		prefix := netip.PrefixFrom(a, bits).Masked()
 		at = known.branch(branchID{t, prefix}, func() branch {
 			next := addressChain(t.beginning, prefix)
-			r := Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0}
+			r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: below(depth, next)}
 			if depth == 0 {
 				r.Comment = t.comment
 			}
@@ -68,12 +70,12 @@ func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value))
 
 // byPort does the same for a port.
 func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
-	at := chainID{family, t.table, t.root}
+	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, span := range spans {
 		first := number &^ (span - 1)
-		r := portRange{first, first + span - 1}
+		r := xtables.Ports{First: first, Last: first + span - 1}
 		next := portChain(t.beginning, proto, r)
-		at = branchTo(at, Rule{Proto: proto, Ports: r, Target: next, Goto: depth > 0}).emit(emit)
+		at = branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: below(depth, next)}).emit(emit)
 	}
 	return at
 }
@@ -85,13 +87,21 @@ type branch struct {
 	next chainID
 }
 
-func branchTo(at chainID, r Rule) branch {
-	return branch{Key{at, line(at, r)}, r.text(), chainID{at.Family, at.Table, r.Target}}
+// below is how a chain of a tree is entered.
+func below(depth int, chain string) xtables.Target {
+	if depth == 0 {
+		return xtables.Jump{Chain: chain}
+	}
+	return xtables.Goto{Chain: chain}
+}
+
+func branchTo(at chainID, r xtables.Rule) branch {
+	return branch{Key{at, line(at, r)}, xtables.List(r), chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
 }
 
 func (b branch) emit(emit func(Key, Value)) chainID {
 	emit(b.rule, b.text)
-	emit(Key{chainID: b.next}, "")
+	emit(Key{chainID: b.next}, Value{})
 	return b.next
 }
 
@@ -121,43 +131,30 @@ func (c *branchCache) branch(id branchID, make func() branch) branch {
 }
 
 // emitLine emits one rule of a shared chain.
-func emitLine(at chainID, r Rule, emit func(Key, Value)) {
-	emit(Key{at, line(at, r)}, r.text())
+func emitLine(at chainID, r xtables.Rule, emit func(Key, Value)) {
+	emit(Key{at, line(at, r)}, xtables.List(r))
 }
 
-// line is where a rule belongs in a chain to which many contribute: a place,
-// then its matches, which no two rules share. The places:
-//
-//	'1'       parts of the tree: disjoint
-//	'2'-'7'   the more specific first
-//	'8', '9'  what comes last: the way on to node ports, and what never gets there
-//
-// In chains of the kernel the place is where the target stands in jumps.
-func line(at chainID, r Rule) string {
-	return string(place(at, r)) + r.matches()
-}
+// line is where a rule belongs in a chain to which many contribute.
+func line(at chainID, r xtables.Rule) Line { return Line{Place: place(at, r), Asks: r.Selector()} }
 
-func place(at chainID, r Rule) byte {
-	if classOf(at.Chain) == foreign {
-		return jumpPlace(r.Target)
-	}
+func place(at chainID, r xtables.Rule) Place {
+	to := r.Chain()
 	switch {
-	case r.Target == chainNodePorts || r.Target == chainClosed:
-		return '9'
-	case r.Target == targetReturn && r.Proto == 0:
-		return '8'
-	case classOf(r.Target) == shared:
-		return '1'
+	case classOf(at.Chain) == foreign:
+		return jumpPlace(at, to)
+	case to == chainNodePorts || to == chainClosed:
+		return placeLast
+	case r.Target == xtables.Return && r.Proto == 0:
+		return placeLoopback
+	case classOf(to) == shared:
+		return placeBranch
+	case r.Src.Prefix.IsValid() || r.In.Name != "":
+		return placePods
+	case slices.Contains(r.Matches, xtables.Match(xtables.SrcLocal{})):
+		return placeHost
+	case r.Proto != 0:
+		return placePort
 	}
-	p := byte('6')
-	if r.Proto != 0 {
-		p--
-	}
-	if r.Src.Prefix.IsValid() || r.In.Name != "" || r.SrcLocal {
-		p--
-		if r.Src.Prefix.IsValid() || r.In.Name != "" {
-			p-- // pods come before the host
-		}
-	}
-	return p
+	return placeAddress
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/linux/ipset"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver). It touches only what
@@ -41,7 +41,7 @@ var (
 // Open returns a driver for the network namespace of the calling thread. Virtual
 // servers of others inside of exclude are never touched. Close it after use; what
 // it has programmed stays.
-func Open(o Options, exclude []netip.Prefix, c *iptables.Commands) (*Driver, error) {
+func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, error) {
 	d := &Driver{options: o, marks: marksFor(o.Mark), numbers: &numbers{numbering: newNumbering()}, exclude: exclude}
 	var errs [4]error
 	var other *kernel

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // A transaction that fails in one table may have been done in those before it:
@@ -49,7 +49,7 @@ func TestChainsOthersWereAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, harm := range []string{"-I KUBE-IPVS-FILTER 1 -j RETURN", "-F KUBE-IPVS-FILTER"} {
-		if err := tables.Restore(t.Context(), model.IPv4, "*filter\n"+harm+"\nCOMMIT\n"); err != nil {
+		if err := tables.Restore(t.Context(), model.IPv4, []byte("*filter\n"+harm+"\nCOMMIT\n")); err != nil {
 			t.Fatal(err)
 		}
 		have := tables.have(t)
@@ -99,7 +99,7 @@ func freshTables(t *testing.T) *tables {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace can be made here: %v", err)
 	}
-	commands, err := iptables.FindCommands(t.Context())
+	commands, _, err := xtables.Find(t.Context())
 	if err != nil {
 		t.Skip(err)
 	}

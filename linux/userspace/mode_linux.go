@@ -137,10 +137,10 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 	clean := newBatch()
 	clean.drop(chain)
 	nat := t.(natTable)
-	if err := nat.Restore(ctx, f, b.text()); err != nil {
+	if err := nat.restore(ctx, f, b.text()); err != nil {
 		return err
 	}
-	return nat.Restore(context.WithoutCancel(ctx), f, clean.text())
+	return nat.restore(context.WithoutCancel(ctx), f, clean.text())
 }
 
 // tryNFT writes everything to a scratch table that no packet meets.
