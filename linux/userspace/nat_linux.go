@@ -52,33 +52,31 @@ func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s tables: %w", f, err)
 		}
-		s, err := parse(text, watched)
-		if err != nil {
+		if err := natObjects(f, text, objects); err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
-		s.objects(f, objects)
 	}
 	return objects, nil
 }
 
 // Write implements table.
 func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
-	b := newBatch()
+	b := &batch{}
 	for _, e := range withoutNeedless(edits) {
 		b.edit(e)
 	}
-	if b.empty() {
+	if b.Empty() {
 		return nil
 	}
-	return t.restore(ctx, f, b.text())
+	return t.restore(ctx, f, b)
 }
 
 // restore runs a transaction. Others may hold the lock for a while; that they still
 // do is a failure like others, and never busy: without its chains a mode serves
 // nothing.
-func (t natTable) restore(ctx context.Context, f model.Family, text string) error {
+func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
 	t.watch.BeforeWrite()
-	if err := t.commands.RestorePatiently(ctx, f, []byte(text)); err != nil {
+	if err := t.commands.RestorePatiently(ctx, f, b.Text(xtables.NAT)); err != nil {
 		t.watch.Suspect()
 		return fmt.Errorf("%s tables: %w", f, err)
 	}

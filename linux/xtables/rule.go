@@ -194,5 +194,8 @@ func (r Rule) With(m Match) Rule {
 	return r
 }
 
-// Equal reports whether two rules are the same.
-func (r Rule) Equal(o Rule) bool { return string(r.Append(nil)) == string(o.Append(nil)) }
+// Equal reports whether two rules are the same, and their comments, which
+// may have one text and differ.
+func (r Rule) Equal(o Rule) bool {
+	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
+}
