@@ -38,13 +38,6 @@ func (o Options) scheduler() string {
 	return o.Scheduler
 }
 
-func (o Options) randomly() string {
-	if o.NoRandomFully {
-		return ""
-	}
-	return " --random-fully"
-}
-
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
 type Compiler struct {
@@ -56,7 +49,7 @@ type Compiler struct {
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, marks: marksFor(o.Mark)} }
 
 // Equal implements dataplane.Compiler.
-func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
 // Linger implements dataplane.Compiler.
 func (c *Compiler) Linger(Key) time.Duration { return 0 }

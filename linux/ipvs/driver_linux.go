@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,11 +172,7 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindLink:
 		return c.kernel.link(op.Verb)
 	case KindRule:
-		mark := c.marks.claimed
-		if op.Key.Bits > 0 {
-			mark = 1 << (op.Key.Bits - 1)
-		}
-		return c.kernel.rule(op.Verb, op.Key.Family, mark)
+		return c.kernel.rule(op.Verb, op.Key.Family, cmp.Or(op.Key.Mark, c.marks.claimed))
 	case KindRoute:
 		return c.kernel.route(op.Verb, op.Key.At.Addr())
 	case KindSet:

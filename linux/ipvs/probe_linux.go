@@ -126,7 +126,7 @@ func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 		return err
 	}
 	for k, v := range objects {
-		if got, ok := have[k]; !ok || !got.equal(v) {
+		if got, ok := have[k]; !ok || got != v {
 			return fmt.Errorf("ipvs mode: the kernel does not give %s back as it was written", k)
 		}
 	}

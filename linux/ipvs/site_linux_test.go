@@ -139,7 +139,7 @@ func (s *site) same(host *model.Host, ports []*model.Port) {
 		s.t.Fatal(err)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), compareKeys) {
-		if v, ok := have[k]; !ok || !v.equal(want[k]) {
+		if v, ok := have[k]; !ok || v != want[k] {
 			s.t.Errorf("%s: is there: %t, %+v, want %+v", k, ok, v, want[k])
 		}
 	}

@@ -33,10 +33,10 @@ func (t *tables) close() error { return t.ns.Close() }
 func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
 	for _, f := range model.Families() {
 		text := restore(f, ops)
-		if text == "" {
+		if text == nil {
 			continue
 		}
-		err := t.ns.Do(func() error { return t.RestorePatiently(ctx, f, []byte(text)) })
+		err := t.ns.Do(func() error { return t.RestorePatiently(ctx, f, text) })
 		if err != nil {
 			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
 		}
@@ -55,7 +55,6 @@ func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Val
 		if err != nil {
 			return fmt.Errorf("%s tables: %w", f, err)
 		}
-		parseSave(f, text, emit)
-		return nil
+		return readTables(f, text, emit)
 	})
 }
