@@ -3,77 +3,10 @@ package iptables
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
-
-// jumps are our rules in chains of the kernel, in the order in which they must
-// come there. They are put at the top, as kube-proxy does it.
-var jumps = [...]struct {
-	table   xtables.Table
-	from    string
-	to      string
-	always  bool // not for new connections only
-	comment string
-}{
-	{xtables.NAT, xtables.PreRouting, chainServices, true, "kubernetes service portals"},
-	{xtables.NAT, xtables.Output, chainServices, true, "kubernetes service portals"},
-	{xtables.NAT, xtables.PostRouting, chainPostrouting, true, "kubernetes postrouting rules"},
-
-	{xtables.Filter, xtables.Input, chainFirewall, false, "kubernetes load balancer firewall"},
-	{xtables.Filter, xtables.Input, chainNodePorts, true, "kubernetes health check service ports"},
-	{xtables.Filter, xtables.Input, chainExternal, false, "kubernetes externally-visible service portals"},
-	{xtables.Filter, xtables.Forward, chainFirewall, false, "kubernetes load balancer firewall"},
-	{xtables.Filter, xtables.Forward, chainForward, true, "kubernetes forwarding rules"},
-	{xtables.Filter, xtables.Forward, chainExternal, false, "kubernetes externally-visible service portals"},
-	{xtables.Filter, xtables.Forward, chainServices, false, "kubernetes service portals"},
-	{xtables.Filter, xtables.Output, chainFirewall, false, "kubernetes load balancer firewall"},
-	{xtables.Filter, xtables.Output, chainExternal, false, "kubernetes externally-visible service portals"},
-	{xtables.Filter, xtables.Output, chainServices, false, "kubernetes service portals"},
-}
-
-// jumpPlace orders our rules in chains of the kernel: what leads nowhere, the rule
-// against martians, comes first.
-func jumpPlace(at chainID, to string) Place {
-	if to == "" {
-		return placeJump
-	}
-	for i, j := range jumps {
-		if j.table == at.Table && j.from == at.Chain && j.to == to {
-			return placeJump + 1 + Place(i)
-		}
-	}
-	return placeJump + 1 + Place(len(jumps))
-}
-
-// loopback are the addresses that never leave a host.
-var loopback = [...]netip.Prefix{
-	model.IPv4: netip.MustParsePrefix("127.0.0.0/8"),
-	model.IPv6: netip.MustParsePrefix("::1/128"),
-}
-
-// martians is the rule that keeps the network out of 127.0.0.0/8 while
-// route_localnet lets it in (CVE-2020-8558).
-func martians() xtables.Rule {
-	return xtables.Rule{
-		Src: xtables.Addrs{Prefix: loopback[model.IPv4], Not: true}, Dst: xtables.Addrs{Prefix: loopback[model.IPv4]},
-		Comment: "block incoming localnet connections",
-		Matches: []xtables.Match{xtables.State{Any: "RELATED,ESTABLISHED,DNAT", Not: true}},
-		Target:  xtables.Drop,
-	}
-}
-
-// openBefore is on the rule against martians where route_localnet was on already
-// when that came: then it stays on when the rule goes. Rules outlive a proxy.
-const openBefore = "; route_localnet was on before"
-
-// against reports whether a rule is the one against martians.
-func against(r xtables.Rule) bool {
-	r.Comment = strings.TrimSuffix(r.Comment, openBefore)
-	return r.Comment == martians().Comment && r.Equal(martians())
-}
 
 // localnet reports whether node ports answer on 127.0.0.1. Only IPv4 can route
 // that (route_localnet).
@@ -166,17 +99,4 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 			}, emit)
 		}
 	}
-}
-
-// emitWhole emits a chain that is one object.
-func emitWhole(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
-	emit(Key{chainID: at}, xtables.List(rules...))
-}
-
-func filter(f model.Family, chain string) chainID {
-	return chainID{Family: f, Table: xtables.Filter, Chain: chain}
-}
-
-func nat(f model.Family, chain string) chainID {
-	return chainID{Family: f, Table: xtables.NAT, Chain: chain}
 }

@@ -53,24 +53,6 @@ func (p *portCompiler) balance(f *model.Front) {
 	emitLine(p.leaf(dispatcher(f), f), r, p.emit)
 }
 
-// dispatcher is where the nat table looks for a front.
-func dispatcher(f *model.Front) tree {
-	if unspecified(f) {
-		return portTree
-	}
-	return vipTree
-}
-
-func balances(a model.Action) bool { return a.Verdict == model.Balance }
-
-// comment is what the rules of a front are known by.
-func (p *portCompiler) comment(f *model.Front) string {
-	if unspecified(f) {
-		return p.name
-	}
-	return p.name + " " + [...]string{"cluster IP", "external IP", "loadbalancer IP"}[f.Kind]
-}
-
 // direct returns the chain of the one pool of a cluster IP, which all clients
 // get; nil where that is not so. What must be masqueraded is marked there, known
 // by the address it is for.
@@ -113,40 +95,6 @@ func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule
 	return pod, true, true
 }
 
-// pods matches packets of this node's pods. It matches nothing in particular
-// where they cannot be told, or where everybody is one: see actions.
-func (p *portCompiler) pods() (r xtables.Rule) {
-	m := p.host.Pods
-	switch {
-	case m.Interface != "":
-		r.In.Name = m.Interface
-	case m.Prefix != "":
-		r.In.Name = m.Prefix + "+"
-	}
-	for _, c := range m.CIDRs {
-		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
-			r.Src = xtables.Within(c)
-		}
-	}
-	return r
-}
-
-// everything reports whether a match of pods leaves nobody out.
-func everything(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
-
-// markMasq marks packets to be masqueraded.
-var markMasq = xtables.Jump{Chain: chainMark}
-
-// actions returns a front's actions, with those of origins that no packet has
-// replaced by those that count for it.
-func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
-	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && everything(p.pods()) { // the prefix of all addresses
-		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
-	}
-	return on
-}
-
 // refuse emits what the filter table does with those who are not balanced. Who
 // is balanced has another destination by then. The last answer needs no match.
 func (p *portCompiler) refuse(f *model.Front) {
@@ -177,29 +125,5 @@ func (p *portCompiler) refuse(f *model.Front) {
 	}
 	for _, r := range rules {
 		emitLine(p.leaf(refusals(f), f), r, p.emit)
-	}
-}
-
-// refusals is where the filter table refuses a front's clients.
-func refusals(f *model.Front) tree {
-	switch f.Kind {
-	case model.KindClusterIP:
-		return clusterTree
-	case model.KindNodePort:
-		return closedTree
-	}
-	return externalTree
-}
-
-// origins are matches of where packets are from, in the order in which they must
-// be asked for: pods come first, and who is neither pod nor host is outside.
-func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
-	return func(yield func(model.Origin, xtables.Rule) bool) {
-		if pod := p.pods(); !everything(pod) && !yield(model.FromPod, pod) {
-			return
-		}
-		if yield(model.FromHost, xtables.Rule{Matches: []xtables.Match{xtables.SrcLocal{}}}) {
-			yield(model.FromOutside, xtables.Rule{})
-		}
 	}
 }

@@ -2,13 +2,11 @@ package iptables
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
-
-// chainID names a chain of one table of one family.
-type chainID = xtables.ChainID
 
 // tables are those that hold anything of ours, in the order in which they are
 // written.
@@ -73,4 +71,52 @@ type Value = xtables.Rules
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Table, b.Table),
 		strings.Compare(a.Chain, b.Chain), a.compare(b.Line))
+}
+
+// emitLine emits one rule of a shared chain.
+func emitLine(at chainID, r xtables.Rule, emit func(Key, Value)) {
+	emit(Key{at, line(at, r)}, xtables.List(r))
+}
+
+// line is where a rule belongs in a chain to which many contribute.
+func line(at chainID, r xtables.Rule) Line { return Line{Place: place(at, r), Asks: r.Selector()} }
+
+func place(at chainID, r xtables.Rule) Place {
+	to := r.Chain()
+	switch {
+	case classOf(at.Chain) == foreign:
+		return jumpPlace(at, to)
+	case to == chainNodePorts || to == chainClosed:
+		return placeLast
+	case r.Target == xtables.Return && r.Proto == 0:
+		return placeLoopback
+	case classOf(to) == shared:
+		return placeBranch
+	case r.Src.Prefix.IsValid() || r.In.Name != "":
+		return placePods
+	case slices.Contains(r.Matches, xtables.Match(xtables.SrcLocal{})):
+		return placeHost
+	case r.Proto != 0:
+		return placePort
+	}
+	return placeAddress
+}
+
+// jumpPlace orders our rules in chains of the kernel: what leads nowhere, the rule
+// against martians, comes first.
+func jumpPlace(at chainID, to string) Place {
+	if to == "" {
+		return placeJump
+	}
+	for i, j := range jumps {
+		if j.table == at.Table && j.from == at.Chain && j.to == to {
+			return placeJump + 1 + Place(i)
+		}
+	}
+	return placeJump + 1 + Place(len(jumps))
+}
+
+// emitWhole emits a chain that is one object.
+func emitWhole(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
+	emit(Key{chainID: at}, xtables.List(rules...))
 }

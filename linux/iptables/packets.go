@@ -6,25 +6,6 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Two rules are there to count, too: kube-proxy counts the same packets, by
-// objects of nfnetlink_acct, which not every kernel has. Rules count anywhere.
-
-// invalid drops packets that connection tracking makes no sense of. Some of them
-// would reset connections (issue 74839 of kubernetes/kubernetes).
-func invalid() xtables.Rule {
-	return xtables.Rule{Matches: []xtables.Match{xtables.State{Any: "INVALID"}}, Target: xtables.Drop}
-}
-
-// toLocalhost does nothing with the first packet of each connection to a node
-// port on 127.0.0.0/8. It stands among the rules for packets that are marked, as
-// all of those are: pods could not answer that address.
-func toLocalhost() xtables.Rule {
-	return xtables.Rule{
-		Comment: "counts connections to node ports on localhost",
-		Matches: []xtables.Match{xtables.OrigDst{Addrs: xtables.Within(loopback[model.IPv4])}},
-	}
-}
-
 // packetRule is a rule whose packets are told.
 type packetRule struct {
 	chainID

@@ -2,51 +2,11 @@ package iptables
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
-)
-
-// A tree spreads the rules of a chain over smaller chains, by prefixes of
-// addresses and by ranges of ports, so that a packet meets tens of rules, not
-// tens of thousands, and a change rewrites one small chain. Where it branches is
-// fixed: a rule has its place whatever else there is.
-//
-//	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/26▶ KUBE-IP-10.96.0.0/26
-//	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
-//
-// Below the root chains are left by goto: no other branch can have what one
-// lacks, so a packet goes back to whoever called the root.
-type tree struct {
-	table     xtables.Table
-	root      string
-	beginning string // of the names of its chains
-	comment   string // on the rules of the root
-}
-
-var (
-	vipTree      = tree{xtables.NAT, chainServices, "KUBE-IP-", ""}
-	portTree     = tree{xtables.NAT, chainNodePorts, "KUBE-NP-", ""}
-	clusterTree  = tree{xtables.Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
-	externalTree = tree{xtables.Filter, chainExternal, "KUBE-XIP-", ""}
-	firewallTree = tree{xtables.Filter, chainFirewall, "KUBE-FIP-", ""}
-	closedTree   = tree{xtables.Filter, chainClosed, "KUBE-XNP-", ""}
-
-	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
-)
-
-// Where trees branch. Cluster IPs come from one range of at most 20 bits, in
-// IPv6 from the last bits of it. Addresses of load balancers may be anywhere.
-//
-// API servers give cluster IPs out at random. Each chain takes 480 bytes of a
-// legacy table, which is copied for each change, so chains for too few addresses
-// cost more than they spare; chains for too many cost first packets.
-var (
-	branches = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
-	spans    = []uint16{256, 16} // of ports
 )
 
 // byAddress emits the way from the root to the leaf of an address, and returns
@@ -128,33 +88,4 @@ func (c *branchCache) branch(id branchID, make func() branch) branch {
 		c.known.Store(id, b)
 	}
 	return b
-}
-
-// emitLine emits one rule of a shared chain.
-func emitLine(at chainID, r xtables.Rule, emit func(Key, Value)) {
-	emit(Key{at, line(at, r)}, xtables.List(r))
-}
-
-// line is where a rule belongs in a chain to which many contribute.
-func line(at chainID, r xtables.Rule) Line { return Line{Place: place(at, r), Asks: r.Selector()} }
-
-func place(at chainID, r xtables.Rule) Place {
-	to := r.Chain()
-	switch {
-	case classOf(at.Chain) == foreign:
-		return jumpPlace(at, to)
-	case to == chainNodePorts || to == chainClosed:
-		return placeLast
-	case r.Target == xtables.Return && r.Proto == 0:
-		return placeLoopback
-	case classOf(to) == shared:
-		return placeBranch
-	case r.Src.Prefix.IsValid() || r.In.Name != "":
-		return placePods
-	case slices.Contains(r.Matches, xtables.Match(xtables.SrcLocal{})):
-		return placeHost
-	case r.Proto != 0:
-		return placePort
-	}
-	return placeAddress
 }

@@ -39,30 +39,11 @@ func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Va
 	}
 }
 
-// emitPrefix emits entries that cover a prefix: ipsets have none of length 0.
-func emitPrefix(k Key, p netip.Prefix, emit func(Key, Value)) {
-	if p.Bits() > 0 {
-		k.To, k.Bits = netip.AddrPortFrom(p.Masked().Addr(), 0), uint8(p.Bits())
-		emit(k, Value{})
-		return
-	}
-	for _, half := range halves(model.FamilyOf(p.Addr())) {
-		emitPrefix(k, half, emit)
-	}
-}
-
 func loopback(f model.Family) netip.Prefix {
 	if f == model.IPv4 {
 		return netip.MustParsePrefix("127.0.0.0/8")
 	}
 	return netip.MustParsePrefix("::1/128")
-}
-
-func halves(f model.Family) [2]netip.Prefix {
-	if f == model.IPv4 {
-		return [2]netip.Prefix{netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1")}
-	}
-	return [2]netip.Prefix{netip.MustParsePrefix("::/1"), netip.MustParsePrefix("8000::/1")}
 }
 
 // owned is a chain with some rules, and the one that says whose it is.
@@ -148,11 +129,6 @@ func (r rules) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
 	}
 	return arriving, arriving
 }
-
-var (
-	isNew = xtables.State{Any: "NEW"}
-	isOld = xtables.State{Any: "NEW", Not: true}
-)
 
 // classify turns the mark of a packet into the answer of its front for its
 // sender. Only the first packet of a connection is dropped, refused or

@@ -37,18 +37,6 @@ func together(k Kind) int {
 	return 0
 }
 
-// Via says how packets get to a virtual server.
-type Via uint8
-
-// The ways. Virtual servers are found by address, or by the mark of a packet
-// where the answer depends on who asks.
-const (
-	ByAddress  Via = iota
-	ByMark         // marked, endpoints see the client
-	ByMarkSNAT     // marked, endpoints see the node
-	Orphan         // found in the kernel with a mark that no entry of ours gives, now
-)
-
 // Key names an object. Which fields are used depends on Kind; all others are
 // zero.
 type Key struct {

@@ -164,11 +164,18 @@ func owner() xtables.Rule { return xtables.Rule{Comment: "kept by Tandem (ipvs, 
 // claims reports whether a chain decides what IPVS gets.
 func (c ChainID) claims() bool { return c == mangleIn || c == mangleOut }
 
-// jumpRule is the rule that leads to a chain.
-func (c ChainID) jumpRule(v Value) xtables.Rule {
+// What connection tracking says of the first packets of connections, and of others.
+var (
+	isNew = xtables.State{Any: "NEW"}
+	isOld = xtables.State{Any: "NEW", Not: true}
+)
+
+// jumpRule is the rule that leads to a chain, for all packets or those of old
+// connections only.
+func (c ChainID) jumpRule(oldOnly bool) xtables.Rule {
 	r := xtables.JumpTo(c.name())
 	r.Comment = chainTable[c].comment
-	if v.OldOnly {
+	if oldOnly {
 		r = r.With(isOld)
 	}
 	return r

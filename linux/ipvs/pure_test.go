@@ -110,13 +110,13 @@ func TestNoRuleIsForeign(t *testing.T) {
 func TestJumpsForOldConnectionsComeBack(t *testing.T) {
 	k := Key{Kind: KindJump, Chain: mangleIn}
 	leaving, staying := Value{OldOnly: true}, Value{}
-	mangle := "*mangle\n-A KUBE-SERVICES " + owner().String() + "\n-A PREROUTING " + mangleIn.jumpRule(leaving).String() + "\nCOMMIT\n"
+	mangle := "*mangle\n-A KUBE-SERVICES " + owner().String() + "\n-A PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	have, err := readAll(model.IPv4, mangle)
 	if v, ok := have[k]; !ok || !v.OldOnly || err != nil {
 		t.Errorf("read back: %v in %v (%v)", v, have, err)
 	}
 	got := string(restore(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}}))
-	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(staying).String() + "\n-D PREROUTING " + mangleIn.jumpRule(leaving).String() + "\nCOMMIT\n"
+	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(false).String() + "\n-D PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
@@ -177,7 +177,7 @@ func FuzzReadTables(f *testing.F) {
 	f.Add("*nat\n-A \n:X - [0:0]\n-A POSTROUTING\nCOMMIT\n")
 	f.Add("*filter\n-A KUBE-IPVS-FILTER -j DROP\n-A KUBE-IPVS-FILTER " + owner().String() + "\nCOMMIT\n")
 	f.Add("*filter\n-A KUBE-IPVS-FILTER " + owner().String() + " -j DROP\nCOMMIT\n")
-	f.Add("*filter\n-A INPUT " + filterIn.jumpRule(Value{}).String() + "\nCOMMIT\n")
+	f.Add("*filter\n-A INPUT " + filterIn.jumpRule(false).String() + "\nCOMMIT\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		have, err := readAll(model.IPv4, text)
 		if err != nil {

@@ -56,7 +56,7 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 	}
 	for _, op := range ops {
 		if c := op.Key.Chain; op.Key.Kind == KindJump && op.Verb != ledger.Delete {
-			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New)))
+			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New.OldOnly)))
 			if op.Verb == ledger.Replace && op.Old.Rules.Len() == 0 {
 				s.Delete(c.from(), c.installed(op.Old))
 			}
@@ -70,7 +70,7 @@ func (c ChainID) installed(v Value) xtables.Rules {
 	if v.Rules.Len() > 0 {
 		return v.Rules
 	}
-	return xtables.List(c.jumpRule(v))
+	return xtables.List(c.jumpRule(v.OldOnly))
 }
 
 // readTables reads what iptables-save prints: our chains, and the jumps to them. A
@@ -113,7 +113,7 @@ func (c ChainID) jump(rules []xtables.Line) (v Value, there bool) {
 			continue
 		}
 		for _, known := range [...]Value{{OldOnly: true}, {}} {
-			if r.Equal(c.jumpRule(known)) {
+			if r.Equal(c.jumpRule(known.OldOnly)) {
 				v, all = known, append(all, l)
 			}
 		}

@@ -39,7 +39,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
 			if name != chainLast || ranges {
-				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, c.fixed(f, name, host), emit)
+				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host, c.mark), emit)
 			}
 		}
 		for chain := range jumps {

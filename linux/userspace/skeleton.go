@@ -63,7 +63,7 @@ func jumpRule(k Key) xtables.Rule {
 }
 
 // fixed returns the rules of a fixed chain.
-func (c *Compiler) fixed(f model.Family, chain string, host *model.Host) []xtables.Rule {
+func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
 	switch chain {
 	case chainRefuse, chainDrop:
 		return toAll(f, ends[chain])
@@ -75,7 +75,7 @@ func (c *Compiler) fixed(f model.Family, chain string, host *model.Host) []xtabl
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)
 	case chainOut:
 		out := way{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
-		return append([]xtables.Rule{passing(c.mark)}, out.rules(f, host)...)
+		return append([]xtables.Rule{passing(mark)}, out.rules(f, host)...)
 	}
 	return nil
 }

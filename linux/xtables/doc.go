@@ -2,13 +2,13 @@
 // the commands that read and write them. It knows no Service and no chain of any
 // mode.
 //
-//	Rule ──Append──▶ text of iptables-save ──Parse──▶ Rule
+//	Rule ──Append──▶ text of iptables-save ──ParseRule──▶ Rule
 //	  │                 │            ▲
 //	  │                 ▼            │
 //	  │               Script      ParseSave
 //	  │                 │            ▲
 //	  ▼                 ▼            │
-//	Tables (sim)   iptables-restore, iptables-save (Commands)
+//	 Sim     iptables-restore, iptables-save (Commands)
 //
 // A rule has one text, whatever the order in which its matches were given or
 // printed: equal rules have equal texts. A rule that is none of those that this
@@ -17,7 +17,7 @@
 // What a new kind of match takes is a type in rule.go, its text in text.go, its
 // options in parse.go and what it asks of a packet in eval.go.
 //
-//	rule.go          rules: matches and targets
+//	rule.go          rules: matches and targets; tables, variants
 //	text.go          their text; Rules, lists of them that can be compared
 //	parse.go         and back
 //	save.go          what iptables-save and "iptables -S" print

@@ -114,7 +114,7 @@ func (s *Sim) match(r Rule, p *Packet) (yes, no bool) {
 	}
 	yes = true
 	for _, m := range r.Matches {
-		may, mayNot := m.match(s, p)
+		may, mayNot := s.ask(m, p)
 		yes, no = yes && may, no || mayNot
 	}
 	return yes, no
@@ -132,38 +132,33 @@ func (i Interface) match(name string) bool {
 	return (name == i.Name || open && name != "" && strings.HasPrefix(name, beginning)) != i.Not
 }
 
-// surely is the answer of a match that knows it.
-func surely(yes bool) (bool, bool) { return yes, !yes }
-
-// The host sends from no address but its own.
-func (m SrcLocal) match(s *Sim, p *Packet) (yes, no bool) {
-	return surely((p.In == "" || s.Local(p.Src)) != m.Not)
+// ask reports whether a packet may match, and whether it may not. Every packet here
+// is the first of its connection, and the host sends from no address but its own.
+func (s *Sim) ask(m Match, p *Packet) (yes, no bool) {
+	var is, not bool
+	switch m := m.(type) {
+	case SrcLocal:
+		is, not = p.In == "" || s.Local(p.Src), m.Not
+	case DstLocal:
+		is, not = s.Local(p.Dst.Addr()), m.Not
+	case HasMark:
+		is, not = p.Mark&m.Mask == m.Value, m.Not
+	case InSet:
+		_, is = s.Set(m.Set, m.Fields, p)
+		not = m.Not
+	case State:
+		states := strings.Split(m.Any, ",")
+		is = slices.Contains(states, "NEW") || p.DNATed && slices.Contains(states, "DNAT")
+		not = m.Not
+	case OrigDst:
+		is = m.match(p.OrigDst)
+	case Recent:
+		return true, !m.Set
+	case Chance:
+		return true, true
+	}
+	return is != not, is == not
 }
-
-func (m DstLocal) match(s *Sim, p *Packet) (yes, no bool) {
-	return surely(s.Local(p.Dst.Addr()) != m.Not)
-}
-
-func (m HasMark) match(_ *Sim, p *Packet) (yes, no bool) {
-	return surely((p.Mark&m.Mask == m.Value) != m.Not)
-}
-
-func (m InSet) match(s *Sim, p *Packet) (yes, no bool) {
-	_, in := s.Set(m.Set, m.Fields, p)
-	return surely(in != m.Not)
-}
-
-// Every packet here is the first of its connection.
-func (m State) match(_ *Sim, p *Packet) (yes, no bool) {
-	states := strings.Split(m.Any, ",")
-	return surely((slices.Contains(states, "NEW") || p.DNATed && slices.Contains(states, "DNAT")) != m.Not)
-}
-
-func (m OrigDst) match(_ *Sim, p *Packet) (yes, no bool) { return surely(m.Addrs.match(p.OrigDst)) }
-
-func (m Recent) match(*Sim, *Packet) (yes, no bool) { return true, !m.Set }
-
-func (m Chance) match(*Sim, *Packet) (yes, no bool) { return true, true }
 
 // Masqueraded reports whether the packet leaves with the host's address.
 func (e End) Masqueraded() bool {

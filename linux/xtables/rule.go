@@ -54,6 +54,9 @@ type Rule struct {
 	Foreign string
 }
 
+// MaxComment is how many bytes a comment may have.
+const MaxComment = 255
+
 // Addrs matches an address of a packet.
 type Addrs struct {
 	Prefix netip.Prefix
@@ -90,8 +93,6 @@ type Match interface {
 	// order is the match's place in the text of a rule.
 	order() int
 	append([]byte) []byte
-	// match reports whether a packet may match, and whether it may not.
-	match(*Sim, *Packet) (yes, no bool)
 }
 
 type (
@@ -192,10 +193,4 @@ func (r Rule) Chain() string {
 func (r Rule) With(m Match) Rule {
 	r.Matches = append(r.Matches[:len(r.Matches):len(r.Matches)], m)
 	return r
-}
-
-// Equal reports whether two rules are the same, and their comments, which
-// may have one text and differ.
-func (r Rule) Equal(o Rule) bool {
-	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
 }

@@ -79,6 +79,12 @@ func (r Rule) Append(b []byte) []byte {
 // String returns the text of a rule.
 func (r Rule) String() string { return string(r.Append(make([]byte, 0, ruleSize))) }
 
+// Equal reports whether two rules are the same, and their comments, which
+// may have one text and differ.
+func (r Rule) Equal(o Rule) bool {
+	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
+}
+
 // trim takes away the space that the first option begins with.
 func trim(b []byte, start int) []byte {
 	if len(b) > start {
@@ -219,9 +225,6 @@ func appendMark(b []byte, value, mask uint32) []byte {
 	b = strconv.AppendUint(append(b, "0x"...), uint64(value), 16)
 	return strconv.AppendUint(append(b, "/0x"...), uint64(mask), 16)
 }
-
-// MaxComment is how many bytes a comment may have.
-const MaxComment = 255
 
 // appendQuoted writes a comment that stays on its line and between its quotes,
 // for any text: what is not printable ASCII becomes a question mark.
