@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -43,6 +44,7 @@ func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
 	put[Key{Kind: KindChain, Family: f, Chain: c.Name}] = chain
 	for _, l := range c.Rules {
 		if entries {
+			l = xtables.Line(strings.Clone(string(l))) // names of relays are parts of it, and would keep the listing
 			natEntry(f, c.Name, l, put)
 		}
 	}
@@ -85,7 +87,7 @@ func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 }
 
 func alien(f model.Family, chain string, l xtables.Line, put map[Key]found) {
-	k := Key{Kind: KindAlien, Family: f, Chain: chain, Rest: string(l)}
+	k := Key{Kind: KindAlien, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
 	for n := 2; ; n++ { // equal rules
 		if _, taken := put[k]; !taken {
 			break

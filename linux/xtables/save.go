@@ -46,16 +46,6 @@ type SavedChain struct {
 	Rules   []Line
 }
 
-// Chain returns a chain by its name; nil where there is none.
-func (t *SavedTable) Chain(name string) *SavedChain {
-	for i := range t.Chains {
-		if t.Chains[i].Name == name {
-			return &t.Chains[i]
-		}
-	}
-	return nil
-}
-
 // ParseSave reads what iptables-save prints. A listing without its end is an error,
 // so that no chain is taken for absent. What is returned shares the text's memory.
 func ParseSave(text string) (tables []SavedTable, err error) {
