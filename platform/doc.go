@@ -17,6 +17,7 @@
 //	metrics        answers Prometheus and people, from status and snapshots
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
+//	addresses      looks whether this machine's addresses have changed
 //	notify         tells systemd that the proxy is ready, and that it lives
 //	control        takes orders: an HTTP server, with a goroutine for each; behind it one
 //	               accepts connections until the lock is closed
@@ -33,6 +34,7 @@
 //	userspace.go                  the mode that has several ways
 //	proxy.go                      a whole proxy (Open, Run, Close)
 //	source.go                     where Services come from
+//	facts.go, addresses_*.go      what the machine says of itself, for core/resolve
 //	serve.go, tell.go, notify.go  what it answers, tells, and tells systemd
 //	ready.go                      the first sync
 //	switch.go, reconfigure.go     another mode, another configuration, while it runs

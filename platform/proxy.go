@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -26,22 +27,27 @@ import (
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
 	*engine.Engine
-	config   *config.Config                // as at the start
-	live     atomic.Pointer[config.Config] // as last changed by Reconfigure
-	base     *config.Config                // what the parts were opened with; Reconfigure's own
-	lock     net.Listener
-	place    string    // the network namespace, where systems have several
-	flows    flowTable // nil where the mode needs none, or there is none
-	cleaner  *flows.Cleaner
-	metrics  *metrics.Metrics
-	teller   events.Teller
-	recorder *events.Recorder
-	servers  servers
-	follow   func(context.Context) error // the source
-	server   *watch.Source               // nil where that is a folder
-	events   events.Sink
-	log      *slog.Logger
-	version  string
+	config  *config.Config                // as at the start
+	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
+	base    *config.Config                // what the parts were opened with; Reconfigure's own
+	lock    net.Listener
+	place   string    // the network namespace, where systems have several
+	flows   flowTable // nil where the mode needs none, or there is none
+	cleaner *flows.Cleaner
+	facts   facts
+	// addresses of this machine; nil where they cannot be read. Owned by Open, then by
+	// followAddresses.
+	addresses addresses
+	metrics   *metrics.Metrics
+	teller    events.Teller
+	recorder  *events.Recorder
+	servers   servers
+	follow    func(context.Context) error // the source
+	server    *watch.Source               // nil where that is a folder
+	folder    *manifests.Source           // nil where that is the API server
+	events    events.Sink
+	log       *slog.Logger
+	version   string
 
 	mu      sync.Mutex // guards mode and backend
 	mode    Choice
@@ -88,6 +94,7 @@ func (t turn) give() { <-t }
 // the network namespace of the calling thread: its lock, the data plane, the flow
 // table and the listening socket. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	limitMemory(log)
 	p := &Proxy{
 		config: c, log: log, version: version,
 		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),
@@ -122,6 +129,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.place, err = place(); err != nil {
 		return err
 	}
+	p.openFacts()
 	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
@@ -162,6 +170,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("engine", p.Engine.Run)
 	start("source", p.follow)
 	start("control", p.control)
+	p.group.Go(func() { p.followAddresses(ctx) })
 	p.group.Go(func() { p.settle(ctx) })
 	p.group.Go(func() { p.tidy(ctx) })
 	p.group.Go(func() { p.notify(ctx, serviceManager(p.log)) })
@@ -186,6 +195,10 @@ func (p *Proxy) Close() error {
 	if p.backend != nil {
 		errs = append(errs, p.backend.Close())
 	}
+	if p.addresses != nil {
+		errs = append(errs, p.addresses.Close())
+		p.addresses = nil
+	}
 	if p.lock != nil { // last: until here the place is ours
 		errs = append(errs, p.lock.Close())
 	}
@@ -195,13 +208,13 @@ func (p *Proxy) Close() error {
 	return errors.Join(errs...)
 }
 
-// host merges the configuration with this machine's Node and the ranges of
-// cluster IPs. The engine calls it, on its own goroutine, whenever it is told of
+// host merges the configuration with this machine's Node, the ranges of cluster IPs
+// and the facts. The engine calls it, on its own goroutine, whenever it is told of
 // any.
 func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
-	c := p.live.Load()
-	p.Problems("host", resolve.HostProblems(c, n, cidrs))
-	return resolve.Host(c, n, cidrs)
+	c, machine := p.live.Load(), p.facts.now()
+	p.Problems("host", resolve.HostProblems(c, n, cidrs, machine))
+	return resolve.Host(c, n, cidrs, machine)
 }
 
 // gcPercent lets garbage grow to a third of what lives before it is collected,

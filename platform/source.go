@@ -16,10 +16,11 @@ import (
 func (p *Proxy) source() (run func(context.Context) error, err error) {
 	if p.config.Manifests != "" {
 		p.events = events.ToLog(p.log)
-		folder := manifests.Source{Dir: p.config.Manifests, NodePorts: p.config.NodePortRange, Log: p.log}
+		folder := &manifests.Source{Dir: p.config.Manifests, NodePorts: p.config.NodePortRange, Log: p.log}
+		p.folder = folder
 		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
 	}
-	server, err := watch.Open(p.config, p.log, watch.Hooks{})
+	server, err := watch.Open(p.config, p.log, watch.Hooks{Connected: p.connected})
 	if err != nil {
 		return nil, err
 	}
@@ -32,17 +33,23 @@ func (p *Proxy) source() (run func(context.Context) error, err error) {
 	return func(ctx context.Context) error { return server.Run(ctx, serverSink{p.Engine}) }, nil
 }
 
-// stale says which inputs are out of date. A folder of manifests never is.
+// stale says which inputs are out of date.
 func (p *Proxy) stale() []string {
-	if p.server == nil {
-		return nil
+	switch {
+	case p.server != nil:
+		return p.server.Stale(time.Now())
+	case p.folder != nil:
+		return p.folder.Stale(time.Now())
 	}
-	return p.server.Stale(time.Now())
+	return nil
 }
 
 // ages tells how long ago each kind of input was last known to be up to date.
 func (p *Proxy) ages() map[string]time.Duration {
-	if p.server == nil {
+	switch {
+	case p.folder != nil:
+		return map[string]time.Duration{"manifests": p.folder.Age(time.Now())}
+	case p.server == nil:
 		return nil
 	}
 	now, ages := time.Now(), map[string]time.Duration{}

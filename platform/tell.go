@@ -27,6 +27,7 @@ func (p *Proxy) synced(s engine.Sync) {
 	}
 	if p.cleaner != nil && p.current().Conntrack {
 		p.cleaner.Update(s.Host, s.Settled)
+		p.cleaner.Update(s.Host, s.Restored)
 	}
 }
 

@@ -93,11 +93,11 @@ func scale(ctx context.Context, w world) (median time.Duration, err error) {
 		return 0, err
 	}
 	plain("one endpoint added or removed", fmt.Sprintf("%s; %d writes", scaled, ops))
-	reading, steps, err := r.audit()
+	took, err := r.audit()
 	if err != nil {
 		return 0, err
 	}
-	plain("audit: reading beside the changes, then steps of comparing between them", show(reading)+"; "+steps.String())
+	plain("audit: reading and comparing beside the changes", show(took))
 	return median, restart(ctx, w, r)
 }
 

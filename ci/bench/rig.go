@@ -40,7 +40,7 @@ func newRigIn(ctx context.Context, name config.Mode, w world) (*rig, error) {
 	if r.backend, err = mode.Open(&c); err != nil {
 		return nil, err
 	}
-	host := resolve.Host(&c, nil, nil)
+	host := resolve.Host(&c, nil, nil, model.Machine{})
 	if err := r.backend.Adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.backend.Close())
 	}
@@ -67,22 +67,15 @@ func (r *rig) apply() (time.Duration, dataplane.Work, error) {
 	return time.Since(start), work, err
 }
 
-// audit reads the kernel back and returns how long that took, and how long the
-// steps of the comparison did: a change may have to wait for one of them.
-func (r *rig) audit() (reading time.Duration, steps times, err error) {
+// audit reads the kernel back and compares, beside which changes go on, and
+// returns how long that took.
+func (r *rig) audit() (took time.Duration, err error) {
 	start := time.Now()
-	audit := r.backend.Inspect()
-	audit.Read(r.ctx)
-	reading = time.Since(start)
-	for more, drift := true, 0; more && err == nil; {
-		start = time.Now()
-		drift, more, err = audit.Compare()
-		steps = append(steps, time.Since(start))
-		if drift != 0 {
-			return 0, nil, fmt.Errorf("an audit found %d objects not as they were left", drift)
-		}
+	drift, err := r.backend.Audit(r.ctx)
+	if err == nil && drift != 0 {
+		err = fmt.Errorf("an audit found %d objects not as they were left", drift)
 	}
-	return reading, steps, err
+	return time.Since(start), err
 }
 
 // close removes what was programmed.

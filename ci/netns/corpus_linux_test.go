@@ -134,7 +134,12 @@ func (p *tandem) Stop() error {
 }
 
 // Gap says whether the mode has declared that it cannot do what a row asks for.
-func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) { return find(p.gaps, row) }
+func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) {
+	if row.Expect.Same && p.mode == "ipvs" {
+		return model.Gap{Detail: "the kernel remembers clients for each address and port alone"}, true
+	}
+	return find(p.gaps, row)
+}
 
 func find(gaps []gap, row conformance.Packet) (model.Gap, bool) {
 	any := model.FamilyOf(row.To.Addr()).Unspecified()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -30,7 +31,10 @@ type judge struct {
 	net   *lab.Net
 	plan  lab.Plan
 	row   conformance.Packet
+	had   netip.AddrPort // what the client reached in its sticky row before, and here
 	dials int
+
+	machine model.Machine // as furnish has made it
 }
 
 // run returns what is wrong with a row; the error is one of the lab.
@@ -88,7 +92,9 @@ func (j *judge) silent() (string, error) {
 	}
 	if j.row.Expect.Fate == oracle.Pass {
 		_, real := j.net.PlaceOf(j.row.To.Addr())
-		real = real || j.row.To.Addr().IsLoopback()
+		real = real || j.row.To.Addr().IsLoopback() || slices.ContainsFunc(j.machine.Addresses, func(a model.LocalAddress) bool {
+			return a.Prefix.Addr() == j.row.To.Addr()
+		})
 		switch {
 		case real && a.Outcome == lab.Refused:
 			return "", nil
@@ -109,7 +115,7 @@ func (j *judge) forward() (string, error) {
 	if j.row.Expect.Sticky {
 		least, most = 20, 20
 	}
-	var first netip.AddrPort
+	first := j.had
 	seen := map[netip.AddrPort]int{}
 	var took time.Duration
 	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
@@ -125,12 +131,13 @@ func (j *judge) forward() (string, error) {
 		if wrong := j.answer(a); wrong != "" {
 			return fmt.Sprintf("connection %d: %s", n+1, wrong), nil
 		}
-		if n == 0 {
+		if n == 0 && !j.row.Expect.Same {
 			first = a.Server
 		}
 		if j.row.Expect.Sticky && a.Server != first {
 			return fmt.Sprintf("connection %d: not sticky: %s after %s", n+1, a.Server, first), nil
 		}
+		j.had = first
 		seen[a.Server]++
 	}
 	if j.row.Expect.Sticky || len(seen) == len(want) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -31,7 +32,7 @@ func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r
 		return r, err
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
-	run := run{scenario: s, net: net, inventory: inv, dir: dir}
+	run := run{scenario: s, net: net, inventory: inv, dir: dir, had: map[string]netip.AddrPort{}}
 	if err := run.serve(); err != nil {
 		return r, err
 	}
@@ -61,6 +62,7 @@ type run struct {
 	dir    string
 	proxy  Proxy
 	report Report
+	had    map[string]netip.AddrPort // what each client reached in its last sticky row
 }
 
 func (r *run) serve() error {
@@ -84,6 +86,9 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 		return err
 	}
 	if step.Number == 0 {
+		if err := r.furnish(); err != nil {
+			return err
+		}
 		if err := r.proxy.Start(ctx, r.dir, r.scenario.Host); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
@@ -181,8 +186,14 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if declared && gap.Source { // all else must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
-	j := judge{net: r.net, plan: r.plan, row: row}
+	j := judge{net: r.net, plan: r.plan, row: row, machine: r.scenario.Machine}
+	if row.Expect.Sticky { // one by one: see judge
+		j.had = r.had[row.From]
+	}
 	v.wrong, v.err = j.run()
+	if row.Expect.Sticky {
+		r.had[row.From] = j.had
+	}
 	v.dials = j.dials
 	if reason, ok := skippable(v.err); ok {
 		return verdict{skip: reason}

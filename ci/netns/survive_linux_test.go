@@ -241,6 +241,25 @@ func TestUDPFlowsFollow(t *testing.T) {
 	follow("Service made again", dnsIP, at("10.244.1.2"))
 }
 
+// TestUDPFlowsThatBeganWithoutRulesFollow reloads the host's firewall under a UDP
+// client: what it sends meanwhile makes a flow that is not translated, and that
+// stays for as long as it goes on sending, unless the repair ends it.
+func TestUDPFlowsThatBeganWithoutRulesFollow(t *testing.T) {
+	s := newSite(t)
+	s.write("", "10.244.1.2")
+	s.start()
+	for _, reload := range []string{"flush ruleset", "delete table ip tandem", "flush chain ip tandem prerouting"} {
+		s.eventually(time.Second, "the Service answers", func() error { _, err := s.udp(dnsIP); return err })
+		s.must("nft", strings.Fields(reload)...)
+		s.must("conntrack", "-D", "-p", "udp") // as if the client were a new one
+		if got, err := s.udp(dnsIP); err == nil {
+			t.Logf("%s: repaired before the client sent anything, answered by %s", reload, got)
+		}
+		took := s.eventually(5*time.Second, reload, func() error { _, err := s.udp(dnsIP); return err })
+		t.Logf("%s: the flow follows after %s", reload, took.Round(time.Millisecond))
+	}
+}
+
 // TestRestartOnABrokenManifestKeepsWhatWorked restarts tandem after a manifest
 // broke: nobody remembers what it said, so what is programmed stands until the
 // folder can be understood again. Could not read is not absent.

@@ -41,7 +41,7 @@ func usable(t *testing.T, open func() (*prefix, error)) *prefix {
 // TestPackages runs the tests of packages that are for Windows alone.
 func TestPackages(t *testing.T) {
 	p := open(t)
-	for _, pkg := range []string{"platform/service", "windows/folders"} {
+	for _, pkg := range []string{"platform/service", "windows/folders", "windows/host"} {
 		exe := filepath.Join(t.TempDir(), filepath.Base(pkg)+".test.exe")
 		c := exec.Command("go", "test", "-c", "-o", exe, "../../"+pkg)
 		c.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")

@@ -137,9 +137,9 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []m
 		return hns.Diff{}, nil, err
 	}
 	node := ownNode(in.nodes, c.NodeName)
-	host := resolve.Host(c, node, in.cidrs)
+	host := resolve.Host(c, node, in.cidrs, in.machine)
 	services, ports := track.Once(host, in.services, in.slices)
-	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.cidrs))
+	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.cidrs, in.machine))
 	for _, s := range services {
 		problems = append(problems, s.Problems...)
 	}

@@ -40,7 +40,7 @@ func windowsNode(t *testing.T, dir string) (*hnsemu.Emulator, openHNS) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := resolve.Host(&c, ownNode(in.nodes, c.NodeName), in.cidrs)
+	host := resolve.Host(&c, ownNode(in.nodes, c.NodeName), in.cidrs, model.Machine{})
 	_, ports := track.Once(host, in.services, in.slices)
 	b, err := hns.Open(t.Context(), emu.Client(), &c, settings)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // inputs is what a folder of manifests or an API server says at one moment.
@@ -22,13 +24,25 @@ type inputs struct {
 	slices   []*model.Slice
 	cidrs    []*model.ServiceCIDR
 	problems []model.Problem // with what is not among them
+	machine  model.Machine   // this one
 }
 
-// readInputs reads the source that a configuration names, once.
-func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
+// readInputs reads the source that a configuration names, once, and what this
+// machine says of itself.
+func readInputs(ctx context.Context, c *config.Config) (in inputs, err error) {
 	if c.Manifests == "" {
-		return askServer(ctx, c)
+		in, err = askServer(ctx, c)
+	} else {
+		in, err = readFolder(ctx, c)
 	}
+	if err != nil {
+		return in, err
+	}
+	in.machine.Addresses, err = platform.LocalAddresses()
+	return in, err
+}
+
+func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 	found, err := manifests.Read(ctx, c.Manifests, c.NodePortRange)
 	if err != nil {
 		return inputs{}, err
@@ -43,15 +57,16 @@ func readInputs(ctx context.Context, c *config.Config) (inputs, error) {
 // askServer follows the API server until it has told everything, this machine's
 // Node included.
 func askServer(ctx context.Context, c *config.Config) (inputs, error) {
-	source, err := watch.Open(c, slog.New(slog.DiscardHandler), watch.Hooks{})
-	if err != nil {
-		return inputs{}, err
-	}
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	g := &gathering{
 		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
 		cidrs: map[string]*model.ServiceCIDR{}, whole: stop,
+	}
+	hooks := watch.Hooks{Connected: func(all []netip.AddrPort) { g.change(func() { g.servers = all }) }}
+	source, err := watch.Open(c, slog.New(slog.DiscardHandler), hooks)
+	if err != nil {
+		return inputs{}, err
 	}
 	if err := source.Run(following, g); err != nil {
 		return inputs{}, err
@@ -64,6 +79,7 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	return inputs{
 		nodes: []*model.Node{g.node}, services: slices.Collect(maps.Values(g.services)),
 		slices: slices.Collect(maps.Values(g.slices)), cidrs: slices.Collect(maps.Values(g.cidrs)), problems: g.problems,
+		machine: model.Machine{APIServers: g.servers},
 	}, nil
 }
 
@@ -96,6 +112,7 @@ type gathering struct {
 	slices   map[model.SliceName]*model.Slice
 	cidrs    map[string]*model.ServiceCIDR
 	node     *model.Node
+	servers  []netip.AddrPort
 	problems []model.Problem
 	synced   bool
 	whole    func()

@@ -146,6 +146,45 @@ func TestPlanSaysWhatItRefused(t *testing.T) {
 	}
 }
 
+// The source ranges of a front are in both forms, and so is that nobody is let in.
+func TestPlanSaysSourceRanges(t *testing.T) {
+	const text = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10, "fd00:10:96::10"]
+  externalIPs: [203.0.113.9]
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  ports: [{name: http, port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.9}, {ip: "2001:db8:cafe::9"}]}}
+`
+	args := []string{"plan", "--manifests", folder(t, map[string]string{"web.yaml": text}), "--node", "node-1"}
+	code, stdout, stderr := tandem(t, args...)
+	for _, line := range []string{
+		"  203.0.113.9:80/tcp  load balancer IP, sources 198.51.100.0/24\n",
+		"  [2001:db8:cafe::9]:80/tcp  load balancer IP, sources none\n",
+		"  10.96.0.10:80/tcp  cluster IP\n",
+	} {
+		if code != exitOK || !strings.Contains(stdout, line) {
+			t.Errorf("exit code %d, no %q in:\n%s", code, line, stdout)
+		}
+	}
+	if want := "load balancer IP 2001:db8:cafe::9: loadBalancerSourceRanges has no range of this family"; !strings.Contains(stderr, want) {
+		t.Errorf("no %q in:\n%s", want, stderr)
+	}
+	_, stdout, _ = tandem(t, append(args, "-o", "json")...)
+	for _, field := range []string{`"sources": []`, `"198.51.100.0/24"`} {
+		if !strings.Contains(stdout, field) {
+			t.Errorf("no %s in:\n%s", field, stdout)
+		}
+	}
+	if n := strings.Count(stdout, `"sources"`); n != 2 {
+		t.Errorf("%d fronts with sources in:\n%s", n, stdout)
+	}
+}
+
 // A mode that names its node port addresses by the Node needs the Node.
 func TestPlanSaysThatTheNodeIsUnknown(t *testing.T) {
 	files := map[string]string{"web.yaml": webYAML}

@@ -52,7 +52,7 @@ func needManifests(c *config.Config) []config.Finding {
 	if c.Manifests != "" {
 		return nil
 	}
-	return []config.Finding{{Name: "--manifests", Text: "name a folder of manifests"}}
+	return []config.Finding{{Name: "--manifests", Text: "name a folder or file of manifests, or - for the standard input"}}
 }
 
 // world is what a folder of manifests means to a node in a mode.
@@ -78,8 +78,8 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 		w.problems = append(w.problems, p.Model())
 	}
 	node := ownNode(found.Nodes, c.NodeName)
-	w.host = resolve.Host(c, node, found.ServiceCIDRs)
-	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs)...)
+	w.host = resolve.Host(c, node, found.ServiceCIDRs, model.Machine{})
+	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, model.Machine{})...)
 	w.services, w.ports = track.Once(w.host, found.Services, found.Slices)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)
@@ -116,7 +116,7 @@ func (w *world) summary(out io.Writer) error {
 	for _, s := range d.Services {
 		fmt.Fprintf(out, "%s\n", status.Clean(s.Name))
 		for _, f := range s.Fronts {
-			fmt.Fprintf(out, "  %s/%s  %s\n", f.Address, f.Protocol, f.Kind)
+			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, f.sources())
 			for _, a := range f.Answers {
 				fmt.Fprintf(out, "    from %-19s %s\n", a.From, a.text())
 			}
@@ -166,7 +166,7 @@ type planFront struct {
 	Kind     string       `json:"kind"`
 	Address  string       `json:"address"`
 	Protocol string       `json:"protocol"`
-	Sources  []string     `json:"sources,omitempty"` // the only clients let in
+	Sources  []string     `json:"sources,omitzero"` // the only clients let in; absent for all, empty for none
 	Answers  []planAnswer `json:"answers"`
 }
 
@@ -210,12 +210,7 @@ func describeFront(p *model.Port, f *model.Front) planFront {
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
 	}
-	if f.Restricted {
-		out.Sources = []string{}
-		for _, r := range f.Allow {
-			out.Sources = append(out.Sources, r.String())
-		}
-	}
+	out.Sources = status.Sources(f)
 	for origin := range f.On {
 		a := answer(model.Origin(origin), f.On[origin])
 		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
@@ -240,6 +235,14 @@ func answer(from model.Origin, act model.Action) planAnswer {
 
 func (a planAnswer) same(b planAnswer) bool {
 	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// sources says who is let in, where not all are.
+func (f planFront) sources() string {
+	if f.Sources == nil {
+		return ""
+	}
+	return ", sources " + status.ShowSources(f.Sources)
 }
 
 // shown is how many endpoints a summary names.

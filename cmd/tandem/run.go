@@ -140,7 +140,7 @@ func needSource(c *config.Config) []config.Finding {
 	}
 	return []config.Finding{{
 		Name: "--manifests",
-		Text: "name a folder of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found",
+		Text: "name a folder or file of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found",
 	}}
 }
 

@@ -2,13 +2,13 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform/service"
@@ -48,7 +48,7 @@ func needHere(c *config.Config) []config.Finding {
 	name, err := "--manifests", error(nil)
 	switch {
 	case c.Manifests != "":
-		_, err = os.ReadDir(c.Manifests)
+		err = manifests.Reachable(c.Manifests)
 	case c.API.Kubeconfig != "":
 		name = "clientConnection.kubeconfig"
 		_, err = watch.Connect(c.API, nil)

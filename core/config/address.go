@@ -130,17 +130,47 @@ func showPrefixes(ps []netip.Prefix) []string {
 	return words
 }
 
-const primary = "primary"
+const (
+	primary = "primary"
+	only    = "only"
+)
+
+// cutWord returns the words without one of them, and whether that was there.
+func cutWord(words []string, word string) (rest []string, found bool) {
+	rest = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == word })
+	return rest, len(rest) < len(words)
+}
+
+// externalIPs is a list of CIDRs, and the word only.
+func externalIPs(e *ExternalIPs) Value {
+	return Value{
+		Kind: List,
+		Set: func(words []string) error {
+			ranges, alone := cutWord(words, only)
+			ps, err := parsePrefixes(ranges)
+			if err == nil {
+				e.Allowed, e.Only = ps, alone
+			}
+			return err
+		},
+		Get: func() []string {
+			if e.Only {
+				return append([]string{only}, showPrefixes(e.Allowed)...)
+			}
+			return showPrefixes(e.Allowed)
+		},
+	}
+}
 
 // nodePorts is a list of CIDRs, or the word primary.
 func nodePorts(n *NodePorts) Value {
 	return Value{
 		Kind: List,
 		Set: func(words []string) error {
-			ranges := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == primary })
+			ranges, named := cutWord(words, primary)
 			ps, err := parsePrefixes(ranges)
 			if err == nil {
-				n.Prefixes, n.Primary = ps, len(ranges) < len(words)
+				n.Prefixes, n.Primary = ps, named
 			}
 			return err
 		},

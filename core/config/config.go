@@ -41,6 +41,7 @@ type Config struct {
 	PodInterfacePrefix string         // for DetectInterfacePrefix
 
 	NodePorts     NodePorts
+	ExternalIPs   ExternalIPs
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
 
@@ -158,6 +159,14 @@ type NodePorts struct {
 	Prefixes []netip.Prefix
 	Primary  bool
 	Loopback bool // on 127.0.0.1 as well, in modes that can
+}
+
+// ExternalIPs says which external IPs Services may have that are refused without
+// being named: this node's own addresses, and others of core/resolve's list. With
+// Only no other external IPs are allowed at all.
+type ExternalIPs struct {
+	Allowed []netip.Prefix
+	Only    bool
 }
 
 // Source names where Services come from, for people.

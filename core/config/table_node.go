@@ -1,15 +1,19 @@
 package config
 
+// AllowedExternalIPs is the flag by which external IPs are allowed: problems name
+// it.
+const AllowedExternalIPs = "allowed-external-ips"
+
 func sourceSettings() []Setting {
 	return []Setting{
 		{
 			Flag: "manifests", BesideFile: true, Restart: restartSource,
-			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), without an API server.",
+			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), a single file of them, or - for the standard input (read once), without an API server.",
 			Value: func(c *Config) Value { return text(&c.Manifests, nil) },
 		},
 		{
 			Flag: "service-node-port-range", BesideFile: true, Restart: restartSource,
-			Doc: "The node ports that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
+			Doc: "The node ports, those for health checks among them, that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
 				"by sshd or the kubelet, and its connections are not to end up in a Service.",
 			Value: func(c *Config) Value { return portRange(&c.NodePortRange) },
 		},
@@ -89,6 +93,14 @@ func nodeSettings() []Setting {
 			Doc: "The addresses of this machine on which node ports answer: ranges, or the word primary for those of the Node object. " +
 				"A family without a range has all. When empty: primary for the mode nftables, else all but 127.0.0.1.",
 			Value: func(c *Config) Value { return nodePorts(&c.NodePorts) },
+		},
+		{
+			Flag: AllowedExternalIPs, BesideFile: true,
+			Doc: "Ranges of external and load balancer IPs that Services may have although they are addresses of this node, of pods, of a ServiceCIDR " +
+				"or of the API server's machine; all but the address and port of the API server itself. " +
+				"Without the range such external IPs are refused (CVE-2020-8554), and load balancer IPs but for this node's. " +
+				"The word only beside the ranges, or alone, refuses all other external IPs.",
+			Value: func(c *Config) Value { return externalIPs(&c.ExternalIPs) },
 		},
 		{
 			Path: "featureGates", Flag: "feature-gates", Unused: "Tandem has no feature gates: what is there works",

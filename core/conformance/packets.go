@@ -26,6 +26,7 @@ type Expect struct {
 	Fate      oracle.Fate
 	Endpoints []oracle.Target // in address order
 	Sticky    bool            // all connections of one client reach the same endpoint
+	Same      bool            // and it is the one that the client reached by its sticky row before
 }
 
 // String returns the row without its expectation.
@@ -48,6 +49,9 @@ func (e Expect) String() string {
 	}
 	if e.Sticky {
 		b.WriteString(" sticky")
+	}
+	if e.Same {
+		b.WriteString(" same")
 	}
 	return b.String()
 }
@@ -146,9 +150,12 @@ func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
 	}
 	e.Fate = oracle.Forward
 	snat := false
-	for i := len(words) - 1; i >= 0 && (words[i] == "snat" || words[i] == "sticky"); i-- {
-		snat, e.Sticky = snat || words[i] == "snat", e.Sticky || words[i] == "sticky"
+	for i := len(words) - 1; i >= 0 && slices.Contains([]string{"snat", "sticky", "same"}, words[i]); i-- {
+		snat, e.Sticky, e.Same = snat || words[i] == "snat", e.Sticky || words[i] == "sticky", e.Same || words[i] == "same"
 		words = words[:i]
+	}
+	if e.Same && !e.Sticky {
+		return e, errors.New("same without sticky")
 	}
 	if len(words) == 0 {
 		return e, errors.New("no endpoints")

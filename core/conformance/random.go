@@ -132,7 +132,7 @@ func randomHost(rng *rand.Rand) *model.Host {
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: prefixes("10.244.1.0/24 fd00:10:244:1::/64"),
 	}
-	return withRanges(resolve.Host(&c, node, nil), rng)
+	return withRanges(resolve.Host(&c, node, nil, model.Machine{}), rng)
 }
 
 // withRanges returns the host with other ranges of cluster IPs, half of the time

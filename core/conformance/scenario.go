@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Scenario is one short story about Services.
@@ -21,6 +22,8 @@ type Scenario struct {
 	Title string // the first line of the comment
 	Host  config.Config
 	Steps []Step // Steps[0] is the beginning
+
+	Machine model.Machine // what the node says of itself beside its Node object
 }
 
 // Step is one state of the manifests' folder and what packets shall meet then.
@@ -73,7 +76,7 @@ func Parse(file string, text []byte) (*Scenario, error) {
 	if s.Title == "" {
 		p.fail(1, "the first line must be a comment that says what the scenario shows")
 	}
-	s.Host = p.host(all)
+	s.Host, s.Machine = p.host(all)
 	s.Steps = p.steps(all)
 	return s, errors.Join(p.errs...)
 }

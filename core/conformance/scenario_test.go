@@ -62,6 +62,7 @@ func TestMistakesHavePlaces(t *testing.T) {
 		{"more", "# t\n-- packets --\npod tcp 1.2.3.4:5 -> reject now\n", `x:3: "now" after reject`},
 		{"nothing", "# t\n-- packets --\npod tcp 1.2.3.4:5 ->\n", "x:3: no expectation"},
 		{"only words", "# t\n-- packets --\npod tcp 1.2.3.4:5 -> snat sticky\n", "x:3: no endpoints"},
+		{"same, not sticky", "# t\n-- packets --\npod tcp 1.2.3.4:5 -> 1.2.3.4:6 same\n", "x:3: same without sticky"},
 		{"double", "# t\n-- packets --\npod tcp 1.2.3.4:5 -> 1.1.1.1:1 1.1.1.1:1/snat\n", "x:3: 1.1.1.1:1 is listed twice"},
 		{"host key", "# t\n-- host --\npods: none\nspeed: high\n", `x:4: host: unknown key "speed"`},
 		{"host value", "# t\n-- host --\npods: cidr 10.0.0.0\n", `x:3: host: "10.0.0.0" is no prefix`},

@@ -6,22 +6,24 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// host reads the settings of the node, which stand for its command line.
-func (p *parser) host(all []section) config.Config {
-	c := config.Default()
+// host reads the settings of the node, which stand for its command line, and what
+// it says of itself.
+func (p *parser) host(all []section) (c config.Config, m model.Machine) {
+	c = config.Default()
 	c.NodeName = NodeName
 	c.ClusterCIDRs = prefixes("10.244.0.0/16 fd00:10:244::/56")
 	for _, s := range all {
 		if s.step == 0 && s.name == "host" {
-			p.settings(&c, s)
+			p.settings(&c, &m, s)
 		}
 	}
-	return c
+	return c, m
 }
 
-func (p *parser) settings(c *config.Config, s section) {
+func (p *parser) settings(c *config.Config, m *model.Machine, s section) {
 	i := 0
 	for text := range strings.Lines(string(s.data)) {
 		i++
@@ -34,13 +36,13 @@ func (p *parser) settings(c *config.Config, s section) {
 			p.fail(s.line+i, "host: want \"key: value\"")
 			continue
 		}
-		if err := set(c, strings.TrimSpace(key), strings.Fields(value)); err != nil {
+		if err := set(c, m, strings.TrimSpace(key), strings.Fields(value)); err != nil {
 			p.fail(s.line+i, "host: %v", err)
 		}
 	}
 }
 
-func set(c *config.Config, key string, values []string) error {
+func set(c *config.Config, m *model.Machine, key string, values []string) error {
 	if len(values) == 0 {
 		return fmt.Errorf("%s has no value", key)
 	}
@@ -55,6 +57,18 @@ func set(c *config.Config, key string, values []string) error {
 		}
 		c.MasqueradeAll = values[0] == "true"
 		return nil
+	case "allowed-external-ips":
+		return setExternalIPs(c, values)
+	case "addresses", "shared-addresses":
+		ps, err := parsePrefixes(values)
+		for _, prefix := range ps {
+			m.Addresses = append(m.Addresses, model.LocalAddress{Prefix: prefix, Shared: key == "shared-addresses"})
+		}
+		return err
+	case "api-server":
+		at, err := netip.ParseAddrPort(values[0])
+		m.APIServers = append(m.APIServers, at)
+		return err
 	}
 	return fmt.Errorf("unknown key %q", key)
 }
@@ -92,6 +106,14 @@ func setNodePorts(c *config.Config, values []string) (err error) {
 	default:
 		c.NodePorts.Prefixes, err = parsePrefixes(values)
 	}
+	return err
+}
+
+func setExternalIPs(c *config.Config, values []string) (err error) {
+	if c.ExternalIPs.Only = values[0] == "only"; c.ExternalIPs.Only {
+		values = values[1:]
+	}
+	c.ExternalIPs.Allowed, err = parsePrefixes(values)
 	return err
 }
 

@@ -102,15 +102,17 @@ func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) 
 	if rng.IntN(4) > 0 {
 		return func() {}
 	}
-	audit := b.Inspect()
-	audit.Read(t.Context())
-	return func() {
-		drift, more, err := audit.Compare()
-		for more {
-			drift, more, err = audit.Compare()
+	result := make(chan error, 1)
+	go func() {
+		drift, err := b.Audit(t.Context())
+		if err == nil && drift != 0 {
+			err = fmt.Errorf("%d objects were not as they were left", drift)
 		}
-		if err != nil || drift != 0 {
-			t.Errorf("an audit beside a change found %d objects not as they were left (%v)", drift, err)
+		result <- err
+	}()
+	return func() {
+		if err := <-result; err != nil {
+			t.Errorf("an audit beside a change: %v", err)
 		}
 	}
 }

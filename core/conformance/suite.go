@@ -61,6 +61,7 @@ func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	var worlds tally
 	t.Run("random", func(t *testing.T) { s.random(t, &worlds) })
 	t.Logf("corpus: %s: random worlds, %s", s.Mode, &worlds)
+	t.Run("large", s.large)
 }
 
 // tally counts what was judged.

@@ -45,7 +45,7 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 			w.node = node
 		}
 	}
-	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs))
+	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs, w.scenario.Machine))
 	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
 	w.tracker.Flush()
 	w.last = now

@@ -10,7 +10,7 @@ import (
 )
 
 // Backend is a data plane that can be brought to a desired state. It is used by
-// one goroutine.
+// one goroutine, but for Audit.
 type Backend interface {
 	// Adopt reads back what is installed. It comes first, and again after an
 	// error: until it succeeds nothing may be synced.
@@ -44,14 +44,16 @@ type Backend interface {
 	Disturbed(context.Context) (bool, error)
 
 	// Audit reads everything back and returns how many objects are not as the
-	// last Sync left them. The next Sync repairs them. It reads the whole data
-	// plane: not for the path of a change.
+	// last Sync left them: each was looked at twice. The next Sync repairs them.
+	// It takes as long as there is much, and may run on a goroutine of its own
+	// while the backend is used. There is one at a time; beside another, or one
+	// that its driver does not return from, it fails at once.
 	Audit(context.Context) (drift int, err error)
 
-	// Inspect begins an Audit that changes need not wait for. Objects that are
-	// written meanwhile are left out. There is one at a time, and Sync does not
-	// read back before its end.
-	Inspect() Inspection
+	// Repaired returns the ports that an audit found damaged and that have been
+	// right again since a Sync, once: connections that began in between may have
+	// gone astray.
+	Repaired() []model.PortID
 
 	// Drain waits until connections that would end with the data plane have
 	// ended, and has it take no new ones: see Drainer. Most have none.
@@ -77,6 +79,10 @@ type Work struct {
 	Commits int // transactions
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
+
+	// Corrected is how many objects were not as the books said, which some op's
+	// failing has shown.
+	Corrected int
 
 	// Refused is why the first batch that failed as a whole did. It was taken
 	// apart, so nothing need have failed in the end.

@@ -174,6 +174,45 @@ func TestOneBadServiceDoesNotHoldUpTheRest(t *testing.T) {
 	}
 }
 
+// A transaction that was cut, and of which some parts were done, is booked so: what
+// was done is not done again, and only the bad Service fails.
+func TestACutTransactionIsBookedInParts(t *testing.T) {
+	b := newBench(t, dataplane.Limits{Atomic: true})
+	b.kernel.Fail = func(op ledger.Op[string, string]) error {
+		if op.Key == "3 10.96.0.13:80" {
+			return errors.New("boom")
+		}
+		return nil
+	}
+	b.Backend = dataplane.New(toy{}, cutting{b.kernel})
+	b.start()
+	for i := range 30 {
+		b.Update([]model.Delta{{New: port(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i), "10.0.0.1")}})
+	}
+	work, err := b.Sync(t.Context())
+	if want := 1 + 1 + 30 + 29; err == nil || work.Ops != want || len(b.kernel.Objects) != want || work.Failed != 1 {
+		t.Errorf("%+v, %v, %d objects, want %d", work, err, len(b.kernel.Objects), want)
+	}
+}
+
+// cutting applies a commit in parts of ten ops.
+type cutting struct{ *memory.Driver[string, string] }
+
+func (c cutting) Commit(ctx context.Context, ops []ledger.Op[string, string]) (errs []error) {
+	for part := range slices.Chunk(ops, 10) {
+		last := error(nil)
+		if n := len(errs); n > 0 {
+			last = errs[n-1]
+		}
+		if last != nil {
+			errs = append(errs, slices.Repeat([]error{last}, len(part))...)
+		} else {
+			errs = append(errs, c.Driver.Commit(ctx, part)...)
+		}
+	}
+	return errs
+}
+
 // When everything fails, the search for a culprit must end.
 func TestPatienceIsBounded(t *testing.T) {
 	b := newBench(t, dataplane.Limits{Atomic: true})
@@ -400,4 +439,39 @@ func TestWhatCannotBeReadBackTellsNothing(t *testing.T) {
 			t.Errorf("failing: %v", ports)
 		}
 	})
+}
+
+// One op of a commit that fails in the usual way does not hide that the outcome
+// of another is unknown.
+func TestUnknownOutcomeBehindAnotherError(t *testing.T) {
+	for _, limits := range []dataplane.Limits{{}, {Atomic: true}} {
+		kernel := memory.New[string](toy{}.Equal, limits)
+		b := dataplane.New(toy{}, &mixed{Driver: kernel})
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.SetHost(&model.Host{Name: "here"})
+		b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+		_, _ = b.Sync(t.Context())
+		commits := kernel.Commits
+		if work, err := b.Sync(t.Context()); err != nil || kernel.Observes+kernel.Gets < 2 || kernel.Commits != commits {
+			t.Errorf("%+v: %d commits before anything was read back, %+v, %v", limits, kernel.Commits-commits, work, err)
+		}
+	}
+}
+
+// mixed commits everything, and answers with an ordinary error for the first op
+// and an unknown outcome for the last one.
+type mixed struct {
+	*memory.Driver[string, string]
+	done bool
+}
+
+func (m *mixed) Commit(ctx context.Context, ops []ledger.Op[string, string]) []error {
+	errs := m.Driver.Commit(ctx, ops)
+	if !m.done {
+		m.done = true
+		errs[0], errs[len(errs)-1] = errors.New("refused"), ledger.ErrUnknown
+	}
+	return errs
 }

@@ -11,7 +11,8 @@ import (
 
 // Compiler turns desired state into the objects of one data plane: map
 // elements, rule chains, virtual servers, load balancers. It is pure: equal
-// arguments give equal objects, and it knows neither a clock nor the kernel.
+// arguments give equal objects, and it knows neither a clock nor the kernel. Base
+// and Port are called by several goroutines at a time.
 //
 // K names an object and V is its content. Emitting one key for several ports is
 // how objects are shared: the object lives as long as anyone emits it, and all
@@ -51,18 +52,23 @@ type Slotter[K comparable, V any] interface {
 // replace or delete, and in which order, is given. A Driver is used by one
 // goroutine at a time, but for Observe.
 type Driver[K comparable, V any] interface {
-	// Observe reads back the objects that are ours. An error means "could not
-	// read" and changes nothing; it is never taken as "nothing there".
+	// Observe reads back the objects that are ours, and tells them one by one: an
+	// object may be told more than once. An error means "could not read" and
+	// changes nothing, whatever was told before; it is never taken as "nothing
+	// there". ErrInterrupted asks for another attempt.
 	//
 	// Reading takes long where there is much, and changes do not wait for it:
 	// Observe may run on a goroutine of its own while Commit runs on another.
 	// There is at most one at a time. What it says of objects that are committed
-	// meanwhile may be wrong, and is not used.
-	Observe(context.Context) (map[K]V, error)
+	// meanwhile is not used. It may miss objects beside those, and tell what was
+	// there a moment ago: what differs from the books is looked at again (Getter).
+	// It returns soon after ctx has ended.
+	Observe(ctx context.Context, found func(K, V)) error
 
 	// Commit applies ops in the given order and returns one result for each: nil
 	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
-	// cannot be told, any other error when it was not done. From an atomic driver
+	// cannot be told, any other error when it was not done: ErrConflict, from a
+	// Getter, when the books are wrong about the op's key. From an atomic driver
 	// ErrBusy says that the data plane as a whole cannot be written yet: then the
 	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error
@@ -75,11 +81,23 @@ type Driver[K comparable, V any] interface {
 
 // Limits tell how ops are given to a Driver.
 type Limits struct {
-	// Atomic drivers apply all ops of a Commit or none.
+	// Atomic drivers apply all ops of a Commit or none. One that takes more than
+	// the data plane can in one transaction is applied in several, in the order of
+	// the ops: then those behind one that fails fail, too.
 	Atomic bool
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.
 	Batch int
+}
+
+// Getter is implemented by drivers that can look at single objects. It makes an
+// audit cheap where that has suspects, and mends the books without one after
+// ErrConflict and ErrUnknown. Drivers without it are read as a whole instead.
+type Getter[K comparable, V any] interface {
+	// Get tells which of the keys are there now, and with what content: those
+	// that it does not tell are absent. It may be called by any goroutine, also
+	// beside Commit, between whose transactions it reads each object, and Observe.
+	Get(ctx context.Context, keys []K, found func(K, V)) error
 }
 
 // Sentinel is implemented by drivers that can tell cheaply, without reading
@@ -88,6 +106,14 @@ type Sentinel interface {
 	// Disturbed reports whether anyone but this driver has committed since the
 	// last Observe. It may say yes for changes that do not concern us.
 	Disturbed(context.Context) (bool, error)
+}
+
+// Filling is implemented by drivers whose data plane keeps something that comes with
+// packets, such as clients, and has room for so much of it; and by all backends.
+type Filling interface {
+	// Full lists what had no room, as the last Observe found it. The same is told in
+	// the same words. It costs nothing.
+	Full() []string
 }
 
 // Drainer is implemented by drivers whose objects carry the connections that

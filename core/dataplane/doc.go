@@ -10,9 +10,35 @@
 //	     └── Driver.Observe ── Adopt at start, Audit later ──▶┘
 //
 // A change costs what its ports cost. Nothing here walks all ports but a change
-// of the host and requests of users; an Inspection does so in steps, between which
-// changes go on. The data plane is read at the start and by audits, never for a
-// change.
+// of the host, requests of users, and an audit beside the changes. The data plane
+// is read at the start and by audits, never for a change.
+//
+// # Reading back
+//
+// The first reading is believed. An audit only suspects by its reading: objects
+// come and go meanwhile, and a dump beside writes misses neighbours of those. It
+// streams what the driver tells past the books, and keeps nothing but the keys
+// that differ:
+//
+//	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
+//	Getter.Get, or another Observe ─▶ Review.Confirm, Enter ─▶ drift, planned for repair
+//
+// An audit runs on its caller's goroutine beside everything else; a lock that is
+// held for some 50 µs at a time guards the books. Keys that ops were given out
+// for since it began are not judged by it: the books know better. A second look
+// at what is left decides, so drift is found by two looks that agree. Ports of
+// drifted objects are told when they are right again (Repaired): connections that
+// began in between may have gone astray.
+//
+// Books that are wrong in spite of that show by ops that do not fit. After
+// ErrConflict the keys of those ops are looked at, the books are corrected, and
+// the ops are planned anew in the same Sync. After ErrUnknown, the same happens
+// at the next Sync, before anything else is written; a driver that is no Getter is
+// read as a whole then.
+//
+// A reading ends with its context, after ReadLimit at the latest. A driver that
+// does not return from it is not listened to any more, and is not read again
+// before it does; ops go on.
 //
 // # A new backend
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -12,40 +13,47 @@ import (
 
 // New joins a Compiler and a Driver. It owns the driver and closes it.
 func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
+	return join(c, d, c, &sync.Mutex{})
+}
+
+func join[K comparable, V any](c Compiler[K, V], d Driver[K, V], rules ledger.Rules[K, V], reading *sync.Mutex) *backend[K, V] {
 	return &backend[K, V]{
-		compiler: c, driver: d,
-		ledger: ledger.New[K, V](c),
-		ports:  map[*model.Port]struct{}{},
-		gaps:   map[model.PortID][]model.Gap{},
+		compiler: c, driver: d, reading: reading,
+		ledger:  ledger.New(rules),
+		ports:   map[*model.Port]struct{}{},
+		gaps:    map[model.PortID][]model.Gap{},
+		damaged: map[model.PortID]struct{}{},
+		mending: map[model.PortID]struct{}{},
 	}
 }
 
 type backend[K comparable, V any] struct {
 	compiler Compiler[K, V]
 	driver   Driver[K, V]
-	ledger   *ledger.Ledger[K, V]
-	host     *model.Host
-	ports    map[*model.Port]struct{} // all that are desired now
 	gaps     map[model.PortID][]model.Gap
+	reading  *sync.Mutex // held while the driver is in Observe, even after it was given up
 
 	// When the outcome of a commit is unknown: read back before the next.
 	unknown  bool
+	doubtful []K       // the keys that it was about
 	readAt   time.Time // not before
 	readWait time.Duration
 	readErr  error
 
-	inspecting bool // an Inspect is not finished
-
 	// What the port in work needed before and needs after the change.
 	before, after []object[K, V]
-}
 
-func (b *backend[K, V]) Adopt(ctx context.Context) error {
-	_, err := b.Audit(ctx)
-	return err
+	mu      sync.Mutex // guards what follows: an audit compares beside everything else
+	ledger  *ledger.Ledger[K, V]
+	host    *model.Host
+	ports   map[*model.Port]struct{}  // all that are desired now
+	damaged map[model.PortID]struct{} // ports that an audit found drifted objects of
+	mending map[model.PortID]struct{} // those of them that a Sync has planned the repair of
 }
 
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if s, ok := b.compiler.(Slotter[K, V]); ok {
 		return s.Slots(b.ledger.Installed, proto, at, from)
 	}
@@ -56,16 +64,30 @@ func (b *backend[K, V]) Next() time.Time {
 	if b.unknown {
 		return b.readAt
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.ledger.Next()
 }
 
-func (b *backend[K, V]) Spare(doubt bool) { b.ledger.Spare(doubt) }
+func (b *backend[K, V]) Spare(doubt bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger.Spare(doubt)
+}
 
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	if s, ok := b.driver.(Sentinel); ok {
 		return s.Disturbed(ctx)
 	}
 	return false, nil
+}
+
+// Full implements Filling.
+func (b *backend[K, V]) Full() []string {
+	if f, ok := b.driver.(Filling); ok {
+		return f.Full()
+	}
+	return nil
 }
 
 func (b *backend[K, V]) Drain(ctx context.Context) error {
@@ -76,12 +98,20 @@ func (b *backend[K, V]) Drain(ctx context.Context) error {
 }
 
 func (b *backend[K, V]) Health() Health {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	h := Health{Objects: b.ledger.Len(), Gaps: maps.Clone(b.gaps)}
-	h.Failures, h.Left = b.Failing()
+	h.Failures, h.Left = b.failing()
 	return h
 }
 
 func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failing()
+}
+
+func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 	ports = map[model.PortID]error{}
 	for _, f := range b.ledger.Failures() {
 		switch {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -16,14 +17,17 @@ import (
 const patience = 64
 
 func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
+	s := run[K, V]{backend: b, ctx: ctx, patience: patience, now: time.Now()}
 	if b.unknown {
-		if err := b.readBack(ctx); err != nil {
+		if err := s.readBack(); err != nil {
 			return Work{Held: err}, err
 		}
 	}
-	s := sync[K, V]{backend: b, ctx: ctx, patience: patience, now: time.Now()}
-	for _, batch := range b.ledger.Plan(s.now, b.driver.Limits().Batch) {
-		s.commit(batch)
+	for s.again = true; s.again; {
+		s.again = false
+		for _, batch := range s.plan() {
+			s.commit(batch)
+		}
 	}
 	return s.work, s.err
 }
@@ -34,43 +38,66 @@ const (
 	lastRead  = 10 * time.Second
 )
 
-var errInspecting = errors.New("nothing is written until the data plane can be read again, which waits for an audit")
-
-// readBack finds out what is installed after the outcome of a commit could not
-// be told. Until that works nothing is written; attempts are spaced out however
-// often it is called.
-func (b *backend[K, V]) readBack(ctx context.Context) error {
-	if now := time.Now(); now.Before(b.readAt) {
-		return b.readErr
-	}
-	if b.inspecting { // it began before, so it does not tell
-		b.readAt, b.readErr = time.Now().Add(firstRead), errInspecting
-		return b.readErr
-	}
-	_, err := b.Audit(ctx)
-	if err == nil {
-		b.readWait = 0
-		return nil
-	}
-	b.readWait = min(max(2*b.readWait, firstRead), lastRead)
-	b.readAt = time.Now().Add(b.readWait)
-	b.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
-	return b.readErr
-}
-
-// sync is one run of Sync.
-type sync[K comparable, V any] struct {
+// run is one run of Sync.
+type run[K comparable, V any] struct {
 	*backend[K, V]
 	ctx      context.Context
 	work     Work
 	err      error // the first
 	patience int
 	now      time.Time // one for all, so that what fails together is tried again together
+	again    bool      // ops were returned to be planned anew
 }
 
-// commit applies a batch and settles each of its ops. A batch that fails as a
-// whole is cut in two until what fails is a single owner's, and is left alone.
-func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
+// readBack finds out what is installed after the outcome of a commit could not
+// be told. Until that works nothing is written; attempts are spaced out however
+// often it is called.
+func (s *run[K, V]) readBack() (err error) {
+	if s.now.Before(s.readAt) {
+		return s.readErr
+	}
+	if getter, ok := s.driver.(Getter[K, V]); ok {
+		err = s.look(getter, s.doubtful)
+	} else {
+		_, err = s.Audit(s.ctx)
+	}
+	if err == nil {
+		s.unknown, s.doubtful, s.readWait = false, nil, 0
+		return nil
+	}
+	s.readWait = min(max(2*s.readWait, firstRead), lastRead)
+	s.readAt = time.Now().Add(s.readWait)
+	s.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
+	return s.readErr
+}
+
+// look has a look at single keys, and corrects the books.
+func (s *run[K, V]) look(getter Getter[K, V], keys []K) error {
+	have, err := getAll(s.ctx, getter, keys)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range keys {
+		if v, there := have[k]; s.ledger.Correct(k, v, there) {
+			s.work.Corrected++
+		}
+	}
+	return nil
+}
+
+func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.mending, s.damaged)
+	clear(s.damaged)
+	return s.ledger.Plan(s.now, s.driver.Limits().Batch)
+}
+
+// commit applies a batch and settles each of its ops. What fails as a whole is cut
+// in two until it is a single owner's, and is left alone.
+func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
 		s.settle(batch, err)
 		return
@@ -81,11 +108,15 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 	}
 	errs := s.driver.Commit(s.ctx, batch)
 	s.work.Commits++
-	failed := first(errs)
+	failed := worst(errs)
 	switch {
 	case errors.Is(failed, ledger.ErrUnknown):
 		s.unknown, s.readAt = true, s.now
+		for _, op := range batch {
+			s.doubtful = append(s.doubtful, op.Key)
+		}
 		s.settle(batch, failed)
+	case failed != nil && s.mend(batch, errs):
 	case failed == nil || !s.driver.Limits().Atomic:
 		s.settleEach(batch, errs)
 	case busy(failed):
@@ -93,11 +124,62 @@ func (s *sync[K, V]) commit(batch []ledger.Op[K, V]) {
 		s.settleEach(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
-		s.bisect(batch, failed)
+		s.bisect(s.settleDone(batch, errs), failed)
 	}
 }
 
-func (s *sync[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
+// settleDone settles the ops that were done, and returns the others.
+func (s *run[K, V]) settleDone(batch []ledger.Op[K, V], errs []error) (failed []ledger.Op[K, V]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, op := range batch {
+		if errs[i] == nil {
+			s.settle1(op, nil)
+		} else {
+			failed = append(failed, op)
+		}
+	}
+	return failed
+}
+
+// mend corrects the books where ops do not fit what is installed, and has those
+// ops planned anew, with all others of the batch that were not done for them. It
+// reports whether the books were wrong.
+func (s *run[K, V]) mend(batch []ledger.Op[K, V], errs []error) bool {
+	getter, ok := s.driver.(Getter[K, V])
+	var keys []K
+	for i, op := range batch {
+		if conflict(errs[i]) {
+			keys = append(keys, op.Key)
+		}
+	}
+	if !ok || len(keys) == 0 || s.patience < 2 {
+		return false
+	}
+	s.patience -= 2
+	before := s.work.Corrected
+	if err := s.look(getter, keys); err != nil || s.work.Corrected == before {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, op := range batch {
+		if errs[i] != nil && (s.driver.Limits().Atomic || conflict(errs[i])) {
+			s.ledger.Return(op)
+		} else {
+			s.settle1(op, errs[i])
+		}
+	}
+	s.again = true
+	return true
+}
+
+func conflict(err error) bool {
+	var c ledger.ErrConflict
+	return errors.As(err, &c)
+}
+
+func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 	left, right := halve(batch)
 	if s.patience < 2 || len(right) == 0 {
 		s.settle(batch, failed)
@@ -121,7 +203,7 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	for i, op := range batch {
 		var owner any = op.Key
 		if op.Owner != nil {
-			owner = *op.Owner
+			owner = op.Port()
 		}
 		n, ok := seen[owner]
 		if !ok {
@@ -141,19 +223,23 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	return left, right
 }
 
-func (s *sync[K, V]) settleEach(batch []ledger.Op[K, V], errs []error) {
+func (s *run[K, V]) settleEach(batch []ledger.Op[K, V], errs []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i, op := range batch {
 		s.settle1(op, errs[i])
 	}
 }
 
-func (s *sync[K, V]) settle(batch []ledger.Op[K, V], err error) {
+func (s *run[K, V]) settle(batch []ledger.Op[K, V], err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, op := range batch {
 		s.settle1(op, err)
 	}
 }
 
-func (s *sync[K, V]) settle1(op ledger.Op[K, V], err error) {
+func (s *run[K, V]) settle1(op ledger.Op[K, V], err error) {
 	s.ledger.Settle(op, err, s.now)
 	switch {
 	case err == nil:
@@ -179,25 +265,26 @@ func describe[K comparable, V any](op ledger.Op[K, V], err error) error {
 	return fmt.Errorf("%s: %s %v: %w", op.Owner, op.Verb, op.Key, err)
 }
 
-func first(errs []error) error {
+// worst returns ErrUnknown if any op has it, since then nothing may be written
+// before the data plane is read; else the first error.
+func worst(errs []error) (failed error) {
 	for _, err := range errs {
-		if err != nil {
+		if errors.Is(err, ledger.ErrUnknown) {
 			return err
 		}
+		failed = cmp.Or(failed, err)
 	}
-	return nil
+	return failed
 }
 
 // Remove plans against an empty wish list, so the driver sees nothing but
 // deletions of objects it reported as ours.
 func (b *backend[K, V]) Remove(ctx context.Context) error {
-	have, err := b.driver.Observe(ctx)
-	if err != nil {
+	fresh := join(b.compiler, b.driver, ledger.Rules[K, V](hasty[K, V]{b.compiler}), b.reading)
+	if err := fresh.Adopt(ctx); err != nil {
 		return err
 	}
-	fresh := &backend[K, V]{compiler: b.compiler, driver: b.driver, ledger: ledger.New[K, V](hasty[K, V]{b.compiler})}
-	fresh.ledger.Adopt(have)
-	_, err = fresh.Sync(ctx)
+	_, err := fresh.Sync(ctx)
 	return err
 }
 

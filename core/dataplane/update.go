@@ -8,6 +8,8 @@ type object[K comparable, V any] struct {
 }
 
 func (b *backend[K, V]) SetHost(host *model.Host) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	old := b.host
 	b.host = host
 	if old != nil && old.SameButZone(host) {
@@ -33,6 +35,8 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 }
 
 func (b *backend[K, V]) Update(deltas []model.Delta) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, d := range deltas {
 		b.before, b.after = b.before[:0], b.after[:0]
 		var owner *model.PortID

@@ -2,13 +2,19 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of audits.
 const (
 	lookEvery = 500 * time.Millisecond // how often a foreign write is looked for
-	audits    = 3                      // failing in a row; then changes have to wait for one
+	audits    = 3                      // interrupted in a row; then changes have to wait for one
+
+	auditGrace = 5 * time.Second // how long an audit may go on after its time is over
 
 	// After an audit, one on suspicion waits auditAtMost times as long as that one
 	// took, so that somebody who writes all the time does not keep us reading. But
@@ -32,7 +38,8 @@ func (e *Engine) look(ctx context.Context) {
 		return
 	}
 	e.lookAt = now.Add(lookEvery)
-	if e.auditing {
+	if e.auditing != nil {
+		e.hurry(ctx, now)
 		return
 	}
 	suspicious, err := e.Backend.Disturbed(ctx)
@@ -48,37 +55,67 @@ func (e *Engine) look(ctx context.Context) {
 // audit reads the data plane back beside the changes, which go on. Where they
 // leave no moment to read it, they have to wait for once.
 func (e *Engine) audit(ctx context.Context) {
-	start := time.Now()
-	if e.failed >= audits {
-		drift, err := e.Backend.Audit(ctx)
+	start, backend := time.Now(), e.Backend
+	if e.reader != nil && !closed(e.reader.done) {
+		e.audited(ctx, start, 0, errNoAnswer)
+		return
+	}
+	if e.interrupted >= audits {
+		drift, err := backend.Audit(ctx)
 		e.audited(ctx, start, drift, err)
 		return
 	}
-	inspection := e.Backend.Inspect()
-	e.auditing, e.inspection = true, inspection
-	e.auditor.Go(func() {
-		inspection.Read(ctx)
-		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
-	})
+	a := &audit{begun: start, done: make(chan struct{})}
+	e.auditing, e.reader = a, a
+	go func() {
+		drift, err := backend.Audit(ctx)
+		close(a.done)
+		e.inbox.post(func(e *Engine, _ time.Time) { e.conclude(ctx, a, drift, err) })
+	}()
 }
 
-// compare looks at some of what an audit has read, and queues up for the rest
-// behind the changes that have arrived meanwhile.
-func (e *Engine) compare(ctx context.Context, start time.Time) {
-	drift, more, err := e.inspection.Compare()
-	if more {
-		e.inbox.post(func(e *Engine, _ time.Time) { e.compare(ctx, start) })
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// audit is one that runs beside the changes.
+type audit struct {
+	begun time.Time
+	done  chan struct{} // closed when it has returned
+}
+
+// conclude takes the result of an audit, unless that was given up before.
+func (e *Engine) conclude(ctx context.Context, a *audit, drift int, err error) {
+	if e.auditing == a {
+		e.auditing = nil
+		e.audited(ctx, a.begun, drift, err)
+	}
+}
+
+var errNoAnswer = errors.New("the data plane does not answer")
+
+// hurry gives an audit up that does not end: nothing waits for it any more. Until
+// its goroutine ends there is no other.
+func (e *Engine) hurry(ctx context.Context, now time.Time) {
+	if now.Sub(e.auditing.begun) > dataplane.ReadLimit+auditGrace {
+		e.conclude(ctx, e.auditing, 0, errNoAnswer)
+	}
+}
+
+// stopAudit waits for the goroutine of an audit, but not for ever.
+func (e *Engine) stopAudit() {
+	if e.reader == nil {
 		return
 	}
-	e.auditing = false
-	e.audited(ctx, start, drift, err)
-}
-
-// stopAudit waits for an audit's reading, and gives up comparing.
-func (e *Engine) stopAudit() {
-	e.auditor.Wait()
-	if e.inspection != nil {
-		e.inspection.Close()
+	select {
+	case <-e.reader.done:
+	case <-time.After(auditGrace):
+		e.Log.Warn("the data plane does not answer; its audit is abandoned")
 	}
 }
 
@@ -92,14 +129,18 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 			s.Audits.Failed++
 		}
 	})
+	if errors.Is(err, dataplane.ErrInterrupted) {
+		e.interrupted++
+	} else {
+		e.interrupted = 0
+	}
 	if err != nil {
-		e.failed++
 		if ctx.Err() == nil {
 			e.Log.Warn("cannot read the data plane back, its state stands as it is", "error", err)
 		}
 		return
 	}
-	e.failed = 0
+	e.fills()
 	if drift == 0 {
 		return
 	}
@@ -109,5 +150,22 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.Hooks.Drifted != nil {
 		e.Hooks.Drifted(drift)
+	}
+}
+
+// fills tells what an audit has found to be full, and forgets what has room again.
+func (e *Engine) fills() {
+	f, ok := e.Backend.(dataplane.Filling)
+	if !ok {
+		return
+	}
+	const source = "data plane"
+	var full []model.Problem
+	for _, what := range f.Full() {
+		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	}
+	e.complain(full, e.problems[source])
+	if e.problems[source] = full; full == nil {
+		delete(e.problems, source)
 	}
 }

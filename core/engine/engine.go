@@ -13,7 +13,8 @@ package engine
 
 import (
 	"log/slog"
-	"sync"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +60,7 @@ type Sync struct {
 	Ports     [2]int          // how many ports changed, by family
 	Full      bool            // everything was compiled anew: the first sync, and those after the host changed
 	Repaired  int             // objects that others had changed, and that are as they shall be again
+	Restored  []model.Delta   // the ports of those: connections that began meanwhile may have gone astray
 	Triggered []track.Trigger // the changes in the cluster that are in effect now
 	Standings []Standing      // the Services whose state is another than before
 }
@@ -97,10 +99,9 @@ type Engine struct {
 	notAfter time.Time // no audit on suspicion before
 	syncedAt time.Time
 
-	auditor    sync.WaitGroup       // the goroutine of an audit
-	auditing   bool                 // it runs, or its result is being compared
-	inspection dataplane.Inspection // the last audit; nil before
-	failed     int                  // audits in a row that could not read
+	auditing    *audit // the one whose result is waited for; nil for none
+	reader      *audit // the last one, whose goroutine may have been given up; nil before
+	interrupted int    // audits in a row that changes left no moment to read
 }
 
 // Status is what is known of the engine's health. It is immutable.
@@ -121,6 +122,7 @@ type Status struct {
 
 	Services [model.States]int // how many there are in each state
 	Leaving  bool              // this machine's Node is being deleted, or marked for it
+	Unfit    string            // a problem for which no traffic shall come here; empty for none
 }
 
 // New returns an engine that does nothing until Run.
@@ -192,6 +194,11 @@ func (e *Engine) Retune(auditEvery, minGap time.Duration) {
 	})
 }
 
+// HostChanged asks Host again: what it knows beside the Node has changed.
+func (e *Engine) HostChanged() {
+	e.inbox.put(task{about: subject{kind: theMachine}, do: func(e *Engine, since time.Time) { e.setHost(since) }})
+}
+
 // Problems replaces what a source has to complain about. What is new is logged
 // and counted, once the source has told everything: before that it may be over
 // in a moment.
@@ -199,10 +206,24 @@ func (e *Engine) Problems(source string, ps []model.Problem) {
 	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(e *Engine, _ time.Time) {
 		old := e.problems[source]
 		e.problems[source] = ps
+		unfit := e.unfit()
+		e.publish(func(s *Status) { s.Unfit = unfit })
 		if e.told {
 			e.complain(ps, old)
 		}
 	}})
+}
+
+// unfit is a problem for which no traffic shall come here, in words; empty for none.
+func (e *Engine) unfit() string {
+	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
+		for _, p := range e.problems[source] {
+			if p.Unfit {
+				return p.String()
+			}
+		}
+	}
+	return ""
 }
 
 // Synced tells that the source has told everything it knows; from now on events

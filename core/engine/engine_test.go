@@ -215,51 +215,77 @@ func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 	})
 }
 
-// What was read is compared in steps, and a change gets in between.
-func TestChangesDoNotWaitForAComparison(t *testing.T) {
+// What was repaired is told, as if it were new: connections that began meanwhile
+// may have gone astray. What was not damaged is not.
+func TestRepairedPortsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var slow *slowly
-		b := start(t, func(o *engine.Options) {
-			slow = &slowly{Backend: o.Backend, steps: 10}
-			o.Backend = slow
-		})
+		b := start(t, nil)
 		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
 		sleep(time.Minute)
-		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
-		sleep(4 * time.Second) // in the middle
-		b.SetService(service("b", "10.96.0.2"))
-		sleep(2 * time.Second)
-		if b.kernel.Objects["10.96.0.2:80"] != "reject" || b.drift != 0 {
-			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
+		told := func() (names []string) {
+			for _, s := range b.syncs {
+				for _, d := range s.Restored {
+					if d.Old != nil || d.New == nil {
+						t.Errorf("told as %+v", d)
+					}
+					names = append(names, d.New.ID.Service.Name)
+				}
+			}
+			b.syncs = nil
+			slices.Sort(names)
+			return names
 		}
+		if names := told(); names != nil {
+			t.Errorf("told of %v at the start", names)
+		}
+		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
 		sleep(10 * time.Second)
-		if len(b.kernel.Objects) != 3 || b.drift != 1 {
-			t.Fatalf("objects %v, drift %d: want the one that was deleted", b.kernel.Objects, b.drift)
+		if names := told(); !slices.Equal(names, []string{"a"}) {
+			t.Errorf("told of %v, want a", names)
+		}
+		b.kernel.Disturb(func(o map[string]string) { clear(o) })
+		sleep(10 * time.Second)
+		if names := told(); !slices.Equal(names, []string{"a", "b"}) {
+			t.Errorf("told of %v after everything was gone", names)
 		}
 	})
 }
 
-// slowly is a backend with so much in it that comparing takes many steps of a
-// second each.
-type slowly struct {
-	dataplane.Backend
-	steps int
-}
-
-func (s *slowly) Inspect() dataplane.Inspection { return &slow{s.Backend.Inspect(), s.steps} }
-
-type slow struct {
-	dataplane.Inspection
-	steps int
-}
-
-func (s *slow) Compare() (int, bool, error) {
-	sleep(time.Second)
-	if s.steps--; s.steps > 0 {
-		return 0, true, nil
-	}
-	return s.Inspection.Compare()
+// A data plane that does not answer is given up: changes go on, and so does
+// switching to another one.
+func TestAnAuditThatNeverEndsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		hang := make(chan struct{})
+		defer close(hang)
+		b.kernel.Do(func() { b.kernel.Slow = func() { <-hang } })
+		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
+		sleep(10 * time.Minute)
+		if a := b.Status().Audits; a.Failed == 0 {
+			t.Errorf("audits: %+v", a)
+		}
+		b.SetService(service("b", "10.96.0.2"))
+		sleep(time.Second)
+		if b.kernel.Objects["10.96.0.2:80"] != "reject" {
+			t.Errorf("objects %v", b.kernel.Objects)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		next, backend := second()
+		if _, err := b.Switch(ctx, backend); err != nil || len(next.Objects) != 3 {
+			t.Errorf("switch: %v, %d objects", err, len(next.Objects))
+		}
+		next.Disturb(func(o map[string]string) { clear(o) })
+		sleep(10 * time.Second)
+		if len(next.Objects) != 3 {
+			t.Errorf("the next one is not audited: %v", next.Objects)
+		}
+	})
 }
 
 // busy is a backend that cannot be read beside changes.
@@ -268,18 +294,10 @@ type busy struct {
 	audits int
 }
 
-func (b *busy) Inspect() dataplane.Inspection { return fleeting{} }
-
-type fleeting struct{}
-
-func (fleeting) Read(context.Context) {}
-func (fleeting) Close()               {}
-func (fleeting) Compare() (int, bool, error) {
-	return 0, false, errors.New("changed while it was read")
-}
-
 func (b *busy) Audit(ctx context.Context) (int, error) {
-	b.audits++
+	if b.audits++; b.audits <= 3 {
+		return 0, fmt.Errorf("read: %w", dataplane.ErrInterrupted)
+	}
 	return b.Backend.Audit(ctx)
 }
 
@@ -295,7 +313,7 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 		sleep(time.Minute)
 		b.kernel.Disturb(func(o map[string]string) { clear(o) })
 		sleep(5 * time.Second)
-		if len(b.kernel.Objects) != 2 || b.drift != 2 || backend.audits != 1 {
+		if len(b.kernel.Objects) != 2 || b.drift != 2 || backend.audits != 4 {
 			t.Fatalf("objects %v, drift %d after %d audits", b.kernel.Objects, b.drift, backend.audits)
 		}
 	})

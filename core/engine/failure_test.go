@@ -231,3 +231,17 @@ func TestWhoGivesUpIsNotAnswered(t *testing.T) {
 		}
 	})
 }
+
+// A problem that makes the node unfit is in the status while it lasts.
+func TestUnfit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		for _, problems := range [][]model.Problem{{{Object: "Node n", Unfit: true}}, {{Object: "Node n"}}} {
+			w.Problems("host", problems)
+			synctest.Wait()
+			if got := w.Status().Unfit != ""; got != problems[0].Unfit {
+				t.Errorf("%+v: unfit %t", problems, got)
+			}
+		}
+	})
+}

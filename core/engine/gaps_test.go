@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -37,6 +38,35 @@ func TestAGapOfTheModeIsSaidOnce(t *testing.T) {
 		}
 		if n := b.Status().Services[model.Programmed]; n != 3 {
 			t.Errorf("%d of 3 Services are Programmed", n)
+		}
+	})
+}
+
+// lacking is a data plane that can do no port whole.
+type lacking struct{ fronts }
+
+func (l lacking) Port(host *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
+	l.fronts.Port(host, p, emit)
+	return []model.Gap{{Detail: "half of it"}}
+}
+
+func TestTheGapsOfALargeServiceAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []model.Problem
+		b := start(t, func(o *engine.Options) {
+			o.Backend = dataplane.New(lacking{}, memory.New[string](fronts{}.Equal, dataplane.Limits{}))
+			o.Hooks.Problem = func(p model.Problem) { said = append(said, p) }
+		})
+		s := service("a", "10.96.0.1")
+		s.Ports = nil
+		for i := range 1000 {
+			s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprint("p", i), Proto: model.TCP, Port: uint16(i + 1)})
+		}
+		b.SetService(s)
+		b.Synced(true)
+		synctest.Wait()
+		if n := len(said); n != model.MaxProblems+1 || said[n-1].Detail != "980 more problems of its ports" {
+			t.Errorf("%d problems were said, the last is %v", n, said[n-1])
 		}
 	})
 }

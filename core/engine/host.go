@@ -48,7 +48,7 @@ func remember(n, before *model.Node) *model.Node {
 // setHost asks what the host is now, and has everything follow from that.
 func (e *Engine) setHost(since time.Time) {
 	h, old := e.Host(e.node, e.serviceCIDRs()), e.tracker.Host()
-	if old != nil && old.SameButZone(h) && old.Zone == h.Zone {
+	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
 		return
 	}
 	e.full = e.full || old == nil || !old.SamePorts(h)

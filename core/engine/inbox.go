@@ -46,6 +46,7 @@ const (
 	aSlice
 	aServiceCIDR
 	theNode
+	theMachine
 	problemsOf // a source
 )
 

@@ -106,15 +106,21 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
 	failing := e.failures(r.Work.Held, r.Err)
 	r.Settled = e.settle(deltas, failing, r.Err)
+	if r.Work.Held == nil {
+		r.Restored = e.restored()
+	}
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.record(end, r, e.stuck(r, failing))
 	e.tell(deltas)
-	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
+	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+len(r.Restored)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
 	}
 	if r.Work.Refused != nil && ctx.Err() == nil {
 		e.Log.Warn("a transaction was refused as a whole and done in parts", "error", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+	}
+	if r.Work.Corrected > 0 {
+		e.Log.Info("objects were not as recorded; read again", "objects", r.Work.Corrected)
 	}
 	if r.Err != nil && ctx.Err() == nil {
 		e.Log.Error("not everything could be programmed", "error", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.Backend.Next())
@@ -137,6 +143,19 @@ func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
 	if r.Err == nil {
 		r.Repaired, e.drift = e.drift, 0
 	}
+}
+
+// restored returns the ports that were damaged and are right again, as they are
+// now, as if they were new.
+func (e *Engine) restored() (deltas []model.Delta) {
+	for _, id := range e.Backend.Repaired() {
+		for _, p := range e.tracker.Service(id.Service).Ports {
+			if p.ID == id {
+				deltas = append(deltas, model.Delta{New: p})
+			}
+		}
+	}
+	return deltas
 }
 
 // settle returns the changes that are in effect after a sync: those of it that

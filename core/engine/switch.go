@@ -146,7 +146,7 @@ type handOver struct {
 // unless the present one is being read back. It tries once, as all changes wait
 // for it.
 func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view) handOver {
-	if ctx.Err() != nil || e.auditing {
+	if ctx.Err() != nil || e.auditing != nil {
 		return handOver{seen: seen}
 	}
 	now := e.desired()
@@ -160,7 +160,8 @@ func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view
 	clear(e.said)
 	e.standing.afresh = true
 	at := time.Now()
-	e.lookAt, e.auditAt, e.notAfter, e.failed = at.Add(lookEvery), at.Add(e.AuditEvery), time.Time{}, 0
+	e.lookAt, e.auditAt, e.notAfter, e.interrupted = at.Add(lookEvery), at.Add(e.AuditEvery), time.Time{}, 0
+	e.reader = nil // whatever still reads the old one
 	e.change(at)
 	return handOver{old: old}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -11,6 +12,7 @@ func (e *Engine) tell(deltas []model.Delta) {
 	for _, p := range e.tracker.NewProblems() {
 		e.problem(p)
 	}
+	told := map[model.ServiceName]int{} // gaps
 	for _, d := range deltas {
 		id := d.ID()
 		gaps := e.Backend.Gaps(id)
@@ -21,13 +23,27 @@ func (e *Engine) tell(deltas []model.Delta) {
 		if len(gaps) > 0 {
 			e.said[id] = gaps
 		}
-		for _, g := range gaps {
-			if g.Source {
-				e.tellOfMode(g)
-				continue
-			}
-			e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
+		e.tellGaps(id, gaps, told)
+	}
+	for name, n := range told {
+		if more := n - model.MaxProblems; more > 0 {
+			e.problem(model.Problem{Object: "Service " + name.String(), Why: model.WhyUnsupported, Detail: fmt.Sprintf("%d more problems of its ports", more)})
 		}
+	}
+}
+
+// tellGaps reports the gaps of a port. A Service may have thousands of ports that
+// lack the same, so that most of them are only counted.
+func (e *Engine) tellGaps(id model.PortID, gaps []model.Gap, told map[model.ServiceName]int) {
+	for _, g := range gaps {
+		if g.Source {
+			e.tellOfMode(g)
+			continue
+		}
+		if told[id.Service]++; told[id.Service] > model.MaxProblems {
+			continue
+		}
+		e.problem(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
 	}
 }
 

@@ -110,7 +110,7 @@ func (t Teller) Problem(p model.Problem) (e Event, ok bool) {
 		note += ". " + h
 	}
 	// What a mode or a node lacks differs from node to node.
-	everywhere := kind != "Node" && p.Why != model.WhyUnsupported
+	everywhere := kind != "Node" && p.Why != model.WhyUnsupported && p.Why != model.WhyNodeAddress
 	return Event{About: about, Type: Warning, Reason: p.Why.String(), Action: programAction, Note: note, Everywhere: everywhere}, true
 }
 
@@ -122,9 +122,11 @@ func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
 func hint(why model.Reason) string {
 	switch why {
 	case model.WhyFrontTaken:
-		return "Give one of the two another address or port; the older Service keeps it until then"
+		return "Give one of the two another address or port; a cluster IP, a node port of this node or else the older Service keeps it until then"
 	case model.WhyBadAddress:
 		return "Remove the address; everything else of the object is in use"
+	case model.WhyClosed:
+		return "Add a range of its family to loadBalancerSourceRanges, or remove the address"
 	case model.WhyOwnFront:
 		return "Point the endpoint to what shall serve, not to the Service"
 	case model.WhyBadRange:
@@ -135,6 +137,8 @@ func hint(why model.Reason) string {
 		return "Correct the field; what was last understood of the object stands"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that can (`tandem doctor`), or do without"
+	case model.WhyTooLarge:
+		return "Make several Services of it; what was last good of it stands, and of endpoints those within the limit are served"
 	case model.WhyNoNode:
 		return "Check that the Node object exists under the name that --hostname-override gives"
 	}

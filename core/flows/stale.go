@@ -46,9 +46,10 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 		return
 	}
 	var was Set
+	now := model.IndexFronts(d.New)
 	for i := range d.Old.Fronts {
 		at := d.Old.Fronts[i].At
-		if find(d.New, at) != nil {
+		if now.Find(i, at) != nil {
 			continue
 		}
 		if was == nil {
@@ -68,10 +69,11 @@ func present(x *Index, host *model.Host, d model.Delta) {
 		is = live(d.New)
 		gone = live(d.Old).minus(is)
 	}
+	before := model.IndexFronts(d.Old)
 	for i := range d.New.Fronts {
 		f := &d.New.Fronts[i]
 		m := Match{Proto: d.New.ID.Proto, Front: f.At, Gone: gone}
-		if old := find(d.Old, f.At); old == nil || !served(old) && served(f) {
+		if old := before.Find(i, f.At); old == nil || !served(old) && served(f) {
 			m.Reach = Everything
 		}
 		if m.Reach == OnlyGone && len(gone) == 0 {
@@ -83,18 +85,6 @@ func present(x *Index, host *model.Host, d model.Delta) {
 		m.Keep, m.Own = is, own(host, f.At)
 		x.Add(m)
 	}
-}
-
-func find(p *model.Port, at netip.AddrPort) *model.Front {
-	if p == nil {
-		return nil
-	}
-	for i := range p.Fronts {
-		if p.Fronts[i].At == at {
-			return &p.Fronts[i]
-		}
-	}
-	return nil
 }
 
 // served reports whether any sender reaches an endpoint through the front.

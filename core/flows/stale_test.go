@@ -300,3 +300,16 @@ func BenchmarkStaleOneOf1000Endpoints(b *testing.B) {
 		flows.Stale(h, d)
 	}
 }
+
+// A port whose rules were gone and are back is told of as if it were new: flows
+// that began meanwhile and were not translated end, those to its endpoints stay.
+func TestFlowsThatBeganWithoutRulesAreStale(t *testing.T) {
+	p := port("dns", list("10.96.0.10:53"), list("10.0.0.1:53"))
+	x := flows.IndexOf(flows.Stale(host(), []model.Delta{{New: p}}))
+	if !x.Stale(flow("10.96.0.10:53", "10.96.0.10:53")) {
+		t.Error("a flow that is not translated stays")
+	}
+	if x.Stale(flow("10.96.0.10:53", "10.0.0.1:53")) {
+		t.Error("a flow to an endpoint ends")
+	}
+}

@@ -62,7 +62,7 @@ func answerOf(h status.Health, good, node bool) answer {
 		a.LastUpdated = h.At // kube-proxy: recent while all is well, though nothing changed
 	}
 	if node {
-		eligible := !h.Leaving
+		eligible := !h.Leaving && !h.Unfit
 		a.NodeEligible = &eligible
 	}
 	if !h.SyncedAt.IsZero() {

@@ -3,7 +3,7 @@
 //
 //	Want/Release ──▶ want ┐
 //	                      ├─ differing keys ──▶ Plan ──▶ ops ──▶ (driver)
-//	Adopt ─────────▶ have ┘                                        │
+//	readings ──────▶ have ┘                                        │
 //	                  ▲──────────────── Settle ◀───────────────────┘
 //
 // It does no I/O and reads no clock. Work is proportional to what changed: a
@@ -26,9 +26,7 @@ type Ledger[K comparable, V any] struct {
 	waiting map[K]deferral // differing keys that must not be tried before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
 
-	// settled are the keys that ops were done for since Watch; nil when nobody
-	// reads the data plane back.
-	settled map[K]struct{}
+	review *Review[K, V] // the one that is under way; nil for none
 
 	// cautious keeps what was found installed and nobody has asked for.
 	cautious bool
@@ -55,6 +53,8 @@ const (
 	installed = 1 << iota // something is installed
 	stale                 // and it is not value, but in Ledger.stale
 	found                 // it was there, and nobody has asked for it since
+	given                 // an op is given out, and not settled
+	seen                  // the reading that is under way has told of it
 	placeUnit             // place 1
 )
 

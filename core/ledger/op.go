@@ -20,6 +20,15 @@ type Op[K comparable, V any] struct {
 	Owner *model.PortID
 }
 
+// Port is the owner by value, the zero id without one. Owners are compared by
+// it: an op that is retried may point to an earlier object of the same port.
+func (o Op[K, V]) Port() (id model.PortID) {
+	if o.Owner != nil {
+		id = *o.Owner
+	}
+	return id
+}
+
 // Verb is the kind of an Op.
 type Verb uint8
 
@@ -45,6 +54,17 @@ type ErrBusy struct{ After time.Duration }
 
 // Error implements error.
 func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }
+
+// ErrConflict is the result of an op that was not done because its key is not as
+// the books say: it is there and should be created, or is not and should be
+// replaced or deleted.
+type ErrConflict struct{ Err error }
+
+// Error implements error.
+func (e ErrConflict) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the data plane said.
+func (e ErrConflict) Unwrap() error { return e.Err }
 
 // ErrLeft is the result of an op that failed halfway: what it has left behind is
 // neither the old nor the new object. It is booked, and the op is tried again.

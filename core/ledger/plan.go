@@ -14,7 +14,7 @@ import (
 // falling rank. The ops of one owner are in one batch; batches have at most
 // limit ops (0: no limit) unless one owner alone has more.
 //
-// Every op must be Settled before the next Plan.
+// Every op must be Settled or Returned before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.recall(now)
 	ops := make([]Op[K, V], 0, len(l.dirty))
@@ -34,6 +34,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		if e.refs == 0 && l.lingers(t, now) {
 			continue
 		}
+		e.set(given, true)
+		l.entries[t.key] = e
 		ops = append(ops, l.op(t, e))
 	}
 	// A queue that once held everything must not stay that large for ever.
@@ -121,14 +123,14 @@ func (l *Ledger[K, V]) batches(ops []Op[K, V], limit int) [][]Op[K, V] {
 // group brings the ops of each owner together, owners in the order of their
 // first op. Ops without an owner come first, by rank: the base is needed by all.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
-	first := map[*model.PortID]int{nil: -1}
+	first := map[model.PortID]int{{}: -1}
 	for i, op := range ops {
-		if _, ok := first[op.Owner]; !ok {
-			first[op.Owner] = i
+		if _, ok := first[op.Port()]; !ok {
+			first[op.Port()] = i
 		}
 	}
 	slices.SortStableFunc(ops, func(a, b Op[K, V]) int {
-		if c := cmp.Compare(first[a.Owner], first[b.Owner]); c != 0 {
+		if c := cmp.Compare(first[a.Port()], first[b.Port()]); c != 0 {
 			return c
 		}
 		return l.order(a, b)
@@ -141,13 +143,13 @@ func cut[K comparable, V any](ops []Op[K, V], limit int) int {
 		return len(ops)
 	}
 	n := limit
-	for n > 0 && ops[n].Owner != nil && ops[n-1].Owner == ops[n].Owner {
+	for n > 0 && ops[n].Owner != nil && ops[n-1].Port() == ops[n].Port() {
 		n--
 	}
 	if n > 0 {
 		return n
 	}
-	for n = limit; n < len(ops) && ops[n].Owner == ops[n-1].Owner; n++ { // one owner larger than the limit
+	for n = limit; n < len(ops) && ops[n].Port() == ops[n-1].Port(); n++ { // one owner larger than the limit
 	}
 	return n
 }

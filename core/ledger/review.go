@@ -1,102 +1,151 @@
 package ledger
 
-import (
-	"iter"
+import "github.com/tandem-proxy/tandem/core/model"
 
-	"github.com/tandem-proxy/tandem/core/model"
-)
+// Step is how many objects Sweep looks at between two pauses.
+const Step = 512
 
-// Step is how many objects are looked at between two pauses of something long:
-// a millisecond's work, or less.
-const Step = 1024
-
-// Watch begins to note the keys that ops are done for: what is read from now on
-// may say of those what was true before or after. Enter ends it.
-func (l *Ledger[K, V]) Watch() { l.settled = map[K]struct{}{} }
-
-// Unwatch ends it when there is nothing to review.
-func (l *Ledger[K, V]) Unwatch() { l.settled = nil }
-
-// Adopt takes have as what is installed and returns how many keys turned out
-// to differ from what the books said. Those that differ from what is wanted
-// are planned; those that are waiting go on waiting. Of keys that ops were done
-// for since Watch it believes the books. The ledger keeps nothing of the map.
-func (l *Ledger[K, V]) Adopt(have map[K]V) (surprises int) {
-	r := l.Review(have)
-	for range r.Steps() {
-	}
-	return r.Enter()
-}
-
-// Review is an Adopt in steps: first the Steps, between which the ledger may be
-// used like at any other time, then Enter. There is one at a time.
+// Review compares a reading of the data plane with the books, object by object,
+// while ops go on. Every method is called like those of the ledger; between two
+// calls the ledger may be used at any time. There is one Review at a time, from
+// Adopt or Review to Close; after that its methods find nothing any more.
+//
+// A reading may say of a key what was true before an op or after it. So keys that
+// ops were given out for since the Review began are not judged by it.
 type Review[K comparable, V any] struct {
-	// Drifted are the wanted keys that are not as the books say. The caller may
-	// name for whose sake each is repaired, so that its ops are kept together
-	// with those of the same port.
-	Drifted map[K]*model.PortID
+	// Suspects are the keys that were not read as the books say, each with the
+	// port for whose sake it is repaired, which the caller may name.
+	Suspects map[K]*model.PortID
+	Entered  int // how many keys were entered that were not as the books said
 
-	ledger    *Ledger[K, V]
-	have      map[K]V
-	surprises int
+	ledger *Ledger[K, V]
+	trust  bool
+	moved  map[K]struct{} // keys that ops were settled for meanwhile
 }
 
-// Review begins to compare what was read back with the books.
-func (l *Ledger[K, V]) Review(have map[K]V) *Review[K, V] {
-	return &Review[K, V]{Drifted: map[K]*model.PortID{}, ledger: l, have: have}
+// Review begins a Review that suspects what differs.
+func (l *Ledger[K, V]) Review() *Review[K, V] {
+	l.review = &Review[K, V]{Suspects: map[K]*model.PortID{}, ledger: l, moved: map[K]struct{}{}}
+	return l.review
 }
 
-// Steps compares, and pauses after every Step of objects.
-func (r *Review[K, V]) Steps() iter.Seq[struct{}] {
-	return func(pause func(struct{}) bool) {
-		seen := 0
-		// A map may change while it is walked: what is new then was wanted after
-		// the reading, and is not its affair.
-		for key, e := range r.ledger.entries {
-			if r.news(key, e) {
-				r.note(key, e)
-			}
-			if seen++; seen%Step == 0 && !pause(struct{}{}) {
-				return
-			}
+// Adopt begins a Review that enters what differs at once: for the first reading,
+// before which the books say nothing.
+func (l *Ledger[K, V]) Adopt() *Review[K, V] {
+	r := l.Review()
+	r.trust = true
+	return r
+}
+
+// Close ends the Review.
+func (r *Review[K, V]) Close() {
+	if r.open() {
+		r.ledger.review = nil
+	}
+}
+
+func (r *Review[K, V]) open() bool { return r.ledger.review == r }
+
+// See takes an object that was read. It may be read more than once.
+func (r *Review[K, V]) See(key K, value V) {
+	if !r.open() {
+		return
+	}
+	l := r.ledger
+	e, known := l.entries[key]
+	e.set(seen, true)
+	if known {
+		l.entries[key] = e
+	}
+	r.judge(key, e, installation[V]{value, true})
+}
+
+// Sweep ends a reading: what is installed by the books was there unless it was
+// read. A reading that is not whole tells nothing, and its suspects are dropped.
+// After every Step of objects there is a pause.
+func (r *Review[K, V]) Sweep(whole bool, pause func()) {
+	n := 0
+	for key, e := range r.ledger.entries {
+		switch {
+		case e.is(seen):
+			e.set(seen, false)
+			r.ledger.entries[key] = e
+		case whole && r.open():
+			r.judge(key, e, installation[V]{})
 		}
-		for key := range r.have {
-			if e, known := r.ledger.entries[key]; !known && r.news(key, e) {
-				r.note(key, e)
-			}
-			if seen++; seen%Step == 0 && !pause(struct{}{}) {
-				return
-			}
+		if n++; n%Step == 0 {
+			pause()
 		}
+	}
+	if !whole {
+		clear(r.Suspects)
+	}
+}
+
+func (r *Review[K, V]) judge(key K, e entry[V], read installation[V]) {
+	switch {
+	case !r.news(key, e, read):
+	case r.trust:
+		r.Entered++
+		r.ledger.enter(key, e, read, nil)
+	default:
+		r.Suspects[key] = nil
 	}
 }
 
 // news reports whether what was read of a key is not what the books say.
-func (r *Review[K, V]) news(key K, e entry[V]) bool {
-	if _, moved := r.ledger.settled[key]; moved {
+func (r *Review[K, V]) news(key K, e entry[V], read installation[V]) bool {
+	if _, moved := r.moved[key]; moved || e.is(given) {
 		return false
 	}
-	v, ok := r.have[key]
-	said := r.ledger.have(key, e)
-	return said.ok != ok || ok && !r.ledger.rules.Equal(said.value, v)
+	return !r.ledger.same(r.ledger.have(key, e), read)
 }
 
-// note keeps a wanted key until its owner is known. What nobody wants has none.
-func (r *Review[K, V]) note(key K, e entry[V]) {
-	if e.refs > 0 {
-		r.Drifted[key] = nil
-		return
+// Confirm drops the suspects of which the books are right after all, given what
+// is installed under the suspects by a second look.
+func (r *Review[K, V]) Confirm(have map[K]V) {
+	for key := range r.Suspects {
+		v, ok := have[key]
+		if !r.open() || !r.news(key, r.ledger.entries[key], installation[V]{v, ok}) {
+			delete(r.Suspects, key)
+		}
 	}
-	r.enter(key, e, nil)
+}
+
+// Enter books what is installed under the suspects, and plans what differs from
+// what is wanted.
+func (r *Review[K, V]) Enter(have map[K]V) {
+	r.Confirm(have)
+	for key, owner := range r.Suspects {
+		v, ok := have[key]
+		r.ledger.enter(key, r.ledger.entries[key], installation[V]{v, ok}, owner)
+	}
+	r.Entered += len(r.Suspects)
+}
+
+// Correct books what is installed under a key by a single look, and reports
+// whether the books said something else. A Review that is under way, which may
+// have begun before, does not judge the key any more.
+func (l *Ledger[K, V]) Correct(key K, value V, there bool) (changed bool) {
+	e, read := l.entries[key], installation[V]{value, there}
+	if l.review != nil {
+		l.review.moved[key] = struct{}{}
+	}
+	if l.same(l.have(key, e), read) {
+		return false
+	}
+	l.enter(key, e, read, nil)
+	return true
+}
+
+func (l *Ledger[K, V]) same(a, b installation[V]) bool {
+	return a.ok == b.ok && (!a.ok || l.rules.Equal(a.value, b.value))
 }
 
 // enter books what was read of a key, and queues it if something is to be done.
-func (r *Review[K, V]) enter(key K, e entry[V], owner *model.PortID) {
-	l := r.ledger
-	v, ok := r.have[key]
-	e.set(found, e.is(found) || e.refs == 0 && ok && !e.is(installed))
-	l.book(key, &e, installation[V]{v, ok})
-	r.surprises++
+func (l *Ledger[K, V]) enter(key K, e entry[V], read installation[V], owner *model.PortID) {
+	e.set(found, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
+	l.book(key, &e, read)
 	if !differs(e) {
 		l.keep(key, e)
 		return
@@ -105,16 +154,4 @@ func (r *Review[K, V]) enter(key K, e entry[V], owner *model.PortID) {
 		l.touch(&e, key, owner)
 	}
 	l.entries[key] = e
-}
-
-// Enter ends the review: what differs is planned. It returns how many keys were
-// not as the books said.
-func (r *Review[K, V]) Enter() (surprises int) {
-	for key, owner := range r.Drifted {
-		if e := r.ledger.entries[key]; r.news(key, e) {
-			r.enter(key, e, owner)
-		}
-	}
-	r.ledger.settled = nil
-	return r.surprises
 }

@@ -16,23 +16,36 @@ const (
 
 // Settle books the result of an op that Plan gave out.
 func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
-	if l.settled != nil {
-		l.settled[op.Key] = struct{}{}
-	}
+	e := l.takeBack(op)
 	if err != nil {
 		var left ErrLeft[V]
 		if errors.As(err, &left) {
-			e := l.entries[op.Key]
 			l.book(op.Key, &e, installation[V]{left.Value, left.There})
-			l.entries[op.Key] = e
 		}
+		l.entries[op.Key] = e
 		l.postpone(op, err, now)
 		return
 	}
 	delete(l.waiting, op.Key)
-	e := l.entries[op.Key]
 	l.book(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
 	l.keep(op.Key, e)
+}
+
+// Return takes an op back that was not done: its key is planned anew.
+func (l *Ledger[K, V]) Return(op Op[K, V]) {
+	e := l.takeBack(op)
+	l.touch(&e, op.Key, op.Owner)
+	l.entries[op.Key] = e
+}
+
+// takeBack returns the entry of an op that was given out.
+func (l *Ledger[K, V]) takeBack(op Op[K, V]) entry[V] {
+	if l.review != nil {
+		l.review.moved[op.Key] = struct{}{}
+	}
+	e := l.entries[op.Key]
+	e.set(given, false)
+	return e
 }
 
 // keep stores an entry whose two sides agree, or forgets one that has none.

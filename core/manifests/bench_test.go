@@ -71,7 +71,7 @@ func BenchmarkRead(b *testing.B) {
 	write(b, dir, "all.yaml", manifests(many))
 	for b.Loop() {
 		before := heap()
-		r := newReader(os.DirFS(dir), dir, config.PortRange{})
+		r := newReader(originOf(dir), dir, config.PortRange{})
 		f, err := r.scan(context.Background())
 		if err != nil || len(f.objects) != 2*many || len(f.problems) > 0 {
 			b.Fatal(err, len(f.objects), f.problems)
@@ -91,13 +91,13 @@ func BenchmarkReadFiles(b *testing.B) {
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			if f, err := newReader(os.DirFS(dir), dir, config.PortRange{}).scan(context.Background()); err != nil || len(f.objects) != 2*many {
+			if f, err := newReader(originOf(dir), dir, config.PortRange{}).scan(context.Background()); err != nil || len(f.objects) != 2*many {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("again", func(b *testing.B) {
-		r := newReader(os.DirFS(dir), dir, config.PortRange{})
+		r := newReader(originOf(dir), dir, config.PortRange{})
 		for b.Loop() {
 			if _, err := r.scan(context.Background()); err != nil {
 				b.Fatal(err)
@@ -110,7 +110,7 @@ func BenchmarkReadFiles(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	dir := b.TempDir()
 	write(b, dir, "all.yaml", manifests(many))
-	d := newDelivery(newRecord(), newReader(os.DirFS(dir), dir, config.PortRange{}))
+	d := newDelivery(newRecord(), newReader(originOf(dir), dir, config.PortRange{}))
 	if err := d.scan(context.Background()); err != nil {
 		b.Fatal(err)
 	}

@@ -54,11 +54,15 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 	return o
 }
 
-// confine takes away the node ports that an API server would not have let in: they
-// may be somebody else's on this machine.
+// confine takes away the node ports, those for health checks among them, that an API
+// server would not have let in: they may be somebody else's on this machine.
 func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
 	if o.service == nil {
 		return
+	}
+	if n := o.service.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
+		o.outside("spec.healthCheckNodePort", n, allowed)
+		o.service.HealthCheckNodePort = 0
 	}
 	for i := range o.service.Ports {
 		p := &o.service.Ports[i]
@@ -66,13 +70,16 @@ func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
 			continue
 		}
 		at := slices.IndexFunc(s.Spec.Ports, func(q corev1.ServicePort) bool { return q.NodePort == int32(p.NodePort) })
-		path := "spec.ports[" + strconv.Itoa(at) + "].nodePort"
-		o.faults = append(o.faults, fault{
-			object: o.key.String(), path: path, why: model.WhyInvalid,
-			text: fmt.Sprintf("%s: %d is outside %s (--service-node-port-range), left out", path, p.NodePort, allowed),
-		})
+		o.outside("spec.ports["+strconv.Itoa(at)+"].nodePort", p.NodePort, allowed)
 		p.NodePort = 0
 	}
+}
+
+func (o *object) outside(path string, port uint16, allowed config.PortRange) {
+	o.faults = append(o.faults, fault{
+		object: o.key.String(), path: path, why: model.WhyInvalid,
+		text: fmt.Sprintf("%s: %d is outside %s (--service-node-port-range), left out", path, port, allowed),
+	})
 }
 
 // advise notes what an API server would have filled in and nobody does here.

@@ -10,8 +10,10 @@
 //	           running:  Source ──▶ Sink: only the differences ◀───────────┘
 //
 // Only regular files of the folder itself whose names end in .yaml, .yml or
-// .json are read, also through symbolic links; sub-folders, hidden files and
-// editors' backups are not. Other kinds, as they stand beside Services in any
+// .json are read, also through symbolic links that stay in the folder, as those
+// of a mounted ConfigMap do; sub-folders, hidden files and editors' backups are
+// not. A single file, whatever its name, or the standard input ("-", read once)
+// can stand in the folder's place. Other kinds, as they stand beside Services in any
 // tutorial, are counted and left alone.
 //
 // Decoding is strict. A document with an unknown field, a wrong type or a

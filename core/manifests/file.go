@@ -61,8 +61,8 @@ var errUnsettled = errors.New("is still being written")
 
 // load returns the content of a file if it may have changed since it was last
 // read, and nil if it has not. Anything but a regular file is refused before it
-// is opened: opening a FIFO would block, and a device may have no end.
-func (f *file) load(fsys fs.FS, max int64, now time.Time) ([]byte, fs.FileInfo, error) {
+// is opened, and again after it was: a device may do anything when it is opened.
+func (f *file) load(fsys fs.FS, max, room int64, now time.Time) ([]byte, fs.FileInfo, error) {
 	info, err := fs.Stat(fsys, f.name)
 	switch {
 	case err != nil:
@@ -71,6 +71,8 @@ func (f *file) load(fsys fs.FS, max int64, now time.Time) ([]byte, fs.FileInfo, 
 		return nil, nil, fmt.Errorf("is a %s, only regular files are read", modeName(info.Mode()))
 	case info.Size() > max:
 		return nil, nil, fmt.Errorf("has %d bytes, more than %d are not read", info.Size(), max)
+	case info.Size() > room:
+		return nil, nil, fmt.Errorf("left out: with its %d bytes the folder has more than are read", info.Size())
 	case f.unchanged(info):
 		return nil, nil, nil
 	case f.unsettled(info, now):
@@ -84,6 +86,14 @@ func (f *file) load(fsys fs.FS, max int64, now time.Time) ([]byte, fs.FileInfo, 
 		return nil, nil, errUnsettled
 	}
 	return data, info, nil
+}
+
+// size is how large the file was when it was last read.
+func (f *file) size() int64 {
+	if f.info == nil {
+		return 0
+	}
+	return f.info.Size()
 }
 
 // unchanged reports whether a file is the one that was read. A time stamp that

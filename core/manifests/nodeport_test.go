@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -51,5 +52,34 @@ spec:
 	}
 	if o, err := Read(t.Context(), b.dir, config.PortRange{First: 22, Last: 32767}); err != nil || len(o.Problems) > 0 {
 		t.Errorf("a range that has them: %v, %v", o.Problems, err)
+	}
+}
+
+// The port for health checks of load balancers is a node port, too.
+func TestHealthCheckNodePortsOfTheMachine(t *testing.T) {
+	const text = `apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: ns}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  clusterIP: 10.96.0.%d
+  healthCheckNodePort: %d
+  ports:
+  - {name: web, port: 80, nodePort: 30080}
+`
+	b := newBench(t)
+	b.put("a.yaml", fmt.Sprintf(text, "thief", 1, 10250)+"---\n"+fmt.Sprintf(text, "web", 2, 32000))
+	b.reader.limits.nodePorts = config.Default().NodePortRange
+	r, err := b.reader.Read(t.Context())
+	if err != nil || len(r.Services) != 2 {
+		t.Fatalf("%v, %v", r, err)
+	}
+	if a, b := r.Services[0].HealthCheckNodePort, r.Services[1].HealthCheckNodePort; a != 0 || b != 32000 {
+		t.Errorf("health ports %d and %d", a, b)
+	}
+	const want = "a.yaml:8: Service ns/thief: spec.healthCheckNodePort: 10250 is outside 30000-32767"
+	if len(r.Problems) != 1 || !strings.HasPrefix(r.Problems[0].String(), want) {
+		t.Errorf("problems: %v", r.Problems)
 	}
 }

@@ -2,12 +2,15 @@ package manifests
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	strictjson "sigs.k8s.io/json"
@@ -21,7 +24,7 @@ func parse(doc document) (root *yaml.Node, bad *fault) {
 		}
 	}()
 	var n, rest yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(doc.text))
+	dec := yaml.NewDecoder(bytes.NewReader(joinSurrogates(doc.text)))
 	err := dec.Decode(&n)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && len(n.Content) == 0:
@@ -35,6 +38,43 @@ func parse(doc document) (root *yaml.Node, bad *fault) {
 		return nil, &fault{text: "has something behind its end"}
 	}
 	return n.Content[0], nil
+}
+
+// joinSurrogates replaces the escapes of JSON for characters beyond 16 bits, such as
+// \ud83d\ude00, by the character itself, and half of one by U+FFFD, as decoders of
+// JSON do: YAML knows no pairs. Lines stay where they are. Text that is not JSON is
+// left alone.
+func joinSurrogates(text []byte) []byte {
+	if !bytes.Contains(text, []byte(`\u`)) || !json.Valid(text) {
+		return text
+	}
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); {
+		r, ok := escaped(text[i:])
+		switch {
+		case text[i] != '\\':
+			out, i = append(out, text[i]), i+1
+		case !ok || !utf16.IsSurrogate(r):
+			out, i = append(out, text[i:i+2]...), i+2 // the second byte may be a backslash
+		default:
+			i += len(`\u0000`)
+			low, _ := escaped(text[i:])
+			if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+				i += len(`\u0000`)
+			}
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
+}
+
+// escaped returns the character of an escape such as \u00e9 that text begins with.
+func escaped(text []byte) (r rune, ok bool) {
+	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	return rune(n), err == nil
 }
 
 var (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -25,11 +24,11 @@ type Result struct {
 	Ignored  map[string]int // objects of other kinds, by kind
 }
 
-// Read reads a folder once. An error means that there is no such folder or that
+// Read reads a folder, a single file or the standard input (Stdin) once. An error means that there is no such folder or that
 // it cannot be listed; anything else that is wrong is in Result.Problems, and
 // all that is right is in Result.Objects. Node ports outside the range are wrong.
 func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
-	return newReader(os.DirFS(dir), dir, nodePorts).Read(ctx)
+	return newReader(originOf(dir), dir, nodePorts).Read(ctx)
 }
 
 // ReadFS is Read for the root of a file system, such as an embedded one, with any
@@ -43,7 +42,7 @@ func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {
 func (r *Reader) Read(ctx context.Context) (Result, error) {
 	f, err := r.scan(ctx)
 	if err != nil {
-		return Result{}, fmt.Errorf("manifests folder %s: %w", printable(r.dir), err)
+		return Result{}, fmt.Errorf("manifests %s: %w", printable(r.dir), err)
 	}
 	return Result{Objects: f.collect(), Problems: f.problems, Ignored: f.ignored}, nil
 }

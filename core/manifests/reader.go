@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,21 +22,24 @@ import (
 // once stands until the folder says otherwise without doubt. It is used by one
 // goroutine at a time.
 type Reader struct {
-	fsys   fs.FS
-	dir    string // the folder, for people
+	origin origin
+	dir    string // the folder or file, for people
 	limits limits
 	now    func() time.Time
 	files  map[string]*file
 	last   *folder // as of the last reading
 
+	bytes     int64 // of all files that are read
+	documents int   // in them
+
 	decoded int // documents decoded so far, for tests
 }
 
 // NewReader returns a reader for the root of a file system, with any node ports.
-func NewReader(fsys fs.FS) *Reader { return newReader(fsys, "", config.PortRange{}) }
+func NewReader(fsys fs.FS) *Reader { return newReader(whole{fsys}, "", config.PortRange{}) }
 
-func newReader(fsys fs.FS, dir string, nodePorts config.PortRange) *Reader {
-	r := &Reader{fsys: fsys, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+func newReader(from origin, dir string, nodePorts config.PortRange) *Reader {
+	r := &Reader{origin: from, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
 	r.limits.nodePorts = nodePorts
 	return r
 }
@@ -55,17 +59,23 @@ type folder struct {
 // state as before where no file has changed. An error means that the folder
 // itself could not be listed, and nothing has changed.
 func (r *Reader) scan(ctx context.Context) (*folder, error) {
-	entries, err := fs.ReadDir(r.fsys, ".")
+	from, err := r.origin.enter(ctx)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer from.leave()
+	entries, err := fs.ReadDir(from.files, ".")
 	if err != nil {
 		return nil, reason(err)
 	}
 	f := &folder{ignored: map[string]int{}}
-	listed, changed := r.list(f, entries)
+	listed, changed := r.list(f, entries, from.names)
+	r.measure(listed)
 	for _, file := range listed {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if r.refresh(ctx, file, f) {
+		if r.refresh(ctx, from.files, file, f) {
 			changed = true
 		}
 	}
@@ -73,6 +83,7 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 		return r.last, nil
 	}
 	f.merge(listed)
+	f.problems = r.shorten(f.problems)
 	r.last = f
 	return f, nil
 }
@@ -81,8 +92,11 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 // sorted, and forgets files that are gone. Above the limit files that are
 // already known go first: a new one must not push out an old one. It reports
 // whether files came or went.
-func (r *Reader) list(f *folder, entries []fs.DirEntry) (listed []*file, changed bool) {
-	files := make(map[string]*file, len(r.files))
+func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*file, changed bool) {
+	files, dir := make(map[string]*file, len(r.files)), r.dir
+	if !names {
+		dir = filepath.Dir(dir)
+	}
 	room := r.limits.files
 	for _, e := range entries {
 		if r.files[e.Name()] != nil {
@@ -91,7 +105,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry) (listed []*file, changed
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if !isManifest(name) {
+		if names && !isManifest(name) {
 			continue
 		}
 		known := r.files[name]
@@ -99,7 +113,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry) (listed []*file, changed
 			if room--; room < 0 {
 				continue
 			}
-			known, changed = &file{name: name, shown: filepath.Join(r.dir, name)}, true
+			known, changed = &file{name: name, shown: filepath.Join(dir, name)}, true
 		}
 		files[name] = known
 		listed = append(listed, known)
@@ -117,9 +131,9 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry) (listed []*file, changed
 
 // refresh reads a file if it has changed, and reports whether it had. If that
 // fails all that is known of it stands.
-func (r *Reader) refresh(ctx context.Context, file *file, f *folder) (changed bool) {
+func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder) (changed bool) {
 	now := r.now()
-	data, info, err := file.load(r.fsys, r.limits.fileBytes, now)
+	data, info, err := file.load(from, r.limits.fileBytes, r.roomFor(file), now)
 	switch {
 	case errors.Is(err, errUnsettled) && file.info != nil:
 		f.unsettled = true
@@ -141,14 +155,42 @@ func (r *Reader) refresh(ctx context.Context, file *file, f *folder) (changed bo
 		file.fail(docs[r.limits.documents].line, fmt.Sprintf("more than %d documents are not read", r.limits.documents))
 		return true
 	}
+	if r.documents-len(file.units)+len(docs) > r.limits.allDocuments {
+		file.fail(0, fmt.Sprintf("left out: with its %d documents the folder has more than %d", len(docs), r.limits.allDocuments))
+		return true
+	}
 	units := r.decode(ctx, file, docs)
 	if ctx.Err() != nil {
 		return false // units is not complete
 	}
+	r.bytes, r.documents = r.bytes-file.size()+info.Size(), r.documents-len(file.units)+len(units)
 	file.held = file.hold(units)
 	file.units, file.info, file.read, file.problem = units, info, now, nil
 	return true
 }
+
+// shorten leaves as many problems as anybody reads.
+func (r *Reader) shorten(ps []Problem) []Problem {
+	more := len(ps) - r.limits.problems
+	if more <= 0 {
+		return ps
+	}
+	ps = slices.Clone(ps[:r.limits.problems]) // the rest can go
+	return append(ps, Problem{File: r.dir, Object: "folder", Text: fmt.Sprintf("%d more problems", more), Why: model.WhyInvalid})
+}
+
+// measure notes how large all that is read of the folder is.
+func (r *Reader) measure(files []*file) {
+	r.bytes, r.documents = 0, 0
+	for _, f := range files {
+		r.bytes += f.size()
+		r.documents += len(f.units)
+	}
+}
+
+// roomFor is how large a file may be for the folder not to be too large. A file
+// that is read already keeps its room: a new one cannot push it out.
+func (r *Reader) roomFor(f *file) int64 { return r.limits.allBytes - r.bytes + f.size() }
 
 func (f *file) fail(line int, why string) {
 	f.problem = &Problem{File: f.shown, Line: line, Object: "file", Text: why, Why: model.WhyInvalid}

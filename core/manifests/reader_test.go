@@ -23,7 +23,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	b := &bench{T: t, dir: t.TempDir()}
-	b.reader = NewReader(os.DirFS(b.dir))
+	b.reader = newReader(originOf(b.dir), "", config.PortRange{})
 	b.reader.now = func() time.Time { return time.Now().Add(b.clock) }
 	return b
 }
@@ -248,7 +248,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.expect("first", []string{"a"})
-	data, info, err := w.reader.files["x.yaml"].load(w.reader.fsys, 1<<20, time.Now())
+	data, info, err := w.reader.files["x.yaml"].load(os.DirFS(w.dir), 1<<20, 1<<20, time.Now())
 	if data != nil || info != nil || err != nil {
 		t.Errorf("an unchanged file was read again: %q, %v", data, err)
 	}
@@ -257,7 +257,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.expect("touched", []string{"a"})
-	if data, _, _ = w.reader.files["x.yaml"].load(w.reader.fsys, 1<<20, time.Now()); data == nil {
+	if data, _, _ = w.reader.files["x.yaml"].load(os.DirFS(w.dir), 1<<20, 1<<20, time.Now()); data == nil {
 		t.Error("a file that was modified just before it was read may hide a change, and is not read again")
 	}
 }
@@ -276,7 +276,7 @@ func TestCancel(t *testing.T) {
 func TestNoFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	_, err := Read(context.Background(), dir, config.PortRange{})
-	if err == nil || !strings.Contains(err.Error(), "manifests folder "+dir+": cannot be read: ") {
+	if err == nil || !strings.Contains(err.Error(), "manifests "+dir+": cannot be read: ") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Sink takes what a Source tells. Its methods are called from one goroutine and
@@ -33,17 +34,49 @@ type Sink interface {
 	Synced(whole bool)
 }
 
-// Source watches a folder and tells a Sink what changes in it.
+// Source watches a folder, or a single file, and tells a Sink what changes in it.
+// The standard input is read once.
 //
 // A change is delivered a few milliseconds after the last write of a burst.
 // Should the system lose or not offer notifications, a slow scan finds the
 // change all the same. A Node that goes away is not told: the last one stands,
 // as it does for kube-proxy.
 type Source struct {
-	Dir       string
+	Dir       string           // a folder, a file or Stdin
 	NodePorts config.PortRange // that Services may have
 	Log       *slog.Logger     // slog.Default if nil
 	Scan      time.Duration    // between slow scans; 3 s if 0
+
+	failing atomic.Pointer[failure] // nil while it can be read
+}
+
+// failure is why a folder cannot be read, and since when.
+type failure struct {
+	since time.Time
+	err   error
+}
+
+// patience is how long a folder may be away before that is told as stale input: a
+// mount is replaced within moments.
+const patience = 10 * time.Second
+
+// Stale says, for people, that the folder could not be read for a while: what was
+// in it stands. It is empty otherwise. It may be called from any goroutine.
+func (s *Source) Stale(now time.Time) []string {
+	f := s.failing.Load()
+	if f == nil || now.Sub(f.since) < patience {
+		return nil
+	}
+	return []string{fmt.Sprintf("manifests %s cannot be read since %ds, what they said last stands: %v", printable(s.Dir), int(now.Sub(f.since).Seconds()), f.err)}
+}
+
+// Age returns how long ago the folder was last known to be up to date, as far as
+// that is longer than between two scans.
+func (s *Source) Age(now time.Time) time.Duration {
+	if f := s.failing.Load(); f != nil {
+		return max(0, now.Sub(f.since))
+	}
+	return 0
 }
 
 const (
@@ -59,22 +92,46 @@ const (
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
-	d := newDelivery(sink, newReader(os.DirFS(s.Dir), s.Dir, s.NodePorts))
+	if watch.Exposed(s.Dir) {
+		s.log().Warn("anybody on this machine can write the manifests, and so decide where Services lead; take that right away with chmod o-w", "manifests", s.Dir)
+	}
+	d := newDelivery(sink, newReader(originOf(s.Dir), s.Dir, s.NodePorts))
 	if err := d.scan(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return fmt.Errorf("manifests folder %s: %w", printable(s.Dir), err)
+		return fmt.Errorf("manifests %s: %w", printable(s.Dir), err)
+	}
+	if s.Dir == Stdin {
+		<-ctx.Done()
+		return nil
 	}
 	for {
 		again := s.pause(d)
 		if !w.wait(ctx, again) {
 			return nil
 		}
-		if err := d.scan(ctx); err != nil && ctx.Err() == nil {
+		err := d.scan(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.note(err)
+		if err != nil {
 			d.lost(err)
 		}
 		w.renew()
+	}
+}
+
+// note remembers since when the folder cannot be read.
+func (s *Source) note(err error) {
+	switch f := s.failing.Load(); {
+	case err == nil:
+		s.failing.Store(nil)
+	case f == nil:
+		s.failing.Store(&failure{time.Now(), err})
+	default:
+		s.failing.Store(&failure{f.since, err})
 	}
 }
 

@@ -168,14 +168,16 @@ func TestSourceHalfWritten(t *testing.T) {
 // TestSourceScans changes what no notification tells of: the file behind a
 // link, and the folder itself.
 func TestSourceScans(t *testing.T) {
-	other := t.TempDir()
 	r := start(t, 20*time.Millisecond, func(b *bench) {
-		write(b, other, "x", svc("a"))
-		if err := os.Symlink(filepath.Join(other, "x"), filepath.Join(b.dir, "x.yaml")); err != nil {
+		if err := os.Mkdir(filepath.Join(b.dir, "sub"), 0o700); err != nil {
+			b.Fatal(err)
+		}
+		write(b, filepath.Join(b.dir, "sub"), "x", svc("a"))
+		if err := os.Symlink(filepath.Join("sub", "x"), filepath.Join(b.dir, "x.yaml")); err != nil {
 			b.Skipf("no symbolic links here: %v", err)
 		}
 	})
-	write(t, other, "x", svc("a")+"---\n"+svc("b"))
+	write(t, filepath.Join(r.dir, "sub"), "x", svc("a")+"---\n"+svc("b"))
 	r.become("behind a link", "a", "b")
 
 	if err := os.Rename(r.dir, r.dir+".old"); err != nil {
@@ -267,7 +269,7 @@ func TestSourceStops(t *testing.T) {
 
 // TestWatcherWithoutNotifications only sleeps.
 func TestWatcherWithoutNotifications(t *testing.T) {
-	w := &watcher{dir: t.TempDir(), log: quiet()}
+	w := &watcher{path: t.TempDir(), log: quiet()}
 	w.renew()
 	if !w.wait(context.Background(), time.Millisecond) {
 		t.Error("does not wake up")

@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,7 +28,7 @@ func TestSpecialFiles(t *testing.T) {
 		}
 	}
 	write(t, dir, "good.yaml", svc("good"))
-	write(t, other, "linked", svc("linked"))
+	write(t, other, "linked", svc("stranger"))
 	must(os.Mkdir(in("dir.yaml"), 0o700))
 	must(os.Mkdir(in("sub"), 0o700))
 	write(t, in("sub"), "x.yaml", "garbage: [")
@@ -36,7 +37,12 @@ func TestSpecialFiles(t *testing.T) {
 	must(os.Symlink("loop2.yaml", in("loop1.yaml")))
 	must(os.Symlink("loop1.yaml", in("loop2.yaml")))
 	must(os.Symlink("nowhere", in("dangling.yaml")))
-	must(os.Symlink(filepath.Join(other, "linked"), in("linked.yaml")))
+	must(os.Symlink(filepath.Join(other, "linked"), in("outside.yaml")))
+	must(os.Symlink("../"+filepath.Base(other)+"/linked", in("outside2.yaml")))
+	must(os.Mkdir(in("..2026_11_22"), 0o700)) // as a ConfigMap is mounted
+	write(t, in("..2026_11_22"), "linked.yaml", svc("linked"))
+	must(os.Symlink("..2026_11_22", in("..data")))
+	must(os.Symlink("..data/linked.yaml", in("linked.yaml")))
 	must(os.Symlink("sub", in("subdir.json")))
 	listener, err := net.Listen("unix", in("socket.yaml"))
 	must(err)
@@ -61,12 +67,42 @@ func TestSpecialFiles(t *testing.T) {
 		"huge.yaml: file: has 10737418240 bytes, more than 67108864 are not read",
 		"loop1.yaml: file: cannot be read: too many levels of symbolic links",
 		"loop2.yaml: file: cannot be read: too many levels of symbolic links",
+		"outside.yaml: file: cannot be read: path escapes from parent",
+		"outside2.yaml: file: cannot be read: path escapes from parent",
 		"socket.yaml: file: is a socket, only regular files are read",
 		"subdir.json: file: is a directory, only regular files are read",
-		"zero.yaml: file: is a device, only regular files are read",
+		"zero.yaml: file: cannot be read: path escapes from parent",
 	})
 	if len(r.Services) != 2 || r.Services[0].Name.Name != "good" || r.Services[1].Name.Name != "linked" {
 		t.Errorf("%d services", len(r.Services))
+	}
+}
+
+// TestSwappedFIFO has a FIFO in a file's place at the moment between looking and
+// opening. To open it must not wait for a writer that never comes.
+func TestSwappedFIFO(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "x.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dir, filepath.Join(dir, "x.yaml")} {
+		done := make(chan error, 1)
+		go func() {
+			from, err := originOf(name).enter(t.Context())
+			if err == nil {
+				defer from.leave()
+				_, _, err = readAll(from.files, "x.yaml", 1<<20)
+			}
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if !errors.Is(err, errUnsettled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: opening a FIFO hangs", name)
+		}
 	}
 }
 

@@ -10,20 +10,24 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watcher waits for changes in a folder. Where the system offers no
-// notifications it only sleeps.
+// watcher waits for changes in a folder, or of a single file in one. Where the
+// system offers no notifications it only sleeps.
 type watcher struct {
-	dir    string
+	path   string
+	file   string // the single file's name; empty for a folder
 	log    *slog.Logger
 	notify *fsnotify.Watcher // nil if there is none
 	info   os.FileInfo       // the folder that is watched; nil if none is
 }
 
-func newWatcher(dir string, log *slog.Logger) *watcher {
-	w := &watcher{dir: dir, log: log}
+func newWatcher(path string, log *slog.Logger) *watcher {
+	w := &watcher{path: path, log: log}
+	if path == Stdin {
+		return w
+	}
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("No file notifications, changes are found by scanning only", "folder", dir, "err", err)
+		log.Warn("No file notifications, changes are found by scanning only", "manifests", path, "err", err)
 		return w
 	}
 	w.notify = n
@@ -43,7 +47,13 @@ func (w *watcher) renew() {
 	if w.notify == nil {
 		return
 	}
-	info, err := os.Stat(w.dir)
+	dir := w.path
+	info, err := os.Stat(dir)
+	w.file = ""
+	if err == nil && !info.IsDir() {
+		w.file, dir = filepath.Base(dir), filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
 	if err == nil && w.info != nil && os.SameFile(info, w.info) && len(w.notify.WatchList()) > 0 {
 		return
 	}
@@ -54,8 +64,8 @@ func (w *watcher) renew() {
 	if err != nil {
 		return
 	}
-	if err := w.notify.Add(w.dir); err != nil {
-		w.log.Warn("No file notifications, changes are found by scanning only", "folder", w.dir, "err", err)
+	if err := w.notify.Add(dir); err != nil {
+		w.log.Warn("No file notifications, changes are found by scanning only", "manifests", w.path, "err", err)
 		return
 	}
 	w.info = info
@@ -83,7 +93,7 @@ func (w *watcher) wait(ctx context.Context, most time.Duration) bool {
 		case <-failures: // most likely events were lost
 			return true
 		case e := <-events:
-			if !concerns(e) {
+			if !w.concerns(e) {
 				continue
 			}
 			if quiet == nil {
@@ -96,7 +106,7 @@ func (w *watcher) wait(ctx context.Context, most time.Duration) bool {
 
 // concerns reports whether an event can change what is read. "..data" is the
 // link by which a mounted ConfigMap is switched as a whole.
-func concerns(e fsnotify.Event) bool {
+func (w *watcher) concerns(e fsnotify.Event) bool {
 	name := filepath.Base(e.Name)
-	return isManifest(name) || name == "..data" || e.Has(fsnotify.Remove|fsnotify.Rename)
+	return w.file == "" && isManifest(name) || name == w.file || name == "..data" || e.Has(fsnotify.Remove|fsnotify.Rename)
 }

@@ -21,16 +21,46 @@ type Host struct {
 	// it: were it let go, it would wander from router to router. Canonical, and
 	// empty where no range is known.
 	ServiceCIDRs []netip.Prefix
+
+	Guard Guard // what Services must leave alone; only core/resolve looks at it
 }
 
-// SameButZone reports whether two hosts differ in nothing but their zone, which
-// matters to policy alone.
+// Guard is what core/resolve protects from Services: addresses that are
+// somebody else's. Its lists are sorted and have nothing twice.
+type Guard struct {
+	Own        []netip.Addr     // this node's addresses: Host.IPs and those the system has
+	Broadcasts []netip.Addr     // of the IPv4 networks that this node is in
+	APIServers []netip.AddrPort // as they are connected to, and the endpoints of default/kubernetes
+	Pods       []netip.Prefix   // ranges that have pods and nothing else in them
+	Ports      []uint16         // TCP ports of this node that no load balancer IP takes
+	Reserved   bool             // addresses of 240.0.0.0/4 are in use in this cluster
+
+	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
+	AllowedOnly bool           // and no others are
+}
+
+// Equal reports whether two guards protect the same.
+func (g *Guard) Equal(o *Guard) bool {
+	return slices.Equal(g.Own, o.Own) && slices.Equal(g.Broadcasts, o.Broadcasts) && slices.Equal(g.APIServers, o.APIServers) &&
+		slices.Equal(g.Pods, o.Pods) && slices.Equal(g.Ports, o.Ports) && g.Reserved == o.Reserved &&
+		slices.Equal(g.Allowed, o.Allowed) && g.AllowedOnly == o.AllowedOnly
+}
+
+// SamePolicy reports whether two hosts that have the SamePorts differ in nothing
+// but their zone that decides about the addresses of Services.
+func (h *Host) SamePolicy(o *Host) bool {
+	return h.Guard.Equal(&o.Guard) && slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
+}
+
+// SameButZone reports whether two hosts differ in nothing but their zone and
+// their Guard, which matter to policy alone.
 func (h *Host) SameButZone(o *Host) bool {
 	return h.SamePorts(o) && slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
 }
 
-// SamePorts reports whether two hosts differ in nothing that matters to a port,
-// but for the zone: ServiceCIDRs are no port's.
+// SamePorts reports whether two hosts differ in nothing that matters to a port
+// that has been resolved: what policy alone looks at may differ, and so may
+// ServiceCIDRs.
 func (h *Host) SamePorts(o *Host) bool {
 	return h.Name == o.Name && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
 		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&

@@ -114,6 +114,23 @@ type Node struct {
 	Where    string
 }
 
+// Machine is what this machine itself says, beside its Node object.
+type Machine struct {
+	Addresses []LocalAddress
+	// APIServers are the addresses of the API server that Services come from: those
+	// that its name resolves to and those connected to. Empty without one.
+	APIServers []netip.AddrPort
+}
+
+// LocalAddress is an address that this machine's network stack has, with the
+// length of its network's prefix. Loopback and link-local ones are left out.
+type LocalAddress struct {
+	Prefix netip.Prefix
+	// Shared addresses are on no network, only known to this machine: on Linux those
+	// of dummy devices, on Windows those that are never a source.
+	Shared bool
+}
+
 // ServiceCIDR is what Tandem needs of a ServiceCIDR (KEP-1880): ranges that
 // cluster IPs are taken from.
 type ServiceCIDR struct {

@@ -115,8 +115,50 @@ type Pool struct{ Endpoints []Endpoint }
 
 // Endpoint is one member of a Pool.
 type Endpoint struct {
-	Addr  netip.AddrPort
-	Local bool // runs on this node
+	Addr     netip.AddrPort
+	Local    bool // runs on this node
+	Unplaced bool // no input says on which node it runs
+}
+
+// Hairpins reports whether connections from the endpoint to itself may come
+// through this node. They need SNAT, whatever the Action says: else it would
+// answer itself directly, from an address that it did not ask.
+func (e Endpoint) Hairpins() bool { return e.Local || e.Unplaced }
+
+// FrontIndex finds fronts of a port by address. It is for comparing two states of
+// one port, of which most fronts are in the same place: a map is made only where
+// many are not. The zero value finds none.
+type FrontIndex struct {
+	fronts []Front
+	at     map[netip.AddrPort]*Front
+}
+
+// IndexFronts returns the index of a port, which may be nil.
+func IndexFronts(p *Port) (x FrontIndex) {
+	if p != nil {
+		x.fronts = p.Fronts
+	}
+	return x
+}
+
+// Find returns a front, most likely in a place; nil when there is none.
+func (x *FrontIndex) Find(place int, at netip.AddrPort) *Front {
+	const few = 16 // not worth a map
+	switch {
+	case place < len(x.fronts) && x.fronts[place].At == at:
+		return &x.fronts[place]
+	case len(x.fronts) <= few:
+		if i := slices.IndexFunc(x.fronts, func(f Front) bool { return f.At == at }); i >= 0 {
+			return &x.fronts[i]
+		}
+		return nil
+	case x.at == nil:
+		x.at = make(map[netip.AddrPort]*Front, len(x.fronts))
+		for i := range x.fronts {
+			x.at[x.fronts[i].At] = &x.fronts[i]
+		}
+	}
+	return x.at[at]
 }
 
 // Delta is one change of the desired state: Old is nil for a Port that is new,

@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Reason says why policy decided as it did. It goes with every Action and every
 // Problem, so that a user can be told, in the same words on every system.
@@ -34,7 +37,16 @@ const (
 	WhyNoNode            // what the Node object says is needed, and there is none
 	WhyOtherProxy        // another proxy answers for the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
+	WhyTooLarge          // more than one Service may cost
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
+	WhyOtherFamily       // addresses of an IP family that this node does not have
+	WhyFull              // a bound on what is kept is reached
+	WhyNodeAddress       // an address, or address and port, of this node itself
+	WhyAPIServer         // an address of the API server
+	WhyServiceRange      // an external address in a range of cluster IPs
+	WhyPodRange          // an external address in a range of pods
+	WhyNotAllowed        // an external IP that the administrator has not allowed
+	WhyClosed            // loadBalancerSourceRanges lets nobody in
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -61,7 +73,16 @@ var reasons = [...]struct{ name, text string }{
 	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
 	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
 	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
+	WhyTooLarge:             {"TooLarge", "beyond the limits of one Service, which keep it from holding up others"},
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
+	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
+	WhyFull:                 {"Full", "no room for more"},
+	WhyNodeAddress:          {"NodeAddress", "an address of this node cannot be a Service's"},
+	WhyAPIServer:            {"APIServerAddress", "an address of the API server cannot be a Service's"},
+	WhyServiceRange:         {"InServiceCIDR", "addresses of a ServiceCIDR are for cluster IPs alone"},
+	WhyPodRange:             {"InPodCIDR", "addresses of pods cannot be a Service's"},
+	WhyNotAllowed:           {"NotAllowed", "not among the allowed external IPs"},
+	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this family: closed to all clients"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for
@@ -78,6 +99,19 @@ type Problem struct {
 	Where  string // "file:line", or empty
 	Why    Reason
 	Detail string // what exactly: the address, the other Service, ...
+	Unfit  bool   // no load balancer shall send traffic here while it lasts
+}
+
+// MaxProblems bounds the problems of one object: it may have thousands of ports or
+// endpoints, and nobody reads a thousand lines that say the same.
+const MaxProblems = 20
+
+// More says in the last of one object's problems how many there are beside them.
+func More(ps []Problem, more int) []Problem {
+	if more > 0 {
+		ps[len(ps)-1].Detail += fmt.Sprintf(", and %d more problems", more)
+	}
+	return ps
 }
 
 // String returns the problem as one line.

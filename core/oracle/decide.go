@@ -29,7 +29,7 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	case model.Balance:
 		out.Fate = Forward
 		for _, e := range act.Pool.Endpoints {
-			hairpin := e.Local && e.Addr.Addr() == p.Src
+			hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
 			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
 			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: leaves && (act.SNAT || hairpin)})
 		}

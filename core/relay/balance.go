@@ -24,6 +24,7 @@ type choice struct {
 	endpoints []netip.AddrPort
 	sticky    time.Duration
 	at        int
+	share     *share // whose slot the client has
 }
 
 func (b *balancer) choose(from model.Origin, client netip.Addr, endpoints []netip.AddrPort, sticky time.Duration, now time.Time) choice {

@@ -56,7 +56,7 @@ func (s *Server) attempt(endpoint netip.AddrPort, wait time.Duration) (*net.TCPC
 	if err := s.foreign(model.TCP, endpoint); err != nil {
 		return nil, err
 	}
-	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive, Control: s.control()}
+	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive(), Control: s.control()}
 	c, err := d.DialContext(s.ctx, "tcp", endpoint.String())
 	if err != nil {
 		return nil, err

@@ -27,6 +27,10 @@
 // So a loop knows no timer but the first try's, no buffer but one of its own, and
 // no back pressure. A connection that went to goroutines stays there.
 //
+// No Service port takes all connections that the process has descriptors for: each
+// may hold as many as it leaves free (slots.go). Ends that have gone without a word
+// are found by keep-alive within 15 minutes (accept.go).
+//
 // There is one goroutine more for each Relay and for each UDP session.
 // Server.Close ends and awaits all of them. An idle connection holds no buffer
 // and, on Linux, long transfers are spliced from socket to socket within the

@@ -16,7 +16,7 @@ func (k *link) retry(tries int) {
 	s.work.Go(func() {
 		c, err := s.adopt(fd)
 		if err != nil {
-			s.lost(err)
+			s.lost(err, to.share)
 			return
 		}
 		s.hold(c)
@@ -26,7 +26,7 @@ func (k *link) retry(tries int) {
 
 // give leaves both directions to goroutines, with the rest of what a side said.
 func (k *link) give(from side, rest []byte) {
-	s, fds := k.loop.server, k.fds
+	s, fds, by := k.loop.server, k.fds, k.share
 	for _, fd := range fds {
 		k.loop.ignore(fd) // epoll knows it by the socket, which stays open
 	}
@@ -42,19 +42,19 @@ func (k *link) give(from side, rest []byte) {
 					reset(c)
 				}
 			}
-			s.lost(err)
+			s.lost(err, by)
 			return
 		}
 		s.hold(client)
-		s.transfer(client, up, said[clientSide], said[endpointSide])
+		s.transfer(client, up, by, said[clientSide], said[endpointSide])
 	})
 }
 
 // lost is the end of a connection that goroutines could not take over.
-func (s *Server) lost(err error) {
+func (s *Server) lost(err error, by *share) {
 	s.stats.failed.Add(1)
 	s.options.Log.Warn("a connection is lost", "error", err)
-	s.leave()
+	s.leave(by)
 }
 
 // adopt makes a socket one that goroutines can wait for. It gets another

@@ -18,6 +18,7 @@ type link struct {
 	fds    [2]int  // by side
 	ended  [2]bool // what the side had to say
 	choice choice
+	share  *share
 	late   *time.Timer
 }
 
@@ -49,7 +50,7 @@ func (k *link) reset() { abort(k.fds[clientSide]) }
 func (k *link) serve(to choice) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.choice = to
+	k.choice, k.share = to, to.share
 	up, err := k.loop.server.begin(to.endpoint())
 	if err != nil {
 		k.retry(0) // there it is found again, and judged
@@ -176,7 +177,7 @@ func (k *link) end(close func(fd int)) {
 		close(fd)
 	}
 	k.forget()
-	k.loop.server.leave()
+	k.loop.server.leave(k.share)
 }
 
 // forget is when the loop has nothing more to do with it.

@@ -124,6 +124,9 @@ func TestAdoptKeepsOptions(t *testing.T) {
 		return all
 	}
 	before := fmt.Sprint(values(fd))
+	if want := fmt.Sprint([]int{1, 600, 60, 5}); before != want {
+		t.Errorf("%s, want %s", before, want)
+	}
 	c, err := s.adopt(fd)
 	if err != nil {
 		t.Fatal(err)

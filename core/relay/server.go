@@ -78,7 +78,7 @@ func NewServer(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		options: o, slots: newSlots(maxDescriptors()),
+		options: o, slots: slots{most: room(maxDescriptors())},
 		relays: map[*Relay]struct{}{}, conns: map[*net.TCPConn]struct{}{},
 	}
 	s.newStream, s.newDatagrams = readers()
@@ -98,6 +98,7 @@ type Relay struct {
 	server   *Server
 	policy   atomic.Pointer[Policy]
 	balancer balancer
+	share    share
 	proto    model.Proto
 	at       netip.AddrPort
 	close    func() error

@@ -43,7 +43,7 @@ func (s *session) send(data []byte) bool {
 // endpoint refuses or somebody ends it.
 func (s *session) answer() {
 	defer s.server.stats.sessions.Add(-1)
-	defer s.server.slots.free()
+	defer s.server.slots.free(&s.share)
 	defer s.end(s)
 	for s.lasts() {
 		data, err := s.in.next()

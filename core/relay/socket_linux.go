@@ -5,16 +5,20 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // setStream sets what both sockets of a connection have: no waiting for more
-// data, and keepAlive.
+// data, and keep-alive as in keepAlive.
 func setStream(fd int) error {
 	return errors.Join(
 		enable(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY),
 		enable(fd, syscall.SOL_SOCKET, syscall.SO_KEEPALIVE),
+		set(fd, syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, int32(keepIdle/time.Second)),
+		set(fd, syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, int32(keepInterval/time.Second)),
+		set(fd, syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepCount),
 	)
 }
 

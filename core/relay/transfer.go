@@ -13,14 +13,15 @@ import (
 type pair struct {
 	server     *Server
 	client, up *net.TCPConn
+	share      *share
 	directions atomic.Int32 // that still run
 	broken     atomic.Bool
 }
 
 // transfer carries both directions of a connection until its endpoint's has
 // ended. It does not wait for the client's. Some data may have been read already.
-func (s *Server) transfer(client, up *net.TCPConn, fromClient, fromUp []byte) {
-	p := &pair{server: s, client: client, up: up}
+func (s *Server) transfer(client, up *net.TCPConn, by *share, fromClient, fromUp []byte) {
+	p := &pair{server: s, client: client, up: up, share: by}
 	p.directions.Store(2)
 	s.stats.open.Add(1)
 	s.work.Go(func() { p.direction(up, client, fromClient) })
@@ -49,7 +50,7 @@ func (p *pair) direction(dst, src *net.TCPConn, data []byte) {
 	_ = p.up.Close()
 	p.server.release(p.client)
 	p.server.stats.open.Add(-1)
-	p.server.leave()
+	p.server.leave(p.share)
 }
 
 const (

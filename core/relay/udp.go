@@ -116,8 +116,8 @@ func (d *datagrams) session(client netip.AddrPort) (*session, error) {
 
 // begin opens a session with an endpoint. mu is held.
 func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*session, error) {
-	if !d.server.slots.try() {
-		d.server.stats.scarce.Add(1)
+	if !d.server.slots.try(&d.share) {
+		d.server.noRoom(d.Relay)
 		return nil, errNoRoom
 	}
 	for range patience {
@@ -128,7 +128,7 @@ func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*
 	}
 	up, in, err := d.server.dialUDP(c.endpoint())
 	if err != nil {
-		d.server.slots.free()
+		d.server.slots.free(&d.share)
 		return nil, err
 	}
 	s := &session{datagrams: d, client: client, from: from, choice: c, up: up, in: in, idle: d.server.options.UDPIdle}

@@ -9,9 +9,45 @@
 //	             topology.go   narrowed by zone and node hints
 //	                  │
 //	             fronts.go     which addresses the port answers on
+//	             permit.go     which of them it may have on this host (guard.go)
 //	             actions.go    for each of them and each origin: Balance, Reject or Drop, SNAT or not, why
 //	                  ▼
 //	               []*model.Port
 //
 // Everything here is pure: equal inputs give equal results, byte for byte.
+//
+// # Which address may be a Service's
+//
+// spec.externalIPs are written by whoever may write a Service (CVE-2020-8554).
+// status.loadBalancer is written by controllers, which the administrator has
+// installed, but the ports are the users'. So the first may have no address that
+// is somebody's, and the second no address and port that a node cannot spare:
+//
+//	                                            external IP  load balancer IP
+//	the API server's address and port (TCP)     refused      refused, always
+//	not allowed, with the word only             refused
+//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP)
+//	another port of the API server's machine    refused
+//	inside a ServiceCIDR, or a range of pods    refused      refused
+//	another Service's cluster IP, any port      refused      refused, always
+//	this node's, with another's node port       refused      refused, always
+//
+// --allowed-external-ips lifts what does not say always. A cluster IP is refused
+// where it is an address of this node or of the API server, since it closes all
+// other ports. What is refused is no claim: it keeps the address from nobody.
+//
+// Load balancers do have addresses of nodes: ServiceLB of k3s puts the nodes' own
+// into the status, and kube-vip and keepalived bind theirs to an interface of one
+// node. MetalLB and clouds bind them nowhere. External IPs that keepalived binds
+// to a node, or that are the nodes' own, need the setting; kube-proxy takes them
+// from anybody.
+//
+// This node's own addresses are those of its Node object and of the system, but
+// not those on dummy devices: they are put there for Services, by kube-ipvs0, for
+// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. A range of pods
+// is the podCIDR of the Node, and the cluster's where this node has no address in it.
+//
+// An address with several roles in one Service has the narrowest: what is the
+// load balancer's has its source ranges, whatever else it is. A family without a
+// range is closed, and that is a problem of the Service.
 package resolve

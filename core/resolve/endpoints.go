@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -11,10 +10,10 @@ import (
 // endpoint is a candidate: one address and port of a slice, with what decides
 // about its use.
 type endpoint struct {
-	addr  netip.AddrPort
-	local bool
-	state model.EndpointState
-	hints *model.Hints
+	addr            netip.AddrPort
+	local, unplaced bool // on this node; nobody knows where
+	state           model.EndpointState
+	hints           *model.Hints
 }
 
 // endpoints returns the endpoints of a port in address order, each once.
@@ -25,49 +24,27 @@ type endpoint struct {
 // finished pod's address was given to a new one) the best conditions count, in
 // whatever order they are met: kubernetes issue 135266.
 func (r *Result) endpoints(
-	host *model.Host, svc *model.Service, port model.ServicePort, family model.Family,
-	from []*model.Slice, own []Address,
+	host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, own []Address,
 ) []endpoint {
-	var all []endpoint
-	named, any := false, false
-	for _, s := range from {
-		if s.Family != family {
-			continue
+	from, named := r.supply.ports[portKey{family, port.Name, port.Proto}]
+	if !named {
+		if r.supply.any[family] {
+			r.Problem(svc, model.WhyNoTargetPort, "port %q (%s %d)", port.Name, port.Proto, port.Port)
 		}
-		any = any || len(s.Endpoints) > 0
-		number, ok := portOf(s, port)
-		if !ok {
-			continue
-		}
-		named = true
-		all = slices.Grow(all, len(s.Endpoints))
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			all = append(all, endpoint{
-				addr: netip.AddrPortFrom(e.Addr, number), local: e.Node != "" && e.Node == host.Name, state: e.State, hints: e.Hints,
-			})
-		}
+		return nil
 	}
-	if any && !named {
-		r.problem(svc, model.WhyNoTargetPort, fmt.Sprintf("port %q (%s %d)", port.Name, port.Proto, port.Port))
-	}
-	all = unique(all)
+	all := unique(r.supply.candidates(host, from))
 	return slices.DeleteFunc(all, func(e endpoint) bool {
-		loop := slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr })
-		if loop {
-			r.problem(svc, model.WhyOwnFront, "endpoint "+e.addr.String())
+		if slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr }) {
+			r.Problem(svc, model.WhyOwnFront, "endpoint %s", e.addr)
+			return true
 		}
-		return loop
+		why := noEndpoint(host, e.addr.Addr())
+		if why != "" {
+			r.Problem(svc, model.WhyBadAddress, "endpoint %s (%s)", e.addr.Addr(), why)
+		}
+		return why != ""
 	})
-}
-
-func portOf(s *model.Slice, port model.ServicePort) (number uint16, ok bool) {
-	for _, p := range s.Ports {
-		if p.Name == port.Name && p.Proto == port.Proto {
-			return p.Port, true
-		}
-	}
-	return 0, false
 }
 
 // unique sorts endpoints by address and keeps the best of each. The sort is

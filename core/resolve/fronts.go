@@ -23,8 +23,9 @@ func Addresses(svc *model.Service) []Address {
 		if !serves(svc, family) {
 			continue
 		}
+		on := vips(svc, family)
 		for _, port := range svc.Ports {
-			for _, a := range addressesOf(svc, port, family) {
+			for _, a := range addressesOf(svc, port, family, on) {
 				if once.first(a) {
 					all = append(all, a)
 				}
@@ -46,28 +47,70 @@ func (s seen) first(a Address) bool {
 	return true
 }
 
-// addressesOf lists the addresses of one port in one family. An address that
-// comes up twice, say an external IP that is also the load balancer's, keeps
-// the first kind.
-func addressesOf(svc *model.Service, port model.ServicePort, family model.Family) []Address {
-	var all []Address
-	add := func(kind model.Kind, number uint16, ips ...netip.Addr) {
+// vip is an address of a Service, whatever the port.
+type vip struct {
+	kind model.Kind
+	ip   netip.Addr
+}
+
+// vips lists the addresses of a Service in one family. One that comes up twice
+// keeps the first kind, but for an external IP that is also the load balancer's: it
+// is the latter.
+func vips(svc *model.Service, family model.Family) (all []vip) {
+	var once model.Unique[netip.Addr]
+	add := func(kind model.Kind, ips []netip.Addr) {
 		for _, ip := range ips {
-			at := netip.AddrPortFrom(ip, number)
-			if model.FamilyOf(ip) == family && !slices.ContainsFunc(all, func(a Address) bool { return a.At == at }) {
-				all = append(all, Address{kind, port.Proto, at})
+			if model.FamilyOf(ip) == family && once.Add(ip) {
+				all = append(all, vip{kind, ip})
 			}
 		}
 	}
-	add(model.KindClusterIP, port.Port, svc.ClusterIPs...)
-	add(model.KindExternalIP, port.Port, svc.ExternalIPs...)
+	add(model.KindClusterIP, svc.ClusterIPs)
+	add(model.KindExternalIP, externalIPs(svc))
 	if svc.Type == model.LoadBalancer {
-		add(model.KindLoadBalancer, port.Port, svc.LoadBalancerIPs...)
-	}
-	if svc.Type != model.ClusterIP && port.NodePort != 0 {
-		add(model.KindNodePort, port.NodePort, family.Unspecified())
+		add(model.KindLoadBalancer, svc.LoadBalancerIPs)
 	}
 	return all
+}
+
+// addressesOf lists the addresses of one port in one family.
+func addressesOf(svc *model.Service, port model.ServicePort, family model.Family, on []vip) []Address {
+	all := make([]Address, 0, len(on)+1)
+	for _, v := range on {
+		all = append(all, Address{v.kind, port.Proto, netip.AddrPortFrom(v.ip, port.Port)})
+	}
+	if hasNodePort(svc, port) {
+		all = append(all, Address{model.KindNodePort, port.Proto, netip.AddrPortFrom(family.Unspecified(), port.NodePort)})
+	}
+	return all
+}
+
+func hasNodePort(svc *model.Service, port model.ServicePort) bool {
+	return svc.Type != model.ClusterIP && port.NodePort != 0
+}
+
+// externalIPs are those that are not the load balancer's as well.
+func externalIPs(svc *model.Service) []netip.Addr {
+	if svc.Type != model.LoadBalancer || len(svc.LoadBalancerIPs) == 0 || len(svc.ExternalIPs) == 0 {
+		return svc.ExternalIPs
+	}
+	balanced := make(map[netip.Addr]struct{}, len(svc.LoadBalancerIPs))
+	for _, ip := range svc.LoadBalancerIPs {
+		balanced[ip] = struct{}{}
+	}
+	return slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
+		_, both := balanced[ip]
+		return both
+	})
+}
+
+// restricted reports whether loadBalancerSourceRanges apply to an address: to each
+// that is a load balancer IP, whatever else it is.
+func restricted(svc *model.Service, a Address) bool {
+	if !svc.Restricted || svc.Type != model.LoadBalancer {
+		return false
+	}
+	return a.Kind == model.KindLoadBalancer || a.Kind == model.KindClusterIP && slices.Contains(svc.LoadBalancerIPs, a.At.Addr())
 }
 
 func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
@@ -80,7 +123,7 @@ func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) 
 		} else {
 			f.On = external(host, svc, family, p)
 		}
-		if a.Kind == model.KindLoadBalancer && svc.Restricted {
+		if restricted(svc, a) {
 			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
 		}
 		fs[i] = f

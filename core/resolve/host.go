@@ -1,22 +1,27 @@
 package resolve
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Host merges the configuration with this machine's Node object, which is nil
-// as long as it is not known, and with the ranges of cluster IPs.
-func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+// as long as it is not known, with the ranges of cluster IPs, and with what the
+// machine itself says.
+func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) *model.Host {
 	if node == nil {
 		node = &model.Node{Name: c.NodeName}
 	}
 	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll}
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
-	h.ServiceCIDRs = rangesFor(c, node, h.IPs, cidrs).alone
+	h.Guard = guard(c, node, h.IPs, machine)
+	h.ServiceCIDRs = rangesFor(c, node, h.Guard.Own, cidrs).alone
+	h.Guard.Reserved = usesReserved(c, h)
 	return h
 }
 
@@ -38,7 +43,7 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 // machine's Node object, which is nil while it is not known, or of what it must
 // say, and which ranges of cluster IPs do nothing. A zone that is not known is no
 // problem: hints are not followed then.
-func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR) (ps []model.Problem) {
+func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) (ps []model.Problem) {
 	why := model.WhyInvalid
 	if node == nil {
 		why, node = model.WhyNoNode, &model.Node{Name: c.NodeName}
@@ -52,7 +57,40 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
 		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
 	}
-	return append(ps, rangesFor(c, node, ownIPs(c.NodeIP, node.IPs), cidrs).problems...)
+	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine)
+	ps = append(ps, familyProblems(c, node)...)
+	return append(ps, rangesFor(c, node, own, cidrs).problems...)
+}
+
+// familyProblems says which settings name addresses of a family only that this node
+// does not have: they do nothing, and the family that it has is served without
+// them. Where pods are told by them kube-proxy ends with an error
+// (checkBadIPConfig of cmd/kube-proxy); here the node is unfit for traffic.
+func familyProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
+	ips := ownIPs(c.NodeIP, node.IPs)
+	if len(ips) == 0 {
+		return nil
+	}
+	for _, s := range []struct {
+		name     string
+		prefixes []netip.Prefix
+		unfit    bool
+	}{
+		{"clusterCIDR", c.ClusterCIDRs, c.DetectLocal == config.DetectClusterCIDR},
+		{"podCIDRs", node.PodCIDRs, c.DetectLocal == config.DetectNodeCIDR},
+		{"nodePortAddresses", c.NodePorts.Prefixes, false},
+	} {
+		had := func(p netip.Prefix) bool {
+			return slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+		}
+		if len(s.prefixes) > 0 && !slices.ContainsFunc(s.prefixes, had) {
+			ps = append(ps, model.Problem{
+				Object: "Node " + node.Name, Why: model.WhyOtherFamily, Unfit: s.unfit,
+				Detail: fmt.Sprintf("%s %v, the node's address is %s", s.name, s.prefixes, ips[0]),
+			})
+		}
+	}
+	return ps
 }
 
 // pods is the detect-local setting in terms of packets. Of several prefixes of

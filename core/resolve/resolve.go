@@ -11,25 +11,29 @@ import (
 // Result is what policy makes of one Service.
 type Result struct {
 	Ports    []*model.Port
-	Problems []model.Problem
+	Problems []model.Problem // at most model.MaxProblems
+	More     int             // problems that there are beside them
 
-	used  seen
-	ids   map[model.PortID]struct{} // of Ports, once they are many
-	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	used   seen
+	ids    map[model.PortID]struct{} // of Ports, once they are many
+	local  map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	supply supply
 }
 
 // Service resolves a Service with its slices, which must be sorted by name. It
 // gives one Port for each port and each IP family in which the Service has a
-// cluster IP. Pools are in address order; see Reslot.
+// cluster IP. Pools are in address order; see Reslot. The Service must be within
+// the limits (Excess); of endpoints beyond them some are left out.
 func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r := Result{used: seen{}}
+	r.supply = r.supplyOf(host, svc, from)
 	for _, family := range model.Families() {
 		if !serves(svc, family) {
 			continue
 		}
-		first := len(r.Ports)
+		first, on := len(r.Ports), vips(svc, family)
 		for _, port := range svc.Ports {
-			r.port(host, svc, port, family, from)
+			r.port(host, svc, port, family, on)
 		}
 		r.announce(svc, r.Ports[first:])
 	}
@@ -47,16 +51,17 @@ func serves(svc *model.Service, family model.Family) bool {
 	return false
 }
 
-func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, from []*model.Slice) {
+func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
 	if !r.first(id) {
-		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("a second port named %q (%s)", port.Name, port.Proto))
+		r.Problem(svc, model.WhyFrontTaken, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
-	addresses := slices.DeleteFunc(addressesOf(svc, port, family), func(a Address) bool {
+	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
 		return !r.usable(host, svc, a)
 	})
-	all := r.endpoints(host, svc, port, family, from, addresses)
+	r.closed(svc, addresses)
+	all := r.endpoints(host, svc, port, family, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
 	p := &model.Port{ID: id, Sticky: svc.Sticky, KeepVIP: svc.KeepVIP, Fronts: fronts(host, svc, addresses, pools)}
@@ -85,24 +90,40 @@ func (r *Result) first(id model.PortID) bool {
 }
 
 // usable reports whether a Service can have an address, and says why not.
-//
-// A cluster IP refuses every port that is not the Service's. Were it one of the
-// node's own addresses, that would cut the node off: SSH, the kubelet. External
-// and load balancer IPs close nothing, and may be the node's.
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
+	no := refuse(host, svc, a)
 	switch {
-	case a.Kind == model.KindClusterIP && slices.Contains(host.IPs, a.At.Addr()):
-		r.problem(svc, model.WhyBadAddress, fmt.Sprintf("%s %s (%s) is this node's own address", a.Kind, a.At, a.Proto))
+	case no != refusal{}:
+		r.Problem(svc, no.why, "%s", no.detail)
 	case !r.used.first(a):
-		r.problem(svc, model.WhyFrontTaken, fmt.Sprintf("%s %s (%s) is listed twice", a.Kind, a.At, a.Proto))
+		r.Problem(svc, model.WhyFrontTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
 	default:
 		return true
 	}
 	return false
 }
 
-func (r *Result) problem(svc *model.Service, why model.Reason, detail string) {
-	r.Problems = append(r.Problems, model.Problem{
-		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: detail,
-	})
+// closed says which addresses let nobody in, for want of a source range of their
+// family.
+func (r *Result) closed(svc *model.Service, addresses []Address) {
+	for _, a := range addresses {
+		if restricted(svc, a) && !slices.ContainsFunc(svc.SourceRanges, func(p netip.Prefix) bool {
+			return model.FamilyOf(p.Addr()) == model.FamilyOf(a.At.Addr())
+		}) {
+			r.Problem(svc, model.WhyClosed, "%s %s", a.Kind, a.At.Addr())
+		}
+	}
+}
+
+// Problem notes a problem of a Service, once. Beyond those that anybody reads they
+// are only counted: there may be one for each endpoint of each port.
+func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
+	if len(r.Problems) == model.MaxProblems {
+		r.More++
+		return
+	}
+	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
+	if !slices.Contains(r.Problems, p) {
+		r.Problems = append(r.Problems, p)
+	}
 }

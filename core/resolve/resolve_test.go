@@ -327,34 +327,34 @@ func TestHost(t *testing.T) {
 	c.NodeName = "here"
 	c.ClusterCIDRs = []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/48"), prefix("11.0.0.0/8")}
 	node := &model.Node{Name: "here", Zone: "a", IPs: []netip.Addr{addr("192.0.2.1"), addr("192.0.2.9"), addr("2001:db8::1")}, PodCIDRs: []netip.Prefix{prefix("10.1.0.0/24")}}
-	h := resolve.Host(&c, node, nil)
+	h := resolve.Host(&c, node, nil, model.Machine{})
 	if got := fmt.Sprint(h.Pods.CIDRs, h.NodePorts.Prefixes, " ", h.Zone); got != "[10.0.0.0/8 fd00::/48] [0.0.0.0/0 ::/0] a" {
 		t.Errorf("defaults: %s", got)
 	}
 	c.NodePorts.Primary = true
-	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil, model.Machine{}).NodePorts.Prefixes); got != "[192.0.2.1/32 2001:db8::1/128]" {
 		t.Errorf("primary: %s", got)
 	}
 	c.NodeIP = addr("192.0.2.9")
-	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes, resolve.Host(&c, node, nil).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil, model.Machine{}).NodePorts.Prefixes, resolve.Host(&c, node, nil, model.Machine{}).IPs); got != "[192.0.2.9/32 2001:db8::1/128] [192.0.2.9 192.0.2.1 2001:db8::1]" {
 		t.Errorf("a configured address is the primary one: %s", got)
 	}
-	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node, nil).IPs) != fmt.Sprint(node.IPs) {
+	if c.NodeIP = netip.IPv4Unspecified(); fmt.Sprint(resolve.Host(&c, node, nil, model.Machine{}).IPs) != fmt.Sprint(node.IPs) {
 		t.Error("an unspecified address says nothing")
 	}
-	if got := resolve.Host(&c, nil, nil).NodePorts.Prefixes; len(got) != 0 {
+	if got := resolve.Host(&c, nil, nil, model.Machine{}).NodePorts.Prefixes; len(got) != 0 {
 		t.Errorf("primary of an unknown node must not open anything: %v", got)
 	}
 	c.NodePorts = config.NodePorts{Prefixes: []netip.Prefix{prefix("192.0.2.0/24")}}
-	if got := fmt.Sprint(resolve.Host(&c, node, nil).NodePorts.Prefixes); got != "[192.0.2.0/24 ::/0]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil, model.Machine{}).NodePorts.Prefixes); got != "[192.0.2.0/24 ::/0]" {
 		t.Errorf("one family: %s", got)
 	}
 	c.DetectLocal = config.DetectNodeCIDR
-	if got := fmt.Sprint(resolve.Host(&c, node, nil).Pods.CIDRs); got != "[10.1.0.0/24]" {
+	if got := fmt.Sprint(resolve.Host(&c, node, nil, model.Machine{}).Pods.CIDRs); got != "[10.1.0.0/24]" {
 		t.Errorf("node cidr: %s", got)
 	}
 	c.DetectLocal, c.PodInterfacePrefix = config.DetectInterfacePrefix, "veth"
-	if m := resolve.Host(&c, node, nil).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
+	if m := resolve.Host(&c, node, nil, model.Machine{}).Pods; !m.Known(model.IPv6) || !m.Match(addr("1.2.3.4"), "veth12") || m.Match(addr("10.1.0.5"), "") {
 		t.Errorf("prefix: %+v", m)
 	}
 }
@@ -379,7 +379,7 @@ func TestHostProblems(t *testing.T) {
 		c := config.Default()
 		c.NodeName, c.NodePorts.Primary, c.DetectLocal = "here", test.primary, test.detect
 		var got []model.Reason
-		for _, p := range resolve.HostProblems(&c, test.node, nil) {
+		for _, p := range resolve.HostProblems(&c, test.node, nil, model.Machine{}) {
 			got = append(got, p.Why)
 			if p.Object != "Node here" || p.Detail == "" {
 				t.Errorf("%s: %v", test.name, p)
@@ -387,6 +387,43 @@ func TestHostProblems(t *testing.T) {
 		}
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// Settings of a family that the node does not have are said. The node is unfit where
+// they tell pods, and kube-proxy would end.
+func TestOtherFamily(t *testing.T) {
+	v4, v6 := prefix("10.1.0.0/16"), prefix("fd00::/48")
+	for _, test := range []struct {
+		name           string
+		detect         config.DetectLocal
+		ips            []netip.Addr
+		cluster, ports []netip.Prefix
+		podCIDRs       []netip.Prefix
+		want           []bool // unfit, by problem
+	}{
+		{"all fit", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v4}, []netip.Prefix{v4}, []netip.Prefix{v4}, nil},
+		{"one of two fits", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6, v4}, []netip.Prefix{v6, v4}, nil, nil},
+		{"both families", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1"), addr("fd01::1")}, []netip.Prefix{v6}, []netip.Prefix{v6}, nil, nil},
+		{"unknown addresses", config.DetectClusterCIDR, nil, []netip.Prefix{v6}, []netip.Prefix{v6}, nil, nil},
+		{"clusterCIDR", config.DetectClusterCIDR, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6}, nil, nil, []bool{true}},
+		{"clusterCIDR, not used", config.DetectInterfacePrefix, []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{v6}, nil, nil, []bool{false}},
+		{"podCIDRs", config.DetectNodeCIDR, []netip.Addr{addr("fd01::1")}, nil, nil, []netip.Prefix{v4}, []bool{true}},
+		{"podCIDRs, not used", config.DetectClusterCIDR, []netip.Addr{addr("fd01::1")}, nil, nil, []netip.Prefix{v4}, []bool{false}},
+		{"nodePortAddresses", config.DetectClusterCIDR, []netip.Addr{addr("fd01::1")}, nil, []netip.Prefix{v4}, nil, []bool{false}},
+	} {
+		c := config.Default()
+		c.NodeName, c.DetectLocal, c.ClusterCIDRs, c.NodePorts.Prefixes = "here", test.detect, test.cluster, test.ports
+		var got []bool
+		for _, p := range resolve.HostProblems(&c, &model.Node{Name: "here", IPs: test.ips, PodCIDRs: test.podCIDRs}, nil, model.Machine{}) {
+			got = append(got, p.Unfit)
+			if p.Why != model.WhyOtherFamily {
+				t.Errorf("%s: %v", test.name, p)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: unfit %v, want %v", test.name, got, test.want)
 		}
 	}
 }
@@ -419,8 +456,8 @@ func TestServiceCIDRs(t *testing.T) {
 	} {
 		c := config.Default()
 		c.NodeName, c.ClusterCIDRs = "here", []netip.Prefix{prefix("10.2.0.0/16")}
-		got := fmt.Sprint(resolve.Host(&c, test.node, test.cidrs).ServiceCIDRs)
-		for _, p := range resolve.HostProblems(&c, test.node, test.cidrs) {
+		got := fmt.Sprint(resolve.Host(&c, test.node, test.cidrs, model.Machine{}).ServiceCIDRs)
+		for _, p := range resolve.HostProblems(&c, test.node, test.cidrs, model.Machine{}) {
 			got += " " + strings.TrimSuffix(p.String(), ": "+model.WhySharedRange.Text())
 		}
 		if got != test.want {
@@ -429,17 +466,18 @@ func TestServiceCIDRs(t *testing.T) {
 	}
 }
 
-// A cluster IP that is the node's own address would close all other ports of
-// the node. The other addresses close nothing.
-func TestClusterIPOfTheNode(t *testing.T) {
+// Addresses of the node: a cluster IP would close all other ports of the node, an
+// external IP takes any port that a user likes. Load balancers that put node
+// addresses into the status do so for k3s and kube-vip.
+func TestAddressesOfTheNode(t *testing.T) {
 	svc := service()
 	svc.Type = model.LoadBalancer
 	svc.ClusterIPs = []netip.Addr{addr("192.0.2.2"), addr("fd00::10")}
-	svc.ExternalIPs = []netip.Addr{addr("2001:db8::1")}
+	svc.ExternalIPs = []netip.Addr{addr("2001:db8::1"), addr("2001:db8:cafe::1")}
 	svc.LoadBalancerIPs = []netip.Addr{addr("192.0.2.1")}
 	svc.Ports[0].Port, svc.Ports[0].NodePort = 443, 30080
 	h := host()
-	h.IPs = append(h.IPs, addr("192.0.2.2"))
+	h.Guard.Own = []netip.Addr{addr("192.0.2.2")} // not among those of the Node object
 	r := resolve.Service(h, svc, nil)
 	var got []string
 	for _, p := range r.Ports {
@@ -449,14 +487,22 @@ func TestClusterIPOfTheNode(t *testing.T) {
 	}
 	want := []string{
 		"load balancer IP 192.0.2.1:443", "node port 0.0.0.0:30080",
-		"cluster IP [fd00::10]:443", "external IP [2001:db8::1]:443", "node port [::]:30080",
+		"cluster IP [fd00::10]:443", "external IP [2001:db8:cafe::1]:443", "node port [::]:30080",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	if len(r.Problems) != 1 || r.Problems[0].Why != model.WhyBadAddress || !strings.Contains(r.Problems[0].Detail, "192.0.2.2:443") {
-		t.Errorf("problems: %v", r.Problems)
+	said := fmt.Sprint(problems(r))
+	if said != "[NodeAddress: cluster IP 192.0.2.2 NodeAddress: external IP 2001:db8::1 (to allow it, add 2001:db8::1/128 to --allowed-external-ips)]" {
+		t.Errorf("problems: %s", said)
 	}
+}
+
+func problems(r resolve.Result) (all []string) {
+	for _, p := range r.Problems {
+		all = append(all, p.Why.String()+": "+p.Detail)
+	}
+	return all
 }
 
 func FuzzService(f *testing.F) {

@@ -2,7 +2,6 @@ package resolve
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -15,8 +14,9 @@ type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip
 // it replaces or, when there is none, the installed one. It must be called
 // before the port is handed on.
 func Reslot(port, old *model.Port, installed Slots) {
+	before := model.IndexFronts(old)
 	for _, pool := range port.Pools() {
-		if order := predecessor(port, pool, old, installed); len(order) > 0 {
+		if order := predecessor(port, pool, old, &before, installed); len(order) > 0 {
 			model.Reslot(pool.Endpoints, order)
 		}
 	}
@@ -24,7 +24,7 @@ func Reslot(port, old *model.Port, installed Slots) {
 
 // predecessor finds the order of the pool that served the same front and origin
 // before.
-func predecessor(port *model.Port, pool *model.Pool, old *model.Port, installed Slots) []netip.AddrPort {
+func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontIndex, installed Slots) []netip.AddrPort {
 	for i := range port.Fronts {
 		f := &port.Fronts[i]
 		for origin, act := range f.On {
@@ -37,10 +37,8 @@ func predecessor(port *model.Port, pool *model.Pool, old *model.Port, installed 
 				}
 				continue
 			}
-			if j := slices.IndexFunc(old.Fronts, func(o model.Front) bool { return o.At == f.At }); j >= 0 {
-				if before := old.Fronts[j].On[origin].Pool; before != nil {
-					return addresses(before)
-				}
+			if was := before.Find(i, f.At); was != nil && was.On[origin].Pool != nil {
+				return addresses(was.On[origin].Pool)
 			}
 		}
 	}

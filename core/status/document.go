@@ -48,6 +48,9 @@ type Front struct {
 	Proto     string `json:"protocol"`
 	Endpoints int    `json:"endpoints"` // that serve clients from outside, or of the widest origin
 	Why       string `json:"why"`
+	// Sources are the only clients let in (loadBalancerSourceRanges): absent for all,
+	// empty for none.
+	Sources []string `json:"sources,omitzero"`
 }
 
 // Problem is something that was refused, skipped, cannot be done or failed.
@@ -111,12 +114,25 @@ func front(p *model.Port, f *model.Front) Front {
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("*:%d", f.At.Port())
 	}
+	out.Sources = Sources(f)
 	act := f.On[model.FromOutside]
 	if act.Pool != nil {
 		out.Endpoints = len(act.Pool.Endpoints)
 	}
 	out.Why = act.Why.String()
 	return out
+}
+
+// Sources lists the only clients that a front lets in; nil where all are.
+func Sources(f *model.Front) []string {
+	if !f.Restricted {
+		return nil
+	}
+	list := make([]string, len(f.Allow))
+	for i, r := range f.Allow {
+		list[i] = r.String()
+	}
+	return list
 }
 
 // ofMode says once what the whole mode cannot do for anybody.

@@ -88,3 +88,37 @@ func TestText(t *testing.T) {
 		t.Errorf("what the mode cannot do is said %d times:\n%s", n, b.String())
 	}
 }
+
+// Source ranges are said wherever there are any: nobody let in is not the same as
+// everybody.
+func TestSources(t *testing.T) {
+	front := func(restricted bool, allow ...string) model.Front {
+		f := model.Front{Kind: model.KindLoadBalancer, At: netip.MustParseAddrPort("203.0.113.1:80"), Restricted: restricted}
+		for _, p := range allow {
+			f.Allow = append(f.Allow, netip.MustParsePrefix(p))
+		}
+		return f
+	}
+	for _, test := range []struct {
+		front      model.Front
+		text, json string // json empty: the field is absent
+	}{
+		{front(false), "all", ""},
+		{front(true), "none", `"sources":[]`},
+		{front(true, "198.51.100.0/24"), "198.51.100.0/24", `"sources":["198.51.100.0/24"]`},
+		{front(true, "10.0.0.0/8", "11.0.0.0/8", "12.0.0.0/8", "13.0.0.0/8", "14.0.0.0/8"), "10.0.0.0/8,11.0.0.0/8,12.0.0.0/8,13.0.0.0/8 and 1 more", `"14.0.0.0/8"]`},
+	} {
+		s := snapshot()
+		s.Services = s.Services[:1]
+		s.Services[0].Ports[0].Fronts = []model.Front{test.front}
+		d := status.Of(status.Facts{}, s)
+		var b strings.Builder
+		if err := d.Write(&b); err != nil || !strings.Contains(b.String(), "  Programmed  "+test.text+"\n") {
+			t.Errorf("%v, no %q in:\n%s", err, test.text, b.String())
+		}
+		text, err := json.Marshal(d)
+		if err != nil || !strings.Contains(string(text), test.json) || strings.Contains(string(text), `"sources"`) != (test.json != "") {
+			t.Errorf("%v, no %q in: %s", err, test.json, text)
+		}
+	}
+}

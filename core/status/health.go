@@ -14,6 +14,7 @@ type Health struct {
 	Synced   bool      // the data plane was read back, and all that the source told was programmed once
 	Stuck    bool      // changes have been waiting for too long
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
+	Unfit    bool      // the configuration does not fit the node: see model.Problem
 
 	// Reasons says what is wrong, for people. It may also name what makes nothing
 	// of the above, such as an API server that is silent: the last good state
@@ -25,7 +26,7 @@ type Health struct {
 func (h Health) Healthy() bool { return h.Synced && !h.Stuck }
 
 // Ready reports whether load balancers shall send traffic to this node.
-func (h Health) Ready() bool { return h.Healthy() && !h.Leaving }
+func (h Health) Ready() bool { return h.Healthy() && !h.Leaving && !h.Unfit }
 
 // Alive reports whether a restart would not help.
 func (h Health) Alive() bool { return !h.Stuck }
@@ -35,7 +36,7 @@ func (h Health) Alive() bool { return !h.Stuck }
 // kube-proxy. A Service that the data plane refuses while others work is told in
 // its own state. Stale says which inputs are out of date, in words.
 func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
-	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.Told && s.Synced, Leaving: s.Leaving}
+	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.Told && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
 	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }
 	if !s.Adopted {
 		add("the data plane has not been read back yet")
@@ -55,6 +56,9 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	}
 	if h.Leaving {
 		add("the node is being deleted or marked for it")
+	}
+	if h.Unfit {
+		add("%s", s.Unfit)
 	}
 	h.Reasons = append(h.Reasons, stale...)
 	return h

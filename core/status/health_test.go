@@ -42,6 +42,7 @@ func TestHealth(t *testing.T) {
 				why: "wait since 2m0s; kernel says no",
 			},
 			{name: "leaving", status: with(func(s *engine.Status) { s.Leaving = true }), healthy: true, alive: true, why: "node is being deleted"},
+			{name: "unfit", status: with(func(s *engine.Status) { s.Unfit = "clusterCIDR does not fit" }), healthy: true, alive: true, why: "clusterCIDR does not fit"},
 			{name: "stale", status: good, stale: []string{"watch of Services is silent"}, healthy: true, ready: true, alive: true, why: "watch of Services is silent"},
 		} {
 			h := status.HealthOf(c.status, time.Minute, c.stale)

@@ -39,19 +39,33 @@ func (d Document) table(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tADDRESS\tKIND\tENDPOINTS\tSTATE")
+	fmt.Fprintln(t, "SERVICE\tADDRESS\tKIND\tENDPOINTS\tSTATE\tSOURCES")
 	for _, s := range d.Services {
 		name, state := Clean(s.Name), s.State
 		for _, f := range s.Fronts {
-			fmt.Fprintf(t, "%s\t%s/%s\t%s\t%d %s\t%s\n", name, f.Address, f.Proto, f.Kind, f.Endpoints, f.Why, state)
+			fmt.Fprintf(t, "%s\t%s/%s\t%s\t%d %s\t%s\t%s\n", name, f.Address, f.Proto, f.Kind, f.Endpoints, f.Why, state, ShowSources(f.Sources))
 			name, state = "", ""
 		}
 		if len(s.Fronts) == 0 {
-			fmt.Fprintf(t, "%s\t-\t-\t-\t%s\n", name, state)
+			fmt.Fprintf(t, "%s\t-\t-\t-\t%s\t-\n", name, state)
 		}
 	}
 	t.Flush()
 	b.WriteString("\n")
+}
+
+// ShowSources says which clients are let in, for people: a long list is cut short.
+func ShowSources(list []string) string {
+	const shown = 4
+	switch {
+	case list == nil:
+		return "all"
+	case len(list) == 0:
+		return "none"
+	case len(list) > shown:
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ","), len(list)-shown)
+	}
+	return strings.Join(list, ",")
 }
 
 func (p Problem) write(b *strings.Builder, object string) {

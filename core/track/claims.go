@@ -1,6 +1,8 @@
 package track
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -11,10 +13,14 @@ import (
 // claims settle who owns an address when several Services ask for it: the
 // oldest, and among equals the first by name, so that the answer does not depend
 // on the order of events and survives a restart. When the holder goes the next
-// in line takes over.
+// in line takes over. Addresses that policy refuses a Service are not claimed: it
+// must not keep them from others.
 type claims struct {
 	holder map[claim]*service
 	rivals map[claim][]*service // all claimants, holder first; only where there are several
+	// below are the Services with external or load balancer IPs that give way when
+	// somebody holds a claim (resolve.Above).
+	below map[claim]crowd
 }
 
 type claim struct {
@@ -22,29 +28,36 @@ type claim struct {
 	proto model.Proto
 }
 
-// reclaim brings a Service's claims in line with its object, after it had been
-// old, and marks the Services that win or lose an address by it.
-func (t *Tracker) reclaim(s *service, old *model.Service) {
-	wanted := claimsOf(s.object)
-	if old != nil {
-		t.abandon(s, claimsOf(old), wanted)
+// crowd is a set of Services, most of the time one.
+type crowd struct {
+	one  *service
+	many map[*service]struct{} // nil for one
+}
+
+// reclaim brings a Service's claims in line with its object and the host, and marks
+// the Services that win or lose an address by it.
+func (t *Tracker) reclaim(s *service) {
+	wanted, refused := permitted(t.host, s.object)
+	if had := s.claimed; had != s.object {
+		t.claims.follow(had, s, false)
+		t.claims.follow(s.object, s, true)
 	}
+	t.abandon(s, except(claimsOf(s.claimed), s.refused), wanted)
+	s.claimed, s.refused = s.object, refused
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
+		before := t.claims.holder[c]
 		t.markAll(t.claims.stake(c, s))
+		t.markBelow(c, before)
 	}
 }
 
 // abandon withdraws the claims that a Service had and does not make any more.
 func (t *Tracker) abandon(s *service, had, wanted []claim) {
-	keep := make(map[claim]struct{}, len(wanted))
-	for _, c := range wanted {
-		keep[c] = struct{}{}
-	}
-	for _, c := range had {
-		if _, stays := keep[c]; !stays {
-			t.markAll(t.claims.drop(c, s))
-		}
+	for _, c := range except(had, wanted) {
+		before := t.claims.holder[c]
+		t.markAll(t.claims.drop(c, s))
+		t.markBelow(c, before)
 	}
 }
 
@@ -54,10 +67,25 @@ func (t *Tracker) markAll(touched []*service) {
 	}
 }
 
-// claimsOf lists the addresses that an object, or nil, asks for.
+// markBelow marks the Services that give way to the holder of a claim, when that
+// is another than before.
+func (t *Tracker) markBelow(at claim, before *service) {
+	if t.claims.holder[at] == before {
+		return
+	}
+	for s := range t.claims.below[at].all() {
+		t.mark(s)
+	}
+}
+
+// claimsOf lists the addresses that an object, or nil, asks for. Each cluster IP
+// is also claimed as a whole, with port 0.
 func claimsOf(object *model.Service) (all []claim) {
 	if object == nil {
 		return nil
+	}
+	for _, ip := range object.ClusterIPs {
+		all = append(all, claim{at: netip.AddrPortFrom(ip, 0)})
 	}
 	for _, a := range resolve.Addresses(object) {
 		all = append(all, claim{a.At, a.Proto})
@@ -65,7 +93,40 @@ func claimsOf(object *model.Service) (all []claim) {
 	return all
 }
 
-// stake enters a claim and returns who else has to be resolved again for it.
+// permitted divides what an object, or nil, asks for by policy.
+func permitted(host *model.Host, object *model.Service) (wanted, refused []claim) {
+	if object == nil {
+		return nil, nil
+	}
+	for _, a := range resolve.Addresses(object) {
+		if !resolve.Permits(host, object, a) {
+			refused = append(refused, claim{a.At, a.Proto})
+			if a.Kind == model.KindClusterIP {
+				refused = append(refused, claim{at: netip.AddrPortFrom(a.At.Addr(), 0)})
+			}
+		}
+	}
+	return except(claimsOf(object), refused), refused
+}
+
+// except returns the claims that are not among others.
+func except(all, others []claim) []claim {
+	if len(others) == 0 {
+		return all
+	}
+	not := make(map[claim]struct{}, len(others))
+	for _, c := range others {
+		not[c] = struct{}{}
+	}
+	return slices.DeleteFunc(all, func(c claim) bool {
+		_, is := not[c]
+		return is
+	})
+}
+
+// stake enters a claim and returns who else has to be resolved again for it. What
+// it costs grows little with the number of rivals: one Service may ask for
+// thousands of addresses that a thousand others ask for.
 func (c *claims) stake(at claim, s *service) (touched []*service) {
 	before := c.holder[at]
 	if before == nil || before == s && c.rivals[at] == nil {
@@ -76,15 +137,14 @@ func (c *claims) stake(at claim, s *service) (touched []*service) {
 	if all == nil {
 		all = []*service{before}
 	}
-	if !slices.Contains(all, s) {
-		all = append(all, s)
-	}
-	return c.settle(at, all, before)
+	all = without(all, s) // its age may have changed
+	i, _ := slices.BinarySearchFunc(all, s, func(a, b *service) int { return first(at, a, b) })
+	return c.settle(at, slices.Insert(all, i, s), before)
 }
 
 // drop withdraws a claim and returns who else has to be resolved again for it.
 func (c *claims) drop(at claim, s *service) (touched []*service) {
-	all := slices.DeleteFunc(c.rivals[at], func(o *service) bool { return o == s })
+	all := without(c.rivals[at], s)
 	if len(all) == 0 {
 		delete(c.holder, at)
 		return nil
@@ -92,10 +152,16 @@ func (c *claims) drop(at claim, s *service) (touched []*service) {
 	return c.settle(at, all, c.holder[at])
 }
 
-// settle orders the claimants. When the holder is another one than before, all
-// of them are touched: losers say whom they lost to.
+func without(all []*service, s *service) []*service {
+	if i := slices.Index(all, s); i >= 0 {
+		return slices.Delete(all, i, i+1)
+	}
+	return all
+}
+
+// settle notes the claimants, in order. When the holder is another one than
+// before, all of them are touched: losers say whom they lost to.
 func (c *claims) settle(at claim, all []*service, before *service) (touched []*service) {
-	slices.SortFunc(all, older)
 	c.holder[at] = all[0]
 	if len(all) == 1 {
 		delete(c.rivals, at)
@@ -105,7 +171,24 @@ func (c *claims) settle(at claim, all []*service, before *service) (touched []*s
 	if all[0] == before {
 		return nil
 	}
-	return slices.Clone(all)
+	return all
+}
+
+// first orders claimants: those who have it as a cluster IP before all others, then
+// by age. It looks at the object that the claims were made for, so that the order of
+// rivals stays as it is until they make their claims anew.
+func first(at claim, a, b *service) int {
+	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {
+		if is {
+			return -1
+		}
+		return 1
+	}
+	return older(a, b)
+}
+
+func (s *service) hasClusterIP(ip netip.Addr) bool {
+	return s.claimed != nil && slices.Contains(s.claimed.ClusterIPs, ip)
 }
 
 // older orders claimants: by creation where both are known, those of unknown
@@ -122,4 +205,59 @@ func older(a, b *service) int {
 		return at.Compare(bt)
 	}
 	return a.name.Compare(b.name)
+}
+
+// follow enters or removes a Service where its external and load balancer IPs give
+// way to others.
+func (c *claims) follow(object *model.Service, s *service, in bool) {
+	if object == nil || len(object.ExternalIPs)+len(object.LoadBalancerIPs) == 0 {
+		return
+	}
+	for _, a := range resolve.Addresses(object) {
+		if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {
+			continue
+		}
+		port := resolve.NodePortOf(a)
+		for _, above := range []claim{{at: netip.AddrPortFrom(a.At.Addr(), 0)}, {port.At, port.Proto}} {
+			crowd := c.below[above]
+			if in {
+				crowd.add(s)
+			} else {
+				crowd.remove(s)
+			}
+			if crowd.empty() {
+				delete(c.below, above)
+			} else {
+				c.below[above] = crowd
+			}
+		}
+	}
+}
+
+func (c *crowd) empty() bool { return c.one == nil && len(c.many) == 0 }
+
+func (c *crowd) add(s *service) {
+	switch {
+	case c.one == s:
+	case c.many != nil:
+		c.many[s] = struct{}{}
+	case c.one == nil:
+		c.one = s
+	default:
+		c.many, c.one = map[*service]struct{}{c.one: {}, s: {}}, nil
+	}
+}
+
+func (c *crowd) remove(s *service) {
+	if c.one == s {
+		c.one = nil
+	}
+	delete(c.many, s)
+}
+
+func (c crowd) all() iter.Seq[*service] {
+	if c.one != nil {
+		return func(yield func(*service) bool) { yield(c.one) }
+	}
+	return maps.Keys(c.many)
 }

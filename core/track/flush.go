@@ -16,6 +16,12 @@ func (t *Tracker) Flush() []model.Delta {
 	if t.host == nil {
 		return nil
 	}
+	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
+		if s := t.dirty[i]; s.unclaimed {
+			s.unclaimed = false
+			t.reclaim(s)
+		}
+	}
 	var deltas []model.Delta
 	for _, s := range t.dirty {
 		s.queued = false
@@ -37,7 +43,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		t.stats.Resolved++
 		r = resolve.Service(t.host, s.object, s.slices)
 		t.yield(s, &r)
-		r.Problems = shortened(r.Problems)
+		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
 	old := among{ports: s.ports}
 	for _, p := range r.Problems {
@@ -68,20 +74,6 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	return deltas
 }
 
-// maxProblems bounds what is told of one Service: it may have thousands of ports,
-// and nobody reads a thousand lines that say the same.
-const maxProblems = 20
-
-func shortened(ps []model.Problem) []model.Problem {
-	more := len(ps) - maxProblems
-	if more <= 0 {
-		return ps
-	}
-	ps = slices.Clone(ps[:maxProblems]) // the rest can go
-	ps[maxProblems-1].Detail += fmt.Sprintf(", and %d more problems", more)
-	return ps
-}
-
 // among finds ports of a Service by their ids.
 type among struct {
 	ports []*model.Port
@@ -108,26 +100,41 @@ func (a *among) take(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// yield takes the fronts from a result that another Service holds.
+// yield takes the fronts from a result that another Service holds, or that give way
+// to an address of another one.
 func (t *Tracker) yield(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {
 		p.Fronts = slices.DeleteFunc(p.Fronts, func(f model.Front) bool {
-			holder := t.claims.holder[claim{f.At, p.ID.Proto}]
-			if holder == s {
+			loss := t.lost(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
+			if loss == "" {
 				return false
 			}
-			r.Problems = append(r.Problems, model.Problem{
-				Object: "Service " + s.name.String(), Where: s.object.Where, Why: model.WhyFrontTaken,
-				Detail: f.Kind.String() + " " + f.At.String() + " (" + p.ID.Proto.String() + ") belongs to " + holder.name.String(),
-			})
+			r.Problem(s.object, model.WhyFrontTaken, "%s", loss)
 			return true
 		})
 	}
 }
 
+// lost says to whom a Service has lost an address; empty where it has it.
+func (t *Tracker) lost(s *service, a resolve.Address) string {
+	for _, above := range resolve.Above(t.host, a) {
+		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
+			what := above.Kind.String()
+			if above.At.Port() != 0 {
+				what += fmt.Sprintf(" %d", above.At.Port())
+			}
+			return fmt.Sprintf("%s %s (%s) is a %s of %s", a.Kind, a.At, a.Proto, what, holder.name)
+		}
+	}
+	if holder := t.claims.holder[claim{a.At, a.Proto}]; holder != s {
+		return fmt.Sprintf("%s %s (%s) belongs to %s", a.Kind, a.At, a.Proto, holder.name)
+	}
+	return ""
+}
+
 func (s *service) created() (at time.Time) {
-	if s.object != nil {
-		at = s.object.Created
+	if s.claimed != nil {
+		at = s.claimed.Created
 	}
 	return at
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -12,7 +13,7 @@ import (
 // of the API. The others' changes wait for it, so that its cost must not grow with
 // the square of that.
 func TestAServiceOfManyPorts(t *testing.T) {
-	const n, limit = 20_000, 5 * time.Second // it is some 100 ms
+	const n, limit = resolve.MaxFronts / 2, 5 * time.Second // it is some 20 ms
 	numbers := make([]uint16, n)
 	for i := range numbers {
 		numbers[i] = uint16(i + 1)
@@ -46,4 +47,52 @@ func TestAServiceOfManyPorts(t *testing.T) {
 			t.Errorf("%s: took %s", step.what, took)
 		}
 	}
+}
+
+// A Service that exceeds a limit is refused alone: what was last good of it
+// stands, its endpoints are followed, and nobody else notices.
+func TestAServiceBeyondTheLimits(t *testing.T) {
+	tr := track.New()
+	tr.SetHost(host("z"))
+	tr.SetService(service("a", "10.96.0.1", 80))
+	tr.SetService(service("b", "10.96.0.2", 80))
+	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1"))
+	want(t, tr, "+ns/a:p80 10.0.0.1; +ns/b:p80")
+
+	over := service("a", "10.96.0.1", 80, 81)
+	over.ExternalIPs = many("198.18.0.0", 40_000)
+	tr.SetService(over)
+	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.2"))
+	want(t, tr, "~ns/a:p80 10.0.0.2")
+	const text = "Service ns/a: 40001 addresses, at most 1000 are served: beyond the limits of one Service, which keep it from holding up others"
+	if ps := tr.Service(name("a")).Problems; len(ps) != 1 || ps[0].String() != text {
+		t.Errorf("problems: %v", ps)
+	}
+
+	over = service("c", "10.96.0.3", 80)
+	over.ExternalIPs = append(many("198.18.0.0", 40_000), netip.MustParseAddr("10.96.0.2"))
+	tr.SetService(over)
+	want(t, tr, "")
+	if s := tr.Service(name("c")); len(s.Problems) != 1 || s.Object == nil || len(s.Object.ExternalIPs) > 0 {
+		t.Errorf("%d problems, and the object is kept", len(s.Problems))
+	}
+	tr.SetService(service("c", "10.96.0.3", 80))
+	tr.SetService(service("a", "10.96.0.1", 81))
+	want(t, tr, "+ns/a:p81; +ns/c:p80; -ns/a:p80")
+	for _, n := range []string{"a", "c"} {
+		if ps := tr.Service(name(n)).Problems; n == "c" && len(ps) > 0 {
+			t.Errorf("%s still has problems: %v", n, ps)
+		}
+	}
+	tr.DeleteService(name("a"))
+	tr.DeleteService(name("c"))
+	want(t, tr, "-ns/a:p81; -ns/c:p80")
+}
+
+func many(first string, n int) []netip.Addr {
+	all := make([]netip.Addr, n)
+	for i, a := 0, netip.MustParseAddr(first); i < n; i, a = i+1, a.Next() {
+		all[i] = a
+	}
+	return all
 }

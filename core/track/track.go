@@ -19,7 +19,8 @@ import (
 
 // Tracker is the indexed inputs. It is not safe for concurrent use.
 type Tracker struct {
-	host     *model.Host
+	given    *model.Host // as set
+	host     *model.Host // and with the API servers that are known from their Service
 	services map[model.ServiceName]*service
 	slices   map[model.SliceName]*service // which Service a slice belongs to
 	claims   claims
@@ -41,11 +42,16 @@ type Stats struct {
 // service is a Service and everything that belongs to it, or what waits for it.
 type service struct {
 	name     model.ServiceName
-	object   *model.Service // nil while only slices are known
-	slices   []*model.Slice // by name
-	ports    []*model.Port  // as last resolved
+	object   *model.Service  // nil while only slices are known
+	excess   []model.Problem // why the latest object was refused
+	slices   []*model.Slice  // by name
+	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool
+
+	claimed   *model.Service // what it has claims for
+	refused   []claim        // of those, what policy does not let it have
+	unclaimed bool           // the claims are to be made anew
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
@@ -53,7 +59,7 @@ func New() *Tracker {
 	return &Tracker{
 		services: map[model.ServiceName]*service{},
 		slices:   map[model.SliceName]*service{},
-		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}},
+		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]crowd{}},
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
 }
@@ -63,7 +69,7 @@ func New() *Tracker {
 func (t *Tracker) KeepSlots(s resolve.Slots) { t.slots = s }
 
 // Host returns the host that ports are resolved for.
-func (t *Tracker) Host() *model.Host { return t.host }
+func (t *Tracker) Host() *model.Host { return t.given }
 
 // NewProblems returns the problems that Services have and did not have before,
 // since the last call.
@@ -76,15 +82,21 @@ func (t *Tracker) NewProblems() []model.Problem {
 // Stats returns the work done so far.
 func (t *Tracker) Stats() Stats { return t.stats }
 
-// SetService adds or replaces a Service.
+// SetService adds or replaces a Service. One that exceeds a limit is refused: its
+// last good object stands and, where there is none, one without any port.
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
-	old := s.object
-	if old == nil {
+	s.excess = nil
+	if p, over := resolve.Excess(object); over {
+		s.excess = []model.Problem{p}
+		if object = s.object; object == nil {
+			object = &model.Service{Name: s.name, Where: p.Where}
+		}
+	}
+	if s.object == nil {
 		t.objects++
 	}
-	s.object = object
-	t.reclaim(s, old)
+	s.object, s.unclaimed = object, true
 	t.mark(s)
 }
 
@@ -94,10 +106,8 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 	if !ok || s.object == nil {
 		return
 	}
-	old := s.object
 	t.objects--
-	s.object = nil
-	t.reclaim(s, old)
+	s.object, s.excess, s.unclaimed = nil, nil, true
 	t.mark(s)
 }
 
@@ -117,6 +127,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 	}
 	t.triggers.add(s, before, slice)
 	t.mark(s)
+	t.meet(s)
 }
 
 // DeleteSlice removes a slice.
@@ -131,6 +142,14 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	}
 	t.triggers.forget(s)
 	t.mark(s)
+	t.meet(s)
+}
+
+// meet takes over which API servers there are, where a Service says that.
+func (t *Tracker) meet(s *service) {
+	if s.name == resolve.APIService && t.given != nil {
+		t.setHost(resolve.WithAPIServers(t.given, s.slices))
+	}
 }
 
 // find returns a slice's place among the sorted ones.
@@ -141,16 +160,29 @@ func (s *service) find(name model.SliceName) (i int, found bool) {
 }
 
 // SetHost replaces the host and touches the Services that can come out
-// differently: a new zone, those with hints; anything else, all of them.
+// differently: a new zone, those with hints; other addresses that are not theirs
+// to have, those who ask for them; anything else, all of them.
 func (t *Tracker) SetHost(host *model.Host) {
+	t.given = host
+	if s := t.services[resolve.APIService]; s != nil {
+		host = resolve.WithAPIServers(host, s.slices)
+	}
+	t.setHost(host)
+}
+
+func (t *Tracker) setHost(host *model.Host) {
 	old := t.host
 	t.host = host
 	all := old == nil || !old.SamePorts(host)
-	if !all && old.Zone == host.Zone {
+	zone, policy := all || old.Zone != host.Zone, !all && !old.SamePolicy(host)
+	if !zone && !policy {
 		return
 	}
 	for _, s := range t.services {
-		if all || s.hinted() {
+		if all || policy && s.object != nil && resolve.Touches(old, host, s.object, s.slices) {
+			s.unclaimed = true
+			t.mark(s)
+		} else if zone && s.hinted() {
 			t.mark(s)
 		}
 	}

@@ -253,3 +253,130 @@ func TestSlotsAreCarried(t *testing.T) {
 	tr.SetSlice(slice("s", "a", 80, "10.0.0.1", "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2 10.0.0.1") // the last one in the hole
 }
+
+// A change of the addresses that are protected resolves only the Services that it
+// decides about, by their own addresses or by their endpoints.
+func TestPolicyTouchesWhatItDecides(t *testing.T) {
+	tr := track.New()
+	tr.SetHost(host("z"))
+	for i := range 50 {
+		n := fmt.Sprint("s", i)
+		s := service(n, fmt.Sprint("10.96.0.", i), 80)
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr(fmt.Sprint("203.0.113.", i))}
+		tr.SetService(s)
+		tr.SetSlice(slice(n, n, 80, fmt.Sprint("10.0.0.", i)))
+	}
+	tr.Flush()
+	before := tr.Stats().Resolved
+	resolved := func(what string, want uint64) {
+		t.Helper()
+		if n := tr.Stats().Resolved - before; n != want {
+			t.Errorf("%s resolved %d Services, want %d", what, n, want)
+		}
+		before = tr.Stats().Resolved
+	}
+	other := host("z")
+	other.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+	tr.SetHost(other)
+	want(t, tr, "")
+	resolved("an address of nobody", 0)
+	mine := host("z")
+	mine.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("203.0.113.7")}
+	mine.Guard.Broadcasts = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+	tr.SetHost(mine)
+	want(t, tr, "~ns/s7:p80 10.0.0.7; ~ns/s9:p80")
+	resolved("an external IP and an endpoint", 2)
+	if p := tr.Service(name("s7")).Problems; len(p) != 1 || p[0].Why != model.WhyNodeAddress {
+		t.Errorf("problems: %v", p)
+	}
+	tr.SetHost(other)
+	want(t, tr, "~ns/s7:p80 10.0.0.7; ~ns/s9:p80 10.0.0.9")
+	resolved("the way back", 2)
+	api := slice("kubernetes", "kubernetes", 443, "203.0.113.3")
+	api.Name.Namespace = "default"
+	tr.SetSlice(api)
+	want(t, tr, "~ns/s3:p80 10.0.0.3")
+	tr.DeleteSlice(api.Name)
+	want(t, tr, "~ns/s3:p80 10.0.0.3")
+	resolved("an API server that came and went", 2)
+}
+
+// Whatever the order of events, nobody has an external IP that is another one's
+// cluster IP or refused, and everybody else has theirs.
+func TestRanksDoNotDependOnOrder(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		tr := track.New()
+		some := func() *model.Host {
+			h := host("z")
+			h.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+			for i := range 3 {
+				if rng.IntN(2) == 0 {
+					h.Guard.Own = append(h.Guard.Own, netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)}))
+				}
+			}
+			return h
+		}
+		last := some()
+		tr.SetHost(last)
+		present := map[string]*model.Service{}
+		for range 40 {
+			n := string(rune('a' + rng.IntN(5)))
+			if rng.IntN(4) == 0 {
+				last = some()
+				tr.SetHost(last)
+			}
+			if rng.IntN(3) == 0 {
+				tr.DeleteService(name(n))
+				delete(present, n)
+			} else {
+				s := randomRanks(rng, n)
+				tr.SetService(s)
+				present[n] = s
+			}
+			if rng.IntN(3) == 0 {
+				tr.Flush()
+			}
+		}
+		tr.Flush()
+		fresh := track.New()
+		fresh.SetHost(last)
+		for _, s := range present {
+			fresh.SetService(s)
+		}
+		fresh.Flush()
+		if got, want := held(tr), held(fresh); got != want {
+			t.Fatalf("seed %d:\n got %s\nwant %s", seed, got, want)
+		}
+	}
+}
+
+func randomRanks(rng *rand.Rand, n string) *model.Service {
+	ip := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + rng.IntN(5))}) }
+	s := service(n, ip().String(), []uint16{80, 81, 30080}[rng.IntN(3)])
+	s.Created = time.Unix(int64(1+rng.IntN(3)), 0)
+	s.Type = model.LoadBalancer
+	if rng.IntN(2) == 0 {
+		s.ExternalIPs = []netip.Addr{ip()}
+	}
+	if rng.IntN(2) == 0 {
+		s.LoadBalancerIPs = []netip.Addr{ip(), ip()}
+	}
+	if rng.IntN(3) == 0 {
+		s.Ports[0].NodePort = 30080
+	}
+	return s
+}
+
+// held lists who has what, and what is said about the rest.
+func held(tr *track.Tracker) (s string) {
+	for _, svc := range tr.Services() {
+		for _, p := range svc.Ports {
+			for _, f := range p.Fronts {
+				s += fmt.Sprint(p.ID, " ", f.Kind, " ", f.At, "\n")
+			}
+		}
+		s += fmt.Sprintln(svc.Problems)
+	}
+	return s
+}

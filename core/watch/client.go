@@ -58,6 +58,9 @@ func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
 		return nil, err
 	}
 	tune(c, api)
+	if p.connected != nil {
+		c.Dial = announced(c.Dial, p.connected)
+	}
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observed{rt, seen} })
 	}

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"unique"
@@ -10,10 +9,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
-
-// maxProblems bounds the problems of one object: a slice may have a thousand
-// bad endpoints, and nobody reads a thousand lines that say the same.
-const maxProblems = 20
 
 // faults collects the problems of one object.
 type faults struct {
@@ -31,7 +26,7 @@ func (f *faults) bad(why model.Reason, path, value, remark string) {
 
 // add notes that something about a field was refused.
 func (f *faults) add(why model.Reason, detail, remark string) {
-	if len(f.found) == maxProblems {
+	if len(f.found) == model.MaxProblems {
 		f.more++
 		return
 	}
@@ -42,13 +37,7 @@ func (f *faults) add(why model.Reason, detail, remark string) {
 }
 
 // problems returns what was collected.
-func (f *faults) problems() []model.Problem {
-	if f.more > 0 {
-		last := &f.found[len(f.found)-1]
-		last.Detail += fmt.Sprintf(", and %d more problems", f.more)
-	}
-	return f.found
-}
+func (f *faults) problems() []model.Problem { return model.More(f.found, f.more) }
 
 func (f *faults) object() string {
 	if f.meta.Namespace == "" {

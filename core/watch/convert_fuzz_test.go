@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // FuzzConvert feeds any JSON to all converters. They must not panic, and what
@@ -35,7 +37,7 @@ func FuzzConvert(f *testing.F) {
 		}
 		var n corev1.Node
 		if json.Unmarshal(data, &n) == nil {
-			if node, problems := Node(&n); node == nil || len(problems) > maxProblems {
+			if node, problems := Node(&n); node == nil || len(problems) > model.MaxProblems {
 				t.Fatalf("%v, %d problems", node, len(problems))
 			}
 		}
@@ -44,7 +46,7 @@ func FuzzConvert(f *testing.F) {
 
 func fuzzService(t *testing.T, s *corev1.Service) {
 	svc, problems := Service(s)
-	if len(problems) > maxProblems {
+	if len(problems) > model.MaxProblems {
 		t.Fatalf("%d problems", len(problems))
 	}
 	if svc == nil {
@@ -72,7 +74,7 @@ func fuzzService(t *testing.T, s *corev1.Service) {
 
 func fuzzSlice(t *testing.T, e *discoveryv1.EndpointSlice) {
 	slice, problems := Slice(e)
-	if len(problems) > maxProblems {
+	if len(problems) > model.MaxProblems {
 		t.Fatalf("%d problems", len(problems))
 	}
 	if slice == nil {

@@ -34,7 +34,7 @@ func Node(n *corev1.Node) (*model.Node, []model.Problem) {
 // nodeIPs returns the internal addresses and then the external ones, each once.
 // Link-local addresses are fine for a node, unlike for a Service.
 func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
-	var ips []netip.Addr
+	var ips model.Unique[netip.Addr]
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, a := range list {
 			if a.Type != kind {
@@ -48,10 +48,11 @@ func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
 				f.bad(model.WhyBadAddress, at("status.addresses", i, "address"), a.Address, remark)
 				continue
 			}
-			ips = appendNew(ips, addr)
+			f.zeros("status.addresses", i, "address", a.Address)
+			ips.Add(addr)
 		}
 	}
-	return ips
+	return ips.List()
 }
 
 func leaving(n *corev1.Node) bool {

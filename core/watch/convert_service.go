@@ -84,6 +84,9 @@ func clusterIPs(f *faults, spec *corev1.ServiceSpec) []netip.Addr {
 			f.bad(model.WhyBadAddress, "spec.clusterIP", spec.ClusterIP, remark)
 			return nil
 		}
+		if d := decimal(spec.ClusterIP); d != spec.ClusterIP {
+			f.bad(model.WhyInvalid, "spec.clusterIP", spec.ClusterIP, "leading zeros, taken as "+d)
+		}
 		return []netip.Addr{addr}
 	}
 	if spec.ClusterIP != "" && spec.ClusterIP != spec.ClusterIPs[0] {
@@ -164,7 +167,7 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 // and mode Proxy are served elsewhere.
 func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 	const path = "status.loadBalancer.ingress"
-	var addrs []netip.Addr
+	var addrs model.Unique[netip.Addr]
 	for i := range ingress {
 		in := &ingress[i]
 		if in.IP == "" || in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy {
@@ -179,9 +182,10 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 			f.bad(model.WhyBadAddress, at(path, i, "ip"), in.IP, remark)
 			continue
 		}
-		addrs = appendNew(addrs, addr)
+		f.zeros(path, i, "ip", in.IP)
+		addrs.Add(addr)
 	}
-	return addrs
+	return addrs.List()
 }
 
 // servicePorts leaves out ports that cannot be served. Two ports with the same

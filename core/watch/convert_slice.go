@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -60,13 +61,19 @@ func triggered(s string) time.Time {
 // slicePorts converts ports. A port without number would mean "all ports",
 // which no Service port can refer to.
 func slicePorts(f *faults, list []discoveryv1.EndpointPort) []model.SlicePort {
+	type name struct {
+		name  string
+		proto model.Proto
+	}
+	var names model.Unique[name]
 	ports := make([]model.SlicePort, 0, len(list))
 	for i := range list {
-		if p, ok := slicePort(f, i, &list[i]); ok {
-			if slices.ContainsFunc(ports, func(o model.SlicePort) bool { return o.Name == p.Name && o.Proto == p.Proto }) {
-				f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "twice, the first one counts")
-				continue
-			}
+		p, ok := slicePort(f, i, &list[i])
+		switch {
+		case !ok:
+		case !names.Add(name{p.Name, p.Proto}):
+			f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "twice, the first one counts")
+		default:
 			ports = append(ports, p)
 		}
 	}
@@ -117,12 +124,13 @@ func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []mo
 			f.bad(model.WhyBadAddress, at("endpoints", i, "addresses[0]"), e.Addresses[0], remark)
 			continue
 		}
+		f.zeros("endpoints", i, "addresses[0]", e.Addresses[0])
 		ep := model.SliceEndpoint{Addr: addr, State: state(&e.Conditions)}
 		if e.NodeName != nil {
 			ep.Node = shared(*e.NodeName)
 		}
 		if e.Hints != nil {
-			last = hints(e.Hints, last)
+			last = hints(f, i, e.Hints, last)
 			ep.Hints = last
 		}
 		out = append(out, ep)
@@ -146,21 +154,28 @@ func state(c *discoveryv1.EndpointConditions) model.EndpointState {
 	return s
 }
 
+// maxHints is how many zones, and how many nodes, one endpoint can be meant for:
+// what an API server admits. They are looked through for each port.
+const maxHints = 8
+
 // hints converts the hints of an endpoint. Neighbours in a slice mostly have
 // equal ones, which are then shared.
-func hints(h *discoveryv1.EndpointHints, last *model.Hints) *model.Hints {
+func hints(f *faults, i int, h *discoveryv1.EndpointHints, last *model.Hints) *model.Hints {
 	if len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
 		return nil
 	}
 	if last != nil && sameHints(h, last) {
 		return last
 	}
-	out := &model.Hints{}
-	for i := range h.ForZones {
-		out.Zones = append(out.Zones, shared(h.ForZones[i].Name))
+	if n := max(len(h.ForZones), len(h.ForNodes)); n > maxHints {
+		f.bad(model.WhyInvalid, at("endpoints", i, "hints"), strconv.Itoa(n), fmt.Sprintf("more than %d, the others are left out", maxHints))
 	}
-	for i := range h.ForNodes {
-		out.Nodes = append(out.Nodes, shared(h.ForNodes[i].Name))
+	out := &model.Hints{}
+	for _, z := range h.ForZones[:min(len(h.ForZones), maxHints)] {
+		out.Zones = append(out.Zones, shared(z.Name))
+	}
+	for _, n := range h.ForNodes[:min(len(h.ForNodes), maxHints)] {
+		out.Nodes = append(out.Nodes, shared(n.Name))
 	}
 	return out
 }

@@ -121,7 +121,7 @@ func TestSliceEndpoints(t *testing.T) {
 		s.Endpoints = nil
 		for _, a := range []string{
 			"127.0.0.1", "169.254.169.254", "0.0.0.0", "239.1.1.1", "255.255.255.255", "::ffff:10.0.0.1",
-			"010.0.0.1", "fd00::1", "", "abc", "10.0.0.1/24", "10.0.0.9",
+			"0x0a.0.0.1", "fd00::1", "", "abc", "10.0.0.1/24", "10.0.0.9",
 		} {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
 		}
@@ -135,7 +135,7 @@ func TestSliceEndpoints(t *testing.T) {
 		bad+"[3].addresses[0]: 239.1.1.1 (multicast)",
 		bad+"[4].addresses[0]: 255.255.255.255 (broadcast)",
 		bad+"[5].addresses[0]: ::ffff:10.0.0.1 (IPv4-mapped)",
-		bad+"[6].addresses[0]: 010.0.0.1 (not an IP address)",
+		bad+"[6].addresses[0]: 0x0a.0.0.1 (not an IP address)",
 		bad+"[7].addresses[0]: fd00::1 (in a slice of IPv4)",
 		bad+`[8].addresses[0]: "" (not an IP address)`,
 		bad+"[9].addresses[0]: abc (not an IP address)",

@@ -60,7 +60,7 @@ func TestServiceAddr(t *testing.T) {
 		"::ffff:10.0.0.1": "IPv4-mapped", "::ffff:a00:1": "IPv4-mapped",
 		"fe80::1%eth0": "has a zone", "fd00::1%1": "has a zone",
 		"": "not an IP address", "abc": "not an IP address", "10.0.0.1/24": "not an IP address",
-		"010.0.0.1": "not an IP address", "10.0.0.256": "not an IP address", "10.0.0": "not an IP address",
+		"0100.0.0.1": "not an IP address", "010.0..1": "not an IP address", "010.0.0.256": "not an IP address", "-01.0.0.1": "not an IP address", "10.0.0.256": "not an IP address", "10.0.0": "not an IP address",
 		" 10.0.0.1": "not an IP address", "1.2.3.4\n": "not an IP address", "0x0a.0.0.1": "not an IP address",
 	}
 	for in, want := range bad {
@@ -100,7 +100,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		f.bad(model.WhyBadAddress, at("spec.externalIPs", i, ""), "x", "")
 	}
 	ps := f.problems()
-	if len(ps) != maxProblems || ps[19].Detail != "spec.externalIPs[19]: x, and 980 more problems" {
+	if len(ps) != model.MaxProblems || ps[19].Detail != "spec.externalIPs[19]: x, and 980 more problems" {
 		t.Errorf("%d problems, the last is %q", len(ps), ps[len(ps)-1].Detail)
 	}
 	if ps[0].Object != `Service "a/b\n"` {

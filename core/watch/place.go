@@ -3,8 +3,10 @@ package watch
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
@@ -12,6 +14,15 @@ import (
 type place struct {
 	getenv func(string) string
 	exists func(string) bool
+
+	connected func([]netip.AddrPort) // as in Hooks
+}
+
+// Exposed reports whether anybody on this machine may write a file or folder. On
+// Windows the mode of a file does not tell.
+func Exposed(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0
 }
 
 func here() place {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -35,6 +36,9 @@ type Sink interface {
 type Hooks struct {
 	// Request follows every request, on its goroutine.
 	Request func(Request)
+	// Connected follows every new connection, with the addresses that the API
+	// server has: those its name resolves to, and the one connected to. Sorted.
+	Connected func([]netip.AddrPort)
 }
 
 // Source follows an API server. Create one with Open, Run it once. Its other
@@ -56,9 +60,14 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
 		return nil, errors.New("the name of this Node is not known; give it with --hostname-override")
 	}
-	client, err := Connect(c.API, hooks.Request)
+	from := here()
+	from.connected = hooks.Connected
+	client, err := from.connect(c.API, hooks.Request)
 	if err != nil {
 		return nil, err
+	}
+	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && Exposed(kubeconfig) {
+		log.Warn("anybody on this machine can write the kubeconfig, and so decide which API server is believed; take that right away with chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newJournal(log)

@@ -16,6 +16,11 @@ func TestUnit(t *testing.T) {
 			t.Errorf("no line %s in\n%s", line, unit)
 		}
 	}
+	for _, bound := range []string{"MemoryHigh=3G", "MemoryMax=4G"} {
+		if !strings.Contains(unit, "\n"+bound+"\n") {
+			t.Errorf("no %s", bound)
+		}
+	}
 	if always := Unit("/bin/tandem", nil, ""); strings.Contains(always, "\nCondition") {
 		t.Error("a condition without a file")
 	}

@@ -158,7 +158,7 @@ func (p *portCompiler) poolChains() {
 }
 
 // apart reports whether an endpoint has a chain of its own.
-func (p *portCompiler) apart(e model.Endpoint) bool { return e.Local || p.port.Sticky > 0 }
+func (p *portCompiler) apart(e model.Endpoint) bool { return e.Hairpins() || p.port.Sticky > 0 }
 
 // known are the rules that send clients to where they were before.
 func (p *portCompiler) known(endpoints []model.Endpoint) (rules []xtables.Rule) {
@@ -212,7 +212,7 @@ func (p *portCompiler) list(c *poolChain, endpoints []model.Endpoint) string {
 func (p *portCompiler) endpoint(e model.Endpoint) {
 	var rules []xtables.Rule
 	name := endpointChain(p.port.ID, e.Addr)
-	if e.Local {
+	if e.Hairpins() {
 		rules = append(rules, xtables.Rule{Src: xtables.Address(e.Addr.Addr()), Comment: p.name, Target: markMasq})
 	}
 	r := p.dnat(e)

@@ -167,7 +167,15 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, op
 }
 
 // Observe implements dataplane.Driver.
-func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.written = map[chainID]bool{}
 	d.watch.BeforeRead()

@@ -27,6 +27,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", best.Without)
 	}
 	o := options(c)
+	o.Liberal = o.Liberal || host.TCPLiberal()
 	o.Families, o.NoRandomFully = best.Families, !best.RandomFully()
 	d, err := open(best.Tools, best.Families, c.SyncPeriod)
 	if err != nil {

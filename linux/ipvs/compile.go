@@ -166,13 +166,12 @@ func (p *portCompiler) guard(f *place) {
 	p.emit(k, Value{})
 }
 
-// hairpins emits this node's endpoints: connections from one to itself must be
-// masqueraded.
+// hairpins emits the endpoints whose connections to themselves must be masqueraded.
 func (p *portCompiler) hairpins() {
 	seen := map[netip.AddrPort]bool{}
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if !e.Local || seen[e.Addr] || slices.Contains(p.host.IPs, e.Addr.Addr()) {
+			if !e.Hairpins() || seen[e.Addr] || slices.Contains(p.host.IPs, e.Addr.Addr()) {
 				continue
 			}
 			seen[e.Addr] = true

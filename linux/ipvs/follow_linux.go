@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -35,7 +34,7 @@ type followed struct {
 func follow(b dataplane.Backend) (_ dataplane.Backend, err error) {
 	f := &followed{Backend: b, news: -1}
 	if f.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
-		f.news, err = hear(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+		f.news, err = host.Hear(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
 	}
 	if err == nil {
 		f.own, err = ownAddresses(f.links)
@@ -74,7 +73,7 @@ func (f *followed) SetHost(h *model.Host) {
 // Disturbed implements dataplane.Backend. What it finds of addresses is no
 // disturbance, but something to sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
-	f.stale = f.stale || f.host != nil && heard(f.news, f.ipvsLink)
+	f.stale = f.stale || f.host != nil && host.Heard(f.news, f.ipvsLink)
 	if f.stale {
 		own, err := ownAddresses(f.links)
 		if err != nil {
@@ -146,59 +145,4 @@ func ownAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all, nil
-}
-
-// hear opens a socket that gets the announcements of these groups.
-func hear(groups uint32) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
-	}
-	return fd, nil
-}
-
-// heard empties the socket and reports whether it told of an address on another
-// device than ours. Where it had more to tell than it can keep the answer is yes.
-func heard(fd int, ours func() int) (news bool) {
-	buf := make([]byte, 16<<10)
-	skip := -2 // not known yet
-	for range 1024 {
-		n, _, err := unix.Recvfrom(fd, buf, 0)
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			return news
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.ENOBUFS):
-			news = true
-			continue
-		case err != nil:
-			return true
-		}
-		if skip == -2 {
-			skip = ours()
-		}
-		news = news || tellsOfOther(buf[:n], skip)
-	}
-	return true // and the rest is heard next time
-}
-
-// tellsOfOther reports whether messages are about an address on another device.
-// They begin with nlmsghdr and ifaddrmsg, whose last field is the device.
-func tellsOfOther(b []byte, skip int) bool {
-	const header, index = unix.SizeofNlMsghdr, 4
-	for len(b) >= header+unix.SizeofIfAddrmsg {
-		if int(int32(binary.NativeEndian.Uint32(b[header+index:]))) != skip {
-			return true
-		}
-		size := (int(binary.NativeEndian.Uint32(b)) + 3) &^ 3
-		if size < header || size > len(b) {
-			return false
-		}
-		b = b[size:]
-	}
-	return false
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
@@ -19,17 +20,28 @@ import (
 
 // Observe implements dataplane.Driver. It reads everything; destinations that
 // drain are noted, and are no objects.
-func (d *Driver) Observe(ctx context.Context) (have map[Key]Value, err error) {
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	if errors.Is(err, unix.EINTR) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrInterrupted, err)
+	}
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (have map[Key]Value, err error) {
 	begin := time.Now()
 	defer func() { d.again.done(begin, time.Now()) }()
 	err = host.Steadily(func() error {
-		have, err = d.observe(ctx)
+		have, err = d.observeOnce(ctx)
 		return err
 	})
 	return have, err
 }
 
-func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) observeOnce(ctx context.Context) (map[Key]Value, error) {
 	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
 	for _, f := range d.options.families() {
 		if err := o.family(f); err != nil {

@@ -121,7 +121,7 @@ func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, advice(ops[i].Key))
 		}
 	}
-	have, err := d.Observe(ctx)
+	have, err := d.observe(ctx)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func TestScale(t *testing.T) {
 	if err := s.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if have, err := s.driver.Observe(t.Context()); err != nil || len(have) > 0 {
+	if have, err := s.driver.observe(t.Context()); err != nil || len(have) > 0 {
 		t.Errorf("%d objects are left, %v", len(have), err)
 	}
 }

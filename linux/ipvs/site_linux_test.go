@@ -134,7 +134,7 @@ func (s *site) set(ports ...*model.Port) int {
 func (s *site) same(host *model.Host, ports []*model.Port) {
 	s.t.Helper()
 	want, _ := dataplane.Compile(NewCompiler(s.options), host, ports)
-	have, err := s.driver.Observe(s.t.Context())
+	have, err := s.driver.observe(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}

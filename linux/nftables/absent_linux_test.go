@@ -40,7 +40,7 @@ func TestAbsent(t *testing.T) {
 		unix.EPERM: false, unix.ENOMEM: false, unix.ENOBUFS: false,
 	} {
 		d := &Driver{table: Table, owner: tableOwner}
-		_, err := d.look(refusing(t, errno), model.IPv4)
+		_, err := d.look(refusing(t, errno), model.IPv4, nil)
 		if !errors.Is(err, errno) || errors.Is(err, dataplane.ErrAbsent) != want || lacking(err) != want {
 			t.Errorf("%v: %v", errno, err)
 		}

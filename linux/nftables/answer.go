@@ -70,10 +70,10 @@ func (p *portCompiler) value(f *model.Front, as [model.Origins]answer, o model.O
 	case model.Drop:
 		return Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}}
 	}
-	if p.affine {
-		return p.goTo(p.stickyChain(a.pool, c))
+	if p.port.Sticky > 0 {
+		return p.goTo(p.affinity(f, a.pool, c, a.second))
 	}
-	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(min(len(a.pool.Endpoints), bankSize))})
+	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(len(endpointsOf(a.pool)))})
 	p.once(chainKey(p.port.ID.Family, chain.name), chain.bodies[p.port.ID.Family])
 	return p.goTo(chain.name)
 }
@@ -87,10 +87,7 @@ func (c *Compiler) pick(p pick) *pickChain {
 	if known, ok := c.picks.Load(p); ok {
 		return known.(*pickChain)
 	}
-	made := &pickChain{name: p.name()}
-	for _, f := range model.Families() {
-		made.bodies[f] = Value{Body: &Body{Chain: newChain(f, Hook{}, p.rules(c.bit))}}
-	}
+	made := newPickChain(p.name(), p.rules(c.bit))
 	if p.count > keptPicks {
 		return made
 	}
@@ -98,12 +95,21 @@ func (c *Compiler) pick(p pick) *pickChain {
 	return known.(*pickChain)
 }
 
-// slots emits the numbered endpoints of a front. Those of a port with affinity
-// are in its chains.
-func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
-	if p.affine {
-		return
+func newPickChain(name string, rules []Rule) *pickChain {
+	made := &pickChain{name: name}
+	for _, f := range model.Families() {
+		made.bodies[f] = Value{Body: &Body{Chain: newChain(f, Hook{}, rules)}}
 	}
+	return made
+}
+
+// endpointsOf are the endpoints of a pool that there is room for.
+func endpointsOf(p *model.Pool) []model.Endpoint {
+	return p.Endpoints[:min(len(p.Endpoints), bankSize)]
+}
+
+// slots emits the numbered endpoints of a front.
+func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
 	var done [2]bool
 	for _, a := range as {
 		bank := 0
@@ -114,9 +120,12 @@ func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
 			continue
 		}
 		done[bank] = true
-		endpoints := a.pool.Endpoints[:min(len(a.pool.Endpoints), bankSize)]
+		if p.port.Sticky > 0 {
+			p.affineSlots(f, a.pool, a.second)
+			continue
+		}
 		k := element(slotsOf(f), p.port.ID.Proto, f)
-		for i, e := range endpoints {
+		for i, e := range endpointsOf(a.pool) {
 			k.Slot = uint16(bank*bankSize + i)
 			p.emit(k, endpointValue(e.Addr))
 		}
@@ -138,7 +147,13 @@ func (c *Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at net
 		return nil
 	}
 	chain, ok := parsePick(v.Body.Goto)
-	if !ok || chain.slots != slotsOf(&f) {
+	if !ok {
+		var affine affinePick
+		if affine, ok = parseAffinePick(v.Body.Goto); ok {
+			chain = affine.pick
+		}
+	}
+	if !ok || chain.slots != slotsOf(&f) && chain.slots != affinitySlotsOf(&f) {
 		return nil
 	}
 	var endpoints []netip.AddrPort
@@ -146,6 +161,9 @@ func (c *Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at net
 	for i := range chain.count {
 		k.Slot = uint16(chain.first() + i)
 		v, ok := have(k)
+		if ok && chain.slots == affinitySlotsOf(&f) {
+			v, ok = have(handleElement(chain.endpoints(), k, v))
+		}
 		if !ok {
 			break
 		}

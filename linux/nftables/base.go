@@ -18,7 +18,9 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value)) {
 	emit(tableKey(f), Value{Body: &Body{Comment: tableComment}})
 	for id := noSet + 1; id < ownSets; id++ {
-		emit(setKey(f, sets[id].name), Value{Body: &Body{Set: shapeOf(f, sets[id].Set)}})
+		if !id.ruled() {
+			emit(SetObject(f, id))
+		}
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
 		emit(Key{Kind: KindElement, Family: f, Set: L4, Proto: proto}, Value{})
@@ -26,9 +28,7 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value))
 	emitRanges(NodePortAddresses, f, host.NodePorts.Prefixes, emit)
 	emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
 	chains := c.chains(f, host)
-	if len(disjoint(host.ServiceCIDRs, f)) > 0 {
-		maps.Copy(chains, filters())
-	}
+	maps.Copy(chains, c.filters(len(disjoint(host.ServiceCIDRs, f)) > 0))
 	for name, chain := range chains {
 		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, chain.Hook, chain.Rules)}})
 	}
@@ -43,18 +43,48 @@ func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Va
 	}
 }
 
-// filters are the chains that drop what is for a cluster IP that there is not.
-// They come behind destination NAT, since an address that no Service of ours has
-// may be another proxy's (label service-proxy-name).
-func filters() map[string]Chain {
-	rules := []Rule{{
-		Statements: []Statement{IsNew{}, In{Set: ServiceCIDRs}, WasBalanced{Not: true}, DestinationIsLocal{Not: true}, Discard{}},
-		Comment:    "for cluster IPs, and none of them",
-	}}
+// filters are the chains that see every packet. They come behind destination NAT,
+// since an address that no Service of ours has may be another proxy's (label
+// service-proxy-name). With unallocated they drop what is for a cluster IP that
+// there is not.
+func (c *Compiler) filters(unallocated bool) map[string]Chain {
+	var forward, output []Rule
+	if !c.options.Liberal {
+		forward = invalid()
+	}
+	if unallocated {
+		output = []Rule{{
+			Statements: []Statement{IsNew{}, In{Set: ServiceCIDRs}, WasBalanced{Not: true}, DestinationIsLocal{Not: true}, Discard{}},
+			Comment:    "for cluster IPs, and none of them",
+		}}
+		forward = append(forward, output...)
+	}
+	chains := map[string]Chain{}
 	hook := func(p Point) Hook { return Hook{Type: "filter", Point: p, Policy: policyAccept} }
-	return map[string]Chain{
-		chainFilterForward: {Hook: hook(Forward), Rules: rules},
-		chainFilterOutput:  {Hook: hook(LocalOut), Rules: rules},
+	if len(forward) > 0 {
+		chains[chainFilterForward] = Chain{Hook: hook(Forward), Rules: forward}
+	}
+	if len(output) > 0 {
+		chains[chainFilterOutput] = Chain{Hook: hook(LocalOut), Rules: output}
+	}
+	return chains
+}
+
+// invalid drops what could be an endpoint's answer that connection tracking finds
+// invalid: its source would not become the Service's address, and who gets it
+// resets the connection (kubernetes/kubernetes issue 74839). kube-proxy drops all
+// invalid packets in iptables mode, and so those of connections of which this host
+// sees one direction only, and which no Service is for. Here that is left to
+// packets from a port that endpoints have; answers to connections that this host
+// has not seen begin (SYN, ACK) pass, too. Nearly all packets end at the first
+// rule.
+func invalid() []Rule {
+	return []Rule{
+		rule(IsKnown{}, Accept{}),
+		{
+			Statements: []Statement{IsInvalid{}, ProtocolIs{model.TCP}, NotSYN{}, In{Set: EndpointPorts}, Discard{}},
+			Comment:    "would reset a connection",
+		},
 	}
 }
 

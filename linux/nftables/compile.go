@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -22,6 +23,10 @@ type Options struct {
 	// Families are those to serve; none means both. Ports of another family are
 	// a Gap.
 	Families []model.Family
+	// Liberal keeps answers of endpoints that connection tracking finds invalid;
+	// otherwise they are dropped. It is right where the kernel finds few invalid
+	// (nf_conntrack_tcp_be_liberal).
+	Liberal bool
 }
 
 func (o Options) families() []model.Family {
@@ -45,6 +50,8 @@ type Compiler struct {
 	options Options
 	bit     uint32
 	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
+	affine  sync.Map // affinePick -> []*pickChain, the first keptPicks
+	affines atomic.Int64
 }
 
 // keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
@@ -67,7 +74,9 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
 // Rank implements dataplane.Compiler: what is referred to comes before what
-// refers to it.
+// refers to it, and slots and source ranges before the answer that needs them. A
+// large port may take several transactions, and after each of them packets find
+// the slots that they are sent to.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindTable:
@@ -76,6 +85,10 @@ func (c *Compiler) Rank(k Key) int {
 		return 1
 	case KindChain:
 		return 2 + depth(k.Rest)
+	case KindElement:
+		if sets[k.Set].data == verdict {
+			return 8
+		}
 	}
 	return 7
 }
@@ -83,11 +96,11 @@ func (c *Compiler) Rank(k Key) int {
 // depth orders chains: those that go to others are deeper.
 func depth(name string) int {
 	switch {
-	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "endpoint-"):
+	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "affinity-send", "nodeaffinity-send"):
 		return 0
-	case name == chainNoService, hasPrefix(name, "sticky-"):
+	case name == chainNoService, hasPrefix(name, "affinity-known", "nodeaffinity-known", "affinity-chosen", "nodeaffinity-chosen"):
 		return 1
-	case hasPrefix(name, "snat-sticky-", "nosnat-sticky-"):
+	case hasPrefix(name, "affinity-", "nodeaffinity-"):
 		return 2
 	case name == chainNodePrerouting, name == chainNodeOutput:
 		return 3
@@ -102,15 +115,16 @@ func hasPrefix(s string, prefixes ...string) bool {
 // Linger implements dataplane.Compiler. To make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
-// that refers to it.
+// that refers to it. What clients had is in one map, which tells only what each of
+// them had last, however long it stays.
 func (c *Compiler) Linger(k Key) time.Duration {
 	switch k.Kind {
 	case KindChain:
-		if hasPrefix(k.Rest, "pick-", "nodepick-", "endpoint-", "sticky-", "snat-sticky-", "nosnat-sticky-") {
+		if hasPrefix(k.Rest, "pick-", "nodepick-", "affinity-", "nodeaffinity-") {
 			return time.Minute
 		}
 	case KindSet:
-		if hasPrefix(k.Rest, "clients-") {
+		if setNamed(k.Rest).ruled() {
 			return time.Minute
 		}
 	}
@@ -131,6 +145,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		p.front(host, &port.Fronts[i])
 	}
 	p.hairpins()
+	p.endpointPorts()
 	return p.gaps
 }
 
@@ -142,8 +157,6 @@ type portCompiler struct {
 	comment string
 	gaps    []model.Gap
 	shared  map[Key]struct{} // emitted already: a port emits nothing twice
-	affine  bool             // clients stay with their endpoints: see sticky.go
-	sticky  []*model.Pool    // pools whose chains are emitted
 }
 
 // measure looks how large the port is, and tells what is too much.
@@ -151,10 +164,6 @@ func (p *portCompiler) measure() {
 	most := 0
 	for _, pool := range p.port.Pools() {
 		most = max(most, len(pool.Endpoints))
-	}
-	p.affine = p.port.Sticky > 0 && most <= maxSticky
-	if p.port.Sticky > 0 && !p.affine {
-		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: affinity is not kept with more than %d", most, maxSticky)})
 	}
 	if most > bankSize {
 		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: only the first %d are used", most, bankSize)})
@@ -246,13 +255,13 @@ func (p *portCompiler) guard(f *model.Front) bool {
 	return true
 }
 
-// hairpins emits the addresses of this node's endpoints: connections from them
-// to themselves must be masqueraded.
+// hairpins emits the addresses of endpoints whose connections to themselves must be
+// masqueraded.
 func (p *portCompiler) hairpins() {
 	var local []netip.Addr
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if e.Local {
+			if e.Hairpins() {
 				local = append(local, e.Addr.Addr())
 			}
 		}
@@ -260,5 +269,21 @@ func (p *portCompiler) hairpins() {
 	slices.SortFunc(local, netip.Addr.Compare)
 	for _, a := range slices.Compact(local) {
 		p.emit(addressElement(Hairpin, a), Value{})
+	}
+}
+
+// endpointPorts emits the ports from which endpoints answer.
+func (p *portCompiler) endpointPorts() {
+	if p.options.Liberal || p.port.ID.Proto != model.TCP {
+		return
+	}
+	last := uint16(0) // nearly always all have the same
+	for _, pool := range p.port.Pools() {
+		for _, e := range pool.Endpoints {
+			if n := e.Addr.Port(); n != last {
+				last = n
+				p.once(nodeElement(EndpointPorts, p.port.ID.Family, model.TCP, n), Value{})
+			}
+		}
 	}
 }

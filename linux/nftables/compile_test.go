@@ -41,7 +41,7 @@ func TestCompile(t *testing.T) {
 		"cluster IP": {
 			front(model.KindClusterIP, "10.96.0.1:80", on(balance(cluster, false), balance(cluster, true), balance(cluster, true))),
 			[]string{
-				"cluster-ips 10.96.0.1", "hairpin 10.244.1.2 . 10.244.1.2", "pick-2",
+				"cluster-ips 10.96.0.1", "endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "pick-2",
 				"slots 10.96.0.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 10.96.0.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
 				"vips 10.96.0.1 . tcp . 80 : goto pick-2",
 			},
@@ -49,14 +49,14 @@ func TestCompile(t *testing.T) {
 		"node port, all masqueraded": {
 			front(model.KindNodePort, "0.0.0.0:30080", onAll(balance(cluster, true))),
 			[]string{
-				"hairpin 10.244.1.2 . 10.244.1.2", "nodepick-2-snat", "nodeports tcp . 30080 : goto nodepick-2-snat",
+				"endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "nodepick-2-snat", "nodeports tcp . 30080 : goto nodepick-2-snat",
 				"nodeslots tcp . 30080 . 0 : 10.244.1.2 . 8080", "nodeslots tcp . 30080 . 1 : 10.244.2.2 . 8080",
 			},
 		},
 		"outside to local endpoints only": {
 			front(model.KindExternalIP, "203.0.113.1:80", on(balance(cluster, false), balance(cluster, true), balance(local, false))),
 			[]string{
-				"hairpin 10.244.1.2 . 10.244.1.2", "pick-1-nosnat-second", "pick-2",
+				"endpoint-ports tcp . 8080", "hairpin 10.244.1.2 . 10.244.1.2", "pick-1-nosnat-second", "pick-2",
 				"slots 203.0.113.1 . tcp . 80 . 0 : 10.244.1.2 . 8080", "slots 203.0.113.1 . tcp . 80 . 1 : 10.244.2.2 . 8080",
 				"slots 203.0.113.1 . tcp . 80 . 32768 : 10.244.1.2 . 8080",
 				"vips 203.0.113.1 . tcp . 80 : goto pick-1-nosnat-second",
@@ -76,8 +76,7 @@ func TestCompile(t *testing.T) {
 }
 
 // Replacing an endpoint changes one object, or three when the old or the new
-// one is on this node; affinity changes the endpoint's own objects and the
-// chain that chooses.
+// one is on this node; with affinity its handle and what that stands for, too.
 func TestEndpointReplaced(t *testing.T) {
 	web := func(d time.Duration, addrs ...string) map[Key]Value {
 		p := endpoints(addrs...)
@@ -91,10 +90,7 @@ func TestEndpointReplaced(t *testing.T) {
 		t.Errorf("replacing an endpoint by a local one changes %q", diffs)
 	}
 	before = web(time.Hour, "10.244.2.1:80", "10.244.2.2:80", "10.244.2.3:80")
-	if diffs := differences(web(time.Hour, "10.244.2.1:80", "10.244.2.3:80", "10.244.2.2:80"), before); len(diffs) != 0 {
-		t.Errorf("with affinity, another order of endpoints changes %q", diffs)
-	}
-	if diffs := differences(web(time.Hour, "10.244.2.1:80", "10.244.2.9:80", "10.244.2.3:80"), before); len(diffs) != 5 {
+	if diffs := differences(web(time.Hour, "10.244.2.1:80", "10.244.2.9:80", "10.244.2.3:80"), before); len(diffs) != 3 {
 		t.Errorf("with affinity, replacing an endpoint changes %q", diffs)
 	}
 }
@@ -109,7 +105,7 @@ func TestSlots(t *testing.T) {
 		for _, f := range p.Fronts {
 			for o, act := range f.On {
 				var want []netip.AddrPort
-				if act.Verdict == model.Balance && p.Sticky == 0 {
+				if act.Verdict == model.Balance {
 					for _, e := range act.Pool.Endpoints {
 						want = append(want, e.Addr)
 					}
@@ -151,10 +147,12 @@ func TestRank(t *testing.T) {
 					switch s := s.(type) {
 					case Goto:
 						needs(k, k.Family, s.Chain, KindChain)
-					case KnownClient:
-						needs(k, k.Family, s.Set, KindSet)
+					case Jump:
+						needs(k, k.Family, s.Chain, KindChain)
+					case Put:
+						needs(k, k.Family, s.Map.String(), KindSet)
 					case Remember:
-						needs(k, k.Family, s.Set, KindSet)
+						needs(k, k.Family, s.Set.String(), KindSet)
 					}
 				}
 			}
@@ -191,26 +189,10 @@ func TestPickNames(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"", "refuse", "pick-", "pick-0", "pick-05", "pick-5-other", "pick-5-second-snat", "sticky-pick-5", "pick-70000"} {
+	for _, name := range []string{"", "refuse", "pick-", "pick-0", "pick-05", "pick-5-other", "pick-5-second-snat", "affinity-pick-5", "pick-70000"} {
 		if p, ok := parsePick(name); ok {
 			t.Errorf("%q is read as %+v", name, p)
 		}
-	}
-}
-
-// Names of ports are told apart even where what is readable of them is not.
-func TestOwnNames(t *testing.T) {
-	names := map[string]string{}
-	for _, service := range []string{"a b", "a_b", "a/b", "a:b", strings.Repeat("x", 300), strings.Repeat("x", 301), "ü", "\n"} {
-		p := portCompiler{port: &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: "n", Name: service}}}}
-		name := "clients-" + p.ownName("__10.0.0.1/80") + "-pool2"
-		if len(name) > 240 || strings.ContainsAny(name, " \n:\"") {
-			t.Errorf("%q is no name for nft", name)
-		}
-		if other, ok := names[name]; ok {
-			t.Errorf("%q and %q have the same name", service, other)
-		}
-		names[name] = service
 	}
 }
 

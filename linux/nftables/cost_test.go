@@ -72,7 +72,7 @@ func costs(t *testing.T, services int) (all []cost) {
 		name := fmt.Sprint("s", i)
 		s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: name}, Service: name, Ports: []model.SlicePort{{Proto: model.TCP, Port: 8080}}}
 		for _, e := range endpoints {
-			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, e}), State: model.Ready | model.Serving})
+			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, e}), Node: "there", State: model.Ready | model.Serving})
 		}
 		return s
 	}

@@ -60,7 +60,7 @@ func (b *batch) declare(ops []op) {
 }
 
 func (b *batch) newSet(i int, o op) {
-	def, sh := definition(o.Key.Rest), o.New.Body.Set
+	def, sh := sets[setNamed(o.Key.Rest)].Set, o.New.Body.Set
 	b.message(msgNewSet, flagCreate, i, o.Key)
 	b.str(1, b.name)
 	b.str(2, o.Key.Rest)

@@ -11,6 +11,9 @@
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
+//	        none under this number: the first slot, else drop
+//	filter-forward
+//	  endpoint-ports: drop answers of endpoints that conntrack finds invalid
 //	filter-forward, filter-output
 //	  service-cidrs: drop what is in a range of cluster IPs, and none of them
 //	postrouting
@@ -21,12 +24,12 @@
 // all ports with that many endpoints: "numgen ... mod N" wants a constant N.
 // Replacing an endpoint therefore is one element written, whatever else there
 // is. A chain, a rule or an anonymous set for each Service would make the
-// kernel walk all of them at every change. Only ports with ClientIP affinity
-// have chains of their own (sticky.go).
+// kernel walk all of them at every change. Ports with ClientIP affinity
+// share one map of all clients (affinity.go).
 //
 // All but the filters is in chains of type nat, which see only the first packet of
 // a connection. They may drop and reject since Linux 5.9. The filters see every
-// packet, and are there only where ranges are known.
+// packet; that on output is there only where ranges are known.
 //
 // Where a packet is from is decided once, at the top, and kept in the
 // masquerade bit of its mark: set for all but this node's pods. A pick chain
@@ -38,7 +41,7 @@
 //	layout.go, rule.go, base.go  what there is: sets and maps, statements, chains
 //	key.go, interval.go          objects: their names and contents; ranges of addresses
 //	compile.go, answer.go        ports to objects (Compiler); what each origin gets
-//	pick.go, sticky.go           the chains that choose an endpoint; affinity
+//	pick.go, affinity.go         the chains that choose an endpoint; affinity
 //	text.go, text_rule.go        objects to an nft script (Script)
 //	sim.go, sim_hook.go,         objects and a packet to an outcome (Sim)
 //	  sim_rule.go

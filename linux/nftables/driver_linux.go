@@ -34,11 +34,15 @@ type Driver struct {
 	generation uint32
 	lost       bool   // generation is not known
 	commits    uint32 // transactions made
+
+	full [2]bool // by family: clients found no room in Affinity of late
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
+	_ dataplane.Getter[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Filling              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
 )
@@ -75,16 +79,21 @@ const maxOps = 12000
 // roughOp is more than what most ops take on the wire.
 const roughOp = 512
 
-// Limits implements dataplane.Driver. A transaction must fit into the socket's
-// send buffer, which is small without privileges.
+// Limits implements dataplane.Driver. What does not fit into the socket's send
+// buffer, which is small without privileges, Commit cuts; batches are sized so
+// that this concerns large ports only.
 func (d *Driver) Limits() dataplane.Limits {
 	return dataplane.Limits{Atomic: true, Batch: min(maxOps, max(d.sock.send/roughOp, 64))}
 }
 
-// Commit implements dataplane.Driver: all ops in one transaction. When it
-// fails, the ops that the kernel did not like have its error, and all others
-// one that names the first of those.
-func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
+// Commit implements dataplane.Driver: all ops in one transaction where possible.
+// When that fails, the ops that the kernel did not like have its error, and all
+// others one that names the first of those.
+//
+// A chain that is new, and whatever else is, becomes visible before its rules do:
+// packets on their way would leave it by its end. So chains come in a transaction
+// of their own, before what refers to them.
+func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	errs := make([]error, len(ops))
 	if len(ops) == 0 {
 		return errs
@@ -97,10 +106,51 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	if err := d.ours(ops); err != nil {
 		return all(errs, err)
 	}
+	n := unreachable(ops)
+	if err := d.transact(ops[:n], errs[:n]); err != nil {
+		all(errs[n:], err)
+	} else {
+		_ = d.transact(ops[n:], errs[n:]) // in errs
+	}
+	return errs
+}
+
+// unreachable returns how many ops, from the first on, make sets and chains that
+// no packet meets before the ops behind them are done; 0 if there are no chains
+// among them.
+func unreachable(ops []op) (n int) {
+	for i, o := range ops {
+		chain := o.Key.Kind == KindChain
+		if o.Verb != ledger.Create || !chain && o.Key.Kind != KindSet || chain && o.New.Body.Chain.Hook.Type != "" {
+			break
+		}
+		if chain {
+			n = i + 1
+		}
+	}
+	return n
+}
+
+// transact applies ops, and returns the first error. It is one transaction if the
+// socket takes it in one message, else several: the ops are in an order in which
+// any part from the first on makes sense (Rank).
+func (d *Driver) transact(ops []op, errs []error) error {
+	if len(ops) == 0 {
+		return nil
+	}
 	msgs := d.batch.encode(ops, d.sock.seq+1)
+	if half := len(ops) / 2; half > 0 && len(msgs) > d.sock.most() {
+		if err := d.transact(ops[:half], errs[:half]); err != nil {
+			all(errs[half:], err)
+			return err
+		}
+		return d.transact(ops[half:], errs[half:])
+	}
 	d.sock.seq = d.batch.next
 	if err := d.sock.write(msgs); err != nil {
-		return all(errs, fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err))
+		err = fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err)
+		all(errs, err)
+		return err
 	}
 	if err := d.outcome(ops, errs); err != nil {
 		if errors.Is(err, ledger.ErrUnknown) {
@@ -111,11 +161,11 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 				errs[i] = err
 			}
 		}
-		return errs
+		return err
 	}
 	d.generation = after(d.generation, 1)
 	d.commits++
-	return errs
+	return nil
 }
 
 // after is the generation after n more transactions; 0 is left out.
@@ -137,7 +187,7 @@ func all(errs []error, err error) []error {
 // outcome reads what the kernel answered to the batch. It puts errors where
 // they belong and returns the first; that it is done, only the acknowledgement
 // of the last message says.
-func (d *Driver) outcome(ops []ledger.Op[Key, Value], errs []error) error {
+func (d *Driver) outcome(ops []op, errs []error) error {
 	var failed error
 	done := false
 	for {
@@ -178,7 +228,7 @@ func (d *Driver) answer(m message) (seq uint32, errno unix.Errno, ok bool) {
 }
 
 // blame makes the error for a message that failed and gives it to its op.
-func (d *Driver) blame(ops []ledger.Op[Key, Value], errs []error, seq uint32, errno unix.Errno, m message) error {
+func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m message) error {
 	hint, offset := details(m)
 	if name := d.batch.expression(seq, offset); name != "" {
 		hint = fmt.Sprintf(" (expression %q)", name)
@@ -189,6 +239,10 @@ func (d *Driver) blame(ops []ledger.Op[Key, Value], errs []error, seq uint32, er
 	}
 	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key.in(d.table), errno, hint)
 	errs[i] = err
+	switch errno {
+	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an element that is there has another value
+		errs[i] = ledger.ErrConflict{Err: err}
+	}
 	return err
 }
 

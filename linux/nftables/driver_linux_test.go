@@ -21,7 +21,7 @@ func mustCommit(t testing.TB, d *Driver, ops []ledger.Op[Key, Value]) {
 
 func mustObserve(t testing.TB, d *Driver) map[Key]Value {
 	t.Helper()
-	have, err := d.Observe(t.Context())
+	have, err := d.Objects(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,10 @@ const (
 	elemIntervalEnd = 1 // in elemFlags
 )
 
-// Codes of verdicts (enum nft_verdicts and NF_DROP).
+// Codes of verdicts (enum nft_verdicts, NF_DROP and NF_ACCEPT).
 const (
 	codeDrop   = 0
+	codeAccept = 1 // NF_ACCEPT
 	codeReturn = 0xfffffffb
 	codeGoto   = 0xfffffffc
 	codeJump   = 0xfffffffd
@@ -67,6 +68,8 @@ func (w *writer) elementData(k Key, v Value) {
 		w.buf = binary.BigEndian.AppendUint16(w.buf, v.Port)
 		w.buf = append(w.buf, 0, 0)
 		w.close(at)
+	case address:
+		w.constant(elemData, v.To[:addressLen(k.Family)])
 	case verdict:
 		at := w.open(elemData)
 		if v.Body.Verdict == VerdictGoto {
@@ -106,7 +109,7 @@ func (k Key) append(b []byte, end bool) []byte {
 			if len(key) > 1 {
 				b = append(b, 0, 0, 0)
 			}
-		case dport:
+		case dport, sport:
 			b = binary.BigEndian.AppendUint16(b, k.Port)
 			b = append(b, 0, 0)
 		case slot:

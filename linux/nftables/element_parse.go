@@ -96,8 +96,9 @@ func (e rawElement) parse(f model.Family, set SetID) (k Key, v Value, ok bool) {
 		k.Rest = string(e.key[first:]) + string(e.keyEnd[first:])
 	}
 	v, ok = e.value(f, set)
+	var scratch [64]byte // an audit does this for everything: without garbage
 	// What we would write for it must be what is there.
-	return k, v, ok && slices.Equal(k.append(nil, false), e.key)
+	return k, v, ok && slices.Equal(k.append(scratch[:0], false), e.key)
 }
 
 func (k *Key) parseKey(b []byte) bool {
@@ -113,7 +114,7 @@ func (k *Key) parseKey(b []byte) bool {
 		switch f {
 		case l4proto:
 			k.Proto = model.Proto(part[0])
-		case dport:
+		case dport, sport:
 			k.Port = binary.BigEndian.Uint16(part)
 		case slot:
 			number := binary.NativeEndian.Uint32(part)
@@ -141,6 +142,11 @@ func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
 		}
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
+	case address:
+		if len(e.data) != addressLen(f) {
+			return v, false
+		}
+		copy(v.To[:], e.data)
 	case verdict:
 		v.Body = &Body{Verdict: verdictOther}
 		switch {

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -50,9 +49,16 @@ func (s MarkHas) encode(e *encoder) {
 	e.cmp(reg0, op, host32(0))
 }
 
-func (IsNew) encode(e *encoder) {
-	e.conntrack(0, 1<<3) // NFT_CT_STATE, NF_CT_STATE_BIT(IP_CT_NEW)
-	e.cmp(reg0, notEqual, host32(0))
+func (IsNew) encode(e *encoder) { e.state(1 << 3) } // NF_CT_STATE_BIT(IP_CT_NEW)
+
+func (IsKnown) encode(e *encoder) { e.state(1<<1 | 1<<2) } // IP_CT_ESTABLISHED, IP_CT_RELATED
+
+func (IsInvalid) encode(e *encoder) { e.state(1 << 0) } // NF_CT_STATE_INVALID_BIT
+
+func (NotSYN) encode(e *encoder) {
+	e.payload(reg0, baseTransport, 13, 1)
+	e.bitwise([]byte{2}, []byte{0}) // TCPHDR_SYN
+	e.cmp(reg0, equal, []byte{0})
 }
 
 func (s WasBalanced) encode(e *encoder) {
@@ -65,32 +71,36 @@ func (s WasBalanced) encode(e *encoder) {
 }
 
 func (s In) encode(e *encoder) {
-	e.load(sets[s.Set].key)
+	e.load(sets[s.Set].loaded(e.family))
 	e.lookup(s.Set.String(), -1, s.Not)
-}
-
-func (s KnownClient) encode(e *encoder) {
-	e.load(clientSet.key)
-	e.lookup(s.Set, -1, false)
-}
-
-func (s OneOf) encode(e *encoder) {
-	e.numgen(reg0, s.Of, 0)
-	e.cmp(reg0, equal, host32(0))
 }
 
 func (s SetMark) encode(e *encoder) { e.mark(^s.Bit, s.Bit) }
 
 func (s ClearMark) encode(e *encoder) { e.mark(^s.Bit, 0) }
 
+func (s Put) encode(e *encoder) {
+	reg := e.load(sets[s.Map].loaded(e.family))
+	if s.Count > 0 {
+		e.numgen(reg, s.Count, s.First)
+	}
+	e.lookup(s.Map.String(), reg0, false)
+	e.store(s.In)
+}
+
+func (PutBackSource) encode(e *encoder) {
+	e.load([]field{client})
+	e.store(saddr)
+}
+
 func (s Remember) encode(e *encoder) {
-	e.load(clientSet.key)
-	e.expr("dynset", func() {
-		e.str(1, s.Set)
-		e.u32(3, 1) // NFT_DYNSET_OP_UPDATE
-		e.u32(4, reg0)
-		e.u64(6, uint64(s.For/time.Millisecond))
-	})
+	const update = 1 // NFT_DYNSET_OP_UPDATE
+	e.dynset(s.Set, update, s.For)
+}
+
+func (s Forget) encode(e *encoder) {
+	const remove = 2 // NFT_DYNSET_OP_DELETE
+	e.dynset(s.Set, remove, 0)
 }
 
 func (s Look) encode(e *encoder) {
@@ -115,6 +125,8 @@ func (Refuse) encode(e *encoder) {
 	})
 }
 
+func (Accept) encode(e *encoder) { e.verdict(codeAccept, "") }
+
 func (Discard) encode(e *encoder) { e.verdict(codeDrop, "") }
 
 func (s SendTo) encode(e *encoder) {
@@ -126,7 +138,7 @@ func (s SendTo) encode(e *encoder) {
 }
 
 func (s SendToFound) encode(e *encoder) {
-	e.load(sets[s.Map].key)
+	e.load(sets[s.Map].loaded(e.family))
 	e.lookup(s.Map.String(), reg0, false)
 	e.dnat(0)
 }

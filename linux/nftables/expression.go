@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -136,12 +137,99 @@ func (e *encoder) load(key []field) (reg int) {
 			e.meta(reg, metaL4Proto)
 		case dport:
 			e.payload(reg, baseTransport, 2, 2)
+		case sport:
+			e.payload(reg, baseTransport, 0, 2)
+		case client, frontAddr:
+			e.original(reg, k)
+		case hash1, hash2:
+			e.jhash(reg, uint32(k-hash1)+1)
 		default:
 			e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
 		}
 		reg += (fieldLen(e.family, k) + 3) / 4
 	}
 	return reg
+}
+
+// original loads an address that the packet came with, as connection tracking has
+// it.
+func (e *encoder) original(reg int, k field) {
+	key := map[field]uint32{client: 19, frontAddr: 20}[k] // NFT_CT_SRC_IP, NFT_CT_DST_IP
+	if e.family == model.IPv6 {
+		key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
+	}
+	e.expr("ct", func() {
+		e.u32(1, uint32(reg))
+		e.u32(2, key)
+		e.u8(3, 0) // IP_CT_DIR_ORIGINAL
+	})
+}
+
+// hashedFields are what a hash in a key is of.
+var hashedFields = []field{client, saddr}
+
+// regHashed is where they are loaded: behind the data that go with a key.
+const regHashed = reg0 + 7
+
+// jhash loads a hash of hashedFields.
+func (e *encoder) jhash(reg int, seed uint32) {
+	at := regHashed
+	for _, k := range hashedFields {
+		if k == client {
+			e.original(at, k)
+		} else {
+			e.payload(at, baseNetwork, e.offset(k), addressLen(e.family))
+		}
+		at += addressLen(e.family) / 4
+	}
+	e.expr("hash", func() {
+		e.u32(1, regHashed)
+		e.u32(2, uint32(reg))
+		e.u32(3, uint32(4*(at-regHashed)))
+		e.u32(4, hashModulus)
+		e.u32(5, seed)
+		e.u32(7, 0) // NFT_HASH_JENKINS
+	})
+}
+
+// hashModulus leaves of a hash as much as nft can spell.
+const hashModulus = 1<<32 - 1
+
+// store writes reg0 over an address of the packet, and corrects its checksums.
+func (e *encoder) store(k field) {
+	e.expr("payload", func() {
+		e.u32(2, baseNetwork)
+		e.u32(3, uint32(e.offset(k)))
+		e.u32(4, uint32(addressLen(e.family)))
+		e.u32(5, reg0)
+		if e.family == model.IPv4 {
+			e.u32(6, 1)  // NFT_PAYLOAD_CSUM_INET
+			e.u32(7, 10) // the header's checksum
+		}
+		e.u32(8, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
+	})
+}
+
+// dynset has a rule write to a set or, with the packet's destination as data, a
+// map.
+func (e *encoder) dynset(set SetID, op uint32, timeout time.Duration) {
+	key := sets[set].loaded(e.family)
+	e.load(key)
+	data := reg0 + len(key) // all of them take one register
+	if sets[set].data != nothing {
+		e.payload(data, baseNetwork, e.offset(daddr), addressLen(e.family))
+	}
+	e.expr("dynset", func() {
+		e.str(1, set.String())
+		e.u32(3, op)
+		e.u32(4, reg0)
+		if sets[set].data != nothing {
+			e.u32(5, uint32(data))
+		}
+		if timeout > 0 {
+			e.u64(6, uint64(timeout/time.Millisecond))
+		}
+	})
 }
 
 // offset is where an address is in the network header.
@@ -181,6 +269,12 @@ func (e *encoder) conntrack(key, bit uint32) {
 		e.u32(2, key)
 	})
 	e.bitwise(host32(bit), host32(0))
+}
+
+// state matches packets whose state in connection tracking is one of bits.
+func (e *encoder) state(bits uint32) {
+	e.conntrack(0, bits) // NFT_CT_STATE
+	e.cmp(reg0, notEqual, host32(0))
 }
 
 func (e *encoder) mark(mask, xor uint32) {

@@ -23,18 +23,18 @@ func FuzzDump(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, dump []byte) {
 		for _, family := range model.Families() {
-			s := newSnapshot(Table, tableOwner, family)
+			var ops []op
+			s := newSnapshot(Table, tableOwner, family, func(k Key, v Value) {
+				_ = k.String()
+				ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
+			})
 			for m, err := range messages(dump) {
 				if err != nil {
 					break
 				}
 				s.add(m)
 			}
-			var ops []op
-			for k, v := range s.finish() {
-				_ = k.String()
-				ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
-			}
+			s.finish()
 			newBatch(Table).encode(ops, 1)
 		}
 	})

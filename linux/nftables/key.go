@@ -112,7 +112,7 @@ func frontElement(set SetID, proto model.Proto, at netip.AddrPort) Key {
 	return Key{Kind: KindElement, Family: model.FamilyOf(at.Addr()), Set: set, Proto: proto, Port: at.Port(), Addr: packed(at.Addr())}
 }
 
-// nodeElement names the element for a node port.
+// nodeElement names the element for a node port, or another port without address.
 func nodeElement(set SetID, f model.Family, proto model.Proto, port uint16) Key {
 	return Key{Kind: KindElement, Family: f, Set: set, Proto: proto, Port: port}
 }
@@ -144,6 +144,9 @@ func unpacked(f model.Family, b [16]byte) netip.Addr {
 func endpointValue(to netip.AddrPort) Value {
 	return Value{To: packed(to.Addr()), Port: to.Port()}
 }
+
+// addressValue is the value of an element that gives an address alone.
+func addressValue(a netip.Addr) Value { return Value{To: packed(a)} }
 
 func (v Value) endpoint(f model.Family) netip.AddrPort {
 	return netip.AddrPortFrom(unpacked(f, v.To), v.Port)

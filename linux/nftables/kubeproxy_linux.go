@@ -26,7 +26,7 @@ func kubeProxy(context.Context) (left dataplane.Leftovers, err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	d.owner = kubeProxyOwner
 	for _, f := range d.families {
-		s, err := d.look(d.reader, f)
+		s, err := d.look(d.reader, f, nil)
 		switch {
 		case errors.Is(err, ErrForeign):
 		case err != nil:

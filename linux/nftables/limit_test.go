@@ -27,13 +27,11 @@ func TestTooManyEndpoints(t *testing.T) {
 		gaps   []string
 		chain  string
 	}{
-		{maxSticky, 0, nil, "pick-1000"},
-		{maxSticky, time.Hour, nil, "nosnat-sticky-"},
-		{maxSticky + 1, 0, nil, "pick-1001"},
-		{maxSticky + 1, time.Hour, []string{"1001 endpoints: affinity is not kept with more than 1000"}, "pick-1001"},
+		{1001, 0, nil, "pick-1001"},
+		{1001, time.Hour, nil, "affinity-1001-3600s"},
 		{bankSize, 0, nil, "pick-32768"},
 		{bankSize + 5, 0, []string{"32773 endpoints: only the first 32768 are used"}, "pick-32768"},
-		{bankSize + 5, time.Hour, []string{"affinity is not kept", "only the first 32768 are used"}, "pick-32768"},
+		{bankSize + 5, time.Hour, []string{"32773 endpoints: only the first 32768 are used"}, "affinity-32768-3600s"},
 	} {
 		many, few := poolOf(test.n), poolOf(max(test.n-1, 1))
 		p := sticky(port("p",

@@ -15,7 +15,9 @@ func Mode() dataplane.Mode {
 	}
 }
 
-func options(c *config.Config) Options { return Options{Mark: 1 << c.MasqueradeBit} }
+func options(c *config.Config) Options {
+	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal}
+}
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	objects, gaps := dataplane.Compile(NewCompiler(options(c)), host, ports)

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // probe tries IPv4, which every node needs. Where the kernel has no nftables for
@@ -19,6 +20,7 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
+	o.Liberal = o.Liberal || host.TCPLiberal()
 	if err := Check(Table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, advise(err)
 	}

@@ -7,22 +7,24 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
 // Only what the kernel does not have means that a family is not served: what
 // could not be found out is an error.
 func TestLacking(t *testing.T) {
 	for err, want := range map[error]bool{
-		nil:                     false,
-		unix.EAFNOSUPPORT:       true,
-		unix.ENOENT:             true,
-		errAltered:              true,
-		ErrForeign:              false,
-		errInterrupted:          false,
-		unix.ENOMEM:             false,
-		unix.EPERM:              false,
-		context.Canceled:        false,
-		errors.New("no buffer"): false,
+		nil:                      false,
+		unix.EAFNOSUPPORT:        true,
+		unix.ENOENT:              true,
+		errAltered:               true,
+		ErrForeign:               false,
+		dataplane.ErrInterrupted: false,
+		unix.ENOMEM:              false,
+		unix.EPERM:               false,
+		context.Canceled:         false,
+		errors.New("no buffer"):  false,
 	} {
 		if err != nil {
 			err = advise(fmt.Errorf("nftables: %w", err))

@@ -8,12 +8,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// snapshot collects what the kernel tells of the table of one family. It only
-// parses; messages may come in any order.
+// snapshot collects what the kernel tells of the table of one family, but for
+// elements that are objects of their own: those it passes on. It only parses;
+// messages may come in any order.
 type snapshot struct {
 	name     string // of the table
 	owner    string // what its comment begins with, if it is ours
 	family   model.Family
+	found    func(Key, Value)
 	objects  map[Key]Value
 	hooks    map[string]Hook
 	rules    map[string][]uint64   // digests, in order
@@ -22,11 +24,12 @@ type snapshot struct {
 	damage   bool                  // the table must be made anew
 	hasTable bool
 	foreign  bool // the table is not ours
+	full     bool // AffinityFull has something
 }
 
-func newSnapshot(table, owner string, f model.Family) *snapshot {
+func newSnapshot(table, owner string, f model.Family, found func(Key, Value)) *snapshot {
 	return &snapshot{
-		name: table, owner: owner, family: f, objects: map[Key]Value{}, hooks: map[string]Hook{},
+		name: table, owner: owner, family: f, found: found, objects: map[Key]Value{}, hooks: map[string]Hook{},
 		rules: map[string][]uint64{}, names: map[string]string{},
 	}
 }
@@ -162,8 +165,8 @@ func (s *snapshot) set(m message) {
 	if table != s.name || sh.flags&anonymous != 0 {
 		return
 	}
-	if setNamed(name) != noSet || hasPrefix(name, "clients-") {
-		s.damage = s.damage || sh != shapeOf(s.family, definition(name))
+	if id := setNamed(name); id != noSet {
+		s.damage = s.damage || sh != shapeOf(s.family, sets[id].Set)
 	}
 	s.objects[setKey(s.family, name)] = Value{Body: &Body{Set: sh}}
 }
@@ -182,6 +185,10 @@ func (s *snapshot) elements(m message) {
 				return
 			}
 			for _, elem := range attrs(v) {
+				if set.ruled() {
+					s.full = s.full || set == AffinityFull
+					continue
+				}
 				s.element(set, parseElement(elem))
 			}
 		}
@@ -197,13 +204,13 @@ func (s *snapshot) element(set SetID, e rawElement) {
 	}
 	k, v, ok := e.parse(s.family, set)
 	if !ok {
-		s.objects[e.alien(s.family, set)] = Value{}
+		s.found(e.alien(s.family, set), Value{})
 		return
 	}
 	if v.Body != nil && v.Body.Goto != "" {
 		v.Body.Goto = s.kept(v.Body.Goto)
 	}
-	s.objects[k] = v
+	s.found(k, v)
 }
 
 // kept returns the one copy of a chain's name: thousands of elements have the
@@ -216,14 +223,15 @@ func (s *snapshot) kept(name string) string {
 	return name
 }
 
-// finish returns the objects. A table that is damaged in a way that cannot be
-// mended in place is returned alone: to replace it is to begin anew.
-func (s *snapshot) finish() map[Key]Value {
+// finish passes on all other objects. A table that is damaged in a way that
+// cannot be mended in place is told of alone: to replace it is to begin anew.
+func (s *snapshot) finish() {
 	if !s.hasTable {
-		return nil
+		return
 	}
 	if s.damage {
-		return map[Key]Value{tableKey(s.family): {Body: &Body{Comment: "damaged or of another version"}}}
+		s.found(tableKey(s.family), Value{Body: &Body{Comment: "damaged or of another version"}})
+		return
 	}
 	for name, h := range s.hooks {
 		c := &Chain{Hook: h, Digest: chainDigest(h, s.rules[name])}
@@ -232,8 +240,10 @@ func (s *snapshot) finish() map[Key]Value {
 		}
 		s.objects[chainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
 	}
-	for set, raw := range s.ranges {
-		ranges(s.family, SetID(set), raw, func(k Key, v Value) { s.objects[k] = v })
+	for k, v := range s.objects {
+		s.found(k, v)
 	}
-	return s.objects
+	for set, raw := range s.ranges {
+		ranges(s.family, SetID(set), raw, s.found)
+	}
 }

@@ -33,7 +33,7 @@ func Check(table string, families ...model.Family) error {
 	}
 	defer d.Close()
 	for _, f := range d.families {
-		if _, err := d.look(d.sock, f); err != nil {
+		if _, err := d.look(d.sock, f, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}
@@ -42,8 +42,8 @@ func Check(table string, families ...model.Family) error {
 
 // look begins a snapshot of the table of a family, over a socket: it has the table if there is
 // one. A table that is not ours is an error.
-func (d *Driver) look(sock *socket, f model.Family) (*snapshot, error) {
-	s := newSnapshot(d.table, d.owner, f)
+func (d *Driver) look(sock *socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
+	s := newSnapshot(d.table, d.owner, f, found)
 	err := sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -65,7 +65,7 @@ func (d *Driver) ours(ops []op) error {
 			continue
 		}
 		seen[o.Key.Family] = true
-		if _, err := d.look(d.sock, o.Key.Family); err != nil {
+		if _, err := d.look(d.sock, o.Key.Family, nil); err != nil {
 			return fmt.Errorf("nftables: nothing is written: %w", err)
 		}
 	}
@@ -77,7 +77,7 @@ func (d *Driver) ours(ops []op) error {
 func (d *Driver) removeTables(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
-		s, err := d.look(d.reader, f)
+		s, err := d.look(d.reader, f, nil)
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("nftables: remove our tables: %w", err))

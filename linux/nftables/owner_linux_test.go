@@ -43,7 +43,7 @@ func TestNamesake(t *testing.T) {
 				}
 			}
 			d := openDriver(t)
-			have, err := d.Observe(t.Context())
+			have, err := d.Objects(t.Context())
 			refused("observe", err)
 			if len(have) > 0 {
 				t.Errorf("%d objects of it are taken for ours", len(have))

@@ -69,16 +69,20 @@ func parsePick(name string) (p pick, ok bool) {
 		}
 	}
 	rest, p.second = strings.CutSuffix(rest, "-second")
-	for c := snat; c <= noSNAT; c++ {
-		var found bool
-		if rest, found = strings.CutSuffix(rest, classSuffix[c]); found {
-			p.class = c
-			break
-		}
-	}
+	rest, p.class = cutClass(rest)
 	count, err := strconv.ParseUint(rest, 10, 16)
 	p.count = uint32(count)
 	return p, err == nil && count > 0 && p.name() == name
+}
+
+// cutClass cuts the suffix of a class off a name.
+func cutClass(name string) (rest string, c class) {
+	for c := snat; c <= noSNAT; c++ {
+		if rest, found := strings.CutSuffix(name, classSuffix[c]); found {
+			return rest, c
+		}
+	}
+	return name, asIs
 }
 
 // first returns the number of the pool's first slot.
@@ -89,11 +93,22 @@ func (p pick) first() uint32 {
 	return 0
 }
 
-// rules returns the chain's rules. Only packets with a port can have matched a
-// front; nft does not know that and wants to see it said before a port is
-// rewritten. It is said with a named set, as an anonymous one in every chain
-// would make all changes slower.
+// rules returns the chain's rules. A packet may take its verdict before a commit
+// and look up its slot after it, when the pool is smaller: it then goes to the
+// pool's first slot, and is dropped where there is none. It must not go on with
+// the front's address.
 func (p pick) rules(bit uint32) []Rule {
-	send := []Statement{In{Set: L4}, SendToSlot{Map: p.slots, Count: p.count, First: p.first()}}
-	return []Rule{rule(append(p.class.statements(bit), send...)...)}
+	rules := []Rule{rule(append(p.class.statements(bit), p.send(p.count)...)...)}
+	if p.count > 1 {
+		rules = append(rules, rule(p.send(1)...))
+	}
+	return append(rules, rule(Discard{}))
+}
+
+// send chooses one of the pool's first n slots. Only packets with a port can have
+// matched a front; nft does not know that and wants to see it said before a port
+// is rewritten. It is said with a named set, as an anonymous one in every chain
+// would make all changes slower.
+func (p pick) send(n uint32) []Statement {
+	return []Statement{In{Set: L4}, SendToSlot{Map: p.slots, Count: n, First: p.first()}}
 }

@@ -49,7 +49,7 @@ func Try(ctx context.Context, table string, objects map[Key]Value, families ...m
 			return advise(err)
 		}
 	}
-	have, err := d.Observe(ctx)
+	have, err := d.Objects(ctx)
 	if removed := d.removeTables(context.WithoutCancel(ctx)); removed != nil || err != nil {
 		return advise(errors.Join(err, removed))
 	}
@@ -95,7 +95,7 @@ func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 			left[name] = true
 		}
 	})
-	if err != nil && !errors.Is(err, errInterrupted) { // then the next probe does the rest
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // then the next probe does the rest
 		return fmt.Errorf("nftables: list tables: %w", err)
 	}
 	for name := range left {

@@ -56,6 +56,16 @@ type (
 	// IsNew matches the first packet of a connection.
 	IsNew struct{}
 
+	// IsKnown matches packets of established connections, and what belongs to one.
+	IsKnown struct{}
+
+	// IsInvalid matches packets that connection tracking makes no sense of, and
+	// whose addresses therefore are not translated.
+	IsInvalid struct{}
+
+	// NotSYN matches TCP packets that open no connection.
+	NotSYN struct{}
+
 	// WasBalanced matches connections whose destination was rewritten, by us or
 	// by others.
 	WasBalanced struct{ Not bool }
@@ -65,12 +75,6 @@ type (
 		Set SetID
 		Not bool
 	}
-
-	// KnownClient matches senders that a set of clients remembers.
-	KnownClient struct{ Set string }
-
-	// OneOf matches one packet in Of, by chance.
-	OneOf struct{ Of uint32 }
 )
 
 // Effects.
@@ -79,11 +83,28 @@ type (
 	SetMark   struct{ Bit uint32 }
 	ClearMark struct{ Bit uint32 }
 
-	// Remember adds the sender to a set of clients, or starts its time anew.
+	// Put writes what a map has for the packet, if it has anything, over one of the
+	// packet's addresses, saddr or daddr. A number in the key is any of
+	// First <= number < First+Count.
+	Put struct {
+		In           field
+		Map          SetID
+		Count, First uint32
+	}
+
+	// PutBackSource gives the packet the source again that it came with.
+	PutBackSource struct{}
+
+	// Remember has a set or map remember the packet, for a time that starts anew
+	// when it does already. A map keeps the destination with it, the first one that
+	// it was told. It matches, unless there is no room.
 	Remember struct {
-		Set string
+		Set SetID
 		For time.Duration
 	}
+
+	// Forget ends what Remember did.
+	Forget struct{ Set SetID }
 )
 
 // Ends of a rule.
@@ -102,6 +123,9 @@ type (
 
 	// Refuse answers that nobody listens.
 	Refuse struct{}
+
+	// Accept lets a packet pass the hook.
+	Accept struct{}
 
 	// Discard does not answer.
 	Discard struct{}

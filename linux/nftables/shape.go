@@ -31,12 +31,16 @@ const (
 
 // shapeOf returns the shape of a set of ours.
 func shapeOf(f model.Family, s Set) shape {
-	sh := shape{keyType: keyType(f, s.key), keyLen: uint32(keyLen(f, s.key))}
+	key := s.stored(f)
+	sh := shape{keyType: keyType(f, key), keyLen: uint32(keyLen(f, key))}
 	switch s.data {
 	case verdict:
 		sh.flags, sh.dataType, sh.dataLen = setMap, dataVerdict, 16
 	case endpoint:
 		to := []field{daddr, dport}
+		sh.flags, sh.dataType, sh.dataLen = setMap, keyType(f, to), uint32(keyLen(f, to))
+	case address:
+		to := []field{daddr}
 		sh.flags, sh.dataType, sh.dataLen = setMap, keyType(f, to), uint32(keyLen(f, to))
 	}
 	if s.interval {
@@ -45,9 +49,9 @@ func shapeOf(f model.Family, s Set) shape {
 			sh.flags |= setConcat
 		}
 	}
-	if s.clients {
+	if s.size > 0 {
 		sh.flags |= setTimeout | setEval
-		sh.size = clientSetSize
+		sh.size = uint32(s.size)
 	}
 	return sh
 }
@@ -59,14 +63,22 @@ func keyType(f model.Family, key []field) (t uint32) {
 		ip = typeIP6
 	}
 	for _, k := range key {
-		t = t<<6 | [...]uint32{daddr: ip, saddr: ip, l4proto: typeProto, dport: typePort, slot: typeInteger}[k]
+		t = t<<6 | [...]uint32{daddr: ip, saddr: ip, l4proto: typeProto, dport: typePort, sport: typePort, slot: typeInteger}[k]
 	}
 	return t
 }
 
 // fieldLen is the length of a field alone.
 func fieldLen(f model.Family, k field) int {
-	return [...]int{daddr: addressLen(f), saddr: addressLen(f), l4proto: 1, dport: 2, slot: 4}[k]
+	switch k {
+	case l4proto:
+		return 1
+	case dport, sport:
+		return 2
+	case slot, hash1, hash2:
+		return 4
+	}
+	return addressLen(f)
 }
 
 // keyLen is the length of a key. In a key of several fields each takes a

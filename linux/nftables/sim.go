@@ -34,7 +34,10 @@ type packet struct {
 	oracle.Packet
 	family   model.Family
 	mark     uint32
-	balanced bool // Dst is an endpoint's
+	balanced bool          // Dst is an endpoint's
+	origin   oracle.Packet // as it came
+	kept     netip.Addr    // what Remember had a map keep
+	forgot   bool          // what the objects say of the client
 }
 
 // step is one thing that a statement may do to a packet.
@@ -64,7 +67,7 @@ const (
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
-	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}) {
+	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p}) {
 		switch {
 		case end.to == refused:
 			out.Fate = oracle.Reject
@@ -137,28 +140,44 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 // element finds what a set or map has for a packet.
 func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
 	k := Key{Kind: KindElement, Family: p.family, Set: id}
-	for i, f := range sets[id].key {
+	for i, f := range sets[id].loaded(model.IPv4) { // which has no hashes: they stand for what they are of
 		switch {
 		case f == l4proto:
 			k.Proto = p.Proto
 		case f == dport:
 			k.Port = p.Dst.Port()
+		case f == sport: // oracle.Packet has none
+			return Value{}, false
 		case f == slot:
 			k.Slot = uint16(number)
 		case sets[id].interval && i == len(sets[id].key)-1:
 			return s.within(k, p)
-		case i > 0: // hairpin, the only one with two addresses
-			if p.Dst.Addr() != p.Src {
-				k.Rest = string(p.Dst.Addr().AsSlice())
+		case i == 0:
+			k.Addr = packed(p.address(f))
+		default: // a second address
+			if a := p.address(f); packed(a) != k.Addr {
+				k.Rest = string(a.AsSlice())
 			}
-		case f == saddr:
-			k.Addr = packed(p.Src)
-		default:
-			k.Addr = packed(p.Dst.Addr())
 		}
 	}
+	if id.ruled() && p.kept.IsValid() {
+		return addressValue(p.kept), true
+	}
 	v, ok := s.objects[k]
-	return v, ok
+	return v, ok && !(id.ruled() && p.forgot)
+}
+
+// address is one of a packet's addresses.
+func (p packet) address(f field) netip.Addr {
+	switch f {
+	case saddr:
+		return p.Src
+	case client:
+		return p.origin.Src
+	case frontAddr:
+		return p.origin.Dst.Addr()
+	}
+	return p.Dst.Addr()
 }
 
 // within looks for a range that has the packet's address.

@@ -1,6 +1,9 @@
 package nftables
 
-import "strings"
+import (
+	"net/netip"
+	"strings"
+)
 
 func match(p packet, ok bool) []step {
 	if ok {
@@ -39,21 +42,20 @@ func (st MarkHas) eval(_ *Sim, p packet) []step { return match(p, (p.mark&st.Bit
 // eval knows that all packets here are the first of a connection.
 func (IsNew) eval(_ *Sim, p packet) []step { return match(p, true) }
 
+// eval: see IsNew.
+func (IsKnown) eval(_ *Sim, p packet) []step { return match(p, false) }
+
+// eval: see IsNew.
+func (IsInvalid) eval(_ *Sim, p packet) []step { return match(p, false) }
+
+// eval: see IsNew.
+func (NotSYN) eval(_ *Sim, p packet) []step { return match(p, false) }
+
 func (st WasBalanced) eval(_ *Sim, p packet) []step { return match(p, p.balanced != st.Not) }
 
 func (st In) eval(s *Sim, p packet) []step {
 	_, ok := s.element(st.Set, p, 0)
 	return match(p, ok != st.Not)
-}
-
-// eval takes no client for known: any endpoint may be chosen.
-func (KnownClient) eval(_ *Sim, p packet) []step { return match(p, false) }
-
-func (st OneOf) eval(_ *Sim, p packet) []step {
-	if st.Of <= 1 {
-		return match(p, true)
-	}
-	return append(match(p, true), match(p, false)...)
 }
 
 func (st SetMark) eval(_ *Sim, p packet) []step {
@@ -66,7 +68,38 @@ func (st ClearMark) eval(_ *Sim, p packet) []step {
 	return match(p, true)
 }
 
-func (Remember) eval(_ *Sim, p packet) []step { return match(p, true) }
+// eval knows of clients what the objects say; the next packet knows no more. There
+// is always room.
+func (st Remember) eval(s *Sim, p packet) []step {
+	if _, known := s.element(st.Set, p, 0); !known {
+		p.kept = p.Dst.Addr()
+	}
+	return match(p, true)
+}
+
+func (Forget) eval(_ *Sim, p packet) []step {
+	p.kept, p.forgot = netip.Addr{}, true
+	return match(p, true)
+}
+
+func (st Put) eval(s *Sim, p packet) (ends []step) {
+	for i := range max(st.Count, 1) {
+		v, ok := s.element(st.Map, p, st.First+i)
+		to := p
+		if a := v.endpoint(p.family).Addr(); ok && st.In == saddr {
+			to.Src = a
+		} else if ok {
+			to.Dst = netip.AddrPortFrom(a, p.Dst.Port())
+		}
+		ends = append(ends, match(to, ok)...)
+	}
+	return ends
+}
+
+func (PutBackSource) eval(_ *Sim, p packet) []step {
+	p.Src = p.origin.Src
+	return match(p, true)
+}
 
 func (st Look) eval(s *Sim, p packet) []step {
 	v, ok := s.element(st.Map, p, 0)
@@ -90,6 +123,8 @@ func (st Jump) eval(_ *Sim, p packet) []step {
 func (Return) eval(_ *Sim, p packet) []step { return end(p, returned) }
 
 func (Refuse) eval(_ *Sim, p packet) []step { return end(p, refused) }
+
+func (Accept) eval(_ *Sim, p packet) []step { return end(p, accepted) }
 
 func (Discard) eval(_ *Sim, p packet) []step { return end(p, discarded) }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
 // socket is a netlink socket to nf_tables. All answers are in its queue when a
@@ -17,7 +19,7 @@ type socket struct {
 	seq  uint32
 	buf  []byte
 	w    writer
-	send int // how many bytes can be sent at once
+	send int // the size of the send buffer
 }
 
 // The buffers asked for. The kernel takes memory only for what is in them.
@@ -58,6 +60,9 @@ func (s *socket) grow(force, plain, size int) int {
 	return got
 }
 
+// most is how many bytes can be sent at once: netlink keeps 32 of the buffer.
+func (s *socket) most() int { return s.send - 32 }
+
 func (s *socket) close() error { return unix.Close(s.fd) }
 
 // write sends bytes as one message to the kernel.
@@ -97,9 +102,6 @@ func (s *socket) drain() {
 		}
 	}
 }
-
-// errInterrupted says that what was dumped changed meanwhile.
-var errInterrupted = errors.New("changed while it was read")
 
 // request asks one thing and hands over the answers; fill writes attributes.
 func (s *socket) request(kind int, flags uint16, family byte, fill func(*writer), each func(message)) error {
@@ -142,7 +144,7 @@ func (s *socket) answers(each func(message), dump bool) error {
 					return errno
 				}
 				if interrupted {
-					return errInterrupted
+					return dataplane.ErrInterrupted
 				}
 				return nil
 			}

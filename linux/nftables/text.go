@@ -86,17 +86,19 @@ func (s *script) table(f model.Family, keys []Key) {
 }
 
 func (s *script) set(k Key) {
-	def := definition(k.Rest)
+	def := sets[setNamed(k.Rest)].Set
 	kind, gives := "set", ""
 	switch def.data {
 	case verdict:
 		kind, gives = "map", " : verdict"
 	case endpoint:
 		kind, gives = "map", " : "+keyText(k.Family, []field{daddr, dport}, "")
+	case address:
+		kind, gives = "map", " : "+keyText(k.Family, []field{daddr}, "")
 	}
 	s.linef("\n\t%s %s {", kind, k.Rest)
 	if _, defined := s.objects[k]; defined {
-		s.linef("\t\ttypeof %s%s", keyText(k.Family, def.key, "numgen random mod 65536"), gives)
+		s.linef("\t\ttypeof %s%s", keyText(k.Family, def.stored(k.Family), "numgen random mod 65536"), gives)
 		s.setFlags(def)
 	}
 	for i, e := range s.elements[k] {
@@ -116,17 +118,9 @@ func (s *script) setFlags(def Set) {
 	if def.interval {
 		s.linef("\t\tflags interval")
 	}
-	if def.clients {
-		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", clientSetSize)
+	if def.size > 0 {
+		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", def.size)
 	}
-}
-
-// definition returns the definition of a set of ours by its name.
-func definition(name string) Set {
-	if id := setNamed(name); id != noSet {
-		return sets[id].Set
-	}
-	return clientSet
 }
 
 func (s *script) chain(k Key) {
@@ -184,7 +178,7 @@ func (k Key) elementText() string {
 		switch f {
 		case l4proto:
 			parts = append(parts, protoText(k.Proto))
-		case dport:
+		case dport, sport:
 			parts = append(parts, fmt.Sprint(k.Port))
 		case slot:
 			parts = append(parts, fmt.Sprint(k.Slot))
@@ -208,6 +202,8 @@ func valueText(k Key, v Value) (answer string) {
 	case endpoint:
 		to := v.endpoint(k.Family)
 		answer = fmt.Sprintf(" : %s . %d", to.Addr(), to.Port())
+	case address:
+		answer = " : " + v.endpoint(k.Family).Addr().String()
 	case verdict:
 		answer = " : drop"
 		if v.Body.Verdict == VerdictGoto {

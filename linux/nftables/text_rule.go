@@ -52,6 +52,12 @@ func (s MarkHas) text(model.Family) string {
 
 func (IsNew) text(model.Family) string { return "ct state new" }
 
+func (IsKnown) text(model.Family) string { return "ct state established,related" }
+
+func (IsInvalid) text(model.Family) string { return "ct state invalid" }
+
+func (NotSYN) text(model.Family) string { return "tcp flags ! syn" }
+
 func (s WasBalanced) text(model.Family) string {
 	if s.Not {
 		return "ct status ! dnat"
@@ -64,12 +70,8 @@ func (s In) text(f model.Family) string {
 	if s.Not {
 		not = "!= "
 	}
-	return keyText(f, sets[s.Set].key, "") + " " + not + "@" + s.Set.String()
+	return keyText(f, sets[s.Set].loaded(f), "") + " " + not + "@" + s.Set.String()
 }
-
-func (s KnownClient) text(f model.Family) string { return familyName(f) + " saddr @" + s.Set }
-
-func (s OneOf) text(model.Family) string { return fmt.Sprintf("numgen random mod %d 0", s.Of) }
 
 func (s SetMark) text(model.Family) string {
 	return fmt.Sprintf("meta mark set meta mark | 0x%08x", s.Bit)
@@ -80,7 +82,27 @@ func (s ClearMark) text(model.Family) string {
 }
 
 func (s Remember) text(f model.Family) string {
-	return fmt.Sprintf("update @%s { %s saddr timeout %s }", s.Set, familyName(f), timeText(s.For))
+	return fmt.Sprintf("update @%s { %s timeout %s%s }", s.Set, keyText(f, sets[s.Set].loaded(f), ""), timeText(s.For), keptText(f, s.Set))
+}
+
+func (s Forget) text(f model.Family) string {
+	return fmt.Sprintf("delete @%s { %s%s }", s.Set, keyText(f, sets[s.Set].loaded(f), ""), keptText(f, s.Set))
+}
+
+// keptText spells what a rule has a map keep.
+func keptText(f model.Family, set SetID) string {
+	if sets[set].data == nothing {
+		return ""
+	}
+	return " : " + keyText(f, []field{daddr}, "")
+}
+
+func (s Put) text(f model.Family) string {
+	return keyText(f, []field{s.In}, "") + " set " + keyText(f, sets[s.Map].loaded(f), numberText(s.Count, s.First)) + " map @" + s.Map.String()
+}
+
+func (PutBackSource) text(f model.Family) string {
+	return keyText(f, []field{saddr}, "") + " set " + keyText(f, []field{client}, "")
 }
 
 func (s Look) text(f model.Family) string {
@@ -95,20 +117,27 @@ func (Return) text(model.Family) string { return "return" }
 
 func (Refuse) text(model.Family) string { return "reject" }
 
+func (Accept) text(model.Family) string { return "accept" }
+
 func (Discard) text(model.Family) string { return "drop" }
 
 func (s SendTo) text(model.Family) string { return "dnat to " + s.To.String() }
 
 func (s SendToFound) text(f model.Family) string {
-	return "dnat " + familyName(f) + " addr . port to " + keyText(f, sets[s.Map].key, "") + " map @" + s.Map.String()
+	return "dnat " + familyName(f) + " addr . port to " + keyText(f, sets[s.Map].loaded(f), "") + " map @" + s.Map.String()
 }
 
 func (s SendToSlot) text(f model.Family) string {
-	number := fmt.Sprintf("numgen random mod %d", s.Count)
-	if s.First > 0 {
-		number += fmt.Sprintf(" offset %d", s.First)
+	return "dnat " + familyName(f) + " addr . port to " + keyText(f, sets[s.Map].key, numberText(s.Count, s.First)) + " map @" + s.Map.String()
+}
+
+// numberText spells a number by chance.
+func numberText(of, first uint32) string {
+	number := fmt.Sprintf("numgen random mod %d", of)
+	if first > 0 {
+		number += fmt.Sprintf(" offset %d", first)
 	}
-	return "dnat " + familyName(f) + " addr . port to " + keyText(f, sets[s.Map].key, number) + " map @" + s.Map.String()
+	return number
 }
 
 func (Masquerade) text(model.Family) string { return "masquerade fully-random" }
@@ -126,8 +155,16 @@ func keyText(f model.Family, key []field, number string) string {
 			parts[i] = "meta l4proto"
 		case dport:
 			parts[i] = "th dport"
+		case sport:
+			parts[i] = "th sport"
 		case slot:
 			parts[i] = number
+		case client:
+			parts[i] = "ct original " + familyName(f) + " saddr"
+		case frontAddr:
+			parts[i] = "ct original " + familyName(f) + " daddr"
+		case hash1, hash2:
+			parts[i] = fmt.Sprintf("jhash %s mod %d seed 0x%x", keyText(f, hashedFields, ""), uint32(hashModulus), k-hash1+1)
 		}
 	}
 	return strings.Join(parts, " . ")

@@ -108,16 +108,19 @@ const (
 // setNotes describe the types of a set.
 func setNotes(f model.Family, s Set) []byte {
 	var n notes
-	n.num(noteKeyOrder, byteOrder(s.key))
+	key := s.stored(f)
+	n.num(noteKeyOrder, byteOrder(key))
 	if s.data != nothing {
 		n.num(noteDataOrder, 0)
 	}
-	n.add(noteKeyTypeof, typeofKey(f, s.key))
+	n.add(noteKeyTypeof, typeofKey(f, key))
 	switch s.data {
 	case verdict:
 		n.add(noteDataTypeof, typeof(exprVerdict, nil))
 	case endpoint:
 		n.add(noteDataTypeof, typeofKey(f, []field{daddr, dport}))
+	case address:
+		n.add(noteDataTypeof, typeofKey(f, []field{daddr}))
 	}
 	if s.data != nothing {
 		n.num(noteDataInterval, 0)
@@ -169,6 +172,9 @@ func typeofField(f model.Family, k field) []byte {
 	case dport:
 		n.num(0, protoTransport)
 		n.num(1, 2)
+	case sport:
+		n.num(0, protoTransport)
+		n.num(1, 1)
 	default:
 		ip := map[field]uint32{saddr: 11, daddr: 12}
 		proto := uint32(protoIP)

@@ -47,7 +47,7 @@ func (t *ownTables) Reading() {}
 func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
 	t.reading.Lock()
 	defer t.reading.Unlock()
-	have, err := t.driver.Observe(ctx)
+	have, err := t.driver.Objects(ctx)
 	if err != nil {
 		return nil, err
 	}

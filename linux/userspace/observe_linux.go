@@ -3,7 +3,15 @@ package userspace
 import "context"
 
 // Observe implements dataplane.Driver.
-func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.meanwhile = map[Key]bool{}
 	d.table.Reading()

@@ -243,7 +243,7 @@ func TestAChangeWhileHNSIsRead(t *testing.T) {
 		})
 		done := make(chan error)
 		go func() {
-			_, err := r.driver.Observe(r.Context())
+			err := r.driver.Observe(r.Context(), func(hns.Key, hns.Value) {})
 			done <- err
 		}()
 		<-listed
@@ -266,7 +266,7 @@ func TestAChangeAfterAListThatFailed(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)
 		r.refuse("HcnOpenLoadBalancer", notFound, -1)
-		if _, err := r.driver.Observe(r.Context()); err == nil {
+		if err := r.driver.Observe(r.Context(), func(hns.Key, hns.Value) {}); err == nil {
 			r.Fatal("it was read")
 		}
 		r.unset("web")

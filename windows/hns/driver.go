@@ -147,7 +147,15 @@ func (d *Driver) findMAC() {
 }
 
 // Observe implements dataplane.Driver: everything of ours.
-func (d *Driver) Observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.doubt.Store(false)
 	if d.settings.Instance != nil {
 		if now, err := d.settings.Instance(); err == nil {

@@ -35,7 +35,7 @@ func Look(ctx context.Context, h HNS, c *config.Config, s Settings) (_ *View, er
 		return nil, err
 	}
 	d := newDriver(h, v, s, j)
-	if _, err := d.Observe(ctx); err != nil {
+	if _, err := d.observe(ctx); err != nil {
 		return nil, err
 	}
 	return &View{driver: d, version: v, network: n, config: c}, nil

@@ -58,9 +58,14 @@ func programmed(t testing.TB, v hns.Version, kind string, c *hns.Compiler, objec
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := d.Observe(context.Background()); err != nil {
-		t.Fatal(err)
+	read := func() map[hns.Key]hns.Value {
+		have := map[hns.Key]hns.Value{}
+		if err := d.Observe(context.Background(), func(k hns.Key, v hns.Value) { have[k] = v }); err != nil {
+			t.Fatal(err)
+		}
+		return have
 	}
+	read()
 	l := ledger.New[hns.Key, hns.Value](c)
 	for k, val := range objects {
 		l.Want(nil, k, val)
@@ -70,11 +75,7 @@ func programmed(t testing.TB, v hns.Version, kind string, c *hns.Compiler, objec
 			t.Error(err)
 		}
 	}
-	have, err := d.Observe(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	compare(t, c, objects, have)
+	compare(t, c, objects, read())
 	return e
 }
 

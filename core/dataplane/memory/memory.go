@@ -4,6 +4,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -30,9 +31,12 @@ type Driver[K comparable, V any] struct {
 	// Slow is called by Observe, when set, after it has read and before it
 	// returns: what is committed meanwhile it does not know.
 	Slow func()
+	// Miss is asked for every object that Observe tells, when set, and leaves out
+	// some: as the kernel does with neighbours of what comes and goes.
+	Miss func(K) bool
 
-	Commits, Ops, Observes int
-	disturbed              bool
+	Commits, Ops, Observes, Gets int
+	disturbed                    bool
 }
 
 // New returns an empty data plane.
@@ -55,16 +59,19 @@ func (d *Driver[K, V]) Disturb(change func(map[K]V)) {
 	})
 }
 
-// Observe returns a copy of the objects.
-func (d *Driver[K, V]) Observe(context.Context) (map[K]V, error) {
+// Observe tells the objects.
+func (d *Driver[K, V]) Observe(_ context.Context, found func(K, V)) error {
 	have, slow, err := d.read()
+	for k, v := range have {
+		found(k, v)
+	}
 	if slow != nil {
 		slow()
 	}
-	return have, err
+	return err
 }
 
-func (d *Driver[K, V]) read() (map[K]V, func(), error) {
+func (d *Driver[K, V]) read() (have map[K]V, slow func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.Broken != nil {
@@ -72,7 +79,27 @@ func (d *Driver[K, V]) read() (map[K]V, func(), error) {
 	}
 	d.Observes++
 	d.disturbed = false
-	return maps.Clone(d.Objects), d.Slow, nil
+	have = maps.Clone(d.Objects)
+	if d.Miss != nil {
+		maps.DeleteFunc(have, func(k K, _ V) bool { return d.Miss(k) })
+	}
+	return have, d.Slow, nil
+}
+
+// Get implements dataplane.Getter.
+func (d *Driver[K, V]) Get(_ context.Context, keys []K, found func(K, V)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.Broken != nil {
+		return d.Broken
+	}
+	d.Gets += len(keys)
+	for _, k := range keys {
+		if v, ok := d.Objects[k]; ok {
+			found(k, v)
+		}
+	}
+	return nil
 }
 
 // Disturbed reports whether Disturb was called since the last Observe.
@@ -104,7 +131,7 @@ func (d *Driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 	for i, op := range ops {
 		switch {
 		case d.Limit.Atomic && failed != nil:
-			errs[i] = failed
+			errs[i] = cmp.Or(errs[i], undone(failed))
 		case errs[i] == nil:
 			d.apply(op)
 		}
@@ -121,13 +148,22 @@ func (d *Driver[K, V]) check(op ledger.Op[K, V]) error {
 	have, ok := d.Objects[op.Key]
 	switch {
 	case op.Verb == ledger.Create && ok:
-		return ErrExists
+		return ledger.ErrConflict{Err: ErrExists}
 	case op.Verb != ledger.Create && !ok:
-		return ErrMissing
+		return ledger.ErrConflict{Err: ErrMissing}
 	case op.Verb != ledger.Create && !d.Equal(have, op.Old):
-		return ErrStale
+		return ledger.ErrConflict{Err: ErrStale}
 	}
 	return nil
+}
+
+// undone is the result of an op that failed with another one.
+func undone(failed error) error {
+	var c ledger.ErrConflict
+	if errors.As(failed, &c) {
+		return c.Err
+	}
+	return failed
 }
 
 func (d *Driver[K, V]) apply(op ledger.Op[K, V]) {

@@ -92,7 +92,15 @@ func (d *Driver) Close() error {
 }
 
 // Observe implements dataplane.Driver.
-func (d *Driver) Observe(context.Context) (map[Key]Value, error) {
+func (d *Driver) Observe(_ context.Context, found func(Key, Value)) error {
+	have, err := d.observe()
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe() (map[Key]Value, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	have := map[Key]Value{}

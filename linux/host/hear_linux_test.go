@@ -1,4 +1,4 @@
-package ipvs
+package host
 
 import (
 	"encoding/binary"

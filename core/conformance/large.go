@@ -1,0 +1,152 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Large is a Service with its slices that is as large as objects of the API can
+// be, or as the limits of resolve let it be.
+type Large struct {
+	Name    string
+	Service *model.Service
+	Slices  []*model.Slice
+}
+
+// LargeServices returns such Services. All other Services wait for what each of
+// them costs.
+func LargeServices() []Large {
+	large := func(name string, addresses, ports, slices, endpoints int, more ...func(*model.Service)) Large {
+		s := &model.Service{
+			Name: model.ServiceName{Namespace: "large", Name: "large"}, Type: model.LoadBalancer,
+			ClusterIPs: numbered("10.96.0.1", 1), ExternalIPs: numbered("198.18.0.0", addresses-1),
+		}
+		for i := range ports {
+			s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprintf("p%d", i), Proto: model.TCP, Port: uint16(i + 1)})
+		}
+		for _, change := range more {
+			change(s)
+		}
+		l := Large{Name: name, Service: s}
+		for i := range slices {
+			l.Slices = append(l.Slices, largeSlice(s, i, endpoints))
+		}
+		return l
+	}
+	udp := func(s *model.Service) {
+		for i := range s.Ports {
+			s.Ports[i].Proto, s.Ports[i].NodePort = model.UDP, uint16(30000+i)
+		}
+	}
+	dual := func(s *model.Service) { s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00::1")) }
+	ranges := func(ips, n int) func(*model.Service) {
+		return func(s *model.Service) {
+			s.LoadBalancerIPs, s.Restricted = numbered("203.0.0.0", ips), true
+			for _, a := range numbered("100.64.0.0", n) {
+				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
+			}
+		}
+	}
+	return []Large{
+		large("40,000 addresses", 40_000, 1, 1, 10),
+		large("the most addresses", resolve.MaxAddresses, 5, 1, 6),
+		large("10,000 ports", 1, 10_000, 1, 10),
+		large("the most ports", 1, resolve.MaxPorts/2, 1, 20, dual),
+		large("1,000 ports x 1,000 endpoints", 1, 1_000, 1, 1_000),
+		large("100 ports x 1,000,000 endpoints", 1, 100, 1_000, 1_000),
+		large("the most endpoints", 1, 1, 100, 1_000),
+		large("as many for UDP", 1, 1, 100, 1_000, udp),
+		large("the most source ranges", 1, 1, 1, 10, ranges(1, resolve.MaxEntries)),
+		large("source ranges of 1,000 addresses", 1, 1, 1, 10, ranges(999, 1_000)),
+	}
+}
+
+func largeSlice(s *model.Service, i, endpoints int) *model.Slice {
+	slice := &model.Slice{
+		Name: model.SliceName{Namespace: s.Name.Namespace, Name: fmt.Sprintf("large-%d", i)}, Service: s.Name.Name,
+	}
+	for _, p := range s.Ports {
+		slice.Ports = append(slice.Ports, model.SlicePort{Name: p.Name, Proto: p.Proto, Port: 8000 + p.Port})
+	}
+	for _, a := range numbered(fmt.Sprintf("10.%d.%d.0", 100+i*endpoints>>16, i*endpoints>>8&0xff), endpoints) {
+		slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{Addr: a, Node: "elsewhere", State: model.Ready | model.Serving})
+	}
+	return slice
+}
+
+// numbered returns n addresses that follow one another.
+func numbered(first string, n int) []netip.Addr {
+	all := make([]netip.Addr, n)
+	for i, a := 0, netip.MustParseAddr(first); i < n; i, a = i+1, a.Next() {
+		all[i] = a
+	}
+	return all
+}
+
+// large demands that no Service costs the others much, whatever is in it. How
+// much is counted in objects; the limit of time is generous, as tests may share two
+// cores with a dozen others: it is there for what grows with the square of something.
+func (s Suite[K, V]) large(t *testing.T) {
+	const (
+		objects = 4 * resolve.MaxEntries // an entry takes a mode an object or two
+		limit   = time.Minute
+		goal    = 50 * time.Millisecond
+	)
+	host := &model.Host{Name: "node-1", IPs: numbered("192.0.2.1", 2), Pods: model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+	host.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	for _, l := range LargeServices() {
+		t.Run(l.Name, func(t *testing.T) {
+			d := memory.New[K](s.Compiler.Equal, dataplane.Limits{})
+			b := dataplane.New(s.Compiler, d)
+			defer b.Close()
+			if err := b.Adopt(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			b.SetHost(host)
+			tracker := track.New()
+			tracker.SetHost(host)
+			step := func(what string, do func()) {
+				before, start := d.Ops, time.Now()
+				do()
+				deltas := tracker.Flush()
+				b.Update(deltas)
+				core := time.Since(start)
+				flows.Stale(host, deltas)
+				if _, err := b.Sync(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				took := time.Since(start)
+				t.Logf("%s: %d ports, %d objects, %s, %s with a data plane in memory (goal: %s)", what, len(deltas), d.Ops-before, core, took, goal)
+				if d.Ops-before > objects || len(d.Objects) > objects || took > limit {
+					t.Errorf("%s: %d objects written, %d are there, at most %d may be; took %s", what, d.Ops-before, len(d.Objects), objects, took)
+				}
+				if n := len(tracker.NewProblems()); n > model.MaxProblems+1 {
+					t.Errorf("%s: %d problems are told", what, n)
+				}
+			}
+			step("made", func() {
+				for _, slice := range l.Slices {
+					tracker.SetSlice(slice)
+				}
+				tracker.SetService(l.Service)
+			})
+			step("an endpoint replaced", func() {
+				slice := *l.Slices[0]
+				slice.Endpoints = append([]model.SliceEndpoint{}, slice.Endpoints...)
+				slice.Endpoints[0].Addr = netip.MustParseAddr("10.99.0.1")
+				tracker.SetSlice(&slice)
+			})
+			step("gone", func() { tracker.DeleteService(l.Service.Name) })
+		})
+	}
+}

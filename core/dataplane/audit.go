@@ -1,0 +1,224 @@
+package dataplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// ErrInterrupted is what Observe returns where the data plane has changed while
+// it was read, in a way that may hide objects from the reader.
+var ErrInterrupted = errors.New("changed while it was read")
+
+// ReadLimit is how long a reading of the data plane may take. A driver that goes
+// on after that is not listened to any more.
+const ReadLimit = 3 * time.Minute
+
+var errReading = errors.New("another reading of the data plane has not ended")
+
+const (
+	readTries = 10   // how often a reading that is interrupted is begun anew
+	readChunk = 256  // objects that are compared at once: 50 µs or so
+	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading
+)
+
+func (b *backend[K, V]) Adopt(ctx context.Context) error {
+	_, err := b.reviewed(ctx, b.ledger.Adopt, b.read)
+	return err
+}
+
+func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
+	drift, err = b.reviewed(ctx, b.ledger.Review, func(ctx context.Context, r *ledger.Review[K, V]) error {
+		if err := b.read(ctx, r); err != nil {
+			return err
+		}
+		return b.confirm(ctx, r)
+	})
+	return drift, err
+}
+
+// reviewed compares the data plane with the books, and returns how many keys were
+// not as they say. What a driver says after ctx has ended counts for nothing, and
+// until it returns nothing else is read.
+func (b *backend[K, V]) reviewed(ctx context.Context, begin func() *ledger.Review[K, V],
+	read func(context.Context, *ledger.Review[K, V]) error,
+) (drift int, err error) {
+	if !b.reading.TryLock() {
+		return 0, errReading
+	}
+	defer b.reading.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, ReadLimit)
+	defer cancel()
+	b.mu.Lock()
+	review := begin()
+	b.mu.Unlock()
+	closed := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		review.Close()
+	}
+	defer closed()
+	defer context.AfterFunc(ctx, closed)()
+	err = cmp.Or(read(ctx, review), ctx.Err())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return review.Entered, err
+}
+
+// patiently reads until nothing has changed meanwhile.
+func patiently(read func() error) (err error) {
+	for range readTries {
+		if err = read(); !errors.Is(err, ErrInterrupted) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w, %d times in a row", err, readTries)
+}
+
+// read reads the whole data plane.
+func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error {
+	return patiently(func() error { return b.readOnce(ctx, r) })
+}
+
+func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) error {
+	chunk := make([]object[K, V], 0, readChunk)
+	compare := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, o := range chunk {
+			r.See(o.key, o.value)
+		}
+		chunk = chunk[:0]
+	}
+	err := b.driver.Observe(ctx, func(k K, v V) {
+		if chunk = append(chunk, object[K, V]{k, v}); len(chunk) == readChunk {
+			compare()
+		}
+	})
+	compare()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.Sweep(err == nil, b.pause)
+	return err
+}
+
+// pause lets those in who wait for the lock.
+func (b *backend[K, V]) pause() {
+	b.mu.Unlock()
+	runtime.Gosched()
+	b.mu.Lock()
+}
+
+// confirm has a second look at what differs from the books, and enters what
+// differs still: a reading beside writes may miss objects that are there.
+func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) error {
+	if len(r.Suspects) == 0 {
+		return nil
+	}
+	keys := make([]K, 0, len(r.Suspects))
+	for k := range r.Suspects {
+		keys = append(keys, k)
+	}
+	have, err := b.get(ctx, keys)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.Confirm(have)
+	b.attribute(r.Suspects)
+	r.Enter(have)
+	return nil
+}
+
+// get reads what is installed under keys: one by one where the driver can do
+// that and there are few, else by a reading of everything.
+func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err error) {
+	if getter, ok := b.driver.(Getter[K, V]); ok && len(keys) <= mostGets {
+		return getAll(ctx, getter, keys)
+	}
+	asked := make(map[K]struct{}, len(keys))
+	for _, k := range keys {
+		asked[k] = struct{}{}
+	}
+	err = patiently(func() error {
+		have = map[K]V{}
+		return b.driver.Observe(ctx, func(k K, v V) {
+			if _, ok := asked[k]; ok {
+				have[k] = v
+			}
+		})
+	})
+	return have, err
+}
+
+func getAll[K comparable, V any](ctx context.Context, from Getter[K, V], keys []K) (have map[K]V, err error) {
+	err = patiently(func() error {
+		have = map[K]V{}
+		return from.Get(ctx, keys, func(k K, v V) { have[k] = v })
+	})
+	return have, err
+}
+
+// attribute finds the ports that drifted objects belong to, so that the ops that
+// repair them are kept together, and notes the ports whose connections may have
+// gone astray. The caller holds the lock; changes get in between two ports. Of a
+// port that changes meanwhile it may miss an object: its repair stands for itself
+// then.
+func (b *backend[K, V]) attribute(drifted map[K]*model.PortID) {
+	if len(drifted) == 0 || b.host == nil {
+		return
+	}
+	shared := false
+	b.compiler.Base(b.host, func(k K, _ V) {
+		_, hit := drifted[k]
+		shared = shared || hit
+	})
+	var hits []model.PortID
+	for port := range b.ports {
+		host, hit := b.host, shared
+		b.mu.Unlock()
+		b.compiler.Port(host, port, func(k K, _ V) {
+			if owner, ok := drifted[k]; ok {
+				hit = true
+				if owner == nil {
+					drifted[k] = &port.ID
+				}
+			}
+		})
+		b.mu.Lock()
+		if hit {
+			hits = append(hits, port.ID)
+		}
+	}
+	for _, id := range hits { // not earlier: a Sync may have begun since
+		b.damaged[id] = struct{}{}
+	}
+}
+
+// Repaired returns the ports of which objects were found damaged, and that are
+// right now, and forgets them.
+func (b *backend[K, V]) Repaired() (ports []model.PortID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.mending) == 0 || b.unknown {
+		return nil
+	}
+	failing, _ := b.failing()
+	if _, base := failing[model.PortID{}]; base {
+		return nil
+	}
+	for id := range b.mending {
+		if failing[id] == nil {
+			ports = append(ports, id)
+			delete(b.mending, id)
+		}
+	}
+	return ports
+}

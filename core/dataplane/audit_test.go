@@ -1,0 +1,271 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// crowd is a synced data plane of many ports.
+func crowd(t testing.TB, n int) (b dataplane.Backend, kernel *memory.Driver[string, string], ports []*model.Port) {
+	kernel = memory.New[string](toy{}.Equal, dataplane.Limits{})
+	b = dataplane.New(toy{}, kernel)
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	for i := range n {
+		ip := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String()
+		ports = append(ports, port(fmt.Sprint("s", i), ip, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"))
+		b.Update([]model.Delta{{New: ports[i]}})
+	}
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b, kernel, ports
+}
+
+// Changes go on beside an audit, whose reading misses neighbours of what comes
+// and goes: none of those is taken for drift, and what has drifted is found, and
+// known by its port.
+func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
+	const n = 2000
+	b, kernel, ports := crowd(t, n)
+	rng := rand.New(rand.NewPCG(1, 2))
+	kernel.Do(func() { kernel.Miss = func(string) bool { return rng.IntN(500) == 0 } })
+	for round := range 20 {
+		lost := "3 " + ports[n-1-round].Fronts[0].At.String()
+		if round%2 > 0 {
+			kernel.Disturb(func(o map[string]string) {
+				delete(o, lost)
+				o["0 base"] = "edited" // no port's
+			})
+		}
+		read, result := make(chan struct{}), make(chan int, 1)
+		kernel.Do(func() { kernel.Slow = sync.OnceFunc(func() { close(read); time.Sleep(time.Millisecond) }) })
+		go func() {
+			drift, err := b.Audit(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			result <- drift
+		}()
+		<-read
+		drift := -1
+		for i := 0; drift < 0; i = (i + 1) % 1000 {
+			next := port(ports[i].ID.Service.Name, ports[i].Fronts[0].At.Addr().String(), "10.0.0.1", fmt.Sprint("10.0.1.", rng.IntN(250)))
+			b.Update([]model.Delta{{Old: ports[i], New: next}})
+			ports[i] = next
+			if work, err := b.Sync(t.Context()); err != nil || work.Corrected != 0 {
+				t.Fatalf("a change beside an audit: %+v, %v", work, err)
+			}
+			select {
+			case drift = <-result:
+			default:
+			}
+		}
+		if want := round % 2 * 2; drift != want {
+			t.Fatalf("drift %d, want %d", drift, want)
+		}
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if drift > 0 && kernel.Objects[lost] == "" {
+			t.Fatal("what was lost is not repaired")
+		}
+	}
+}
+
+// What has drifted is known by its port, and the port is told of once it is
+// right again. The base is everybody's.
+func TestRepairedPortsAreTold(t *testing.T) {
+	b, kernel, ports := crowd(t, 10)
+	repaired := func(damage func(map[string]string)) int {
+		t.Helper()
+		kernel.Disturb(damage)
+		if _, err := b.Audit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if early := b.Repaired(); early != nil {
+			t.Fatalf("told %v before a sync", early)
+		}
+		if _, err := b.Sync(t.Context()); err != nil {
+			return -len(b.Repaired()) - 1
+		}
+		return len(b.Repaired())
+	}
+	lost := "3 " + ports[7].Fronts[0].At.String()
+	if n := repaired(func(o map[string]string) { o["9 foreign"] = "x" }); n != 0 {
+		t.Errorf("%d ports had something of somebody else's", n)
+	}
+	kernel.Fail = func(op ledger.Op[string, string]) error {
+		if op.Key == lost {
+			return errors.New("no")
+		}
+		return nil
+	}
+	if n := repaired(func(o map[string]string) { delete(o, lost) }); n != -1 {
+		t.Errorf("told of %d ports, though the repair failed", n)
+	}
+	if failing, _ := b.Failing(); len(failing) != 1 || failing[ports[7].ID] == nil {
+		t.Errorf("failing: %v", failing)
+	}
+	kernel.Fail = nil
+	time.Sleep(time.Until(b.Next()))
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := b.Repaired(); len(now) != 1 || now[0] != ports[7].ID {
+		t.Errorf("told %v", now)
+	}
+	if n := repaired(func(o map[string]string) { delete(o, "0 base") }); n != len(ports) {
+		t.Errorf("told of %d ports after the base was gone", n)
+	}
+}
+
+// A data plane that does not answer holds up no changes, and what it says in the
+// end counts for nothing.
+func TestAReadingThatNeverEndsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, kernel, ports := crowd(t, 10)
+		hang := make(chan struct{})
+		kernel.Do(func() { kernel.Slow = func() { <-hang } })
+		late := make(chan error, 1)
+		go func() {
+			_, err := b.Audit(t.Context())
+			late <- err
+		}()
+		time.Sleep(2 * dataplane.ReadLimit)
+		for range 3 {
+			if _, err := b.Audit(t.Context()); err == nil {
+				t.Fatal("read beside a reading that has not ended")
+			}
+		}
+		b.Update([]model.Delta{{Old: ports[0]}})
+		if work, err := b.Sync(t.Context()); err != nil || work.Ops == 0 {
+			t.Errorf("a change: %+v, %v", work, err)
+		}
+		kernel.Do(func() { kernel.Slow = nil })
+		kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+		close(hang)
+		if err := <-late; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the reading that was given up: %v", err)
+		}
+		if drift, err := b.Audit(t.Context()); drift != 1 || err != nil {
+			t.Errorf("the next audit: drift %d, %v", drift, err)
+		}
+	})
+}
+
+// Books that are wrong of a key are corrected when an op does not fit, and the
+// change takes place in the same Sync.
+func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
+	for _, limits := range []dataplane.Limits{{}, {Atomic: true}, {Atomic: true, Batch: 3}} {
+		b := newBench(t, limits)
+		b.start()
+		was := port("a", "10.96.0.1", "10.0.0.1")
+		b.Update([]model.Delta{{New: was}, {New: port("b", "10.96.0.2", "10.0.0.2")}})
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		foreign := port("c", "10.96.0.3", "10.0.0.3", "10.0.0.4")
+		b.kernel.Do(func() {
+			toy{}.Port(nil, foreign, func(k, _ string) { b.kernel.Objects[k] = "of somebody else" })
+			toy{}.Port(nil, was, func(k, _ string) { delete(b.kernel.Objects, k) })
+		})
+		b.Update([]model.Delta{{Old: was}, {New: foreign}})
+		reads := b.kernel.Observes
+		work, err := b.Sync(t.Context())
+		if err != nil || work.Failed != 0 || work.Corrected == 0 || b.kernel.Observes != reads {
+			t.Errorf("%+v: %+v, %v, after %d readings", limits, work, err, b.kernel.Observes-reads)
+		}
+		if drift, err := b.Audit(t.Context()); err != nil || drift > 1 { // what a shared with b is gone
+			t.Errorf("%+v: drift %d, %v", limits, drift, err)
+		}
+	}
+}
+
+// BenchmarkAudit says how long a change has to wait beside an audit.
+func BenchmarkAudit(bench *testing.B) {
+	for _, n := range []int{1000, 10_000, 50_000} {
+		bench.Run(fmt.Sprint("services=", n), func(bench *testing.B) {
+			b, _, ports := crowd(bench, n)
+			var waits []time.Duration
+			for bench.Loop() {
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if drift, err := b.Audit(bench.Context()); drift != 0 || err != nil {
+						bench.Error(drift, err)
+					}
+				}()
+				waits = append(waits, beside(bench, b, ports[0], done)...)
+			}
+			slices.Sort(waits)
+			bench.ReportMetric(float64(waits[len(waits)/2].Microseconds()), "µs/change-p50")
+			bench.ReportMetric(float64(waits[len(waits)*99/100].Microseconds()), "µs/change-p99")
+		})
+	}
+}
+
+// beside takes a port away and back until done, and returns how long each took.
+func beside(bench *testing.B, b dataplane.Backend, p *model.Port, done chan struct{}) (took []time.Duration) {
+	for {
+		start := time.Now()
+		b.Update([]model.Delta{{Old: p}})
+		b.Update([]model.Delta{{New: p}})
+		if _, err := b.Sync(bench.Context()); err != nil {
+			bench.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		select {
+		case <-done:
+			return took
+		default:
+			time.Sleep(200 * time.Microsecond)
+		}
+	}
+}
+
+// An audit that could not read says nothing of what was written since: a later
+// reading counts for that as well.
+func TestAnAuditThatCouldNotReadIsForgotten(t *testing.T) {
+	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+	lost := &lossy{Driver: kernel}
+	b := dataplane.New(toy{}, lost)
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	kernel.Broken = errors.New("interrupted")
+	if _, err := b.Audit(t.Context()); err == nil {
+		t.Fatal("read what cannot be read")
+	}
+	kernel.Broken = nil
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	lost.lose = true
+	if _, err := b.Sync(t.Context()); !errors.Is(err, ledger.ErrUnknown) {
+		t.Fatalf("the acknowledgement came: %v", err)
+	}
+	commits := kernel.Commits
+	for range 2 { // the kernel had committed: nothing to do but look
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := b.Health().Failures; len(f) != 0 || kernel.Commits != commits {
+		t.Errorf("%d commits more, failures %v", kernel.Commits-commits, f)
+	}
+}

@@ -1,0 +1,114 @@
+package relay
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// However many connections one Service port gets, others have room: of n that want
+// all, each gets one of n+1 parts.
+func TestShares(t *testing.T) {
+	s := slots{most: 120}
+	for n := 1; n <= 5; n++ {
+		relays := make([]share, n)
+		for range s.most {
+			for i := range relays {
+				s.try(&relays[i])
+			}
+		}
+		for i := range relays {
+			if got, want := relays[i].held, s.most/(n+1); got != want {
+				t.Errorf("%d relays: one has %d slots, want %d", n, got, want)
+			}
+		}
+		if !s.try(&share{}) {
+			t.Errorf("%d relays leave no room for one more", n)
+		}
+		s.used = 0
+	}
+	if unlimited, by := (slots{}), (share{}); !unlimited.try(&by) || !unlimited.try(&by) {
+		t.Error("no limit is a limit")
+	}
+}
+
+// Who waits gets a slot as soon as there is one, or the end of the context.
+func TestShareIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, by := slots{most: 1}, share{}
+		s.try(&by)
+		if news, held, most := s.waits(&by); !news || held != 1 || most != 1 {
+			t.Errorf("news %t, %d of %d", news, held, most)
+		}
+		if news, _, _ := s.waits(&by); news {
+			t.Error("it is told twice")
+		}
+		got := make(chan bool)
+		go func() { got <- s.take(t.Context(), &by) }()
+		synctest.Wait()
+		select {
+		case <-got:
+			t.Error("a slot that is not there")
+		default:
+		}
+		s.free(&by)
+		if !<-got {
+			t.Error("no slot after one was freed")
+		}
+	})
+}
+
+// A Service port that has all connections that it may have keeps nobody from
+// another one, and serves those who wait when others end.
+func TestOneServiceLeavesRoom(t *testing.T) {
+	eachWay(t, func(t *testing.T, start starter) {
+		s := start(t, Options{})
+		s.slots.most = 8
+		end := echo(t).at
+		busy, other := listen(t, s, model.TCP, balance(end)), listen(t, s, model.TCP, balance(end))
+		served := func(c net.Conn, wait time.Duration) bool {
+			t.Helper()
+			var b [1]byte
+			if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := io.ReadFull(c, b[:])
+			return err == nil
+		}
+		dial := func(r *Relay) net.Conn {
+			t.Helper()
+			c, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		var first net.Conn
+		for i := range 4 {
+			c := dial(busy)
+			if !served(c, 10*time.Second) {
+				t.Fatalf("connection %d is not served", i)
+			}
+			first = c
+		}
+		late := dial(busy)
+		if served(late, 100*time.Millisecond) {
+			t.Error("one Service port has more than half of all connections")
+		}
+		if !served(dial(other), 10*time.Second) {
+			t.Error("the other Service port has no room")
+		}
+		first.Close()
+		if !served(late, 10*time.Second) {
+			t.Error("who waited is not served after another has ended")
+		}
+	})
+}

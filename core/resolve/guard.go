@@ -1,0 +1,107 @@
+package resolve
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// guard collects what Services must leave alone on this machine.
+func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
+	g := model.Guard{
+		Own:        ownAddresses(ips, machine),
+		Broadcasts: broadcasts(machine),
+		Ports:      ownPorts(c),
+		Allowed:    model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
+	}
+	g.APIServers = slices.SortedFunc(slices.Values(machine.APIServers), netip.AddrPort.Compare)
+	g.APIServers = slices.Compact(g.APIServers)
+	g.Pods = podRanges(c, node, ips)
+	return g
+}
+
+// ownAddresses are those of the Node object and those that the machine has. Shared
+// ones are nobody's home: they were put on a dummy device so that packets for
+// them stay here, by kube-ipvs0, by the cache of NodeLocal DNS for the cluster IP
+// of kube-dns, or for an address that many machines have.
+func ownAddresses(ips []netip.Addr, machine model.Machine) []netip.Addr {
+	all := slices.Clone(ips)
+	for _, a := range machine.Addresses {
+		if !a.Shared {
+			all = append(all, a.Prefix.Addr())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// broadcasts are the last addresses of the IPv4 networks that the machine is in.
+// Those of one or two addresses have none (RFC 3021).
+func broadcasts(machine model.Machine) (all []netip.Addr) {
+	for _, a := range machine.Addresses {
+		if p := a.Prefix; p.Addr().Is4() && p.Bits() < p.Addr().BitLen()-1 {
+			all = append(all, model.Last(p))
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// The TCP ports that no node can spare: to lose one locks the administrator out,
+// or takes the node from the cluster.
+const (
+	sshPort     = 22
+	kubeletPort = 10250
+)
+
+// ownPorts are those and the ones of this proxy's servers.
+func ownPorts(c *config.Config) []uint16 {
+	all := []uint16{sshPort, kubeletPort}
+	for _, address := range []string{c.HealthAddress, c.HTTPAddress} {
+		if _, port, err := net.SplitHostPort(address); err == nil {
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n != 0 {
+				all = append(all, uint16(n))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// podRanges are the ranges in which there are pods alone. Clouds whose pods share
+// a network with nodes and load balancers give that as the cluster's: a range
+// counts when the Node object's addresses of its family are known and outside. Those of
+// bridges and tunnels, which no Node object has, are among the pods'.
+func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) []netip.Prefix {
+	ranges := slices.Clone(node.PodCIDRs)
+	for _, p := range c.ClusterCIDRs {
+		same := func(a netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(p.Addr()) }
+		if slices.ContainsFunc(ips, same) && !slices.ContainsFunc(ips, p.Contains) {
+			ranges = append(ranges, p)
+		}
+	}
+	return model.Canonical(ranges)
+}
+
+// reserved is class E (RFC 1112, section 4). Most of the world drops it, but there
+// are clouds that have pods or Services in it.
+var reserved = netip.PrefixFrom(netip.AddrFrom4([4]byte{240, 0, 0, 0}), 4)
+
+func usesReserved(c *config.Config, h *model.Host) bool {
+	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
+	return slices.ContainsFunc(slices.Concat(h.Guard.Pods, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
+		slices.ContainsFunc(h.Guard.Own, reserved.Contains)
+}
+
+func contains(ps []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func has(sorted []netip.Addr, a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, netip.Addr.Compare)
+	return found
+}

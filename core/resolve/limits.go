@@ -1,0 +1,94 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// The limits of one Service. Whoever may write Services and EndpointSlices in one
+// namespace must not be able to hold up the changes of all others, so that what
+// one Service can cost is bounded: these keep the way from its objects to those of
+// a data plane (core/track to core/ledger) within some 50 ms of one core. The
+// README lists them.
+const (
+	// MaxAddresses is how many cluster, external and load balancer IPs a Service
+	// may have. One object of the API has room for 100,000; load balancers give a
+	// Service a few, and external IPs are one a node at most.
+	MaxAddresses = 1_000
+
+	// MaxPorts is how many ports a Service may have. One object of the API has room
+	// for some 20,000; there are 2,768 node ports by default.
+	MaxPorts = 5_000
+
+	// MaxFronts is how many frontends those make: each port on each address, and on
+	// the node port of each IP family.
+	MaxFronts = 5_000
+
+	// MaxEntries is how many entries of a data plane may follow from a Service:
+	// each endpoint of a port for each of its frontends, and each source range for
+	// each restricted one. It lets a Service have 10,000 endpoints on its cluster
+	// IP, node port and load balancer IP, and one with a cluster IP alone 30,000:
+	// Kubernetes is tested with 5,000 nodes, and with Services far smaller.
+	MaxEntries = 30_000
+)
+
+// Excess says which limit a Service exceeds by itself, whatever its endpoints. It
+// is refused as a whole.
+func Excess(svc *model.Service) (p model.Problem, over bool) {
+	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)
+	fronts := 0
+	for _, family := range model.Families() {
+		addresses := addressCount(svc, family)
+		for _, port := range svc.Ports {
+			fronts += frontCount(svc, port, addresses)
+		}
+	}
+	restricted := 0
+	if svc.Restricted {
+		restricted = len(svc.LoadBalancerIPs) * len(svc.Ports)
+	}
+	for _, l := range []struct {
+		what       string
+		found, max int
+	}{
+		{"addresses", all, MaxAddresses},
+		{"ports", len(svc.Ports), MaxPorts},
+		{"frontends (ports x addresses)", fronts, MaxFronts},
+		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", restricted * len(svc.SourceRanges), MaxEntries},
+	} {
+		if l.found > l.max {
+			return model.Problem{
+				Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
+				Detail: fmt.Sprintf("%d %s, at most %d are served", l.found, l.what, l.max),
+			}, true
+		}
+	}
+	return model.Problem{}, false
+}
+
+// addressCount is how many addresses a Service has in a family, those that are
+// refused and those of two kinds included.
+func addressCount(svc *model.Service, family model.Family) (n int) {
+	if !serves(svc, family) {
+		return 0
+	}
+	for _, list := range [][]netip.Addr{svc.ClusterIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
+		for _, ip := range list {
+			if model.FamilyOf(ip) == family {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// frontCount is how many frontends a port has in a family where the Service has
+// that many addresses.
+func frontCount(svc *model.Service, port model.ServicePort, addresses int) int {
+	if addresses > 0 && hasNodePort(svc, port) {
+		return addresses + 1
+	}
+	return addresses
+}

@@ -1,0 +1,113 @@
+package resolve_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+func addrs(first string, n int) []netip.Addr {
+	all := make([]netip.Addr, n)
+	for i, a := 0, addr(first); i < n; i, a = i+1, a.Next() {
+		all[i] = a
+	}
+	return all
+}
+
+func withPorts(n int) *model.Service {
+	s := service()
+	s.Ports = nil
+	for i := range n {
+		s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprint("p", i), Proto: model.TCP, Port: uint16(i + 1)})
+	}
+	return s
+}
+
+func TestExcess(t *testing.T) {
+	with := func(s *model.Service, change func(*model.Service)) *model.Service {
+		change(s)
+		return s
+	}
+	for _, c := range []struct {
+		service *model.Service
+		want    string // the start of the problem; empty for none
+	}{
+		{service(), ""},
+		{withPorts(resolve.MaxPorts), ""},
+		{withPorts(resolve.MaxPorts + 1), "5001 ports, at most 5000 are served"},
+		{with(service(), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", resolve.MaxAddresses-1) }), ""},
+		{with(service(), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", resolve.MaxAddresses) }), "1001 addresses, at most 1000 are served"},
+		{with(withPorts(5), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), ""},
+		{with(withPorts(6), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), "6000 frontends (ports x addresses), at most 5000"},
+		{with(withPorts(2501), func(s *model.Service) { s.ClusterIPs = append(s.ClusterIPs, addr("fd00::1")) }), "5002 frontends"},
+		{with(withPorts(2501), func(s *model.Service) {
+			s.Type = model.NodePort
+			for i := range s.Ports {
+				s.Ports[i].NodePort = uint16(30000 + i)
+			}
+		}), "5002 frontends"},
+		{with(withPorts(4000), func(s *model.Service) { s.ExternalIPs = addrs("2001:db8::1", 10) }), ""}, // a family that it has no cluster IP of
+		{with(withPorts(10), func(s *model.Service) {
+			s.Type, s.Restricted, s.LoadBalancerIPs = model.LoadBalancer, true, addrs("203.0.113.1", 1)
+			for _, a := range addrs("100.64.0.0", 3001) {
+				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
+			}
+		}), "30010 source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges), at most 30000"},
+	} {
+		p, over := resolve.Excess(c.service)
+		if over != (c.want != "") || !strings.HasPrefix(p.Detail, c.want) || over && (p.Why != model.WhyTooLarge || p.Object != "Service ns/svc") {
+			t.Errorf("%d ports, %d addresses: %v, want %q", len(c.service.Ports), len(c.service.ExternalIPs)+1, p, c.want)
+		}
+	}
+}
+
+// Endpoints beyond the limit are left out, those of other nodes first: the Service
+// goes on with the rest.
+func TestMoreEndpointsThanServed(t *testing.T) {
+	svc := withPorts(100)
+	svc.External = model.Local
+	s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "svc-1"}, Service: "svc"}
+	for _, p := range svc.Ports {
+		s.Ports = append(s.Ports, model.SlicePort{Name: p.Name, Proto: p.Proto, Port: 8080})
+	}
+	for i, a := range addrs("10.0.0.1", 1000) {
+		e := model.SliceEndpoint{Addr: a, Node: "there", State: model.Ready | model.Serving}
+		if i >= 998 {
+			e.Node = "here"
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	r := resolve.Service(host(), svc, []*model.Slice{s})
+	const text = "100000 endpoints of its 100 frontends (ports x addresses x endpoints), at most 30000 are served: 300 of each port, those of this node first"
+	if len(r.Problems) != 1 || r.Problems[0].Detail != text || r.Problems[0].Why != model.WhyTooLarge {
+		t.Errorf("problems: %v", r.Problems)
+	}
+	for _, p := range r.Ports {
+		pool, local := p.Fronts[0].On[model.FromPod].Pool, 0
+		for _, e := range pool.Endpoints {
+			if e.Local {
+				local++
+			}
+		}
+		if len(pool.Endpoints) != 300 || local != 2 {
+			t.Fatalf("%s: %d endpoints, %d of them local", p.ID, len(pool.Endpoints), local)
+		}
+	}
+	s.Endpoints = s.Endpoints[:300]
+	if r := resolve.Service(host(), svc, []*model.Slice{s}); len(r.Problems) != 0 || len(r.Ports[99].Fronts[0].On[0].Pool.Endpoints) != 300 {
+		t.Errorf("as many as are served: %v", r.Problems)
+	}
+}
+
+// However many problems a Service has, few are put in words.
+func TestProblemsAreCounted(t *testing.T) {
+	svc := withPorts(1000)
+	r := resolve.Service(host(), svc, []*model.Slice{slice("svc-1", "10.0.0.1")})
+	if len(r.Problems) != model.MaxProblems || r.More != 1000-model.MaxProblems {
+		t.Errorf("%d problems and %d more", len(r.Problems), r.More)
+	}
+}

@@ -1,0 +1,173 @@
+package resolve
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// refusal says why a Service does not get an address; the zero value is none.
+type refusal struct {
+	why    model.Reason
+	detail string
+}
+
+// Permits reports whether a Service can have an address on a host at all, whatever
+// other Services have.
+func Permits(host *model.Host, svc *model.Service, a Address) bool {
+	return refuse(host, svc, a) == refusal{}
+}
+
+func refuse(host *model.Host, svc *model.Service, a Address) refusal {
+	switch a.Kind {
+	case model.KindClusterIP:
+		return refuseClusterIP(host, svc, a)
+	case model.KindExternalIP, model.KindLoadBalancer:
+		return refuseExternal(host, a)
+	}
+	return refusal{}
+}
+
+// refuseClusterIP judges cluster IPs, which the API server gives out of ranges of
+// its own and manifests may make up. They refuse all other ports: an address of
+// the node or of the API server would be cut off.
+func refuseClusterIP(host *model.Host, svc *model.Service, a Address) refusal {
+	ip := a.At.Addr()
+	switch {
+	case own(host, ip):
+		return refusal{model.WhyNodeAddress, fmt.Sprintf("%s %s", a.Kind, ip)}
+	case svc.Name != APIService && apiMachine(host, ip):
+		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, ip)}
+	}
+	return refusal{}
+}
+
+// refuseExternal judges external and load balancer IPs: see the package's
+// documentation for the rules and their reasons.
+func refuseExternal(host *model.Host, a Address) refusal {
+	g, ip := &host.Guard, a.At.Addr()
+	external := a.Kind == model.KindExternalIP
+	switch mine := own(host, ip); {
+	case a.Proto == model.TCP && slices.Contains(g.APIServers, a.At):
+		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
+	case contains(g.Allowed, ip):
+		return refusal{}
+	case external && g.AllowedOnly:
+		return unlessAllowed(model.WhyNotAllowed, a, "")
+	case external && mine:
+		return unlessAllowed(model.WhyNodeAddress, a, "")
+	case mine && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
+		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d is this node's own", a.At.Port()))
+	case external && apiMachine(host, ip):
+		return unlessAllowed(model.WhyAPIServer, a, "")
+	case contains(host.ServiceCIDRs, ip):
+		return unlessAllowed(model.WhyServiceRange, a, "")
+	case contains(g.Pods, ip):
+		return unlessAllowed(model.WhyPodRange, a, "")
+	}
+	return refusal{}
+}
+
+// unlessAllowed is a refusal that an administrator can lift.
+func unlessAllowed(why model.Reason, a Address, more string) refusal {
+	ip := a.At.Addr()
+	return refusal{why, fmt.Sprintf("%s %s%s (to allow it, add %s to --%s)",
+		a.Kind, ip, more, netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)}
+}
+
+// own reports whether an address is one of this node's.
+func own(host *model.Host, ip netip.Addr) bool {
+	return slices.Contains(host.IPs, ip) || has(host.Guard.Own, ip)
+}
+
+// APIService is the Service of the API server itself: its endpoints are API
+// servers.
+var APIService = model.ServiceName{Namespace: "default", Name: "kubernetes"}
+
+// apiMachine reports whether an address is one that the API server answers on.
+func apiMachine(host *model.Host, ip netip.Addr) bool {
+	return slices.ContainsFunc(host.Guard.APIServers, func(a netip.AddrPort) bool { return a.Addr() == ip })
+}
+
+// WithAPIServers returns a host that knows the endpoints of APIService, too, as
+// API servers.
+func WithAPIServers(host *model.Host, from []*model.Slice) *model.Host {
+	if len(from) == 0 {
+		return host
+	}
+	all := slices.Clone(host.Guard.APIServers)
+	for _, s := range from {
+		for _, port := range s.Ports {
+			for i := range s.Endpoints {
+				all = append(all, netip.AddrPortFrom(s.Endpoints[i].Addr, port.Port))
+			}
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	more := *host
+	more.Guard.APIServers = slices.Compact(all)
+	return &more
+}
+
+// Above returns the addresses that come before an external or load balancer IP,
+// if another Service has them: any port of a cluster IP, with port 0, since that
+// refuses all ports that it has not; and on this node's own addresses the node
+// port of the same number.
+func Above(host *model.Host, a Address) []Address {
+	if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {
+		return nil
+	}
+	above := []Address{{Kind: model.KindClusterIP, At: netip.AddrPortFrom(a.At.Addr(), 0)}}
+	if own(host, a.At.Addr()) && host.NodePorts.Contains(a.At.Addr()) {
+		above = append(above, NodePortOf(a))
+	}
+	return above
+}
+
+// NodePortOf is the node port with an address's number.
+func NodePortOf(a Address) Address {
+	any := model.FamilyOf(a.At.Addr()).Unspecified()
+	return Address{Kind: model.KindNodePort, Proto: a.Proto, At: netip.AddrPortFrom(any, a.At.Port())}
+}
+
+// Touches reports whether a Service may come out differently on two hosts with the
+// SamePorts, for what differs in their policy.
+func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
+	differs := func(a Address) bool {
+		return refuse(old, svc, a) != refuse(now, svc, a) || len(Above(old, a)) != len(Above(now, a))
+	}
+	for _, ip := range svc.ClusterIPs { // whatever the port
+		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {
+			return true
+		}
+	}
+	if len(svc.ExternalIPs)+len(svc.LoadBalancerIPs) > 0 && slices.ContainsFunc(Addresses(svc), differs) {
+		return true
+	}
+	if old.Guard.Reserved == now.Guard.Reserved && slices.Equal(old.Guard.Broadcasts, now.Guard.Broadcasts) {
+		return false
+	}
+	for _, s := range from {
+		for i := range s.Endpoints {
+			if ip := s.Endpoints[i].Addr; noEndpoint(old, ip) != noEndpoint(now, ip) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// noEndpoint says why nothing can be an endpoint at an address, empty if something
+// can. What is never a destination, on no host, is not in slices any more.
+func noEndpoint(host *model.Host, ip netip.Addr) string {
+	switch {
+	case reserved.Contains(ip) && !host.Guard.Reserved:
+		return "in 240.0.0.0/4, which is reserved"
+	case has(host.Guard.Broadcasts, ip):
+		return "the broadcast address of a network of this node"
+	}
+	return ""
+}

@@ -1,0 +1,188 @@
+package resolve_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// world is a node with everything around it that Services must leave alone.
+func guarded(t *testing.T, words ...string) *model.Host {
+	t.Helper()
+	c := config.Default()
+	c.NodeName = "here"
+	c.ClusterCIDRs = []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/48")}
+	for _, s := range config.Settings() {
+		if s.Flag == config.AllowedExternalIPs {
+			if err := s.Value(&c).Set(words); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	node := &model.Node{
+		Name: "here", IPs: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")},
+		PodCIDRs: []netip.Prefix{prefix("10.7.1.0/24")}, // outside of the cluster's range
+	}
+	cidrs := []*model.ServiceCIDR{{Name: "a", CIDRs: []netip.Prefix{prefix("10.96.0.0/16")}}}
+	return resolve.Host(&c, node, cidrs, model.Machine{
+		Addresses: []model.LocalAddress{
+			{Prefix: prefix("192.0.2.1/24")}, {Prefix: prefix("198.51.100.9/28")}, {Prefix: prefix("10.96.0.10/32"), Shared: true}, {Prefix: prefix("203.0.113.9/32"), Shared: true},
+		},
+		APIServers: []netip.AddrPort{at("192.0.2.10:6443"), at("192.0.2.1:6443")},
+	})
+}
+
+// Which address may be what.
+func TestPermits(t *testing.T) {
+	const external, balanced, cluster = model.KindExternalIP, model.KindLoadBalancer, model.KindClusterIP
+	for _, test := range []struct {
+		kind    model.Kind
+		at      string
+		allowed string
+		want    string // the reason, empty where it is permitted
+	}{
+		{external, "203.0.113.1:80", "", ""},
+		{external, "8.8.8.8:53", "", ""}, // what is not ours to know
+		{external, "8.8.8.8:53", "only", "NotAllowed"},
+		{external, "8.8.8.8:53", "only 203.0.113.0/24", "NotAllowed"},
+		{external, "203.0.113.1:80", "only 203.0.113.0/24", ""},
+		{balanced, "203.0.113.1:80", "only", ""}, // given by a controller
+		{external, "192.0.2.1:22", "", "NodeAddress"},
+		{external, "192.0.2.1:80", "", "NodeAddress"},
+		{external, "192.0.2.1:22", "192.0.2.1/32", ""},
+		{external, "198.51.100.9:80", "", "NodeAddress"}, // not of the Node object
+		{external, "[2001:db8::1]:80", "", "NodeAddress"},
+		{external, "203.0.113.9:80", "", ""},  // of a dummy device, for this purpose
+		{balanced, "192.0.2.1:80", "", ""},    // k3s
+		{balanced, "198.51.100.9:80", "", ""}, // kube-vip
+		{balanced, "192.0.2.1:22", "", "NodeAddress"},
+		{balanced, "198.51.100.9:10250", "", "NodeAddress"},
+		{balanced, "192.0.2.1:10256", "", "NodeAddress"},
+		{balanced, "192.0.2.1:22", "192.0.2.0/24", ""},
+		{balanced, "203.0.113.1:22", "", ""},
+		{external, "192.0.2.10:6443", "", "APIServerAddress"},
+		{external, "192.0.2.10:80", "", "APIServerAddress"},
+		{external, "192.0.2.10:80", "192.0.2.10/32", ""},
+		{external, "192.0.2.10:6443", "0.0.0.0/0", "APIServerAddress"}, // never
+		{balanced, "192.0.2.10:6443", "", "APIServerAddress"},
+		{balanced, "192.0.2.1:6443", "0.0.0.0/0", "APIServerAddress"},
+		{balanced, "192.0.2.10:443", "", ""}, // k3s on another node
+		{external, "10.96.0.77:80", "", "InServiceCIDR"},
+		{balanced, "10.96.0.77:80", "", "InServiceCIDR"},
+		{balanced, "10.96.0.77:80", "10.96.0.0/16", ""},
+		{external, "10.0.3.4:80", "", "InPodCIDR"},
+		{balanced, "10.0.3.4:80", "", "InPodCIDR"},
+		{external, "10.7.1.4:80", "", "InPodCIDR"},
+		{external, "[fd00::7]:80", "", "InPodCIDR"},
+		{cluster, "10.96.0.1:443", "", ""},
+		{cluster, "10.96.0.10:53", "", ""}, // the cache of NodeLocal DNS has it, too
+		{cluster, "192.0.2.1:443", "", "NodeAddress"},
+		{cluster, "198.51.100.9:443", "", "NodeAddress"},
+		{cluster, "198.51.100.9:443", "198.51.100.9/32", "NodeAddress"}, // the list is not about these
+		{cluster, "192.0.2.10:443", "", "APIServerAddress"},
+	} {
+		h := guarded(t, strings.Fields(test.allowed)...)
+		svc := service()
+		svc.Ports[0].Port = at(test.at).Port()
+		svc.ClusterIPs = []netip.Addr{addr("10.96.0.1"), addr("fd00:96::1")}
+		svc.Type = model.LoadBalancer
+		ip := []netip.Addr{at(test.at).Addr()}
+		switch test.kind {
+		case external:
+			svc.ExternalIPs = ip
+		case balanced:
+			svc.LoadBalancerIPs = ip
+		default:
+			svc.ClusterIPs = ip
+		}
+		r := resolve.Service(h, svc, nil)
+		got := map[string]bool{}
+		for _, p := range r.Ports {
+			for _, f := range p.Fronts {
+				got[f.At.String()] = true
+			}
+		}
+		var why string
+		if len(r.Problems) > 0 {
+			why = r.Problems[0].Why.String()
+		}
+		if why != test.want || got[test.at] != (test.want == "") || len(r.Problems) > 1 {
+			t.Errorf("%s %s, allowed %q: got %v, %v, want %q", test.kind, test.at, test.allowed, got[test.at], problems(r), test.want)
+		}
+	}
+}
+
+// The Service of the API server keeps its cluster IP where that is what the API
+// server is reached by.
+func TestAPIServiceIsReachedByItself(t *testing.T) {
+	h := host()
+	h.Guard.APIServers = []netip.AddrPort{at("10.96.0.1:443")}
+	svc := service()
+	if svc.Ports[0].Port = 443; resolve.Permits(h, svc, resolve.Addresses(svc)[0]) {
+		t.Error("any Service has the API server's address")
+	}
+	if svc.Name = resolve.APIService; !resolve.Permits(h, svc, resolve.Addresses(svc)[0]) {
+		t.Error("default/kubernetes has not its own cluster IP")
+	}
+}
+
+// Where pods share the network of nodes, as in some clouds, its range says nothing.
+func TestPodRangeOfNodes(t *testing.T) {
+	c := config.Default()
+	c.NodeName, c.ClusterCIDRs = "here", []netip.Prefix{prefix("192.0.0.0/16"), prefix("fd00::/48")}
+	h := resolve.Host(&c, &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}}, nil, model.Machine{})
+	if len(h.Guard.Pods) > 0 {
+		t.Errorf("ranges of pods alone: %v", h.Guard.Pods)
+	}
+}
+
+// An external IP that is the load balancer's as well is restricted as that.
+func TestMergedFrontIsRestricted(t *testing.T) {
+	svc := service()
+	svc.Type, svc.Restricted = model.LoadBalancer, true
+	svc.ClusterIPs = []netip.Addr{addr("10.96.0.1"), addr("fd00:96::1")}
+	svc.ExternalIPs = []netip.Addr{addr("203.0.113.1"), addr("203.0.113.2")}
+	svc.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1"), addr("10.96.0.1"), addr("2001:db8:cafe::1")}
+	svc.SourceRanges = []netip.Prefix{prefix("198.51.100.0/24")}
+	r := resolve.Service(host(), svc, nil)
+	var got []string
+	for _, p := range r.Ports {
+		for _, f := range p.Fronts {
+			got = append(got, fmt.Sprint(f.Kind, " ", f.At.Addr(), " ", f.Restricted, f.Allow))
+		}
+	}
+	want := []string{
+		"cluster IP 10.96.0.1 true [198.51.100.0/24]", "external IP 203.0.113.2 false []", "load balancer IP 203.0.113.1 true [198.51.100.0/24]", "node port 0.0.0.0 false []",
+		"cluster IP fd00:96::1 false []", "load balancer IP 2001:db8:cafe::1 true []", "node port :: false []",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if said := fmt.Sprint(problems(r)); said != "[Closed: load balancer IP 2001:db8:cafe::1]" {
+		t.Errorf("problems: %s", said)
+	}
+}
+
+// Addresses that no endpoint can have.
+func TestBadEndpoints(t *testing.T) {
+	h := guarded(t)
+	words := []string{"10.0.0.1", "240.0.0.1", "192.0.2.255", "198.51.100.15", "198.51.100.255", "255.255.255.255"}
+	r := resolve.Service(h, service(), []*model.Slice{slice("s", words...)})
+	if got := r.Ports[0].Pools()[0].Endpoints; len(got) != 2 || got[0].Addr != at("10.0.0.1:8080") || got[1].Addr != at("198.51.100.255:8080") {
+		t.Errorf("endpoints: %v", got)
+	}
+	if len(r.Problems) != 4 {
+		t.Errorf("problems: %q", problems(r))
+	}
+	c := config.Default()
+	c.ClusterCIDRs = []netip.Prefix{prefix("240.0.0.0/8")} // some clouds have pods there
+	h = resolve.Host(&c, nil, nil, model.Machine{})
+	if r := resolve.Service(h, service(), []*model.Slice{slice("s", "240.0.0.1")}); len(r.Problems) > 0 {
+		t.Errorf("pods in 240.0.0.0/8: %q", problems(r))
+	}
+}

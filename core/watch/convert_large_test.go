@@ -1,0 +1,83 @@
+package watch
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Objects as large as the API server takes them are converted in time that is
+// linear in their size. The limit is generous, as it is for the square of it.
+func TestLargeObjects(t *testing.T) {
+	const n, limit = 100_000, 5 * time.Second // each takes some 20 ms
+	var ips, cidrs []string
+	var ingress []corev1.LoadBalancerIngress
+	var addresses []corev1.NodeAddress
+	for i, a := 0, netip.MustParseAddr("198.18.0.0"); i < n; i, a = i+1, a.Next() {
+		ips = append(ips, a.String())
+		cidrs = append(cidrs, a.String()+"/32")
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String()})
+		addresses = append(addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	service := func(change func(*corev1.Service)) func() int {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.1"}}
+		change(s)
+		return func() int {
+			m, _ := Service(s)
+			return len(m.ExternalIPs) + len(m.SourceRanges) + len(m.LoadBalancerIPs)
+		}
+	}
+	for name, convert := range map[string]func() int{
+		"external IPs":      service(func(s *corev1.Service) { s.Spec.ExternalIPs = ips }),
+		"source ranges":     service(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = cidrs }),
+		"load balancer IPs": service(func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = ingress }),
+		"node addresses": func() int {
+			m, _ := Node(&corev1.Node{Status: corev1.NodeStatus{Addresses: addresses}})
+			return len(m.IPs)
+		},
+		"slice ports": func() int {
+			s := sliceFor("web")
+			for i := range n {
+				name, number := fmt.Sprint("p", i), int32(i%65535+1)
+				s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number})
+			}
+			m, _ := Slice(s)
+			return len(m.Ports)
+		},
+	} {
+		start := time.Now()
+		if got := convert(); got != n {
+			t.Errorf("%s: %d of %d are there", name, got, n)
+		}
+		if took := time.Since(start); took > limit {
+			t.Errorf("%s: took %s", name, took)
+		}
+	}
+}
+
+// Hints are looked through for each endpoint and each port: there are no more than
+// the API server admits.
+func TestHintsAreBounded(t *testing.T) {
+	e := discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Hints: &discoveryv1.EndpointHints{}}
+	for i := range 1000 {
+		e.Hints.ForZones = append(e.Hints.ForZones, discoveryv1.ForZone{Name: fmt.Sprint("zone-", i)})
+		e.Hints.ForNodes = append(e.Hints.ForNodes, discoveryv1.ForNode{Name: fmt.Sprint("node-", i)})
+	}
+	s := sliceFor("web")
+	s.Endpoints = []discoveryv1.Endpoint{e}
+	m, problems := Slice(s)
+	expect(t, problems, "Invalid: endpoints[0].hints: 1000 (more than 8, the others are left out)")
+	if h := m.Endpoints[0].Hints; len(h.Zones) != maxHints || len(h.Nodes) != maxHints {
+		t.Errorf("%d zones, %d nodes", len(h.Zones), len(h.Nodes))
+	}
+}
+
+func sliceFor(service string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	return s
+}

@@ -1,0 +1,276 @@
+package nftables
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// ClientIP affinity is one map of the table: client . port -> handle, where each
+// entry is forgotten after the port's timeout. It is there as long as any port
+// needs it. All else is elements of maps and chains that ports share:
+//
+//	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
+//	        in affinity: start its time anew ─▶ affinity-known
+//	        else: number := random mod N
+//	              affinity-slots: address . protocol . port . number ─▶ handle
+//	              remember it ─▶ affinity-chosen
+//	affinity-chosen: affinity-send; drop
+//	affinity-send: affinity-endpoints: address . protocol . port . handle
+//	              ─▶ endpoint (DNAT)
+//	affinity-known: affinity-send; its endpoint is gone: forget
+//
+// A client has one entry for a Service port, whichever of its addresses it
+// connects to. What it had before its last choice is nowhere, so an endpoint that
+// comes back does not get its clients back. A handle is an endpoint's address:
+// that stays the same wherever the endpoint is among the slots.
+//
+// The text of nft can look up something in a map but cannot look up with that in
+// another. Rules therefore use the packet's own addresses as variables: while the
+// endpoint is looked up, the source is what the port is known by and the
+// destination is the handle. Connection tracking has the addresses that the packet
+// came with. The source is put back before the destination is rewritten, and a
+// packet for which there is no endpoint is dropped, so that none leaves with the
+// variables in it. Only the first packet of a connection comes here.
+//
+// A rule cannot change what an entry gives: it deletes one that is out of date and
+// makes another. Kernels before 6.5, but for stable ones that have its garbage
+// collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
+// bytes for each client whose endpoint went, and its room in the map until that goes.
+
+// affinitySize is how many entries a table's map has room for. Buckets for all of
+// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
+// for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
+// Services share the room. When it is used up, new clients are served and not
+// remembered until others' time is over: AffinityFull tells.
+const affinitySize = 1 << 18
+
+// fullFor is how long it is known that the map was full: longer than from one
+// audit to the next.
+const fullFor = time.Hour
+
+// affinePick is a chain that serves new connections of ports with affinity:
+// like a pick chain, but for clients that have an endpoint already.
+type affinePick struct {
+	pick
+	timeout time.Duration
+}
+
+// name returns the chain's name, such as "affinity-5-10800s-snat".
+func (p affinePick) name() string {
+	size := strconv.Itoa(int(p.count)) + "-" + strconv.FormatInt(int64(p.seconds()/time.Second), 10) + "s" + classSuffix[p.class]
+	return affinityChain(p.slots, size, p.second)
+}
+
+// seconds is the timeout in whole seconds, at least one.
+func (p affinePick) seconds() time.Duration {
+	return max(p.timeout.Round(time.Second), time.Second)
+}
+
+// affinityChain names one of the chains for affinity.
+func affinityChain(slots SetID, what string, second bool) string {
+	name := "affinity-" + what
+	if slots == AffinityNodeSlots {
+		name = "node" + name
+	}
+	if second {
+		name += "-second"
+	}
+	return name
+}
+
+// parseAffinePick is the reverse of name.
+func parseAffinePick(name string) (p affinePick, ok bool) {
+	p.slots = AffinitySlots
+	rest, node := strings.CutPrefix(name, "node")
+	if node {
+		p.slots = AffinityNodeSlots
+	}
+	if rest, ok = strings.CutPrefix(rest, "affinity-"); !ok {
+		return p, false
+	}
+	rest, p.second = strings.CutSuffix(rest, "-second")
+	rest, p.class = cutClass(rest)
+	count, seconds, _ := strings.Cut(strings.TrimSuffix(rest, "s"), "-")
+	n, err := strconv.ParseUint(count, 10, 16)
+	if err != nil || n == 0 {
+		return p, false
+	}
+	s, err := strconv.ParseUint(seconds, 10, 32)
+	p.count, p.timeout = uint32(n), time.Duration(s)*time.Second
+	return p, err == nil && s > 0 && p.name() == name
+}
+
+// ports returns the map that says what a port is known by.
+func (p affinePick) ports() SetID {
+	if p.slots == AffinityNodeSlots {
+		return AffinityNodePorts
+	}
+	return AffinityPorts
+}
+
+// endpoints returns the map of the pool's endpoints by their handles.
+func (p pick) endpoints() SetID {
+	switch {
+	case p.slots == AffinityNodeSlots && p.second:
+		return AffinityNodeEndpointsSecond
+	case p.slots == AffinityNodeSlots:
+		return AffinityNodeEndpoints
+	case p.second:
+		return AffinityEndpointsSecond
+	}
+	return AffinityEndpoints
+}
+
+// chain names the chain of a purpose that picks of one map and pool share.
+func (p affinePick) chain(purpose string) string { return affinityChain(p.slots, purpose, p.second) }
+
+// number has the destination be the handle of one of the first n slots.
+func (p affinePick) number(n uint32) Put {
+	return Put{In: daddr, Map: p.slots, Count: n, First: p.first()}
+}
+
+// recall has the destination be the handle that the client had last.
+var recall = Put{In: daddr, Map: Affinity}
+
+// rules returns the chain's rules. A slot may be gone and the chain not yet, for a
+// moment: the first one is never gone.
+func (p affinePick) rules(bit uint32) []Rule {
+	remember := Remember{Set: Affinity, For: p.seconds()}
+	return []Rule{
+		rule(append(p.class.statements(bit), Put{In: saddr, Map: p.ports()})...),
+		{Statements: []Statement{recall, remember, Jump{p.chain("known")}}, Comment: "a client that has an endpoint"},
+		rule(p.number(1)),
+		rule(p.number(p.count)),
+		rule(remember, Goto{p.chain("chosen")}),
+		{Statements: []Statement{Remember{Set: AffinityFull, For: fullFor}}, Comment: "no room: not remembered"},
+		rule(Goto{p.chain("chosen")}),
+	}
+}
+
+// shared are the chains that those above go to, the deepest first.
+func (p affinePick) shared() []*pickChain {
+	send := Jump{p.chain("send")}
+	return []*pickChain{
+		newPickChain(p.chain("send"), []Rule{rule(PutBackSource{}, In{Set: L4}, SendToFound{Map: p.endpoints()})}),
+		newPickChain(p.chain("known"), []Rule{
+			rule(send),
+			{Statements: []Statement{Put{In: saddr, Map: p.ports()}, Forget{Affinity}}, Comment: "its endpoint is gone"},
+		}),
+		newPickChain(p.chain("chosen"), []Rule{
+			{Statements: []Statement{recall}, Comment: "what another packet of the client chose first"},
+			rule(send),
+			{Statements: []Statement{p.number(1), send}, Comment: "the endpoint went just now"},
+			rule(Discard{}),
+		}),
+	}
+}
+
+// affinePick returns a chain, with those that it goes to before it; made once if
+// it is one to keep.
+func (c *Compiler) affinePick(p affinePick) []*pickChain {
+	if known, ok := c.affine.Load(p); ok {
+		return known.([]*pickChain)
+	}
+	made := append(p.shared(), newPickChain(p.name(), p.rules(c.bit)))
+	if c.affines.Add(1) > keptPicks {
+		return made
+	}
+	known, _ := c.affine.LoadOrStore(p, made)
+	return known.([]*pickChain)
+}
+
+// affinity emits the chains for one pool of a front, and the sets that their rules
+// fill, and returns the name of the chain to go to.
+func (p *portCompiler) affinity(f *model.Front, pool *model.Pool, c class, second bool) string {
+	family := p.port.ID.Family
+	p.once(SetObject(family, Affinity))
+	p.once(SetObject(family, AffinityFull))
+	name := ""
+	size := uint32(len(endpointsOf(pool)))
+	for _, chain := range p.affinePick(affinePick{pick{affinitySlotsOf(f), c, second, size}, p.port.Sticky}) {
+		p.once(chainKey(family, chain.name), chain.bodies[family])
+		name = chain.name
+	}
+	return name
+}
+
+// affinitySlotsOf returns the map of the handles of a front's endpoints.
+func affinitySlotsOf(f *model.Front) SetID {
+	if f.Kind == model.KindNodePort {
+		return AffinityNodeSlots
+	}
+	return AffinitySlots
+}
+
+// affineSlots emits what the port is known by, for a front, and the endpoints of
+// one of its pools.
+func (p *portCompiler) affineSlots(f *model.Front, pool *model.Pool, second bool) {
+	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
+	p.once(element(at.ports(), p.port.ID.Proto, f), addressValue(p.identity()))
+	slot := element(at.slots, p.port.ID.Proto, f)
+	lowest := lowestPorts(endpointsOf(pool))
+	for i, e := range endpointsOf(pool) {
+		slot.Slot = uint16(int(at.first()) + i)
+		handle := addressValue(handleOf(e.Addr, lowest))
+		p.emit(slot, handle)
+		p.emit(handleElement(at.endpoints(), slot, handle), endpointValue(e.Addr))
+	}
+}
+
+// handleElement names the element of an endpoint by its slot's key and its handle.
+func handleElement(set SetID, slot Key, handle Value) Key {
+	k := Key{Kind: KindElement, Family: slot.Family, Set: set, Proto: slot.Proto, Port: slot.Port, Addr: slot.Addr}
+	switch {
+	case sets[set].key[0] == saddr:
+		k.Addr = handle.To
+	case handle.To != slot.Addr:
+		k.Rest = string(handle.To[:addressLen(slot.Family)])
+	}
+	return k
+}
+
+// lowestPorts are the lowest ports of a pool's addresses.
+func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
+	lowest := make(map[netip.Addr]uint16, len(endpoints))
+	for _, e := range endpoints {
+		if port, ok := lowest[e.Addr.Addr()]; !ok || e.Addr.Port() < port {
+			lowest[e.Addr.Addr()] = e.Addr.Port()
+		}
+	}
+	return lowest
+}
+
+// handleOf returns the handle of an endpoint: its address or, where the pool has
+// that address with a lower port, too, a hash of address and port. When the lower
+// one comes or goes, clients of the other choose anew.
+func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
+	if lowest[at.Addr()] == at.Port() {
+		return at.Addr()
+	}
+	sum := sha256.Sum256([]byte(at.String()))
+	a, _ := netip.AddrFromSlice(sum[:at.Addr().BitLen()/8])
+	return a
+}
+
+// identity is what the port is known by in Affinity, written as an address: that
+// of its first front, with the port in another part of it. For IPv6 no two ports
+// have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
+// long as they share 16. Otherwise two may, hardly ever; then a client of both
+// chooses anew whenever it changes between them.
+func (p *portCompiler) identity() netip.Addr {
+	at := p.port.Fronts[0].At
+	b := at.Addr().AsSlice()
+	upper := b[:2]
+	if len(b) == 16 {
+		upper = b[6:8]
+	}
+	binary.BigEndian.PutUint16(upper, binary.BigEndian.Uint16(upper)^at.Port())
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

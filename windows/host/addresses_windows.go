@@ -1,0 +1,59 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Addresses knows the addresses of this machine. It is used by one goroutine at a
+// time.
+type Addresses struct{ looked time.Time }
+
+// lookEvery is how often the table of addresses is read.
+const lookEvery = 5 * time.Second
+
+// Changed reports whether it is time to look again.
+func (a *Addresses) Changed() bool { return time.Since(a.looked) >= lookEvery }
+
+// Close has nothing to close.
+func (*Addresses) Close() error { return nil }
+
+// List returns all addresses but those of loopback and of links. Shared ones are
+// never a source: they are put on an adapter for Services, as by the mode
+// userspace.
+func (a *Addresses) List() (all []model.LocalAddress, err error) {
+	a.looked = time.Now()
+	var table *windows.MibUnicastIpAddressTable
+	if err := windows.GetUnicastIpAddressTable(windows.AF_UNSPEC, &table); err != nil {
+		return nil, fmt.Errorf("list the addresses of this machine: %w", err)
+	}
+	defer windows.FreeMibTable(unsafe.Pointer(table))
+	for _, row := range unsafe.Slice(&table.Table[0], table.NumEntries) {
+		ip, ok := addressOf(&row.Address)
+		if !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			continue
+		}
+		prefix := netip.PrefixFrom(ip, int(row.OnLinkPrefixLength))
+		if prefix.IsValid() {
+			all = append(all, model.LocalAddress{Prefix: prefix, Shared: row.SkipAsSource != 0})
+		}
+	}
+	return all, nil
+}
+
+// addressOf reads a SOCKADDR_INET, which is a union of both families.
+func addressOf(from *windows.RawSockaddrInet6) (netip.Addr, bool) {
+	switch from.Family {
+	case windows.AF_INET:
+		return netip.AddrFrom4((*windows.RawSockaddrInet4)(unsafe.Pointer(from)).Addr), true
+	case windows.AF_INET6:
+		return netip.AddrFrom16(from.Addr), true
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,2 @@
+// Package host is what Tandem asks a Windows node about itself.
+package host
