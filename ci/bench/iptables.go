@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // compareIPTables measures the iptables mode beside the rules that kube-proxy
@@ -31,7 +32,7 @@ func compareIPTables(ctx context.Context, w world) error {
 			return fmt.Errorf("ip %s: %w: %s", args, err, out)
 		}
 	}
-	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		if err := variant(ctx, v, w); err != nil {
 			return fmt.Errorf("iptables, %s variant: %w", v, err)
 		}
@@ -47,7 +48,7 @@ type figures struct {
 }
 
 // variant measures one variant; the plain names stand for it meanwhile.
-func variant(ctx context.Context, v iptables.Variant, w world) error {
+func variant(ctx context.Context, v xtables.Variant, w world) error {
 	undo, err := useVariant(v)
 	if err != nil {
 		plain(string(v), "not measured: "+err.Error())
@@ -66,7 +67,7 @@ func variant(ctx context.Context, v iptables.Variant, w world) error {
 	if err != nil {
 		return fmt.Errorf("rules of kube-proxy: %w", err)
 	}
-	least := map[iptables.Variant]float64{iptables.Legacy: 5, iptables.NFT: 20}[v]
+	least := map[xtables.Variant]float64{xtables.Legacy: 5, xtables.NFT: 20}[v]
 	more := ""
 	if theirs.unfinished {
 		more = "more than "
@@ -246,7 +247,7 @@ func firstPacket(ctx context.Context, w world, services bool) (time.Duration, er
 }
 
 // useVariant makes the plain names stand for a variant until undo.
-func useVariant(v iptables.Variant) (undo func(), err error) {
+func useVariant(v xtables.Variant) (undo func(), err error) {
 	dir, err := os.MkdirTemp("", "tandem-bench-")
 	if err != nil {
 		return nil, err

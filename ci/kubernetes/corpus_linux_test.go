@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // TestCorpus tells every scenario through a real API server to the program with
@@ -24,7 +25,7 @@ func TestCorpus(t *testing.T) { corpus(t, config.NFTables, conformance.Corpus(t)
 // for each variant: ci/netns runs all of them in this mode, with another source.
 // TANDEM_TEST_WHOLE_CORPUS makes it all of them here, too.
 func TestCorpusIPTables(t *testing.T) {
-	for i, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+	for i, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		t.Run(string(v), func(t *testing.T) {
 			netns.UseVariant(t, v)
 			dir := conformance.Corpus(t)

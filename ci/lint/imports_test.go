@@ -140,3 +140,19 @@ func TestBinaryIsFreeOf(t *testing.T) {
 		}
 	}
 }
+
+// The language of iptables knows no mode, and no mode takes it from another.
+func TestLanguagesKnowNoMode(t *testing.T) {
+	all := list(t, "linux")
+	if _, ok := all["linux/xtables"]; !ok {
+		t.Fatal("linux/xtables is gone: the test proves nothing")
+	}
+	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
+		if slices.Contains(all["linux/xtables"].Deps, module+"linux/"+mode) {
+			t.Errorf("linux/xtables depends on linux/%s", mode)
+		}
+		if mode != "iptables" && slices.Contains(all["linux/"+mode].Deps, module+"linux/iptables") {
+			t.Errorf("linux/%s depends on linux/iptables", mode)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // flavours are the ways in which a mode can be run: iptables over either of its
@@ -31,7 +32,7 @@ func flavours(mode dataplane.Mode) []flavour {
 		return []flavour{plain}
 	}
 	var all []flavour
-	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		all = append(all, flavour{
 			name:    string(mode.Name) + "-" + string(v),
 			prepare: func(t testing.TB) { UseVariant(t, v) },
@@ -49,7 +50,7 @@ type flavour struct {
 // eachVariant runs a test with the plain names of iptables standing for either
 // variant.
 func eachVariant(t *testing.T, f func(t *testing.T)) {
-	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+	for _, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		t.Run(string(v), func(t *testing.T) {
 			UseVariant(t, v)
 			f(t)

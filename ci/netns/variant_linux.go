@@ -6,13 +6,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // UseVariant makes the plain names of iptables stand for a variant, for the
 // duration of a test, with a lock of its own. Where nothing uses iptables yet,
 // as in a fresh namespace, that is the one to be chosen.
-func UseVariant(t testing.TB, v iptables.Variant) {
+func UseVariant(t testing.TB, v xtables.Variant) {
 	dir := t.TempDir()
 	for _, base := range []string{"iptables", "ip6tables"} {
 		for _, verb := range []string{"", "-restore", "-save"} {

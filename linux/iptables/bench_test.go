@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // manyPorts makes n Services with five endpoints each.
@@ -53,23 +54,25 @@ func BenchmarkScript(b *testing.B) {
 	seen := map[Key]bool{}
 	for _, p := range manyPorts(10000) {
 		c.Port(benchHost, p, func(k Key, v Value) {
-			if k.Table == NAT && !seen[k] {
+			if k.Table == xtables.NAT && !seen[k] {
 				seen[k] = true
 				ops = append(ops, op{Verb: ledger.Create, Key: k, New: v})
 			}
 		})
 	}
-	var s script
+	var s xtables.Script
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
 			s, _ = book{}.apply(ops)
-			_ = s.text(NAT)
+			_ = s.Text(xtables.NAT)
 		}
 	})
-	text := string(s.text(NAT))
+	text := string(s.Text(xtables.NAT))
 	b.Run("read", func(b *testing.B) {
 		for b.Loop() {
-			parseSave(model.IPv4, text)
+			if _, err := read(model.IPv4, text); err != nil {
+				b.Fatal(err)
+			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // op is one difference between desired and installed state.
@@ -18,7 +19,7 @@ type book map[chainID][]entry
 
 // entry is one object of such a chain. Entries are in the order of their lines.
 type entry struct {
-	line  string
+	line  Line
 	value Value
 }
 
@@ -39,29 +40,28 @@ func (b book) remove(k Key) {
 	}
 }
 
-// text returns the rule of a key; empty where there is none.
-func (b book) text(k Key) string {
-	es := b[k.chainID]
-	if i, known := locate(es, k.Line); known {
-		return string(es[i].value)
+// rules returns the rule of a key; none where there is none.
+func (b book) rules(k Key) (v Value) {
+	if i, known := locate(b[k.chainID], k.Line); known {
+		v = b[k.chainID][i].value
 	}
-	return ""
+	return v
 }
 
-func locate(es []entry, line string) (place int, known bool) {
-	return slices.BinarySearchFunc(es, line, func(e entry, l string) int { return strings.Compare(e.line, l) })
+func locate(es []entry, line Line) (place int, known bool) {
+	return slices.BinarySearchFunc(es, line, func(e entry, l Line) int { return e.line.compare(l) })
 }
 
 // apply returns the script of ops, which are all of one table, and the book's
 // pages as they are after it. The book stays as it is: the script may fail.
-func (b book) apply(ops []op) (s script, after book) {
+func (b book) apply(ops []op) (s xtables.Script, after book) {
 	after = book{}
 	for _, o := range ops {
 		switch class := classOf(o.Key.Chain); {
 		case class == whole && o.Verb == ledger.Delete:
-			s.drop(o.Key.Chain)
+			s.Drop(o.Key.Chain)
 		case class == whole:
-			s.rewrite(o.Key.Chain, []Value{o.New})
+			s.Rewrite(o.Key.Chain, o.New)
 		default:
 			if _, begun := after[o.Key.chainID]; !begun {
 				after[o.Key.chainID] = slices.Clone(b[o.Key.chainID])
@@ -76,11 +76,11 @@ func (b book) apply(ops []op) (s script, after book) {
 	for _, id := range slices.SortedFunc(maps.Keys(after), func(a, b chainID) int { return strings.Compare(a.Chain, b.Chain) }) {
 		switch es := after[id]; {
 		case classOf(id.Chain) == foreign:
-			s.relay(id.Chain, values(b[id], true), values(es, false))
+			relay(&s, id.Chain, values(b[id], true), values(es, false))
 		case len(es) == 0:
-			s.drop(id.Chain)
+			s.Drop(id.Chain)
 		default:
-			s.rewrite(id.Chain, values(es, false))
+			s.Rewrite(id.Chain, values(es, false)...)
 		}
 	}
 	return s, after
@@ -90,7 +90,7 @@ func (b book) apply(ops []op) (s script, after book) {
 // not.
 func values(es []entry, aliens bool) (vs []Value) {
 	for _, e := range es {
-		if e.value != "" && (aliens || e.line[0] != alien) {
+		if e.value.Len() > 0 && (aliens || !e.line.alien()) {
 			vs = append(vs, e.value)
 		}
 	}

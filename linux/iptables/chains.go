@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // external returns the chain that gives each origin its answer. Fronts with the
@@ -38,14 +39,14 @@ func sameAnswers(a, b [model.Origins]model.Action) bool {
 // meet the filter table.
 func (p *portCompiler) externalChains() {
 	for _, c := range p.externals {
-		emitWhole(p.chain(NAT, c.name), p.emit, p.answers(c.on)...)
+		emitWhole(p.chain(xtables.NAT, c.name), p.emit, p.answers(c.on)...)
 	}
 }
 
-func (p *portCompiler) answers(on [model.Origins]model.Action) (rules []Rule) {
+func (p *portCompiler) answers(on [model.Origins]model.Action) (rules []xtables.Rule) {
 	last := on[model.FromOutside]
 	if sameAnswers(on, [...]model.Action{last, last, last}) {
-		return p.answer(model.FromOutside, Rule{}, last)
+		return p.answer(model.FromOutside, xtables.Rule{}, last)
 	}
 	for o, from := range p.origins() {
 		rules = append(rules, p.answer(o, from, on[o])...)
@@ -54,25 +55,25 @@ func (p *portCompiler) answers(on [model.Origins]model.Action) (rules []Rule) {
 }
 
 // answer is what one origin gets.
-func (p *portCompiler) answer(o model.Origin, from Rule, a model.Action) (rules []Rule) {
+func (p *portCompiler) answer(o model.Origin, from xtables.Rule, a model.Action) (rules []xtables.Rule) {
 	if !balances(a) {
 		if o == model.FromOutside {
 			return nil
 		}
-		from.Target = targetReturn
+		from.Target = xtables.Return
 		return append(rules, from)
 	}
 	to := map[model.Origin]string{model.FromPod: "pod traffic for ", model.FromHost: "LOCAL traffic for ", model.FromOutside: "traffic for "}[o]
 	to += p.name + " external destinations"
 	if a.SNAT {
 		mark := from
-		mark.Comment, mark.Target = "masquerade "+to, chainMark
+		mark.Comment, mark.Target = "masquerade "+to, markMasq
 		rules = append(rules, mark)
 	}
 	if o == model.FromHost {
 		to = "route " + to
 	}
-	from.Comment, from.Target = to, p.use(a.Pool).name
+	from.Comment, from.Target = to, xtables.Jump{Chain: p.use(a.Pool).name}
 	if o == model.FromOutside {
 		from.Comment = ""
 	}
@@ -80,16 +81,16 @@ func (p *portCompiler) answer(o model.Origin, from Rule, a model.Action) (rules 
 }
 
 // firewall emits the chain that lets the clients inside source ranges on to a
-// target, and returns its name.
-func (p *portCompiler) firewall(f *model.Front, target string) string {
+// target, and returns the way there.
+func (p *portCompiler) firewall(f *model.Front, target xtables.Target) xtables.Target {
 	name := p.firewallName(f)
-	var rules []Rule
+	var rules []xtables.Rule
 	for _, r := range f.Allow {
-		rules = append(rules, Rule{Src: within(r), Comment: p.comment(f), Target: target})
+		rules = append(rules, xtables.Rule{Src: xtables.Within(r), Comment: p.comment(f), Target: target})
 	}
-	rules = append(rules, Rule{Comment: "other traffic to " + p.name + " will be dropped by " + chainFirewall})
-	emitWhole(p.chain(NAT, name), p.emit, rules...)
-	return name
+	rules = append(rules, xtables.Rule{Comment: "other traffic to " + p.name + " will be dropped by " + chainFirewall})
+	emitWhole(p.chain(xtables.NAT, name), p.emit, rules...)
+	return xtables.Jump{Chain: name}
 }
 
 // firewallName is kube-proxy's for the port's first restricted front; each may
@@ -115,12 +116,12 @@ func (p *portCompiler) guard(f *model.Front, refused bool) {
 	if refused {
 		for _, prefix := range f.Allow {
 			r := p.to(f)
-			r.Src, r.Target = within(prefix), targetReturn
+			r.Src, r.Target = xtables.Within(prefix), xtables.Return
 			emitLine(at, r, p.emit)
 		}
 	}
 	r := p.to(f)
-	r.Comment, r.Target = p.name+" traffic not accepted by "+p.firewallName(f), targetDrop
+	r.Comment, r.Target = p.name+" traffic not accepted by "+p.firewallName(f), xtables.Drop
 	emitLine(at, r, p.emit)
 }
 
@@ -146,7 +147,7 @@ func (p *portCompiler) poolChains() {
 		if len(rules) > 0 {
 			rules[0].Comment = p.list(c, endpoints)
 		}
-		emitWhole(p.chain(NAT, c.name), p.emit, rules...)
+		emitWhole(p.chain(xtables.NAT, c.name), p.emit, rules...)
 		for _, e := range endpoints {
 			if p.apart(e) && !own[e.Addr] {
 				own[e.Addr] = true
@@ -160,12 +161,12 @@ func (p *portCompiler) poolChains() {
 func (p *portCompiler) apart(e model.Endpoint) bool { return e.Hairpins() || p.port.Sticky > 0 }
 
 // known are the rules that send clients to where they were before.
-func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
+func (p *portCompiler) known(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
-		rules = append(rules, Rule{
-			Remember: recent{Name: name, Seconds: uint32(p.port.Sticky.Seconds())},
-			Target:   name,
+		rules = append(rules, xtables.Rule{
+			Matches: []xtables.Match{xtables.Recent{Name: name, Seconds: max(uint32(p.port.Sticky.Seconds()), 1)}},
+			Target:  xtables.Jump{Chain: name},
 		})
 	}
 	return rules
@@ -173,14 +174,14 @@ func (p *portCompiler) known(endpoints []model.Endpoint) (rules []Rule) {
 
 // choice are the rules that choose evenly: the first of n with the chance of
 // 1/n, the next of the n-1 left with 1/(n-1), and so on.
-func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
+func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for i, e := range endpoints {
 		r := p.dnat(e)
 		if p.apart(e) {
-			r = Rule{Target: endpointChain(p.port.ID, e.Addr)}
+			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
 		if left := len(endpoints) - i; left > 1 {
-			r.Chance = chance(left)
+			r = r.With(xtables.OneOf(left))
 		}
 		rules = append(rules, r)
 	}
@@ -189,7 +190,7 @@ func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []Rule) {
 
 // list names endpoints for people, as many as a comment can hold.
 func (p *portCompiler) list(c *poolChain, endpoints []model.Endpoint) string {
-	const room = maxComment - len(" and 12345 more")
+	const room = xtables.MaxComment - len(" and 12345 more")
 	b := strings.Builder{}
 	b.WriteString(p.name)
 	if len(c.masks) > 0 {
@@ -209,19 +210,19 @@ func (p *portCompiler) list(c *poolChain, endpoints []model.Endpoint) string {
 
 // endpoint emits the chain of one endpoint.
 func (p *portCompiler) endpoint(e model.Endpoint) {
-	var rules []Rule
+	var rules []xtables.Rule
 	name := endpointChain(p.port.ID, e.Addr)
 	if e.Hairpins() {
-		rules = append(rules, Rule{Src: exactly(e.Addr.Addr()), Comment: p.name, Target: chainMark})
+		rules = append(rules, xtables.Rule{Src: xtables.Address(e.Addr.Addr()), Comment: p.name, Target: markMasq})
 	}
 	r := p.dnat(e)
 	r.Comment = p.name
 	if p.port.Sticky > 0 {
-		r.Remember = recent{Name: name, Set: true}
+		r = r.With(xtables.Recent{Name: name, Set: true})
 	}
-	emitWhole(p.chain(NAT, name), p.emit, append(rules, r)...)
+	emitWhole(p.chain(xtables.NAT, name), p.emit, append(rules, r)...)
 }
 
-func (p *portCompiler) dnat(e model.Endpoint) Rule {
-	return Rule{Proto: p.port.ID.Proto, Target: targetDNAT, To: e.Addr}
+func (p *portCompiler) dnat(e model.Endpoint) xtables.Rule {
+	return xtables.Rule{Proto: p.port.ID.Proto, Target: xtables.DNAT{To: e.Addr}}
 }

@@ -3,10 +3,10 @@ package iptables
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
@@ -59,10 +59,19 @@ func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.famili
 // Equal implements dataplane.Compiler. What a rule tells of the past is no
 // difference.
 func (c *Compiler) Equal(a, b Value) bool {
-	return a == b || len(a) != len(b) && a.present() == b.present()
+	return a == b || againstAlone(a) && againstAlone(b)
 }
 
-func (v Value) present() string { return strings.Replace(string(v), openBefore, "", 1) }
+// againstAlone reports whether an object is the rule against martians.
+func againstAlone(v Value) bool {
+	if v.Len() != 1 {
+		return false
+	}
+	for r := range v.All() {
+		return against(r)
+	}
+	return false
+}
 
 // Linger implements dataplane.Compiler: nothing here is dear to make.
 func (c *Compiler) Linger(Key) time.Duration { return 0 }
@@ -76,10 +85,10 @@ func (c *Compiler) Rank(k Key) int {
 	case foreign:
 		return 8
 	}
-	switch {
-	case k.Line == "":
+	switch k.Place {
+	case placeChain:
 		return 0
-	case k.Line[0] == '1':
+	case placeBranch:
 		return 7
 	}
 	return 6
@@ -103,7 +112,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
 	}
 	p := &portCompiler{
-		Compiler: c, host: host, port: port, emit: emit,
+		branches: &c.branches, host: host, port: port, emit: emit,
 		name: port.ID.String(), hash: portHash(port.ID),
 	}
 	p.namePools()
@@ -116,117 +125,16 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	return p.gaps
 }
 
-// portCompiler compiles one port.
-type portCompiler struct {
-	*Compiler
-	host *model.Host
-	port *model.Port
-	emit func(Key, Value)
-	name string // as in comments
-	hash string // as in names of chains
-	gaps []model.Gap
-
-	pools     []*poolChain
-	externals []*externalChain
-}
-
-// poolChain is a chain that balances over a pool.
-type poolChain struct {
-	pool  *model.Pool
-	name  string
-	masks []Rule // what is masqueraded of what goes to cluster IPs
-	used  bool
-}
-
-// externalChain is a chain that gives each origin its answer.
-type externalChain struct {
-	on   [model.Origins]model.Action
-	name string
-}
-
-func (p *portCompiler) gap(f *model.Front, detail string) {
-	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
-}
-
-func (p *portCompiler) chain(table Table, name string) chainID {
-	return chainID{p.port.ID.Family, table, name}
-}
-
-// namePools gives the port's pools their chains: KUBE-SVL- to the one that
-// clients from outside are kept to where others are not, or that is said to be
-// this node's; KUBE-SVC- to the other. It is about names alone.
-func (p *portCompiler) namePools() {
-	pools := p.port.Pools()
-	local := -1
-	for i, pool := range pools {
-		for j := range p.port.Fronts {
-			on := &p.port.Fronts[j].On
-			kept := on[model.FromOutside].Pool == pool && on[model.FromHost].Pool != pool && on[model.FromHost].Pool != nil
-			for _, act := range on {
-				if kept || act.Pool == pool && act.Why == model.WhyLocalEndpoints {
-					local = i
-				}
-			}
-		}
-	}
-	for i, pool := range pools {
-		prefix := prefixCluster
-		if i == local {
-			prefix = prefixLocal
-		}
-		name := prefix + p.hash
-		if slices.ContainsFunc(p.pools, func(c *poolChain) bool { return c.name == name }) {
-			name = prefix + hash(p.hash, name, string(rune('0'+i))) // a third pool: no policy makes one
-		}
-		p.pools = append(p.pools, &poolChain{pool: pool, name: name})
-	}
-}
-
-// use returns the chain of a pool, and remembers that it is needed.
-func (p *portCompiler) use(pool *model.Pool) *poolChain {
-	i := slices.IndexFunc(p.pools, func(c *poolChain) bool { return c.pool == pool })
-	p.pools[i].used = true
-	return p.pools[i]
-}
-
 // healthPort opens the port on which load balancers ask for local endpoints.
 // All ports of a Service share it.
 func (p *portCompiler) healthPort() {
 	if p.port.HealthPort == 0 {
 		return
 	}
-	emitLine(p.chain(Filter, chainNodePorts), Rule{
-		Proto: model.TCP, Ports: port(p.port.HealthPort),
-		Comment: p.port.ID.Service.String() + " health check node port", Target: targetAccept,
+	emitLine(p.chain(xtables.Filter, chainNodePorts), xtables.Rule{
+		Proto: model.TCP, Ports: xtables.Port(p.port.HealthPort),
+		Comment: p.port.ID.Service.String() + " health check node port", Target: xtables.Accept,
 	}, p.emit)
-}
-
-// sorted returns a pool's endpoints by address: their order in a chain is of no
-// meaning, and so it survives a restart.
-func sorted(pool *model.Pool) []model.Endpoint {
-	es := slices.Clone(pool.Endpoints)
-	slices.SortFunc(es, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
-	return es
-}
-
-// unspecified reports whether a front stands for all addresses of the host.
-func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
-
-// to matches what is sent to a front.
-func (p *portCompiler) to(f *model.Front) Rule {
-	r := Rule{Proto: p.port.ID.Proto, Ports: port(f.At.Port())}
-	if !unspecified(f) {
-		r.Dst = exactly(f.At.Addr())
-	}
-	return r
-}
-
-// leaf emits the way to a front in a tree, and returns where it ends.
-func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
-	if unspecified(f) {
-		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
-	}
-	return t.byAddress(f.At.Addr(), &p.branches, p.emit)
 }
 
 // localhost is the gap of node ports on ::1, which nothing can route.

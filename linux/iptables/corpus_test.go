@@ -30,10 +30,10 @@ func TestCorpus(t *testing.T) {
 func listing(objects map[Key]Value) string {
 	var b strings.Builder
 	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		if strings.HasPrefix(k.Line, "1") {
+		if k.Place == placeBranch {
 			continue
 		}
-		for r := range strings.Lines(string(objects[k])) {
+		for r := range strings.Lines(objects[k].String()) {
 			fmt.Fprintf(&b, "%s %s -A %s %s", k.Family, k.Table, k.Chain, r)
 		}
 	}

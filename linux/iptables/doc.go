@@ -52,22 +52,18 @@
 //
 // The parts:
 //
-//	rule.go, parse.go          a rule, as text and back
-//	key.go, name.go            objects; the names of chains, and whose they are
-//	tree.go, base.go           dispatch; what is always there
-//	compile.go, front.go,      ports to objects (Compiler): dispatch and refusal;
-//	  chains.go                chains of a port
+//	layout.go                  chains, their names and whose they are; rules that
+//	                           are always there
+//	key.go, tree.go            objects and their places; dispatch
+//	port.go, compile.go,       ports to objects (Compiler): what all parts of a port
+//	  front.go, chains.go,     share, dispatch and refusal, its chains, and what is
+//	  base.go                  there before any Service
 //	text.go, book.go           objects to scripts (Script); chains written anew
 //	observe.go                 iptables-save to objects
-//	sim.go                     text and a packet to an outcome (Sim)
-//	tools_linux.go             the commands; variant_linux.go: legacy or nft;
-//	                           commands_linux.go, nat_linux.go: for other modes;
-//	                           lock_linux.go: waiting for it
-//	driver_linux.go            the kernel (Driver)
+//	sim.go                     objects and a packet to an outcome (Sim)
+//	driver_linux.go            the kernel (Driver), by the commands of linux/xtables
 //	localnet_linux.go          route_localnet
 //	tally.go,                  how many rules there are, and how many packets two
 //	  packets*.go              of them have met
-//	watch_linux.go             whether others wrote: generation_linux.go, info_linux.go
-//	probe.go, probe_linux.go,  whether this host can do it;
-//	  mode.go                  the mode
+//	probe.go, mode*.go         what this host must be able to do; the mode
 package iptables

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
@@ -19,11 +20,11 @@ import (
 // each family that changes. One goroutine may use it at a time, but for Observe,
 // from any thread.
 type Driver struct {
-	tools    tools
+	tools    xtables.Tools
 	families []model.Family
 	ns       *host.Namespace
 	timid    bool // never makes a table, not even by reading it
-	watch    *watch
+	watch    *xtables.Watch
 
 	mu    sync.Mutex
 	book  book
@@ -43,21 +44,21 @@ var (
 // in, with the commands of a variant. The rules of the legacy variant are read
 // again every now and then, 0 for never. Close it after use; what it has
 // programmed stays.
-func open(t tools, families []model.Family, again time.Duration) (*Driver, error) {
+func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
 	ns, err := host.Here()
 	if err != nil {
 		return nil, err
 	}
-	w, err := openWatch(t.variant, families)
+	w, err := xtables.OpenWatch(t.Variant, families)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	w.again = again
+	w.Again = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
 }
 
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.watch.close(), d.ns.Close()) }
+func (d *Driver) Close() error { return errors.Join(d.watch.Close(), d.ns.Close()) }
 
 // Limits implements dataplane.Driver. Each table of each family is written as a
 // whole or not at all. When one fails and another was written, to do the same
@@ -67,7 +68,7 @@ func (d *Driver) Close() error { return errors.Join(d.watch.close(), d.ns.Close(
 // nft variant takes a time that grows faster than the number of rules.
 func (d *Driver) Limits() dataplane.Limits {
 	l := dataplane.Limits{Atomic: true}
-	if d.tools.variant == NFT {
+	if d.tools.Variant == xtables.NFT {
 		l.Batch = maxOpsNFT
 	}
 	return l
@@ -83,11 +84,11 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.watch.beforeWrite()
+	d.watch.BeforeWrite()
 	var err error
 	done, failed, locked := 0, 0, false
 	for _, f := range model.Families() {
-		for _, t := range []Table{Filter, NAT} {
+		for _, t := range tables() {
 			part, places := pick(ops, f, t)
 			if len(part) == 0 {
 				continue
@@ -106,11 +107,11 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			}
 		}
 	}
-	d.watch.afterWrite(done)
+	d.watch.AfterWrite(done)
 	if failed > 0 && (done > 0 || !locked) {
 		// The books may not be what the kernel has: somebody else may have been at
 		// it, or a part is written that its owner is told has failed.
-		d.watch.suspect()
+		d.watch.Suspect()
 	}
 	return errs
 }
@@ -128,7 +129,7 @@ func all(errs []error, err error) []error {
 }
 
 // pick returns the ops of one table, and where they were.
-func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
+func pick(ops []op, f model.Family, t xtables.Table) (part []op, places []int) {
 	for i, o := range ops {
 		if o.Key.Family == f && o.Key.Table == t {
 			part, places = append(part, o), append(places, i)
@@ -138,8 +139,8 @@ func pick(ops []op, f model.Family, t Table) (part []op, places []int) {
 }
 
 // commit writes one table.
-func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) error {
-	var s script
+func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, ops []op) error {
+	var s xtables.Script
 	var pages book
 	err := d.ns.Do(func() error {
 		ops, err := d.localnet.before(ops)
@@ -147,7 +148,7 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) 
 			return err
 		}
 		s, pages = d.book.apply(ops)
-		if err := d.tools.restore(ctx, f, s.text(t)); err != nil {
+		if err := d.tools.Restore(ctx, f, s.Text(t)); err != nil {
 			return err
 		}
 		return d.localnet.after(ops)
@@ -156,7 +157,7 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t Table, ops []op) 
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
 	d.book.keep(pages)
-	d.tally.wrote(f, t, ops, s.written)
+	d.tally.wrote(f, t, ops, s.Written())
 	if d.written != nil {
 		for id := range pages {
 			d.written[id] = true
@@ -177,7 +178,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.written = map[chainID]bool{}
-	d.watch.beforeRead()
+	d.watch.BeforeRead()
 	d.mu.Unlock()
 	objects, pages, err := d.read(ctx)
 	d.mu.Lock()
@@ -197,7 +198,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	}
 	d.book = pages
 	d.localnet.adopt(pages)
-	d.watch.afterRead()
+	d.watch.AfterRead()
 	return objects, nil
 }
 
@@ -206,13 +207,21 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 	for _, f := range d.families {
 		var text string
 		err := d.ns.Do(func() (err error) {
-			text, err = d.tools.read(ctx, f, d.timid)
+			all := tables()
+			which := all[:]
+			if d.timid {
+				which = d.tools.Present(f, which...)
+			}
+			text, err = d.tools.Save(ctx, f, which...)
 			return err
 		})
 		if err != nil {
 			return nil, nil, err
 		}
-		r := parseSave(f, text)
+		r, err := read(f, text)
+		if err != nil {
+			return nil, nil, err
+		}
 		maps.Copy(objects, r.objects)
 		maps.Copy(pages, r.book)
 	}
@@ -224,7 +233,7 @@ func (d *Driver) Rules(tell func(table string, f model.Family, total, written in
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.families {
-		for _, t := range []Table{Filter, NAT} {
+		for _, t := range tables() {
 			tell(t.String(), f, d.tally.total[f][t], d.tally.written[f][t])
 		}
 	}
@@ -235,5 +244,5 @@ func (d *Driver) Rules(tell func(table string, f model.Family, total, written in
 func (d *Driver) Disturbed(context.Context) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.watch.disturbed()
+	return d.watch.Disturbed()
 }

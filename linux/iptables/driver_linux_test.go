@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // What is written is read back, and a restart finds nothing to do.
@@ -108,12 +109,12 @@ func TestForeignRulesStay(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := (&backend{Backend: s.backend, driver: s.driver, installed: []tools{k.tools}}).Remove(t.Context()); err != nil {
+			if err := (&backend{Backend: s.backend, driver: s.driver, installed: []xtables.Tools{k.tools}}).Remove(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		after := k.save()
-		if k.tools.variant == NFT { // tables that there were none of are empty now
+		if k.tools.Variant == xtables.NFT { // tables that there were none of are empty now
 			before, after = rulesOnly(before), rulesOnly(after)
 		}
 		if after != before {
@@ -150,7 +151,7 @@ func TestCleanupLeavesKubeProxyAlone(t *testing.T) {
 			"-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O\nCOMMIT\n")
 		before := k.save()
 		s := k.site(3)
-		cleanup := &backend{Backend: s.backend, driver: s.driver, installed: []tools{k.tools}}
+		cleanup := &backend{Backend: s.backend, driver: s.driver, installed: []xtables.Tools{k.tools}}
 		if err := cleanup.Remove(t.Context()); err != nil || k.save() != before {
 			t.Errorf("cleanup removed what it did not make (%v):\n%s", err, k.save())
 		}
@@ -230,7 +231,7 @@ func difference(want, have string) string {
 // While somebody else holds the lock, nothing fails and nothing is lost.
 func TestLockHeldByOthers(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		if k.tools.variant != Legacy {
+		if k.tools.Variant != xtables.Legacy {
 			t.Skip("only the legacy variant has a lock")
 		}
 		s := k.site(3)
@@ -265,8 +266,8 @@ func TestLockHeldByOthers(t *testing.T) {
 func TestARefusedRuleIsNamed(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		d := k.driver()
-		id := chainID{model.IPv4, NAT, "KUBE-SVC-AAAAAAAAAAAAAAAA"}
-		bad := op{Key: Key{chainID: id}, New: "-j NO-SUCH-CHAIN-HERE\n"}
+		id := nat(model.IPv4, "KUBE-SVC-AAAAAAAAAAAAAAAA")
+		bad := op{Key: Key{chainID: id}, New: xtables.List(xtables.JumpTo("NO-SUCH-CHAIN-HERE"))}
 		err := d.Commit(t.Context(), []op{bad})[0]
 		if err == nil || !strings.Contains(err.Error(), "IPv4 table nat") || !strings.Contains(err.Error(), "NO-SUCH-CHAIN") && !strings.Contains(err.Error(), "COMMIT") {
 			t.Errorf("got %v", err)
@@ -284,10 +285,10 @@ func TestARefusedRuleIsNamed(t *testing.T) {
 // variant chosen, nor is cleaning up done.
 func TestUnreadableLegacyTables(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		if k.tools.variant != Legacy {
+		if k.tools.Variant != xtables.Legacy {
 			t.Skip("of the legacy variant alone the kernel tells that there are tables")
 		}
-		found, err := findTools(t.Context())
+		found, err := xtables.FindTools(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,11 +298,11 @@ func TestUnreadableLegacyTables(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range found {
-			if found[i].variant == Legacy {
-				found[i].family[model.IPv4].save = failing
+			if found[i].Variant == xtables.Legacy {
+				found[i].Paths[model.IPv4].Save = failing
 			}
 		}
-		if chosen, err := choose(t.Context(), found); err == nil || !strings.Contains(err.Error(), "out of memory") {
+		if chosen, err := xtables.Choose(t.Context(), found); err == nil || !strings.Contains(err.Error(), "out of memory") {
 			t.Errorf("chosen %v (%v)", chosen, err)
 		}
 		here, err := host.Here()
@@ -318,7 +319,7 @@ func TestUnreadableLegacyTables(t *testing.T) {
 // Rules of both variants are refused, and what either holds is chosen.
 func TestVariantOfTheHost(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		found, err := findTools(t.Context())
+		found, err := xtables.FindTools(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,19 +327,19 @@ func TestVariantOfTheHost(t *testing.T) {
 			t.Skip("only one variant is installed")
 		}
 		k.command("-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP")
-		if chosen, err := choose(t.Context(), found); err != nil || len(chosen) != 1 || chosen[0].variant != k.tools.variant {
-			t.Errorf("chosen %v (%v), want %s alone", chosen, err, k.tools.variant)
+		if chosen, err := xtables.Choose(t.Context(), found); err != nil || len(chosen) != 1 || chosen[0].Variant != k.tools.Variant {
+			t.Errorf("chosen %v (%v), want %s alone", chosen, err, k.tools.Variant)
 		}
 		for _, other := range found {
 			(&kernel{t: t, tools: other}).command("-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP")
 		}
-		_, err = choose(t.Context(), found)
+		_, err = xtables.Choose(t.Context(), found)
 		for _, part := range []string{"iptables-legacy", "iptables-nft", "update-alternatives"} {
-			if !errors.Is(err, errMixed) || !strings.Contains(err.Error(), part) {
+			if !errors.Is(err, xtables.ErrMixed) || !strings.Contains(err.Error(), part) {
 				t.Errorf("%q is missing in %v", part, err)
 			}
 		}
-		if err := probe(t.Context()); !errors.Is(err, errMixed) {
+		if err := probe(t.Context()); !errors.Is(err, xtables.ErrMixed) {
 			t.Errorf("probe: %v", err)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // spoiled compiles one port into a rule that no iptables takes.
@@ -28,7 +29,7 @@ type spoiled struct {
 func (s spoiled) Port(host *model.Host, p *model.Port, emit func(Key, Value)) []model.Gap {
 	return s.Compiler.Port(host, p, func(k Key, v Value) {
 		if p.ID == s.port && strings.HasPrefix(k.Chain, prefixCluster) {
-			v = "-j NO-SUCH-CHAIN-HERE\n"
+			v = xtables.List(xtables.JumpTo("NO-SUCH-CHAIN-HERE"))
 		}
 		emit(k, v)
 	})
@@ -130,11 +131,11 @@ func (l *loop) settled() bool {
 func TestChangesDuringARestoreAreOneBatch(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		slow := filepath.Join(t.TempDir(), "restore")
-		script := fmt.Sprintf("#!/bin/sh\nsleep 0.4\nexec %s \"$@\"\n", k.tools.family[model.IPv4].restore)
+		script := fmt.Sprintf("#!/bin/sh\nsleep 0.4\nexec %s \"$@\"\n", k.tools.Paths[model.IPv4].Restore)
 		if err := os.WriteFile(slow, []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		k.tools.family[model.IPv4].restore = slow
+		k.tools.Paths[model.IPv4].Restore = slow
 		l := k.loop()
 		before := l.syncs.Load()
 		const n = 50
@@ -166,7 +167,7 @@ func holdLock(t *testing.T) time.Duration {
 // nothing, and does everything at once as soon as it can.
 func TestTheLockHeldForLong(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		if k.tools.variant != Legacy {
+		if k.tools.Variant != xtables.Legacy {
 			t.Skip("only the legacy variant has a lock")
 		}
 		l := k.loop()

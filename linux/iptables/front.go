@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // front emits what leads to one front: in the nat table for whoever is balanced,
@@ -15,12 +16,12 @@ func (p *portCompiler) front(f *model.Front) {
 		// Whatever else is sent to a cluster IP: no Service has that port. The comment
 		// is on the way there, once.
 		at := p.leaf(clusterTree, f)
-		emitLine(at, Rule{Dst: exactly(f.At.Addr()), Target: targetReject}, p.emit)
+		emitLine(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
 	}
 	if f.Restricted && unspecified(f) {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
 		r := p.to(f)
-		r.Comment, r.Target = p.name+" has source ranges", targetDrop
+		r.Comment, r.Target = p.name+" has source ranges", xtables.Drop
 		emitLine(p.leaf(closedTree, f), r, p.emit)
 		return
 	}
@@ -37,37 +38,19 @@ func (p *portCompiler) balance(f *model.Front) {
 	r := p.to(f)
 	switch chain := p.direct(f); {
 	case chain != nil:
-		r.Target = chain.name
+		r.Target = xtables.Jump{Chain: chain.name}
 		if len(chain.masks) == 0 { // which tell the same
 			r.Comment = p.comment(f)
 		}
 	case f.Restricted && len(f.Allow) == 0: // nobody gets there
 		r.Comment = p.comment(f)
 	default:
-		r.Comment, r.Target = p.comment(f), p.external(on)
+		r.Comment, r.Target = p.comment(f), xtables.Jump{Chain: p.external(on)}
 	}
 	if f.Restricted {
 		r.Target = p.firewall(f, r.Target)
 	}
 	emitLine(p.leaf(dispatcher(f), f), r, p.emit)
-}
-
-// dispatcher is where the nat table looks for a front.
-func dispatcher(f *model.Front) tree {
-	if unspecified(f) {
-		return portTree
-	}
-	return vipTree
-}
-
-func balances(a model.Action) bool { return a.Verdict == model.Balance }
-
-// comment is what the rules of a front are known by.
-func (p *portCompiler) comment(f *model.Front) string {
-	if unspecified(f) {
-		return p.name
-	}
-	return p.name + " " + [...]string{"cluster IP", "external IP", "loadbalancer IP"}[f.Kind]
 }
 
 // direct returns the chain of the one pool of a cluster IP, which all clients
@@ -91,7 +74,7 @@ func (p *portCompiler) direct(f *model.Front) *poolChain {
 	if some {
 		r := p.to(f)
 		r.Src, r.In = from.Src, from.In
-		r.Target = chainMark
+		r.Target = markMasq
 		chain.masks = append(chain.masks, r)
 	}
 	return chain
@@ -99,51 +82,23 @@ func (p *portCompiler) direct(f *model.Front) *poolChain {
 
 // masked returns the match of clients that are masqueraded. It is not ok where
 // one match cannot tell them.
-func (p *portCompiler) masked(on [model.Origins]model.Action) (from Rule, some, ok bool) {
+func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
 	case on[model.FromHost].SNAT != mask:
-		return Rule{}, false, false
+		return xtables.Rule{}, false, false
 	case on[model.FromPod].SNAT == mask:
-		return Rule{}, mask, true
+		return xtables.Rule{}, mask, true
 	}
 	pod := p.pods()
 	pod.Src.Not, pod.In.Not = mask && pod.Src.Prefix.IsValid(), mask && pod.In.Name != ""
 	return pod, true, true
 }
 
-// pods matches packets of this node's pods. It matches nothing in particular
-// where they cannot be told, or where everybody is one: see actions.
-func (p *portCompiler) pods() (r Rule) {
-	m := p.host.Pods
-	switch {
-	case m.Interface != "":
-		r.In.Name = m.Interface
-	case m.Prefix != "":
-		r.In.Name = m.Prefix + "+"
-	}
-	for _, c := range m.CIDRs {
-		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
-			r.Src = within(c)
-		}
-	}
-	return r
-}
-
-// actions returns a front's actions, with those of origins that no packet has
-// replaced by those that count for it.
-func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
-	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && p.pods() == (Rule{}) { // the prefix of all addresses
-		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
-	}
-	return on
-}
-
 // refuse emits what the filter table does with those who are not balanced. Who
 // is balanced has another destination by then. The last answer needs no match.
 func (p *portCompiler) refuse(f *model.Front) {
-	var rules []Rule
+	var rules []xtables.Rule
 	on := p.actions(f)
 	for o, from := range p.origins() {
 		a := on[o]
@@ -151,10 +106,10 @@ func (p *portCompiler) refuse(f *model.Front) {
 			continue
 		}
 		r := p.to(f)
-		r.Src, r.In, r.SrcLocal = from.Src, from.In, from.SrcLocal
-		r.Comment, r.Target = p.name+" has no endpoints", targetReject
+		r.Src, r.In, r.Matches = from.Src, from.In, from.Matches
+		r.Comment, r.Target = p.name+" has no endpoints", xtables.Reject
 		if a.Verdict == model.Drop {
-			r.Comment, r.Target = p.name+" has no local endpoints", targetDrop
+			r.Comment, r.Target = p.name+" has no local endpoints", xtables.Drop
 		}
 		rules = append(rules, r)
 	}
@@ -163,36 +118,12 @@ func (p *portCompiler) refuse(f *model.Front) {
 	}
 	if n := len(rules); n > 0 {
 		last := &rules[n-1]
-		last.Src, last.In, last.SrcLocal = addrMatch{}, nameMatch{}, false
+		last.Src, last.In, last.Matches = xtables.Addrs{}, xtables.Interface{}, nil
 	}
 	if f.Restricted {
 		p.guard(f, len(rules) > 0)
 	}
 	for _, r := range rules {
 		emitLine(p.leaf(refusals(f), f), r, p.emit)
-	}
-}
-
-// refusals is where the filter table refuses a front's clients.
-func refusals(f *model.Front) tree {
-	switch f.Kind {
-	case model.KindClusterIP:
-		return clusterTree
-	case model.KindNodePort:
-		return closedTree
-	}
-	return externalTree
-}
-
-// origins are matches of where packets are from, in the order in which they must
-// be asked for: pods come first, and who is neither pod nor host is outside.
-func (p *portCompiler) origins() func(func(model.Origin, Rule) bool) {
-	return func(yield func(model.Origin, Rule) bool) {
-		if pod := p.pods(); pod != (Rule{}) && !yield(model.FromPod, pod) {
-			return
-		}
-		if yield(model.FromHost, Rule{SrcLocal: true}) {
-			yield(model.FromOutside, Rule{})
-		}
 	}
 }

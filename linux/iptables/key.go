@@ -2,56 +2,121 @@ package iptables
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Table is a table of iptables. Only these two hold anything of ours.
-type Table uint8
-
-// The tables, in the order in which they are written.
-const (
-	Filter Table = iota
-	NAT
-)
-
-// String returns the table's name.
-func (t Table) String() string { return [...]string{"filter", "nat"}[t] }
-
-// chainID names a chain of one table of one family.
-type chainID struct {
-	Family model.Family
-	Table  Table
-	Chain  string
-}
+// tables are those that hold anything of ours, in the order in which they are
+// written.
+func tables() [2]xtables.Table { return [...]xtables.Table{xtables.Filter, xtables.NAT} }
 
 // Key names an object: a whole chain that one port has for itself, or one rule
 // of a chain to which many contribute. A chain's rules are its objects in the
 // order of Line.
 type Key struct {
 	chainID
-	// Line is the place and the matches of one rule (see line). The empty one is
-	// the chain itself, with all its rules where it is a port's own, and without
-	// any where it is shared.
-	Line string
+	Line
 }
+
+// Line is where a rule belongs in a chain to which many contribute. The zero Line
+// is the chain itself, with all its rules where it is a port's own, and without
+// any where it is shared.
+type Line struct {
+	Place Place
+	N     uint32           // where it was found, of aliens
+	Asks  xtables.Selector // no two rules of a place ask for the same
+}
+
+// Place orders the rules of a chain to which many contribute.
+type Place uint8
+
+// The places. Rules of one place are disjoint, but for the last.
+const (
+	placeChain    Place = iota // the chain itself
+	placeAlien                 // no place of its own: what should not be there
+	placeDisorder              // stands for rules that are not in their order
+	placeBranch                // parts of the tree
+	placePods                  // the more specific first: a front, for pods
+	placeHost                  // for the host itself
+	placePort                  // for whoever comes
+	placeAddress               // other ports of the address
+	placeLoopback              // what never gets to node ports
+	placeLast                  // the way on to node ports
+	placeJump                  // in chains of the kernel: from here on, in the order of jumps
+)
+
+func (l Line) compare(o Line) int {
+	return cmp.Or(cmp.Compare(l.Place, o.Place), cmp.Compare(l.N, o.N), l.Asks.Compare(o.Asks))
+}
+
+// alien reports whether a line should not be in its chain. To delete it is to write
+// the chain anew without it.
+func (l Line) alien() bool { return l.Place == placeAlien || l.Place == placeDisorder }
 
 // String returns the key as people know it.
 func (k Key) String() string {
 	s := k.Family.String() + " " + k.Table.String() + " " + k.Chain
-	if k.Line != "" {
-		s += " " + strings.TrimSpace(k.Line[1:])
+	if asks := k.Asks.String(); asks != "" {
+		s += " " + asks
 	}
 	return s
 }
 
-// Value is the text of rules as iptables-save prints them, each ending in a
-// newline, without "-A CHAIN". All of it is canonical: see Rule.text.
-type Value string
+// Value is the rules of an object.
+type Value = xtables.Rules
 
 // compareKeys orders keys as scripts list them.
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Table, b.Table),
-		strings.Compare(a.Chain, b.Chain), strings.Compare(a.Line, b.Line))
+		strings.Compare(a.Chain, b.Chain), a.compare(b.Line))
+}
+
+// emitLine emits one rule of a shared chain.
+func emitLine(at chainID, r xtables.Rule, emit func(Key, Value)) {
+	emit(Key{at, line(at, r)}, xtables.List(r))
+}
+
+// line is where a rule belongs in a chain to which many contribute.
+func line(at chainID, r xtables.Rule) Line { return Line{Place: place(at, r), Asks: r.Selector()} }
+
+func place(at chainID, r xtables.Rule) Place {
+	to := r.Chain()
+	switch {
+	case classOf(at.Chain) == foreign:
+		return jumpPlace(at, to)
+	case to == chainNodePorts || to == chainClosed:
+		return placeLast
+	case r.Target == xtables.Return && r.Proto == 0:
+		return placeLoopback
+	case classOf(to) == shared:
+		return placeBranch
+	case r.Src.Prefix.IsValid() || r.In.Name != "":
+		return placePods
+	case slices.Contains(r.Matches, xtables.Match(xtables.SrcLocal{})):
+		return placeHost
+	case r.Proto != 0:
+		return placePort
+	}
+	return placeAddress
+}
+
+// jumpPlace orders our rules in chains of the kernel: what leads nowhere, the rule
+// against martians, comes first.
+func jumpPlace(at chainID, to string) Place {
+	if to == "" {
+		return placeJump
+	}
+	for i, j := range jumps {
+		if j.table == at.Table && j.from == at.Chain && j.to == to {
+			return placeJump + 1 + Place(i)
+		}
+	}
+	return placeJump + 1 + Place(len(jumps))
+}
+
+// emitWhole emits a chain that is one object.
+func emitWhole(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
+	emit(Key{chainID: at}, xtables.List(rules...))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // kubeProxy finds chains with the names that kube-proxy and Tandem share where
@@ -16,7 +17,7 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	left.Remove = func(ctx context.Context) error { return eachOfKubeProxy(ctx, removeAll) }
 	err = eachOfKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
 		have, _, err := d.read(ctx)
-		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.variant))
+		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.Variant))
 		return err
 	})
 	return left, err
@@ -27,7 +28,7 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	installed, err := findTools(ctx)
+	installed, err := xtables.FindTools(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func TestKubeProxyIsFoundAndRemoved(t *testing.T) {
 			"-A POSTROUTING -j AWS-SNAT-CHAIN-0\n"+
 			"-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O\nCOMMIT\n")
 		left, err := kubeProxy(t.Context())
-		if err != nil || len(left.Found) != 1 || !strings.Contains(left.Found[0], string(k.tools.variant)) {
+		if err != nil || len(left.Found) != 1 || !strings.Contains(left.Found[0], string(k.tools.Variant)) {
 			t.Fatalf("found %q, %v", left.Found, err)
 		}
 		if err := left.Remove(t.Context()); err != nil {

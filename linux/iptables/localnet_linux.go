@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // routeLocalnet lets packets for 127.0.0.0/8 be routed, so that node ports can
@@ -23,8 +24,8 @@ type localnetSwitch struct {
 
 // adopt learns from a rule that is there.
 func (l *localnetSwitch) adopt(b book) {
-	if text := b.text(martiansKey()); text != "" {
-		l.ours, l.past = true, strings.Contains(text, openBefore)
+	if v := b.rules(martiansKey()); v.Len() > 0 {
+		l.ours, l.past = true, strings.Contains(v.String(), openBefore)
 	}
 }
 
@@ -60,7 +61,7 @@ func (l *localnetSwitch) remember(ops []op, i int) ([]op, error) {
 	r := martians()
 	r.Comment += openBefore
 	ops = slices.Clone(ops)
-	ops[i].New = r.text()
+	ops[i].New = xtables.List(r)
 	return ops, nil
 }
 
@@ -79,8 +80,8 @@ func (l *localnetSwitch) after(ops []op) error {
 }
 
 func martiansKey() Key {
-	id := chainID{model.IPv4, Filter, input}
+	id := filter(model.IPv4, xtables.Input)
 	return Key{id, line(id, martians())}
 }
 
-func isMartians(k Key) bool { return k.Chain == input && k == martiansKey() }
+func isMartians(k Key) bool { return k.Chain == xtables.Input && k == martiansKey() }

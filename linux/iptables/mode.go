@@ -9,16 +9,6 @@ import (
 // Name is the name of the mode.
 const Name config.Mode = "iptables"
 
-// Variant is one of the two ways in which iptables reaches the kernel. Rules of
-// one are invisible to the other.
-type Variant string
-
-// The variants.
-const (
-	Legacy Variant = "legacy"
-	NFT    Variant = "nft" // iptables over nf_tables
-)
-
 // Mode is the iptables mode. Probe and Open are in mode_linux.go; elsewhere they
 // say that they need Linux.
 func Mode() dataplane.Mode {

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // openBackend opens the variant that the host uses, and writes nothing. Where
@@ -18,52 +19,36 @@ import (
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	ctx := context.Background()
-	best, installed, err := inUse(ctx)
+	best, installed, err := xtables.Find(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	if best.without != nil {
-		slog.Warn("IPv6 is not served", "mode", Name, "error", best.without)
+	if best.Without != nil {
+		slog.Warn("IPv6 is not served", "mode", Name, "error", best.Without)
 	}
 	o := options(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
-	o.Families, o.NoRandomFully = best.families, best.noRandomFully
-	d, err := open(best.tools, best.families, c.SyncPeriod)
+	o.Families, o.NoRandomFully = best.Families, !best.RandomFully()
+	d, err := open(best.Tools, best.Families, c.SyncPeriod)
 	if err != nil {
 		return nil, err
 	}
-	packets, err := newPacketCounter(best.tools, packetRules(best.families, c.NodePorts.Loopback))
+	packets, err := newPacketCounter(best.Tools, packetRules(best.Families, c.NodePorts.Loopback))
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 
-// inUse returns the commands of the variant that the host uses, and all that are
-// installed. Rules of both variants are refused by Probe; here they may be what is
-// to be removed.
-func inUse(ctx context.Context) (best *candidate, installed []tools, err error) {
-	if installed, err = findTools(ctx); err != nil {
-		return nil, nil, err
-	}
-	chosen, err := choose(ctx, installed)
-	switch {
-	case errors.Is(err, errMixed):
-		chosen = installed
-	case err != nil:
-		return nil, nil, err
-	}
-	best, err = first(ctx, chosen, (*candidate).read)
-	return best, installed, err
-}
+// probe finds out whether this host can do what we need.
+func probe(ctx context.Context) error { return xtables.Probe(ctx, specimen) }
 
 // backend knows when our names are somebody else's, and counts.
 type backend struct {
 	dataplane.Backend
 	driver    *Driver
 	packets   *packetCounter
-	installed []tools
+	installed []xtables.Tools
 }
 
 var (
@@ -91,7 +76,7 @@ func (b *backend) Remove(ctx context.Context) error {
 func remove(ctx context.Context, _ *config.Config) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	installed, err := findTools(ctx)
+	installed, err := xtables.FindTools(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +90,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 // removeOurs deletes what Tandem has programmed in any variant. Most chains have
 // the names that kube-proxy gives them: where there are none of those that only
 // Tandem makes, they are kube-proxy's, and stay.
-func removeOurs(ctx context.Context, installed []tools, ns *host.Namespace) error {
+func removeOurs(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
 		if !ours(have) {
 			return nil
@@ -122,13 +107,13 @@ func removeAll(ctx context.Context, d *Driver) error {
 // are no tables none are made. The nft variant holds nothing where the kernel does
 // not have it: that it cannot be read is an error only where no other can. Of the
 // legacy variant only tables are read that are there.
-func eachInUse(ctx context.Context, installed []tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
+func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
-		d := &Driver{tools: t, families: t.families(), ns: ns, book: book{}, watch: unwatched(), timid: true}
+		d := &Driver{tools: t, families: t.Installed(), ns: ns, book: book{}, watch: xtables.Unwatched(), timid: true}
 		have, _, err := d.read(ctx)
 		switch {
-		case err != nil && t.variant == Legacy:
+		case err != nil && t.Variant == xtables.Legacy:
 			errs = append(errs, err)
 		case err != nil:
 			unread = append(unread, err)

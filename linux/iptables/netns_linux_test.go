@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // hostNamespace is where the test binary was started. Nothing here may ever
@@ -35,16 +36,16 @@ func eachVariant(t *testing.T, f func(t *testing.T, k *kernel)) {
 		t.Skip("needs root to make a network namespace")
 	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	found, err := findTools(t.Context())
+	found, err := xtables.FindTools(t.Context())
 	if err != nil {
 		t.Skip(err)
 	}
 	for _, tools := range found {
-		t.Run(string(tools.variant), func(t *testing.T) {
+		t.Run(string(tools.Variant), func(t *testing.T) {
 			k := &kernel{t: t, tools: tools}
 			k.enter()
-			c := &candidate{tools: tools}
-			if err := c.try(t.Context(), model.IPv4); err != nil {
+			c := &xtables.Commands{Tools: tools}
+			if err := c.Try(t.Context(), model.IPv4, specimen); err != nil {
 				t.Skip(err)
 			}
 			f(t, k)
@@ -55,7 +56,7 @@ func eachVariant(t *testing.T, f func(t *testing.T, k *kernel)) {
 // kernel is a fresh network namespace.
 type kernel struct {
 	t     testing.TB
-	tools tools
+	tools xtables.Tools
 }
 
 // enter puts the test's thread, which is never given back, into the namespace.
@@ -71,7 +72,7 @@ func (k *kernel) enter() {
 
 func (k *kernel) driver() *Driver {
 	k.t.Helper()
-	d, err := open(k.tools, k.tools.families(), 0)
+	d, err := open(k.tools, k.tools.Installed(), 0)
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -82,14 +83,14 @@ func (k *kernel) driver() *Driver {
 // restore plays a foreign hand.
 func (k *kernel) restore(f model.Family, text string) {
 	k.t.Helper()
-	if err := k.tools.restore(k.t.Context(), f, []byte(text)); err != nil {
+	if err := k.tools.Restore(k.t.Context(), f, []byte(text)); err != nil {
 		k.t.Fatal(err)
 	}
 }
 
 func (k *kernel) command(args ...string) {
 	k.t.Helper()
-	cmd := exec.Command(k.tools.family[model.IPv4].command, args...)
+	cmd := exec.Command(k.tools.Paths[model.IPv4].Command, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		k.t.Fatalf("%v: %v: %s", args, err, out)
 	}
@@ -99,8 +100,8 @@ func (k *kernel) command(args ...string) {
 func (k *kernel) save() string {
 	k.t.Helper()
 	var b bytes.Buffer
-	for _, f := range k.tools.families() {
-		text, err := k.tools.read(k.t.Context(), f, false)
+	for _, f := range k.tools.Installed() {
+		text, err := k.tools.Save(k.t.Context(), f, xtables.Filter, xtables.NAT)
 		if err != nil {
 			k.t.Fatal(err)
 		}

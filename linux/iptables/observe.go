@@ -1,138 +1,92 @@
 package iptables
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// reading is what iptables-save tells of one table: the objects that are ours,
-// and the content of chains that many share.
+// reading is what iptables-save tells of a family: the objects that are ours, and
+// the content of chains that many share.
 type reading struct {
-	family  model.Family
 	objects map[Key]Value
 	book    book
-
-	table  Table
-	ours   bool                // this table is one of those that we use
-	kernel map[string]bool     // chains of the kernel
-	rules  map[string][]string // rules by chain, in their order
 }
 
-// parseSave reads the output of iptables-save. It passes over what is not ours
-// and cannot fail: what is not like anything of ours is foreign or, in a chain
-// of ours, alien and to be removed.
-func parseSave(family model.Family, output string) *reading {
-	r := &reading{family: family, objects: map[Key]Value{}, book: book{}}
-	for l := range strings.Lines(output) {
-		r.line(strings.TrimSuffix(l, "\n"))
+// read takes what iptables-save printed. It passes over what is not ours: what is
+// not like anything of ours is foreign or, in a chain of ours, alien and to be
+// removed.
+func read(family model.Family, output string) (*reading, error) {
+	r := &reading{objects: map[Key]Value{}, book: book{}}
+	saved, err := xtables.ParseSave(output)
+	if err != nil {
+		return nil, err
 	}
-	return r
-}
-
-func (r *reading) line(l string) {
-	switch {
-	case strings.HasPrefix(l, "*"):
-		r.begin(l[1:])
-	case !r.ours:
-	case strings.HasPrefix(l, ":"):
-		name, rest, _ := strings.Cut(l[1:], " ")
-		r.kernel[name] = !strings.HasPrefix(rest, "-")
-		r.rules[name] = nil
-	case strings.HasPrefix(l, "-A "):
-		chain, text, _ := strings.Cut(l[len("-A "):], " ")
-		if r.kernel[chain] || classOf(chain) != foreign {
-			r.rules[chain] = append(r.rules[chain], text)
+	for _, t := range saved {
+		for _, table := range tables() {
+			if t.Name == table.String() {
+				r.table(family, table, t.Chains)
+			}
 		}
-	case l == "COMMIT":
-		r.commit()
 	}
+	return r, nil
 }
 
-func (r *reading) begin(table string) {
-	r.ours = true
-	switch table {
-	case Filter.String():
-		r.table = Filter
-	case NAT.String():
-		r.table = NAT
-	default:
-		r.ours = false
-	}
-	r.kernel, r.rules = map[string]bool{}, map[string][]string{}
-}
-
-// commit turns a table into objects.
-func (r *reading) commit() {
-	for chain, rules := range r.rules {
-		id := chainID{r.family, r.table, chain}
+func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedChain) {
+	for _, c := range chains {
+		id := chainID{Family: f, Table: t, Chain: c.Name}
+		class := classOf(c.Name)
+		if !c.Builtin && class == foreign {
+			continue
+		}
+		id.Chain = strings.Clone(c.Name) // else it would keep the listing in memory
 		switch {
-		case r.kernel[chain]:
-			r.shared(id, ourJumps(rules))
-		case classOf(chain) == whole:
-			r.objects[Key{chainID: id}] = canonical(rules)
-		case classOf(chain) == shared:
-			r.put(Key{chainID: id}, "")
-			r.shared(id, rules)
+		case c.Builtin:
+			r.shared(id, ourJumps(c.Rules))
+		case class == whole:
+			r.objects[Key{chainID: id}] = xtables.Canonical(c.Rules...)
+		default:
+			r.put(Key{chainID: id}, Value{})
+			r.shared(id, c.Rules)
 		}
 	}
-	r.ours = false
-}
-
-// canonical returns rules in our own spelling. Those that are not like any of
-// ours stay as they are: the chain then differs from what it should be.
-func canonical(rules []string) Value {
-	var text []byte
-	for _, raw := range rules {
-		if rule, err := parseRule(raw); err == nil {
-			text = rule.append(text)
-		} else {
-			text = append(append(text, raw...), '\n')
-		}
-	}
-	return Value(text)
 }
 
 // ourJumps returns those rules of a chain of the kernel that are ours: whatever
 // leads to a chain of ours, and the one that stops martians.
-func ourJumps(rules []string) (ours []string) {
-	for _, raw := range rules {
-		rule, err := parseRule(raw)
-		if err == nil && (classOf(rule.Target) != foreign || against(rule)) {
-			ours = append(ours, raw)
+func ourJumps(rules []xtables.Line) (ours []xtables.Line) {
+	for _, l := range rules {
+		if rule := l.Rule(); classOf(rule.Chain()) != foreign || against(rule) {
+			ours = append(ours, l)
 		}
 	}
 	return ours
 }
 
-// The first byte of the Line of what should not be in a chain. It is in no
-// place of its own; to delete it is to write the chain anew without it.
-const alien = '0'
-
 // shared takes the rules of a chain to which many contribute, or of the kernel.
-func (r *reading) shared(id chainID, rules []string) {
-	last, ordered := "", true
-	for n, raw := range rules {
-		text := Value(raw + "\n")
-		rule, err := parseRule(raw)
+func (r *reading) shared(id chainID, rules []xtables.Line) {
+	var last Line
+	ordered := true
+	for n, l := range rules {
+		rule := l.Rule()
 		k := Key{id, line(id, rule)}
-		_, twice := r.objects[k]
-		if err != nil || twice {
-			r.put(Key{id, string(alien) + strconv.Itoa(n) + " " + raw}, text)
+		if _, twice := r.objects[k]; twice || rule.Foreign != "" {
+			k.Line = Line{placeAlien, uint32(n), xtables.Rule{Foreign: strings.Clone(string(l))}.Selector()}
+			r.put(k, xtables.Printed(l))
 			continue
 		}
-		ordered = ordered && last < k.Line
+		ordered = ordered && last.compare(k.Line) < 0
 		last = k.Line
-		r.objects[k] = rule.text()
+		r.objects[k] = xtables.List(rule)
 		if classOf(id.Chain) == foreign {
-			r.book.set(k, text) // to delete a rule it must be spelled as it was
+			r.book.set(k, xtables.Printed(l)) // to delete a rule it must be spelled as it was
 		} else {
-			r.book.set(k, rule.text())
+			r.book.set(k, r.objects[k])
 		}
 	}
 	if !ordered {
-		r.put(Key{id, string(alien) + "order"}, "")
+		r.put(Key{id, Line{Place: placeDisorder}}, Value{})
 	}
 }
 

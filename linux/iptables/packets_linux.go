@@ -2,18 +2,18 @@ package iptables
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // packetCounter reads how many packets some rules have matched. It is safe for
 // concurrent use.
 type packetCounter struct {
-	tools tools
+	tools xtables.Tools
 
 	mu       sync.Mutex
 	ns       *host.Namespace // nil once it is closed
@@ -31,7 +31,7 @@ const (
 	packetsWait  = 2 * time.Second
 )
 
-func newPacketCounter(t tools, rules []packetRule) (*packetCounter, error) {
+func newPacketCounter(t xtables.Tools, rules []packetRule) (*packetCounter, error) {
 	ns, err := host.Here()
 	if err != nil {
 		return nil, err
@@ -71,13 +71,9 @@ func (c *packetCounter) packets() dataplane.Packets {
 }
 
 func (c *packetCounter) read(ctx context.Context, r packetRule) (n uint64, err error) {
-	var out []byte
 	err = c.ns.Do(func() (err error) {
-		out, err = run(ctx, nil, c.tools.family[r.Family].command, "-w", "1", "-t", r.Table.String(), "-v", "-S", r.Chain)
+		n, err = c.tools.Packets(ctx, r.chainID, r.rule)
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("packets of %s: %w", r.Chain, err)
-	}
-	return r.packets(string(out))
+	return n, err
 }

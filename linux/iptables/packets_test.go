@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // The packets of a rule are found however the listing is spelled, and nothing
@@ -25,11 +26,11 @@ func TestPacketsOfARule(t *testing.T) {
 		{postrouting, "-A KUBE-POSTROUTING -m comment --comment \"" + toLocalhost().Comment + "\" -m conntrack --ctorigdst 127.0.0.0/8 -c 18446744073709551615 1\n", 1<<64 - 1},
 		{postrouting, "-A KUBE-POSTROUTING -m conntrack --ctorigdst 127.0.0.0/8 -c 5 5 -m comment --comment \"" + toLocalhost().Comment + "\"\n", 5},
 	} {
-		if n, err := c.of.packets(c.listing); n != c.want || err != nil {
+		if n, err := xtables.Packets(c.listing, c.of.Chain, c.of.rule); n != c.want || err != nil {
 			t.Errorf("%d packets (%v), want %d in\n%s", n, err, c.want, c.listing)
 		}
 	}
-	if n, err := forward.packets("-A KUBE-FORWARD -m conntrack --ctstate INVALID -c 99999999999999999999 1 -j DROP\n"); err == nil {
+	if n, err := xtables.Packets("-A KUBE-FORWARD -m conntrack --ctstate INVALID -c 99999999999999999999 1 -j DROP\n", chainForward, forward.rule); err == nil {
 		t.Errorf("%d packets, which no counter can hold", n)
 	}
 }

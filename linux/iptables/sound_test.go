@@ -2,12 +2,13 @@ package iptables
 
 import (
 	"math"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Whatever a rule leads to is there and was made before. To each chain that is
@@ -20,21 +21,20 @@ func TestNothingDangles(t *testing.T) {
 		entered := map[chainID]bool{}
 		c.Base(w.Host, func(k Key, _ Value) { entered[k.chainID] = true })
 		for k, v := range objects {
-			for text := range strings.Lines(string(v)) {
-				r, err := parseRule(text)
-				if err != nil {
-					t.Fatalf("seed %d: %s: %q: %v", seed, k, text, err)
+			if back := xtables.List(slices.Collect(v.All())...); back != v {
+				t.Errorf("%q comes back as %q", v, back)
+			}
+			for r := range v.All() {
+				if r.Foreign != "" {
+					t.Fatalf("seed %d: %s: %q", seed, k, r)
 				}
-				if r.text() != Value(text) {
-					t.Errorf("%q comes back as %q", text, r.text())
+				if k.Place != placeChain && line(k.chainID, r) != k.Line {
+					t.Errorf("%s belongs to %v", k, line(k.chainID, r))
 				}
-				if k.Line != "" && line(k.chainID, r) != k.Line {
-					t.Errorf("%s belongs to %q", k, line(k.chainID, r))
-				}
-				if classOf(r.Target) == foreign {
+				if classOf(r.Chain()) == foreign {
 					continue
 				}
-				to := Key{chainID: chainID{k.Family, k.Table, r.Target}}
+				to := Key{chainID: chainID{Family: k.Family, Table: k.Table, Chain: r.Chain()}}
 				entered[to.chainID] = true
 				if _, ok := objects[to]; !ok || c.Rank(to) >= c.Rank(k) && classOf(k.Chain) != whole {
 					t.Errorf("seed %d: %s (rank %d) leads to %s (rank %d, there: %t)", seed, k, c.Rank(k), to, c.Rank(to), ok)
@@ -57,8 +57,8 @@ func TestSharesAreEven(t *testing.T) {
 		left := 1.0
 		for i, r := range rules {
 			share := left
-			if r.Chance != 0 {
-				share = left * float64(r.Chance) / (1 << 31)
+			for _, m := range r.Matches {
+				share = left * float64(m.(xtables.Chance)) / (1 << 31)
 			}
 			if math.Abs(share*float64(n)-1) > 1e-5 {
 				t.Errorf("endpoint %d of %d has the share %g", i, n, share)
@@ -78,8 +78,8 @@ func TestRuleCount(t *testing.T) {
 	own, ways := 0, 0
 	for _, p := range manyPorts(16) {
 		c.Port(benchHost, p, func(k Key, v Value) {
-			switch n := strings.Count(string(v), "\n"); {
-			case strings.HasPrefix(k.Line, "1"):
+			switch n := v.Len(); {
+			case k.Place == placeBranch:
 				ways += n
 			default:
 				own += n

@@ -6,57 +6,19 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-proxy/tandem/core/model"
-)
-
-// A tree spreads the rules of a chain over smaller chains, by prefixes of
-// addresses and by ranges of ports, so that a packet meets tens of rules, not
-// tens of thousands, and a change rewrites one small chain. Where it branches is
-// fixed: a rule has its place whatever else there is.
-//
-//	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/26▶ KUBE-IP-10.96.0.0/26
-//	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
-//
-// Below the root chains are left by goto: no other branch can have what one
-// lacks, so a packet goes back to whoever called the root.
-type tree struct {
-	table     Table
-	root      string
-	beginning string // of the names of its chains
-	comment   string // on the rules of the root
-}
-
-var (
-	vipTree      = tree{NAT, chainServices, "KUBE-IP-", ""}
-	portTree     = tree{NAT, chainNodePorts, "KUBE-NP-", ""}
-	clusterTree  = tree{Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
-	externalTree = tree{Filter, chainExternal, "KUBE-XIP-", ""}
-	firewallTree = tree{Filter, chainFirewall, "KUBE-FIP-", ""}
-	closedTree   = tree{Filter, chainClosed, "KUBE-XNP-", ""}
-
-	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
-)
-
-// Where trees branch. Cluster IPs come from one range of at most 20 bits, in
-// IPv6 from the last bits of it. Addresses of load balancers may be anywhere.
-//
-// API servers give cluster IPs out at random. Each chain takes 480 bytes of a
-// legacy table, which is copied for each change, so chains for too few addresses
-// cost more than they spare; chains for too many cost first packets.
-var (
-	branches = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
-	spans    = []uint16{256, 16} // of ports
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // byAddress emits the way from the root to the leaf of an address, and returns
 // the leaf.
 func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
 	family := model.FamilyOf(a)
-	at := chainID{family, t.table, t.root}
+	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, bits := range branches[family] {
 		prefix := netip.PrefixFrom(a, bits).Masked()
 		at = known.branch(branchID{t, prefix}, func() branch {
 			next := addressChain(t.beginning, prefix)
-			r := Rule{Dst: addrMatch{Prefix: prefix}, Target: next, Goto: depth > 0}
+			r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: below(depth, next)}
 			if depth == 0 {
 				r.Comment = t.comment
 			}
@@ -68,12 +30,12 @@ func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value))
 
 // byPort does the same for a port.
 func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
-	at := chainID{family, t.table, t.root}
+	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, span := range spans {
 		first := number &^ (span - 1)
-		r := portRange{first, first + span - 1}
+		r := xtables.Ports{First: first, Last: first + span - 1}
 		next := portChain(t.beginning, proto, r)
-		at = branchTo(at, Rule{Proto: proto, Ports: r, Target: next, Goto: depth > 0}).emit(emit)
+		at = branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: below(depth, next)}).emit(emit)
 	}
 	return at
 }
@@ -85,13 +47,21 @@ type branch struct {
 	next chainID
 }
 
-func branchTo(at chainID, r Rule) branch {
-	return branch{Key{at, line(at, r)}, r.text(), chainID{at.Family, at.Table, r.Target}}
+// below is how a chain of a tree is entered.
+func below(depth int, chain string) xtables.Target {
+	if depth == 0 {
+		return xtables.Jump{Chain: chain}
+	}
+	return xtables.Goto{Chain: chain}
+}
+
+func branchTo(at chainID, r xtables.Rule) branch {
+	return branch{Key{at, line(at, r)}, xtables.List(r), chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
 }
 
 func (b branch) emit(emit func(Key, Value)) chainID {
 	emit(b.rule, b.text)
-	emit(Key{chainID: b.next}, "")
+	emit(Key{chainID: b.next}, Value{})
 	return b.next
 }
 
@@ -118,46 +88,4 @@ func (c *branchCache) branch(id branchID, make func() branch) branch {
 		c.known.Store(id, b)
 	}
 	return b
-}
-
-// emitLine emits one rule of a shared chain.
-func emitLine(at chainID, r Rule, emit func(Key, Value)) {
-	emit(Key{at, line(at, r)}, r.text())
-}
-
-// line is where a rule belongs in a chain to which many contribute: a place,
-// then its matches, which no two rules share. The places:
-//
-//	'1'       parts of the tree: disjoint
-//	'2'-'7'   the more specific first
-//	'8', '9'  what comes last: the way on to node ports, and what never gets there
-//
-// In chains of the kernel the place is where the target stands in jumps.
-func line(at chainID, r Rule) string {
-	return string(place(at, r)) + r.matches()
-}
-
-func place(at chainID, r Rule) byte {
-	if classOf(at.Chain) == foreign {
-		return jumpPlace(r.Target)
-	}
-	switch {
-	case r.Target == chainNodePorts || r.Target == chainClosed:
-		return '9'
-	case r.Target == targetReturn && r.Proto == 0:
-		return '8'
-	case classOf(r.Target) == shared:
-		return '1'
-	}
-	p := byte('6')
-	if r.Proto != 0 {
-		p--
-	}
-	if r.Src.Prefix.IsValid() || r.In.Name != "" || r.SrcLocal {
-		p--
-		if r.Src.Prefix.IsValid() || r.In.Name != "" {
-			p-- // pods come before the host
-		}
-	}
-	return p
 }

@@ -8,43 +8,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Options are the settings of this data plane.
-type Options struct {
-	// Mark is the bit of the packet mark that says "masquerade"; 0 means
-	// DefaultMark.
-	Mark uint32
-	// Families are those to serve; none means both. Ports of another family are
-	// a Gap.
-	Families []model.Family
-	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
-	Scheduler string
-	// NoRandomFully says that this iptables cannot choose the source ports of
-	// masqueraded connections at random.
-	NoRandomFully bool
-}
-
-func (o Options) families() []model.Family {
-	if len(o.Families) > 0 {
-		return o.Families
-	}
-	both := model.Families()
-	return both[:]
-}
-
-func (o Options) scheduler() string {
-	if o.Scheduler == "" {
-		return "rr"
-	}
-	return o.Scheduler
-}
-
-func (o Options) randomly() string {
-	if o.NoRandomFully {
-		return ""
-	}
-	return " --random-fully"
-}
-
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
 type Compiler struct {
@@ -56,7 +19,7 @@ type Compiler struct {
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, marks: marksFor(o.Mark)} }
 
 // Equal implements dataplane.Compiler.
-func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
 // Linger implements dataplane.Compiler.
 func (c *Compiler) Linger(Key) time.Duration { return 0 }
@@ -99,7 +62,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if !slices.Contains(c.options.families(), port.ID.Family) {
 		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
 	}
-	p := portCompiler{Compiler: c, host: host, port: port, emit: emit}
+	p := portCompiler{options: c.options, marks: c.marks, host: host, port: port, emit: emit}
 	for i := range port.Fronts {
 		p.place(&port.Fronts[i])
 	}
@@ -115,38 +78,6 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		emit(k, Value{})
 	}
 	return p.gaps
-}
-
-// portCompiler compiles one port.
-type portCompiler struct {
-	*Compiler
-	host   *model.Host
-	port   *model.Port
-	emit   func(Key, Value)
-	gaps   []model.Gap
-	places []place
-	byMark [2]byMark // without SNAT, and with
-}
-
-// place is a front at one address: a node port has one for each address of the
-// host.
-type place struct {
-	*model.Front
-	at netip.AddrPort
-}
-
-// byMark is a virtual server by mark, which all fronts of a port share.
-type byMark struct {
-	pool *model.Pool
-	at   netip.AddrPort // its name: the lowest front that leads there
-}
-
-func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
-	return Key{Kind: kind, Family: p.port.ID.Family, Proto: p.port.ID.Proto, At: at}
-}
-
-func (p *portCompiler) gap(f *model.Front, detail string) {
-	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
 }
 
 // place finds the addresses of a front.

@@ -35,7 +35,7 @@
 // drains survive a restart.
 //
 // Ours are: virtual servers that have a flag of ours, sets that are made as ours
-// are, chains that begin with a comment of ours, our routing table and the rule
+// are, chains that have a rule of ours that does nothing but say so, our routing table and the rule
 // that leads to it, and kube-ipvs0 with our alias. None of that depends on the bit
 // of the mark, which a user may change. What kube-proxy left under the names we
 // need is taken over; all else of others is never touched.
@@ -46,17 +46,18 @@
 // The parts:
 //
 //	layout.go, mark.go, key.go    what there is: sets, chains, marks; objects
-//	base.go                       the skeleton, in the words of iptables-save
-//	compile.go, answer.go         ports to objects (Compiler); what each origin gets
+//	base.go                       the skeleton: sets, chains and their rules
+//	compile.go, port.go,          ports to objects (Compiler); what their parts share,
+//	  answer.go                   and what each origin gets
 //	number.go                     numbers of virtual servers by mark
-//	sim.go, sim_rule.go           objects and a packet to an outcome (Sim)
+//	sim.go                        objects and a packet to an outcome (Sim)
 //	text.go                       objects for ipset, iptables and ipvsadm (Script)
 //	tables.go, entry.go           chains and entries to and from the kernel's forms
 //	driver_linux.go               the kernel (Driver): sets,
 //	server_linux.go               virtual servers,
 //	drains_linux.go               destinations that drain,
 //	link_linux.go                 device, addresses, routing, and
-//	tables_linux.go               iptables, by the commands that linux/iptables finds
+//	tables_linux.go               iptables, by the commands of linux/xtables
 //	follow_linux.go               the machine's addresses, as they change
 //	retire_linux.go, divert_linux.go  leaving to another mode
 //	observe_linux.go              the kernel back to objects; again_linux.go: when

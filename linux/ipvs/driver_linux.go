@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/linux/ipset"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver). It touches only what
@@ -41,7 +42,7 @@ var (
 // Open returns a driver for the network namespace of the calling thread. Virtual
 // servers of others inside of exclude are never touched. Close it after use; what
 // it has programmed stays.
-func Open(o Options, exclude []netip.Prefix, c *iptables.Commands) (*Driver, error) {
+func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, error) {
 	d := &Driver{options: o, marks: marksFor(o.Mark), numbers: &numbers{numbering: newNumbering()}, exclude: exclude}
 	var errs [4]error
 	var other *kernel
@@ -171,11 +172,7 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindLink:
 		return c.kernel.link(op.Verb)
 	case KindRule:
-		mark := c.marks.claimed
-		if op.Key.Bits > 0 {
-			mark = 1 << (op.Key.Bits - 1)
-		}
-		return c.kernel.rule(op.Verb, op.Key.Family, mark)
+		return c.kernel.rule(op.Verb, op.Key.Family, cmp.Or(op.Key.Mark, c.marks.claimed))
 	case KindRoute:
 		return c.kernel.route(op.Verb, op.Key.At.Addr())
 	case KindSet:

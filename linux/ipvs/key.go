@@ -2,12 +2,11 @@ package ipvs
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Kind is a kind of object.
@@ -38,18 +37,6 @@ func together(k Kind) int {
 	return 0
 }
 
-// Via says how packets get to a virtual server.
-type Via uint8
-
-// The ways. Virtual servers are found by address, or by the mark of a packet
-// where the answer depends on who asks.
-const (
-	ByAddress  Via = iota
-	ByMark         // marked, endpoints see the client
-	ByMarkSNAT     // marked, endpoints see the node
-	Orphan         // found in the kernel with a mark that no entry of ours gives, now
-)
-
 // Key names an object. Which fields are used depends on Kind; all others are
 // zero.
 type Key struct {
@@ -59,8 +46,9 @@ type Key struct {
 	Via    Via            // server, destination
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
-	Bits   uint8          // entry with a source range: the prefix length; rule for another mark than today's: its bit, from 1
-	At     netip.AddrPort // server, destination, entry, address, route; of servers by mark, the lowest front that leads there; of orphans, the mark
+	Bits   uint8          // entry with a source range: the prefix length of To
+	Mark   uint32         // orphan; rule for another mark than today's
+	At     netip.AddrPort // server, destination, entry, address, route; of servers by mark, the lowest front that leads there
 	To     netip.AddrPort // destination: the endpoint; entry: its second address
 }
 
@@ -94,7 +82,7 @@ func (k Key) server() string {
 		return k.Proto.String() + " " + k.At.String()
 	}
 	if k.Via == Orphan {
-		return fmt.Sprintf("by mark %#x", k.mark())
+		return fmt.Sprintf("by mark %#x", k.Mark)
 	}
 	return fmt.Sprintf("%s %s (by mark %d)", k.Proto, k.At, k.Via)
 }
@@ -103,15 +91,7 @@ func (k Key) server() string {
 // a time when the user had chosen another bit of the mark: all of the mark is its
 // name.
 func orphan(f model.Family, mark uint32) Key {
-	var name [4]byte
-	binary.BigEndian.PutUint32(name[:], mark)
-	return Key{Kind: KindServer, Family: f, Via: Orphan, At: netip.AddrPortFrom(netip.AddrFrom4(name), 0)}
-}
-
-// mark returns the mark of an orphan.
-func (k Key) mark() uint32 {
-	name := k.At.Addr().As4()
-	return binary.BigEndian.Uint32(name[:])
+	return Key{Kind: KindServer, Family: f, Via: Orphan, Mark: mark}
 }
 
 // serverOf returns the virtual server of a destination.
@@ -124,7 +104,7 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Set, b.Set),
 		cmp.Compare(a.Chain, b.Chain), a.At.Compare(b.At), cmp.Compare(a.Proto, b.Proto),
-		cmp.Compare(a.Via, b.Via), a.To.Compare(b.To), cmp.Compare(a.Bits, b.Bits),
+		cmp.Compare(a.Via, b.Via), a.To.Compare(b.To), cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Mark, b.Mark),
 	)
 }
 
@@ -142,24 +122,13 @@ type Value struct {
 	Flags     uint32 // server: of the scheduler
 	Scheduler string
 
-	Rules *Rules // chain; jump: all of it, where it is there more than once
+	Rules xtables.Rules // chain; jump: all of it, as it is printed, where it is there more than once
 
 	OldOnly bool // jump: not for the first packets of connections, while we leave (Drain)
 
 	// Source is what the host's own packets to an address on kube-ipvs0 come
 	// from, where that was diverted; else it is the zero Addr.
 	Source netip.Addr
-}
-
-// Rules are the rules of a chain, as iptables-save prints them but for the
-// "-A CHAIN".
-type Rules struct{ Lines []string }
-
-// equal compares two values of one key.
-func (v Value) equal(o Value) bool {
-	r, s := v.Rules, o.Rules
-	v.Rules, o.Rules = nil, nil
-	return v == o && (r == s || r != nil && s != nil && slices.Equal(r.Lines, s.Lines))
 }
 
 // entryText is an entry as ipset writes it.

@@ -1,6 +1,9 @@
 package ipvs
 
-import "github.com/tandem-proxy/tandem/core/model"
+import (
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
+)
 
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"
@@ -130,39 +133,50 @@ const (
 	numChains
 )
 
-var chainTable = [numChains]struct{ table, name, from, comment string }{
-	mangleIn:      {"mangle", "KUBE-SERVICES", "PREROUTING", "kubernetes service portals"},
-	mangleOut:     {"mangle", "KUBE-SERVICES-OUT", "OUTPUT", "kubernetes service portals"},
-	manglePort:    {"mangle", "KUBE-NODE-PORT", "", ""},
-	mangleLast:    {"mangle", "KUBE-IPVS-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
-	natIn:         {"nat", "KUBE-IPVS-SERVICES", "PREROUTING", "kubernetes service portals"},
-	natOut:        {"nat", "KUBE-IPVS-SERVICES-OUT", "OUTPUT", "kubernetes service portals"},
-	natLast:       {"nat", "KUBE-IPVS-POSTROUTING", "POSTROUTING", "kubernetes postrouting rules"},
-	filterIn:      {"filter", "KUBE-IPVS-FILTER", "INPUT", "kubernetes ipvs access filter"},
-	filterOut:     {"filter", "KUBE-IPVS-OUT-FILTER", "OUTPUT", "kubernetes ipvs access filter"},
-	filterPort:    {"filter", "KUBE-NODE-PORT", "INPUT", "kubernetes health check rules"},
-	filterForward: {"filter", "KUBE-IPVS-FORWARD", "FORWARD", "kubernetes forwarding rules"},
+var chainTable = [numChains]struct {
+	table               xtables.Table
+	name, from, comment string
+}{
+	mangleIn:      {xtables.Mangle, "KUBE-SERVICES", xtables.PreRouting, "kubernetes service portals"},
+	mangleOut:     {xtables.Mangle, "KUBE-SERVICES-OUT", xtables.Output, "kubernetes service portals"},
+	manglePort:    {xtables.Mangle, "KUBE-NODE-PORT", "", ""},
+	mangleLast:    {xtables.Mangle, "KUBE-IPVS-POSTROUTING", xtables.PostRouting, "kubernetes postrouting rules"},
+	natIn:         {xtables.NAT, "KUBE-IPVS-SERVICES", xtables.PreRouting, "kubernetes service portals"},
+	natOut:        {xtables.NAT, "KUBE-IPVS-SERVICES-OUT", xtables.Output, "kubernetes service portals"},
+	natLast:       {xtables.NAT, "KUBE-IPVS-POSTROUTING", xtables.PostRouting, "kubernetes postrouting rules"},
+	filterIn:      {xtables.Filter, "KUBE-IPVS-FILTER", xtables.Input, "kubernetes ipvs access filter"},
+	filterOut:     {xtables.Filter, "KUBE-IPVS-OUT-FILTER", xtables.Output, "kubernetes ipvs access filter"},
+	filterPort:    {xtables.Filter, "KUBE-NODE-PORT", xtables.Input, "kubernetes health check rules"},
+	filterForward: {xtables.Filter, "KUBE-IPVS-FORWARD", xtables.Forward, "kubernetes forwarding rules"},
 }
 
-func (c ChainID) table() string { return chainTable[c].table }
-func (c ChainID) name() string  { return chainTable[c].name }
-func (c ChainID) from() string  { return chainTable[c].from }
+func (c ChainID) table() xtables.Table { return chainTable[c].table }
+func (c ChainID) name() string         { return chainTable[c].name }
+func (c ChainID) from() string         { return chainTable[c].from }
 
 // String returns table and chain.
-func (c ChainID) String() string { return c.table() + " " + c.name() }
+func (c ChainID) String() string { return c.table().String() + " " + c.name() }
 
-// owner is the comment of the first rule of all our chains. A chain without it
+// owner is the first rule of all our chains, which does nothing. A chain without it
 // is not ours, whatever its name: kube-proxy uses the same.
-const owner = "kept by Tandem (ipvs, layout 1)"
+func owner() xtables.Rule { return xtables.Rule{Comment: "kept by Tandem (ipvs, layout 1)"} }
 
 // claims reports whether a chain decides what IPVS gets.
 func (c ChainID) claims() bool { return c == mangleIn || c == mangleOut }
 
-// jumpRule is the rule that leads to a chain, without its "-A".
-func (c ChainID) jumpRule(v Value) string {
-	rule := comment(chainTable[c].comment)
-	if v.OldOnly {
-		rule += " " + isOld
+// What connection tracking says of the first packets of connections, and of others.
+var (
+	isNew = xtables.State{Any: "NEW"}
+	isOld = xtables.State{Any: "NEW", Not: true}
+)
+
+// jumpRule is the rule that leads to a chain, for all packets or those of old
+// connections only.
+func (c ChainID) jumpRule(oldOnly bool) xtables.Rule {
+	r := xtables.JumpTo(c.name())
+	r.Comment = chainTable[c].comment
+	if oldOnly {
+		r = r.With(isOld)
 	}
-	return rule + " -j " + c.name()
+	return r
 }

@@ -9,6 +9,18 @@ import (
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
 const DefaultMark = 1 << 14
 
+// Via says how packets get to a virtual server.
+type Via uint8
+
+// The ways. Virtual servers are found by address, or by the mark of a packet
+// where the answer depends on who asks.
+const (
+	ByAddress  Via = iota
+	ByMark         // marked, endpoints see the client
+	ByMarkSNAT     // marked, endpoints see the node
+	Orphan         // found in the kernel with a mark that no entry of ours gives, now
+)
+
 // Mark is what an entry of a set does to the mark of a packet: the bits of Mask
 // become those of Bits. It is the finished answer of a front.
 type Mark struct{ Bits, Mask uint32 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // probe tries IPv4, which every node needs.
@@ -28,7 +28,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err := loaded(); err != nil {
 		return nil, err
 	}
-	commands, err := iptables.FindCommands(context.Background())
+	commands, _, err := xtables.Find(context.Background())
 	if err != nil {
 		return nil, fmt.Errorf("ipvs mode: %w", err)
 	}

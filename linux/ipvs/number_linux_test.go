@@ -23,7 +23,7 @@ func TestNumbersOfOrphans(t *testing.T) {
 	if got, err := n.number(server(2)); got != 1 || err != nil {
 		t.Errorf("after it: %d, %v", got, err)
 	}
-	if stray.mark() != m.number(1, ByMarkSNAT) {
-		t.Errorf("its mark is %#x", stray.mark())
+	if stray.Mark != m.number(1, ByMarkSNAT) {
+		t.Errorf("its mark is %#x", stray.Mark)
 	}
 }

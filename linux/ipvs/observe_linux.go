@@ -90,7 +90,7 @@ func (o *observation) rules(f model.Family) error {
 		}
 		k := Key{Kind: KindRule, Family: f}
 		if r.Mark != o.marks.claimed {
-			k.Bits = uint8(bits.TrailingZeros32(r.Mark)) + 1
+			k.Mark = r.Mark
 		}
 		o.emit(k, Value{})
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Probe finds out whether this machine can do what we need, by doing it in a
 // network namespace of its own, which goes away with it. The error says what is
 // missing and what to do about it.
 func Probe(ctx context.Context, o Options) error {
-	commands, err := iptables.FindCommands(ctx)
+	commands, _, err := xtables.Find(ctx)
 	if err != nil {
 		return fmt.Errorf("ipvs mode: %w", err)
 	}
@@ -98,7 +98,7 @@ func elsewhere(f func() error) error {
 }
 
 // try programs the skeleton and a Service, and reads them back.
-func try(ctx context.Context, o Options, commands *iptables.Commands) error {
+func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 	d, err := Open(o, nil, commands)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func try(ctx context.Context, o Options, commands *iptables.Commands) error {
 		return err
 	}
 	for k, v := range objects {
-		if got, ok := have[k]; !ok || !got.equal(v) {
+		if got, ok := have[k]; !ok || got != v {
 			return fmt.Errorf("ipvs mode: the kernel does not give %s back as it was written", k)
 		}
 	}
@@ -176,14 +176,14 @@ func trialPorts(o Options) (ports []*model.Port) {
 
 // haveIPv6 asks whether IPv6 and its iptables are there, in the network namespace
 // of the calling thread.
-func haveIPv6(commands *iptables.Commands) error {
+func haveIPv6(commands *xtables.Commands) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return err
 	}
-	if !slices.Contains(commands.Families(), model.IPv6) {
+	if !slices.Contains(commands.Families, model.IPv6) {
 		return errors.New("ip6tables cannot be used here")
 	}
-	_, err := commands.Save(context.Background(), model.IPv6, "mangle")
+	_, err := commands.Save(context.Background(), model.IPv6, xtables.Mangle)
 	return err
 }
 

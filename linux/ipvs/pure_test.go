@@ -76,14 +76,33 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 			ops, want[k] = append(ops, ledger.Op[Key, Value]{Key: k, New: objects[k]}), objects[k]
 		}
 	}
-	saved := strings.NewReplacer("-I ", "-A ", " 1 -m", " -m").Replace(restore(model.IPv6, ops))
-	have := map[Key]Value{}
-	parseSave(model.IPv6, saved, func(k Key, v Value) { have[k] = v })
-	if len(want) == 0 || !maps.EqualFunc(have, want, Value.equal) {
+	saved := strings.NewReplacer("-I ", "-A ", " 1 -m", " -m").Replace(string(restore(model.IPv6, ops)))
+	have, err := readAll(model.IPv6, saved)
+	if len(want) == 0 || err != nil || !maps.Equal(have, want) {
 		t.Errorf("got %v\nwant %v", have, want)
 	}
-	foreign := strings.ReplaceAll(saved, owner, "somebody else")
-	parseSave(model.IPv6, foreign, func(k Key, _ Value) { t.Errorf("%s of somebody else is ours", k) })
+	foreign := strings.ReplaceAll(saved, owner().Comment, "somebody else")
+	if have, err := readAll(model.IPv6, foreign); len(have) > 0 || err != nil {
+		t.Errorf("of somebody else, but ours: %v, %v", have, err)
+	}
+}
+
+func readAll(f model.Family, text string) (map[Key]Value, error) {
+	have := map[Key]Value{}
+	err := readTables(f, text, func(k Key, v Value) { have[k] = v })
+	return have, err
+}
+
+// The rules that we write are all understood by who reads them.
+func TestNoRuleIsForeign(t *testing.T) {
+	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
+	for k, v := range objects {
+		for r := range v.Rules.All() {
+			if r.Foreign != "" {
+				t.Errorf("%s: %s", k, r)
+			}
+		}
+	}
 }
 
 // A jump that lets only old connections in, as while we leave, is read back as
@@ -91,14 +110,13 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 func TestJumpsForOldConnectionsComeBack(t *testing.T) {
 	k := Key{Kind: KindJump, Chain: mangleIn}
 	leaving, staying := Value{OldOnly: true}, Value{}
-	mangle := "*mangle\n-A KUBE-SERVICES " + comment(owner) + "\n-A PREROUTING " + mangleIn.jumpRule(leaving) + "\n"
-	have := map[Key]Value{}
-	parseSave(model.IPv4, mangle, func(k Key, v Value) { have[k] = v })
-	if v, ok := have[k]; !ok || !v.OldOnly {
-		t.Errorf("read back: %v in %v", v, have)
+	mangle := "*mangle\n-A KUBE-SERVICES " + owner().String() + "\n-A PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
+	have, err := readAll(model.IPv4, mangle)
+	if v, ok := have[k]; !ok || !v.OldOnly || err != nil {
+		t.Errorf("read back: %v in %v (%v)", v, have, err)
 	}
-	got := restore(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}})
-	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(staying) + "\n-D PREROUTING " + mangleIn.jumpRule(leaving) + "\nCOMMIT\n"
+	got := string(restore(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}}))
+	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(false).String() + "\n-D PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
@@ -120,7 +138,7 @@ func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
 		}
 	}
 	var tables []string
-	for line := range strings.Lines(restore(model.IPv4, ops)) {
+	for line := range strings.Lines(string(restore(model.IPv4, ops))) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
 			tables = append(tables, strings.TrimSpace(name))
 		}
@@ -140,7 +158,7 @@ func TestPlan(t *testing.T) {
 	p := plan(&c, w.Host, w.Ports())
 	for _, part := range []string{
 		"# ipset restore\n", "create KUBE-CLUSTER-IP hash:ip,port family inet maxelem 16777216 skbinfo\n", "create KUBE-6-",
-		"# iptables-restore --noflush\n*mangle\n", "# ip6tables-restore --noflush\n", "link add kube-ipvs0 type dummy\n",
+		"# iptables-restore --noflush\n*filter\n", "*mangle\n", "# ip6tables-restore --noflush\n", "link add kube-ipvs0 type dummy\n",
 		"# ipvsadm -R\n", "-s mh", "-b mh-port",
 	} {
 		if !strings.Contains(p.Native, part) {
@@ -149,16 +167,31 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// FuzzParseSave feeds the reader of iptables-save with text.
-func FuzzParseSave(f *testing.F) {
+// FuzzReadTables reads anything: what is taken for ours has our rule, or is empty
+// and led to. A rule with that comment that does something is somebody else's.
+func FuzzReadTables(f *testing.F) {
 	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
-	f.Add(Script(Options{}, objects))
-	f.Add("*nat\n-A \n:X - [0:0]\n-A POSTROUTING")
+	_, tables, _ := strings.Cut(Script(Options{}, objects), "# iptables-restore --noflush\n")
+	tables, _, _ = strings.Cut(tables, "\n# ")
+	f.Add(tables)
+	f.Add("*nat\n-A \n:X - [0:0]\n-A POSTROUTING\nCOMMIT\n")
+	f.Add("*filter\n-A KUBE-IPVS-FILTER -j DROP\n-A KUBE-IPVS-FILTER " + owner().String() + "\nCOMMIT\n")
+	f.Add("*filter\n-A KUBE-IPVS-FILTER " + owner().String() + " -j DROP\nCOMMIT\n")
+	f.Add("*filter\n-A INPUT " + filterIn.jumpRule(false).String() + "\nCOMMIT\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		parseSave(model.IPv4, text, func(k Key, v Value) {
-			if k.Kind == KindChain && v.Rules.Lines[0] != comment(owner) {
-				t.Errorf("%s is not ours", k)
+		have, err := readAll(model.IPv4, text)
+		if err != nil {
+			return
+		}
+		for k, v := range have {
+			if k.Kind != KindChain {
+				continue
 			}
-		})
+			rules := slices.Collect(v.Rules.All())
+			_, led := have[Key{Kind: KindJump, Chain: k.Chain}]
+			if !slices.ContainsFunc(rules, owner().Equal) && (len(rules) > 0 || !led) {
+				t.Errorf("%s is not ours: %s", k, v.Rules)
+			}
+		}
 	})
 }

@@ -54,7 +54,7 @@ func (n *numbers) orphans(m marks, found []Key) {
 	}
 	n.Unlock()
 	for _, k := range found {
-		if number, _ := m.parse(k.mark()); number != 0 {
+		if number, _ := m.parse(k.Mark); number != 0 {
 			n.known(k, number)
 		}
 	}
@@ -85,7 +85,7 @@ func (d *Driver) service(k Key) (*ipvs.Service, error) {
 		return s, nil
 	}
 	if k.Via == Orphan {
-		s.FWMark = k.mark()
+		s.FWMark = k.Mark
 		return s, nil
 	}
 	number, err := d.numbers.number(k)

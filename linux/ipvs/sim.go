@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Sim runs the first packets of connections through objects as the kernel
@@ -19,7 +20,7 @@ type Sim struct {
 	servers map[markKey]Key
 	dests   map[Key][]netip.AddrPort
 	ranges  map[SetID][]Key
-	chains  map[chainKey][]simRule
+	rules   *xtables.Sim
 }
 
 type markKey struct {
@@ -27,19 +28,14 @@ type markKey struct {
 	mark   uint32
 }
 
-type chainKey struct {
-	family model.Family
-	table  string
-	name   string
-}
-
 // NewSim returns a simulator of the objects on a host. It keeps both and changes
 // neither. The options are those that the objects were compiled with.
 func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{
 		objects: objects, host: host, marks: marksFor(o.Mark), numbers: numberAll(objects),
-		servers: map[markKey]Key{}, dests: map[Key][]netip.AddrPort{}, ranges: map[SetID][]Key{}, chains: map[chainKey][]simRule{},
+		servers: map[markKey]Key{}, dests: map[Key][]netip.AddrPort{}, ranges: map[SetID][]Key{},
 	}
+	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
 		switch {
 		case k.Kind == KindServer && k.Via != ByAddress:
@@ -49,75 +45,71 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
-			for _, line := range v.Rules.Lines {
-				at := chainKey{k.Family, k.Chain.table(), k.Chain.name()}
-				s.chains[at] = append(s.chains[at], parseRule(line))
-			}
+			at := xtables.ChainID{Family: k.Family, Table: k.Chain.table(), Chain: k.Chain.name()}
+			s.rules.Rules[at] = slices.Collect(v.Rules.All())
 		}
 	}
 	return s
 }
 
-// packet is a packet on its way.
-type packet struct {
-	oracle.Packet
-	family model.Family
-	mark   uint32
-}
-
 // Decide returns what happens to a packet: every endpoint that it may reach.
-func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
-	pk := &packet{Packet: p, family: model.FamilyOf(p.Dst.Addr())}
-	if s.hook(pk, mangleIn, mangleOut) == dropped {
+func (s *Sim) Decide(first oracle.Packet) oracle.Outcome {
+	p := xtables.Packet{Src: first.Src, Dst: first.Dst, Proto: first.Proto, In: first.Iface, OrigDst: first.Dst.Addr()}
+	if s.hook(&p, mangleIn, mangleOut) == xtables.Drop {
 		return oracle.Outcome{Fate: oracle.Drop}
 	}
-	if p.Iface != "" {
-		filter, here := filterForward, s.delivered(pk)
+	if p.In != "" {
+		filter, here := filterForward, s.delivered(p)
 		if here {
 			filter = filterIn
 		}
-		if v := s.hook(pk, filter, noChain); v == refused || v == dropped || !here {
-			return unserved(v)
+		if end := s.hook(&p, filter, noChain); end == xtables.Reject || end == xtables.Drop || !here {
+			return unserved(end)
 		}
 	}
-	server, ok := s.server(pk)
+	server, ok := s.server(p)
 	switch {
 	case !ok:
-		return unserved(s.hook(pk, noChain, filterOut))
+		return unserved(s.hook(&p, noChain, filterOut))
 	case len(s.dests[server]) == 0:
 		return oracle.Outcome{Fate: oracle.Reject} // IPVS says "unreachable"
 	}
-	return s.forward(pk, server)
+	return s.forward(p, server)
 }
 
 // unserved is what becomes of a packet that gets to no virtual server.
-func unserved(filtered verdict) oracle.Outcome {
+func unserved(filtered xtables.Target) oracle.Outcome {
 	switch filtered {
-	case refused:
+	case xtables.Reject:
 		return oracle.Outcome{Fate: oracle.Reject}
-	case dropped:
+	case xtables.Drop:
 		return oracle.Outcome{Fate: oracle.Drop}
 	}
 	return oracle.Outcome{Fate: oracle.Pass}
 }
 
-// hook runs the chain for what arrives, or the one for what the host sends.
-func (s *Sim) hook(p *packet, in, out ChainID) verdict {
+// hook runs the chain for what arrives, or the one for what the host sends. Nothing
+// in our chains is left to chance: they have one end.
+func (s *Sim) hook(p *xtables.Packet, in, out ChainID) xtables.Target {
 	chain := in
-	if p.Iface == "" {
+	if p.In == "" {
 		chain = out
 	}
-	if _, ok := s.objects[Key{Kind: KindJump, Family: p.family, Chain: chain}]; !ok {
-		return goesOn
+	if _, ok := s.objects[Key{Kind: KindJump, Family: familyOf(*p), Chain: chain}]; !ok {
+		return nil
 	}
-	return s.run(p, chain.table(), chain.name())
+	end := s.rules.Run(chain.table(), chain.name(), *p)[0]
+	*p = end.Packet
+	return end.By
 }
 
+func familyOf(p xtables.Packet) model.Family { return model.FamilyOf(p.Dst.Addr()) }
+
 // delivered reports whether a packet that arrives is for this host.
-func (s *Sim) delivered(p *packet) bool {
-	_, rule := s.objects[Key{Kind: KindRule, Family: p.family}]
-	_, route := s.objects[Key{Kind: KindRoute, Family: p.family, At: netip.AddrPortFrom(p.Dst.Addr(), 0)}]
-	return s.local(p.Dst.Addr()) || rule && route && p.mark&s.marks.claimed != 0
+func (s *Sim) delivered(p xtables.Packet) bool {
+	_, rule := s.objects[Key{Kind: KindRule, Family: familyOf(p)}]
+	_, route := s.objects[Key{Kind: KindRoute, Family: familyOf(p), At: netip.AddrPortFrom(p.Dst.Addr(), 0)}]
+	return s.local(p.Dst.Addr()) || rule && route && p.Mark&s.marks.claimed != 0
 }
 
 // local reports whether an address is the host's.
@@ -127,34 +119,35 @@ func (s *Sim) local(a netip.Addr) bool {
 }
 
 // server finds the virtual server as IPVS does: by mark, then by address.
-func (s *Sim) server(p *packet) (Key, bool) {
-	if k, ok := s.servers[markKey{p.family, p.mark}]; ok {
+func (s *Sim) server(p xtables.Packet) (Key, bool) {
+	if k, ok := s.servers[markKey{familyOf(p), p.Mark}]; ok {
 		return k, true
 	}
-	k := Key{Kind: KindServer, Family: p.family, Proto: p.Proto, At: p.Dst}
+	k := Key{Kind: KindServer, Family: familyOf(p), Proto: p.Proto, At: p.Dst}
 	_, ok := s.objects[k]
 	return k, ok
 }
 
-func (s *Sim) forward(p *packet, server Key) oracle.Outcome {
+func (s *Sim) forward(p xtables.Packet, server Key) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
 	for _, to := range s.dests[server] {
-		last := *p
+		last := p
 		last.Dst = to
 		// What is for the host itself never gets to postrouting or, when it is
 		// from the host too, has the host's address already.
 		leaves := !slices.Contains(s.host.IPs, to.Addr())
-		snat := s.run(&last, "nat", natLast.name()) == masqueraded
+		snat := s.rules.Run(xtables.NAT, natLast.name(), last)[0].Masqueraded()
 		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: to, SNAT: leaves && snat})
 	}
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
 }
 
-// entry finds what a set has for a packet. Fields are "dst", "src" and so on,
-// one for each address and port of the set's type.
-func (s *Sim) entry(id SetID, fields string, p *packet) (Key, Value, bool) {
-	k := Key{Kind: KindEntry, Family: p.family, Set: id}
+// set finds what a set has for a packet. Fields are "dst", "src" and so on, one for
+// each address and port of the set's type.
+func (s *Sim) set(name, fields string, p *xtables.Packet) (xtables.SetMark, bool) {
+	id, family := setNamed(name)
+	k := Key{Kind: KindEntry, Family: family, Set: id}
 	switch id.kind() {
 	case bitmapPort:
 		k.At = netip.AddrPortFrom(netip.Addr{}, p.Dst.Port())
@@ -164,24 +157,27 @@ func (s *Sim) entry(id SetID, fields string, p *packet) (Key, Value, bool) {
 			k.At = netip.AddrPortFrom(p.Src, 0)
 		}
 	case hashNet:
-		return s.within(k, p.Dst.Addr())
+		return xtables.SetMark{}, s.within(k, p.Dst.Addr())
+	case hashIPPortNet:
+		k.Proto, k.At = p.Proto, p.Dst
+		return xtables.SetMark{}, s.within(k, p.Src)
 	default:
 		k.Proto, k.At = p.Proto, p.Dst
-		if id.kind() == hashIPPortNet {
-			return s.within(k, p.Src)
-		}
 		if id.kind() == hashIPPortIP {
 			k.To = netip.AddrPortFrom(p.Src, 0)
 		}
 	}
 	v, ok := s.objects[k]
-	return k, v, ok
+	if !ok {
+		return xtables.SetMark{}, false
+	}
+	m := s.numbers.mark(s.marks, k, v)
+	return xtables.SetMark{Value: m.Bits, Mask: m.Mask}, true
 }
 
-func (s *Sim) within(k Key, a netip.Addr) (Key, Value, bool) {
-	i := slices.IndexFunc(s.ranges[k.Set], func(r Key) bool {
-		return r.Family == k.Family && r.At == k.At && r.Proto == k.Proto &&
+func (s *Sim) within(set Key, a netip.Addr) bool {
+	return slices.ContainsFunc(s.ranges[set.Set], func(r Key) bool {
+		return r.Family == set.Family && r.At == set.At && r.Proto == set.Proto &&
 			netip.PrefixFrom(r.To.Addr(), int(r.Bits)).Contains(a)
 	})
-	return k, Value{}, i >= 0
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // site is a lab with a backend on its node.
@@ -23,7 +23,7 @@ type site struct {
 	driver  *Driver
 	options Options
 
-	commands *iptables.Commands
+	commands *xtables.Commands
 	ports    map[model.PortID]*model.Port
 }
 
@@ -56,7 +56,7 @@ func newSite(t testing.TB) *site {
 		t.Fatal(err)
 	}
 	s := &site{t: t, net: net}
-	if s.commands, err = iptables.FindCommands(t.Context()); err != nil {
+	if s.commands, _, err = xtables.Find(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -139,7 +139,7 @@ func (s *site) same(host *model.Host, ports []*model.Port) {
 		s.t.Fatal(err)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), compareKeys) {
-		if v, ok := have[k]; !ok || !v.equal(want[k]) {
+		if v, ok := have[k]; !ok || v != want[k] {
 			s.t.Errorf("%s: is there: %t, %+v, want %+v", k, ok, v, want[k])
 		}
 	}

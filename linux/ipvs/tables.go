@@ -1,126 +1,125 @@
 package ipvs
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// tableNames are the tables with chains of ours, the one that claims packets
-// last: then the others know already what to do with them.
-var tableNames = [...]string{"filter", "nat", "mangle"}
+// ourTables are the tables with chains of ours, the one that claims packets last:
+// then the others know already what to do with them.
+var ourTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
 
 // restore writes ops on the chains of one family for iptables-restore
 // --noflush, one table at a time, and what is deleted after all else and the
-// other way round. Jumps are deleted first, so that chains that are deleted are
-// in no use.
-func restore(f model.Family, ops []ledger.Op[Key, Value]) string {
-	var b strings.Builder
-	write := func(table string, deletes bool) {
-		var t tableText
+// other way round.
+func restore(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
+	write := func(table xtables.Table, deletes bool) {
+		var some []ledger.Op[Key, Value]
 		for _, op := range ops {
 			if op.Key.Family == f && op.Key.Chain.table() == table && deletes == (op.Verb == ledger.Delete) {
-				t.add(op)
+				some = append(some, op)
 			}
 		}
-		if lines := slices.Concat(t.heads, t.unjumps, t.rules, t.jumps, t.ends); len(lines) > 0 {
-			fmt.Fprintf(&b, "*%s\n%s\nCOMMIT\n", table, strings.Join(lines, "\n"))
+		if len(some) > 0 {
+			text = append(text, script(some).Text(table)...)
 		}
 	}
-	for _, table := range tableNames {
+	for _, table := range ourTables {
 		write(table, false)
 	}
-	for _, table := range slices.Backward(tableNames[:]) {
+	for _, table := range slices.Backward(ourTables[:]) {
 		write(table, true)
 	}
-	return b.String()
+	return text
 }
 
-// tableText are the lines about one table, by when they come. A head makes a
-// chain, or empties it.
-type tableText struct{ heads, unjumps, rules, jumps, ends []string }
-
-func (t *tableText) add(op ledger.Op[Key, Value]) {
-	c := op.Key.Chain
-	switch {
-	case op.Key.Kind == KindJump:
-		t.addJump(op)
-	case op.Verb == ledger.Delete:
-		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
-		t.ends = append(t.ends, "-X "+c.name())
-	default:
-		t.heads = append(t.heads, ":"+c.name()+" - [0:0]")
-		for _, line := range op.New.Rules.Lines {
-			t.rules = append(t.rules, "-A "+c.name()+" "+line)
+// script writes ops on one table. Jumps that must not be taken for those that
+// replace them are deleted first, also so that chains that are deleted are in no
+// use. All other jumps are deleted when their successors are there.
+func script(ops []ledger.Op[Key, Value]) *xtables.Script {
+	s := &xtables.Script{}
+	for _, op := range ops {
+		c := op.Key.Chain
+		switch {
+		case op.Key.Kind == KindJump:
+			if op.Verb == ledger.Delete || op.Old.Rules.Len() > 0 {
+				s.Delete(c.from(), c.installed(op.Old))
+			}
+		case op.Verb == ledger.Delete:
+			s.Drop(c.name())
+		default:
+			s.Rewrite(c.name(), op.New.Rules)
 		}
 	}
-}
-
-// addJump puts a jump at the top. What it replaces goes before where the new one
-// could be taken for it.
-func (t *tableText) addJump(op ledger.Op[Key, Value]) {
-	c := op.Key.Chain
-	if op.Verb != ledger.Delete {
-		t.jumps = append(t.jumps, "-I "+c.from()+" 1 "+c.jumpRule(op.New))
-	}
-	switch {
-	case op.Verb == ledger.Create:
-	case op.Old.Rules != nil:
-		for _, rule := range op.Old.Rules.Lines {
-			t.unjumps = append(t.unjumps, "-D "+c.from()+" "+rule)
+	for _, op := range ops {
+		if c := op.Key.Chain; op.Key.Kind == KindJump && op.Verb != ledger.Delete {
+			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New.OldOnly)))
+			if op.Verb == ledger.Replace && op.Old.Rules.Len() == 0 {
+				s.Delete(c.from(), c.installed(op.Old))
+			}
 		}
-	case op.Verb == ledger.Delete:
-		t.unjumps = append(t.unjumps, "-D "+c.from()+" "+c.jumpRule(op.Old))
-	default:
-		t.ends = append(t.ends, "-D "+c.from()+" "+c.jumpRule(op.Old))
 	}
+	return s
 }
 
-// parseSave reads what iptables-save prints: our chains, and the jumps to them.
-func parseSave(f model.Family, text string, emit func(Key, Value)) {
-	table, found := "", map[string][]string{} // by "table chain"
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "*"); ok {
-			table = name
-		} else if rest, ok := strings.CutPrefix(line, "-A "); ok {
-			chain, rule, _ := strings.Cut(rest, " ")
-			found[table+" "+chain] = append(found[table+" "+chain], rule)
+// installed are the rules of a jump.
+func (c ChainID) installed(v Value) xtables.Rules {
+	if v.Rules.Len() > 0 {
+		return v.Rules
+	}
+	return xtables.List(c.jumpRule(v.OldOnly))
+}
+
+// readTables reads what iptables-save prints: our chains, and the jumps to them. A
+// chain is ours if it has the owner's rule, before which others may have put
+// theirs, or if it is empty and something leads there: then somebody has emptied
+// it.
+func readTables(f model.Family, text string, emit func(Key, Value)) error {
+	tables, err := xtables.ParseSave(text)
+	if err != nil {
+		return err
+	}
+	chains := map[string][]xtables.Line{} // by "table chain"
+	for _, t := range tables {
+		for _, c := range t.Chains {
+			chains[t.Name+" "+c.Name] = c.Rules
 		}
 	}
 	for c := noChain + 1; c < numChains; c++ {
-		lines := found[c.String()]
-		v, led := c.jump(found[c.table()+" "+c.from()])
-		if !slices.Contains(lines, comment(owner)) && (len(lines) > 0 || !led) { // else somebody has emptied it
+		lines := chains[c.String()]
+		v, led := c.jump(chains[c.table().String()+" "+c.from()])
+		owned := slices.ContainsFunc(lines, func(l xtables.Line) bool { return l.Rule().Equal(owner()) })
+		if !owned && (len(lines) > 0 || !led) {
 			continue
 		}
-		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: &Rules{lines}})
+		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: xtables.Canonical(lines...)})
 		if led {
 			emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
 		}
 	}
+	return nil
 }
 
 // jump finds the jump to a chain among the rules of where it comes from. There may
 // be more than one: kube-proxy's, or what others have put there once more.
-func (c ChainID) jump(rules []string) (v Value, there bool) {
-	var all []string
-	for _, v := range jumpValues {
-		for _, rule := range rules {
-			if rule == c.jumpRule(v) {
-				all = append(all, rule)
+func (c ChainID) jump(rules []xtables.Line) (v Value, there bool) {
+	var all []xtables.Line
+	for _, l := range rules {
+		r := l.Rule()
+		if r.Chain() != c.name() {
+			continue
+		}
+		for _, known := range [...]Value{{OldOnly: true}, {}} {
+			if r.Equal(c.jumpRule(known.OldOnly)) {
+				v, all = known, append(all, l)
 			}
 		}
 	}
-	for _, v := range jumpValues {
-		if len(all) == 1 && all[0] == c.jumpRule(v) {
-			return v, true
-		}
+	if len(all) == 1 {
+		return v, true
 	}
-	return Value{Rules: &Rules{all}}, len(all) > 0
+	return Value{Rules: xtables.Printed(all...)}, len(all) > 0
 }
-
-var jumpValues = [...]Value{{OldOnly: true}, {}}

@@ -7,17 +7,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // tables are the tables of iptables in one network namespace, in the variant
 // that the host uses.
 type tables struct {
-	*iptables.Commands
+	*xtables.Commands
 	ns *host.Namespace
 }
 
-func openTables(c *iptables.Commands) (*tables, error) {
+func openTables(c *xtables.Commands) (*tables, error) {
 	ns, err := host.Here()
 	if err != nil {
 		return nil, err
@@ -33,12 +33,12 @@ func (t *tables) close() error { return t.ns.Close() }
 func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
 	for _, f := range model.Families() {
 		text := restore(f, ops)
-		if text == "" {
+		if text == nil {
 			continue
 		}
-		err := t.ns.Do(func() error { return t.Restore(ctx, f, text) })
+		err := t.ns.Do(func() error { return t.RestorePatiently(ctx, f, text) })
 		if err != nil {
-			err = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
+			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
 		}
 		for i, op := range ops {
 			if op.Key.Family == f {
@@ -51,10 +51,10 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []
 // observe reads our chains of a family.
 func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
 	return t.ns.Do(func() error {
-		text, err := t.Save(ctx, f, "")
-		if err == nil {
-			parseSave(f, text, emit)
+		text, err := t.SaveAll(ctx, f)
+		if err != nil {
+			return fmt.Errorf("%s tables: %w", f, err)
 		}
-		return err
+		return readTables(f, text, emit)
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // A transaction that fails in one table may have been done in those before it:
@@ -20,15 +20,15 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 	for c := noChain + 1; c < numChains; c++ {
 		switch {
 		case c.from() == "":
-		case c.table() == tableNames[0]:
+		case c.table() == ourTables[0]:
 			good = c
-		case c.table() == tableNames[1]:
+		case c.table() == ourTables[1]:
 			bad = c
 		}
 	}
 	ops := []ledger.Op[Key, Value]{
 		create(KindChain, good, ours()), create(KindJump, good, Value{}),
-		create(KindChain, bad, ours("-j NO-SUCH-CHAIN-HERE")),
+		create(KindChain, bad, ours(xtables.JumpTo("NO-SUCH-CHAIN-HERE"))),
 	}
 	errs := tables.do(t, ops...)
 	if _, done := tables.have(t)[ops[1].Key]; !done {
@@ -49,12 +49,12 @@ func TestChainsOthersWereAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, harm := range []string{"-I KUBE-IPVS-FILTER 1 -j RETURN", "-F KUBE-IPVS-FILTER"} {
-		if err := tables.Restore(t.Context(), model.IPv4, "*filter\n"+harm+"\nCOMMIT\n"); err != nil {
+		if err := tables.Restore(t.Context(), model.IPv4, []byte("*filter\n"+harm+"\nCOMMIT\n")); err != nil {
 			t.Fatal(err)
 		}
 		have := tables.have(t)
 		chain, known := have[Key{Kind: KindChain, Chain: filterIn}]
-		if jump, led := have[Key{Kind: KindJump, Chain: filterIn}]; !known || chain.equal(ours()) || !led || !jump.equal(Value{}) {
+		if jump, led := have[Key{Kind: KindJump, Chain: filterIn}]; !known || chain == ours() || !led || jump != (Value{}) {
 			t.Errorf("%s: %v", harm, have)
 		}
 	}
@@ -74,11 +74,11 @@ func TestJumpsThatAreThereTwice(t *testing.T) {
 	must(begin...)
 	must(begin...)
 	twice := tables.have(t)[jump]
-	if twice.equal(Value{}) {
+	if twice == (Value{}) {
 		t.Error("a jump that is there twice is taken for right")
 	}
 	must(ledger.Op[Key, Value]{Verb: ledger.Replace, Key: jump, Old: twice})
-	if once, there := tables.have(t)[jump]; !there || !once.equal(Value{}) {
+	if once, there := tables.have(t)[jump]; !there || once != (Value{}) {
 		t.Errorf("after the repair: %t, %+v", there, once)
 	}
 	must(begin...)
@@ -99,7 +99,7 @@ func freshTables(t *testing.T) *tables {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skipf("no network namespace can be made here: %v", err)
 	}
-	commands, err := iptables.FindCommands(t.Context())
+	commands, _, err := xtables.Find(t.Context())
 	if err != nil {
 		t.Skip(err)
 	}
@@ -126,9 +126,7 @@ func (t *tables) have(test *testing.T) map[Key]Value {
 	return found
 }
 
-func ours(lines ...string) Value {
-	return Value{Rules: &Rules{append([]string{comment(owner)}, lines...)}}
-}
+func ours(rules ...xtables.Rule) Value { return owned(rules...) }
 
 func create(kind Kind, c ChainID, v Value) ledger.Op[Key, Value] {
 	return ledger.Op[Key, Value]{Key: Key{Kind: kind, Chain: c}, New: v}

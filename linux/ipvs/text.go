@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Script renders objects for people and for the system's own tools: what
@@ -27,8 +29,8 @@ func Script(o Options, objects map[Key]Value) string {
 	}
 	part("ipset restore", t.set, KindSet, KindEntry)
 	for _, f := range model.Families() {
-		if lines := t.tables(keys, f); lines != "" {
-			fmt.Fprintf(&b, "# %s-restore --noflush\n%s\n", tool(f), lines)
+		if lines := t.tables(keys, f); lines != nil {
+			fmt.Fprintf(&b, "# %s --noflush\n%s\n", xtables.RestoreCommand(f), lines)
 		}
 	}
 	for _, f := range model.Families() {
@@ -60,13 +62,6 @@ func destinations(keys []Key) map[Key][]Key {
 		}
 	}
 	return of
-}
-
-func tool(f model.Family) string {
-	if f == model.IPv4 {
-		return "iptables"
-	}
-	return "ip6tables"
 }
 
 func (t text) set(k Key, v Value) string {
@@ -138,27 +133,12 @@ func (t text) at(k Key) string {
 }
 
 // tables renders the chains of a family as iptables-restore reads them.
-func (t text) tables(keys []Key, f model.Family) string {
-	var b strings.Builder
-	for _, table := range []string{"mangle", "nat", "filter"} {
-		var heads, bodies []string
-		for _, k := range keys {
-			if k.Family != f || k.Chain.table() != table {
-				continue
-			}
-			switch k.Kind {
-			case KindChain:
-				heads = append(heads, ":"+k.Chain.name()+" - [0:0]")
-				for _, line := range t.objects[k].Rules.Lines {
-					bodies = append(bodies, "-A "+k.Chain.name()+" "+line)
-				}
-			case KindJump:
-				bodies = append(bodies, "-I "+k.Chain.from()+" "+k.Chain.jumpRule(Value{}))
-			}
-		}
-		if len(heads) > 0 {
-			fmt.Fprintf(&b, "*%s\n%s\nCOMMIT\n", table, strings.Join(append(heads, bodies...), "\n"))
+func (t text) tables(keys []Key, f model.Family) []byte {
+	var ops []ledger.Op[Key, Value]
+	for _, k := range keys {
+		if k.Kind == KindChain || k.Kind == KindJump {
+			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: t.objects[k]})
 		}
 	}
-	return b.String()
+	return restore(f, ops)
 }

@@ -1,21 +1,12 @@
 package userspace
 
 import (
-	"fmt"
-	"strings"
-
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// batch is one transaction of the nat table of one family, as text for
-// iptables-restore --noflush.
-type batch struct {
-	declared strings.Builder // chains; a chain that is there is emptied
-	lines    strings.Builder
-	gone     []string // chains, deleted when nothing leads to them any more
-}
-
-func newBatch() *batch { return &batch{} }
+// batch is one transaction of the nat table of one family.
+type batch struct{ xtables.Script }
 
 // edit makes a change. The table itself is the system's.
 func (b *batch) edit(e edit) {
@@ -23,15 +14,15 @@ func (b *batch) edit(e edit) {
 	switch {
 	case k.Kind == KindTable:
 	case k.Kind == KindChain && e.verb == ledger.Delete:
-		b.drop(k.Chain)
+		b.Drop(k.Chain)
 	case k.Kind == KindChain:
-		b.chain(k.Chain, e.rules)
+		b.Rewrite(k.Chain, xtables.List(e.rules...))
 	default:
 		if e.verb != ledger.Create {
-			b.remove(k.Chain, e.have.text)
+			b.Delete(k.Chain, e.have.printed)
 		}
 		if e.verb != ledger.Delete {
-			b.put(k, e.rules[0].String())
+			b.put(k, e.rules[0])
 		}
 	}
 }
@@ -53,60 +44,12 @@ func withoutNeedless(edits []edit) (rest []edit) {
 	return rest
 }
 
-// put adds an entry or a jump.
-func (b *batch) put(k Key, rule string) {
-	if k.Kind == KindJump {
-		b.jump(k, rule)
+// put adds an entry or a jump. Those who are allowed come before those who are
+// not; jumps come before all others' rules or behind them.
+func (b *batch) put(k Key, rule xtables.Rule) {
+	if k.Kind == KindJump && !k.Late || k.From.IsValid() {
+		b.Insert(k.Chain, 1, xtables.List(rule))
 		return
 	}
-	b.entry(k, rule)
-}
-
-// chain makes a chain, or makes it anew, with its fixed rules.
-func (b *batch) chain(name string, rules []Rule) {
-	fmt.Fprintf(&b.declared, ":%s - [0:0]\n", name)
-	for _, r := range rules {
-		b.rule("-A", name, r.String())
-	}
-}
-
-// entry adds an entry. Those who are allowed come before those who are not.
-func (b *batch) entry(k Key, rule string) {
-	how := "-A"
-	if k.From.IsValid() {
-		how = "-I"
-	}
-	b.rule(how, k.Chain, rule)
-}
-
-// jump adds a way into our chains, before all others' rules or behind them.
-func (b *batch) jump(k Key, rule string) {
-	how := "-I"
-	if k.Rest == last {
-		how = "-A"
-	}
-	b.rule(how, k.Chain, rule)
-}
-
-// remove deletes a rule.
-func (b *batch) remove(chain, rule string) { b.rule("-D", chain, rule) }
-
-// drop deletes a chain.
-func (b *batch) drop(chain string) {
-	fmt.Fprintf(&b.lines, "-F %s\n", chain)
-	b.gone = append(b.gone, chain)
-}
-
-func (b *batch) rule(how, chain, rule string) { fmt.Fprintf(&b.lines, "%s %s %s\n", how, chain, rule) }
-
-func (b *batch) empty() bool { return b.declared.Len()+b.lines.Len() == 0 }
-
-func (b *batch) text() string {
-	var all strings.Builder
-	all.WriteString("*nat\n" + b.declared.String() + b.lines.String())
-	for _, chain := range b.gone {
-		fmt.Fprintf(&all, "-X %s\n", chain)
-	}
-	all.WriteString("COMMIT\n")
-	return all.String()
+	b.Append(k.Chain, xtables.List(rule))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Compiler turns ports into relays and the rules that lead to them
@@ -38,22 +39,22 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
 			if name != chainLast || ranges {
-				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, c.fixed(f, name, host), emit)
+				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host, c.mark), emit)
 			}
 		}
 		for chain := range jumps {
 			jump(Key{Kind: KindJump, Family: f, Chain: chain}, emit)
 			if ranges {
-				jump(Key{Kind: KindJump, Family: f, Chain: chain, Rest: last}, emit)
+				jump(Key{Kind: KindJump, Family: f, Chain: chain, Late: true}, emit)
 			}
 		}
 	}
 }
 
-func jump(k Key, emit func(Key, Value)) { chainWith(k, []Rule{jumpRule(k)}, emit) }
+func jump(k Key, emit func(Key, Value)) { chainWith(k, []xtables.Rule{jumpRule(k)}, emit) }
 
-func chainWith(k Key, rules []Rule, emit func(Key, Value)) {
-	emit(k, Value{Rules: rules, Digest: digest(k, rules)})
+func chainWith(k Key, rules []xtables.Rule, emit func(Key, Value)) {
+	emit(k, Value{Rules: xtables.List(rules...), Digest: digest(k, rules)})
 }
 
 // The gaps of this mode.

@@ -38,16 +38,15 @@
 // Services that are each other's endpoints reach nobody, and an endpoint on a node
 // port's number of this node is whoever listens there.
 //
-//	rule.go, parse.go  a rule, and its text in iptables-save
 //	object.go          what there is: shelter, chains, entries, relays
 //	entry.go           entries as rules, and back
 //	skeleton.go        the chains and their ways into each other
 //	compile.go         ports to objects (Compiler)
 //	sim.go, text.go    objects and a packet to an outcome; objects to text
-//	table.go           where rules are; nat_linux.go: iptables; nft_linux.go:
-//	                   nftables
-//	batch.go           changes as text for iptables-restore; observe.go: its rules
-//	                   as objects
+//	table.go           where rules are: nat_linux.go, iptables (linux/xtables);
+//	                   nft_linux.go, nftables
+//	batch.go           changes as a script; observe.go: the rules of iptables as
+//	                   objects
 //	nft.go             objects as those of nftables; nft_read.go: and back
 //	driver_linux.go    the host (Driver); leave_linux.go: what no rule leads to any
 //	                   more; observe_linux.go: what is there

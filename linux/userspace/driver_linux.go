@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
@@ -174,7 +176,7 @@ func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	}
 	switch {
 	case op.Verb == ledger.Delete || k.Kind != KindEntry:
-		e := edit{op.Verb, k, op.New.Rules, d.rules[k]}
+		e := edit{op.Verb, k, slices.Collect(op.New.Rules.All()), d.rules[k]}
 		*edits = append(*edits, e)
 		d.book(e)
 	default:
@@ -190,8 +192,8 @@ func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 		now.relay, now.port = to.Relay, d.relays[to.Relay].Addr().Port()
 	}
 	rule := entryRule(k, to, now.port)
-	now.text = rule.String()
-	*edits = append(*edits, edit{verb, k, []Rule{rule}, d.rules[k]})
+	now.printed = xtables.List(rule)
+	*edits = append(*edits, edit{verb, k, []xtables.Rule{rule}, d.rules[k]})
 	d.rules[k] = now
 	if d.meanwhile != nil {
 		d.meanwhile[k] = true
@@ -204,6 +206,6 @@ func (d *Driver) book(e edit) {
 	case e.verb == ledger.Delete:
 		delete(d.rules, e.key)
 	case e.key.Kind == KindJump:
-		d.rules[e.key] = installed{text: e.rules[0].String()}
+		d.rules[e.key] = installed{printed: xtables.List(e.rules...)}
 	}
 }

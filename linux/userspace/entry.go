@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // How the comments of entries end. What is before names the relay, or the port.
@@ -19,26 +20,23 @@ const (
 
 // entryRule returns an entry as a rule. The relay's port is put in by who knows
 // it.
-func entryRule(k Key, to Target, port uint16) Rule {
-	r := Rule{Proto: k.Proto, Port: k.At.Port()}
-	if k.From.Bits() > 0 {
-		r.Src = k.From
-	}
+func entryRule(k Key, to Target, port uint16) xtables.Rule {
+	r := xtables.Rule{Src: xtables.Within(k.From), Proto: k.Proto, Ports: xtables.Port(k.At.Port())}
 	if !k.At.Addr().IsUnspecified() {
-		r.Dst = single(k.At.Addr())
+		r.Dst = xtables.Address(k.At.Addr())
 	}
 	switch to.Do {
 	case ToRelay:
-		r.Comment, r.To = to.Relay.String(), netip.AddrPortFrom(Shelter(k.Family), port)
+		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: shelterPort(k.Family, port)}
 	case Refuse:
-		r.Comment, r.Jump = to.Relay.Port.String()+sayRefused, chainRefuse
+		r.Comment, r.Target = to.Relay.Port.String()+sayRefused, xtables.Jump{Chain: chainRefuse}
 		if k.Chain == chainClosed {
 			r.Comment = sayClosed
 		}
 	case Silence:
-		r.Comment, r.Jump = to.Relay.Port.String()+sayDropped, chainDrop
+		r.Comment, r.Target = to.Relay.Port.String()+sayDropped, xtables.Jump{Chain: chainDrop}
 	case Admit:
-		r.Comment, r.Jump = to.Relay.Port.String()+sayAdmit, returns
+		r.Comment, r.Target = to.Relay.Port.String()+sayAdmit, xtables.Return
 	}
 	r.Comment = clean(r.Comment)
 	return r
@@ -46,11 +44,11 @@ func entryRule(k Key, to Target, port uint16) Rule {
 
 // entryOf is the reverse of entryRule. It is false for rules that it does not
 // make; the port is that of the relay.
-func entryOf(f model.Family, chain string, r Rule) (k Key, to Target, port uint16, ok bool) {
-	any := netip.AddrPortFrom(f.Unspecified(), r.Port)
-	k = Key{Kind: KindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src}
-	if r.Dst.IsValid() {
-		k.At = netip.AddrPortFrom(r.Dst.Addr(), r.Port)
+func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, port uint16, ok bool) {
+	any := netip.AddrPortFrom(f.Unspecified(), r.Ports.First)
+	k = Key{Kind: KindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
+	if r.Dst.Prefix.IsValid() {
+		k.At = netip.AddrPortFrom(r.Dst.Prefix.Addr(), r.Ports.First)
 	}
 	name := r.Comment
 	cut := func(end string) bool {
@@ -69,15 +67,16 @@ func entryOf(f model.Family, chain string, r Rule) (k Key, to Target, port uint1
 		to.Do = Silence
 	case cut(sayAdmit):
 		to.Do = Admit
-		if !r.Src.IsValid() {
+		if !r.Src.Prefix.IsValid() {
 			k.From = netip.PrefixFrom(f.Unspecified(), 0)
 		}
 	default:
-		port = r.To.Port()
+		dnat, _ := r.Target.(xtables.DNAT)
+		port = dnat.To.Port()
 	}
 	to.Relay, ok = parseRelay(name, model.PortID{Proto: r.Proto, Family: f})
 	// What was read must be all that there is.
-	return k, to, port, ok && entryRule(k, to, port) == r
+	return k, to, port, ok && entryRule(k, to, port).Equal(r)
 }
 
 // parseRelay is the reverse of RelayID.String, for a known protocol and family.
@@ -114,4 +113,19 @@ func (k Key) text(to Target) string {
 	}
 	do := [...]string{ToRelay: "relay " + to.Relay.String(), Refuse: "refuse", Silence: "drop", Admit: "go on"}[to.Do]
 	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
+}
+
+// longest is how many bytes a comment may have: 255 in iptables, 251 in nftables.
+const longest = 250
+
+// clean makes a text fit for a comment: not too long, and nothing that the tools
+// would take for more than text.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
+			return '?'
+		}
+		return r
+	}, s)
+	return s[:min(len(s), longest)]
 }

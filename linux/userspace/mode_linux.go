@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // kind is one of the two places for rules.
@@ -131,23 +132,22 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
 	k, rules := specimen(f)
 	k.Chain = chain
-	b := newBatch()
-	b.chain(chain, rules[1:])
-	b.put(k, rules[0].String())
-	clean := newBatch()
-	clean.drop(chain)
+	b, clean := &batch{}, &batch{}
+	b.Rewrite(chain, xtables.List(rules[1:]...))
+	b.put(k, rules[0])
+	clean.Drop(chain)
 	nat := t.(natTable)
-	if err := nat.Restore(ctx, f, b.text()); err != nil {
+	if err := nat.restore(ctx, f, b); err != nil {
 		return err
 	}
-	return nat.Restore(context.WithoutCancel(ctx), f, clean.text())
+	return nat.restore(context.WithoutCancel(ctx), f, clean)
 }
 
 // tryNFT writes everything to a scratch table that no packet meets.
 func tryNFT(ctx context.Context, _ table, f model.Family) error {
 	objects := map[nftables.Key]nftables.Value{}
 	put := func(k nftables.Key, v nftables.Value) { objects[k] = v }
-	NewCompiler(anyMark, f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, v.Rules, put) })
+	NewCompiler(anyMark, f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, slices.Collect(v.Rules.All()), put) })
 	k, rules := specimen(f)
 	nftObjects(k, rules, put)
 	nftObjects(Key{Kind: KindChain, Family: f, Chain: "probe"}, rules[1:], put)
@@ -155,15 +155,15 @@ func tryNFT(ctx context.Context, _ table, f model.Family) error {
 }
 
 // specimen returns an entry and, as rules, itself and one of each match.
-func specimen(f model.Family) (Key, []Rule) {
+func specimen(f model.Family) (Key, []xtables.Rule) {
 	at := netip.AddrPortFrom(Shelter(f), 80)
 	port := model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: f}
-	some := netip.PrefixFrom(at.Addr(), 8*3).Masked()
+	some := xtables.Within(netip.PrefixFrom(at.Addr(), 8*3).Masked())
 	k := Key{Kind: KindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
-	return k, []Rule{
+	return k, []xtables.Rule{
 		entryRule(k, Target{Relay: RelayID{Port: port}}, 80),
-		{Dst: some, Local: true, Jump: returns},
-		{Src: some, In: "probe+", Jump: returns},
+		{Dst: some, Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Return},
+		{Src: some, In: xtables.Interface{Name: "probe+"}, Target: xtables.Return},
 		passing(anyMark),
 	}
 }

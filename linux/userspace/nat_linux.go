@@ -3,50 +3,83 @@ package userspace
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/iptables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// natTable is the nat table of iptables.
-type natTable struct{ *iptables.NATTable }
+// natTable is the nat table of iptables, in the variant that this host uses.
+type natTable struct {
+	commands *xtables.Commands
+	watch    *xtables.Watch
+}
 
 func openNAT(ctx context.Context) (table, error) {
-	t, err := iptables.OpenNAT(ctx)
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	c, _, err := xtables.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return natTable{t}, nil
+	w, err := xtables.OpenWatch(c.Variant, c.Families)
+	if err != nil {
+		return nil, err
+	}
+	return natTable{c, w}, nil
 }
+
+// Families implements table.
+func (t natTable) Families() []model.Family { return t.commands.Families }
+
+// Reading implements table.
+func (t natTable) Reading() { t.watch.BeforeRead() }
+
+// Disturbed implements table.
+func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
+
+// Most implements table.
+func (t natTable) Most() int { return 0 }
+
+// Close implements table.
+func (t natTable) Close() error { return t.watch.Close() }
 
 // Read implements table.
 func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 	objects := map[Key]found{}
 	for _, f := range t.Families() {
-		text, err := t.NATTable.Read(ctx, f)
+		text, err := t.commands.Save(ctx, f, xtables.NAT)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s tables: %w", f, err)
 		}
-		s, err := parse(text, watched)
-		if err != nil {
+		if err := natObjects(f, text, objects); err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
-		s.objects(f, objects)
 	}
 	return objects, nil
 }
 
 // Write implements table.
 func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
-	b := newBatch()
+	b := &batch{}
 	for _, e := range withoutNeedless(edits) {
 		b.edit(e)
 	}
-	if b.empty() {
+	if b.Empty() {
 		return nil
 	}
-	return t.Restore(ctx, f, b.text())
+	return t.restore(ctx, f, b)
 }
 
-// Most implements table.
-func (t natTable) Most() int { return 0 }
+// restore runs a transaction. Others may hold the lock for a while; that they still
+// do is a failure like others, and never busy: without its chains a mode serves
+// nothing.
+func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
+	t.watch.BeforeWrite()
+	if err := t.commands.RestorePatiently(ctx, f, b.Text(xtables.NAT)); err != nil {
+		t.watch.Suspect()
+		return fmt.Errorf("%s tables: %w", f, err)
+	}
+	t.watch.AfterWrite(1)
+	return nil
+}

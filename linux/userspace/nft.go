@@ -1,10 +1,10 @@
 package userspace
 
 import (
-	"net/netip"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Where there is no iptables the same chains are in a table of nftables for each
@@ -28,7 +28,7 @@ var nftMaps = map[string]nftables.SetID{
 }
 
 // nftHooks are the chains in the system's places.
-var nftHooks = map[string]nftables.Point{"PREROUTING": nftables.PreRouting, "OUTPUT": nftables.LocalOut}
+var nftHooks = map[string]nftables.Point{xtables.PreRouting: nftables.PreRouting, xtables.Output: nftables.LocalOut}
 
 // behindOthers is how much later than destination NAT the last chains come.
 const behindOthers = 10
@@ -45,7 +45,7 @@ func nftSets() []nftables.SetID {
 }
 
 // nftObjects emits what an object of ours is in nftables; rules are its content.
-func nftObjects(k Key, rules []Rule, emit func(nftables.Key, nftables.Value)) {
+func nftObjects(k Key, rules []xtables.Rule, emit func(nftables.Key, nftables.Value)) {
 	switch k.Kind {
 	case KindTable:
 		emit(nftables.TableObject(k.Family))
@@ -56,26 +56,26 @@ func nftObjects(k Key, rules []Rule, emit func(nftables.Key, nftables.Value)) {
 		emit(nftables.ChainObject(k.Family, k.Chain, nftables.Hook{}, nftRules(k.Chain, rules)))
 	case KindJump:
 		hook, name := nftables.Entrance(nftHooks[k.Chain]), strings.ToLower(k.Chain)
-		if k.Rest == last {
+		if k.Late {
 			hook.Priority += behindOthers
-			name += "-" + last
+			name += "-last"
 		}
 		emit(nftables.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
 	case KindEntry:
-		rules = append(rules, Rule{}) // to delete it, its key is enough
+		rules = append(rules, xtables.Rule{}) // to delete it, its key is enough
 		emit(nftEntry(k, rules[0]).Object())
 	}
 }
 
 // digest stands for the rules of a chain or a jump in nftables.
-func digest(k Key, rules []Rule) (d uint64) {
+func digest(k Key, rules []xtables.Rule) (d uint64) {
 	nftObjects(k, rules, func(_ nftables.Key, v nftables.Value) { d = v.Body.Chain.Digest })
 	return d
 }
 
 // nftRules returns the rules of a chain: those that look its entries up, or the
 // given ones.
-func nftRules(chain string, rules []Rule) (all []nftables.Rule) {
+func nftRules(chain string, rules []xtables.Rule) (all []nftables.Rule) {
 	rule := func(comment string, s ...nftables.Statement) {
 		all = append(all, nftables.Rule{Statements: s, Comment: comment})
 	}
@@ -90,49 +90,53 @@ func nftRules(chain string, rules []Rule) (all []nftables.Rule) {
 		rule(sayClosed, nftables.In{Set: nftables.ClusterIPs}, nftables.Jump{Chain: chainRefuse})
 	}
 	for _, r := range rules {
-		rule(r.Comment, r.statements()...)
+		rule(r.Comment, nftStatements(r)...)
 	}
 	return all
 }
 
-// statements returns a rule without a port as nftables has it.
-func (r Rule) statements() (all []nftables.Statement) {
-	if r.Src.Bits() > 0 {
-		all = append(all, nftables.SourceIn{Prefix: r.Src})
+// nftStatements returns a rule without a port as nftables has it.
+func nftStatements(r xtables.Rule) (all []nftables.Statement) {
+	if r.Src.Prefix.IsValid() {
+		all = append(all, nftables.SourceIn{Prefix: r.Src.Prefix})
 	}
-	if r.Dst.Bits() > 0 {
-		all = append(all, nftables.DestinationIn{Prefix: r.Dst})
+	if r.Dst.Prefix.IsValid() {
+		all = append(all, nftables.DestinationIn{Prefix: r.Dst.Prefix})
 	}
-	if r.In != "" {
-		name, some := strings.CutSuffix(r.In, "+")
+	if r.In.Name != "" {
+		name, some := strings.CutSuffix(r.In.Name, "+")
 		all = append(all, nftables.InputIs{Name: name, Prefix: some})
 	}
 	if r.Proto != 0 {
 		all = append(all, nftables.ProtocolIs{Proto: r.Proto})
 	}
-	if r.Local {
-		all = append(all, nftables.DestinationIsLocal{})
+	for _, m := range r.Matches {
+		switch m := m.(type) {
+		case xtables.DstLocal:
+			all = append(all, nftables.DestinationIsLocal{})
+		case xtables.HasMark:
+			all = append(all, nftables.MarkHas{Bit: m.Mask})
+		}
 	}
-	if r.Mark != 0 {
-		all = append(all, nftables.MarkHas{Bit: r.Mark})
+	switch to := r.Target.(type) {
+	case xtables.DNAT:
+		return append(all, nftables.SendTo{To: to.To})
+	case xtables.Jump:
+		return append(all, nftables.Jump{Chain: to.Chain})
 	}
-	switch {
-	case r.To.IsValid():
-		return append(all, nftables.SendTo{To: r.To})
-	case r.Jump == returns:
-		return append(all, nftables.Return{})
-	}
-	return append(all, nftables.Jump{Chain: r.Jump})
+	return append(all, nftables.Return{})
 }
 
 // nftEntry returns the element for an entry, given as a rule.
-func nftEntry(k Key, r Rule) nftables.Entry {
+func nftEntry(k Key, r xtables.Rule) nftables.Entry {
 	e := nftables.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
 	switch id, isMap := nftMaps[k.Chain]; {
 	case isMap:
-		e.Set, e.To = id, r.To
-		if r.Jump != "" {
-			e.To = shelterPort(k.Family, ends[r.Jump])
+		e.Set = id
+		if dnat, ok := r.Target.(xtables.DNAT); ok {
+			e.To = dnat.To
+		} else if end := ends[r.Chain()]; end != 0 {
+			e.To = shelterPort(k.Family, end)
 		}
 	case k.Chain == chainClosed:
 		e.Set = nftables.ClusterIPs
@@ -145,23 +149,20 @@ func nftEntry(k Key, r Rule) nftables.Entry {
 }
 
 // nftRule is the reverse of nftEntry.
-func nftRule(e nftables.Entry) (chain string, r Rule) {
-	r = Rule{Proto: e.Proto, Port: e.At.Port(), Comment: e.Comment}
+func nftRule(e nftables.Entry) (chain string, r xtables.Rule) {
+	r = xtables.Rule{Proto: e.Proto, Ports: xtables.Port(e.At.Port()), Comment: e.Comment}
 	if !e.At.Addr().IsUnspecified() {
-		r.Dst = single(e.At.Addr())
+		r.Dst = xtables.Address(e.At.Addr())
 	}
 	switch e.Set {
 	case nftables.ClusterIPs:
-		r.Jump = chainRefuse
+		r.Target = xtables.Jump{Chain: chainRefuse}
 		return chainClosed, r
 	case nftables.Guarded:
-		r.Jump = chainDrop
+		r.Target = xtables.Jump{Chain: chainDrop}
 		return chainGuard, r
 	case nftables.Allowed:
-		r.Jump = returns
-		if e.From.Bits() > 0 {
-			r.Src = e.From
-		}
+		r.Target, r.Src = xtables.Return, xtables.Within(e.From)
 		return chainGuard, r
 	}
 	for name, id := range nftMaps {
@@ -169,10 +170,10 @@ func nftRule(e nftables.Entry) (chain string, r Rule) {
 			chain = name
 		}
 	}
-	r.To = e.To
+	r.Target = xtables.DNAT{To: e.To}
 	for name, port := range ends {
 		if e.To == shelterPort(e.Family, port) {
-			r.To, r.Jump = netip.AddrPort{}, name
+			r.Target = xtables.Jump{Chain: name}
 		}
 	}
 	return chain, r

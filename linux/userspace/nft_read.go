@@ -54,7 +54,7 @@ func nftKnown(f model.Family, have map[nftables.Key]nftables.Value) (known map[n
 	}
 	for name := range jumps {
 		chain(Key{Kind: KindJump, Family: f, Chain: name})
-		chain(Key{Kind: KindJump, Family: f, Chain: name, Rest: last})
+		chain(Key{Kind: KindJump, Family: f, Chain: name, Late: true})
 	}
 	return known, right
 }

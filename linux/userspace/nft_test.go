@@ -3,6 +3,7 @@ package userspace
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -10,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // relayPorts gives relays ports, in the order of their names.
@@ -25,9 +27,9 @@ func relayPorts(objects map[Key]Value) map[RelayID]uint16 {
 func inNFT(objects map[Key]Value, ports map[RelayID]uint16) map[nftables.Key]nftables.Value {
 	all := map[nftables.Key]nftables.Value{}
 	for k, v := range objects {
-		rules := v.Rules
+		rules := slices.Collect(v.Rules.All())
 		if k.Kind == KindEntry {
-			rules = []Rule{entryRule(k, v.To, ports[v.To.Relay])}
+			rules = []xtables.Rule{entryRule(k, v.To, ports[v.To.Relay])}
 		}
 		nftObjects(k, rules, func(k nftables.Key, v nftables.Value) { all[k] = v })
 	}
@@ -117,7 +119,7 @@ func FuzzNFTEntry(f *testing.F) {
 			return
 		}
 		for k, f := range put {
-			nftObjects(k, []Rule{entryRule(k, f.To, f.port)}, func(again nftables.Key, same nftables.Value) {
+			nftObjects(k, []xtables.Rule{entryRule(k, f.To, f.port)}, func(again nftables.Key, same nftables.Value) {
 				if again != n || !same.Equal(v) {
 					t.Errorf("%s came back as %s, %+v for %+v", n, again, same, v)
 				}

@@ -3,10 +3,10 @@ package userspace
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Kind is the kind of an object.
@@ -33,13 +33,14 @@ type Key struct {
 	At     netip.AddrPort // of entries: the front; port 0 for all
 	From   netip.Prefix   // of entries: the only clients; the zero value for all
 	Relay  RelayID        // of relays
-	Rest   string         // of aliens: the rule's text, and its number among equals; of jumps: last, or empty
+	Late   bool           // of jumps: behind the rules of all others
+	Rest   string         // of aliens: the rule's text, and its number among equals
 }
 
 // Value is the content of an object.
 type Value struct {
 	To     Target        // of entries
-	Rules  []Rule        // of chains and jumps
+	Rules  xtables.Rules // of chains and jumps
 	Digest uint64        // of the same in nftables, where it is all that can be read back; or 0
 	Policy *relay.Policy // of relays; never changed
 }
@@ -78,7 +79,7 @@ func (v Value) sameRules(o Value) bool {
 	if v.Digest != 0 && o.Digest != 0 {
 		return v.Digest == o.Digest
 	}
-	return slices.Equal(v.Rules, o.Rules)
+	return v.Rules == o.Rules
 }
 
 // String names the relay for people, and for the comments of its rules.

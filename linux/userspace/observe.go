@@ -2,43 +2,61 @@ package userspace
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// objects turns what iptables-save says of a family into objects.
-func (s saved) objects(f model.Family, put map[Key]found) {
-	for _, name := range ourChains() {
-		if s.chains[name] {
-			put[Key{Kind: KindTable, Family: f}] = found{}
-			put[Key{Kind: KindChain, Family: f, Chain: name}] = found{}
+// natObjects turns what iptables-save says of the nat table of a family into
+// objects.
+func natObjects(f model.Family, saved string, put map[Key]found) error {
+	tables, err := xtables.ParseSave(saved)
+	if err != nil {
+		return err
+	}
+	for _, t := range tables {
+		for _, c := range t.Chains {
+			if t.Name == xtables.NAT.String() {
+				natChain(f, c, put)
+			}
 		}
 	}
-	for _, r := range s.rules {
-		switch {
-		case isEntryChain(r.chain):
-			r.entry(f, put)
-		case jumps[r.chain] != "":
-			r.jump(f, put)
-		default:
-			k := Key{Kind: KindChain, Family: f, Chain: r.chain}
-			if !r.known {
-				r.rule = Rule{Comment: r.text, Jump: "?"}
-			}
-			chain := put[k]
-			chain.Rules = append(chain.Rules, r.rule)
-			put[k] = chain
+	return nil
+}
+
+func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
+	if jumps[c.Name] != "" {
+		for _, l := range c.Rules {
+			natJump(f, c.Name, l, put)
+		}
+		return
+	}
+	entries := isEntryChain(c.Name)
+	if !entries && !isFixedChain(c.Name) {
+		return
+	}
+	put[Key{Kind: KindTable, Family: f}] = found{}
+	chain := found{}
+	if !entries {
+		chain.Rules = xtables.Canonical(c.Rules...)
+	}
+	put[Key{Kind: KindChain, Family: f, Chain: c.Name}] = chain
+	for _, l := range c.Rules {
+		if entries {
+			l = xtables.Line(strings.Clone(string(l))) // names of relays are parts of it, and would keep the listing
+			natEntry(f, c.Name, l, put)
 		}
 	}
 }
 
-func (r savedRule) entry(f model.Family, put map[Key]found) {
-	k, to, port, ok := entryOf(f, r.chain, r.rule)
-	if _, twice := put[k]; !r.known || !ok || twice {
-		r.alien(f, put)
+func natEntry(f model.Family, chain string, l xtables.Line, put map[Key]found) {
+	k, to, port, ok := entryOf(f, chain, l.Rule())
+	if _, twice := put[k]; !ok || twice {
+		alien(f, chain, l, put)
 		return
 	}
-	put[k] = entryFound(to, port, installed{text: r.text})
+	put[k] = entryFound(to, port, installed{printed: xtables.Printed(l)})
 }
 
 // entryFound is an entry as it was read, with the port that it leads to.
@@ -49,31 +67,32 @@ func entryFound(to Target, port uint16, have installed) found {
 	return found{Value{To: to}, have}
 }
 
-// jump is about rules in chains that are not ours: only those that lead to ours
+// natJump is about rules in chains that are not ours: only those that lead to ours
 // are looked at.
-func (r savedRule) jump(f model.Family, put map[Key]found) {
-	k := Key{Kind: KindJump, Family: f, Chain: r.chain}
-	switch r.rule.Jump {
+func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
+	rule := l.Rule()
+	k := Key{Kind: KindJump, Family: f, Chain: chain}
+	switch rule.Chain() {
 	case chainIn, chainOut:
 	case chainLast:
-		k.Rest = last
+		k.Late = true
 	default:
 		return
 	}
-	if _, twice := put[k]; twice || !r.known || r.rule != jumpRule(k) {
-		r.alien(f, put)
+	if _, twice := put[k]; twice || !rule.Equal(jumpRule(k)) {
+		alien(f, chain, l, put)
 		return
 	}
-	put[k] = found{Value{Rules: []Rule{r.rule}}, installed{text: r.text}}
+	put[k] = found{Value{Rules: xtables.List(rule)}, installed{printed: xtables.Printed(l)}}
 }
 
-func (r savedRule) alien(f model.Family, put map[Key]found) {
-	k := Key{Kind: KindAlien, Family: f, Chain: r.chain, Rest: r.text}
+func alien(f model.Family, chain string, l xtables.Line, put map[Key]found) {
+	k := Key{Kind: KindAlien, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
 	for n := 2; ; n++ { // equal rules
 		if _, taken := put[k]; !taken {
 			break
 		}
-		k.Rest = fmt.Sprintf("%s (%d)", r.text, n)
+		k.Rest = fmt.Sprintf("%s (%d)", l, n)
 	}
-	put[k] = found{installed: installed{text: r.text}}
+	put[k] = found{installed: installed{printed: xtables.Printed(l)}}
 }

@@ -1,111 +1,81 @@
 package userspace
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Sim is a host with some objects: its nat table, packet by packet, and its
 // relays.
 type Sim struct {
-	host   *model.Host
-	tables [2]map[string][]simRule
+	rules  *xtables.Sim
 	relays map[RelayID]Value
-}
-
-// simRule is a rule, and for entries where it leads.
-type simRule struct {
-	Rule
-	to    Target
-	entry bool
+	ports  map[uint16]RelayID
 }
 
 // NewSim returns a host with the objects. Of the host itself it knows its
 // addresses.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	s := &Sim{host: host, relays: map[RelayID]Value{}, tables: [2]map[string][]simRule{{}, {}}}
-	for k, v := range objects {
-		chains := s.tables[k.Family]
+	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}}
+	chains := map[xtables.ChainID][]xtables.Rule{}
+	ports := map[RelayID]uint16{} // as if all listened
+	for _, k := range sorted(objects, KindRelay, KindChain, KindEntry, KindJump) {
+		v := objects[k]
+		id := xtables.ChainID{Family: k.Family, Table: xtables.NAT, Chain: k.Chain}
 		switch k.Kind {
 		case KindRelay:
 			s.relays[k.Relay] = v
-		case KindChain, KindJump:
-			for _, r := range v.Rules {
-				chains[k.Chain] = append(chains[k.Chain], simRule{Rule: r})
-			}
 		case KindEntry:
-			chains[k.Chain] = append(chains[k.Chain], simRule{entryRule(k, v.To, 0), v.To, true})
+			at, known := ports[v.To.Relay]
+			if !known {
+				at = silentPort + 1 + uint16(len(ports))
+				ports[v.To.Relay], s.ports[at] = at, v.To.Relay
+			}
+			chains[id] = append(chains[id], entryRule(k, v.To, at))
+		default:
+			chains[id] = slices.AppendSeq(chains[id], v.Rules.All())
 		}
 	}
-	for _, table := range s.tables { // as the driver inserts them
-		slices.SortStableFunc(table[chainGuard], func(a, b simRule) int { return int(b.to.Do) - int(a.to.Do) })
-		for chain := range jumps {
-			slices.SortFunc(table[chain], func(a, b simRule) int { return a.order() - b.order() })
+	for id, rules := range chains { // as the driver inserts them
+		if id.Chain == chainGuard {
+			slices.SortStableFunc(rules, func(a, b xtables.Rule) int { return cmp.Compare(refusal(a), refusal(b)) })
 		}
 	}
+	local := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(host.IPs, a) }
+	s.rules = &xtables.Sim{Rules: chains, Local: local}
 	return s
 }
 
-// order is where a way into our chains stands among the two of its chain.
-func (r simRule) order() int {
-	if r.Jump == chainLast {
+// refusal is 1 for who is not allowed in the guard's chain, and 0 for who is.
+func refusal(r xtables.Rule) int {
+	if r.Chain() == chainDrop {
 		return 1
 	}
 	return 0
 }
 
-// Decide says what becomes of a packet.
+// Decide says what becomes of a packet. Packets here are clients', which have no
+// mark.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
-	chain := "PREROUTING"
+	chain := xtables.PreRouting
 	if p.Iface == "" {
-		chain = "OUTPUT"
+		chain = xtables.Output
 	}
-	out, _ := s.chain(chain, p, 0)
-	return out
-}
-
-// chain sends a packet through a chain. It is false when the packet comes back.
-func (s *Sim) chain(name string, p oracle.Packet, depth int) (out oracle.Outcome, final bool) {
-	const deepest = 8
-	if depth > deepest {
-		return out, false
+	end := s.rules.Run(xtables.NAT, chain, xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface})[0]
+	switch {
+	case !end.DNATed:
+		return oracle.Outcome{}
+	case end.Dst.Port() == refusingPort:
+		return oracle.Outcome{Fate: oracle.Reject}
+	case end.Dst.Port() == silentPort:
+		return oracle.Outcome{Fate: oracle.Drop}
 	}
-	for _, r := range s.tables[model.FamilyOf(p.Dst.Addr())][name] {
-		switch {
-		case !s.matches(r.Rule, p):
-		case r.entry && r.to.Do == ToRelay:
-			return s.relayed(r.to.Relay), true
-		case r.Jump == returns:
-			return out, false
-		case r.To.Port() == refusingPort:
-			return oracle.Outcome{Fate: oracle.Reject}, true
-		case r.To.Port() == silentPort:
-			return oracle.Outcome{Fate: oracle.Drop}, true
-		default:
-			if out, final := s.chain(r.Jump, p, depth+1); final {
-				return out, true
-			}
-		}
-	}
-	return out, false
-}
-
-func (s *Sim) matches(r Rule, p oracle.Packet) bool {
-	within := func(want netip.Prefix, a netip.Addr) bool { return !want.IsValid() || want.Contains(a) }
-	iface := true
-	if start, any := strings.CutSuffix(r.In, "+"); any {
-		iface = strings.HasPrefix(p.Iface, start)
-	} else if r.In != "" {
-		iface = p.Iface == r.In
-	}
-	// Packets here are clients', which have no mark.
-	return r.Mark == 0 && iface && within(r.Src, p.Src) && within(r.Dst, p.Dst.Addr()) &&
-		(r.Proto == 0 || r.Proto == p.Proto) && (r.Port == 0 || r.Port == p.Dst.Port()) &&
-		(!r.Local || p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr()))
+	return s.relayed(s.ports[end.Dst.Port()])
 }
 
 // relayed is what a relay does with a connection.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // The chains. Those of entries are named as they always were, with the two for
@@ -44,57 +45,52 @@ var (
 )
 
 // jumps are the ways from the system's chains into ours.
-var jumps = map[string]string{"PREROUTING": chainIn, "OUTPUT": chainOut}
+var jumps = map[string]string{xtables.PreRouting: chainIn, xtables.Output: chainOut}
 
 // ourChains are all that are not the system's.
 func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
 
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
 
-// watched reports whether rules of a chain may concern us.
-func watched(name string) bool {
-	return isEntryChain(name) || slices.Contains(fixedChains, name) || jumps[name] != ""
-}
-
-// last marks the ways that come behind the rules of all others (Key.Rest).
-const last = "last"
+func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) }
 
 // jumpRule is the rule of a KindJump.
-func jumpRule(k Key) Rule {
-	if k.Rest == last {
-		return Rule{Comment: "no Kubernetes Service", Jump: chainLast}
+func jumpRule(k Key) xtables.Rule {
+	if k.Late {
+		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
 	}
-	return Rule{Comment: "Kubernetes Services, by relays of tandem", Jump: jumps[k.Chain]}
+	return xtables.Rule{Comment: "Kubernetes Services, by relays of tandem", Target: xtables.Jump{Chain: jumps[k.Chain]}}
 }
 
 // fixed returns the rules of a fixed chain.
-func (c *Compiler) fixed(f model.Family, chain string, host *model.Host) []Rule {
+func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
 	switch chain {
 	case chainRefuse, chainDrop:
 		return toAll(f, ends[chain])
 	case chainLast:
 		return unallocated(f, host)
 	case chainIn:
-		shut := Rule{Dst: single(Shelter(f)), Comment: "relays are reached through Services only", Jump: chainRefuse}
+		shut := xtables.Rule{Dst: xtables.Address(Shelter(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
 		in := way{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
-		return append([]Rule{shut}, in.rules(f, host)...)
+		return append([]xtables.Rule{shut}, in.rules(f, host)...)
 	case chainOut:
 		out := way{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
-		return append([]Rule{passing(c.mark)}, out.rules(f, host)...)
+		return append([]xtables.Rule{passing(mark)}, out.rules(f, host)...)
 	}
 	return nil
 }
 
 // passing lets what relays send go where it would without our rules. An endpoint
 // that is a Service's address would come back to a relay, and so for ever.
-func passing(mark uint32) Rule {
-	return Rule{Mark: mark, Comment: "relays, to endpoints", Jump: returns}
+func passing(mark uint32) xtables.Rule {
+	marked := xtables.HasMark{Value: mark, Mask: mark}
+	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
 }
 
 // toAll sends connections of all protocols to a port of the shelter.
-func toAll(f model.Family, port uint16) (rules []Rule) {
+func toAll(f model.Family, port uint16) (rules []xtables.Rule) {
 	for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
-		rules = append(rules, Rule{Proto: p, To: netip.AddrPortFrom(Shelter(f), port)})
+		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: shelterPort(f, port)}})
 	}
 	return rules
 }
@@ -102,27 +98,28 @@ func toAll(f model.Family, port uint16) (rules []Rule) {
 // way is one of the two entrances: how it tells pods, and the chains that it
 // goes through.
 type way struct {
-	pods               []Rule // matches only
+	pods               []xtables.Rule // matches only
 	pod, other         string
 	nodePod, nodeOther string
 }
 
-func (w way) rules(f model.Family, host *model.Host) []Rule {
-	rules := []Rule{{Jump: chainGuard}}
+func (w way) rules(f model.Family, host *model.Host) []xtables.Rule {
+	here := []xtables.Match{xtables.DstLocal{}}
+	rules := []xtables.Rule{xtables.JumpTo(chainGuard)}
 	for _, r := range w.pods {
-		r.Jump, r.Comment = w.pod, "pods of this node"
+		r.Target, r.Comment = xtables.Jump{Chain: w.pod}, "pods of this node"
 		rules = append(rules, r)
 	}
-	rules = append(rules, Rule{Jump: w.other}, Rule{Jump: chainClosed})
+	rules = append(rules, xtables.JumpTo(w.other), xtables.JumpTo(chainClosed))
 	if !host.NodePorts.Loopback {
-		rules = append(rules, Rule{Dst: loopback(f), Jump: returns})
+		rules = append(rules, xtables.Rule{Dst: xtables.Within(loopback(f)), Target: xtables.Return})
 	}
 	for _, p := range ofFamily(host.NodePorts.Prefixes, f) {
 		for _, r := range w.pods {
-			r.Dst, r.Local, r.Jump = p, true, w.nodePod
-			rules = append(rules, r)
+			r.Dst, r.Target = xtables.Within(p), xtables.Jump{Chain: w.nodePod}
+			rules = append(rules, r.With(xtables.DstLocal{}))
 		}
-		rules = append(rules, Rule{Dst: p, Local: true, Jump: w.nodeOther})
+		rules = append(rules, xtables.Rule{Dst: xtables.Within(p), Matches: here, Target: xtables.Jump{Chain: w.nodeOther}})
 	}
 	return rules
 }
@@ -130,34 +127,36 @@ func (w way) rules(f model.Family, host *model.Host) []Rule {
 // unallocated returns the rules that drop what is for a cluster IP that there is
 // not, and for no address of this host. An address that no Service of ours has may
 // be another proxy's (label service-proxy-name), whose rules come before these.
-func unallocated(f model.Family, host *model.Host) (rules []Rule) {
+func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
+	here := []xtables.Match{xtables.DstLocal{}}
 	for _, p := range ofFamily(host.ServiceCIDRs, f) {
-		rules = append(rules, Rule{Dst: p, Local: true, Jump: returns}, Rule{Dst: p, Comment: "for cluster IPs, and none of them", Jump: chainDrop})
+		to := xtables.Within(p)
+		rules = append(rules, xtables.Rule{Dst: to, Matches: here, Target: xtables.Return},
+			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})
 	}
 	return rules
 }
 
 // arriving returns the matches that tell pods' packets among those that arrive,
 // and sent among those of the host itself, which come by no interface.
-func arriving(f model.Family, pods model.PodMatch) []Rule {
+func arriving(f model.Family, pods model.PodMatch) []xtables.Rule {
 	switch {
 	case pods.Interface != "":
-		return []Rule{{In: pods.Interface}}
+		return []xtables.Rule{{In: xtables.Interface{Name: pods.Interface}}}
 	case pods.Prefix != "":
-		return []Rule{{In: pods.Prefix + "+"}}
+		return []xtables.Rule{{In: xtables.Interface{Name: pods.Prefix + "+"}}}
 	}
 	return sent(f, pods)
 }
 
-func sent(f model.Family, pods model.PodMatch) (rules []Rule) {
+func sent(f model.Family, pods model.PodMatch) (rules []xtables.Rule) {
 	for _, p := range ofFamily(pods.CIDRs, f) {
-		rules = append(rules, Rule{Src: p})
+		rules = append(rules, xtables.Rule{Src: xtables.Within(p)})
 	}
 	return rules
 }
 
-// ofFamily returns the prefixes of a family, none inside another. What matches
-// everything is the zero value.
+// ofFamily returns the prefixes of a family, none inside another.
 func ofFamily(ps []netip.Prefix, f model.Family) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range ps {
@@ -165,16 +164,8 @@ func ofFamily(ps []netip.Prefix, f model.Family) []netip.Prefix {
 			all = append(all, p)
 		}
 	}
-	all = model.Canonical(all)
-	for i, p := range all {
-		if p.Bits() == 0 {
-			all[i] = netip.Prefix{}
-		}
-	}
-	return all
+	return model.Canonical(all)
 }
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func loopback(f model.Family) netip.Prefix {
 	if f == model.IPv4 {

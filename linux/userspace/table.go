@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // table is where the rules are: in the nat table of iptables, or in tables of our
@@ -38,8 +39,8 @@ type table interface {
 type edit struct {
 	verb  ledger.Verb
 	key   Key
-	rules []Rule    // what shall be
-	have  installed // what is
+	rules []xtables.Rule // what shall be
+	have  installed      // what is
 }
 
 // found is an object as it was read.
@@ -50,8 +51,8 @@ type found struct {
 
 // installed is a rule as it stands in its table.
 type installed struct {
-	text  string       // in iptables
-	alien nftables.Key // in nftables, where our own keys tell enough of all else
+	printed xtables.Rules // in iptables
+	alien   nftables.Key  // in nftables, where our own keys tell enough of all else
 
 	relay RelayID // that it leads to, and on which port; zero for none
 	port  uint16

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Script renders objects as what iptables-restore and ip6tables-restore read, one
@@ -24,20 +25,20 @@ func Script(objects map[Key]Value) string {
 		if _, ok := objects[Key{Kind: KindShelter, Family: f}]; !ok {
 			continue
 		}
-		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", [...]string{"iptables-restore", "ip6tables-restore"}[f], Shelter(f))
-		batch := newBatch()
+		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), Shelter(f))
+		batch := &batch{}
 		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
 			switch v := objects[k]; {
 			case k.Family != f:
 			case k.Kind == KindChain:
-				batch.chain(k.Chain, v.Rules)
+				batch.Rewrite(k.Chain, v.Rules)
 			case k.Kind == KindEntry:
-				batch.entry(k, entryRule(k, v.To, ports[v.To.Relay]).String())
+				batch.put(k, entryRule(k, v.To, ports[v.To.Relay]))
 			default:
-				batch.jump(k, v.Rules[0].String())
+				batch.put(k, jumpRule(k))
 			}
 		}
-		b.WriteString(batch.text())
+		b.Write(batch.Text(xtables.NAT))
 	}
 	return b.String()
 }
@@ -82,6 +83,13 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Chain, b.Chain),
 		a.At.Compare(b.At), cmp.Compare(a.Proto, b.Proto), a.From.Addr().Compare(b.From.Addr()), cmp.Compare(a.From.Bits(), b.From.Bits()),
-		a.Relay.Port.Compare(b.Relay.Port), cmp.Compare(a.Relay.Pool, b.Relay.Pool), cmp.Compare(a.Rest, b.Rest),
+		a.Relay.Port.Compare(b.Relay.Port), cmp.Compare(a.Relay.Pool, b.Relay.Pool), behind(a)-behind(b), cmp.Compare(a.Rest, b.Rest),
 	)
+}
+
+func behind(k Key) int {
+	if k.Late {
+		return 1
+	}
+	return 0
 }

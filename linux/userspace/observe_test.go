@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // Every rule that a scenario gives is read back as what it was.
@@ -17,20 +19,15 @@ func TestEntriesComeBack(t *testing.T) {
 	conformance.EachStep(t, func(_ *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
 		objects, _ := dataplane.Compile(NewCompiler(someMark), host, ports)
 		for k, v := range objects {
-			for _, r := range v.Rules {
-				if again, err := parseRule(r.String()); err != nil || again != r {
-					t.Errorf("%s: %+v, %v", r, again, err)
-				}
+			if back := xtables.List(slices.Collect(v.Rules.All())...); back != v.Rules {
+				t.Errorf("%s: %s came back as %s", k, v.Rules, back)
 			}
 			if k.Kind != KindEntry {
 				continue
 			}
 			entries++
 			const port = 40000
-			r, err := parseRule(entryRule(k, v.To, port).String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := xtables.ParseRule(entryRule(k, v.To, port).String())
 			again, to, at, ok := entryOf(k.Family, k.Chain, r)
 			if !ok || again != k || to != v.To || to.Do == ToRelay && at != port {
 				t.Errorf("%s came back as %s, %+v for %+v", k, again, to, v.To)
@@ -45,6 +42,7 @@ func TestParse(t *testing.T) {
 *nat
 :PREROUTING ACCEPT [0:0]
 :KUBE-PORTALS-HOST - [0:0]
+:KUBE-PORTALS-OUT - [0:0]
 :OTHER - [0:0]
 -A PREROUTING -m comment --comment "Kubernetes Services, by relays of tandem" -j KUBE-PORTALS-IN
 -A PREROUTING -p tcp -m multiport --dports 80,81 -j OTHER
@@ -56,34 +54,33 @@ func TestParse(t *testing.T) {
 -A OTHER -j RETURN
 COMMIT
 `
-	s, err := parse(text, watched)
-	if err != nil {
+	objects := map[Key]found{}
+	if err := natObjects(model.IPv4, text, objects); err != nil {
 		t.Fatal(err)
 	}
-	var known []bool
-	for _, r := range s.rules {
-		known = append(known, r.known)
+	kinds := map[Kind]int{}
+	for k := range objects {
+		kinds[k.Kind]++
 	}
-	if !slices.Equal(known, []bool{true, false, true, false, true, false, false}) || !s.chains["OTHER"] {
-		t.Errorf("%+v", s)
+	if want := (map[Kind]int{KindTable: 1, KindChain: 2, KindJump: 1, KindEntry: 1, KindAlien: 1}); !maps.Equal(kinds, want) {
+		t.Errorf("%v, want %v: %v", kinds, want, objects)
 	}
-	want := Rule{
-		Dst: netip.MustParsePrefix("10.96.0.10/32"), Proto: model.TCP, Comment: "default/web", Port: 80,
-		To: netip.MustParseAddrPort("169.254.84.1:40000"),
+	entry := Key{Kind: KindEntry, Chain: chainHost, Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.10:80")}
+	if e := objects[entry]; e.To.Do != ToRelay || e.relay.Port.Service.Name != "web" || e.port != 40000 {
+		t.Errorf("%+v", e)
 	}
-	if s.rules[2].rule != want {
-		t.Errorf("%+v", s.rules[2].rule)
+	out := objects[Key{Kind: KindChain, Chain: chainOut}].Rules
+	rules := slices.Collect(out.All())
+	if len(rules) != 3 || !rules[0].Equal(passing(someMark)) || rules[1].Equal(rules[0]) || rules[2].Equal(rules[0]) {
+		t.Errorf("%s", out)
 	}
-	if s.rules[4].rule != passing(someMark) {
-		t.Errorf("%+v", s.rules[4].rule)
-	}
-	if _, err := parse(strings.TrimSuffix(text, "COMMIT\n"), watched); err == nil {
+	if err := natObjects(model.IPv4, strings.TrimSuffix(text, "COMMIT\n"), objects); err == nil {
 		t.Error("half a listing is taken for a whole one")
 	}
 }
 
 // Whatever is read, it is either not ours or written back the same.
-func FuzzParseRule(f *testing.F) {
+func FuzzEntry(f *testing.F) {
 	for _, seed := range []string{
 		`-d 10.96.0.10/32 -p tcp -m comment --comment "default/web:http, pool 2" -m tcp --dport 80 -j DNAT --to-destination 169.254.84.1:40000`,
 		`-s 10.0.0.0/8 -d fd00::1/128 -p udp -m comment --comment "a/b: allowed" -m udp --dport 53 -j RETURN`,
@@ -93,18 +90,14 @@ func FuzzParseRule(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := parseRule(text)
-		if err != nil {
-			return
-		}
+		r := xtables.ParseRule(text)
 		for _, family := range model.Families() {
 			k, to, port, ok := entryOf(family, chainHost, r)
 			if !ok {
 				continue
 			}
-			again, err := parseRule(entryRule(k, to, port).String())
-			if err != nil || again != r {
-				t.Errorf("%q: %+v came back as %+v, %v", text, r, again, err)
+			if again := xtables.ParseRule(entryRule(k, to, port).String()); !again.Equal(r) {
+				t.Errorf("%q: %+v came back as %+v", text, r, again)
 			}
 		}
 	})

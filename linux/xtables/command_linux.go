@@ -1,4 +1,4 @@
-package iptables
+package xtables
 
 import (
 	"bytes"
@@ -22,63 +22,64 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// tools are the commands of one variant, by their paths. Families without them
-// have none.
-type tools struct {
-	variant Variant
-	family  [2]familyTools
+// Tools are the commands of one variant. They work in the network namespace of
+// the thread that calls them.
+type Tools struct {
+	Variant Variant
+	Paths   [2]Paths // by family; empty where it has none
 }
 
-type familyTools struct{ command, restore, save string }
+// Paths are where the commands of a family are.
+type Paths struct{ Command, Restore, Save string }
 
-// families returns the families that there are commands for.
-func (t tools) families() (fs []model.Family) {
+// Installed returns the families that there are commands for.
+func (t Tools) Installed() (fs []model.Family) {
 	for _, f := range model.Families() {
-		if t.family[f] != (familyTools{}) {
+		if t.Paths[f] != (Paths{}) {
 			fs = append(fs, f)
 		}
 	}
 	return fs
 }
 
-// findTools returns the variants that are installed; the one that the plain
-// names stand for is first.
-func findTools(ctx context.Context) (found []tools, err error) {
+// FindTools returns the variants that are installed; the one that the plain names
+// stand for is first. The error has dataplane.ErrAbsent in it where there are none.
+func FindTools(ctx context.Context) (found []Tools, err error) {
 	plain := plainVariant(ctx)
 	for _, v := range []Variant{NFT, Legacy} {
-		t := tools{variant: v}
+		t := Tools{Variant: v}
 		for f, base := range [...]string{model.IPv4: "iptables", model.IPv6: "ip6tables"} {
-			t.family[f] = toolsOf(base+"-"+string(v), base, v == plain)
+			t.Paths[f] = pathsOf(base+"-"+string(v), base, v == plain)
 		}
-		if t.family[model.IPv4] == (familyTools{}) {
+		if t.Paths[model.IPv4] == (Paths{}) {
 			continue
 		}
 		if v == plain {
-			found = append([]tools{t}, found...)
+			found = append([]Tools{t}, found...)
 		} else {
 			found = append(found, t)
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
+		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package xtables", dataplane.ErrAbsent)
 	}
 	return found, nil
 }
 
-// toolsOf returns the commands with explicit names or, where the plain names
+// pathsOf returns the commands with explicit names or, where the plain names
 // stand for the variant, those.
-func toolsOf(explicit, base string, plain bool) familyTools {
+func pathsOf(explicit, base string, plain bool) Paths {
 	names := []string{explicit}
 	if plain {
 		names = append(names, base)
 	}
 	for _, name := range names {
-		t := familyTools{find(name), find(name + "-restore"), find(name + "-save")}
-		if t.command != "" && t.restore != "" && t.save != "" {
+		t := Paths{find(name), find(name + "-restore"), find(name + "-save")}
+		if t.Command != "" && t.Restore != "" && t.Save != "" {
 			return t
 		}
 	}
-	return familyTools{}
+	return Paths{}
 }
 
 // plainVariant is what "iptables" is on this host; empty where there is none.
@@ -175,16 +176,17 @@ const (
 	lockAgain = 250 * time.Millisecond
 )
 
-// restore runs a transaction.
-func (t tools) restore(ctx context.Context, f model.Family, text []byte) error {
+// Restore runs a transaction, or several: each table is written as a whole or not
+// at all. It is busy (ledger.ErrBusy) while others hold the lock.
+func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	args := []string{"--noflush"}
-	if t.variant == Legacy { // the other has no lock
+	if t.Variant == Legacy { // the other has no lock
 		args = append(args, "-w", strconv.Itoa(int(lockWait.Seconds())))
 	}
-	_, err := run(ctx, text, t.family[f].restore, args...)
+	_, err := run(ctx, text, t.Paths[f].Restore, args...)
 	var exit *exec.ExitError
 	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
-	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.variant == Legacy && strings.Contains(err.Error(), "lock") {
+	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "lock") {
 		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
 	}
 	return pointOut(err, text)
@@ -207,17 +209,43 @@ func pointOut(err error, text []byte) error {
 	return fmt.Errorf("%w (%s)", err, firstBytes(string(lines[n-1]), 300))
 }
 
-// read returns the rules of both tables.
-//
-// The kernel makes a legacy table for whoever asks for it; those who are timid do
-// not ask for one that is not there.
-func (t tools) read(ctx context.Context, f model.Family, timid bool) (string, error) {
-	var all []byte
-	for _, table := range []Table{Filter, NAT} {
-		if timid && t.variant == Legacy && !hasLegacy(f, table) {
-			continue
+// RestorePatiently is Restore for those who have nothing else to do until the
+// lock is free, and nothing to go on with before.
+func (t Tools) RestorePatiently(ctx context.Context, f model.Family, text []byte) error {
+	return patiently(ctx, lockTime, func() error { return t.Restore(ctx, f, text) })
+}
+
+// lockTime is how long others may hold the lock of iptables, which all share,
+// where nothing can go on without it.
+const lockTime = 30 * time.Second
+
+// patiently calls f until it is not busy any more, for a while. That it is still
+// busy then is a failure like others.
+func patiently(ctx context.Context, limit time.Duration, f func() error) error {
+	end := time.Now().Add(limit)
+	for {
+		err := f()
+		var busy ledger.ErrBusy
+		if !errors.As(err, &busy) {
+			return err
 		}
-		out, err := run(ctx, nil, t.family[f].save, "-t", table.String())
+		if time.Now().Add(busy.After).After(end) {
+			return fmt.Errorf("after %s: %v", limit, err) // busy no more
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(busy.After):
+		}
+	}
+}
+
+// Save lists tables as iptables-save does. The kernel makes a legacy table for
+// whoever asks for it.
+func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (string, error) {
+	var all []byte
+	for _, table := range tables {
+		out, err := run(ctx, nil, t.Paths[f].Save, "-t", table.String())
 		if err != nil {
 			return "", err
 		}
@@ -226,14 +254,37 @@ func (t tools) read(ctx context.Context, f model.Family, timid bool) (string, er
 	return string(all), nil
 }
 
+// SaveAll lists all tables that there are, and makes none.
+func (t Tools) SaveAll(ctx context.Context, f model.Family) (string, error) {
+	out, err := run(ctx, nil, t.Paths[f].Save)
+	return string(out), err
+}
+
+// Packets returns how many packets a rule has matched.
+func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) {
+	out, err := run(ctx, nil, t.Paths[id.Family].Command, "-w", "1", "-t", id.Table.String(), "-v", "-S", id.Chain)
+	if err != nil {
+		return 0, fmt.Errorf("packets of %s: %w", id.Chain, err)
+	}
+	return Packets(string(out), id.Chain, r)
+}
+
 // holds reports whether the kernel says that there are tables of the variant in
 // the network namespace of the calling thread, so that not to read any is a
 // failure. It does not say so of those of nf_tables.
-func (t tools) holds(f model.Family) bool { return t.variant == Legacy && len(legacyTables(f)) > 0 }
+func (t Tools) holds(f model.Family) bool { return t.Variant == Legacy && len(legacyTables(f)) > 0 }
 
-// hasLegacy reports whether the network namespace of the calling thread has a
-// table of the legacy variant.
-func hasLegacy(f model.Family, t Table) bool { return slices.Contains(legacyTables(f), t.String()) }
+// Present returns those tables, of some, that are there to be read without making
+// one. The nft variant makes none for readers.
+func (t Tools) Present(f model.Family, tables ...Table) (there []Table) {
+	known := legacyTables(f)
+	for _, table := range tables {
+		if t.Variant != Legacy || slices.Contains(known, table.String()) {
+			there = append(there, table)
+		}
+	}
+	return there
+}
 
 func legacyTables(f model.Family) []string {
 	name := map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f]

@@ -1,4 +1,4 @@
-package iptables
+package xtables
 
 import (
 	"encoding/binary"
@@ -10,7 +10,7 @@ import (
 
 // openGeneration asks the kernel for its count of nf_tables transactions, in the
 // network namespace of the calling thread.
-func openGeneration() (*watch, error) {
+func openGeneration() (*Watch, error) {
 	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: netlink socket: %w", err)
@@ -20,7 +20,7 @@ func openGeneration() (*watch, error) {
 		n, err := generation(handle)
 		return stamp{generation: n}, err
 	}
-	return &watch{look: look, stop: func() error { s.Close(); return nil }, counts: true, lost: true}, nil
+	return &Watch{look: look, stop: func() error { s.Close(); return nil }, counts: true, lost: true}, nil
 }
 
 func generation(handle *nl.SocketHandle) (uint32, error) {

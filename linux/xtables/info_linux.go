@@ -1,4 +1,4 @@
-package iptables
+package xtables
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ const getInfo = 64
 
 // openInfo asks the kernel about the legacy tables in the network namespace of
 // the calling thread.
-func openInfo(families []model.Family) (*watch, error) {
+func openInfo(families []model.Family) (*Watch, error) {
 	var socks []int
 	stop := func() error {
 		var errs []error
@@ -53,7 +53,7 @@ func openInfo(families []model.Family) (*watch, error) {
 		}
 		return now, nil
 	}
-	return &watch{look: look, stop: stop, lost: true, again: readAgain}, nil
+	return &Watch{look: look, stop: stop, lost: true, Again: readAgain}, nil
 }
 
 func infoSocket(f model.Family) (int, error) {

@@ -1,4 +1,4 @@
-package iptables
+package xtables
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// errMixed says that rules of both variants are there.
-var errMixed = errors.New("this host has rules of both variants of iptables")
+// ErrMixed says that rules of both variants are there.
+var ErrMixed = errors.New("this host has rules of both variants of iptables")
 
-// choose returns, of the variants that are installed, the one that this host
+// Choose returns, of the variants that are installed, the one that this host
 // already uses or, where it uses none, all. Rules of both are an error: packets
 // would meet both, and nobody could tell which of them the others on this host
 // will write next.
-func choose(ctx context.Context, found []tools) ([]tools, error) {
+func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 	uses := map[Variant]string{}
 	for _, t := range found {
-		for _, f := range t.families() {
-			out, err := run(ctx, nil, t.family[f].save)
+		for _, f := range t.Installed() {
+			out, err := t.SaveAll(ctx, f)
 			switch {
 			case err == nil:
 			case ctx.Err() != nil, t.holds(f):
@@ -29,10 +29,10 @@ func choose(ctx context.Context, found []tools) ([]tools, error) {
 			default:
 				continue // the kernel does not have it; whether it works the probe tells
 			}
-			if rules := count(string(out)); rules > 0 && uses[t.variant] == "" {
-				uses[t.variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.family[f].save)
+			if rules := count(out); rules > 0 && uses[t.Variant] == "" {
+				uses[t.Variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.Paths[f].Save)
 			}
-			if !installed(found, Legacy) && strings.Contains(string(out), legacyHint) && legacyRules(f) > 0 {
+			if !installed(found, Legacy) && strings.Contains(out, legacyHint) && legacyRules(f) > 0 {
 				uses[Legacy] = "rules, which no command that is installed can list"
 			}
 		}
@@ -43,8 +43,8 @@ func choose(ctx context.Context, found []tools) ([]tools, error) {
 // legacyHint is part of what iptables-nft says when it sees legacy tables.
 const legacyHint = "iptables-legacy tables present"
 
-func installed(found []tools, v Variant) bool {
-	return slices.ContainsFunc(found, func(t tools) bool { return t.variant == v })
+func installed(found []Tools, v Variant) bool {
+	return slices.ContainsFunc(found, func(t Tools) bool { return t.Variant == v })
 }
 
 // legacyRules asks the kernel how many rules and chains its legacy tables have
@@ -54,7 +54,7 @@ func legacyRules(f model.Family) int {
 	if err != nil {
 		return 0
 	}
-	defer w.close()
+	defer w.Close()
 	now, err := w.look()
 	if err != nil {
 		return 0
@@ -74,15 +74,15 @@ func count(save string) (n int) {
 }
 
 // decide is the choice, given what each variant holds.
-func decide(found []tools, uses map[Variant]string) ([]tools, error) {
+func decide(found []Tools, uses map[Variant]string) ([]Tools, error) {
 	if uses[Legacy] != "" && uses[NFT] != "" {
 		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+
 			"Packets would meet both. Bring all into one: let everything that writes rules use the same variant "+
-			"(update-alternatives --config iptables), then remove the rules of the other, or restart the machine", errMixed, uses[Legacy], uses[NFT])
+			"(update-alternatives --config iptables), then remove the rules of the other, or restart the machine", ErrMixed, uses[Legacy], uses[NFT])
 	}
 	for _, t := range found {
-		if uses[t.variant] != "" {
-			return []tools{t}, nil
+		if uses[t.Variant] != "" {
+			return []Tools{t}, nil
 		}
 	}
 	for v, what := range uses {

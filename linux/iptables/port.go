@@ -1,0 +1,185 @@
+package iptables
+
+import (
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
+)
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	branches *branchCache
+	host     *model.Host
+	port     *model.Port
+	emit     func(Key, Value)
+	name     string // as in comments
+	hash     string // as in names of chains
+	gaps     []model.Gap
+
+	pools     []*poolChain
+	externals []*externalChain
+}
+
+// poolChain is a chain that balances over a pool.
+type poolChain struct {
+	pool  *model.Pool
+	name  string
+	masks []xtables.Rule // what is masqueraded of what goes to cluster IPs
+	used  bool
+}
+
+// externalChain is a chain that gives each origin its answer.
+type externalChain struct {
+	on   [model.Origins]model.Action
+	name string
+}
+
+func (p *portCompiler) gap(f *model.Front, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+}
+
+func (p *portCompiler) chain(t xtables.Table, name string) chainID {
+	return chainID{Family: p.port.ID.Family, Table: t, Chain: name}
+}
+
+// namePools gives the port's pools their chains: KUBE-SVL- to the one that
+// clients from outside are kept to where others are not, or that is said to be
+// this node's; KUBE-SVC- to the other. It is about names alone.
+func (p *portCompiler) namePools() {
+	pools := p.port.Pools()
+	local := -1
+	for i, pool := range pools {
+		for j := range p.port.Fronts {
+			on := &p.port.Fronts[j].On
+			kept := on[model.FromOutside].Pool == pool && on[model.FromHost].Pool != pool && on[model.FromHost].Pool != nil
+			for _, act := range on {
+				if kept || act.Pool == pool && act.Why == model.WhyLocalEndpoints {
+					local = i
+				}
+			}
+		}
+	}
+	for i, pool := range pools {
+		prefix := prefixCluster
+		if i == local {
+			prefix = prefixLocal
+		}
+		name := prefix + p.hash
+		if slices.ContainsFunc(p.pools, func(c *poolChain) bool { return c.name == name }) {
+			name = prefix + hash(p.hash, name, string(rune('0'+i))) // a third pool: no policy makes one
+		}
+		p.pools = append(p.pools, &poolChain{pool: pool, name: name})
+	}
+}
+
+// use returns the chain of a pool, and remembers that it is needed.
+func (p *portCompiler) use(pool *model.Pool) *poolChain {
+	i := slices.IndexFunc(p.pools, func(c *poolChain) bool { return c.pool == pool })
+	p.pools[i].used = true
+	return p.pools[i]
+}
+
+// sorted returns a pool's endpoints by address: their order in a chain is of no
+// meaning, and so it survives a restart.
+func sorted(pool *model.Pool) []model.Endpoint {
+	es := slices.Clone(pool.Endpoints)
+	slices.SortFunc(es, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return es
+}
+
+// unspecified reports whether a front stands for all addresses of the host.
+func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
+
+// to matches what is sent to a front.
+func (p *portCompiler) to(f *model.Front) xtables.Rule {
+	r := xtables.Rule{Proto: p.port.ID.Proto, Ports: xtables.Port(f.At.Port())}
+	if !unspecified(f) {
+		r.Dst = xtables.Address(f.At.Addr())
+	}
+	return r
+}
+
+// leaf emits the way to a front in a tree, and returns where it ends.
+func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
+	if unspecified(f) {
+		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
+	}
+	return t.byAddress(f.At.Addr(), p.branches, p.emit)
+}
+
+// dispatcher is where the nat table looks for a front.
+func dispatcher(f *model.Front) tree {
+	if unspecified(f) {
+		return portTree
+	}
+	return vipTree
+}
+
+func balances(a model.Action) bool { return a.Verdict == model.Balance }
+
+// comment is what the rules of a front are known by.
+func (p *portCompiler) comment(f *model.Front) string {
+	if unspecified(f) {
+		return p.name
+	}
+	return p.name + " " + [...]string{"cluster IP", "external IP", "loadbalancer IP"}[f.Kind]
+}
+
+// refusals is where the filter table refuses a front's clients.
+func refusals(f *model.Front) tree {
+	switch f.Kind {
+	case model.KindClusterIP:
+		return clusterTree
+	case model.KindNodePort:
+		return closedTree
+	}
+	return externalTree
+}
+
+// pods matches packets of this node's pods. It matches nothing in particular
+// where they cannot be told, or where everybody is one: see actions.
+func (p *portCompiler) pods() (r xtables.Rule) {
+	m := p.host.Pods
+	switch {
+	case m.Interface != "":
+		r.In.Name = m.Interface
+	case m.Prefix != "":
+		r.In.Name = m.Prefix + "+"
+	}
+	for _, c := range m.CIDRs {
+		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
+			r.Src = xtables.Within(c)
+		}
+	}
+	return r
+}
+
+// everything reports whether a match of pods leaves nobody out.
+func everything(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
+
+// markMasq marks packets to be masqueraded.
+var markMasq = xtables.Jump{Chain: chainMark}
+
+// actions returns a front's actions, with those of origins that no packet has
+// replaced by those that count for it.
+func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
+	on := f.On
+	if p.host.Pods.Known(p.port.ID.Family) && everything(p.pods()) { // the prefix of all addresses
+		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
+	}
+	return on
+}
+
+// origins are matches of where packets are from, in the order in which they must
+// be asked for: pods come first, and who is neither pod nor host is outside.
+func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
+	return func(yield func(model.Origin, xtables.Rule) bool) {
+		if pod := p.pods(); !everything(pod) && !yield(model.FromPod, pod) {
+			return
+		}
+		if yield(model.FromHost, xtables.Rule{Matches: []xtables.Match{xtables.SrcLocal{}}}) {
+			yield(model.FromOutside, xtables.Rule{})
+		}
+	}
+}

@@ -1,0 +1,30 @@
+// Package xtables is the language of iptables: rules as values, their text, and
+// the commands that read and write them. It knows no Service and no chain of any
+// mode.
+//
+//	Rule ──Append──▶ text of iptables-save ──ParseRule──▶ Rule
+//	  │                 │            ▲
+//	  │                 ▼            │
+//	  │               Script      ParseSave
+//	  │                 │            ▲
+//	  ▼                 ▼            │
+//	 Sim     iptables-restore, iptables-save (Commands)
+//
+// A rule has one text, whatever the order in which its matches were given or
+// printed: equal rules have equal texts. A rule that is none of those that this
+// package knows is Foreign, and stays as it was printed.
+//
+// What a new kind of match takes is a type in rule.go, its text in text.go, its
+// options in parse.go and what it asks of a packet in eval.go.
+//
+//	rule.go          rules: matches and targets; tables, variants
+//	text.go          their text; Rules, lists of them that can be compared
+//	parse.go         and back
+//	save.go          what iptables-save and "iptables -S" print
+//	script.go        what iptables-restore reads
+//	eval.go          packets through rules
+//	command_linux.go the commands of a variant, and the lock
+//	variant_linux.go legacy or nft: which one this host uses
+//	probe_linux.go   whether it works
+//	watch_linux.go   whether others wrote: generation_linux.go, info_linux.go
+package xtables

@@ -1,0 +1,167 @@
+package xtables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Packet is the first packet of a connection on its way.
+type Packet struct {
+	Src     netip.Addr
+	Dst     netip.AddrPort
+	Proto   model.Proto
+	In      string // the interface it came in by; empty for packets of the host
+	Mark    uint32
+	OrigDst netip.Addr // before DNAT
+	DNATed  bool
+}
+
+// ChainID names a chain of one table of one family.
+type ChainID struct {
+	Family model.Family
+	Table  Table
+	Chain  string
+}
+
+// Sim runs packets through rules as the kernel would, but takes every branch that
+// chance or the past could.
+type Sim struct {
+	// Rules are those of each chain, in their order.
+	Rules map[ChainID][]Rule
+	// Local reports whether an address is the host's.
+	Local func(netip.Addr) bool
+	// Set looks for a packet in an ipset, and returns the entry's mark. It may be nil
+	// where no rule has a set.
+	Set func(set, fields string, p *Packet) (SetMark, bool)
+}
+
+// End is how a packet leaves a chain.
+type End struct {
+	Packet
+	By Target // nil for the end of the chain, or RETURN
+}
+
+// maxDepth is how deep chains may go here; ours are far from it.
+const maxDepth = 32
+
+// Run returns how a packet may leave a chain of its family.
+func (s *Sim) Run(t Table, chain string, p Packet) []End {
+	return s.chain(ChainID{model.FamilyOf(p.Dst.Addr()), t, chain}, p, 0)
+}
+
+func (s *Sim) chain(id ChainID, p Packet, depth int) []End {
+	if depth > maxDepth {
+		return []End{{p, Drop}}
+	}
+	return s.rules(id, s.Rules[id], p, depth)
+}
+
+func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) {
+	if len(rules) == 0 {
+		return []End{{Packet: p}}
+	}
+	r, rest := rules[0], rules[1:]
+	yes, no := s.match(r, &p)
+	if no {
+		ends = s.rules(id, rest, p, depth)
+	}
+	if !yes {
+		return ends
+	}
+	switch t := r.Target.(type) {
+	case Jump:
+		for _, e := range s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1) {
+			if e.By == nil {
+				ends = append(ends, s.rules(id, rest, e.Packet, depth)...)
+			} else {
+				ends = append(ends, e)
+			}
+		}
+		return ends
+	case Goto:
+		return append(ends, s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1)...)
+	case DNAT:
+		p.Dst, p.DNATed = t.To, true
+	case SetMark:
+		p.Mark = t.apply(p.Mark)
+	case MapMark:
+		if m, ok := s.Set(t.Set, t.Fields, &p); ok {
+			p.Mark = m.apply(p.Mark)
+		}
+	}
+	switch r.Target.(type) {
+	case nil, SetMark, MapMark:
+		return append(ends, s.rules(id, rest, p, depth)...)
+	}
+	if r.Target == Return {
+		return append(ends, End{Packet: p})
+	}
+	return append(ends, End{p, r.Target})
+}
+
+func (m SetMark) apply(mark uint32) uint32 { return mark&^m.Mask ^ m.Value }
+
+// match reports whether a packet may match a rule, and whether it may not. What is
+// not understood matches nothing.
+func (s *Sim) match(r Rule, p *Packet) (yes, no bool) {
+	if r.Foreign != "" || !r.Src.match(p.Src) || !r.Dst.match(p.Dst.Addr()) || !r.In.match(p.In) ||
+		r.Proto != 0 && r.Proto != p.Proto ||
+		r.Ports != (Ports{}) && (p.Dst.Port() < r.Ports.First || r.Ports.Last < p.Dst.Port()) {
+		return false, true
+	}
+	yes = true
+	for _, m := range r.Matches {
+		may, mayNot := s.ask(m, p)
+		yes, no = yes && may, no || mayNot
+	}
+	return yes, no
+}
+
+func (a Addrs) match(of netip.Addr) bool {
+	return !a.Prefix.IsValid() || a.Prefix.Contains(of) != a.Not
+}
+
+func (i Interface) match(name string) bool {
+	if i.Name == "" {
+		return true
+	}
+	beginning, open := strings.CutSuffix(i.Name, "+")
+	return (name == i.Name || open && name != "" && strings.HasPrefix(name, beginning)) != i.Not
+}
+
+// ask reports whether a packet may match, and whether it may not. Every packet here
+// is the first of its connection, and the host sends from no address but its own.
+func (s *Sim) ask(m Match, p *Packet) (yes, no bool) {
+	var is, not bool
+	switch m := m.(type) {
+	case SrcLocal:
+		is, not = p.In == "" || s.Local(p.Src), m.Not
+	case DstLocal:
+		is, not = s.Local(p.Dst.Addr()), m.Not
+	case HasMark:
+		is, not = p.Mark&m.Mask == m.Value, m.Not
+	case InSet:
+		_, is = s.Set(m.Set, m.Fields, p)
+		not = m.Not
+	case State:
+		states := strings.Split(m.Any, ",")
+		is = slices.Contains(states, "NEW") || p.DNATed && slices.Contains(states, "DNAT")
+		not = m.Not
+	case OrigDst:
+		is = m.match(p.OrigDst)
+	case Recent:
+		return true, !m.Set
+	case Chance:
+		return true, true
+	}
+	return is != not, is == not
+}
+
+// Masqueraded reports whether the packet leaves with the host's address.
+func (e End) Masqueraded() bool {
+	_, yes := e.By.(Masquerade)
+	return yes
+}

@@ -1,0 +1,162 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Commands are the tools of one variant, and what they can do here. They work in
+// the network namespace of the thread that calls them. Safe for concurrent use.
+type Commands struct {
+	Tools
+	// Families are those that there are tables for. IPv4 is always among them.
+	Families []model.Family
+	// Without is why IPv6 is not among them, if there are commands for it.
+	Without error
+
+	noRandomFully bool
+}
+
+// RandomFully reports whether MASQUERADE can choose ports at random.
+func (c *Commands) RandomFully() bool { return !c.noRandomFully }
+
+// Find returns the commands of the variant that this host uses, and all that are
+// installed. It writes nothing. Rules of both variants are refused by Probe; here
+// they may be what is to be removed. The error has dataplane.ErrAbsent in it where
+// there are no commands.
+func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	if installed, err = FindTools(ctx); err != nil {
+		return nil, nil, err
+	}
+	chosen, err := Choose(ctx, installed)
+	switch {
+	case errors.Is(err, ErrMixed):
+		chosen = installed
+	case err != nil:
+		return nil, nil, err
+	}
+	best, err = first(ctx, chosen, (*Commands).read)
+	return best, installed, err
+}
+
+// Specimen are rules of all kinds that a mode writes.
+type Specimen func(f model.Family, t Table, randomFully bool) []Rule
+
+// Probe finds out whether this host can do what a mode needs in the tables filter
+// and nat, by doing it in chains that no packet enters. The error says what is
+// missing.
+func Probe(ctx context.Context, rules Specimen) error {
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	found, err := FindTools(ctx)
+	if err != nil {
+		return err
+	}
+	if found, err = Choose(ctx, found); err != nil {
+		return err
+	}
+	_, err = first(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error { return c.Try(ctx, f, rules) })
+	return err
+}
+
+// first returns the first variant that passes a test for IPv4, which every node
+// needs, and for which other families.
+func first(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
+	var failed []error
+	for _, t := range found {
+		c := &Commands{Tools: t}
+		err := c.families4and6(ctx, test)
+		if err == nil {
+			return c, nil
+		}
+		failed = append(failed, fmt.Errorf("iptables, %s variant: %w", t.Variant, err))
+	}
+	return nil, errors.Join(failed...)
+}
+
+func (c *Commands) families4and6(ctx context.Context, test func(*Commands, context.Context, model.Family) error) error {
+	for _, f := range c.Installed() {
+		err := test(c, ctx, f)
+		switch {
+		case err == nil:
+			c.Families = append(c.Families, f)
+		case f == model.IPv4 || ctx.Err() != nil:
+			return err
+		default:
+			c.Without = err
+		}
+	}
+	return nil
+}
+
+// read tests whether the tables of a family can be read, without writing
+// anything.
+func (c *Commands) read(ctx context.Context, f model.Family) error {
+	if _, err := c.command(f); err != nil {
+		return err
+	}
+	_, err := c.Save(ctx, f, Filter, NAT)
+	return err
+}
+
+// command returns the command of a family, and notes what it cannot do.
+func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
+	path := c.Paths[f].Command
+	command, err := iptables.New(iptables.IPFamily(iptables.Protocol(f)), iptables.Path(path), iptables.Timeout(5))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if a, b, p := command.GetIptablesVersion(); a < 1 || a == 1 && (b < 6 || b == 6 && p < 2) {
+		return nil, fmt.Errorf("%s %d.%d.%d is too old: 1.6.2 or later is needed", path, a, b, p)
+	}
+	c.noRandomFully = c.noRandomFully || !command.HasRandomFully()
+	return command, nil
+}
+
+// Try tests a family by writing.
+func (c *Commands) Try(ctx context.Context, f model.Family, rules Specimen) error {
+	command, err := c.command(f)
+	if err != nil {
+		return err
+	}
+	for _, t := range []Table{Filter, NAT} {
+		if err := c.table(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
+			return fmt.Errorf("%s table %s: %w", f, t, err)
+		}
+	}
+	return nil
+}
+
+// table writes rules into a scratch chain, and reads them back.
+func (c *Commands) table(ctx context.Context, command *iptables.IPTables, family model.Family, t Table, rules []Rule) error {
+	name := fmt.Sprintf("TANDEM-PROBE-%08X", rand.Uint32())
+	var s Script
+	s.Rewrite(name, List(rules...))
+	if err := c.RestorePatiently(ctx, family, s.Text(t)); err != nil {
+		return err
+	}
+	have, listed := command.List(t.String(), name)
+	if err := errors.Join(listed, command.ClearAndDeleteChain(t.String(), name)); err != nil {
+		return err
+	}
+	var read []Line
+	for _, l := range have {
+		if rest, ok := strings.CutPrefix(l, "-A "+name+" "); ok {
+			read = append(read, Line(rest))
+		}
+	}
+	if Canonical(read...) != List(rules...) {
+		return fmt.Errorf("rules do not come back as they were written: %q for %q", read, List(rules...))
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package xtables
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Line is a rule as it was printed, without "-A CHAIN". To be deleted, a rule
+// must be spelled as it was.
+type Line string
+
+// Rule is what a line says.
+func (l Line) Rule() Rule { return ParseRule(string(l)) }
+
+// Printed returns rules as they were printed.
+func Printed(lines ...Line) Rules {
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(string(l))
+		b.WriteByte('\n')
+	}
+	return Rules{b.String()}
+}
+
+// Canonical returns the rules of lines in the text that equal rules have.
+func Canonical(lines ...Line) Rules {
+	var b []byte
+	for _, l := range lines {
+		b = append(l.Rule().Append(b), '\n')
+	}
+	return Rules{string(b)}
+}
+
+// SavedTable is what iptables-save tells of a table.
+type SavedTable struct {
+	Name   string
+	Chains []SavedChain
+}
+
+// SavedChain is a chain of a table. Builtin ones are the kernel's.
+type SavedChain struct {
+	Name    string
+	Builtin bool
+	Rules   []Line
+}
+
+// ParseSave reads what iptables-save prints. A listing without its end is an error,
+// so that no chain is taken for absent. What is returned shares the text's memory.
+func ParseSave(text string) (tables []SavedTable, err error) {
+	var s saveParser
+	for l := range strings.Lines(text) {
+		l = strings.TrimRight(l, "\r\n")
+		switch {
+		case strings.HasPrefix(l, "*"):
+			if s.open {
+				return nil, fmt.Errorf("the listing of table %s has no end", s.table.Name)
+			}
+			s = saveParser{open: true, table: SavedTable{Name: l[1:]}, at: map[string]int{}}
+		case !s.open:
+		case strings.HasPrefix(l, ":"):
+			name, rest, _ := strings.Cut(l[1:], " ")
+			s.chain(name).Builtin = rest != "" && rest[0] != '-'
+		case strings.HasPrefix(l, "-A "):
+			chain, rule, _ := strings.Cut(l[len("-A "):], " ")
+			c := s.chain(chain)
+			c.Rules = append(c.Rules, Line(rule))
+		case l == "COMMIT":
+			tables = append(tables, s.table)
+			s.open = false
+		}
+	}
+	if s.open {
+		return nil, fmt.Errorf("the listing of table %s has no end", s.table.Name)
+	}
+	return tables, nil
+}
+
+type saveParser struct {
+	table SavedTable
+	open  bool
+	at    map[string]int
+	last  int
+}
+
+// chain returns a chain, also one that has not been told of. Rules are printed by
+// chains.
+func (s *saveParser) chain(name string) *SavedChain {
+	if s.last < len(s.table.Chains) && s.table.Chains[s.last].Name == name {
+		return &s.table.Chains[s.last]
+	}
+	i, known := s.at[name]
+	if !known {
+		i = len(s.table.Chains)
+		s.at[name] = i
+		s.table.Chains = append(s.table.Chains, SavedChain{Name: name})
+	}
+	s.last = i
+	return &s.table.Chains[i]
+}
+
+// counters are those of a rule, packets and bytes, as "iptables -v -S" has them.
+var counters = regexp.MustCompile(` -c ([0-9]+) [0-9]+`)
+
+// Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
+// packets it has matched. A rule that is not there has matched none.
+func Packets(listing, chain string, r Rule) (uint64, error) {
+	for l := range strings.Lines(listing) {
+		text, listed := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" ")
+		at := counters.FindStringSubmatchIndex(text)
+		if !listed || at == nil || !ParseRule(text[:at[0]]+text[at[1]:]).Equal(r) {
+			continue
+		}
+		n, err := strconv.ParseUint(text[at[2]:at[3]], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("packets of a rule: %w", err)
+		}
+		return n, nil
+	}
+	return 0, nil
+}

@@ -1,0 +1,244 @@
+package xtables
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Rules is a list of rules, in their text: equal lists are the same value.
+type Rules struct{ text string }
+
+// List returns a list of rules.
+func List(rules ...Rule) Rules {
+	b := make([]byte, 0, len(rules)*ruleSize)
+	for _, r := range rules {
+		b = append(r.Append(b), '\n')
+	}
+	return Rules{string(b)}
+}
+
+// ruleSize is how long a rule is, roughly.
+const ruleSize = 160
+
+// All are the rules, those that are not understood included.
+func (rs Rules) All() iter.Seq[Rule] {
+	return func(yield func(Rule) bool) {
+		for l := range rs.lines() {
+			if !yield(ParseRule(strings.TrimSuffix(l, "\n"))) {
+				return
+			}
+		}
+	}
+}
+
+func (rs Rules) lines() iter.Seq[string] { return strings.Lines(rs.text) }
+
+// Len is how many rules there are.
+func (rs Rules) Len() int { return strings.Count(rs.text, "\n") }
+
+// String returns the rules as iptables-save prints them, each ending in a newline,
+// without "-A CHAIN".
+func (rs Rules) String() string { return rs.text }
+
+// Selector is all that a rule asks for: everything but its comment and target.
+// Equal ones are the same value.
+type Selector struct{ text string }
+
+// Selector returns what a rule asks for.
+func (r Rule) Selector() Selector {
+	if r.Foreign != "" {
+		return Selector{r.Foreign}
+	}
+	r.Comment = ""
+	return Selector{string(trim(r.appendMatches(make([]byte, 0, ruleSize)), 0))}
+}
+
+// Compare orders selectors by their text.
+func (s Selector) Compare(o Selector) int { return strings.Compare(s.text, o.text) }
+
+// String returns the options.
+func (s Selector) String() string { return s.text }
+
+// Append writes a rule as iptables-save prints it, without "-A CHAIN".
+func (r Rule) Append(b []byte) []byte {
+	if r.Foreign != "" {
+		return append(b, r.Foreign...)
+	}
+	start := len(b)
+	b = r.appendMatches(b)
+	if r.Target != nil {
+		b = r.Target.append(b)
+	}
+	return trim(b, start)
+}
+
+// String returns the text of a rule.
+func (r Rule) String() string { return string(r.Append(make([]byte, 0, ruleSize))) }
+
+// Equal reports whether two rules are the same, and their comments, which
+// may have one text and differ.
+func (r Rule) Equal(o Rule) bool {
+	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
+}
+
+// trim takes away the space that the first option begins with.
+func trim(b []byte, start int) []byte {
+	if len(b) > start {
+		return slices.Delete(b, start, start+1)
+	}
+	return b
+}
+
+func (r Rule) appendMatches(b []byte) []byte {
+	b = r.Src.append(b, " -s ")
+	b = r.Dst.append(b, " -d ")
+	if r.In.Name != "" {
+		b = append(option(b, r.In.Not, " -i "), r.In.Name...)
+	}
+	if r.Proto != 0 {
+		b = append(append(b, " -p "...), r.Proto.String()...)
+	}
+	if r.Comment != "" {
+		b = appendQuoted(append(b, " -m comment --comment "...), r.Comment)
+	}
+	for _, m := range inOrder(r.Matches) {
+		b = m.append(b)
+	}
+	if r.Ports != (Ports{}) {
+		b = append(append(append(b, " -m "...), r.Proto.String()...), " --dport "...)
+		b = strconv.AppendUint(b, uint64(r.Ports.First), 10)
+		if r.Ports.Last != r.Ports.First {
+			b = strconv.AppendUint(append(b, ':'), uint64(r.Ports.Last), 10)
+		}
+	}
+	return b
+}
+
+func inOrder(ms []Match) []Match {
+	byOrder := func(a, b Match) int { return cmp.Compare(a.order(), b.order()) }
+	if slices.IsSortedFunc(ms, byOrder) {
+		return ms
+	}
+	ms = slices.Clone(ms)
+	slices.SortStableFunc(ms, byOrder)
+	return ms
+}
+
+// option writes an option that may be negated: spaces included.
+func option(b []byte, not bool, text string) []byte {
+	if not {
+		b = append(b, " !"...)
+	}
+	return append(b, text...)
+}
+
+func (a Addrs) append(b []byte, text string) []byte {
+	if !a.Prefix.IsValid() {
+		return b
+	}
+	return a.Prefix.AppendTo(option(b, a.Not, text))
+}
+
+// The order of matches: what costs little comes first.
+func (SrcLocal) order() int { return 1 }
+func (HasMark) order() int  { return 2 }
+func (InSet) order() int    { return 3 }
+func (DstLocal) order() int { return 4 }
+func (State) order() int    { return 5 }
+func (OrigDst) order() int  { return 6 }
+func (Recent) order() int   { return 7 }
+func (Chance) order() int   { return 8 }
+
+func (m SrcLocal) append(b []byte) []byte {
+	return append(option(append(b, " -m addrtype"...), m.Not, " --src-type "), "LOCAL"...)
+}
+
+func (m DstLocal) append(b []byte) []byte {
+	return append(option(append(b, " -m addrtype"...), m.Not, " --dst-type "), "LOCAL"...)
+}
+
+func (m HasMark) append(b []byte) []byte {
+	return appendMark(option(append(b, " -m mark"...), m.Not, " --mark "), m.Value, m.Mask)
+}
+
+func (m InSet) append(b []byte) []byte {
+	b = append(option(append(b, " -m set"...), m.Not, " --match-set "), m.Set...)
+	return append(append(b, ' '), m.Fields...)
+}
+
+func (m State) append(b []byte) []byte {
+	return append(option(append(b, " -m conntrack"...), m.Not, " --ctstate "), m.Any...)
+}
+
+func (m OrigDst) append(b []byte) []byte {
+	return m.Addrs.append(append(b, " -m conntrack"...), " --ctorigdst ")
+}
+
+func (m Recent) append(b []byte) []byte {
+	if m.Set {
+		b = append(append(b, " -m recent --set --name "...), m.Name...)
+	} else {
+		b = strconv.AppendUint(append(b, " -m recent --rcheck --seconds "...), uint64(m.Seconds), 10)
+		b = append(append(b, " --reap --name "...), m.Name...)
+	}
+	return append(b, " --rsource"...)
+}
+
+func (m Chance) append(b []byte) []byte {
+	b = append(b, " -m statistic --mode random --probability "...)
+	return strconv.AppendFloat(b, float64(m)/(1<<31), 'f', 11, 64)
+}
+
+func (v Verdict) append(b []byte) []byte {
+	return append(b, [...]string{" -j ACCEPT", " -j DROP", " -j REJECT", " -j RETURN"}[v]...)
+}
+
+func (t Jump) append(b []byte) []byte { return append(append(b, " -j "...), t.Chain...) }
+
+func (t Goto) append(b []byte) []byte { return append(append(b, " -g "...), t.Chain...) }
+
+func (t DNAT) append(b []byte) []byte {
+	return t.To.AppendTo(append(b, " -j DNAT --to-destination "...))
+}
+
+func (t Masquerade) append(b []byte) []byte {
+	b = append(b, " -j MASQUERADE"...)
+	if t.RandomFully {
+		b = append(b, " --random-fully"...)
+	}
+	return b
+}
+
+func (t SetMark) append(b []byte) []byte {
+	return appendMark(append(b, " -j MARK --set-xmark "...), t.Value, t.Mask)
+}
+
+func (t MapMark) append(b []byte) []byte {
+	return fmt.Appendf(b, " -j SET --map-set %s %s --map-mark", t.Set, t.Fields)
+}
+
+func appendMark(b []byte, value, mask uint32) []byte {
+	b = strconv.AppendUint(append(b, "0x"...), uint64(value), 16)
+	return strconv.AppendUint(append(b, "/0x"...), uint64(mask), 16)
+}
+
+// appendQuoted writes a comment that stays on its line and between its quotes,
+// for any text: what is not printable ASCII becomes a question mark.
+func appendQuoted(b []byte, comment string) []byte {
+	b = append(b, '"')
+	for i := range min(len(comment), MaxComment) {
+		switch c := comment[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
