@@ -67,13 +67,6 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 
 // arguments are the flags that kube-proxy has, too, for a scenario's settings.
 func arguments(mode config.Mode, host config.Config) []string {
-	join := func(ps []netip.Prefix) string {
-		var words []string
-		for _, p := range ps {
-			words = append(words, p.String())
-		}
-		return strings.Join(words, ",")
-	}
 	ports := join(host.NodePorts.Prefixes)
 	switch {
 	case host.NodePorts.Primary:
@@ -87,12 +80,29 @@ func arguments(mode config.Mode, host config.Config) []string {
 	}
 	for flag, value := range map[string]string{
 		"cluster-cidr": join(host.ClusterCIDRs), "pod-bridge-interface": host.PodBridge, "pod-interface-name-prefix": host.PodInterfacePrefix,
+		config.AllowedExternalIPs: allowed(host.ExternalIPs),
 	} {
 		if value != "" {
 			args = append(args, "--"+flag+"="+value)
 		}
 	}
 	return args
+}
+
+// allowed is the setting as the flag spells it.
+func allowed(e config.ExternalIPs) string {
+	if e.Only {
+		return "only," + join(e.Allowed)
+	}
+	return join(e.Allowed)
+}
+
+func join(ps []netip.Prefix) string {
+	var words []string
+	for _, p := range ps {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, ",")
 }
 
 // apply brings the API server in line with the folder, and with a mark.
