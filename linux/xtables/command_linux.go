@@ -186,7 +186,7 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	_, err := run(ctx, text, t.Paths[f].Restore, args...)
 	var exit *exec.ExitError
 	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
-	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "lock") {
+	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
 		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
 	}
 	return pointOut(err, text)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -109,4 +110,31 @@ func TestTableThatCannotBeListed(t *testing.T) {
 	// Not listed but of no concern to us, and listed in spite of a chain that is not.
 	nft(fmt.Sprintf(native, "raw", "PREROUTING", "filter", "prerouting", -300) + "table ip nat { chain mine { type nat hook postrouting priority 100; masquerade; }; };")
 	listed(NAT, true)
+}
+
+// Who holds the lock is waited for; a lock that cannot be had at all is not held
+// by anybody.
+func TestLockOfTheLegacyVariant(t *testing.T) {
+	enterNetwork(t)
+	held := filepath.Join(t.TempDir(), "lock")
+	f, err := os.Create(held)
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	found, err := FindTools(t.Context())
+	if err != nil {
+		t.Skip(err)
+	}
+	tools := variant(t, found, Legacy)
+	for path, busy := range map[string]bool{held: true, "/nonexistent/lock": false} {
+		t.Setenv("XTABLES_LOCKFILE", path)
+		err := tools.Restore(t.Context(), model.IPv4, []byte("*nat\nCOMMIT\n"))
+		if err == nil || errors.As(err, new(ledger.ErrBusy)) != busy {
+			t.Errorf("%s: busy should be %t: %v", path, busy, err)
+		}
+	}
 }
