@@ -66,10 +66,11 @@ func LocalAddresses() ([]model.LocalAddress, error) {
 	return a.List()
 }
 
-// openFacts reads the addresses of this machine for the first time.
-func (p *Proxy) openFacts() {
-	var err error
-	if p.addresses, err = openAddresses(); err == nil {
+// openFacts reads the addresses of this machine for the first time, as far as they
+// could be opened.
+func (p *Proxy) openFacts(a addresses, err error) {
+	if err == nil {
+		p.addresses = a
 		err = p.lookAtAddresses()
 	}
 	if err != nil {
@@ -81,7 +82,7 @@ func (p *Proxy) openFacts() {
 // What cannot be read stays as it was.
 func (p *Proxy) lookAtAddresses() error {
 	all, err := p.addresses.List()
-	if err != nil {
+	if p.unread = err != nil; p.unread {
 		return err
 	}
 	if p.facts.setAddresses(all) && p.Engine != nil {
@@ -93,28 +94,27 @@ func (p *Proxy) lookAtAddresses() error {
 // addressesEvery is how often news of addresses is looked for.
 const addressesEvery = 500 * time.Millisecond
 
-// followAddresses looks at the addresses whenever they may have changed.
+// followAddresses looks at the addresses whenever they may have changed, or could
+// not be read.
 func (p *Proxy) followAddresses(ctx context.Context) {
 	if p.addresses == nil {
 		return
 	}
 	tick := time.NewTicker(addressesEvery)
 	defer tick.Stop()
-	failed := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if !p.addresses.Changed() && !failed {
+		again := p.unread
+		if !p.addresses.Changed() && !again {
 			continue
 		}
-		err := p.lookAtAddresses()
-		if err != nil && !failed {
+		if err := p.lookAtAddresses(); err != nil && !again {
 			p.log.Warn("reading this machine's addresses failed; retrying", "error", err)
 		}
-		failed = err != nil
 	}
 }
 

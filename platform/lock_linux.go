@@ -82,14 +82,18 @@ func taken(how string) error {
 	return fmt.Errorf("another tandem works in this network namespace, and two would fight: stop that one first (%s)", how)
 }
 
-// Close gives the lock up.
+// Close gives the lock up. Its file may have been removed, or be another's by now:
+// then it is left alone.
 func (h *Held) Close() error {
 	var errs []error
 	if h.claim != nil {
 		errs = append(errs, h.claim.Close())
 	}
 	if h.file != nil {
-		errs = append(errs, os.Remove(h.file.Name()), h.file.Close())
+		if there(h.file) {
+			errs = append(errs, os.Remove(h.file.Name()))
+		}
+		errs = append(errs, h.file.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -104,9 +108,7 @@ func lockFile(path string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		mine, err1 := f.Stat()
-		there, err2 := os.Lstat(path)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+		if there(f) {
 			return f, nil
 		}
 		if err := f.Close(); err != nil {
@@ -114,6 +116,13 @@ func lockFile(path string) (*os.File, error) {
 		}
 	}
 	return nil, errors.New("it is removed again and again")
+}
+
+// there reports whether a file is still what its path leads to.
+func there(f *os.File) bool {
+	mine, err1 := f.Stat()
+	named, err2 := os.Lstat(f.Name())
+	return err1 == nil && err2 == nil && os.SameFile(mine, named)
 }
 
 // folders are where the lock may be: root's, the session's, the user's own.

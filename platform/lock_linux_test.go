@@ -226,3 +226,41 @@ func TestUnprivilegedLockHindersNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What others do to the file of a lock makes no failure of giving the lock up, and
+// a file that is not its own any more is left alone.
+func TestFileOfALockGoes(t *testing.T) {
+	n := newNet(t)
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	if err := n.Do(netns.Node, func() error {
+		for _, again := range []bool{false, true} {
+			held, err := platform.Lock()
+			if err != nil {
+				return err
+			}
+			l, err := held.Listen()
+			if err != nil {
+				return errors.Join(err, held.Close())
+			}
+			path := strings.TrimSuffix(l.Addr().String(), ".sock") + ".lock"
+			if err := errors.Join(l.Close(), os.Remove(path)); err != nil {
+				return err
+			}
+			if again {
+				if err := os.WriteFile(path, nil, 0o600); err != nil {
+					return err
+				}
+				defer os.Remove(path)
+			}
+			if err := held.Close(); err != nil {
+				t.Errorf("without its file, made again: %t: %v", again, err)
+			}
+			if _, err := os.Lstat(path); again && err != nil {
+				t.Errorf("somebody else's file: %v", err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

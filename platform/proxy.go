@@ -34,9 +34,10 @@ type Proxy struct {
 	flows   flowTable // nil where the mode needs none, or there is none
 	cleaner *flows.Cleaner
 	facts   facts
-	// addresses of this machine; nil where they cannot be read. Owned by Open, then by
+	// addresses of this machine; nil where they cannot be opened. Owned by Open, then by
 	// followAddresses.
 	addresses addresses
+	unread    bool // they could not be read when they were last looked at
 	metrics   *metrics.Metrics
 	teller    events.Teller
 	recorder  *events.Recorder
@@ -127,7 +128,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.place, err = place(); err != nil {
 		return err
 	}
-	p.openFacts()
+	p.openFacts(openAddresses())
 	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
 		return err
 	}

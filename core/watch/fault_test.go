@@ -184,6 +184,7 @@ func TestRestoredBackup(t *testing.T) {
 			w := newWorld(t, o)
 			w.server.Put(service("late", 1), service("web", 90))
 			w.run().synced()
+			asked := w.streamed("services")
 			w.server.Stop()
 			w.server.Restore(50, service("web", 80), sliceOf("web", "10.0.0.1"), nodeIn("a"))
 			if err := w.server.Restart(); err != nil {
@@ -191,6 +192,9 @@ func TestRestoredBackup(t *testing.T) {
 			}
 			w.becomes(initial)
 			w.change()
+			if o.NoWatchList && w.streamed("services") != asked {
+				t.Error("a server that does not stream lists was asked to again")
+			}
 		})
 	}
 }

@@ -97,7 +97,6 @@ func (f *follower) settle(err error) time.Duration {
 			f.vitals.failed(&f.kind, err)
 		}
 	case (expired(err) || tooLarge(err)) && f.at != "": // the server is another, or was restored
-		f.unary = f.unary && !tooLarge(err)
 		f.relist()
 		f.at = ""
 	case f.listing && !f.unary && unstreamable(err):

@@ -78,12 +78,17 @@ func TestNoStreamingLists(t *testing.T) {
 }
 
 // A server from before streaming lists ignores the request for one: the watch
-// begins with everything, and never says that this was all.
+// begins with everything, and never says that this was all, though changes follow.
 func TestStreamingListNeverEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{OldWatch: true, Bookmarks: 50 * time.Millisecond})
 	w.limits.silence = 500 * time.Millisecond
-	w.run().synced()
+	w.run().until("synced while a Service changes", func() bool {
+		w.server.Put(service("web", 80))
+		time.Sleep(100 * time.Millisecond)
+		synced, _, _ := w.sink.told()
+		return len(synced) > 0
+	})
 	w.becomes(initial)
 	w.change()
 }

@@ -22,7 +22,8 @@ var (
 
 // stream opens a watch and passes its events on until it ends. It returns nil
 // where nothing speaks against watching on: if it ended as watches do, or if it
-// was silent for too long. A list that it began with must have been completed.
+// was silent for too long. A list that it began with must have been completed;
+// until then only its objects count as signs of life, not changes to them.
 func (f *follower) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -53,7 +54,7 @@ func (f *follower) stream(ctx context.Context) error {
 		if err = f.event(e); err != nil {
 			break
 		}
-		if f.listing && e.Type == apiwatch.Bookmark { // no progress
+		if f.listing && e.Type != apiwatch.Added { // no progress of the list
 			continue
 		}
 		silence.Reset(f.limits.silence)

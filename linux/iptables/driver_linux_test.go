@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -312,6 +313,35 @@ func TestUnreadableLegacyTables(t *testing.T) {
 		defer here.Close()
 		if err := removeOurs(t.Context(), found, here); err == nil || !strings.Contains(err.Error(), "out of memory") {
 			t.Errorf("cleaned up: %v", err)
+		}
+	})
+}
+
+// Tables that the nft variant cannot list are not taken for none either.
+func TestUnlistedNFTTables(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		if k.tools.Variant != xtables.NFT {
+			t.Skip("of the nft variant alone nft writes the tables")
+		}
+		found, err := xtables.FindTools(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := k.site(1)
+		s.start()
+		if out, err := exec.Command("nft", "add rule ip nat POSTROUTING numgen inc mod 2 0 counter").CombinedOutput(); err != nil {
+			t.Skipf("%v: %s", err, out)
+		}
+		here, err := host.Here()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer here.Close()
+		if err := removeOurs(t.Context(), found, here); !errors.Is(err, xtables.ErrIncompatible) {
+			t.Errorf("cleaned up: %v", err)
+		}
+		if err := s.driver.Observe(t.Context(), func(Key, Value) {}); !errors.Is(err, xtables.ErrIncompatible) {
+			t.Errorf("observed: %v", err)
 		}
 	})
 }

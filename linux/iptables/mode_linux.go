@@ -105,15 +105,16 @@ func removeAll(ctx context.Context, d *Driver) error {
 
 // eachInUse calls f for each variant that has objects with our names. Where there
 // are no tables none are made. The nft variant holds nothing where the kernel does
-// not have it: that it cannot be read is an error only where no other can. Of the
-// legacy variant only tables are read that are there.
+// not have it: that it cannot be read is an error only where no other can, or where
+// it has tables that it cannot list. Of the legacy variant only tables are read
+// that are there.
 func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
 		d := &Driver{tools: t, families: t.Installed(), ns: ns, book: book{}, watch: xtables.Unwatched(), timid: true}
 		have, _, err := d.read(ctx)
 		switch {
-		case err != nil && t.Variant == xtables.Legacy:
+		case err != nil && (t.Variant == xtables.Legacy || errors.Is(err, xtables.ErrIncompatible)):
 			errs = append(errs, err)
 		case err != nil:
 			unread = append(unread, err)

@@ -186,7 +186,7 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	_, err := run(ctx, text, t.Paths[f].Restore, args...)
 	var exit *exec.ExitError
 	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
-	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "lock") {
+	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
 		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
 	}
 	return pointOut(err, text)
@@ -241,24 +241,42 @@ func patiently(ctx context.Context, limit time.Duration, f func() error) error {
 }
 
 // Save lists tables as iptables-save does. The kernel makes a legacy table for
-// whoever asks for it.
+// whoever asks for it. One of ours that cannot be listed is an error.
 func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (string, error) {
-	var all []byte
+	var all strings.Builder
 	for _, table := range tables {
-		out, err := run(ctx, nil, t.Paths[f].Save, "-t", table.String())
+		text, err := t.save(ctx, f, "-t", table.String())
 		if err != nil {
 			return "", err
 		}
-		all = append(all, out...)
+		all.WriteString(text)
 	}
-	return string(all), nil
+	return all.String(), nil
 }
 
-// SaveAll lists all tables that there are, and makes none.
+// SaveAll lists all tables that there are, and makes none. One of ours that cannot
+// be listed is an error.
 func (t Tools) SaveAll(ctx context.Context, f model.Family) (string, error) {
-	out, err := run(ctx, nil, t.Paths[f].Save)
-	return string(out), err
+	return t.save(ctx, f)
 }
+
+func (t Tools) save(ctx context.Context, f model.Family, args ...string) (string, error) {
+	out, err := run(ctx, nil, t.Paths[f].Save, args...)
+	if err != nil {
+		return "", err
+	}
+	if m := incompatible.FindSubmatch(out); m != nil {
+		return "", fmt.Errorf("%s: table %s %w", filepath.Base(t.Paths[f].Save), m[1], ErrIncompatible)
+	}
+	return string(out), nil
+}
+
+// ErrIncompatible says that the nft variant cannot list a table.
+var ErrIncompatible = errors.New("cannot be listed: it has rules of nft that iptables has no words for")
+
+// incompatible is all that iptables-nft-save says in place of such a table; it
+// exits with 0. A table in which it leaves out chains of other names is listed.
+var incompatible = regexp.MustCompile("(?m)^# Table `(filter|nat|mangle)' is incompatible")
 
 // Packets returns how many packets a rule has matched.
 func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) {

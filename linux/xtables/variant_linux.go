@@ -24,7 +24,7 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 			out, err := t.SaveAll(ctx, f)
 			switch {
 			case err == nil:
-			case ctx.Err() != nil, t.holds(f):
+			case ctx.Err() != nil, t.holds(f), errors.Is(err, ErrIncompatible):
 				return nil, fmt.Errorf("iptables: which variant this host uses cannot be told: %w", err)
 			default:
 				continue // the kernel does not have it; whether it works the probe tells
