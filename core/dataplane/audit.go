@@ -65,7 +65,9 @@ func (b *backend[K, V]) reviewed(ctx context.Context, begin func() *ledger.Revie
 	}
 	defer closed()
 	defer context.AfterFunc(ctx, closed)()
-	err = cmp.Or(read(ctx, review), ctx.Err())
+	if err = cmp.Or(read(ctx, review), ctx.Err()); err != nil {
+		b.unheeded.Store(true)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return review.Entered, err
@@ -87,6 +89,7 @@ func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error 
 }
 
 func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) error {
+	b.unheeded.Store(false)
 	chunk := make([]object[K, V], 0, readChunk)
 	compare := func() {
 		b.mu.Lock()
@@ -147,6 +150,7 @@ func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err er
 	for _, k := range keys {
 		asked[k] = struct{}{}
 	}
+	b.unheeded.Store(true)
 	err = patiently(func() error {
 		have = map[K]V{}
 		return b.driver.Observe(ctx, func(k K, v V) {

@@ -269,3 +269,75 @@ func TestAnAuditThatCouldNotReadIsForgotten(t *testing.T) {
 		t.Errorf("%d commits more, failures %v", kernel.Commits-commits, f)
 	}
 }
+
+// plain hides that a driver can look at single objects.
+type plain struct {
+	dataplane.Driver[string, string]
+	dataplane.Sentinel
+}
+
+// suspects asks twice, as an engine may, whether others have written.
+func suspects(t *testing.T, b dataplane.Backend) bool {
+	t.Helper()
+	yes, err := b.Disturbed(t.Context())
+	if again, _ := b.Disturbed(t.Context()); err != nil || again != yes {
+		t.Errorf("disturbed: %t and %t, %v", yes, again, err)
+	}
+	return yes
+}
+
+// What others write between the two readings of one audit is suspected after it,
+// though the second reading has seen it: that one looks at what it was asked for.
+func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
+	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
+	b := dataplane.New(toy{}, plain{kernel, kernel})
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	mustAudit := func(want int) {
+		t.Helper()
+		if drift, err := b.Audit(t.Context()); drift != want || err != nil {
+			t.Fatalf("drift %d, %v, want %d", drift, err, want)
+		}
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustAudit(0)
+	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+	kernel.Do(func() {
+		kernel.Slow = sync.OnceFunc(func() { kernel.Disturb(func(o map[string]string) { delete(o, "3 10.96.0.1:80") }) })
+	})
+	mustAudit(1)
+	if !suspects(t, b) {
+		t.Error("nobody suspects what was written between the readings")
+	}
+	mustAudit(1)
+	if kernel.Objects["3 10.96.0.1:80"] == "" {
+		t.Error("not repaired")
+	}
+	mustAudit(0)
+	if suspects(t, b) {
+		t.Error("suspicious for ever")
+	}
+}
+
+// An audit that fails after a good reading has not repaired what that would have
+// shown.
+func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
+	b, kernel, _ := crowd(t, 1)
+	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+	kernel.Do(func() { kernel.Slow = func() { kernel.Do(func() { kernel.Broken = errors.New("no memory") }) } })
+	if _, err := b.Audit(t.Context()); err == nil {
+		t.Fatal("read what cannot be read")
+	}
+	if !suspects(t, b) {
+		t.Error("nobody suspects what the audit has not looked at")
+	}
+	kernel.Do(func() { kernel.Broken, kernel.Slow = nil, nil })
+	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil || suspects(t, b) {
+		t.Errorf("the next audit: drift %d, %v", drift, err)
+	}
+}

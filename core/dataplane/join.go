@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -32,6 +33,10 @@ type backend[K comparable, V any] struct {
 	driver   Driver[K, V]
 	gaps     map[model.PortID][]model.Gap
 	reading  *sync.Mutex // held while the driver is in Observe, even after it was given up
+
+	// A reading that was not compared in full has used the Sentinel up: what others
+	// wrote before it may have escaped notice.
+	unheeded atomic.Bool
 
 	// When the outcome of a commit is unknown: read back before the next.
 	unknown  bool
@@ -77,7 +82,8 @@ func (b *backend[K, V]) Spare(doubt bool) {
 
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	if s, ok := b.driver.(Sentinel); ok {
-		return s.Disturbed(ctx)
+		disturbed, err := s.Disturbed(ctx)
+		return disturbed || b.unheeded.Load(), err
 	}
 	return false, nil
 }
