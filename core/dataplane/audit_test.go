@@ -341,3 +341,34 @@ func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
 		t.Errorf("the next audit: drift %d, %v", drift, err)
 	}
 }
+
+// Reading back that has to wait for an audit goes on soon after it.
+func TestReadBackFollowsAnAuditSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+		lost := &lossy{Driver: kernel}
+		b := dataplane.New(toy{}, plain{lost, kernel})
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		const long = 30 * time.Second
+		kernel.Do(func() { kernel.Slow = sync.OnceFunc(func() { time.Sleep(long) }) })
+		end := time.Now().Add(long)
+		go func() { _, _ = b.Audit(t.Context()) }()
+		synctest.Wait()
+		b.SetHost(&model.Host{Name: "here"})
+		lost.lose = true
+		for attempts := 0; ; attempts++ {
+			if _, err := b.Sync(t.Context()); err == nil {
+				break
+			}
+			if attempts > 200 {
+				t.Fatal("a busy loop")
+			}
+			time.Sleep(time.Until(b.Next()))
+		}
+		if late := time.Since(end); late < 0 || late > time.Second {
+			t.Errorf("read back %s after the audit", late)
+		}
+	})
+}

@@ -65,8 +65,12 @@ func (s *run[K, V]) readBack() (err error) {
 		s.unknown, s.doubtful, s.readWait = false, nil, 0
 		return nil
 	}
-	s.readWait = min(max(2*s.readWait, firstRead), lastRead)
-	s.readAt = time.Now().Add(s.readWait)
+	wait := firstRead
+	if !errors.Is(err, errReading) { // an audit that is under way is no failure
+		s.readWait = min(max(2*s.readWait, firstRead), lastRead)
+		wait = s.readWait
+	}
+	s.readAt = time.Now().Add(wait)
 	s.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
 	return s.readErr
 }
