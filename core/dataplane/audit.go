@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -25,7 +27,7 @@ var errReading = errors.New("another reading of the data plane has not ended")
 const (
 	readTries = 10   // how often a reading that is interrupted is begun anew
 	readChunk = 256  // objects that are compared at once: 50 µs or so
-	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading
+	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading first
 )
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
@@ -141,11 +143,29 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 }
 
 // get reads what is installed under keys: one by one where the driver can do
-// that and there are few, else by a reading of everything.
+// that and there are few, else by a reading of everything. That may miss objects,
+// as the one before it: so the keys that it does not tell are looked at one by one
+// if those are few.
 func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err error) {
-	if getter, ok := b.driver.(Getter[K, V]); ok && len(keys) <= mostGets {
+	getter, ok := b.driver.(Getter[K, V])
+	if ok && len(keys) <= mostGets {
 		return getAll(ctx, getter, keys)
 	}
+	have, err = b.readAgain(ctx, keys)
+	if err != nil || !ok {
+		return have, err
+	}
+	absent := slices.DeleteFunc(keys, func(k K) bool { _, there := have[k]; return there })
+	if len(absent) == 0 || len(absent) > mostGets {
+		return have, nil
+	}
+	there, err := getAll(ctx, getter, absent)
+	maps.Copy(have, there)
+	return have, err
+}
+
+// readAgain reads everything, and returns what is installed under keys.
+func (b *backend[K, V]) readAgain(ctx context.Context, keys []K) (have map[K]V, err error) {
 	asked := make(map[K]struct{}, len(keys))
 	for _, k := range keys {
 		asked[k] = struct{}{}

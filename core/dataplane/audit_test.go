@@ -372,3 +372,30 @@ func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 		}
 	})
 }
+
+// More suspects than are looked at one by one are read again, and what that
+// misses is looked at: two readings that miss the same object agree on nothing.
+func TestTwoReadingsThatMissTheSameFindNoDrift(t *testing.T) {
+	const n = 300 // of seven objects each
+	b, kernel, ports := crowd(t, n)
+	missed := "3 " + ports[0].Fronts[0].At.String()
+	kernel.Do(func() { kernel.Miss = func(k string) bool { return k == missed } })
+	edited := 0
+	kernel.Disturb(func(o map[string]string) {
+		for k := range o {
+			if k[0] == '2' {
+				o[k] = "edited"
+				edited++
+			}
+		}
+	})
+	if drift, err := b.Audit(t.Context()); drift != edited || edited <= 1024 || err != nil {
+		t.Errorf("drift %d of %d objects, %v", drift, edited, err)
+	}
+	if kernel.Observes != 3 || kernel.Gets != 1 {
+		t.Errorf("%d readings with that of the start, %d single looks", kernel.Observes, kernel.Gets)
+	}
+	if _, err := b.Sync(t.Context()); err != nil || kernel.Gets != 1 {
+		t.Errorf("%v after %d single looks: an op did not fit", err, kernel.Gets)
+	}
+}
