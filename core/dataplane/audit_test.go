@@ -191,6 +191,9 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 		if err != nil || work.Failed != 0 || work.Corrected == 0 || b.kernel.Observes != reads {
 			t.Errorf("%+v: %+v, %v, after %d readings", limits, work, err, b.kernel.Observes-reads)
 		}
+		if now := b.Repaired(); !slices.Contains(now, was.ID) || !slices.Contains(now, foreign.ID) || len(now) != 2 {
+			t.Errorf("%+v: repaired are %v", limits, now)
+		}
 		if drift, err := b.Audit(t.Context()); err != nil || drift > 1 { // what a shared with b is gone
 			t.Errorf("%+v: drift %d, %v", limits, drift, err)
 		}

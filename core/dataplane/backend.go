@@ -50,8 +50,8 @@ type Backend interface {
 	// that its driver does not return from, it fails at once.
 	Audit(context.Context) (drift int, err error)
 
-	// Repaired returns the ports that an audit found damaged and that have been
-	// right again since a Sync, once: connections that began in between may have
+	// Repaired returns the ports that an audit, or an op that did not fit, found
+	// damaged and that have been right again since a Sync, once: connections that began in between may have
 	// gone astray.
 	Repaired() []model.PortID
 

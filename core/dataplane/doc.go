@@ -32,7 +32,7 @@
 //
 // Books that are wrong in spite of that show by ops that do not fit. After
 // ErrConflict the keys of those ops are looked at, the books are corrected, and
-// the ops are planned anew in the same Sync. After ErrUnknown, the same happens
+// the ops are planned anew in the same Sync; their ports count as damaged. After ErrUnknown, the same happens
 // at the next Sync, before anything else is written; a driver that is no Getter is
 // read as a whole then.
 //

@@ -53,7 +53,7 @@ type backend[K comparable, V any] struct {
 	host    *model.Host
 	ports   map[*model.Port]struct{}  // all that are desired now
 	damaged map[model.PortID]struct{} // ports that an audit found drifted objects of
-	mending map[model.PortID]struct{} // those of them that a Sync has planned the repair of
+	mending map[model.PortID]struct{} // those that a Sync has planned the repair of
 }
 
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
