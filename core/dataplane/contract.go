@@ -109,7 +109,7 @@ type Sentinel interface {
 }
 
 // Filling is implemented by drivers whose data plane keeps something that comes with
-// packets, such as clients, and has room for so much of it; and by all backends.
+// packets, such as clients, and has room for so much of it.
 type Filling interface {
 	// Full lists what had no room, as the last Observe found it. The same is told in
 	// the same words. It costs nothing.

@@ -88,7 +88,6 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Full implements Filling.
 func (b *backend[K, V]) Full() []string {
 	if f, ok := b.driver.(Filling); ok {
 		return f.Full()

@@ -153,15 +153,11 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	}
 }
 
-// fills tells what an audit has found to be full, and forgets what has room again.
+// fills tells what was found to be full, and forgets what has room again.
 func (e *Engine) fills() {
-	f, ok := e.Backend.(dataplane.Filling)
-	if !ok {
-		return
-	}
 	const source = "data plane"
 	var full []model.Problem
-	for _, what := range f.Full() {
+	for _, what := range e.Backend.Full() {
 		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
 	}
 	e.complain(full, e.problems[source])
