@@ -122,7 +122,11 @@ func (e *Engine) stopAudit() {
 // audited takes the result of an audit.
 func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
-	e.notAfter, e.auditAt = end.Add(pause(end.Sub(start))), end.Add(e.AuditEvery)
+	wait := pause(end.Sub(start))
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
+		wait = max(wait, auditPatience) // it leaves suspicion behind, however short it was
+	}
+	e.notAfter, e.auditAt = end.Add(wait), end.Add(e.AuditEvery)
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {
