@@ -51,8 +51,8 @@ type Backend interface {
 	Audit(context.Context) (drift int, err error)
 
 	// Repaired returns the ports that an audit, or an op that did not fit, found
-	// damaged and that have been right again since a Sync, once: connections that began in between may have
-	// gone astray.
+	// damaged and that have been right again since a Sync, once: connections that
+	// began in between may have gone astray.
 	Repaired() []model.PortID
 
 	// Drain waits until connections that would end with the data plane have

@@ -59,8 +59,8 @@ func overlapping(o op) (group Key, ok bool) {
 // these are cut: some may be missing for a moment then.
 func cut(ops []op) int {
 	half := len(ops) / 2
-	for off := range half {
-		for _, i := range [...]int{half - off, half + off} {
+	for off := range len(ops) - half {
+		for _, i := range [...]int{max(half-off, 1), half + off} {
 			before, ranges := overlapping(ops[i-1])
 			behind, _ := overlapping(ops[i])
 			if !ranges || before != behind {
