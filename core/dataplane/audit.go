@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -25,7 +27,7 @@ var errReading = errors.New("another reading of the data plane has not ended")
 const (
 	readTries = 10   // how often a reading that is interrupted is begun anew
 	readChunk = 256  // objects that are compared at once: 50 µs or so
-	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading
+	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading first
 )
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
@@ -65,7 +67,9 @@ func (b *backend[K, V]) reviewed(ctx context.Context, begin func() *ledger.Revie
 	}
 	defer closed()
 	defer context.AfterFunc(ctx, closed)()
-	err = cmp.Or(read(ctx, review), ctx.Err())
+	if err = cmp.Or(read(ctx, review), ctx.Err()); err != nil {
+		b.unheeded.Store(true)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return review.Entered, err
@@ -87,6 +91,7 @@ func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error 
 }
 
 func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) error {
+	b.unheeded.Store(false)
 	chunk := make([]object[K, V], 0, readChunk)
 	compare := func() {
 		b.mu.Lock()
@@ -138,15 +143,34 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 }
 
 // get reads what is installed under keys: one by one where the driver can do
-// that and there are few, else by a reading of everything.
+// that and there are few, else by a reading of everything. That may miss objects,
+// as the one before it: so the keys that it does not tell are looked at one by one
+// if those are few.
 func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err error) {
-	if getter, ok := b.driver.(Getter[K, V]); ok && len(keys) <= mostGets {
+	getter, ok := b.driver.(Getter[K, V])
+	if ok && len(keys) <= mostGets {
 		return getAll(ctx, getter, keys)
 	}
+	have, err = b.readAgain(ctx, keys)
+	if err != nil || !ok {
+		return have, err
+	}
+	absent := slices.DeleteFunc(keys, func(k K) bool { _, there := have[k]; return there })
+	if len(absent) == 0 || len(absent) > mostGets {
+		return have, nil
+	}
+	there, err := getAll(ctx, getter, absent)
+	maps.Copy(have, there)
+	return have, err
+}
+
+// readAgain reads everything, and returns what is installed under keys.
+func (b *backend[K, V]) readAgain(ctx context.Context, keys []K) (have map[K]V, err error) {
 	asked := make(map[K]struct{}, len(keys))
 	for _, k := range keys {
 		asked[k] = struct{}{}
 	}
+	b.unheeded.Store(true)
 	err = patiently(func() error {
 		have = map[K]V{}
 		return b.driver.Observe(ctx, func(k K, v V) {

@@ -191,6 +191,9 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 		if err != nil || work.Failed != 0 || work.Corrected == 0 || b.kernel.Observes != reads {
 			t.Errorf("%+v: %+v, %v, after %d readings", limits, work, err, b.kernel.Observes-reads)
 		}
+		if now := b.Repaired(); !slices.Contains(now, was.ID) || !slices.Contains(now, foreign.ID) || len(now) != 2 {
+			t.Errorf("%+v: repaired are %v", limits, now)
+		}
 		if drift, err := b.Audit(t.Context()); err != nil || drift > 1 { // what a shared with b is gone
 			t.Errorf("%+v: drift %d, %v", limits, drift, err)
 		}
@@ -267,5 +270,135 @@ func TestAnAuditThatCouldNotReadIsForgotten(t *testing.T) {
 	}
 	if f := b.Health().Failures; len(f) != 0 || kernel.Commits != commits {
 		t.Errorf("%d commits more, failures %v", kernel.Commits-commits, f)
+	}
+}
+
+// plain hides that a driver can look at single objects.
+type plain struct {
+	dataplane.Driver[string, string]
+	dataplane.Sentinel
+}
+
+// suspects asks twice, as an engine may, whether others have written.
+func suspects(t *testing.T, b dataplane.Backend) bool {
+	t.Helper()
+	yes, err := b.Disturbed(t.Context())
+	if again, _ := b.Disturbed(t.Context()); err != nil || again != yes {
+		t.Errorf("disturbed: %t and %t, %v", yes, again, err)
+	}
+	return yes
+}
+
+// What others write between the two readings of one audit is suspected after it,
+// though the second reading has seen it: that one looks at what it was asked for.
+func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
+	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
+	b := dataplane.New(toy{}, plain{kernel, kernel})
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	mustAudit := func(want int) {
+		t.Helper()
+		if drift, err := b.Audit(t.Context()); drift != want || err != nil {
+			t.Fatalf("drift %d, %v, want %d", drift, err, want)
+		}
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustAudit(0)
+	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+	kernel.Do(func() {
+		kernel.Slow = sync.OnceFunc(func() { kernel.Disturb(func(o map[string]string) { delete(o, "3 10.96.0.1:80") }) })
+	})
+	mustAudit(1)
+	if !suspects(t, b) {
+		t.Error("nobody suspects what was written between the readings")
+	}
+	mustAudit(1)
+	if kernel.Objects["3 10.96.0.1:80"] == "" {
+		t.Error("not repaired")
+	}
+	mustAudit(0)
+	if suspects(t, b) {
+		t.Error("suspicious for ever")
+	}
+}
+
+// An audit that fails after a good reading has not repaired what that would have
+// shown.
+func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
+	b, kernel, _ := crowd(t, 1)
+	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+	kernel.Do(func() { kernel.Slow = func() { kernel.Do(func() { kernel.Broken = errors.New("no memory") }) } })
+	if _, err := b.Audit(t.Context()); err == nil {
+		t.Fatal("read what cannot be read")
+	}
+	if !suspects(t, b) {
+		t.Error("nobody suspects what the audit has not looked at")
+	}
+	kernel.Do(func() { kernel.Broken, kernel.Slow = nil, nil })
+	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil || suspects(t, b) {
+		t.Errorf("the next audit: drift %d, %v", drift, err)
+	}
+}
+
+// Reading back that has to wait for an audit goes on soon after it.
+func TestReadBackFollowsAnAuditSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
+		lost := &lossy{Driver: kernel}
+		b := dataplane.New(toy{}, plain{lost, kernel})
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		const long = 30 * time.Second
+		kernel.Do(func() { kernel.Slow = sync.OnceFunc(func() { time.Sleep(long) }) })
+		end := time.Now().Add(long)
+		go func() { _, _ = b.Audit(t.Context()) }()
+		synctest.Wait()
+		b.SetHost(&model.Host{Name: "here"})
+		lost.lose = true
+		for attempts := 0; ; attempts++ {
+			if _, err := b.Sync(t.Context()); err == nil {
+				break
+			}
+			if attempts > 200 {
+				t.Fatal("a busy loop")
+			}
+			time.Sleep(time.Until(b.Next()))
+		}
+		if late := time.Since(end); late < 0 || late > time.Second {
+			t.Errorf("read back %s after the audit", late)
+		}
+	})
+}
+
+// More suspects than are looked at one by one are read again, and what that
+// misses is looked at: two readings that miss the same object agree on nothing.
+func TestTwoReadingsThatMissTheSameFindNoDrift(t *testing.T) {
+	const n = 300 // of seven objects each
+	b, kernel, ports := crowd(t, n)
+	missed := "3 " + ports[0].Fronts[0].At.String()
+	kernel.Do(func() { kernel.Miss = func(k string) bool { return k == missed } })
+	edited := 0
+	kernel.Disturb(func(o map[string]string) {
+		for k := range o {
+			if k[0] == '2' {
+				o[k] = "edited"
+				edited++
+			}
+		}
+	})
+	if drift, err := b.Audit(t.Context()); drift != edited || edited <= 1024 || err != nil {
+		t.Errorf("drift %d of %d objects, %v", drift, edited, err)
+	}
+	if kernel.Observes != 3 || kernel.Gets != 1 {
+		t.Errorf("%d readings with that of the start, %d single looks", kernel.Observes, kernel.Gets)
+	}
+	if _, err := b.Sync(t.Context()); err != nil || kernel.Gets != 1 {
+		t.Errorf("%v after %d single looks: an op did not fit", err, kernel.Gets)
 	}
 }

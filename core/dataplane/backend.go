@@ -50,9 +50,9 @@ type Backend interface {
 	// that its driver does not return from, it fails at once.
 	Audit(context.Context) (drift int, err error)
 
-	// Repaired returns the ports that an audit found damaged and that have been
-	// right again since a Sync, once: connections that began in between may have
-	// gone astray.
+	// Repaired returns the ports that an audit, or an op that did not fit, found
+	// damaged and that have been right again since a Sync, once: connections that
+	// began in between may have gone astray.
 	Repaired() []model.PortID
 
 	// Drain waits until connections that would end with the data plane have
@@ -70,6 +70,9 @@ type Backend interface {
 	Failing() (ports map[model.PortID]error, left error)
 	// Gaps lists what cannot be done for one port.
 	Gaps(model.PortID) []model.Gap
+	// Full lists what the data plane had no room for, as the last Adopt or Audit found
+	// it. The same is told in the same words. It costs nothing.
+	Full() []string
 
 	Close() error
 }

@@ -83,7 +83,8 @@ type Driver[K comparable, V any] interface {
 type Limits struct {
 	// Atomic drivers apply all ops of a Commit or none. One that takes more than
 	// the data plane can in one transaction is applied in several, in the order of
-	// the ops: then those behind one that fails fail, too.
+	// the ops, but for those that it takes together only: then those of later
+	// transactions than one that fails fail, too.
 	Atomic bool
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.
@@ -109,7 +110,7 @@ type Sentinel interface {
 }
 
 // Filling is implemented by drivers whose data plane keeps something that comes with
-// packets, such as clients, and has room for so much of it; and by all backends.
+// packets, such as clients, and has room for so much of it.
 type Filling interface {
 	// Full lists what had no room, as the last Observe found it. The same is told in
 	// the same words. It costs nothing.

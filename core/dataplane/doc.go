@@ -32,9 +32,9 @@
 //
 // Books that are wrong in spite of that show by ops that do not fit. After
 // ErrConflict the keys of those ops are looked at, the books are corrected, and
-// the ops are planned anew in the same Sync. After ErrUnknown, the same happens
-// at the next Sync, before anything else is written; a driver that is no Getter is
-// read as a whole then.
+// the ops are planned anew in the same Sync; their ports count as damaged. After
+// ErrUnknown the keys are looked at by the next Sync, before anything else is
+// written; a driver that is no Getter is read as a whole then.
 //
 // A reading ends with its context, after ReadLimit at the latest. A driver that
 // does not return from it is not listened to any more, and is not read again

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -33,6 +34,10 @@ type backend[K comparable, V any] struct {
 	gaps     map[model.PortID][]model.Gap
 	reading  *sync.Mutex // held while the driver is in Observe, even after it was given up
 
+	// A reading that was not compared in full has used the Sentinel up: what others
+	// wrote before it may have escaped notice.
+	unheeded atomic.Bool
+
 	// When the outcome of a commit is unknown: read back before the next.
 	unknown  bool
 	doubtful []K       // the keys that it was about
@@ -48,7 +53,7 @@ type backend[K comparable, V any] struct {
 	host    *model.Host
 	ports   map[*model.Port]struct{}  // all that are desired now
 	damaged map[model.PortID]struct{} // ports that an audit found drifted objects of
-	mending map[model.PortID]struct{} // those of them that a Sync has planned the repair of
+	mending map[model.PortID]struct{} // those that a Sync has planned the repair of
 }
 
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
@@ -77,12 +82,12 @@ func (b *backend[K, V]) Spare(doubt bool) {
 
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	if s, ok := b.driver.(Sentinel); ok {
-		return s.Disturbed(ctx)
+		disturbed, err := s.Disturbed(ctx)
+		return disturbed || b.unheeded.Load(), err
 	}
 	return false, nil
 }
 
-// Full implements Filling.
 func (b *backend[K, V]) Full() []string {
 	if f, ok := b.driver.(Filling); ok {
 		return f.Full()

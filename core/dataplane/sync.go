@@ -65,8 +65,12 @@ func (s *run[K, V]) readBack() (err error) {
 		s.unknown, s.doubtful, s.readWait = false, nil, 0
 		return nil
 	}
-	s.readWait = min(max(2*s.readWait, firstRead), lastRead)
-	s.readAt = time.Now().Add(s.readWait)
+	wait := firstRead
+	if !errors.Is(err, errReading) { // an audit that is under way is no failure
+		s.readWait = min(max(2*s.readWait, firstRead), lastRead)
+		wait = s.readWait
+	}
+	s.readAt = time.Now().Add(wait)
 	s.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
 	return s.readErr
 }
@@ -143,8 +147,8 @@ func (s *run[K, V]) settleDone(batch []ledger.Op[K, V], errs []error) (failed []
 }
 
 // mend corrects the books where ops do not fit what is installed, and has those
-// ops planned anew, with all others of the batch that were not done for them. It
-// reports whether the books were wrong.
+// ops planned anew, with all others of the batch that were not done for them. Their
+// ports were damaged (Repaired). It reports whether the books were wrong.
 func (s *run[K, V]) mend(batch []ledger.Op[K, V], errs []error) bool {
 	getter, ok := s.driver.(Getter[K, V])
 	var keys []K
@@ -164,6 +168,9 @@ func (s *run[K, V]) mend(batch []ledger.Op[K, V], errs []error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, op := range batch {
+		if conflict(errs[i]) && op.Owner != nil {
+			s.mending[*op.Owner] = struct{}{}
+		}
 		if errs[i] != nil && (s.driver.Limits().Atomic || conflict(errs[i])) {
 			s.ledger.Return(op)
 		} else {

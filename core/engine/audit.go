@@ -122,7 +122,11 @@ func (e *Engine) stopAudit() {
 // audited takes the result of an audit.
 func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
-	e.notAfter, e.auditAt = end.Add(pause(end.Sub(start))), end.Add(e.AuditEvery)
+	wait := pause(end.Sub(start))
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
+		wait = max(wait, auditPatience) // it leaves suspicion behind, however short it was
+	}
+	e.notAfter, e.auditAt = end.Add(wait), end.Add(e.AuditEvery)
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {
@@ -153,15 +157,11 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	}
 }
 
-// fills tells what an audit has found to be full, and forgets what has room again.
+// fills tells what was found to be full, and forgets what has room again.
 func (e *Engine) fills() {
-	f, ok := e.Backend.(dataplane.Filling)
-	if !ok {
-		return
-	}
 	const source = "data plane"
 	var full []model.Problem
-	for _, what := range f.Full() {
+	for _, what := range e.Backend.Full() {
 		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
 	}
 	e.complain(full, e.problems[source])

@@ -319,6 +319,27 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 	})
 }
 
+// A data plane that cannot be read is not asked all the time.
+func TestAuditsThatFailAreSpacedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Do(func() { b.kernel.Broken = errors.New("no memory") })
+		b.kernel.Disturb(func(o map[string]string) { clear(o) })
+		sleep(time.Minute)
+		if n := b.Status().Audits.Failed; n < 10 || n > 20 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		b.kernel.Do(func() { b.kernel.Broken = nil })
+		sleep(5 * time.Second)
+		if len(b.kernel.Objects) != 2 {
+			t.Errorf("not repaired: %v", b.kernel.Objects)
+		}
+	})
+}
+
 // costly is a backend whose Health costs all there is.
 type costly struct {
 	dataplane.Backend

@@ -22,6 +22,43 @@ func (f *filling) Full() (what []string) {
 	return what
 }
 
+// dressed is a backend with something of its own, as those of some modes are.
+type dressed struct{ dataplane.Backend }
+
+// What was full in one data plane is nothing of the next, and the other way round.
+func TestASwitchForgetsWhatWasFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := &filling{Driver: newKernel(), full: []string{"the map"}}
+		b := start(t, func(o *engine.Options) { o.Backend = dressed{dataplane.New(fronts{}, kernel)} })
+		b.Synced(true)
+		sleep(2 * time.Hour)
+		problems := func() int {
+			s, err := b.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(s.Problems)
+		}
+		if n := problems(); n != 1 {
+			t.Errorf("%d problems at first", n)
+		}
+		_, plain := second()
+		old, err := b.Switch(t.Context(), dressed{plain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := problems(); n != 0 {
+			t.Errorf("%d problems after a switch to one that has room", n)
+		}
+		if _, err := b.Switch(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		if n := problems(); n != 1 {
+			t.Errorf("%d problems after a switch back", n)
+		}
+	})
+}
+
 func TestWhatIsFullIsSaidOnceAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := &filling{Driver: newKernel()}

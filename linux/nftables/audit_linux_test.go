@@ -134,3 +134,28 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// Rules are not put behind those of a chain that is there against the books.
+func TestAChainThatIsThereIsReplaced(t *testing.T) {
+	ports := manyPorts(2)
+	ports[1].Fronts[0].On = onAll(balance(endpoints("10.244.1.2:8080", "10.244.1.3:8080"), false)) // needs a chain of its own
+	b := programmed(t, ports[:1])
+	before, want := mustObserve(t, openDriver(t)), compile(t, testHost, ports...)
+	var chains []op
+	for k := range want {
+		if _, there := before[k]; !there && k.Kind == KindChain {
+			chains = append(chains, op{Verb: ledger.Create, Key: k, New: Value{Body: &Body{Chain: newChain(k.Family, Hook{}, []Rule{rule(Discard{})})}}})
+		}
+	}
+	if len(chains) == 0 {
+		t.Fatal("no new chain")
+	}
+	meddle(t, chains...)
+	b.Update([]model.Delta{{New: ports[1]}})
+	if work := mustSync(t, b); work.Failed != 0 || work.Corrected != len(chains) {
+		t.Errorf("%+v", work)
+	}
+	for _, diff := range differences(want, mustObserve(t, openDriver(t))) {
+		t.Error(diff)
+	}
+}

@@ -98,7 +98,11 @@ func (b *batch) describe(def Set, sh shape) {
 
 func (b *batch) newChain(i int, o op) {
 	h := o.New.Body.Chain.Hook
-	b.message(msgNewChain, flagCreate, i, o.Key)
+	flags := uint16(flagCreate)
+	if o.Verb == ledger.Create {
+		flags |= flagExcl // of one that is there the rules would stay, before ours
+	}
+	b.message(msgNewChain, flags, i, o.Key)
 	b.str(1, b.name)
 	b.str(3, o.Key.Rest)
 	if h.Type != "" {

@@ -106,13 +106,18 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	if err := d.ours(ops); err != nil {
 		return all(errs, err)
 	}
-	n := unreachable(ops)
+	_ = d.inTwo(ops, errs, unreachable(ops)) // in errs
+	return errs
+}
+
+// inTwo applies the first n ops and then, if that was done, the others. It returns
+// the first error.
+func (d *Driver) inTwo(ops []op, errs []error, n int) error {
 	if err := d.transact(ops[:n], errs[:n]); err != nil {
 		all(errs[n:], err)
-	} else {
-		_ = d.transact(ops[n:], errs[n:]) // in errs
+		return err
 	}
-	return errs
+	return d.transact(ops[n:], errs[n:])
 }
 
 // unreachable returns how many ops, from the first on, make sets and chains that
@@ -131,20 +136,29 @@ func unreachable(ops []op) (n int) {
 	return n
 }
 
+// inParts applies what is too large for one transaction.
+func (d *Driver) inParts(ops []op, errs []error) error {
+	order := gathered(ops)
+	sorted, results := make([]op, len(ops)), make([]error, len(ops))
+	for i, at := range order {
+		sorted[i] = ops[at]
+	}
+	err := d.inTwo(sorted, results, cut(sorted))
+	for i, at := range order {
+		errs[at] = results[i]
+	}
+	return err
+}
+
 // transact applies ops, and returns the first error. It is one transaction if the
-// socket takes it in one message, else several: the ops are in an order in which
-// any part from the first on makes sense (Rank).
+// socket takes it in one message, else several.
 func (d *Driver) transact(ops []op, errs []error) error {
 	if len(ops) == 0 {
 		return nil
 	}
 	msgs := d.batch.encode(ops, d.sock.seq+1)
-	if half := len(ops) / 2; half > 0 && len(msgs) > d.sock.most() {
-		if err := d.transact(ops[:half], errs[:half]); err != nil {
-			all(errs[half:], err)
-			return err
-		}
-		return d.transact(ops[half:], errs[half:])
+	if len(ops) > 1 && len(msgs) > d.sock.most() {
+		return d.inParts(ops, errs)
 	}
 	d.sock.seq = d.batch.next
 	if err := d.sock.write(msgs); err != nil {

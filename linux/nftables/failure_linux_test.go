@@ -3,6 +3,8 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -205,6 +207,65 @@ func TestSmallSendBuffer(t *testing.T) {
 		t.Errorf("only %d transactions", d.commits)
 	}
 	mustHave(t, d, want)
+}
+
+// guardedPorts are manyPorts that answer clients inside prefixes alone.
+func guardedPorts(n int, allow ...string) []*model.Port {
+	ports := manyPorts(n)
+	for _, p := range ports {
+		p.Fronts[0].Restricted = true
+		for _, a := range allow {
+			p.Fronts[0].Allow = append(p.Fronts[0].Allow, netip.MustParsePrefix(a))
+		}
+	}
+	return ports
+}
+
+// Ranges that change to others which overlap them do so in one transaction,
+// wherever a large one is cut: the kernel refuses both at once.
+func TestRangesChangeInParts(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	host := func(prefixes ...string) *model.Host {
+		h := *testHost
+		h.NodePorts.Prefixes = nil
+		for _, p := range prefixes {
+			h.NodePorts.Prefixes = append(h.NodePorts.Prefixes, netip.MustParsePrefix(p))
+		}
+		return &h
+	}
+	narrow := compile(t, host("10.1.0.0/24", "fd00::/64"), guardedPorts(80, "10.0.0.0/24", "10.2.0.0/24")...)
+	wide := compile(t, host("10.1.0.0/16", "fd00::/48"), guardedPorts(80, "10.0.0.0/8")...)
+	mustCommit(t, d, creation(narrow))
+	shrink(t, d, 2500)
+	for range 3 {
+		before := d.commits
+		mustCommit(t, d, planned(narrow, wide))
+		if d.commits-before < 3 {
+			t.Errorf("only %d transactions", d.commits-before)
+		}
+		mustHave(t, d, wide)
+		mustCommit(t, d, planned(wide, narrow))
+		mustHave(t, d, narrow)
+	}
+}
+
+// A front whose ranges alone are too many for a transaction changes in several:
+// what goes comes first.
+func TestManyRangesOfOneFront(t *testing.T) {
+	freshNamespace(t)
+	d := openDriver(t)
+	var some []string
+	for i := range 200 {
+		some = append(some, fmt.Sprintf("10.%d.0.0/24", i))
+	}
+	narrow, wide := compile(t, testHost, guardedPorts(1, some...)...), compile(t, testHost, guardedPorts(1, "10.0.0.0/8")...)
+	mustCommit(t, d, creation(narrow))
+	shrink(t, d, 2500)
+	mustCommit(t, d, planned(narrow, wide))
+	mustHave(t, d, wide)
+	mustCommit(t, d, planned(wide, narrow))
+	mustHave(t, d, narrow)
 }
 
 // When one of several transactions fails, those before it are done, and each op
