@@ -22,7 +22,7 @@ func (f flushed) Repaired() []model.PortID { return f.repaired }
 // After a flush of the rules all ports of a Service are repaired at once. What it
 // costs to tell them must not grow with the square of that.
 func TestAllPortsOfAServiceAreRestored(t *testing.T) {
-	restore := func(n int) time.Duration {
+	restore := func(n int) []time.Duration {
 		s := &model.Service{Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
 		var f flushed
 		for i := range n {
@@ -38,7 +38,7 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 		if got := len(e.restored()); got != n {
 			t.Fatalf("%d of %d ports are told", got, n)
 		}
-		return time.Since(start)
+		return []time.Duration{time.Since(start)}
 	}
 	if err := growth.Linear(4000, restore); err != nil {
 		t.Error(err)
