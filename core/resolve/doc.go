@@ -45,7 +45,7 @@
 // This node's own addresses are those of its Node object and of the system, but
 // not those on dummy devices: they are put there for Services, by kube-ipvs0, for
 // anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. A range of pods
-// is the podCIDR of the Node, and the cluster's where this node has no address in it.
+// is the podCIDR of the Node or the cluster's, where this node has no address in it.
 //
 // An address with several roles in one Service has the narrowest: what is the
 // load balancer's has its source ranges, whatever else it is. A family without a

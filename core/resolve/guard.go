@@ -73,12 +73,11 @@ func ownPorts(c *config.Config) []uint16 {
 }
 
 // podRanges are the ranges in which there are pods alone. Clouds whose pods share
-// a network with nodes and load balancers give that as the cluster's: a range
-// counts when the Node object's addresses of its family are known and outside. Those of
-// bridges and tunnels, which no Node object has, are among the pods'.
-func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) []netip.Prefix {
-	ranges := slices.Clone(node.PodCIDRs)
-	for _, p := range c.ClusterCIDRs {
+// a network with nodes and load balancers give that as the cluster's or the node's:
+// a range counts when the Node object's addresses of its family are known and outside.
+// Those of bridges and tunnels, which no Node object has, are among the pods'.
+func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) (ranges []netip.Prefix) {
+	for _, p := range slices.Concat(node.PodCIDRs, c.ClusterCIDRs) {
 		same := func(a netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(p.Addr()) }
 		if slices.ContainsFunc(ips, same) && !slices.ContainsFunc(ips, p.Contains) {
 			ranges = append(ranges, p)
@@ -91,9 +90,9 @@ func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) []netip.Pre
 // are clouds that have pods or Services in it.
 var reserved = netip.PrefixFrom(netip.AddrFrom4([4]byte{240, 0, 0, 0}), 4)
 
-func usesReserved(c *config.Config, h *model.Host) bool {
+func usesReserved(c *config.Config, node *model.Node, h *model.Host) bool {
 	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
-	return slices.ContainsFunc(slices.Concat(h.Guard.Pods, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
+	return slices.ContainsFunc(slices.Concat(node.PodCIDRs, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
 		slices.ContainsFunc(h.Guard.Own, reserved.Contains)
 }
 

@@ -3,6 +3,7 @@ package resolve_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,6 +139,10 @@ func TestPodRangeOfNodes(t *testing.T) {
 	h := resolve.Host(&c, &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}}, nil, model.Machine{})
 	if len(h.Guard.Pods) > 0 {
 		t.Errorf("ranges of pods alone: %v", h.Guard.Pods)
+	}
+	node := &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}, PodCIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("10.7.1.0/24")}}
+	if h := resolve.Host(&c, node, nil, model.Machine{}); !slices.Equal(h.Guard.Pods, node.PodCIDRs[1:]) {
+		t.Errorf("ranges of pods alone: %v, want %v", h.Guard.Pods, node.PodCIDRs[1:])
 	}
 }
 

@@ -7,27 +7,41 @@ import (
 	"time"
 )
 
+// What is linear takes 8 times as long as with an eighth, what is quadratic 64
+// times.
+const (
+	eighth = 8
+	most   = 32
+	grace  = 5 * time.Millisecond
+)
+
 // Linear returns an error for each step of a task that takes far longer than eight
 // times as long at size n as at n/8; run returns how long each takes. Both run on
-// this machine, and the best of three of each step counts, so that what else runs
-// here matters little: what is linear takes 8 times as long, what is quadratic 64
-// times; 32 are too many.
+// this machine, and the best of three of each step counts, of ten where three are
+// not enough, so that what else runs here matters little.
 func Linear(n int, run func(n int) (took []time.Duration)) (err error) {
-	const eighth, slack, grace = 8, 4, 5 * time.Millisecond
-	best := func(n int) []time.Duration {
-		all := run(n)
-		for range 2 {
-			for i, took := range run(n) {
-				all[i] = min(all[i], took)
-			}
+	small, large := run(n/eighth), run(n)
+	for i := range 9 {
+		least(small, run(n/eighth))
+		least(large, run(n))
+		if err = judge(n, small, large); err == nil && i > 0 {
+			return nil
 		}
-		return all
 	}
-	small, large := best(n/eighth), best(n)
+	return err
+}
+
+func least(all, more []time.Duration) {
+	for i := range all {
+		all[i] = min(all[i], more[i])
+	}
+}
+
+func judge(n int, small, large []time.Duration) (err error) {
 	for i := range large {
-		if large[i] > eighth*slack*small[i]+grace {
+		if large[i] > most*small[i]+grace {
 			err = errors.Join(err, fmt.Errorf("step %d takes %s with %d and %s with %d: more than %d times as long and %s",
-				i+1, small[i], n/eighth, large[i], n, eighth*slack, grace))
+				i+1, small[i], n/eighth, large[i], n, most, grace))
 		}
 	}
 	return err
