@@ -24,16 +24,11 @@ func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.M
 	return g
 }
 
-// ownAddresses are those of the Node object and those that the machine has. Shared
-// ones are nobody's home: they were put on a dummy device so that packets for
-// them stay here, by kube-ipvs0, by the cache of NodeLocal DNS for the cluster IP
-// of kube-dns, or for an address that many machines have.
+// ownAddresses are those of the Node object and those that the machine has.
 func ownAddresses(ips []netip.Addr, machine model.Machine) []netip.Addr {
 	all := slices.Clone(ips)
 	for _, a := range machine.Addresses {
-		if !a.Shared {
-			all = append(all, a.Prefix.Addr())
-		}
+		all = append(all, a.Prefix.Addr())
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
