@@ -13,7 +13,8 @@ import (
 // guard collects what Services must leave alone on this machine.
 func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
 	g := model.Guard{
-		Own:        ownAddresses(ips, machine),
+		Own:        ownAddresses(ips, machine.Addresses),
+		Home:       ownAddresses(ips, onNetworks(machine.Addresses)),
 		Broadcasts: broadcasts(machine),
 		Ports:      ownPorts(c),
 		Allowed:    model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
@@ -25,13 +26,20 @@ func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.M
 }
 
 // ownAddresses are those of the Node object and those that the machine has.
-func ownAddresses(ips []netip.Addr, machine model.Machine) []netip.Addr {
+func ownAddresses(ips []netip.Addr, machine []model.LocalAddress) []netip.Addr {
 	all := slices.Clone(ips)
-	for _, a := range machine.Addresses {
+	for _, a := range machine {
 		all = append(all, a.Prefix.Addr())
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// onNetworks are the addresses that the machine is on a network with. Without one,
+// of an IPv4 or IPv6 address alone (/32, /128), they are what kube-vip and keepalived
+// bind to one node at a time, unless the Node object has them.
+func onNetworks(all []model.LocalAddress) []model.LocalAddress {
+	return slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return a.Prefix.IsSingleIP() })
 }
 
 // broadcasts are the last addresses of the IPv4 networks that the machine is in.
@@ -95,7 +103,7 @@ func contains(ps []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-func has(sorted []netip.Addr, a netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(sorted, a, netip.Addr.Compare)
+func has[A interface{ Compare(A) int }](sorted []A, a A) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, A.Compare)
 	return found
 }
