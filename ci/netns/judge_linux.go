@@ -34,7 +34,7 @@ type judge struct {
 	had   netip.AddrPort // what the client reached in its sticky row before, and here
 	dials int
 
-	machine model.Machine // as furnish has made it
+	scenario *conformance.Scenario // whose machine furnish has made
 }
 
 // run returns what is wrong with a row; the error is one of the lab.
@@ -92,9 +92,9 @@ func (j *judge) silent() (string, error) {
 	}
 	if j.row.Expect.Fate == oracle.Pass {
 		_, real := j.net.PlaceOf(j.row.To.Addr())
-		real = real || j.row.To.Addr().IsLoopback() || slices.ContainsFunc(j.machine.Addresses, func(a model.LocalAddress) bool {
+		real = real || j.row.To.Addr().IsLoopback() || slices.ContainsFunc(j.scenario.Machine.Addresses, func(a model.LocalAddress) bool {
 			return a.Prefix.Addr() == j.row.To.Addr()
-		})
+		}) || slices.ContainsFunc(j.scenario.Shared, func(p netip.Prefix) bool { return p.Addr() == j.row.To.Addr() })
 		switch {
 		case real && a.Outcome == lab.Refused:
 			return "", nil

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
-	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -19,30 +18,32 @@ func (r *run) furnish() error {
 	if len(m.APIServers) > 0 {
 		return &Unfit{errors.New("the proxy reads a folder and is connected to no API server")}
 	}
-	if len(m.Addresses) == 0 {
-		return nil
+	var own []netip.Prefix
+	for _, a := range m.Addresses {
+		own = append(own, a.Prefix)
 	}
-	err := r.net.Do(lab.Node, func() error { return assign(m.Addresses) })
-	if err != nil {
-		return &Unfit{fmt.Errorf("the node cannot have these addresses: %w", err)}
+	for link, all := range map[netlink.Link][]netip.Prefix{
+		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "network"}}: own,
+		&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "shared"}}:   r.scenario.Shared,
+	} {
+		if len(all) == 0 {
+			continue
+		}
+		if err := r.net.Do(lab.Node, func() error { return assign(link, all) }); err != nil {
+			return &Unfit{fmt.Errorf("the node cannot have these addresses: %w", err)}
+		}
 	}
 	return nil
 }
 
-func assign(all []model.LocalAddress) error {
-	links := map[bool]netlink.Link{
-		false: &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "network"}},
-		true:  &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "shared"}},
+func assign(link netlink.Link, all []netip.Prefix) error {
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("%s device: %w", link.Type(), err)
 	}
-	for _, a := range all {
-		link := links[a.Shared]
-		if err := netlink.LinkAdd(link); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("%s device: %w", link.Type(), err)
-		}
-		ip := a.Prefix.Addr()
-		address := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(a.Prefix.Bits(), ip.BitLen())}}
+	for _, p := range all {
+		address := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 		if err := netlink.AddrAdd(link, address); err != nil {
-			return fmt.Errorf("address %s: %w", a.Prefix, err)
+			return fmt.Errorf("address %s: %w", p, err)
 		}
 	}
 	return nil

@@ -186,7 +186,7 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if declared && gap.Source { // all else must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
-	j := judge{net: r.net, plan: r.plan, row: row, machine: r.scenario.Machine}
+	j := judge{net: r.net, plan: r.plan, row: row, scenario: r.scenario}
 	if row.Expect.Sticky { // one by one: see judge
 		j.had = r.had[row.From]
 	}

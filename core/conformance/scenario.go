@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -23,7 +24,8 @@ type Scenario struct {
 	Host  config.Config
 	Steps []Step // Steps[0] is the beginning
 
-	Machine model.Machine // what the node says of itself beside its Node object
+	Machine model.Machine  // what the node says of itself beside its Node object
+	Shared  []netip.Prefix // addresses on its dummy devices, which it says nothing of
 }
 
 // Step is one state of the manifests' folder and what packets shall meet then.
@@ -76,7 +78,7 @@ func Parse(file string, text []byte) (*Scenario, error) {
 	if s.Title == "" {
 		p.fail(1, "the first line must be a comment that says what the scenario shows")
 	}
-	s.Host, s.Machine = p.host(all)
+	p.host(s, all)
 	s.Steps = p.steps(all)
 	return s, errors.Join(p.errs...)
 }

@@ -11,19 +11,18 @@ import (
 
 // host reads the settings of the node, which stand for its command line, and what
 // it says of itself.
-func (p *parser) host(all []section) (c config.Config, m model.Machine) {
-	c = config.Default()
-	c.NodeName = NodeName
-	c.ClusterCIDRs = prefixes("10.244.0.0/16 fd00:10:244::/56")
+func (p *parser) host(into *Scenario, all []section) {
+	into.Host = config.Default()
+	into.Host.NodeName = NodeName
+	into.Host.ClusterCIDRs = prefixes("10.244.0.0/16 fd00:10:244::/56")
 	for _, s := range all {
 		if s.step == 0 && s.name == "host" {
-			p.settings(&c, &m, s)
+			p.settings(into, s)
 		}
 	}
-	return c, m
 }
 
-func (p *parser) settings(c *config.Config, m *model.Machine, s section) {
+func (p *parser) settings(into *Scenario, s section) {
 	i := 0
 	for text := range strings.Lines(string(s.data)) {
 		i++
@@ -36,13 +35,14 @@ func (p *parser) settings(c *config.Config, m *model.Machine, s section) {
 			p.fail(s.line+i, "host: want \"key: value\"")
 			continue
 		}
-		if err := set(c, m, strings.TrimSpace(key), strings.Fields(value)); err != nil {
+		if err := set(into, strings.TrimSpace(key), strings.Fields(value)); err != nil {
 			p.fail(s.line+i, "host: %v", err)
 		}
 	}
 }
 
-func set(c *config.Config, m *model.Machine, key string, values []string) error {
+func set(s *Scenario, key string, values []string) error {
+	c, m := &s.Host, &s.Machine
 	if len(values) == 0 {
 		return fmt.Errorf("%s has no value", key)
 	}
@@ -59,11 +59,15 @@ func set(c *config.Config, m *model.Machine, key string, values []string) error 
 		return nil
 	case "allowed-external-ips":
 		return setExternalIPs(c, values)
-	case "addresses", "shared-addresses":
+	case "addresses":
 		ps, err := parsePrefixes(values)
 		for _, prefix := range ps {
-			m.Addresses = append(m.Addresses, model.LocalAddress{Prefix: prefix, Shared: key == "shared-addresses"})
+			m.Addresses = append(m.Addresses, model.LocalAddress{Prefix: prefix})
 		}
+		return err
+	case "shared-addresses":
+		ps, err := parsePrefixes(values)
+		s.Shared = append(s.Shared, ps...)
 		return err
 	case "api-server":
 		at, err := netip.ParseAddrPort(values[0])

@@ -148,9 +148,18 @@ func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
 // restored returns the ports that were damaged and are right again, as they are
 // now, as if they were new.
 func (e *Engine) restored() (deltas []model.Delta) {
-	for _, id := range e.Backend.Repaired() {
+	repaired := e.Backend.Repaired()
+	ids := make(map[model.PortID]struct{}, len(repaired))
+	for _, id := range repaired {
+		ids[id] = struct{}{}
+	}
+	var services model.Unique[model.ServiceName]
+	for _, id := range repaired {
+		if !services.Add(id.Service) {
+			continue
+		}
 		for _, p := range e.tracker.Service(id.Service).Ports {
-			if p.ID == id {
+			if _, was := ids[p.ID]; was {
 				deltas = append(deltas, model.Delta{New: p})
 			}
 		}

@@ -123,13 +123,11 @@ type Machine struct {
 }
 
 // LocalAddress is an address that this machine's network stack has, with the
-// length of its network's prefix. Loopback and link-local ones are left out.
-type LocalAddress struct {
-	Prefix netip.Prefix
-	// Shared addresses are on no network, only known to this machine: on Linux those
-	// of dummy devices, on Windows those that are never a source.
-	Shared bool
-}
+// length of its network's prefix. Left out are loopback and link-local ones, and those
+// that are there for Services: on Linux on dummy devices, by kube-ipvs0, by the cache of
+// NodeLocal DNS for the cluster IP of kube-dns, or for an address that many machines have;
+// on Windows those that are never a source.
+type LocalAddress struct{ Prefix netip.Prefix }
 
 // ServiceCIDR is what Tandem needs of a ServiceCIDR (KEP-1880): ranges that
 // cluster IPs are taken from.

@@ -26,7 +26,7 @@
 //	                                            external IP  load balancer IP
 //	the API server's address and port (TCP)     refused      refused, always
 //	not allowed, with the word only             refused
-//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP)
+//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP), if it is at home here
 //	another port of the API server's machine    refused
 //	inside a ServiceCIDR, or a range of pods    refused      refused
 //	another Service's cluster IP, any port      refused      refused, always
@@ -36,6 +36,9 @@
 // where it is an address of this node or of the API server, since it closes all
 // other ports. What is refused is no claim: it keeps the address from nobody.
 //
+// A node port takes a port of this node's addresses: 22, 10250, this proxy's, and those
+// of an API server on them (TCP) are refused, always.
+//
 // Load balancers do have addresses of nodes: ServiceLB of k3s puts the nodes' own
 // into the status, and kube-vip and keepalived bind theirs to an interface of one
 // node. MetalLB and clouds bind them nowhere. External IPs that keepalived binds
@@ -44,8 +47,10 @@
 //
 // This node's own addresses are those of its Node object and of the system, but
 // not those on dummy devices: they are put there for Services, by kube-ipvs0, for
-// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. A range of pods
-// is the podCIDR of the Node, and the cluster's where this node has no address in it.
+// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. At home is what
+// the Node object has, or the system with a network: kube-vip and keepalived bind a /32
+// or /128 to one node at a time, and it is the Service's on all of them. A range of pods
+// is the podCIDR of the Node or the cluster's, where this node has no address in it.
 //
 // An address with several roles in one Service has the narrowest: what is the
 // load balancer's has its source ranges, whatever else it is. A family without a

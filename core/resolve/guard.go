@@ -13,7 +13,8 @@ import (
 // guard collects what Services must leave alone on this machine.
 func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
 	g := model.Guard{
-		Own:        ownAddresses(ips, machine),
+		Own:        ownAddresses(ips, machine.Addresses),
+		Home:       ownAddresses(ips, onNetworks(machine.Addresses)),
 		Broadcasts: broadcasts(machine),
 		Ports:      ownPorts(c),
 		Allowed:    model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
@@ -24,19 +25,21 @@ func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.M
 	return g
 }
 
-// ownAddresses are those of the Node object and those that the machine has. Shared
-// ones are nobody's home: they were put on a dummy device so that packets for
-// them stay here, by kube-ipvs0, by the cache of NodeLocal DNS for the cluster IP
-// of kube-dns, or for an address that many machines have.
-func ownAddresses(ips []netip.Addr, machine model.Machine) []netip.Addr {
+// ownAddresses are those of the Node object and those that the machine has.
+func ownAddresses(ips []netip.Addr, machine []model.LocalAddress) []netip.Addr {
 	all := slices.Clone(ips)
-	for _, a := range machine.Addresses {
-		if !a.Shared {
-			all = append(all, a.Prefix.Addr())
-		}
+	for _, a := range machine {
+		all = append(all, a.Prefix.Addr())
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// onNetworks are the addresses that the machine is on a network with. Without one,
+// of an IPv4 or IPv6 address alone (/32, /128), they are what kube-vip and keepalived
+// bind to one node at a time, unless the Node object has them.
+func onNetworks(all []model.LocalAddress) []model.LocalAddress {
+	return slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return a.Prefix.IsSingleIP() })
 }
 
 // broadcasts are the last addresses of the IPv4 networks that the machine is in.
@@ -73,12 +76,11 @@ func ownPorts(c *config.Config) []uint16 {
 }
 
 // podRanges are the ranges in which there are pods alone. Clouds whose pods share
-// a network with nodes and load balancers give that as the cluster's: a range
-// counts when the Node object's addresses of its family are known and outside. Those of
-// bridges and tunnels, which no Node object has, are among the pods'.
-func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) []netip.Prefix {
-	ranges := slices.Clone(node.PodCIDRs)
-	for _, p := range c.ClusterCIDRs {
+// a network with nodes and load balancers give that as the cluster's or the node's:
+// a range counts when the Node object's addresses of its family are known and outside.
+// Those of bridges and tunnels, which no Node object has, are among the pods'.
+func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) (ranges []netip.Prefix) {
+	for _, p := range slices.Concat(node.PodCIDRs, c.ClusterCIDRs) {
 		same := func(a netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(p.Addr()) }
 		if slices.ContainsFunc(ips, same) && !slices.ContainsFunc(ips, p.Contains) {
 			ranges = append(ranges, p)
@@ -91,9 +93,9 @@ func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) []netip.Pre
 // are clouds that have pods or Services in it.
 var reserved = netip.PrefixFrom(netip.AddrFrom4([4]byte{240, 0, 0, 0}), 4)
 
-func usesReserved(c *config.Config, h *model.Host) bool {
+func usesReserved(c *config.Config, node *model.Node, h *model.Host) bool {
 	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
-	return slices.ContainsFunc(slices.Concat(h.Guard.Pods, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
+	return slices.ContainsFunc(slices.Concat(node.PodCIDRs, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
 		slices.ContainsFunc(h.Guard.Own, reserved.Contains)
 }
 
@@ -101,7 +103,7 @@ func contains(ps []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-func has(sorted []netip.Addr, a netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(sorted, a, netip.Addr.Compare)
+func has[A interface{ Compare(A) int }](sorted []A, a A) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, A.Compare)
 	return found
 }

@@ -21,7 +21,7 @@ func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machin
 	h.NodePorts = nodePorts(c, h)
 	h.Guard = guard(c, node, h.IPs, machine)
 	h.ServiceCIDRs = rangesFor(c, node, h.Guard.Own, cidrs).alone
-	h.Guard.Reserved = usesReserved(c, h)
+	h.Guard.Reserved = usesReserved(c, node, h)
 	return h
 }
 
@@ -57,7 +57,7 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
 		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
 	}
-	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine)
+	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine.Addresses)
 	ps = append(ps, familyProblems(c, node)...)
 	return append(ps, rangesFor(c, node, own, cidrs).problems...)
 }

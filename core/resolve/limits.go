@@ -32,6 +32,10 @@ const (
 	// IP, node port and load balancer IP, and one with a cluster IP alone 30,000:
 	// Kubernetes is tested with 5,000 nodes, and with Services far smaller.
 	MaxEntries = 30_000
+
+	// MaxAPIServers is how many endpoints of default/kubernetes are protected from
+	// other Services.
+	MaxAPIServers = 1_000
 )
 
 // Excess says which limit a Service exceeds by itself, whatever its endpoints. It

@@ -82,7 +82,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	r := resolve.Service(host(), svc, []*model.Slice{s})
-	const text = "100000 endpoints of its 100 frontends (ports x addresses x endpoints), at most 30000 are served: 300 of each port, those of this node first"
+	const text = "100000 endpoints of its 100 frontends (ports x addresses x endpoints), at most 30000 are served: 300 of each port, ready ones and those of this node first"
 	if len(r.Problems) != 1 || r.Problems[0].Detail != text || r.Problems[0].Why != model.WhyTooLarge {
 		t.Errorf("problems: %v", r.Problems)
 	}
@@ -97,7 +97,20 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 			t.Fatalf("%s: %d endpoints, %d of them local", p.ID, len(pool.Endpoints), local)
 		}
 	}
+	for i := range 750 { // remote ones, then some of the last: the ready ones are few, and all needed
+		s.Endpoints[i].State = 0
+	}
+	s.Endpoints[998].State = 0
+	for _, p := range resolve.Service(host(), svc, []*model.Slice{s}).Ports {
+		outside, pod := p.Fronts[0].On[model.FromOutside].Pool, p.Fronts[0].On[model.FromPod].Pool
+		if outside == nil || pod == nil || len(pod.Endpoints) != 249 {
+			t.Fatalf("%s: of 249 ready endpoints and 750 others: %v", p.ID, pod)
+		}
+	}
 	s.Endpoints = s.Endpoints[:300]
+	for i := range s.Endpoints {
+		s.Endpoints[i].State = model.Ready | model.Serving
+	}
 	if r := resolve.Service(host(), svc, []*model.Slice{s}); len(r.Problems) != 0 || len(r.Ports[99].Fronts[0].On[0].Pool.Endpoints) != 300 {
 		t.Errorf("as many as are served: %v", r.Problems)
 	}

@@ -27,6 +27,8 @@ func refuse(host *model.Host, svc *model.Service, a Address) refusal {
 		return refuseClusterIP(host, svc, a)
 	case model.KindExternalIP, model.KindLoadBalancer:
 		return refuseExternal(host, a)
+	case model.KindNodePort:
+		return refuseNodePort(host, a)
 	}
 	return refusal{}
 }
@@ -51,7 +53,7 @@ func refuseExternal(host *model.Host, a Address) refusal {
 	g, ip := &host.Guard, a.At.Addr()
 	external := a.Kind == model.KindExternalIP
 	switch mine := own(host, ip); {
-	case a.Proto == model.TCP && slices.Contains(g.APIServers, a.At):
+	case a.Proto == model.TCP && has(g.APIServers, a.At):
 		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
 	case contains(g.Allowed, ip):
 		return refusal{}
@@ -59,7 +61,7 @@ func refuseExternal(host *model.Host, a Address) refusal {
 		return unlessAllowed(model.WhyNotAllowed, a, "")
 	case external && mine:
 		return unlessAllowed(model.WhyNodeAddress, a, "")
-	case mine && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
+	case home(host, ip) && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
 		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d is this node's own", a.At.Port()))
 	case external && apiMachine(host, ip):
 		return unlessAllowed(model.WhyAPIServer, a, "")
@@ -67,6 +69,24 @@ func refuseExternal(host *model.Host, a Address) refusal {
 		return unlessAllowed(model.WhyServiceRange, a, "")
 	case contains(g.Pods, ip):
 		return unlessAllowed(model.WhyPodRange, a, "")
+	}
+	return refusal{}
+}
+
+// refuseNodePort judges node ports, which take a port of this node's addresses:
+// --service-node-port-range may have any.
+func refuseNodePort(host *model.Host, a Address) refusal {
+	g, port := &host.Guard, a.At.Port()
+	answers := func(api netip.AddrPort) bool {
+		ip := api.Addr()
+		return api.Port() == port && ip.Is4() == a.At.Addr().Is4() && own(host, ip) && host.NodePorts.Contains(ip)
+	}
+	switch {
+	case a.Proto != model.TCP:
+	case slices.Contains(g.Ports, port):
+		return refusal{model.WhyNodeAddress, fmt.Sprintf("node port %d, which is this node's own", port)}
+	case slices.ContainsFunc(g.APIServers, answers):
+		return refusal{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server has on this node", port)}
 	}
 	return refusal{}
 }
@@ -83,33 +103,56 @@ func own(host *model.Host, ip netip.Addr) bool {
 	return slices.Contains(host.IPs, ip) || has(host.Guard.Own, ip)
 }
 
+// home reports whether an address is one of this node's, and of no other at another
+// time.
+func home(host *model.Host, ip netip.Addr) bool {
+	return slices.Contains(host.IPs, ip) || has(host.Guard.Home, ip)
+}
+
 // APIService is the Service of the API server itself: its endpoints are API
 // servers.
 var APIService = model.ServiceName{Namespace: "default", Name: "kubernetes"}
 
 // apiMachine reports whether an address is one that the API server answers on.
 func apiMachine(host *model.Host, ip netip.Addr) bool {
-	return slices.ContainsFunc(host.Guard.APIServers, func(a netip.AddrPort) bool { return a.Addr() == ip })
+	all := host.Guard.APIServers
+	i, _ := slices.BinarySearchFunc(all, netip.AddrPortFrom(ip, 0), netip.AddrPort.Compare)
+	return i < len(all) && all[i].Addr() == ip
 }
 
 // WithAPIServers returns a host that knows the endpoints of APIService, too, as
-// API servers.
+// API servers, but no more than MaxAPIServers of them.
 func WithAPIServers(host *model.Host, from []*model.Slice) *model.Host {
-	if len(from) == 0 {
+	found, _ := apiServers(from)
+	if len(found) == 0 {
 		return host
 	}
-	all := slices.Clone(host.Guard.APIServers)
-	for _, s := range from {
-		for _, port := range s.Ports {
-			for i := range s.Endpoints {
-				all = append(all, netip.AddrPortFrom(s.Endpoints[i].Addr, port.Port))
-			}
-		}
-	}
+	all := slices.Concat(host.Guard.APIServers, found)
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	more := *host
 	more.Guard.APIServers = slices.Compact(all)
 	return &more
+}
+
+// apiServers returns the first endpoints of slices, each once, and whether there are
+// more than it looks at.
+func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
+	var once model.Unique[netip.AddrPort]
+	looked := 0
+	for _, s := range from {
+		for _, port := range s.Ports {
+			for i := range s.Endpoints {
+				if looked == MaxEntries {
+					return once.List(), true
+				}
+				looked++
+				if once.Add(netip.AddrPortFrom(s.Endpoints[i].Addr, port.Port)) && len(once.List()) > MaxAPIServers {
+					return once.List()[:MaxAPIServers], true
+				}
+			}
+		}
+	}
+	return once.List(), false
 }
 
 // Above returns the addresses that come before an external or load balancer IP,
@@ -144,7 +187,8 @@ func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool
 			return true
 		}
 	}
-	if len(svc.ExternalIPs)+len(svc.LoadBalancerIPs) > 0 && slices.ContainsFunc(Addresses(svc), differs) {
+	others := len(svc.ExternalIPs)+len(svc.LoadBalancerIPs) > 0 || svc.Type != model.ClusterIP
+	if others && slices.ContainsFunc(Addresses(svc), differs) {
 		return true
 	}
 	if old.Guard.Reserved == now.Guard.Reserved && slices.Equal(old.Guard.Broadcasts, now.Guard.Broadcasts) {

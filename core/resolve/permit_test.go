@@ -3,6 +3,7 @@ package resolve_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func guarded(t *testing.T, words ...string) *model.Host {
 	cidrs := []*model.ServiceCIDR{{Name: "a", CIDRs: []netip.Prefix{prefix("10.96.0.0/16")}}}
 	return resolve.Host(&c, node, cidrs, model.Machine{
 		Addresses: []model.LocalAddress{
-			{Prefix: prefix("192.0.2.1/24")}, {Prefix: prefix("198.51.100.9/28")}, {Prefix: prefix("10.96.0.10/32"), Shared: true}, {Prefix: prefix("203.0.113.9/32"), Shared: true},
+			{Prefix: prefix("192.0.2.1/24")}, {Prefix: prefix("198.51.100.9/28")}, {Prefix: prefix("192.0.2.9/32")}, {Prefix: prefix("192.0.2.1/32")},
 		},
 		APIServers: []netip.AddrPort{at("192.0.2.10:6443"), at("192.0.2.1:6443")},
 	})
@@ -57,7 +58,6 @@ func TestPermits(t *testing.T) {
 		{external, "192.0.2.1:22", "192.0.2.1/32", ""},
 		{external, "198.51.100.9:80", "", "NodeAddress"}, // not of the Node object
 		{external, "[2001:db8::1]:80", "", "NodeAddress"},
-		{external, "203.0.113.9:80", "", ""},  // of a dummy device, for this purpose
 		{balanced, "192.0.2.1:80", "", ""},    // k3s
 		{balanced, "198.51.100.9:80", "", ""}, // kube-vip
 		{balanced, "192.0.2.1:22", "", "NodeAddress"},
@@ -65,6 +65,8 @@ func TestPermits(t *testing.T) {
 		{balanced, "192.0.2.1:10256", "", "NodeAddress"},
 		{balanced, "192.0.2.1:22", "192.0.2.0/24", ""},
 		{balanced, "203.0.113.1:22", "", ""},
+		{balanced, "192.0.2.9:22", "", ""}, // put there by kube-vip, on its leader
+		{external, "192.0.2.9:22", "", "NodeAddress"},
 		{external, "192.0.2.10:6443", "", "APIServerAddress"},
 		{external, "192.0.2.10:80", "", "APIServerAddress"},
 		{external, "192.0.2.10:80", "192.0.2.10/32", ""},
@@ -80,7 +82,6 @@ func TestPermits(t *testing.T) {
 		{external, "10.7.1.4:80", "", "InPodCIDR"},
 		{external, "[fd00::7]:80", "", "InPodCIDR"},
 		{cluster, "10.96.0.1:443", "", ""},
-		{cluster, "10.96.0.10:53", "", ""}, // the cache of NodeLocal DNS has it, too
 		{cluster, "192.0.2.1:443", "", "NodeAddress"},
 		{cluster, "198.51.100.9:443", "", "NodeAddress"},
 		{cluster, "198.51.100.9:443", "198.51.100.9/32", "NodeAddress"}, // the list is not about these
@@ -117,6 +118,71 @@ func TestPermits(t *testing.T) {
 	}
 }
 
+// Node ports take a port of all addresses of a node, so that its own ports are none.
+func TestPermitsNodePorts(t *testing.T) {
+	for _, test := range []struct {
+		proto model.Proto
+		port  uint16
+		own   string // the API server's address and port
+		want  string
+	}{
+		{model.TCP, 30080, "192.0.2.1:6443", ""},
+		{model.TCP, 22, "192.0.2.1:6443", "NodeAddress"},
+		{model.TCP, 10250, "192.0.2.1:6443", "NodeAddress"},
+		{model.TCP, 10256, "192.0.2.1:6443", "NodeAddress"},
+		{model.UDP, 22, "192.0.2.1:6443", ""},
+		{model.TCP, 6443, "192.0.2.1:6443", "APIServerAddress"},
+		{model.UDP, 6443, "192.0.2.1:6443", ""},
+		{model.TCP, 6443, "192.0.2.10:6443", ""},   // on another machine
+		{model.TCP, 6443, "198.51.100.9:6443", ""}, // where no node port answers
+	} {
+		h := guarded(t)
+		h.NodePorts.Prefixes = []netip.Prefix{prefix("192.0.2.0/24")}
+		before := *h
+		before.Guard.Ports, before.Guard.APIServers = nil, nil
+		h.Guard.APIServers = []netip.AddrPort{at(test.own)}
+		svc := service()
+		svc.ClusterIPs, svc.Type = []netip.Addr{addr("10.96.0.1")}, model.NodePort
+		svc.Ports[0].Proto, svc.Ports[0].NodePort = test.proto, test.port
+		r := resolve.Service(h, svc, nil)
+		var why string
+		if len(r.Problems) > 0 {
+			why = r.Problems[0].Why.String()
+		}
+		if fronts := len(r.Ports[0].Fronts); why != test.want || (fronts == 2) != (test.want == "") {
+			t.Errorf("node port %d/%s, API server %s: %d fronts, %v, want %q", test.port, test.proto, test.own, fronts, problems(r), test.want)
+		}
+		if resolve.Touches(&before, h, svc, nil) != (test.want != "") {
+			t.Errorf("node port %d/%s: what the policy changes is not seen", test.port, test.proto)
+		}
+	}
+}
+
+// The Service of the API server says of so many API servers as are protected, and
+// that there are more.
+func TestManyAPIServers(t *testing.T) {
+	h := guarded(t)
+	var from []*model.Slice
+	for i, a := range addrs("10.3.0.1", 3*resolve.MaxAPIServers) {
+		from = append(from, slice(fmt.Sprint("kubernetes-", i/2), a.String()))
+	}
+	if n := len(resolve.WithAPIServers(h, from[:10]).Guard.APIServers); n != 2+10 {
+		t.Errorf("%d API servers", n)
+	}
+	many := resolve.WithAPIServers(h, from).Guard.APIServers
+	if len(many) != 2+resolve.MaxAPIServers || !slices.IsSortedFunc(many, netip.AddrPort.Compare) || !slices.Contains(many, at("192.0.2.10:6443")) {
+		t.Errorf("%d API servers, at most %d of slices", len(many), resolve.MaxAPIServers)
+	}
+	svc := service()
+	svc.Name = resolve.APIService
+	for n, want := range map[int]int{resolve.MaxAPIServers: 0, resolve.MaxAPIServers + 1: 1} {
+		r := resolve.Service(h, svc, from[:n])
+		if found := slices.DeleteFunc(r.Problems, func(p model.Problem) bool { return p.Why != model.WhyTooLarge }); len(found) != want {
+			t.Errorf("%d API servers: %v", n, found)
+		}
+	}
+}
+
 // The Service of the API server keeps its cluster IP where that is what the API
 // server is reached by.
 func TestAPIServiceIsReachedByItself(t *testing.T) {
@@ -138,6 +204,10 @@ func TestPodRangeOfNodes(t *testing.T) {
 	h := resolve.Host(&c, &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}}, nil, model.Machine{})
 	if len(h.Guard.Pods) > 0 {
 		t.Errorf("ranges of pods alone: %v", h.Guard.Pods)
+	}
+	node := &model.Node{Name: "here", IPs: []netip.Addr{addr("192.0.2.1")}, PodCIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("10.7.1.0/24")}}
+	if h := resolve.Host(&c, node, nil, model.Machine{}); !slices.Equal(h.Guard.Pods, node.PodCIDRs[1:]) {
+		t.Errorf("ranges of pods alone: %v, want %v", h.Guard.Pods, node.PodCIDRs[1:])
 	}
 }
 

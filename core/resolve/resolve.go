@@ -27,6 +27,11 @@ type Result struct {
 func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r := Result{used: seen{}}
 	r.supply = r.supplyOf(host, svc, from)
+	if svc.Name == APIService {
+		if _, more := apiServers(from); more {
+			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints: as many are protected from other Services, as API servers", MaxAPIServers)
+		}
+	}
 	for _, family := range model.Families() {
 		if !serves(svc, family) {
 			continue

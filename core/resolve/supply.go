@@ -11,8 +11,30 @@ type supply struct {
 	ports map[portKey]offer
 	any   [2]bool // a family has endpoints, for whatever port
 
-	room   int                    // how many endpoints of one port are used at most; 0 is all
-	locals map[*model.Slice][]int // which endpoints of a slice are on this node; only with room
+	room  int                            // how many endpoints of one port are used at most; 0 is all
+	ranks map[*model.Slice]*[ranks][]int // which endpoints of a slice have which rank; only with room
+}
+
+// The ranks of endpoints where not all are used: what takes connections before what
+// does not, and those of this node first, as only they serve policies of this node.
+const (
+	readyHere = iota
+	readyElsewhere
+	unreadyHere
+	unreadyElsewhere
+	ranks // how many there are
+)
+
+func rankOf(host *model.Host, e *model.SliceEndpoint) int {
+	switch isReady, isLocal := e.State.Has(model.Ready), isLocal(host, e); {
+	case isReady && isLocal:
+		return readyHere
+	case isReady:
+		return readyElsewhere
+	case isLocal:
+		return unreadyHere
+	}
+	return unreadyElsewhere
 }
 
 // portKey is how slices refer to the ports of a Service.
@@ -77,15 +99,17 @@ func (r *Result) ration(host *model.Host, svc *model.Service, from []*model.Slic
 		return
 	}
 	s.room = max(1, MaxEntries/fronts)
-	r.Problem(svc, model.WhyTooLarge, "%d endpoints of its %d frontends (ports x addresses x endpoints), at most %d are served: %d of each port, those of this node first",
+	r.Problem(svc, model.WhyTooLarge, "%d endpoints of its %d frontends (ports x addresses x endpoints), at most %d are served: %d of each port, ready ones and those of this node first",
 		entries, fronts, MaxEntries, s.room)
-	s.locals = make(map[*model.Slice][]int, len(from))
+	s.ranks = make(map[*model.Slice]*[ranks][]int, len(from))
 	for _, slice := range from {
+		var by [ranks][]int
 		for i := range slice.Endpoints {
-			if isLocal(host, &slice.Endpoints[i]) {
-				s.locals[slice] = append(s.locals[slice], i)
+			if rank := rankOf(host, &slice.Endpoints[i]); len(by[rank]) < s.room {
+				by[rank] = append(by[rank], i)
 			}
 		}
+		s.ranks[slice] = &by
 	}
 }
 
@@ -101,21 +125,13 @@ func (s *supply) candidates(host *model.Host, o offer) []endpoint {
 		return all
 	}
 	all := make([]endpoint, 0, s.room)
-	for _, src := range o.from {
-		for _, i := range s.locals[src.slice] {
-			if len(all) == s.room {
-				return all
-			}
-			all = append(all, src.candidate(host, i))
-		}
-	}
-	for _, src := range o.from {
-		for i := range src.slice.Endpoints {
-			if len(all) == s.room {
-				return all
-			}
-			if e := src.candidate(host, i); !e.local {
-				all = append(all, e)
+	for rank := range ranks {
+		for _, src := range o.from {
+			for _, i := range s.ranks[src.slice][rank] {
+				if len(all) == s.room {
+					return all
+				}
+				all = append(all, src.candidate(host, i))
 			}
 		}
 	}

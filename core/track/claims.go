@@ -98,12 +98,13 @@ func permitted(host *model.Host, object *model.Service) (wanted, refused []claim
 	if object == nil {
 		return nil, nil
 	}
-	for _, a := range resolve.Addresses(object) {
+	asked := resolve.Addresses(object)
+	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
+		asked = append(asked, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
+	}
+	for _, a := range asked {
 		if !resolve.Permits(host, object, a) {
 			refused = append(refused, claim{a.At, a.Proto})
-			if a.Kind == model.KindClusterIP {
-				refused = append(refused, claim{at: netip.AddrPortFrom(a.At.Addr(), 0)})
-			}
 		}
 	}
 	return except(claimsOf(object), refused), refused

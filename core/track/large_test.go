@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -13,7 +14,14 @@ import (
 // of the API. The others' changes wait for it, so that its cost must not grow with
 // the square of that.
 func TestAServiceOfManyPorts(t *testing.T) {
-	const n, limit = resolve.MaxFronts / 2, 5 * time.Second // it is some 20 ms
+	if err := growth.Linear(resolve.MaxFronts/2, func(n int) []time.Duration { return manyPorts(t, n) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// manyPorts makes a Service of n ports, changes and deletes it, and returns how
+// long each step takes.
+func manyPorts(t *testing.T, n int) (took []time.Duration) {
 	numbers := make([]uint16, n)
 	for i := range numbers {
 		numbers[i] = uint16(i + 1)
@@ -26,27 +34,23 @@ func TestAServiceOfManyPorts(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
 	for _, step := range []struct {
-		what   string
 		do     func(*track.Tracker)
 		deltas int
 	}{
-		{"made", big(numbers...), 2 * n},
-		{"an endpoint", func(tr *track.Tracker) { tr.SetSlice(slice("big-1", "big", 7, "10.0.0.1")) }, 1},
-		{"without its first port", big(numbers[1:]...), 2},
-		{"gone", func(tr *track.Tracker) { tr.DeleteService(name("big")) }, 2 * (n - 1)},
+		{big(numbers...), 2 * n},
+		{func(tr *track.Tracker) { tr.SetSlice(slice("big-1", "big", 7, "10.0.0.1")) }, 1},
+		{big(numbers[1:]...), 2},
+		{func(tr *track.Tracker) { tr.DeleteService(name("big")) }, 2 * (n - 1)},
 	} {
 		start := time.Now()
 		step.do(tr)
-		if got := len(tr.Flush()); got != step.deltas {
-			t.Errorf("%s: %d changes, want %d", step.what, got, step.deltas)
-		}
-		if got := len(tr.NewProblems()); got > 20 {
-			t.Errorf("%s: %d problems are told", step.what, got)
-		}
-		if took := time.Since(start); took > limit {
-			t.Errorf("%s: took %s", step.what, took)
+		deltas, told := len(tr.Flush()), len(tr.NewProblems())
+		took = append(took, time.Since(start))
+		if deltas != step.deltas || told > 20 {
+			t.Errorf("step %d: %d changes, want %d; %d problems are told", len(took), deltas, step.deltas, told)
 		}
 	}
+	return took
 }
 
 // A Service that exceeds a limit is refused alone: what was last good of it

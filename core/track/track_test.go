@@ -301,6 +301,24 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 	resolved("an API server that came and went", 2)
 }
 
+// A cluster IP that policy refuses keeps the address from nobody, also where the
+// Service that asks for it has no ports.
+func TestRefusedClusterIPWithoutPorts(t *testing.T) {
+	tr := track.New()
+	h := host("z")
+	h.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+	tr.SetHost(h)
+	tr.SetService(service("a", "192.0.2.200"))
+	b := service("b", "10.96.0.2", 80)
+	b.Type, b.LoadBalancerIPs = model.LoadBalancer, h.Guard.Own
+	tr.SetService(b)
+	tr.Flush()
+	got := tr.Service(name("b"))
+	if len(got.Problems) > 0 || len(got.Ports) != 1 || len(got.Ports[0].Fronts) != 2 {
+		t.Errorf("%v %v", got.Ports, got.Problems)
+	}
+}
+
 // Whatever the order of events, nobody has an external IP that is another one's
 // cluster IP or refused, and everybody else has theirs.
 func TestRanksDoNotDependOnOrder(t *testing.T) {

@@ -59,7 +59,7 @@ func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
 	}
 	tune(c, api)
 	if p.connected != nil {
-		c.Dial = announced(c.Dial, p.connected)
+		c.Dial = announced(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observed{rt, seen} })

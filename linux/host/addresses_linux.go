@@ -14,8 +14,9 @@ import (
 // Addresses knows the addresses of the network namespace that it was opened in.
 // It is used by one goroutine at a time.
 type Addresses struct {
-	links *netlink.Handle
-	news  int // a socket that is told of changes
+	links   *netlink.Handle
+	news    int          // a socket that is told of changes
+	dummies map[int]bool // links by index, as last listed: is it a dummy device?
 }
 
 // OpenAddresses opens those of the calling thread's network namespace.
@@ -42,33 +43,44 @@ func (a *Addresses) Close() (err error) {
 }
 
 // Changed reports whether there is news since the last call. It costs a system
-// call.
-func (a *Addresses) Changed() bool { return Heard(a.news, func() int { return -1 }) }
+// call. What is on a dummy device is none: kube-ipvs0 gets an address for each Service.
+func (a *Addresses) Changed() bool {
+	return Heard(a.news, func(device int) bool { return a.dummies[device] })
+}
 
-// List returns all addresses but those of loopback and of links.
-func (a *Addresses) List() (all []model.LocalAddress, err error) {
+// List returns all addresses but those of loopback, of links, and on dummy devices:
+// those are put there for Services, not for this machine.
+func (a *Addresses) List() ([]model.LocalAddress, error) {
 	var addrs []netlink.Addr
 	var links []netlink.Link
-	err = Steadily(func() error {
-		if links, err = a.links.LinkList(); err == nil {
-			addrs, err = a.links.AddrList(nil, netlink.FAMILY_ALL)
+	err := Steadily(func() (err error) { // links last: those of all addresses are known, or gone
+		if addrs, err = a.links.AddrList(nil, netlink.FAMILY_ALL); err == nil {
+			links, err = a.links.LinkList()
 		}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list this machine's addresses: %w", err)
 	}
-	dummies := map[int]bool{}
+	a.dummies = make(map[int]bool, len(links))
 	for _, l := range links {
-		dummies[l.Attrs().Index] = l.Type() == "dummy"
+		a.dummies[l.Attrs().Index] = l.Type() == "dummy"
 	}
+	return onNetworks(addrs, a.dummies), nil
+}
+
+// onNetworks returns the addresses of links that are there and no dummies.
+func onNetworks(addrs []netlink.Addr, dummies map[int]bool) (all []model.LocalAddress) {
 	for _, addr := range addrs {
 		ip, ok := netip.AddrFromSlice(addr.IP)
 		if ip = ip.Unmap(); !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 			continue
 		}
 		bits, _ := addr.Mask.Size()
-		all = append(all, model.LocalAddress{Prefix: netip.PrefixFrom(ip, bits), Shared: dummies[addr.LinkIndex]})
+		dummy, known := dummies[addr.LinkIndex]
+		if prefix := netip.PrefixFrom(ip, bits); known && !dummy && prefix.IsValid() { // not so ::ffff:192.0.2.1/128
+			all = append(all, model.LocalAddress{Prefix: prefix})
+		}
 	}
-	return all, nil
+	return all
 }

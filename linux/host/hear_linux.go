@@ -20,11 +20,11 @@ func Hear(groups uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// Heard empties a socket of Hear for addresses and reports whether it told of one on
-// another device than ours, of which the index is asked for; -1 is none. Where it had more to tell than it can keep the answer is yes.
-func Heard(fd int, ours func() int) (news bool) {
+// Heard empties a socket of Hear for addresses and reports whether it told of one
+// on a device that is not to be skipped. Where it had more to tell than it can keep the
+// answer is yes.
+func Heard(fd int, skip func(device int) bool) (news bool) {
 	buf := make([]byte, 16<<10)
-	skip := -2 // not known yet
 	for range 1024 {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
 		switch {
@@ -38,9 +38,6 @@ func Heard(fd int, ours func() int) (news bool) {
 		case err != nil:
 			return true
 		}
-		if skip == -2 {
-			skip = ours()
-		}
 		news = news || tellsOfOther(buf[:n], skip)
 	}
 	return true // and the rest is heard next time
@@ -48,10 +45,10 @@ func Heard(fd int, ours func() int) (news bool) {
 
 // tellsOfOther reports whether messages are about an address on another device.
 // They begin with nlmsghdr and ifaddrmsg, whose last field is the device.
-func tellsOfOther(b []byte, skip int) bool {
+func tellsOfOther(b []byte, skip func(device int) bool) bool {
 	const header, index = unix.SizeofNlMsghdr, 4
 	for len(b) >= header+unix.SizeofIfAddrmsg {
-		if int(int32(binary.NativeEndian.Uint32(b[header+index:]))) != skip {
+		if !skip(int(int32(binary.NativeEndian.Uint32(b[header+index:])))) {
 			return true
 		}
 		size := (int(binary.NativeEndian.Uint32(b)) + 3) &^ 3

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -73,7 +74,7 @@ func (f *followed) SetHost(h *model.Host) {
 // Disturbed implements dataplane.Backend. What it finds of addresses is no
 // disturbance, but something to sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
-	f.stale = f.stale || f.host != nil && host.Heard(f.news, f.ipvsLink)
+	f.stale = f.stale || f.host != nil && host.Heard(f.news, f.skip())
 	if f.stale {
 		own, err := ownAddresses(f.links)
 		if err != nil {
@@ -102,14 +103,18 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	return f.Backend.Sync(ctx)
 }
 
-// ipvsLink is the index of kube-ipvs0, or -1: then all is news, and whoever looks
-// what it is meets the error.
-func (f *followed) ipvsLink() int {
-	index, err := ipvsLink(f.links)
-	if err != nil {
-		return -1
-	}
-	return index
+// skip returns what tells whether a device is kube-ipvs0, which is looked up once and
+// only if asked. Where that fails all is news, and whoever looks what it is meets the
+// error.
+func (f *followed) skip() func(device int) bool {
+	link := sync.OnceValue(func() int {
+		index, err := ipvsLink(f.links)
+		if err != nil {
+			return -1
+		}
+		return index
+	})
+	return func(device int) bool { return device == link() }
 }
 
 // ipvsLink is the index of kube-ipvs0, -1 where there is none.

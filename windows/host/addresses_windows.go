@@ -24,9 +24,8 @@ func (a *Addresses) Changed() bool { return time.Since(a.looked) >= lookEvery }
 // Close has nothing to close.
 func (*Addresses) Close() error { return nil }
 
-// List returns all addresses but those of loopback and of links. Shared ones are
-// never a source: they are put on an adapter for Services, as by the mode
-// userspace.
+// List returns all addresses but those of loopback, of links, and those that are
+// never a source: they are put on an adapter for Services, as by the mode userspace.
 func (a *Addresses) List() (all []model.LocalAddress, err error) {
 	a.looked = time.Now()
 	var table *windows.MibUnicastIpAddressTable
@@ -36,12 +35,12 @@ func (a *Addresses) List() (all []model.LocalAddress, err error) {
 	defer windows.FreeMibTable(unsafe.Pointer(table))
 	for _, row := range unsafe.Slice(&table.Table[0], table.NumEntries) {
 		ip, ok := addressOf(&row.Address)
-		if !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+		if !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() || row.SkipAsSource != 0 {
 			continue
 		}
 		prefix := netip.PrefixFrom(ip, int(row.OnLinkPrefixLength))
 		if prefix.IsValid() {
-			all = append(all, model.LocalAddress{Prefix: prefix, Shared: row.SkipAsSource != 0})
+			all = append(all, model.LocalAddress{Prefix: prefix})
 		}
 	}
 	return all, nil

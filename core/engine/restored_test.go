@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/conformance/growth"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// flushed is a data plane of which all ports were repaired.
+type flushed struct {
+	dataplane.Backend
+	repaired []model.PortID
+}
+
+func (f flushed) Repaired() []model.PortID { return f.repaired }
+
+// After a flush of the rules all ports of a Service are repaired at once. What it
+// costs to tell them must not grow with the square of that.
+func TestAllPortsOfAServiceAreRestored(t *testing.T) {
+	restore := func(n int) []time.Duration {
+		s := &model.Service{Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+		var f flushed
+		for i := range n {
+			p := model.ServicePort{Name: "p" + string(rune('a'+i)), Proto: model.TCP, Port: uint16(1 + i)}
+			s.Ports = append(s.Ports, p)
+			f.repaired = append(f.repaired, model.PortID{Service: s.Name, Name: p.Name, Proto: p.Proto})
+		}
+		e := &Engine{Options: Options{Backend: f}, tracker: track.New()}
+		e.tracker.SetHost(&model.Host{Name: "here"})
+		e.tracker.SetService(s)
+		e.tracker.Flush()
+		start := time.Now()
+		if got := len(e.restored()); got != n {
+			t.Fatalf("%d of %d ports are told", got, n)
+		}
+		return []time.Duration{time.Since(start)}
+	}
+	if err := growth.Linear(4000, restore); err != nil {
+		t.Error(err)
+	}
+}
