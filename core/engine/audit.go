@@ -21,7 +21,8 @@ const (
 	// no longer than auditPatience, since damage is to be repaired within seconds;
 	// unless audits take so long that they need auditAtLeast times as much.
 	auditAtMost   = 20
-	auditPatience = 3 * time.Second
+	auditPatience = 1500 * time.Millisecond
+	auditRetry    = 3 * time.Second // after one that failed
 	auditAtLeast  = 4
 )
 
@@ -124,7 +125,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	end := time.Now()
 	wait := pause(end.Sub(start))
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
-		wait = max(wait, auditPatience) // it leaves suspicion behind, however short it was
+		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
 	}
 	e.notAfter, e.auditAt = end.Add(wait), end.Add(e.AuditEvery)
 	e.publish(func(s *Status) {
