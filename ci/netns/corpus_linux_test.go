@@ -24,26 +24,15 @@ import (
 // TestCorpus runs every scenario with a whole tandem in each mode to which a
 // network namespace is a node.
 func TestCorpus(t *testing.T) {
-	for _, mode := range platform.Local() {
-		if !mode.Conntrack && mode.Name != relay.Mode {
-			continue
-		}
-		for _, flavour := range flavours(mode) {
-			t.Run(flavour.name, func(t *testing.T) {
-				flavour.prepare(t)
-				if err := works(t.Context(), mode); err != nil {
-					t.Skip(err)
-				}
-				Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
-					enter := func(f func() error) error { return net.Do(lab.Node, f) }
-					if mode.Name == relay.Mode { // opens sockets whenever it likes
-						return &remote{enter: enter, wrap: flavour.wrap}, nil
-					}
-					return &tandem{mode: mode.Name, enter: enter}, nil
-				})
-			})
-		}
-	}
+	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
+		Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+			enter := func(f func() error) error { return net.Do(lab.Node, f) }
+			if mode.Name == relay.Mode { // opens sockets whenever it likes
+				return &remote{enter: enter, wrap: flavour.wrap}, nil
+			}
+			return &tandem{mode: mode.Name, enter: enter}, nil
+		})
+	})
 }
 
 // works reports whether a mode works here, trying it in a node of its own.
@@ -198,4 +187,23 @@ spec:
   ipFamilies: [IPv4]
   ports: [{port: 9, protocol: TCP}]
 `, markName(n), markNamespace, n, n)
+}
+
+// eachFlavour runs a test in each flavour of each mode to which a network namespace
+// is a node; one that does not work here is skipped with the reason.
+func eachFlavour(t *testing.T, test func(*testing.T, dataplane.Mode, flavour)) {
+	for _, mode := range platform.Local() {
+		if !mode.Conntrack && mode.Name != relay.Mode {
+			continue
+		}
+		for _, flavour := range flavours(mode) {
+			t.Run(flavour.name, func(t *testing.T) {
+				flavour.prepare(t)
+				if err := works(t.Context(), mode); err != nil {
+					t.Skip(err)
+				}
+				test(t, mode, flavour)
+			})
+		}
+	}
 }

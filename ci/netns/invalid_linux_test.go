@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
-	"github.com/tandem-proxy/tandem/platform"
 )
 
 // A segment outside of the window, such as one that was long delayed, does no harm
@@ -27,30 +27,19 @@ func TestInvalidSegment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range platform.Local() {
-		if !mode.Conntrack && mode.Name != relay.Mode {
-			continue
-		}
-		for _, flavour := range flavours(mode) {
-			t.Run(flavour.name, func(t *testing.T) {
-				flavour.prepare(t)
-				if err := works(t.Context(), mode); err != nil {
-					t.Skip(err)
-				}
-				for _, s := range all {
-					if s.Name == "clusterip-basic" {
-						invalidSegment(t, s, func(net *lab.Net) Proxy {
-							enter := func(f func() error) error { return net.Do(lab.Node, f) }
-							if mode.Name == relay.Mode {
-								return &remote{enter: enter, wrap: flavour.wrap}
-							}
-							return &tandem{mode: mode.Name, enter: enter}
-						})
+	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
+		for _, s := range all {
+			if s.Name == "clusterip-basic" {
+				invalidSegment(t, s, func(net *lab.Net) Proxy {
+					enter := func(f func() error) error { return net.Do(lab.Node, f) }
+					if mode.Name == relay.Mode {
+						return &remote{enter: enter, wrap: flavour.wrap}
 					}
-				}
-			})
+					return &tandem{mode: mode.Name, enter: enter}
+				})
+			}
 		}
-	}
+	})
 }
 
 func invalidSegment(t *testing.T, s *conformance.Scenario, make func(*lab.Net) Proxy) {

@@ -3,51 +3,40 @@ package netns
 import (
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/platform"
 )
 
 // TestRestartAndCleanup starts the program in each mode, kills it, starts it on
 // what it left, and removes that: with every kernel a restart writes nothing, and
 // cleanup leaves nothing.
 func TestRestartAndCleanup(t *testing.T) {
-	for _, mode := range platform.Local() {
-		if !mode.Conntrack && mode.Name != relay.Mode {
-			continue
+	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
+		s := newSite(t)
+		s.wrap, s.flags = flavour.wrap, []string{"--proxy-mode", string(mode.Name)}
+		s.write("", "10.244.1.2", "10.244.1.3")
+		s.start()
+		if err := s.reach(clusterIP); err != nil {
+			t.Fatal(err)
 		}
-		for _, flavour := range flavours(mode) {
-			t.Run(flavour.name, func(t *testing.T) {
-				flavour.prepare(t)
-				if err := works(t.Context(), mode); err != nil {
-					t.Skip(err)
-				}
-				s := newSite(t)
-				s.wrap, s.flags = flavour.wrap, []string{"--proxy-mode", string(mode.Name)}
-				s.write("", "10.244.1.2", "10.244.1.3")
-				s.start()
-				if err := s.reach(clusterIP); err != nil {
-					t.Fatal(err)
-				}
-				s.kill()
-				if err := s.reach(clusterIP); err != nil && mode.Name != relay.Mode {
-					t.Errorf("while no tandem runs: %v", err)
-				}
-				s.start()
-				keeps := mode.Name != relay.Mode // its relays end with the program and are opened anew
-				if doc, err := s.status(); err != nil || doc.Mode != string(mode.Name) || keeps && doc.Writes != 0 || doc.Objects == 0 {
-					t.Errorf("a restart on right rules in mode %s wrote %d of %d objects (%v)", doc.Mode, doc.Writes, doc.Objects, err)
-				}
-				if err := s.reach(nodePort); err != nil {
-					t.Error(err)
-				}
-				s.kill()
-				s.must(s.bin, "cleanup")
-				if err := s.left(mode.Name); err != nil {
-					t.Errorf("after cleanup: %v", err)
-				}
-			})
+		s.kill()
+		if err := s.reach(clusterIP); err != nil && mode.Name != relay.Mode {
+			t.Errorf("while no tandem runs: %v", err)
 		}
-	}
+		s.start()
+		keeps := mode.Name != relay.Mode // its relays end with the program and are opened anew
+		if doc, err := s.status(); err != nil || doc.Mode != string(mode.Name) || keeps && doc.Writes != 0 || doc.Objects == 0 {
+			t.Errorf("a restart on right rules in mode %s wrote %d of %d objects (%v)", doc.Mode, doc.Writes, doc.Objects, err)
+		}
+		if err := s.reach(nodePort); err != nil {
+			t.Error(err)
+		}
+		s.kill()
+		s.must(s.bin, "cleanup")
+		if err := s.left(mode.Name); err != nil {
+			t.Errorf("after cleanup: %v", err)
+		}
+	})
 }
 
 // TestFlowtable tells whether the kernel takes flows that are translated past the
