@@ -97,7 +97,7 @@ func numbered(first string, n int) []netip.Addr {
 // large demands that no Service costs the others much, whatever is in it: in
 // objects, and in time, which must not grow with the square of anything.
 func (s Suite[K, V]) large(t *testing.T) {
-	const parts = 8
+	const parts = 32
 	for i, l := range LargeServices(1) {
 		t.Run(l.Name, func(t *testing.T) {
 			whole, part := l, LargeServices(parts)[i]
@@ -132,17 +132,21 @@ func (s Suite[K, V]) live(t *testing.T, l Large) (took []time.Duration) {
 	tracker := track.New()
 	tracker.SetHost(host)
 	step := func(what string, do func()) {
-		before, start := d.Ops, time.Now()
-		do()
-		deltas := tracker.Flush()
-		b.Update(deltas)
-		core := time.Since(start)
-		flows.Stale(host, deltas)
-		if _, err := b.Sync(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		took = append(took, time.Since(start))
-		t.Logf("%s: %d ports, %d objects, %s, %s with a data plane in memory (goal: %s)", what, len(deltas), d.Ops-before, core, time.Since(start), goal)
+		before := d.Ops
+		var deltas []model.Delta
+		core := growth.Timed(func() {
+			do()
+			deltas = tracker.Flush()
+			b.Update(deltas)
+		})
+		all := core + growth.Timed(func() {
+			flows.Stale(host, deltas)
+			if _, err := b.Sync(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		})
+		took = append(took, all)
+		t.Logf("%s: %d ports, %d objects, %s, %s with a data plane in memory (goal: %s)", what, len(deltas), d.Ops-before, core, all, goal)
 		if d.Ops-before > objects || len(d.Objects) > objects {
 			t.Errorf("%s: %d objects written, %d are there, at most %d may be", what, d.Ops-before, len(d.Objects), objects)
 		}

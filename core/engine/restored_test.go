@@ -34,11 +34,11 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 		e.tracker.SetHost(&model.Host{Name: "here"})
 		e.tracker.SetService(s)
 		e.tracker.Flush()
-		start := time.Now()
-		if got := len(e.restored()); got != n {
-			t.Fatalf("%d of %d ports are told", got, n)
-		}
-		return []time.Duration{time.Since(start)}
+		return []time.Duration{growth.Timed(func() {
+			if got := len(e.restored()); got != n {
+				t.Fatalf("%d of %d ports are told", got, n)
+			}
+		})}
 	}
 	if err := growth.Linear(4000, restore); err != nil {
 		t.Error(err)
