@@ -73,7 +73,7 @@ spec:
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(d.Services) == 1 && len(d.Services[0].Fronts) == fronts && len(d.Services[0].Problems) == problems && d.SyncedAt != nil {
+			if len(d.Services) == 1 && len(d.Services[0].Frontends) == fronts && len(d.Services[0].Problems) == problems && d.SyncedAt != nil {
 				return
 			}
 			if time.Now().After(end) {

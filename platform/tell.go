@@ -87,5 +87,5 @@ func (p *Proxy) cleaned(r flows.Report) {
 		p.log.Warn("stale UDP flows were not all removed", "error", r.Err, "retry", r.Retry)
 		return
 	}
-	p.log.Debug("stale UDP flows removed", "flows", r.Deleted, "fronts", r.Fronts, "took", r.Took)
+	p.log.Debug("stale UDP flows removed", "flows", r.Deleted, "fronts", r.Frontends, "took", r.Took)
 }

@@ -133,7 +133,7 @@ func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) {
 func find(gaps []gap, row conformance.Packet) (model.Gap, bool) {
 	any := model.FamilyOf(row.To.Addr()).Unspecified()
 	for _, g := range gaps {
-		if g.Proto == row.Proto && (g.Front == row.To || g.Front == netip.AddrPortFrom(any, row.To.Port())) {
+		if g.Proto == row.Proto && (g.Frontend == row.To || g.Frontend == netip.AddrPortFrom(any, row.To.Port())) {
 			return g.Gap, true
 		}
 	}
@@ -161,12 +161,12 @@ func (p *tandem) note(s *engine.Snapshot) {
 	for _, svc := range s.Services {
 		for _, port := range svc.Ports {
 			for _, g := range s.Backend.Gaps[port.ID] {
-				if g.Front.IsValid() {
+				if g.Frontend.IsValid() {
 					p.gaps = append(p.gaps, gap{g, port.ID.Proto})
 					continue
 				}
-				for _, f := range port.Fronts { // the whole port
-					p.gaps = append(p.gaps, gap{model.Gap{Front: f.At, Detail: g.Detail, Source: g.Source}, port.ID.Proto})
+				for _, f := range port.Frontends { // the whole port
+					p.gaps = append(p.gaps, gap{model.Gap{Frontend: f.At, Detail: g.Detail, Source: g.Source}, port.ID.Proto})
 				}
 			}
 		}

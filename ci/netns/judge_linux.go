@@ -112,7 +112,7 @@ func (j *judge) silent() (string, error) {
 func (j *judge) forward() (string, error) {
 	want := j.row.Expect.Endpoints
 	least, most := 8*len(want)+8, 30*len(want)+30
-	if j.row.Expect.Sticky {
+	if j.row.Expect.SessionAffinity {
 		least, most = 20, 20
 	}
 	first := j.had
@@ -134,13 +134,13 @@ func (j *judge) forward() (string, error) {
 		if n == 0 && !j.row.Expect.Same {
 			first = a.Server
 		}
-		if j.row.Expect.Sticky && a.Server != first {
+		if j.row.Expect.SessionAffinity && a.Server != first {
 			return fmt.Sprintf("connection %d: not sticky: %s after %s", n+1, a.Server, first), nil
 		}
 		j.had = first
 		seen[a.Server]++
 	}
-	if j.row.Expect.Sticky || len(seen) == len(want) {
+	if j.row.Expect.SessionAffinity || len(seen) == len(want) {
 		return "", nil
 	}
 	var missing []string

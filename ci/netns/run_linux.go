@@ -138,7 +138,7 @@ func (r *run) judge(step conformance.Step) {
 	var rows sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
 	for i, row := range step.Packets {
-		if row.Expect.Sticky {
+		if row.Expect.SessionAffinity {
 			continue
 		}
 		rows.Go(func() {
@@ -149,7 +149,7 @@ func (r *run) judge(step conformance.Step) {
 	}
 	rows.Wait()
 	for i, row := range step.Packets {
-		if row.Expect.Sticky {
+		if row.Expect.SessionAffinity {
 			verdicts[i] = r.row(row)
 		}
 	}
@@ -187,11 +187,11 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
 	j := judge{net: r.net, plan: r.plan, row: row, scenario: r.scenario}
-	if row.Expect.Sticky { // one by one: see judge
+	if row.Expect.SessionAffinity { // one by one: see judge
 		j.had = r.had[row.From]
 	}
 	v.wrong, v.err = j.run()
-	if row.Expect.Sticky {
+	if row.Expect.SessionAffinity {
 		r.had[row.From] = j.had
 	}
 	v.dials = j.dials

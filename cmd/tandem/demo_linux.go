@@ -154,7 +154,7 @@ func (s *stage) programmed(ctx context.Context) error {
 	}
 	fmt.Fprintf(s.out, "\nmode %s, %d objects in the kernel:\n", doc.Mode, doc.Objects)
 	for _, svc := range doc.Services {
-		for _, f := range svc.Fronts {
+		for _, f := range svc.Frontends {
 			fmt.Fprintf(s.out, "  %-12s %-12s %s/%s → %d endpoints\n", svc.Name, f.Kind, f.Address, f.Proto, f.Endpoints)
 		}
 	}

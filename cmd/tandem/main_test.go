@@ -203,7 +203,7 @@ func TestPlanDocumentHasTheGaps(t *testing.T) {
 	id := model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "svc"}, Name: "http", Proto: model.TCP}
 	w := world{host: &model.Host{Name: "node-1"}}
 	w.plan.Gaps = map[model.PortID][]model.Gap{id: {
-		{Detail: "all of it"}, {Front: netip.MustParseAddrPort("10.96.0.1:80"), Detail: "one front"},
+		{Detail: "all of it"}, {Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Detail: "one front"},
 	}}
 	want := []planGap{{id.String(), "", "all of it"}, {id.String(), "10.96.0.1:80", "one front"}}
 	if got := w.document().Gaps; !slices.Equal(got, want) {

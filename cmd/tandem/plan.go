@@ -153,13 +153,13 @@ type planDocument struct {
 // planGap is something that the mode cannot do.
 type planGap struct {
 	Port   string `json:"port"`
-	Front  string `json:"front,omitempty"` // empty when it is about the whole port
+	Front  string `json:"frontend,omitempty"` // empty when it is about the whole port
 	Detail string `json:"detail"`
 }
 
 type planService struct {
 	Name   string      `json:"name"`
-	Fronts []planFront `json:"fronts"`
+	Fronts []planFront `json:"frontends"`
 }
 
 type planFront struct {
@@ -188,8 +188,8 @@ func (w *world) document() planDocument {
 	for _, id := range sortedIDs(w.plan.Gaps) {
 		for _, g := range w.plan.Gaps[id] {
 			gap := planGap{Port: id.String(), Detail: g.Detail}
-			if g.Front.IsValid() {
-				gap.Front = g.Front.String()
+			if g.Frontend.IsValid() {
+				gap.Front = g.Frontend.String()
 			}
 			d.Gaps = append(d.Gaps, gap)
 		}
@@ -197,8 +197,8 @@ func (w *world) document() planDocument {
 	for _, s := range w.services {
 		ps := planService{Name: s.Object.Name.String(), Fronts: []planFront{}}
 		for _, p := range s.Ports {
-			for i := range p.Fronts {
-				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Fronts[i]))
+			for i := range p.Frontends {
+				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Frontends[i]))
 			}
 		}
 		d.Services = append(d.Services, ps)
@@ -206,7 +206,7 @@ func (w *world) document() planDocument {
 	return d
 }
 
-func describeFront(p *model.Port, f *model.Front) planFront {
+func describeFront(p *model.Port, f *model.Frontend) planFront {
 	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())

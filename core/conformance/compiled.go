@@ -58,8 +58,8 @@ func excuse(gaps map[model.PortID][]model.Gap, p oracle.Packet, want oracle.Outc
 		front = netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port())
 	}
 	for _, g := range gaps[want.Port] {
-		whole := g.Front == netip.AddrPort{} && want.Why != model.WhyNoSuchPort
-		if whole || g.Front == front {
+		whole := g.Frontend == netip.AddrPort{} && want.Why != model.WhyNoSuchPort
+		if whole || g.Frontend == front {
 			return g, true
 		}
 	}

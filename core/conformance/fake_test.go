@@ -38,7 +38,7 @@ func (fakeCompiler) Base(host *model.Host, emit func(fakeKey, fakeValue)) {
 }
 
 func (c fakeCompiler) Port(_ *model.Host, port *model.Port, emit func(fakeKey, fakeValue)) []model.Gap {
-	for _, f := range port.Fronts {
+	for _, f := range port.Frontends {
 		for o, act := range f.On {
 			v := fakeValue{act: act, restricted: f.Restricted, allow: f.Allow}
 			if act.Pool != nil {

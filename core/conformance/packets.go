@@ -23,10 +23,10 @@ type Packet struct {
 
 // Expect is the right side of a row.
 type Expect struct {
-	Fate      oracle.Fate
-	Endpoints []oracle.Target // in address order
-	Sticky    bool            // all connections of one client reach the same endpoint
-	Same      bool            // and it is the one that the client reached by its sticky row before
+	Fate            oracle.Fate
+	Endpoints       []oracle.Target // in address order
+	SessionAffinity bool            // all connections of one client reach the same endpoint
+	Same            bool            // and it is the one that the client reached by its sticky row before
 }
 
 // String returns the row without its expectation.
@@ -47,7 +47,7 @@ func (e Expect) String() string {
 			b.WriteString("/snat")
 		}
 	}
-	if e.Sticky {
+	if e.SessionAffinity {
 		b.WriteString(" sticky")
 	}
 	if e.Same {
@@ -151,10 +151,10 @@ func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
 	e.Fate = oracle.Forward
 	snat := false
 	for i := len(words) - 1; i >= 0 && slices.Contains([]string{"snat", "sticky", "same"}, words[i]); i-- {
-		snat, e.Sticky, e.Same = snat || words[i] == "snat", e.Sticky || words[i] == "sticky", e.Same || words[i] == "same"
+		snat, e.SessionAffinity, e.Same = snat || words[i] == "snat", e.SessionAffinity || words[i] == "sticky", e.Same || words[i] == "same"
 		words = words[:i]
 	}
-	if e.Same && !e.Sticky {
+	if e.Same && !e.SessionAffinity {
 		return e, errors.New("same without sticky")
 	}
 	if len(words) == 0 {

@@ -14,8 +14,8 @@ import (
 func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
 	ps := &probes{host: host, seen: map[oracle.Packet]bool{}}
 	for _, port := range ports {
-		for i := range port.Fronts {
-			ps.front(port, &port.Fronts[i])
+		for i := range port.Frontends {
+			ps.front(port, &port.Frontends[i])
 		}
 	}
 	for _, r := range host.ServiceCIDRs {
@@ -49,7 +49,7 @@ type sender struct {
 	iface string
 }
 
-func (ps *probes) front(port *model.Port, f *model.Front) {
+func (ps *probes) front(port *model.Port, f *model.Frontend) {
 	senders := append(ps.senders(port.ID.Family), edges(f)...)
 	senders = append(senders, hairpins(ps.host, port)...)
 	for _, at := range ps.targets(port.ID.Family, f) {
@@ -88,7 +88,7 @@ func (ps *probes) add(s sender, proto model.Proto, to netip.AddrPort) {
 
 // targets are the addresses a front answers on, and for node ports those it
 // must not answer on.
-func (ps *probes) targets(family model.Family, f *model.Front) (all []netip.AddrPort) {
+func (ps *probes) targets(family model.Family, f *model.Frontend) (all []netip.AddrPort) {
 	if f.Kind != model.KindNodePort {
 		return []netip.AddrPort{f.At}
 	}
@@ -163,7 +163,7 @@ func isHost(host *model.Host, a netip.Addr) bool {
 // edges are the first and last clients of each source range and their
 // neighbours, and the front's own address, which the host uses as its source
 // where it is bound locally.
-func edges(f *model.Front) (all []sender) {
+func edges(f *model.Frontend) (all []sender) {
 	if !f.Restricted {
 		return nil
 	}

@@ -162,7 +162,7 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 		s.Created = time.Unix(1_700_000_000+rng.Int64N(4), 0)
 	}
 	if chance(rng, 30) {
-		s.Sticky = time.Duration(1+rng.IntN(10800)) * time.Second
+		s.SessionAffinity = time.Duration(1+rng.IntN(10800)) * time.Second
 	}
 	if s.Type == model.LoadBalancer {
 		s.LoadBalancerIPs = some(rng, 2, append(addrs("203.0.113.%d", 4), addrs("2001:db8:cafe::%d", 3)...)...)

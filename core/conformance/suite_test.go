@@ -121,7 +121,7 @@ func try(t *testing.T, s Suite[fakeKey, fakeValue], host *model.Host, ports []*m
 
 func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	host, ports := richWorld()
-	front := ports[0].Fronts[0].At
+	front := ports[0].Frontends[0].At
 	s := fakeSuite()
 	s.Sim = func(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet) oracle.Outcome {
 		right := fakeSim(objects, host)
@@ -135,7 +135,7 @@ func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	if n := try(t, s, host, ports); len(n.errors) == 0 {
 		t.Error("the difference was not found without a gap")
 	}
-	s.Compiler = fakeCompiler{gap: &model.Gap{Front: front, Detail: "cannot"}}
+	s.Compiler = fakeCompiler{gap: &model.Gap{Frontend: front, Detail: "cannot"}}
 	n := try(t, s, host, ports)
 	if len(n.errors) != 0 {
 		t.Errorf("the gap does not excuse: %q", n.errors)
@@ -143,7 +143,7 @@ func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	if len(n.logs) != 1 || !strings.Contains(n.logs[0], front.String()+": cannot") {
 		t.Errorf("the gap is not listed: %q", n.logs)
 	}
-	s.Compiler = fakeCompiler{gap: &model.Gap{Front: netip.AddrPortFrom(front.Addr(), front.Port()+1), Detail: "cannot"}}
+	s.Compiler = fakeCompiler{gap: &model.Gap{Frontend: netip.AddrPortFrom(front.Addr(), front.Port()+1), Detail: "cannot"}}
 	if n := try(t, s, host, ports); len(n.errors) == 0 {
 		t.Error("a gap of another front excuses")
 	}

@@ -85,7 +85,7 @@ func (tr *trial) list(what string) {
 		if e.port == (model.PortID{}) {
 			continue // the whole mode's: it is in the sum
 		}
-		lines = append(lines, fmt.Sprintf("%s: gap: %s: %s: %s (%d packets differ)", what, e.port, e.gap.Front, e.gap.Detail, n))
+		lines = append(lines, fmt.Sprintf("%s: gap: %s: %s: %s (%d packets differ)", what, e.port, e.gap.Frontend, e.gap.Detail, n))
 	}
 	slices.Sort(lines)
 	for _, l := range lines {

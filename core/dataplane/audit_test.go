@@ -46,7 +46,7 @@ func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	kernel.Do(func() { kernel.Miss = func(string) bool { return rng.IntN(500) == 0 } })
 	for round := range 20 {
-		lost := "3 " + ports[n-1-round].Fronts[0].At.String()
+		lost := "3 " + ports[n-1-round].Frontends[0].At.String()
 		if round%2 > 0 {
 			kernel.Disturb(func(o map[string]string) {
 				delete(o, lost)
@@ -65,7 +65,7 @@ func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 		<-read
 		drift := -1
 		for i := 0; drift < 0; i = (i + 1) % 1000 {
-			next := port(ports[i].ID.Service.Name, ports[i].Fronts[0].At.Addr().String(), "10.0.0.1", fmt.Sprint("10.0.1.", rng.IntN(250)))
+			next := port(ports[i].ID.Service.Name, ports[i].Frontends[0].At.Addr().String(), "10.0.0.1", fmt.Sprint("10.0.1.", rng.IntN(250)))
 			b.Update([]model.Delta{{Old: ports[i], New: next}})
 			ports[i] = next
 			if work, err := b.Sync(t.Context()); err != nil || work.Corrected != 0 {
@@ -106,7 +106,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 		}
 		return len(b.Repaired())
 	}
-	lost := "3 " + ports[7].Fronts[0].At.String()
+	lost := "3 " + ports[7].Frontends[0].At.String()
 	if n := repaired(func(o map[string]string) { o["9 foreign"] = "x" }); n != 0 {
 		t.Errorf("%d ports had something of somebody else's", n)
 	}
@@ -381,7 +381,7 @@ func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 func TestTwoReadingsThatMissTheSameFindNoDrift(t *testing.T) {
 	const n = 300 // of seven objects each
 	b, kernel, ports := crowd(t, n)
-	missed := "3 " + ports[0].Fronts[0].At.String()
+	missed := "3 " + ports[0].Frontends[0].At.String()
 	kernel.Do(func() { kernel.Miss = func(k string) bool { return k == missed } })
 	edited := 0
 	kernel.Disturb(func(o map[string]string) {

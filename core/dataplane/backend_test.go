@@ -25,7 +25,7 @@ type toy struct{}
 func (toy) Base(h *model.Host, emit func(string, string)) { emit("0 base", h.Name) }
 
 func (toy) Port(_ *model.Host, p *model.Port, emit func(string, string)) (gaps []model.Gap) {
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		if f.On[0].Pool == nil {
 			emit("3 "+f.At.String(), f.On[0].Verdict.String())
 			continue
@@ -37,7 +37,7 @@ func (toy) Port(_ *model.Host, p *model.Port, emit func(string, string)) (gaps [
 		}
 		emit("3 "+f.At.String(), fmt.Sprint("count ", n))
 	}
-	if p.Sticky > 0 {
+	if p.SessionAffinity > 0 {
 		gaps = append(gaps, model.Gap{Detail: "no affinity"})
 	}
 	return gaps
@@ -58,7 +58,7 @@ func port(n string, ip string, endpoints ...string) *model.Port {
 			act.Pool.Endpoints = append(act.Pool.Endpoints, model.Endpoint{Addr: netip.MustParseAddrPort(e + ":80")})
 		}
 	}
-	p.Fronts = []model.Front{{At: netip.MustParseAddrPort(ip + ":80"), On: [model.Origins]model.Action{act, act, act}}}
+	p.Frontends = []model.Frontend{{At: netip.MustParseAddrPort(ip + ":80"), On: [model.Origins]model.Action{act, act, act}}}
 	return p
 }
 
@@ -318,7 +318,7 @@ func TestGapsAreReported(t *testing.T) {
 	b := newBench(t, dataplane.Limits{})
 	b.start()
 	p, q := port("a", "10.96.0.1"), port("a", "10.96.0.1")
-	p.Sticky = time.Hour
+	p.SessionAffinity = time.Hour
 	b.Update([]model.Delta{{New: p}})
 	if g := b.Health().Gaps[p.ID]; len(g) != 1 {
 		t.Fatalf("gaps: %v", g)

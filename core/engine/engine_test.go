@@ -32,7 +32,7 @@ func (f fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []
 	if f.compiled != nil {
 		*f.compiled++
 	}
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		v := f.On[0].Verdict.String()
 		if f.On[0].Pool != nil {
 			v = fmt.Sprint(f.On[0].Pool.Endpoints)

@@ -127,7 +127,7 @@ func TestTeller(t *testing.T) {
 		{show(teller.Standing(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
 		{show(teller.Standing(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
 		{show(teller.Standing(engine.Standing{Service: web, Was: model.Failing, Gone: true})), "-"},
-		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontTaken | node port 30080: another Service already has this address and port. Give one"},
+		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Give one"},
 		{show(teller.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
 		{show(teller.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
 		{show(teller.Problem(model.Problem{Object: `Service "a\nb"/web`})), "-"},
@@ -143,7 +143,7 @@ func TestTeller(t *testing.T) {
 
 // Whatever a problem says, its Event names an object or is none.
 func FuzzProblem(f *testing.F) {
-	f.Add("Service ns/web", "detail", uint8(model.WhyFrontTaken))
+	f.Add("Service ns/web", "detail", uint8(model.WhyFrontendTaken))
 	f.Add("Node n1", "", uint8(model.WhyNoNode))
 	f.Fuzz(func(t *testing.T, object, detail string, why uint8) {
 		e, ok := events.Teller{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})

@@ -121,13 +121,13 @@ func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
 // hint says what to do about a problem, or nothing where its words say it.
 func hint(why model.Reason) string {
 	switch why {
-	case model.WhyFrontTaken:
+	case model.WhyFrontendTaken:
 		return "Give one of the two another address or port; a cluster IP, a node port of this node or else the older Service keeps it until then"
 	case model.WhyBadAddress:
 		return "Remove the address; everything else of the object is in use"
 	case model.WhyClosed:
 		return "Add a range of its family to loadBalancerSourceRanges, or remove the address"
-	case model.WhyOwnFront:
+	case model.WhyOwnFrontend:
 		return "Point the endpoint to what shall serve, not to the Service"
 	case model.WhyBadRange:
 		return "Write loadBalancerSourceRanges as CIDRs such as 192.0.2.0/24; clients of the bad one are kept out"

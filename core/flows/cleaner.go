@@ -17,12 +17,12 @@ type Table interface {
 
 // Report tells about one call of Table.Delete, which is about one IP family.
 type Report struct {
-	Family  model.Family
-	Fronts  int // how many fronts it was about
-	Deleted int // flows
-	Took    time.Duration
-	Err     error         // nil when done
-	Retry   time.Duration // after a failure: the pause before the next attempt
+	Family    model.Family
+	Frontends int // how many fronts it was about
+	Deleted   int // flows
+	Took      time.Duration
+	Err       error         // nil when done
+	Retry     time.Duration // after a failure: the pause before the next attempt
 }
 
 // Hooks are called by the Cleaner, for metrics and logs. Each may be nil; they
@@ -165,7 +165,7 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	}
 	start := time.Now()
 	deleted, err := c.table.Delete(ctx, stale)
-	r := Report{Family: f, Fronts: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
+	r := Report{Family: f, Frontends: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
 	if err != nil {
 		r.Retry = pause
 	}

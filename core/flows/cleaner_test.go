@@ -21,7 +21,7 @@ func send(t *flowtest.Table, dst, endpoint string) {
 }
 
 func gone(front string, endpoints ...string) flows.Match {
-	m := flows.Match{Proto: model.UDP, Front: netip.MustParseAddrPort(front), Gone: flows.Set{}}
+	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front), Gone: flows.Set{}}
 	for _, e := range endpoints {
 		m.Gone[netip.MustParseAddrPort(e)] = struct{}{}
 	}
@@ -40,7 +40,7 @@ func TestCleanerDeletes(t *testing.T) {
 		if len(table.Flows()) != 0 {
 			t.Errorf("left: %v", table.Flows())
 		}
-		if len(reports) != 1 || reports[0].Deleted != 1 || reports[0].Fronts != 1 || reports[0].Err != nil {
+		if len(reports) != 1 || reports[0].Deleted != 1 || reports[0].Frontends != 1 || reports[0].Err != nil {
 			t.Errorf("reports %+v", reports)
 		}
 	})
@@ -139,7 +139,7 @@ func TestCleanerIsBounded(t *testing.T) {
 		<-stuck.busy
 		for i := range 70000 {
 			m := gone(vip, epA)
-			m.Front = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(1+i>>16))
+			m.Frontend = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(1+i>>16))
 			c.Enqueue([]flows.Match{m})
 		}
 		c.Close()

@@ -31,7 +31,7 @@ func IndexOf(matches []Match) *Index {
 
 // Add adds a match, or merges it with the one that is there for its front.
 func (x *Index) Add(m Match) {
-	key := front{m.Proto, m.Front}
+	key := front{m.Proto, m.Frontend}
 	if i, ok := x.at[key]; ok {
 		x.matches[i] = x.matches[i].then(m)
 		return
@@ -60,12 +60,12 @@ func (x *Index) Stale(f Flow) bool {
 }
 
 // has reports whether a match about the front of m is there.
-func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Front) != nil }
+func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
 
 // revise tells matches about the fronts of p who serves them now.
 func (x *Index) revise(p *model.Port) {
 	var keep Set
-	for _, f := range p.Fronts {
+	for _, f := range p.Frontends {
 		if m := x.find(p.ID.Proto, f.At); m != nil {
 			if keep == nil {
 				keep = live(p)

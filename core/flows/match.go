@@ -13,9 +13,9 @@ import (
 type Match struct {
 	Proto model.Proto
 
-	// Front is the original destination. For a node port it has the unspecified
+	// Frontend is the original destination. For a node port it has the unspecified
 	// address of the family, which stands for any.
-	Front netip.AddrPort
+	Frontend netip.AddrPort
 
 	// Own are the addresses on which a node port is known to answer; nil for
 	// other fronts. A flow to the same port of any other address may be foreign:
@@ -41,10 +41,10 @@ const (
 const maxGone = 1024
 
 // Family returns the IP family of the match's flows.
-func (m *Match) Family() model.Family { return model.FamilyOf(m.Front.Addr()) }
+func (m *Match) Family() model.Family { return model.FamilyOf(m.Frontend.Addr()) }
 
 // AnyAddr reports whether the match is about a node port.
-func (m *Match) AnyAddr() bool { return m.Front.Addr().IsUnspecified() }
+func (m *Match) AnyAddr() bool { return m.Frontend.Addr().IsUnspecified() }
 
 // Stale reports whether f is a stale flow to the match's front.
 func (m *Match) Stale(f Flow) bool {
@@ -61,10 +61,10 @@ func (m *Match) Stale(f Flow) bool {
 }
 
 func (m *Match) covers(f Flow) bool {
-	if m.Proto != f.Proto || m.Front.Port() != f.Dst.Port() {
+	if m.Proto != f.Proto || m.Frontend.Port() != f.Dst.Port() {
 		return false
 	}
-	return m.Front == f.Dst || m.AnyAddr() && m.Family() == model.FamilyOf(f.Dst.Addr())
+	return m.Frontend == f.Dst || m.AnyAddr() && m.Family() == model.FamilyOf(f.Dst.Addr())
 }
 
 // then returns what holds after m and then n were said of the same front.

@@ -46,16 +46,16 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 		return
 	}
 	var was Set
-	now := model.IndexFronts(d.New)
-	for i := range d.Old.Fronts {
-		at := d.Old.Fronts[i].At
+	now := model.IndexFrontends(d.New)
+	for i := range d.Old.Frontends {
+		at := d.Old.Frontends[i].At
 		if now.Find(i, at) != nil {
 			continue
 		}
 		if was == nil {
 			was = live(d.Old)
 		}
-		x.Add(Match{Proto: d.Old.ID.Proto, Front: at, Own: own(host, at), Reach: Translated, Gone: was})
+		x.Add(Match{Proto: d.Old.ID.Proto, Frontend: at, Own: own(host, at), Reach: Translated, Gone: was})
 	}
 }
 
@@ -69,10 +69,10 @@ func present(x *Index, host *model.Host, d model.Delta) {
 		is = live(d.New)
 		gone = live(d.Old).minus(is)
 	}
-	before := model.IndexFronts(d.Old)
-	for i := range d.New.Fronts {
-		f := &d.New.Fronts[i]
-		m := Match{Proto: d.New.ID.Proto, Front: f.At, Gone: gone}
+	before := model.IndexFrontends(d.Old)
+	for i := range d.New.Frontends {
+		f := &d.New.Frontends[i]
+		m := Match{Proto: d.New.ID.Proto, Frontend: f.At, Gone: gone}
 		if old := before.Find(i, f.At); old == nil || !served(old) && served(f) {
 			m.Reach = Everything
 		}
@@ -88,7 +88,7 @@ func present(x *Index, host *model.Host, d model.Delta) {
 }
 
 // served reports whether any sender reaches an endpoint through the front.
-func served(f *model.Front) bool {
+func served(f *model.Frontend) bool {
 	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
 }
 

@@ -36,7 +36,7 @@ func port(name string, fronts, endpoints []string, draining ...string) *model.Po
 		action = model.Action{Verdict: model.Balance, Pool: pool(endpoints...)}
 	}
 	for _, at := range fronts {
-		f := model.Front{At: netip.MustParseAddrPort(at)}
+		f := model.Frontend{At: netip.MustParseAddrPort(at)}
 		if f.At.Addr().IsUnspecified() {
 			f.Kind = model.KindNodePort
 		}
@@ -44,7 +44,7 @@ func port(name string, fronts, endpoints []string, draining ...string) *model.Po
 		for o := range f.On {
 			f.On[o] = action
 		}
-		p.Fronts = append(p.Fronts, f)
+		p.Frontends = append(p.Frontends, f)
 	}
 	for _, d := range draining {
 		p.Draining = append(p.Draining, netip.MustParseAddrPort(d))
@@ -242,11 +242,11 @@ func TestNodePortsAnswerOnlyWhereTheHostSays(t *testing.T) {
 // port had endpoints, for other fronts, all the time.
 func TestFrontServedAgain(t *testing.T) {
 	before := port("dns", list(vip, lb), list(epA))
-	for o := range before.Fronts[1].On {
-		before.Fronts[1].On[o] = model.Action{Verdict: model.Drop}
+	for o := range before.Frontends[1].On {
+		before.Frontends[1].On[o] = model.Action{Verdict: model.Drop}
 	}
 	stale := flows.Stale(host(), []model.Delta{{Old: before, New: port("dns", list(vip, lb), list(epA))}})
-	if len(stale) != 1 || stale[0].Front.String() != lb || stale[0].Reach != flows.Everything {
+	if len(stale) != 1 || stale[0].Frontend.String() != lb || stale[0].Reach != flows.Everything {
 		t.Errorf("%+v", stale)
 	}
 }
@@ -258,7 +258,7 @@ func TestStaleIsDeterministic(t *testing.T) {
 	}
 	order := func() (s []string) {
 		for _, m := range flows.Stale(host(), deltas) {
-			s = append(s, m.Front.String())
+			s = append(s, m.Frontend.String())
 		}
 		return s
 	}
@@ -278,7 +278,7 @@ func TestMergesForgetLongLists(t *testing.T) {
 		return s
 	}
 	for i := range 10 {
-		x.Add(flows.Match{Proto: model.UDP, Front: netip.MustParseAddrPort(vip), Gone: gone(i, 500), Keep: keep})
+		x.Add(flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(vip), Gone: gone(i, 500), Keep: keep})
 	}
 	m := x.Matches()
 	if len(m) != 1 || len(m[0].Gone) > 1024 {

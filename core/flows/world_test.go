@@ -53,7 +53,7 @@ func (w *world) step() []model.Delta {
 	taken := map[netip.AddrPort]bool{}
 	for name, p := range w.ports {
 		if _, ok := changed[name]; !ok {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				taken[f.At] = true
 			}
 		}
@@ -102,7 +102,7 @@ func (w *world) randomPort(name string, taken map[netip.AddrPort]bool) *model.Po
 // owner returns the port that a destination belongs to, nil if none.
 func (w *world) owner(dst netip.AddrPort) *model.Port {
 	for _, p := range w.ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			local := dst.Addr() == host().IPs[0] && f.At.Addr().IsUnspecified()
 			if f.At == dst || local && f.At.Port() == dst.Port() {
 				return p

@@ -134,7 +134,7 @@ func sameService(a, b *model.Service) bool {
 		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && a.Restricted == b.Restricted &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) && a.External == b.External && a.Internal == b.Internal &&
-		a.Sticky == b.Sticky && a.HealthCheckNodePort == b.HealthCheckNodePort && a.KeepVIP == b.KeepVIP &&
+		a.SessionAffinity == b.SessionAffinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.PreserveDestination == b.PreserveDestination &&
 		slices.Equal(a.Ports, b.Ports)
 }
 

@@ -106,9 +106,9 @@ func TestNoLocalEndpoints(t *testing.T) {
 	port := func(kinds ...model.Kind) *model.Port {
 		p := &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}}}
 		for _, k := range kinds {
-			f := model.Front{Kind: k, At: netip.MustParseAddrPort("192.0.2.1:80")}
+			f := model.Frontend{Kind: k, At: netip.MustParseAddrPort("192.0.2.1:80")}
 			f.On[model.FromOutside] = model.Action{Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}
-			p.Fronts = append(p.Fronts, f)
+			p.Frontends = append(p.Frontends, f)
 		}
 		return p
 	}
@@ -131,14 +131,14 @@ func TestNoLocalEndpoints(t *testing.T) {
 
 func TestCounters(t *testing.T) {
 	m := metrics.New(metrics.Sources{Status: func() engine.Status { return engine.Status{} }})
-	m.Problem(model.Problem{Why: model.WhyFrontTaken})
+	m.Problem(model.Problem{Why: model.WhyFrontendTaken})
 	m.FlowsCleaned(flows.Report{Family: model.IPv6, Deleted: 5, Took: time.Millisecond})
 	m.Probed("healthz", 503)
 	m.Probed("livez", 200)
 	m.EventWritten("dropped")
 	m.Checked("healthz", false)
 	expect(t, scrape(m),
-		`tandem_problems_total{reason="FrontTaken"} 1`,
+		`tandem_problems_total{reason="FrontendTaken"} 1`,
 		`kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 5`,
 		`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv6"} 1`,
 		`kubeproxy_proxy_healthz_total{code="503"} 1`,
@@ -158,7 +158,7 @@ func TestCounters(t *testing.T) {
 func BenchmarkSynced(b *testing.B) {
 	m := metrics.New(metrics.Sources{Status: func() engine.Status { return engine.Status{} }})
 	m.Mode("nftables")
-	p := &model.Port{Fronts: []model.Front{{}, {}}}
+	p := &model.Port{Frontends: []model.Frontend{{}, {}}}
 	s := engine.Sync{Settled: []model.Delta{{Old: p, New: p}}, Ports: [2]int{1, 0}, Waiting: 1, Took: 1, Work: dataplane.Work{Ops: 1, Commits: 1}}
 	b.ReportAllocs()
 	for b.Loop() {

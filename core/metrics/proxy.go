@@ -101,8 +101,8 @@ func (p *proxySet) count(port *model.Port, n float64) {
 
 // lacking says for which of its traffic policies a port has no endpoint here.
 func lacking(port *model.Port) (policies []string) {
-	for i := range port.Fronts {
-		f := &port.Fronts[i]
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
 		policy := "external"
 		if f.Kind == model.KindClusterIP {
 			policy = "internal"

@@ -2,12 +2,12 @@
 // speaks, with no Kubernetes types, no I/O and no clock.
 //
 //	inputs                          desired state
-//	Service ─┐                      Port ── Front ── On[Origin] = Action ── Pool
+//	Service ─┐                      Port ── Frontend ── On[Origin] = Action ── Pool
 //	Slice  ──┼── core/resolve ──▶   (one Service port of one IP family)
 //	Host   ──┘
 //
 // Inputs are what a source (the API server, a folder of manifests) tells us.
-// A Port is what the policy makes of them: for each address (Front) and each
+// A Port is what the policy makes of them: for each address (Frontend) and each
 // kind of sender (Origin) the finished Action. Nothing after core/resolve looks
 // at traffic policies, readiness, hints or detect-local again.
 //

@@ -45,9 +45,9 @@ type Service struct {
 	SourceRanges []netip.Prefix
 
 	External, Internal  TrafficPolicy // externalTrafficPolicy, internalTrafficPolicy
-	Sticky              time.Duration // ClientIP affinity timeout; 0 is no affinity
+	SessionAffinity     time.Duration // ClientIP affinity timeout; 0 is no affinity
 	HealthCheckNodePort uint16
-	KeepVIP             bool // as Port.KeepVIP
+	PreserveDestination bool // as Port.PreserveDestination
 	Ports               []ServicePort
 }
 

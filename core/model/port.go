@@ -8,14 +8,14 @@ import (
 
 // Port is the desired state of one Service port in one IP family.
 type Port struct {
-	ID     PortID
-	Fronts []Front       // in the order of Kind, then as the Service lists them
-	Sticky time.Duration // ClientIP affinity timeout; 0 is none
+	ID              PortID
+	Frontends       []Frontend    // in the order of Kind, then as the Service lists them
+	SessionAffinity time.Duration // ClientIP affinity timeout; 0 is none
 
-	// KeepVIP asks that clients of its load balancer IPs reach endpoints with that
+	// PreserveDestination asks that clients of its load balancer IPs reach endpoints with that
 	// IP as the destination, which they must have themselves: kube-proxy's
 	// annotation preserve-destination, for Windows only.
-	KeepVIP bool
+	PreserveDestination bool
 
 	// HealthPort is the Service's healthCheckNodePort, or 0. LocalReady is what
 	// it tells load balancers: on how many distinct addresses of this family the
@@ -31,8 +31,8 @@ type Port struct {
 	Draining []netip.AddrPort
 }
 
-// Front is one address of a Port: what its clients connect to.
-type Front struct {
+// Frontend is one address of a Port: what its clients connect to.
+type Frontend struct {
 	Kind Kind
 	// At is address and port. For KindNodePort the address is the unspecified
 	// one of the family: Host.NodePorts says on which addresses it answers.
@@ -115,45 +115,45 @@ type Pool struct{ Endpoints []Endpoint }
 
 // Endpoint is one member of a Pool.
 type Endpoint struct {
-	Addr     netip.AddrPort
-	Local    bool // runs on this node
-	Unplaced bool // no input says on which node it runs
+	Addr        netip.AddrPort
+	Local       bool // runs on this node
+	NodeUnknown bool // no input says on which node it runs
 }
 
 // Hairpins reports whether connections from the endpoint to itself may come
 // through this node. They need SNAT, whatever the Action says: else it would
 // answer itself directly, from an address that it did not ask.
-func (e Endpoint) Hairpins() bool { return e.Local || e.Unplaced }
+func (e Endpoint) Hairpins() bool { return e.Local || e.NodeUnknown }
 
-// FrontIndex finds fronts of a port by address. It is for comparing two states of
+// FrontendIndex finds fronts of a port by address. It is for comparing two states of
 // one port, of which most fronts are in the same place: a map is made only where
 // many are not. The zero value finds none.
-type FrontIndex struct {
-	fronts []Front
-	at     map[netip.AddrPort]*Front
+type FrontendIndex struct {
+	fronts []Frontend
+	at     map[netip.AddrPort]*Frontend
 }
 
-// IndexFronts returns the index of a port, which may be nil.
-func IndexFronts(p *Port) (x FrontIndex) {
+// IndexFrontends returns the index of a port, which may be nil.
+func IndexFrontends(p *Port) (x FrontendIndex) {
 	if p != nil {
-		x.fronts = p.Fronts
+		x.fronts = p.Frontends
 	}
 	return x
 }
 
 // Find returns a front, most likely in a place; nil when there is none.
-func (x *FrontIndex) Find(place int, at netip.AddrPort) *Front {
+func (x *FrontendIndex) Find(place int, at netip.AddrPort) *Frontend {
 	const few = 16 // not worth a map
 	switch {
 	case place < len(x.fronts) && x.fronts[place].At == at:
 		return &x.fronts[place]
 	case len(x.fronts) <= few:
-		if i := slices.IndexFunc(x.fronts, func(f Front) bool { return f.At == at }); i >= 0 {
+		if i := slices.IndexFunc(x.fronts, func(f Frontend) bool { return f.At == at }); i >= 0 {
 			return &x.fronts[i]
 		}
 		return nil
 	case x.at == nil:
-		x.at = make(map[netip.AddrPort]*Front, len(x.fronts))
+		x.at = make(map[netip.AddrPort]*Frontend, len(x.fronts))
 		for i := range x.fronts {
 			x.at[x.fronts[i].At] = &x.fronts[i]
 		}
@@ -175,12 +175,12 @@ func (d Delta) ID() PortID {
 
 // Equal reports whether two ports ask for the same, slot order included.
 func (p *Port) Equal(o *Port) bool {
-	return p == o || p != nil && o != nil && p.ID == o.ID && p.Sticky == o.Sticky && p.KeepVIP == o.KeepVIP &&
+	return p == o || p != nil && o != nil && p.ID == o.ID && p.SessionAffinity == o.SessionAffinity && p.PreserveDestination == o.PreserveDestination &&
 		p.HealthPort == o.HealthPort && p.LocalReady == o.LocalReady && slices.Equal(p.Draining, o.Draining) &&
-		slices.EqualFunc(p.Fronts, o.Fronts, Front.equal)
+		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.equal)
 }
 
-func (f Front) equal(o Front) bool {
+func (f Frontend) equal(o Frontend) bool {
 	if f.Kind != o.Kind || f.At != o.At || f.Restricted != o.Restricted || !slices.Equal(f.Allow, o.Allow) {
 		return false
 	}
@@ -205,8 +205,8 @@ func (p *Pool) Equal(o *Pool) bool {
 // use them. There are at most two: the cluster's and the local one.
 func (p *Port) Pools() []*Pool {
 	pools := make([]*Pool, 0, 2)
-	for i := range p.Fronts {
-		for _, a := range p.Fronts[i].On {
+	for i := range p.Frontends {
+		for _, a := range p.Frontends[i].On {
 			if a.Pool != nil && !slices.Contains(pools, a.Pool) {
 				pools = append(pools, a.Pool)
 			}

@@ -26,9 +26,9 @@ const (
 
 	// Why something was refused or left out:
 
-	WhyFrontTaken        // another, older Service has this address and port
+	WhyFrontendTaken     // another, older Service has this address and port
 	WhyBadAddress        // an address that can never be an endpoint or a virtual IP
-	WhyOwnFront          // an endpoint that is the Service's own address: a loop
+	WhyOwnFrontend       // an endpoint that is the Service's own address: a loop
 	WhyBadRange          // a source range that is no CIDR
 	WhyNoTargetPort      // no slice has a port of this name and protocol
 	WhyDuplicateEndpoint // the same address and port twice, with different conditions
@@ -62,9 +62,9 @@ var reasons = [...]struct{ name, text string }{
 	WhyNoSuchPort:           {"NoSuchPort", "the cluster IP has no such port: refused"},
 	WhyNotOurs:              {"NotOurs", "no Service has this address: left alone"},
 	WhyUnallocated:          {"Unallocated", "an address for cluster IPs that no Service has: dropped"},
-	WhyFrontTaken:           {"FrontTaken", "another Service already has this address and port"},
+	WhyFrontendTaken:        {"FrontendTaken", "another Service already has this address and port"},
 	WhyBadAddress:           {"BadAddress", "not usable as an endpoint or virtual IP"},
-	WhyOwnFront:             {"OwnFront", "the endpoint is an address of its own Service: a loop"},
+	WhyOwnFrontend:          {"OwnFrontend", "the endpoint is an address of its own Service: a loop"},
 	WhyBadRange:             {"BadRange", "not a CIDR"},
 	WhyNoTargetPort:         {"NoTargetPort", "no EndpointSlice of the Service has a port of this name and protocol"},
 	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "the same endpoint twice with different conditions; the better one is used"},
@@ -126,8 +126,8 @@ func (p Problem) String() string {
 // Gap is something a backend cannot do for a port on this system. The rest of
 // the port works.
 type Gap struct {
-	Front  netip.AddrPort // the front it is about; the zero value for the whole port
-	Detail string
+	Frontend netip.AddrPort // the front it is about; the zero value for the whole port
+	Detail   string
 	// Source says that nothing is missing but the client's address: endpoints
 	// see one of this host where Action.SNAT says otherwise. That is how a whole
 	// mode works: it is said once, and makes no Service Partial.

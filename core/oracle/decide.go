@@ -52,7 +52,7 @@ func Origin(host *model.Host, p Packet) model.Origin {
 
 // find returns the front a packet is for. Addresses of Services come before
 // node ports, which answer on this host's own addresses only.
-func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Front) {
+func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Frontend) {
 	if port, f := at(ports, p.Proto, p.Dst); f != nil {
 		return port, f
 	}
@@ -62,14 +62,14 @@ func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.
 	return at(ports, p.Proto, netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port()))
 }
 
-func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port, *model.Front) {
+func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port, *model.Frontend) {
 	for _, port := range ports {
 		if port.ID.Proto != proto {
 			continue
 		}
-		for i := range port.Fronts {
-			if port.Fronts[i].At == at {
-				return port, &port.Fronts[i]
+		for i := range port.Frontends {
+			if port.Frontends[i].At == at {
+				return port, &port.Frontends[i]
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port,
 // node, and will try again. All else is not ours.
 func unclaimed(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	for _, port := range ports {
-		for _, f := range port.Fronts {
+		for _, f := range port.Frontends {
 			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
 				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}
 			}

@@ -24,7 +24,7 @@ func TestDecide(t *testing.T) {
 	snat := model.Action{Pool: pool, SNAT: true}
 	ports := []*model.Port{{
 		ID: model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "web"}, Proto: model.TCP},
-		Fronts: []model.Front{
+		Frontends: []model.Frontend{
 			{Kind: model.KindClusterIP, At: at("10.96.0.1:80"), On: [model.Origins]model.Action{plain, snat, {Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}}},
 			{Kind: model.KindLoadBalancer, At: at("203.0.113.1:80"), Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, On: [model.Origins]model.Action{plain, plain, plain}},
 			{Kind: model.KindNodePort, At: at("0.0.0.0:30080"), On: [model.Origins]model.Action{snat, snat, {Verdict: model.Reject}}},

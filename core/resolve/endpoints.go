@@ -36,7 +36,7 @@ func (r *Result) endpoints(
 	all := unique(r.supply.candidates(host, from))
 	return slices.DeleteFunc(all, func(e endpoint) bool {
 		if slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr }) {
-			r.Problem(svc, model.WhyOwnFront, "endpoint %s", e.addr)
+			r.Problem(svc, model.WhyOwnFrontend, "endpoint %s", e.addr)
 			return true
 		}
 		why := noEndpoint(host, e.addr.Addr())

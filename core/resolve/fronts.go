@@ -113,11 +113,11 @@ func restricted(svc *model.Service, a Address) bool {
 	return a.Kind == model.KindLoadBalancer || a.Kind == model.KindClusterIP && slices.Contains(svc.LoadBalancerIPs, a.At.Addr())
 }
 
-func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Front {
-	fs := make([]model.Front, len(addresses))
+func fronts(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Frontend {
+	fs := make([]model.Frontend, len(addresses))
 	for i, a := range addresses {
 		family := model.FamilyOf(a.At.Addr())
-		f := model.Front{Kind: a.Kind, At: a.At}
+		f := model.Frontend{Kind: a.Kind, At: a.At}
 		if a.Kind == model.KindClusterIP {
 			f.On = internal(host, svc, family, p)
 		} else {

@@ -22,9 +22,9 @@ const (
 	// for some 20,000; there are 2,768 node ports by default.
 	MaxPorts = 5_000
 
-	// MaxFronts is how many frontends those make: each port on each address, and on
+	// MaxFrontends is how many frontends those make: each port on each address, and on
 	// the node port of each IP family.
-	MaxFronts = 5_000
+	MaxFrontends = 5_000
 
 	// MaxEntries is how many entries of a data plane may follow from a Service:
 	// each endpoint of a port for each of its frontends, and each source range for
@@ -59,7 +59,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 	}{
 		{"addresses", all, MaxAddresses},
 		{"ports", len(svc.Ports), MaxPorts},
-		{"frontends (ports x addresses)", fronts, MaxFronts},
+		{"frontends (ports x addresses)", fronts, MaxFrontends},
 		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", restricted * len(svc.SourceRanges), MaxEntries},
 	} {
 		if l.found > l.max {

@@ -87,7 +87,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 		t.Errorf("problems: %v", r.Problems)
 	}
 	for _, p := range r.Ports {
-		pool, local := p.Fronts[0].On[model.FromPod].Pool, 0
+		pool, local := p.Frontends[0].On[model.FromPod].Pool, 0
 		for _, e := range pool.Endpoints {
 			if e.Local {
 				local++
@@ -102,7 +102,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 	}
 	s.Endpoints[998].State = 0
 	for _, p := range resolve.Service(host(), svc, []*model.Slice{s}).Ports {
-		outside, pod := p.Fronts[0].On[model.FromOutside].Pool, p.Fronts[0].On[model.FromPod].Pool
+		outside, pod := p.Frontends[0].On[model.FromOutside].Pool, p.Frontends[0].On[model.FromPod].Pool
 		if outside == nil || pod == nil || len(pod.Endpoints) != 249 {
 			t.Fatalf("%s: of 249 ready endpoints and 750 others: %v", p.ID, pod)
 		}
@@ -111,7 +111,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 	for i := range s.Endpoints {
 		s.Endpoints[i].State = model.Ready | model.Serving
 	}
-	if r := resolve.Service(host(), svc, []*model.Slice{s}); len(r.Problems) != 0 || len(r.Ports[99].Fronts[0].On[0].Pool.Endpoints) != 300 {
+	if r := resolve.Service(host(), svc, []*model.Slice{s}); len(r.Problems) != 0 || len(r.Ports[99].Frontends[0].On[0].Pool.Endpoints) != 300 {
 		t.Errorf("as many as are served: %v", r.Problems)
 	}
 }

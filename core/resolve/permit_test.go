@@ -104,7 +104,7 @@ func TestPermits(t *testing.T) {
 		r := resolve.Service(h, svc, nil)
 		got := map[string]bool{}
 		for _, p := range r.Ports {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				got[f.At.String()] = true
 			}
 		}
@@ -149,7 +149,7 @@ func TestPermitsNodePorts(t *testing.T) {
 		if len(r.Problems) > 0 {
 			why = r.Problems[0].Why.String()
 		}
-		if fronts := len(r.Ports[0].Fronts); why != test.want || (fronts == 2) != (test.want == "") {
+		if fronts := len(r.Ports[0].Frontends); why != test.want || (fronts == 2) != (test.want == "") {
 			t.Errorf("node port %d/%s, API server %s: %d fronts, %v, want %q", test.port, test.proto, test.own, fronts, problems(r), test.want)
 		}
 		if resolve.Touches(&before, h, svc, nil) != (test.want != "") {
@@ -222,7 +222,7 @@ func TestMergedFrontIsRestricted(t *testing.T) {
 	r := resolve.Service(host(), svc, nil)
 	var got []string
 	for _, p := range r.Ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			got = append(got, fmt.Sprint(f.Kind, " ", f.At.Addr(), " ", f.Restricted, f.Allow))
 		}
 	}

@@ -61,7 +61,7 @@ func pool(from []endpoint) *model.Pool {
 	}
 	p := &model.Pool{Endpoints: make([]model.Endpoint, len(from))}
 	for i, e := range from {
-		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, Unplaced: e.unplaced}
+		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.unplaced}
 	}
 	return p
 }

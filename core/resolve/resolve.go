@@ -59,7 +59,7 @@ func serves(svc *model.Service, family model.Family) bool {
 func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
 	if !r.first(id) {
-		r.Problem(svc, model.WhyFrontTaken, "a second port named %q (%s)", port.Name, port.Proto)
+		r.Problem(svc, model.WhyFrontendTaken, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
@@ -69,7 +69,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	all := r.endpoints(host, svc, port, family, addresses)
 	pools := choose(host, all)
 	r.count(svc, all)
-	p := &model.Port{ID: id, Sticky: svc.Sticky, KeepVIP: svc.KeepVIP, Fronts: fronts(host, svc, addresses, pools)}
+	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, PreserveDestination: svc.PreserveDestination, Frontends: fronts(host, svc, addresses, pools)}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}
@@ -101,7 +101,7 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	case no != refusal{}:
 		r.Problem(svc, no.why, "%s", no.detail)
 	case !r.used.first(a):
-		r.Problem(svc, model.WhyFrontTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
+		r.Problem(svc, model.WhyFrontendTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
 	default:
 		return true
 	}

@@ -191,13 +191,13 @@ func TestPoolsAndPolicies(t *testing.T) {
 			svc := service()
 			svc.Type, svc.Internal, svc.External = model.NodePort, tt.internal, tt.extern
 			r := resolve.Service(host(), svc, []*model.Slice{slice("s", strings.Fields(tt.slice)...)})
-			if len(r.Ports) != 1 || len(r.Ports[0].Fronts) != 2 {
+			if len(r.Ports) != 1 || len(r.Ports[0].Frontends) != 2 {
 				t.Fatalf("ports: %+v", r.Ports)
 			}
 			for i, want := range []rows{tt.cluster, tt.node} {
 				for origin, line := range want {
-					if got := show(r.Ports[0].Fronts[i].On[origin]); got != line {
-						t.Errorf("%s from %s: got %q, want %q", r.Ports[0].Fronts[i].Kind, origin, got, line)
+					if got := show(r.Ports[0].Frontends[i].On[origin]); got != line {
+						t.Errorf("%s from %s: got %q, want %q", r.Ports[0].Frontends[i].Kind, origin, got, line)
 					}
 				}
 			}
@@ -208,7 +208,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 func TestMasquerade(t *testing.T) {
 	from := func(h *model.Host) string {
 		r := resolve.Service(h, service(), []*model.Slice{slice("s", "10.0.0.1@here")})
-		on := r.Ports[0].Fronts[0].On
+		on := r.Ports[0].Frontends[0].On
 		return fmt.Sprint(on[model.FromPod].SNAT, on[model.FromHost].SNAT, on[model.FromOutside].SNAT)
 	}
 	detector, none, all := host(), host(), host()
@@ -236,7 +236,7 @@ func TestDuplicateEndpoints(t *testing.T) {
 	good, bad := slice("a", "10.0.0.1@here"), slice("b", "10.0.0.1@here/terminating", "10.0.0.2@there")
 	for _, order := range [][]*model.Slice{{good, bad}, {bad, good}} {
 		r := resolve.Service(host(), service(), order)
-		if got := show(r.Ports[0].Fronts[0].On[model.FromPod]); got != "balance 1 2 ClusterEndpoints" {
+		if got := show(r.Ports[0].Frontends[0].On[model.FromPod]); got != "balance 1 2 ClusterEndpoints" {
 			t.Errorf("got %q", got)
 		}
 	}
@@ -250,7 +250,7 @@ func TestSourceRanges(t *testing.T) {
 	svc.SourceRanges = []netip.Prefix{prefix("198.51.100.7/24"), prefix("192.0.2.0/24"), prefix("198.51.100.0/28"), prefix("198.51.100.128/25")}
 	got := map[string]string{}
 	for _, p := range resolve.Service(host(), svc, nil).Ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			got[f.At.Addr().String()] = fmt.Sprint(f.Restricted, f.Allow)
 		}
 	}
@@ -278,8 +278,8 @@ func TestProblems(t *testing.T) {
 		got = append(got, p.Why.String()+": "+p.Detail)
 	}
 	want := []string{
-		"OwnFront: endpoint 10.96.0.1:80",
-		"FrontTaken: cluster IP 10.96.0.1:80 (tcp) is listed twice",
+		"OwnFrontend: endpoint 10.96.0.1:80",
+		"FrontendTaken: cluster IP 10.96.0.1:80 (tcp) is listed twice",
 		`NoTargetPort: port "again" (tcp 80)`,
 		`NoTargetPort: port "lost" (udp 53)`,
 	}
@@ -481,7 +481,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 	r := resolve.Service(h, svc, nil)
 	var got []string
 	for _, p := range r.Ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			got = append(got, f.Kind.String()+" "+f.At.String())
 		}
 	}
@@ -517,7 +517,7 @@ func FuzzService(f *testing.F) {
 			}
 		}
 		svc := service()
-		svc.Ports[0].Port, svc.Sticky = port, time.Duration(sticky)
+		svc.Ports[0].Port, svc.SessionAffinity = port, time.Duration(sticky)
 		s := slice("s", good...)
 		a, b := resolve.Service(host(), svc, []*model.Slice{s}), resolve.Service(host(), svc, []*model.Slice{s})
 		for i := range a.Ports {

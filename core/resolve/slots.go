@@ -14,7 +14,7 @@ type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip
 // it replaces or, when there is none, the installed one. It must be called
 // before the port is handed on.
 func Reslot(port, old *model.Port, installed Slots) {
-	before := model.IndexFronts(old)
+	before := model.IndexFrontends(old)
 	for _, pool := range port.Pools() {
 		if order := predecessor(port, pool, old, &before, installed); len(order) > 0 {
 			model.Reslot(pool.Endpoints, order)
@@ -24,9 +24,9 @@ func Reslot(port, old *model.Port, installed Slots) {
 
 // predecessor finds the order of the pool that served the same front and origin
 // before.
-func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontIndex, installed Slots) []netip.AddrPort {
-	for i := range port.Fronts {
-		f := &port.Fronts[i]
+func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontendIndex, installed Slots) []netip.AddrPort {
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
 		for origin, act := range f.On {
 			if act.Pool != pool {
 				continue

@@ -17,7 +17,7 @@ func TestUnknownPodsAreOutside(t *testing.T) {
 			if w.Host.Pods.Known(p.ID.Family) {
 				continue
 			}
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				pod, out := f.On[model.FromPod], f.On[model.FromOutside]
 				if pod.Verdict != out.Verdict || pod.SNAT != out.SNAT || pod.Why != out.Why || !pod.Pool.Equal(out.Pool) {
 					t.Fatalf("seed %d: %s, %s: %+v and %+v", seed, p.ID, f.At, pod, out)

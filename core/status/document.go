@@ -34,14 +34,14 @@ type Document struct {
 
 // Service is one Service.
 type Service struct {
-	Name     string    `json:"name"`
-	State    string    `json:"state"` // Programmed, Partial, Failing
-	Fronts   []Front   `json:"fronts"`
-	Problems []Problem `json:"problems,omitempty"`
+	Name      string     `json:"name"`
+	State     string     `json:"state"` // Programmed, Partial, Failing
+	Frontends []Frontend `json:"frontends"`
+	Problems  []Problem  `json:"problems,omitempty"`
 }
 
-// Front is one address of a Service.
-type Front struct {
+// Frontend is one address of a Service.
+type Frontend struct {
 	Port      string `json:"port"`
 	Kind      string `json:"kind"`
 	Address   string `json:"address"` // IP:port; for node ports *:port
@@ -91,11 +91,11 @@ func Of(f Facts, s *engine.Snapshot) Document {
 }
 
 func service(name model.ServiceName, ports []*model.Port, found []Problem, s *engine.Snapshot) Service {
-	out := Service{Name: name.String(), Fronts: []Front{}, Problems: found}
+	out := Service{Name: name.String(), Frontends: []Frontend{}, Problems: found}
 	failing := false
 	for _, p := range ports {
-		for i := range p.Fronts {
-			out.Fronts = append(out.Fronts, front(p, &p.Fronts[i]))
+		for i := range p.Frontends {
+			out.Frontends = append(out.Frontends, front(p, &p.Frontends[i]))
 		}
 		for _, g := range model.OwnGaps(s.Backend.Gaps[p.ID]) {
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: gap(p, g)})
@@ -109,8 +109,8 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 	return out
 }
 
-func front(p *model.Port, f *model.Front) Front {
-	out := Front{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Proto: p.ID.Proto.String()}
+func front(p *model.Port, f *model.Frontend) Frontend {
+	out := Frontend{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Proto: p.ID.Proto.String()}
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("*:%d", f.At.Port())
 	}
@@ -124,7 +124,7 @@ func front(p *model.Port, f *model.Front) Front {
 }
 
 // Sources lists the only clients that a front lets in; nil where all are.
-func Sources(f *model.Front) []string {
+func Sources(f *model.Frontend) []string {
 	if !f.Restricted {
 		return nil
 	}
@@ -148,8 +148,8 @@ func ofMode(gaps map[model.PortID][]model.Gap) []Problem {
 }
 
 func gap(p *model.Port, g model.Gap) string {
-	if g.Front.IsValid() {
-		return g.Front.String() + ": " + g.Detail
+	if g.Frontend.IsValid() {
+		return g.Frontend.String() + ": " + g.Detail
 	}
 	return p.ID.String() + ": " + g.Detail
 }

@@ -23,7 +23,7 @@ func snapshot() *engine.Snapshot {
 		act := model.Action{Pool: &model.Pool{Endpoints: make([]model.Endpoint, 2)}}
 		return track.Service{
 			Object:   &model.Service{Name: model.ServiceName{Namespace: "ns", Name: n}},
-			Ports:    []*model.Port{{ID: id(n), Fronts: []model.Front{{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: [model.Origins]model.Action{act, act, act}}}}},
+			Ports:    []*model.Port{{ID: id(n), Frontends: []model.Frontend{{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: [model.Origins]model.Action{act, act, act}}}}},
 			Problems: problems,
 		}
 	}
@@ -31,7 +31,7 @@ func snapshot() *engine.Snapshot {
 		Status: engine.Status{Adopted: true, Told: true, Synced: true, SyncedAt: time.Unix(1, 0)},
 		Services: []track.Service{
 			service("good"),
-			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontTaken, Detail: "node port 30080"}),
+			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontendTaken, Detail: "node port 30080"}),
 			service("failing"),
 			service("gap"),
 			service("hidden"), service("hidden too"),
@@ -57,7 +57,7 @@ func TestDocument(t *testing.T) {
 	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/gap=Partial ns/hidden=Programmed ns/hidden too=Programmed" {
 		t.Errorf("states: %s", got)
 	}
-	if !d.Healthy || d.Services[0].Fronts[0].Address != "*:30080" || d.Services[0].Fronts[0].Endpoints != 2 {
+	if !d.Healthy || d.Services[0].Frontends[0].Address != "*:30080" || d.Services[0].Frontends[0].Endpoints != 2 {
 		t.Errorf("%+v", d.Services[0])
 	}
 	text, err := json.Marshal(d)
@@ -95,15 +95,15 @@ func TestText(t *testing.T) {
 // Source ranges are said wherever there are any: nobody let in is not the same as
 // everybody.
 func TestSources(t *testing.T) {
-	front := func(restricted bool, allow ...string) model.Front {
-		f := model.Front{Kind: model.KindLoadBalancer, At: netip.MustParseAddrPort("203.0.113.1:80"), Restricted: restricted}
+	front := func(restricted bool, allow ...string) model.Frontend {
+		f := model.Frontend{Kind: model.KindLoadBalancer, At: netip.MustParseAddrPort("203.0.113.1:80"), Restricted: restricted}
 		for _, p := range allow {
 			f.Allow = append(f.Allow, netip.MustParsePrefix(p))
 		}
 		return f
 	}
 	for _, test := range []struct {
-		front      model.Front
+		front      model.Frontend
 		text, json string // json empty: the field is absent
 	}{
 		{front(false), "all", ""},
@@ -113,7 +113,7 @@ func TestSources(t *testing.T) {
 	} {
 		s := snapshot()
 		s.Services = s.Services[:1]
-		s.Services[0].Ports[0].Fronts = []model.Front{test.front}
+		s.Services[0].Ports[0].Frontends = []model.Frontend{test.front}
 		d := status.Of(status.Facts{}, s)
 		var b strings.Builder
 		if err := d.Write(&b); err != nil || !strings.Contains(b.String(), "  Programmed  "+test.text+"\n") {

@@ -45,11 +45,11 @@ func (d Document) table(b *strings.Builder) {
 	fmt.Fprintln(t, "SERVICE\tADDRESS\tKIND\tENDPOINTS\tSTATE\tSOURCES")
 	for _, s := range d.Services {
 		name, state := printable.Text(s.Name), s.State
-		for _, f := range s.Fronts {
+		for _, f := range s.Frontends {
 			fmt.Fprintf(t, "%s\t%s/%s\t%s\t%d %s\t%s\t%s\n", name, f.Address, f.Proto, f.Kind, f.Endpoints, f.Why, state, ShowSources(f.Sources))
 			name, state = "", ""
 		}
-		if len(s.Fronts) == 0 {
+		if len(s.Frontends) == 0 {
 			fmt.Fprintf(t, "%s\t-\t-\t-\t%s\t-\n", name, state)
 		}
 	}

@@ -104,12 +104,12 @@ func (a *among) take(id model.PortID, place int) *model.Port {
 // to an address of another one.
 func (t *Tracker) yield(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {
-		p.Fronts = slices.DeleteFunc(p.Fronts, func(f model.Front) bool {
+		p.Frontends = slices.DeleteFunc(p.Frontends, func(f model.Frontend) bool {
 			loss := t.lost(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
 			if loss == "" {
 				return false
 			}
-			r.Problem(s.object, model.WhyFrontTaken, "%s", loss)
+			r.Problem(s.object, model.WhyFrontendTaken, "%s", loss)
 			return true
 		})
 	}

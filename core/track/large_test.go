@@ -14,7 +14,7 @@ import (
 // of the API. The others' changes wait for it, so that its cost must not grow with
 // the square of that.
 func TestAServiceOfManyPorts(t *testing.T) {
-	if err := growth.Linear(resolve.MaxFronts/2, func(n int) []time.Duration { return manyPorts(t, n) }); err != nil {
+	if err := growth.Linear(resolve.MaxFrontends/2, func(n int) []time.Duration { return manyPorts(t, n) }); err != nil {
 		t.Error(err)
 	}
 }

@@ -51,7 +51,7 @@ func show(deltas []model.Delta) string {
 			continue
 		}
 		line := sign + p.ID.String()
-		if len(p.Fronts) == 0 {
+		if len(p.Frontends) == 0 {
 			line += " frontless"
 		}
 		for _, pool := range p.Pools() {
@@ -119,7 +119,7 @@ func TestAddressConflicts(t *testing.T) {
 	tr.SetService(b)
 	tr.SetService(c)
 	want(t, tr, "+ns/b:p80; +ns/c:p80 frontless")
-	if p := tr.Services()[1].Problems; len(p) != 1 || p[0].Why != model.WhyFrontTaken || !strings.Contains(p[0].Detail, "belongs to ns/b") {
+	if p := tr.Services()[1].Problems; len(p) != 1 || p[0].Why != model.WhyFrontendTaken || !strings.Contains(p[0].Detail, "belongs to ns/b") {
 		t.Errorf("problems: %v", p)
 	}
 	tr.SetService(a) // comes last, but before b by name
@@ -177,7 +177,7 @@ func TestConflictsDoNotDependOnOrder(t *testing.T) {
 func fronts(tr *track.Tracker) (s string) {
 	for _, svc := range tr.Services() {
 		for _, p := range svc.Ports {
-			s += fmt.Sprint(p.ID, len(p.Fronts), " ")
+			s += fmt.Sprint(p.ID, len(p.Frontends), " ")
 		}
 	}
 	return s
@@ -314,7 +314,7 @@ func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 	tr.SetService(b)
 	tr.Flush()
 	got := tr.Service(name("b"))
-	if len(got.Problems) > 0 || len(got.Ports) != 1 || len(got.Ports[0].Fronts) != 2 {
+	if len(got.Problems) > 0 || len(got.Ports) != 1 || len(got.Ports[0].Frontends) != 2 {
 		t.Errorf("%v %v", got.Ports, got.Problems)
 	}
 }
@@ -390,7 +390,7 @@ func randomRanks(rng *rand.Rand, n string) *model.Service {
 func held(tr *track.Tracker) (s string) {
 	for _, svc := range tr.Services() {
 		for _, p := range svc.Ports {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				s += fmt.Sprint(p.ID, " ", f.Kind, " ", f.At, "\n")
 			}
 		}

@@ -45,7 +45,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	if p := s.Spec.InternalTrafficPolicy; p != nil {
 		svc.Internal = trafficPolicy(f, "spec.internalTrafficPolicy", string(*p))
 	}
-	svc.Sticky = sticky(f, &s.Spec)
+	svc.SessionAffinity = sticky(f, &s.Spec)
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
@@ -151,7 +151,7 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 	ranges := s.Spec.LoadBalancerSourceRanges
 	svc.Restricted = len(ranges) > 0
 	svc.SourceRanges = prefixes(f, "spec.loadBalancerSourceRanges", ranges)
-	svc.KeepVIP = s.Annotations[annotationKeepVIP] == "true"
+	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
 	svc.LoadBalancerIPs = ingressIPs(f, s.Status.LoadBalancer.Ingress)
 	if n := s.Spec.HealthCheckNodePort; n != 0 && svc.External == model.Local {
 		port, ok := port16(n)

@@ -59,7 +59,7 @@ func TestServiceWhole(t *testing.T) {
 		ExternalIPs:     addrs("203.0.113.1", "2001:db8:cafe::1"),
 		LoadBalancerIPs: addrs("203.0.113.9"),
 		Restricted:      true, SourceRanges: nets("198.51.100.0/24", "2001:db8:1::/64"),
-		External: model.Local, Internal: model.Local, Sticky: 24 * time.Hour, HealthCheckNodePort: 30500,
+		External: model.Local, Internal: model.Local, SessionAffinity: 24 * time.Hour, HealthCheckNodePort: 30500,
 		Ports: []model.ServicePort{
 			{Name: "dns", Proto: model.UDP, Port: 53, NodePort: 30053},
 			{Name: "dns-tcp", Proto: model.TCP, Port: 53, NodePort: 30053},
@@ -130,7 +130,7 @@ func TestServiceFields(t *testing.T) {
 		}
 	}
 	sticky := func(d time.Duration) func(*model.Service) bool {
-		return func(s *model.Service) bool { return s.Sticky == d }
+		return func(s *model.Service) bool { return s.SessionAffinity == d }
 	}
 	const timeout = "Invalid: spec.sessionAffinityConfig.clientIP.timeoutSeconds: "
 	for name, c := range map[string]struct {
@@ -174,7 +174,7 @@ func TestServiceFields(t *testing.T) {
 			func(s *corev1.Service) {
 				s.Spec.Type, s.Annotations = corev1.ServiceTypeLoadBalancer, map[string]string{"preserve-destination": "true"}
 			},
-			func(s *model.Service) bool { return s.KeepVIP }, "",
+			func(s *model.Service) bool { return s.PreserveDestination }, "",
 		},
 		"huge annotation": {
 			func(s *corev1.Service) { s.Annotations = map[string]string{"x": string(make([]byte, 1<<20))} },

@@ -56,8 +56,8 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 	var endpoints, fronts, ports []filter
 	for _, m := range matches {
 		front, port := wide, wide
-		front.dst = askable(m.Front)
-		port.dst = netip.AddrPortFrom(netip.Addr{}, m.Front.Port())
+		front.dst = askable(m.Frontend)
+		port.dst = netip.AddrPortFrom(netip.Addr{}, m.Frontend.Port())
 		fronts, ports = addOnce(fronts, front), addOnce(ports, port)
 		if m.Reach != flows.OnlyGone {
 			endpoints = addOnce(endpoints, front)

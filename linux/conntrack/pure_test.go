@@ -12,7 +12,7 @@ import (
 )
 
 func match(r flows.Reach, front string, gone ...string) flows.Match {
-	m := flows.Match{Proto: model.UDP, Front: netip.MustParseAddrPort(front), Reach: r, Gone: flows.Set{}}
+	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front), Reach: r, Gone: flows.Set{}}
 	for _, e := range gone {
 		m.Gone[netip.MustParseAddrPort(e)] = struct{}{}
 	}
@@ -113,7 +113,7 @@ func TestPlanShowsAllStaleFlows(t *testing.T) {
 // sample returns flows of all fronts from all endpoints and some more.
 func sample(matches []flows.Match) (all []flows.Flow) {
 	for _, m := range matches {
-		dst := m.Front
+		dst := m.Frontend
 		if m.AnyAddr() {
 			dst = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), dst.Port())
 		}

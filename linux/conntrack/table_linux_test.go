@@ -60,7 +60,7 @@ var cases = []struct {
 	{"front removed", []flows.Match{reach(flows.Translated, "10.96.0.10:53")}},
 	{"front added", []flows.Match{reach(flows.Everything, "10.96.0.10:53", "10.244.2.2:5353")}},
 	{"node port added", []flows.Match{{
-		Proto: model.UDP, Front: netip.MustParseAddrPort("0.0.0.0:30053"), Reach: flows.Everything,
+		Proto: model.UDP, Frontend: netip.MustParseAddrPort("0.0.0.0:30053"), Reach: flows.Everything,
 		Own: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 	}}},
 	{"IPv6 endpoint gone", []flows.Match{gone("[fd00:96::a]:53", "[fd00:1::2]:5353"), gone("[::]:30053", "[fd00:1::2]:5353")}},

@@ -190,14 +190,14 @@ func (w world) clean(t *testing.T, table *Table, old, now string, want int) {
 }
 
 func (w world) port(endpoint string) *model.Port {
-	front := model.Front{At: netip.AddrPortFrom(netip.MustParseAddr(w.front), 53)}
+	front := model.Frontend{At: netip.AddrPortFrom(netip.MustParseAddr(w.front), 53)}
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort(at(endpoint))}}}
 	for o := range front.On {
 		front.On[o].Pool = pool
 	}
 	return &model.Port{
-		ID:     model.PortID{Proto: model.UDP, Family: model.FamilyOf(front.At.Addr())},
-		Fronts: []model.Front{front},
+		ID:        model.PortID{Proto: model.UDP, Family: model.FamilyOf(front.At.Addr())},
+		Frontends: []model.Frontend{front},
 	}
 }
 

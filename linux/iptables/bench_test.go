@@ -24,7 +24,7 @@ func manyPorts(n int) []*model.Port {
 		masked := model.Action{Pool: pool, SNAT: true}
 		ports[i] = &model.Port{
 			ID: model.PortID{Service: model.ServiceName{Namespace: "default", Name: fmt.Sprint("service-", i)}, Name: "http", Proto: model.TCP},
-			Fronts: []model.Front{{
+			Frontends: []model.Frontend{{
 				At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80),
 				On: [...]model.Action{act, masked, masked},
 			}},

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// external returns the chain that gives each origin its answer. Fronts with the
+// external returns the chain that gives each origin its answer. Frontends with the
 // same answers share it.
 func (p *portCompiler) external(on [model.Origins]model.Action) string {
 	for _, c := range p.externals {
@@ -82,7 +82,7 @@ func (p *portCompiler) answer(o model.Origin, from xtables.Rule, a model.Action)
 
 // firewall emits the chain that lets the clients inside source ranges on to a
 // target, and returns the way there.
-func (p *portCompiler) firewall(f *model.Front, target xtables.Target) xtables.Target {
+func (p *portCompiler) firewall(f *model.Frontend, target xtables.Target) xtables.Target {
 	name := p.firewallName(f)
 	var rules []xtables.Rule
 	for _, r := range f.Allow {
@@ -95,9 +95,9 @@ func (p *portCompiler) firewall(f *model.Front, target xtables.Target) xtables.T
 
 // firewallName is kube-proxy's for the port's first restricted front; each may
 // have other ranges here, as its own address may be one.
-func (p *portCompiler) firewallName(f *model.Front) string {
-	first := slices.IndexFunc(p.port.Fronts, func(o model.Front) bool { return o.Restricted })
-	if p.port.Fronts[first].At == f.At {
+func (p *portCompiler) firewallName(f *model.Frontend) string {
+	first := slices.IndexFunc(p.port.Frontends, func(o model.Frontend) bool { return o.Restricted })
+	if p.port.Frontends[first].At == f.At {
 		return prefixFirewall + p.hash
 	}
 	return prefixFirewall + hash(p.hash, f.At.String())
@@ -106,7 +106,7 @@ func (p *portCompiler) firewallName(f *model.Front) string {
 // guard emits what the filter table does with clients outside of source ranges:
 // whoever is inside and balanced has another destination by then. Where some
 // are inside and not balanced, they must get past.
-func (p *portCompiler) guard(f *model.Front, refused bool) {
+func (p *portCompiler) guard(f *model.Frontend, refused bool) {
 	at := p.leaf(firewallTree, f)
 	for _, r := range f.Allow {
 		if r.Bits() == 0 {
@@ -140,7 +140,7 @@ func (p *portCompiler) poolChains() {
 		}
 		rules := c.masks
 		endpoints := sorted(c.pool)
-		if p.port.Sticky > 0 {
+		if p.port.SessionAffinity > 0 {
 			rules = append(rules, p.known(endpoints)...)
 		}
 		rules = append(rules, p.choice(endpoints)...)
@@ -158,14 +158,16 @@ func (p *portCompiler) poolChains() {
 }
 
 // apart reports whether an endpoint has a chain of its own.
-func (p *portCompiler) apart(e model.Endpoint) bool { return e.Hairpins() || p.port.Sticky > 0 }
+func (p *portCompiler) apart(e model.Endpoint) bool {
+	return e.Hairpins() || p.port.SessionAffinity > 0
+}
 
 // known are the rules that send clients to where they were before.
 func (p *portCompiler) known(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
 		rules = append(rules, xtables.Rule{
-			Matches: []xtables.Match{xtables.Recent{Name: name, Seconds: max(uint32(p.port.Sticky.Seconds()), 1)}},
+			Matches: []xtables.Match{xtables.Recent{Name: name, Seconds: max(uint32(p.port.SessionAffinity.Seconds()), 1)}},
 			Target:  xtables.Jump{Chain: name},
 		})
 	}
@@ -217,7 +219,7 @@ func (p *portCompiler) endpoint(e model.Endpoint) {
 	}
 	r := p.dnat(e)
 	r.Comment = p.name
-	if p.port.Sticky > 0 {
+	if p.port.SessionAffinity > 0 {
 		r = r.With(xtables.Recent{Name: name, Set: true})
 	}
 	emitWhole(p.chain(xtables.NAT, name), p.emit, append(rules, r)...)

@@ -116,8 +116,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		name: port.ID.String(), hash: portHash(port.ID),
 	}
 	p.namePools()
-	for i := range port.Fronts {
-		p.front(&port.Fronts[i])
+	for i := range port.Frontends {
+		p.front(&port.Frontends[i])
 	}
 	p.externalChains()
 	p.poolChains()
@@ -138,7 +138,7 @@ func (p *portCompiler) healthPort() {
 }
 
 // localhost is the gap of node ports on ::1, which nothing can route.
-func (p *portCompiler) localhost(f *model.Front) {
+func (p *portCompiler) localhost(f *model.Frontend) {
 	one := netip.IPv6Loopback()
 	if unspecified(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
 		p.gap(f, "node ports do not answer on ::1")

@@ -10,7 +10,7 @@ import (
 // front emits what leads to one front: in the nat table for whoever is balanced,
 // in the filter table for all who are still on their way to the front's own
 // address after that.
-func (p *portCompiler) front(f *model.Front) {
+func (p *portCompiler) front(f *model.Frontend) {
 	p.localhost(f)
 	if f.Kind == model.KindClusterIP {
 		// Whatever else is sent to a cluster IP: no Service has that port. The comment
@@ -30,7 +30,7 @@ func (p *portCompiler) front(f *model.Front) {
 }
 
 // balance emits the rule of the nat table.
-func (p *portCompiler) balance(f *model.Front) {
+func (p *portCompiler) balance(f *model.Frontend) {
 	on := p.actions(f)
 	if !slices.ContainsFunc(on[:], balances) {
 		return
@@ -56,7 +56,7 @@ func (p *portCompiler) balance(f *model.Front) {
 // direct returns the chain of the one pool of a cluster IP, which all clients
 // get; nil where that is not so. What must be masqueraded is marked there, known
 // by the address it is for.
-func (p *portCompiler) direct(f *model.Front) *poolChain {
+func (p *portCompiler) direct(f *model.Frontend) *poolChain {
 	if f.Kind != model.KindClusterIP || f.Restricted {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule
 
 // refuse emits what the filter table does with those who are not balanced. Who
 // is balanced has another destination by then. The last answer needs no match.
-func (p *portCompiler) refuse(f *model.Front) {
+func (p *portCompiler) refuse(f *model.Frontend) {
 	var rules []xtables.Rule
 	on := p.actions(f)
 	for o, from := range p.origins() {

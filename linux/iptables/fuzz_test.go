@@ -23,8 +23,8 @@ func awkwardPort(namespace, service, name string) *model.Port {
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}}}
 	act := model.Action{Pool: pool, SNAT: true}
 	return &model.Port{
-		ID: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: service}, Name: name, Proto: model.TCP}, Sticky: 1, HealthPort: 1,
-		Fronts: []model.Front{
+		ID: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: service}, Name: name, Proto: model.TCP}, SessionAffinity: 1, HealthPort: 1,
+		Frontends: []model.Frontend{
 			{At: at, On: [...]model.Action{act, act, act}},
 			{Kind: model.KindLoadBalancer, At: at, Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(at.Addr(), 32)}, On: [...]model.Action{act, act, {Verdict: model.Drop}}},
 		},

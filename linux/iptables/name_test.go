@@ -43,10 +43,10 @@ func TestClasses(t *testing.T) {
 	}
 	for _, at := range []string{"255.255.255.255:65535", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"} {
 		for kind := range model.KindNodePort + 1 {
-			f := model.Front{Kind: kind, At: netip.MustParseAddrPort(at), Restricted: kind != model.KindNodePort}
+			f := model.Frontend{Kind: kind, At: netip.MustParseAddrPort(at), Restricted: kind != model.KindNodePort}
 			pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: f.At, Local: true}}}
 			f.On = [...]model.Action{{Pool: pool}, {Pool: pool, SNAT: true}, {Verdict: model.Drop}}
-			p := &model.Port{Fronts: []model.Front{f}, Sticky: time.Second, HealthPort: 65535}
+			p := &model.Port{Frontends: []model.Frontend{f}, SessionAffinity: time.Second, HealthPort: 65535}
 			p.ID = model.PortID{Proto: model.SCTP, Family: model.FamilyOf(f.At.Addr())}
 			c.Port(&model.Host{}, p, emit)
 		}

@@ -35,8 +35,8 @@ type externalChain struct {
 	name string
 }
 
-func (p *portCompiler) gap(f *model.Front, detail string) {
-	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+func (p *portCompiler) gap(f *model.Frontend, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
 func (p *portCompiler) chain(t xtables.Table, name string) chainID {
@@ -50,8 +50,8 @@ func (p *portCompiler) namePools() {
 	pools := p.port.Pools()
 	local := -1
 	for i, pool := range pools {
-		for j := range p.port.Fronts {
-			on := &p.port.Fronts[j].On
+		for j := range p.port.Frontends {
+			on := &p.port.Frontends[j].On
 			kept := on[model.FromOutside].Pool == pool && on[model.FromHost].Pool != pool && on[model.FromHost].Pool != nil
 			for _, act := range on {
 				if kept || act.Pool == pool && act.Why == model.WhyLocalEndpoints {
@@ -89,10 +89,10 @@ func sorted(pool *model.Pool) []model.Endpoint {
 }
 
 // unspecified reports whether a front stands for all addresses of the host.
-func unspecified(f *model.Front) bool { return f.Kind == model.KindNodePort }
+func unspecified(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
 // to matches what is sent to a front.
-func (p *portCompiler) to(f *model.Front) xtables.Rule {
+func (p *portCompiler) to(f *model.Frontend) xtables.Rule {
 	r := xtables.Rule{Proto: p.port.ID.Proto, Ports: xtables.Port(f.At.Port())}
 	if !unspecified(f) {
 		r.Dst = xtables.Address(f.At.Addr())
@@ -101,7 +101,7 @@ func (p *portCompiler) to(f *model.Front) xtables.Rule {
 }
 
 // leaf emits the way to a front in a tree, and returns where it ends.
-func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
+func (p *portCompiler) leaf(t tree, f *model.Frontend) chainID {
 	if unspecified(f) {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
 	}
@@ -109,7 +109,7 @@ func (p *portCompiler) leaf(t tree, f *model.Front) chainID {
 }
 
 // dispatcher is where the nat table looks for a front.
-func dispatcher(f *model.Front) tree {
+func dispatcher(f *model.Frontend) tree {
 	if unspecified(f) {
 		return portTree
 	}
@@ -119,7 +119,7 @@ func dispatcher(f *model.Front) tree {
 func balances(a model.Action) bool { return a.Verdict == model.Balance }
 
 // comment is what the rules of a front are known by.
-func (p *portCompiler) comment(f *model.Front) string {
+func (p *portCompiler) comment(f *model.Frontend) string {
 	if unspecified(f) {
 		return p.name
 	}
@@ -127,7 +127,7 @@ func (p *portCompiler) comment(f *model.Front) string {
 }
 
 // refusals is where the filter table refuses a front's clients.
-func refusals(f *model.Front) tree {
+func refusals(f *model.Frontend) tree {
 	switch f.Kind {
 	case model.KindClusterIP:
 		return clusterTree
@@ -163,7 +163,7 @@ var markMasq = xtables.Jump{Chain: chainMark}
 
 // actions returns a front's actions, with those of origins that no packet has
 // replaced by those that count for it.
-func (p *portCompiler) actions(f *model.Front) [model.Origins]model.Action {
+func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	on := f.On
 	if p.host.Pods.Known(p.port.ID.Family) && everything(p.pods()) { // the prefix of all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]

@@ -96,7 +96,7 @@ func TestEndpointReplaced(t *testing.T) {
 	c := NewCompiler(Options{})
 	ports := manyPorts(2)
 	objects, _ := dataplane.Compile(c, benchHost, ports)
-	ports[0].Fronts[0].On[0].Pool.Endpoints[2].Addr = ports[1].Fronts[0].On[0].Pool.Endpoints[2].Addr
+	ports[0].Frontends[0].On[0].Pool.Endpoints[2].Addr = ports[1].Frontends[0].On[0].Pool.Endpoints[2].Addr
 	after, _ := dataplane.Compile(c, benchHost, ports)
 	changed := 0
 	for k, v := range after {

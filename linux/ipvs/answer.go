@@ -102,7 +102,7 @@ func (p *portCompiler) measure() {
 				s.at = f.at
 			}
 			if s.pool != act.Pool { // at most two pools: the other one is main
-				p.gap(f.Front, "a third set of endpoints, for packets from "+o.String())
+				p.gap(f.Frontend, "a third set of endpoints, for packets from "+o.String())
 			}
 		}
 	}
@@ -141,10 +141,10 @@ const (
 func (p *portCompiler) server(k Key) Value {
 	v := Value{Scheduler: p.options.scheduler()}
 	switch {
-	case p.port.Sticky > 0 && k.Via != ByAddress:
+	case p.port.SessionAffinity > 0 && k.Via != ByAddress:
 		return Value{Scheduler: "sh", Flags: flagFallback}
-	case p.port.Sticky > 0:
-		v.Flags, v.Timeout = flagPersistent, max(uint32(p.port.Sticky.Seconds()), 1)
+	case p.port.SessionAffinity > 0:
+		v.Flags, v.Timeout = flagPersistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
 	if v.Scheduler == "mh" {
 		v.Flags |= flagPort

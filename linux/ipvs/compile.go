@@ -63,8 +63,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
 	}
 	p := portCompiler{options: c.options, marks: c.marks, host: host, port: port, emit: emit}
-	for i := range port.Fronts {
-		p.place(&port.Fronts[i])
+	for i := range port.Frontends {
+		p.place(&port.Frontends[i])
 	}
 	p.measure()
 	for i := range p.places {
@@ -81,7 +81,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 }
 
 // place finds the addresses of a front.
-func (p *portCompiler) place(f *model.Front) {
+func (p *portCompiler) place(f *model.Frontend) {
 	if f.Kind != model.KindNodePort {
 		p.places = append(p.places, place{f, f.At})
 		return
@@ -116,7 +116,7 @@ func (p *portCompiler) front(f *place) {
 	if claim.Set.kind() == bitmapPort {
 		claim.At = netip.AddrPortFrom(netip.Addr{}, f.at.Port())
 		claim.Proto = 0
-		if f.at != p.firstOf(f.Front) {
+		if f.at != p.firstOf(f.Frontend) {
 			return
 		}
 	}
@@ -133,8 +133,8 @@ func (p *portCompiler) front(f *place) {
 	}
 }
 
-func (p *portCompiler) firstOf(f *model.Front) netip.AddrPort {
-	i := slices.IndexFunc(p.places, func(q place) bool { return q.Front == f })
+func (p *portCompiler) firstOf(f *model.Frontend) netip.AddrPort {
+	i := slices.IndexFunc(p.places, func(q place) bool { return q.Frontend == f })
 	return p.places[i].at
 }
 

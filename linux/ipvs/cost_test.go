@@ -21,8 +21,8 @@ func numbered(i int, local bool, endpoints ...byte) *model.Port {
 	act := model.Action{Pool: pool}
 	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "ns", Name: fmt.Sprint("s", i)}, Proto: model.TCP},
-		Fronts: []model.Front{{At: at, On: [model.Origins]model.Action{act, {Pool: pool, SNAT: true}, {Pool: pool, SNAT: true}}}},
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "ns", Name: fmt.Sprint("s", i)}, Proto: model.TCP},
+		Frontends: []model.Frontend{{At: at, On: [model.Origins]model.Action{act, {Pool: pool, SNAT: true}, {Pool: pool, SNAT: true}}}},
 	}
 }
 

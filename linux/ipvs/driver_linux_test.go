@@ -120,7 +120,7 @@ func TestAffinityLeavesADrainingEndpoint(t *testing.T) {
 	s := newSite(t)
 	s.open()
 	both, one := web(first, second), web(second)
-	both.Sticky, one.Sticky = time.Hour, time.Hour
+	both.SessionAffinity, one.SessionAffinity = time.Hour, time.Hour
 	s.set(both)
 	was := s.dial()
 	for range 5 {
@@ -130,7 +130,7 @@ func TestAffinityLeavesADrainingEndpoint(t *testing.T) {
 	}
 	stays := map[string]string{first: second, second: first}[was]
 	one = web(stays)
-	one.Sticky = time.Hour
+	one.SessionAffinity = time.Hour
 	s.set(one)
 	for range 5 {
 		if got := s.dial(); got != stays {

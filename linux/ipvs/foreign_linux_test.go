@@ -93,7 +93,7 @@ func TestExcludedServersAreNeverTouched(t *testing.T) {
 	before := servers()
 	excluded := func(ips ...string) *model.Port {
 		p := web(ips...)
-		p.Fronts[1].At = netip.MustParseAddrPort(theirs)
+		p.Frontends[1].At = netip.MustParseAddrPort(theirs)
 		return p
 	}
 	s.open()

@@ -33,7 +33,7 @@ func TestAnotherMarkIsOursToo(t *testing.T) {
 // otherForHost is a Service for which the host has another endpoint than all others.
 func otherForHost() *model.Port {
 	port := web(first)
-	port.Fronts[0].On[model.FromHost] = web(second).Fronts[0].On[model.FromHost]
+	port.Frontends[0].On[model.FromHost] = web(second).Frontends[0].On[model.FromHost]
 	return port
 }
 

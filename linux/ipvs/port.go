@@ -51,7 +51,7 @@ type portCompiler struct {
 // place is a front at one address: a node port has one for each address of the
 // host.
 type place struct {
-	*model.Front
+	*model.Frontend
 	at netip.AddrPort
 }
 
@@ -65,8 +65,8 @@ func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
 	return Key{Kind: kind, Family: p.port.ID.Family, Proto: p.port.ID.Proto, At: at}
 }
 
-func (p *portCompiler) gap(f *model.Front, detail string) {
-	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+func (p *portCompiler) gap(f *model.Frontend, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
 // emitPrefix emits entries that cover a prefix: ipsets have none of length 0.

@@ -164,8 +164,8 @@ func trialPorts(o Options) (ports []*model.Port) {
 		local := &model.Pool{Endpoints: all.Endpoints[:1]}
 		on := [model.Origins]model.Action{{Pool: all}, {Pool: all, SNAT: true}, {Pool: local}}
 		ports = append(ports, &model.Port{
-			ID: model.PortID{Proto: model.TCP, Family: f}, Sticky: 1,
-			Fronts: []model.Front{
+			ID: model.PortID{Proto: model.TCP, Family: f}, SessionAffinity: 1,
+			Frontends: []model.Frontend{
 				{Kind: model.KindClusterIP, At: netip.AddrPortFrom(vip, 80), On: on},
 				{Kind: model.KindNodePort, At: netip.AddrPortFrom(f.Unspecified(), 30080), On: on},
 			},

@@ -45,7 +45,7 @@ func TestMarks(t *testing.T) {
 // Numbers are given once each, until they are used up, and again when free.
 func TestNumbering(t *testing.T) {
 	n := newNumbering()
-	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, At: numbered(i, false).Fronts[0].At} }
+	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, At: numbered(i, false).Frontends[0].At} }
 	for i := range maxNumber {
 		if got, err := n.take(server(i)); err != nil || got == 0 || n.used[model.IPv4][got] != server(i) {
 			t.Fatalf("server %d: %d %v", i, got, err)

@@ -72,7 +72,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 	s := newSite(t)
 	s.open()
 	port := web(first)
-	port.Fronts[1] = model.Front{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: port.Fronts[1].On}
+	port.Frontends[1] = model.Frontend{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: port.Frontends[1].On}
 	var f *followed
 	if err := s.net.Do(netns.Node, func() error {
 		b, err := follow(s.Backend)

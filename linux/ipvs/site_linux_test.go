@@ -175,8 +175,8 @@ func web(ips ...string) *model.Port {
 	}
 	on := [model.Origins]model.Action{{Pool: pool}, {Pool: pool, SNAT: true}, {Pool: pool, SNAT: true}}
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Proto: model.TCP},
-		Fronts: []model.Front{{At: vip, On: on}, {Kind: model.KindExternalIP, At: external, On: on}},
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Proto: model.TCP},
+		Frontends: []model.Frontend{{At: vip, On: on}, {Kind: model.KindExternalIP, At: external, On: on}},
 	}
 }
 

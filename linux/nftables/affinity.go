@@ -187,13 +187,13 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 
 // affinity emits the chains for one pool of a front, and the sets that their rules
 // fill, and returns the name of the chain to go to.
-func (p *portCompiler) affinity(f *model.Front, pool *model.Pool, c class, second bool) string {
+func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
 	p.once(SetObject(family, Affinity))
 	p.once(SetObject(family, AffinityFull))
 	name := ""
 	size := uint32(len(endpointsOf(pool)))
-	for _, chain := range p.affinePick(affinePick{pick{affinitySlotsOf(f), c, second, size}, p.port.Sticky}) {
+	for _, chain := range p.affinePick(affinePick{pick{affinitySlotsOf(f), c, second, size}, p.port.SessionAffinity}) {
 		p.once(chainKey(family, chain.name), chain.bodies[family])
 		name = chain.name
 	}
@@ -201,7 +201,7 @@ func (p *portCompiler) affinity(f *model.Front, pool *model.Pool, c class, secon
 }
 
 // affinitySlotsOf returns the map of the handles of a front's endpoints.
-func affinitySlotsOf(f *model.Front) SetID {
+func affinitySlotsOf(f *model.Frontend) SetID {
 	if f.Kind == model.KindNodePort {
 		return AffinityNodeSlots
 	}
@@ -210,7 +210,7 @@ func affinitySlotsOf(f *model.Front) SetID {
 
 // affineSlots emits what the port is known by, for a front, and the endpoints of
 // one of its pools.
-func (p *portCompiler) affineSlots(f *model.Front, pool *model.Pool, second bool) {
+func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second bool) {
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
 	p.once(element(at.ports(), p.port.ID.Proto, f), addressValue(p.identity()))
 	slot := element(at.slots, p.port.ID.Proto, f)
@@ -264,7 +264,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 // long as they share 16. Otherwise two may, hardly ever; then a client of both
 // chooses anew whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
-	at := p.port.Fronts[0].At
+	at := p.port.Frontends[0].At
 	b := at.Addr().AsSlice()
 	upper := b[:2]
 	if len(b) == 16 {

@@ -22,7 +22,7 @@ import (
 func affinePorts(n int) []*model.Port {
 	ports := manyPorts(n)
 	for _, p := range ports {
-		p.Sticky = 3 * time.Hour
+		p.SessionAffinity = 3 * time.Hour
 	}
 	return ports
 }
@@ -143,7 +143,7 @@ func TestAffinityWrites(t *testing.T) {
 	}
 	start()
 	for _, p := range ports { // as a source that lists them in another order
-		slices.Reverse(p.Fronts[0].On[0].Pool.Endpoints)
+		slices.Reverse(p.Frontends[0].On[0].Pool.Endpoints)
 	}
 	if transactions, ops := start(); transactions != 0 || ops != 0 {
 		t.Errorf("%d writes in %d transactions when nothing has changed", ops, transactions)
@@ -165,9 +165,9 @@ func TestAffinityWrites(t *testing.T) {
 		{"added", 3, 1, func(e []model.Endpoint) []model.Endpoint { return append(e, endpoints("10.99.0.2:8080").Endpoints[0]) }},
 	} {
 		next := *ports[7]
-		pool := &model.Pool{Endpoints: change.pool(slices.Clone(next.Fronts[0].On[0].Pool.Endpoints))}
-		next.Fronts = slices.Clone(next.Fronts)
-		next.Fronts[0].On = on(balance(pool, false), balance(pool, true), balance(pool, true))
+		pool := &model.Pool{Endpoints: change.pool(slices.Clone(next.Frontends[0].On[0].Pool.Endpoints))}
+		next.Frontends = slices.Clone(next.Frontends)
+		next.Frontends[0].On = on(balance(pool, false), balance(pool, true), balance(pool, true))
 		if transactions, ops := sync(model.Delta{Old: ports[7], New: &next}); transactions != change.transactions || ops > change.most {
 			t.Errorf("an endpoint %s: %d writes in %d transactions, want at most %d in %d", change.what, ops, transactions, change.most, change.transactions)
 		}
@@ -207,11 +207,11 @@ func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	had := map[Key]Value{} // in slots that were changed
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
-		slot := element(AffinitySlots, p.ID.Proto, &p.Fronts[0])
+		slot := element(AffinitySlots, p.ID.Proto, &p.Frontends[0])
 		slot.Slot = uint16(i % 5)
 		old, changed := had[slot]
 		if !changed {
-			old = addressValue(p.Fronts[0].On[0].Pool.Endpoints[i%5].Addr.Addr())
+			old = addressValue(p.Frontends[0].On[0].Pool.Endpoints[i%5].Addr.Addr())
 		}
 		next := Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}}
 		had[slot] = next
@@ -274,8 +274,8 @@ func TestAffinityIsListed(t *testing.T) {
 	p6 := sticky(port("p", front(model.KindClusterIP, "[fd00:10:96::1]:80", onAll(balance(endpoints(v6.String()), false)))), time.Hour)
 	objects := compile(t, testHost, p, p6)
 	net, d := affinityLab(t, objects, v4, v6)
-	connect(t, net, p.Fronts[0].At, v4)
-	connect(t, net, p6.Fronts[0].At, v6)
+	connect(t, net, p.Frontends[0].At, v4)
+	connect(t, net, p6.Frontends[0].At, v6)
 	list := ""
 	if err := net.Do(netns.Node, func() error { list = nft(t, "", "list", "ruleset"); return nil }); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestAffinityFull(t *testing.T) {
 		}
 		return d.Full()
 	}
-	connect(t, net, p.Fronts[0].At, server)
+	connect(t, net, p.Frontends[0].At, server)
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v with one client", what)
 	}
@@ -319,7 +319,7 @@ func TestAffinityFull(t *testing.T) {
 		mustCommit(t, d, chunk)
 	}
 	t.Logf("%.1f MB for %d clients", float64(kernelMemory(t)-before)/(1<<20), len(crowd))
-	connect(t, net, p.Fronts[0].At, server)
+	connect(t, net, p.Frontends[0].At, server)
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v, by a known client", what)
 	}
@@ -327,7 +327,7 @@ func TestAffinityFull(t *testing.T) {
 	next := compile(t, testHost, p, other)
 	mustCommit(t, d, planned(objects, next))
 	objects = next
-	connect(t, net, other.Fronts[0].At, server)
+	connect(t, net, other.Frontends[0].At, server)
 	if what := full(); len(what) != 1 {
 		t.Errorf("%v when the map is full", what)
 	}

@@ -64,10 +64,10 @@ func TestRememberedClient(t *testing.T) {
 			k := addressElement(Affinity, client)
 			k.Proto, k.Rest = model.TCP, string(p.identity().AsSlice())
 			objects[k] = addressValue(netip.MustParseAddrPort(had).Addr())
-			for j := range port.Fronts {
-				packet := oracle.Packet{Src: client, Dst: port.Fronts[j].At, Proto: model.TCP, Iface: "eth0"}
-				if port.Fronts[j].Kind == model.KindNodePort {
-					packet.Dst = netip.AddrPortFrom(testHost.IPs[f], port.Fronts[j].At.Port())
+			for j := range port.Frontends {
+				packet := oracle.Packet{Src: client, Dst: port.Frontends[j].At, Proto: model.TCP, Iface: "eth0"}
+				if port.Frontends[j].Kind == model.KindNodePort {
+					packet.Dst = netip.AddrPortFrom(testHost.IPs[f], port.Frontends[j].At.Port())
 				}
 				want := []string{had}
 				if j >= 2 && i == 0 { // it was remembered for a front with more endpoints
@@ -78,7 +78,7 @@ func TestRememberedClient(t *testing.T) {
 					got = append(got, e.Addr.String())
 				}
 				if !slices.Equal(got, want) {
-					t.Errorf("%s: a client of %s is sent to %s by %s", f, had, got, port.Fronts[j].At)
+					t.Errorf("%s: a client of %s is sent to %s by %s", f, had, got, port.Frontends[j].At)
 				}
 			}
 		}
@@ -109,7 +109,7 @@ func TestIdentities(t *testing.T) {
 			a = a.Next()
 			for _, n := range []uint16{1, 80, 81, 443, 8080, 65535} {
 				at := netip.AddrPortFrom(a, n)
-				p := portCompiler{port: &model.Port{Fronts: []model.Front{{At: at}, {At: netip.MustParseAddrPort("0.0.0.0:30000")}}}}
+				p := portCompiler{port: &model.Port{Frontends: []model.Frontend{{At: at}, {At: netip.MustParseAddrPort("0.0.0.0:30000")}}}}
 				if other, taken := seen[p.identity()]; taken {
 					t.Errorf("%s and %s are both known by %s", at, other, p.identity())
 				}

@@ -24,7 +24,7 @@ func (a answer) seenBy(o model.Origin, c class) answer {
 
 // answers derives the three answers of a front. The first pool, in the order
 // of origins, gets the lower half of the slots.
-func (p *portCompiler) answers(f *model.Front) (as [model.Origins]answer) {
+func (p *portCompiler) answers(f *model.Frontend) (as [model.Origins]answer) {
 	var pools []*model.Pool
 	for o, act := range f.On {
 		as[o].verdict = act.Verdict
@@ -62,7 +62,7 @@ func common(as [model.Origins]answer) class {
 
 // value makes the element for origin o with a chain of class c, and emits the
 // chain.
-func (p *portCompiler) value(f *model.Front, as [model.Origins]answer, o model.Origin, c class) Value {
+func (p *portCompiler) value(f *model.Frontend, as [model.Origins]answer, o model.Origin, c class) Value {
 	a := as[o]
 	switch a.verdict {
 	case model.Reject:
@@ -70,7 +70,7 @@ func (p *portCompiler) value(f *model.Front, as [model.Origins]answer, o model.O
 	case model.Drop:
 		return Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}}
 	}
-	if p.port.Sticky > 0 {
+	if p.port.SessionAffinity > 0 {
 		return p.goTo(p.affinity(f, a.pool, c, a.second))
 	}
 	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(len(endpointsOf(a.pool)))})
@@ -109,7 +109,7 @@ func endpointsOf(p *model.Pool) []model.Endpoint {
 }
 
 // slots emits the numbered endpoints of a front.
-func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
+func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 	var done [2]bool
 	for _, a := range as {
 		bank := 0
@@ -120,7 +120,7 @@ func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
 			continue
 		}
 		done[bank] = true
-		if p.port.Sticky > 0 {
+		if p.port.SessionAffinity > 0 {
 			p.affineSlots(f, a.pool, a.second)
 			continue
 		}
@@ -134,7 +134,7 @@ func (p *portCompiler) slots(f *model.Front, as [model.Origins]answer) {
 
 // Slots implements dataplane.Slotter.
 func (c *Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
-	f := model.Front{At: at}
+	f := model.Frontend{At: at}
 	if at.Addr().IsUnspecified() {
 		f.Kind = model.KindNodePort
 	}

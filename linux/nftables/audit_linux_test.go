@@ -122,7 +122,7 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 		op{Verb: ledger.Create, Key: there, New: value},
 		op{Verb: ledger.Delete, Key: gone, Old: old}, op{Verb: ledger.Delete, Key: also, Old: was})
 	next := ports[19] // the front of one with the endpoints of another
-	next.ID, next.Fronts[0].At = changed.ID, changed.Fronts[0].At
+	next.ID, next.Frontends[0].At = changed.ID, changed.Frontends[0].At
 	b.Update([]model.Delta{{New: added}, {Old: removed}, {Old: changed, New: next}})
 	start := time.Now()
 	if work := mustSync(t, b); work.Failed != 0 || work.Corrected != 3 {
@@ -138,7 +138,7 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 // Rules are not put behind those of a chain that is there against the books.
 func TestAChainThatIsThereIsReplaced(t *testing.T) {
 	ports := manyPorts(2)
-	ports[1].Fronts[0].On = onAll(balance(endpoints("10.244.1.2:8080", "10.244.1.3:8080"), false)) // needs a chain of its own
+	ports[1].Frontends[0].On = onAll(balance(endpoints("10.244.1.2:8080", "10.244.1.3:8080"), false)) // needs a chain of its own
 	b := programmed(t, ports[:1])
 	before, want := mustObserve(t, openDriver(t)), compile(t, testHost, ports...)
 	var chains []op

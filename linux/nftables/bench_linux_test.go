@@ -22,7 +22,7 @@ func manyPorts(n int) []*model.Port {
 			pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
 		}
 		at := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		ports[i] = port(fmt.Sprintf("service-%d", i), model.Front{
+		ports[i] = port(fmt.Sprintf("service-%d", i), model.Frontend{
 			At: netip.AddrPortFrom(at, 80),
 			On: on(balance(pool, false), balance(pool, true), balance(pool, true)),
 		})
@@ -112,7 +112,7 @@ func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	ops := make([]ledger.Op[Key, Value], 1)
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
-		k := element(Slots, p.ID.Proto, &p.Fronts[0])
+		k := element(Slots, p.ID.Proto, &p.Frontends[0])
 		k.Slot = uint16(i % 5)
 		ops[0] = ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, New: Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}, Port: 8080}}
 		if err := d.Commit(b.Context(), ops)[0]; err != nil {
@@ -129,8 +129,8 @@ func benchCount(b *testing.B, d *Driver, ports []*model.Port) {
 	mustCommit(b, d, []ledger.Op[Key, Value]{{Key: chainKey(model.IPv4, four.name), New: four.bodies[model.IPv4]}})
 	timed(b, func(i int) {
 		p := ports[i/2*7919%len(ports)]
-		answer := element(VIPs, p.ID.Proto, &p.Fronts[0])
-		last := element(Slots, p.ID.Proto, &p.Fronts[0])
+		answer := element(VIPs, p.ID.Proto, &p.Frontends[0])
+		last := element(Slots, p.ID.Proto, &p.Frontends[0])
 		last.Slot = 4
 		ops := []ledger.Op[Key, Value]{
 			{Verb: ledger.Replace, Key: answer, New: Value{Body: &Body{Verdict: VerdictGoto, Goto: four.name}}},

@@ -141,8 +141,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		comment: commentText(port.ID.String()),
 	}
 	p.measure()
-	for i := range port.Fronts {
-		p.front(host, &port.Fronts[i])
+	for i := range port.Frontends {
+		p.front(host, &port.Frontends[i])
 	}
 	p.hairpins()
 	p.endpointPorts()
@@ -178,12 +178,12 @@ func (p *portCompiler) once(k Key, v Value) {
 	}
 }
 
-func (p *portCompiler) gap(f *model.Front, detail string) {
-	p.gaps = append(p.gaps, model.Gap{Front: f.At, Detail: detail})
+func (p *portCompiler) gap(f *model.Frontend, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
 // front emits the elements of one front.
-func (p *portCompiler) front(host *model.Host, f *model.Front) {
+func (p *portCompiler) front(host *model.Host, f *model.Frontend) {
 	maps := mapsOf(f)
 	if f.Kind == model.KindNodePort && host.NodePorts.Loopback {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
@@ -213,7 +213,7 @@ func (p *portCompiler) front(host *model.Host, f *model.Front) {
 
 // mapsOf returns the maps of a front's answers: one that all look at last, and
 // one for each origin that may have its own.
-func mapsOf(f *model.Front) [model.Origins]SetID {
+func mapsOf(f *model.Frontend) [model.Origins]SetID {
 	if f.Kind == model.KindNodePort {
 		return [...]SetID{model.FromPod: NodePortsPod, model.FromHost: NodePortsHost, model.FromOutside: NodePorts}
 	}
@@ -221,7 +221,7 @@ func mapsOf(f *model.Front) [model.Origins]SetID {
 }
 
 // slotsOf returns the map of a front's endpoints.
-func slotsOf(f *model.Front) SetID {
+func slotsOf(f *model.Frontend) SetID {
 	if f.Kind == model.KindNodePort {
 		return NodeSlots
 	}
@@ -229,19 +229,19 @@ func slotsOf(f *model.Front) SetID {
 }
 
 // element names a front's element of a map.
-func element(set SetID, proto model.Proto, f *model.Front) Key {
+func element(set SetID, proto model.Proto, f *model.Frontend) Key {
 	if f.Kind == model.KindNodePort {
 		return nodeElement(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
 	}
 	return frontElement(set, proto, f.At)
 }
 
-func (p *portCompiler) answer(set SetID, f *model.Front, v Value) {
+func (p *portCompiler) answer(set SetID, f *model.Frontend, v Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
 // guard emits a front's source ranges, and reports whether it could.
-func (p *portCompiler) guard(f *model.Front) bool {
+func (p *portCompiler) guard(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
 		return false

@@ -35,7 +35,7 @@ func ported(t *testing.T, p *model.Port) (lines []string) {
 func TestCompile(t *testing.T) {
 	cluster, local := endpoints("10.244.1.2:8080", "10.244.2.2:8080"), endpoints("10.244.1.2:8080")
 	for name, test := range map[string]struct {
-		front model.Front
+		front model.Frontend
 		want  []string
 	}{
 		"cluster IP": {
@@ -102,7 +102,7 @@ func TestSlots(t *testing.T) {
 	have := func(k Key) (Value, bool) { v, ok := objects[k]; return v, ok }
 	c := NewCompiler(Options{})
 	for _, p := range ports {
-		for _, f := range p.Fronts {
+		for _, f := range p.Frontends {
 			for o, act := range f.On {
 				var want []netip.AddrPort
 				if act.Verdict == model.Balance {

@@ -142,10 +142,10 @@ func TestChanges(t *testing.T) {
 	}
 	moved := testPorts()
 	for _, p := range moved {
-		for i := range p.Fronts {
-			p.Fronts[i].On = onAll(balance(endpoints("10.244.1.7:1", "10.244.1.8:2"), i%2 == 0))
+		for i := range p.Frontends {
+			p.Frontends[i].On = onAll(balance(endpoints("10.244.1.7:1", "10.244.1.8:2"), i%2 == 0))
 			if p.ID.Family == model.IPv6 {
-				p.Fronts[i].On = onAll(balance(endpoints("[fd00:10:244:1::7]:1"), i%2 == 0))
+				p.Frontends[i].On = onAll(balance(endpoints("[fd00:10:244:1::7]:1"), i%2 == 0))
 			}
 		}
 	}

@@ -213,9 +213,9 @@ func TestSmallSendBuffer(t *testing.T) {
 func guardedPorts(n int, allow ...string) []*model.Port {
 	ports := manyPorts(n)
 	for _, p := range ports {
-		p.Fronts[0].Restricted = true
+		p.Frontends[0].Restricted = true
 		for _, a := range allow {
-			p.Fronts[0].Allow = append(p.Fronts[0].Allow, netip.MustParsePrefix(a))
+			p.Frontends[0].Allow = append(p.Frontends[0].Allow, netip.MustParsePrefix(a))
 		}
 	}
 	return ports

@@ -44,11 +44,11 @@ func TestTooManyEndpoints(t *testing.T) {
 			continue
 		}
 		for i, g := range gaps {
-			if !strings.Contains(g.Detail, test.gaps[i]) || g.Front.IsValid() {
+			if !strings.Contains(g.Detail, test.gaps[i]) || g.Frontend.IsValid() {
 				t.Errorf("%d endpoints, affinity %s: gap %v, want %q for the whole port", test.n, test.sticky, g, test.gaps[i])
 			}
 		}
-		to := objects[frontElement(VIPs, model.TCP, p.Fronts[0].At)]
+		to := objects[frontElement(VIPs, model.TCP, p.Frontends[0].At)]
 		if to.Body == nil || !strings.HasPrefix(to.Body.Goto, test.chain) {
 			t.Errorf("%d endpoints, affinity %s: goes to %+v, want %s", test.n, test.sticky, to.Body, test.chain)
 		}

@@ -155,9 +155,9 @@ func probePort(addr netip.Addr, sticky time.Duration) *model.Port {
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}, {Addr: netip.AddrPortFrom(addr, 82)}}}
 	act := model.Action{Pool: pool}
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: model.FamilyOf(addr)},
-		Sticky: sticky,
-		Fronts: []model.Front{{
+		ID:              model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: model.FamilyOf(addr)},
+		SessionAffinity: sticky,
+		Frontends: []model.Frontend{{
 			Kind: model.KindLoadBalancer, At: at, On: [...]model.Action{act, act, act},
 			Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()-8).Masked()},
 		}},

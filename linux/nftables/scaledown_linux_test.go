@@ -84,7 +84,7 @@ func newScaling(t *testing.T, n int, fronts ...string) *scaling {
 	})
 	t.Cleanup(func() { _ = unix.Close(s.raw) })
 	for _, at := range fronts {
-		s.port.Fronts = append(s.port.Fronts, front(model.KindExternalIP, at, onAll(drop)))
+		s.port.Frontends = append(s.port.Frontends, front(model.KindExternalIP, at, onAll(drop)))
 	}
 	s.backend = dataplane.New(NewCompiler(Options{}), s.driver)
 	if err := s.backend.Adopt(t.Context()); err != nil {
@@ -110,12 +110,12 @@ func (s *scaling) scale(n int) {
 		pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080)})
 	}
 	next := *s.port
-	next.Fronts = slices.Clone(s.port.Fronts)
-	for i := range next.Fronts {
-		next.Fronts[i].On = onAll(balance(pool, false))
+	next.Frontends = slices.Clone(s.port.Frontends)
+	for i := range next.Frontends {
+		next.Frontends[i].On = onAll(balance(pool, false))
 	}
 	old := s.port
-	if old.Fronts[0].On[0].Verdict == model.Drop {
+	if old.Frontends[0].On[0].Verdict == model.Drop {
 		old = nil
 	}
 	s.backend.Update([]model.Delta{{Old: old, New: &next}})
@@ -173,7 +173,7 @@ func (s *scaling) while(what string, f func()) {
 func TestMissingSlot(t *testing.T) {
 	s := newScaling(t, 64)
 	slot := func(i int) op {
-		k := frontElement(Slots, model.UDP, s.port.Fronts[0].At)
+		k := frontElement(Slots, model.UDP, s.port.Frontends[0].At)
 		k.Slot = uint16(i)
 		return op{Verb: ledger.Delete, Key: k}
 	}

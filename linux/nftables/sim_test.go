@@ -41,7 +41,7 @@ func TestSimIsOracle(t *testing.T) {
 		host.Pods = pods
 		sim := NewSim(compile(t, &host, ports...), &host)
 		for _, p := range ports {
-			for _, f := range p.Fronts {
+			for _, f := range p.Frontends {
 				for _, at := range around(&host, f) {
 					for from, packet := range senders(model.FamilyOf(at.Addr())) {
 						packet.Dst, packet.Proto = at, p.ID.Proto
@@ -59,7 +59,7 @@ func TestSimIsOracle(t *testing.T) {
 
 // around is a front's address, with other ports and, for a node port, on
 // several addresses.
-func around(host *model.Host, f model.Front) (all []netip.AddrPort) {
+func around(host *model.Host, f model.Frontend) (all []netip.AddrPort) {
 	addrs := []netip.Addr{f.At.Addr()}
 	if f.Kind == model.KindNodePort {
 		addrs = nil
@@ -97,7 +97,7 @@ func checkAnswers(t *testing.T, p *model.Port) {
 	t.Helper()
 	objects := compile(t, testHost, p)
 	sim := NewSim(objects, testHost)
-	to := p.Fronts[0].At
+	to := p.Frontends[0].At
 	if to.Addr().IsUnspecified() {
 		to = netip.AddrPortFrom(testHost.IPs[0], to.Port())
 	}
@@ -105,14 +105,14 @@ func checkAnswers(t *testing.T, p *model.Port) {
 		packet.Dst, packet.Proto = to, model.TCP
 		got, want := sim.Decide(packet), oracle.Decide(testHost, []*model.Port{p}, packet)
 		if !got.Same(want) {
-			t.Errorf("%+v: from %s: got %v %v, want %v %v", p.Fronts[0].On, from, got.Fate, got.Endpoints, want.Fate, want.Endpoints)
+			t.Errorf("%+v: from %s: got %v %v, want %v %v", p.Frontends[0].On, from, got.Fate, got.Endpoints, want.Fate, want.Endpoints)
 		}
 	}
-	same := p.Fronts[0].On[0] == p.Fronts[0].On[1] && p.Fronts[0].On[1] == p.Fronts[0].On[2]
+	same := p.Frontends[0].On[0] == p.Frontends[0].On[1] && p.Frontends[0].On[1] == p.Frontends[0].On[2]
 	for k := range objects {
 		override := k.Kind == KindElement && (k.Set == VIPsPod || k.Set == VIPsHost || k.Set == NodePortsPod || k.Set == NodePortsHost)
 		if same && override {
-			t.Errorf("%+v: the same for all needs no %s", p.Fronts[0].On, k)
+			t.Errorf("%+v: the same for all needs no %s", p.Frontends[0].On, k)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestGaps(t *testing.T) {
 	loopback.NodePorts.Loopback = true
 	for _, test := range []struct {
 		host  *model.Host
-		front model.Front
+		front model.Frontend
 		gap   string
 		fate  oracle.Fate
 	}{

@@ -48,22 +48,22 @@ func on(pod, host, outside model.Action) [model.Origins]model.Action {
 
 func onAll(a model.Action) [model.Origins]model.Action { return on(a, a, a) }
 
-func front(kind model.Kind, at string, actions [model.Origins]model.Action) model.Front {
-	return model.Front{Kind: kind, At: netip.MustParseAddrPort(at), On: actions}
+func front(kind model.Kind, at string, actions [model.Origins]model.Action) model.Frontend {
+	return model.Frontend{Kind: kind, At: netip.MustParseAddrPort(at), On: actions}
 }
 
-func port(name string, fronts ...model.Front) *model.Port {
+func port(name string, fronts ...model.Frontend) *model.Port {
 	return &model.Port{
 		ID: model.PortID{
 			Service: model.ServiceName{Namespace: "default", Name: name}, Name: "http",
 			Proto: model.TCP, Family: model.FamilyOf(fronts[0].At.Addr()),
 		},
-		Fronts: fronts,
+		Frontends: fronts,
 	}
 }
 
 func sticky(p *model.Port, d time.Duration) *model.Port {
-	p.Sticky = d
+	p.SessionAffinity = d
 	return p
 }
 

@@ -69,23 +69,23 @@ func node(t *testing.T) netip.Addr {
 }
 
 // pointing is a Service port with one endpoint, for everybody.
-func pointing(name string, proto model.Proto, endpoint string, fronts ...model.Front) *model.Port {
+func pointing(name string, proto model.Proto, endpoint string, fronts ...model.Frontend) *model.Port {
 	act := model.Action{Pool: &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort(endpoint)}}}}
 	for i := range fronts {
 		fronts[i].On = [...]model.Action{act, act, act}
 	}
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "default", Name: name}, Proto: proto},
-		Fronts: fronts,
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "default", Name: name}, Proto: proto},
+		Frontends: fronts,
 	}
 }
 
-func clusterIP(at string) model.Front {
-	return model.Front{Kind: model.KindClusterIP, At: netip.MustParseAddrPort(at)}
+func clusterIP(at string) model.Frontend {
+	return model.Frontend{Kind: model.KindClusterIP, At: netip.MustParseAddrPort(at)}
 }
 
-func nodePort(at string) model.Front {
-	return model.Front{Kind: model.KindNodePort, At: netip.MustParseAddrPort(at)}
+func nodePort(at string) model.Frontend {
+	return model.Frontend{Kind: model.KindNodePort, At: netip.MustParseAddrPort(at)}
 }
 
 // Services that are each other's endpoints serve nobody, and one connection to

@@ -77,8 +77,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	for i, pool := range pools {
 		emit(Key{Kind: KindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
 	}
-	for i := range port.Fronts {
-		p := portals{port: port, pools: pools, front: &port.Fronts[i], emit: emit}
+	for i := range port.Frontends {
+		p := portals{port: port, pools: pools, front: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
 	if hides(host, port) {
@@ -91,8 +91,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 // on the host's own addresses always should.
 func hides(host *model.Host, port *model.Port) bool {
 	own := func(e model.Endpoint) bool { return slices.Contains(host.IPs, e.Addr.Addr()) }
-	for i := range port.Fronts {
-		for _, a := range port.Fronts[i].On {
+	for i := range port.Frontends {
+		for _, a := range port.Frontends[i].On {
 			if a.Verdict == model.Balance && (!a.SNAT || slices.ContainsFunc(a.Pool.Endpoints, own)) {
 				return true
 			}
@@ -104,8 +104,8 @@ func hides(host *model.Host, port *model.Port) bool {
 // closed makes the entries by which cluster IPs refuse what no port is for, of
 // all protocols.
 func closed(port *model.Port, emit func(Key, Value)) {
-	for i := range port.Fronts {
-		if f := &port.Fronts[i]; f.Kind == model.KindClusterIP {
+	for i := range port.Frontends {
+		if f := &port.Frontends[i]; f.Kind == model.KindClusterIP {
 			at := netip.AddrPortFrom(f.At.Addr(), 0)
 			emit(Key{Kind: KindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Refuse}})
 		}
@@ -121,7 +121,7 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 	}
 	slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
 	p := relay.Same(a)
-	p.Sticky, p.Draining = port.Sticky, port.Draining
+	p.Sticky, p.Draining = port.SessionAffinity, port.Draining
 	return &p
 }
 
@@ -129,7 +129,7 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 type portals struct {
 	port  *model.Port
 	pools []*model.Pool
-	front *model.Front
+	front *model.Frontend
 	emit  func(Key, Value)
 }
 

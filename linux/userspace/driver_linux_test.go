@@ -141,8 +141,8 @@ func do(t *testing.T, command string) {
 func web() *model.Port {
 	all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.2:80")}, {Addr: netip.MustParseAddrPort("10.244.2.2:80")}}}
 	local := &model.Pool{Endpoints: all.Endpoints[:1]}
-	front := func(kind model.Kind, at string, pools ...*model.Pool) model.Front {
-		f := model.Front{Kind: kind, At: netip.MustParseAddrPort(at)}
+	front := func(kind model.Kind, at string, pools ...*model.Pool) model.Frontend {
+		f := model.Frontend{Kind: kind, At: netip.MustParseAddrPort(at)}
 		for i := range f.On {
 			f.On[i] = model.Action{Pool: pools[i]}
 			if pools[i] == nil {
@@ -155,7 +155,7 @@ func web() *model.Port {
 	lb.Restricted, lb.Allow = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")}
 	return &model.Port{
 		ID: model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Name: "http", Proto: model.TCP},
-		Fronts: []model.Front{
+		Frontends: []model.Frontend{
 			front(model.KindClusterIP, "10.96.0.10:80", all, all, all), lb,
 			front(model.KindNodePort, "0.0.0.0:30080", all, all, nil),
 		},
@@ -166,8 +166,8 @@ func dns() *model.Port {
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::2]:53")}}}
 	act := model.Action{Pool: pool}
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "kube-system", Name: "dns"}, Proto: model.UDP, Family: model.IPv6},
-		Fronts: []model.Front{{Kind: model.KindClusterIP, At: netip.MustParseAddrPort("[fd00:10:96::a]:53"), On: [...]model.Action{act, act, act}}},
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "kube-system", Name: "dns"}, Proto: model.UDP, Family: model.IPv6},
+		Frontends: []model.Frontend{{Kind: model.KindClusterIP, At: netip.MustParseAddrPort("[fd00:10:96::a]:53"), On: [...]model.Action{act, act, act}}},
 	}
 }
 
@@ -296,8 +296,8 @@ func TestEndpointsCostNoRules(t *testing.T) {
 		p.sync()
 		now := dns()
 		pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("[fd00::3]:53")}}}
-		for i := range now.Fronts[0].On {
-			now.Fronts[0].On[i].Pool = pool
+		for i := range now.Frontends[0].On {
+			now.Frontends[0].On[i].Pool = pool
 		}
 		p.Update([]model.Delta{{Old: old, New: now}})
 		if w := p.sync(); w.Ops != 1 {

@@ -29,7 +29,7 @@ func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []flows.Match) {
 		case op.Verb == ledger.Delete:
 			fronts = append(fronts, d.ended(op.Key))
 		default:
-			fronts = append(fronts, flows.Match{Proto: model.UDP, Front: op.Key.At, Reach: flows.Everything})
+			fronts = append(fronts, flows.Match{Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
 		}
 	}
 	return fronts
@@ -40,7 +40,7 @@ func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []flows.Match) {
 func (d *Driver) ended(k Key) flows.Match {
 	f := k.Family
 	return flows.Match{
-		Proto: model.UDP, Front: k.At,
+		Proto: model.UDP, Frontend: k.At,
 		Gone: flows.SetOf(shelterPort(f, d.rules[k].port), shelterPort(f, refusingPort), shelterPort(f, silentPort)),
 	}
 }
@@ -54,7 +54,7 @@ func (d *Driver) forget(ctx context.Context, fronts []flows.Match) {
 	var x flows.Index
 	own := ownAddresses()
 	for _, m := range fronts {
-		m.Own, m.Keep = own, d.relaysOf(m.Front)
+		m.Own, m.Keep = own, d.relaysOf(m.Frontend)
 		x.Add(m)
 	}
 	table, err := conntrack.Open()

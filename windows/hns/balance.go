@@ -12,7 +12,7 @@ const most = 1024
 
 // balancer makes the load balancer of a front, nil when HNS can reach none of
 // the endpoints.
-func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
+func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	keep := p.keeps(f)
 	usable := p.usable(f, act.Pool.Endpoints)
 	if keep {
@@ -24,7 +24,7 @@ func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
 	b := &Balancer{
 		Port:     usable[0].Addr.Port(),
 		External: f.Kind != model.KindClusterIP,
-		Sticky:   p.port.Sticky > 0 && p.options.Affinity,
+		Sticky:   p.port.SessionAffinity > 0 && p.options.Affinity,
 		KeepVIP:  keep,
 	}
 	b.DSR = p.options.DSR && (!act.SNAT || keep)
@@ -42,8 +42,8 @@ func (p *portCompiler) balancer(f *model.Front, act model.Action) *Balancer {
 }
 
 // keeps reports whether endpoints see the frontend's address as the destination.
-func (p *portCompiler) keeps(f *model.Front) bool {
-	if f.Kind != model.KindLoadBalancer || !p.port.KeepVIP {
+func (p *portCompiler) keeps(f *model.Frontend) bool {
+	if f.Kind != model.KindLoadBalancer || !p.port.PreserveDestination {
 		return false
 	}
 	if !p.options.DSR {
@@ -54,7 +54,7 @@ func (p *portCompiler) keeps(f *model.Front) bool {
 
 // here returns the endpoints of this node: to others no packet finds its way
 // that still has the VIP as its destination.
-func (p *portCompiler) here(f *model.Front, all []model.Endpoint) []model.Endpoint {
+func (p *portCompiler) here(f *model.Frontend, all []model.Endpoint) []model.Endpoint {
 	local := slices.DeleteFunc(all, func(e model.Endpoint) bool { return !e.Local })
 	if n := len(all) - len(local); n > 0 {
 		p.gap(f, "%d of %d endpoints are left out: to other nodes HNS cannot keep the destination", n, len(all))
@@ -64,7 +64,7 @@ func (p *portCompiler) here(f *model.Front, all []model.Endpoint) []model.Endpoi
 
 // usable returns the endpoints that one load balancer can have: with an endpoint
 // in HNS, all on one port, and not too many.
-func (p *portCompiler) usable(f *model.Front, all []model.Endpoint) []model.Endpoint {
+func (p *portCompiler) usable(f *model.Frontend, all []model.Endpoint) []model.Endpoint {
 	usable := make([]model.Endpoint, 0, len(all))
 	for _, e := range all {
 		// What shares the host's network has no endpoint on this node.

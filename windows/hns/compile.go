@@ -84,8 +84,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	p.node, _ = host.Primary(port.ID.Family)
 	if p.family() {
 		p.whole()
-		for i := range port.Fronts {
-			p.front(&port.Fronts[i])
+		for i := range port.Frontends {
+			p.front(&port.Frontends[i])
 		}
 	}
 	return p.gaps
@@ -102,10 +102,10 @@ type portCompiler struct {
 	gaps    []model.Gap
 }
 
-func (p *portCompiler) gap(f *model.Front, format string, args ...any) {
+func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
 	if f != nil {
-		g.Front = f.At
+		g.Frontend = f.At
 	}
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
@@ -129,7 +129,7 @@ func (p *portCompiler) family() bool {
 
 // whole tells what is wrong with all fronts alike.
 func (p *portCompiler) whole() {
-	if p.port.Sticky == 0 {
+	if p.port.SessionAffinity == 0 {
 		return
 	}
 	if !p.options.Affinity {
@@ -140,7 +140,7 @@ func (p *portCompiler) whole() {
 }
 
 // front emits the objects of one front, or says why there are none.
-func (p *portCompiler) front(f *model.Front) {
+func (p *portCompiler) front(f *model.Frontend) {
 	if !p.open(f) {
 		return
 	}
@@ -169,7 +169,7 @@ func (p *portCompiler) front(f *model.Front) {
 
 // probe leads health checks of a load balancer's VIP to this node. The ports of a
 // Service share it.
-func (p *portCompiler) probe(f *model.Front) {
+func (p *portCompiler) probe(f *model.Frontend) {
 	port := cmp.Or(p.port.HealthPort, p.options.Probes.Port)
 	if f.Kind != model.KindLoadBalancer || !p.options.Probes.Forward || port == 0 {
 		return
@@ -192,7 +192,7 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 
 // open reports whether a front can be served to those who may use it, and to
 // them only. What HNS cannot close stays closed to all.
-func (p *portCompiler) open(f *model.Front) bool {
+func (p *portCompiler) open(f *model.Frontend) bool {
 	if f.Restricted {
 		p.gap(f, "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away")
 		return false
@@ -213,7 +213,7 @@ func (p *portCompiler) open(f *model.Front) bool {
 }
 
 // listed reports whether node ports answer in the front's family at all.
-func (p *portCompiler) listed(f *model.Front) bool {
+func (p *portCompiler) listed(f *model.Frontend) bool {
 	return slices.ContainsFunc(p.host.NodePorts.Prefixes, func(r netip.Prefix) bool {
 		return model.FamilyOf(r.Addr()) == model.FamilyOf(f.At.Addr())
 	})
@@ -222,7 +222,7 @@ func (p *portCompiler) listed(f *model.Front) bool {
 // answer is the one Action that a front has in HNS, which cannot tell where a
 // packet is from: that of pods for cluster IPs, which nobody else should use,
 // and that of clients outside for all that is meant for them.
-func (p *portCompiler) answer(f *model.Front) model.Action {
+func (p *portCompiler) answer(f *model.Frontend) model.Action {
 	chosen := model.FromOutside
 	if f.Kind == model.KindClusterIP {
 		chosen = model.FromPod

@@ -46,8 +46,8 @@ func ported(kind model.Kind, at string, snat bool, p *model.Pool) *model.Port {
 	act := model.Action{Verdict: model.Balance, Pool: p, SNAT: snat}
 	at2 := netip.MustParseAddrPort(at)
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP, Family: model.FamilyOf(at2.Addr())},
-		Fronts: []model.Front{{Kind: kind, At: at2, On: [model.Origins]model.Action{act, act, act}}},
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP, Family: model.FamilyOf(at2.Addr())},
+		Frontends: []model.Frontend{{Kind: kind, At: at2, On: [model.Origins]model.Action{act, act, act}}},
 	}
 }
 
@@ -80,7 +80,7 @@ func TestPoolsThatHNSCannotHave(t *testing.T) {
 func TestWhatStaysClosed(t *testing.T) {
 	one := pool(1, func(int) string { return "10.244.2.1:80" })
 	restricted := ported(model.KindLoadBalancer, "203.0.113.1:80", true, one)
-	restricted.Fronts[0].Restricted = true
+	restricted.Frontends[0].Restricted = true
 	if b, gap := compiled(hns.Newest(), node, restricted); b != nil || !strings.Contains(gap, "loadBalancerSourceRanges") {
 		t.Errorf("source ranges: %v, %q", b, gap)
 	}
@@ -128,7 +128,7 @@ func TestFamiliesAndAffinity(t *testing.T) {
 		}
 	}
 	sticky := ported(model.KindClusterIP, "10.96.0.1:80", false, pool(1, func(int) string { return "10.244.2.1:80" }))
-	sticky.Sticky = 1
+	sticky.SessionAffinity = 1
 	if b, gap := compiled(hns.Newest(), node, sticky); !b.Sticky || !strings.Contains(gap, "timeout") {
 		t.Errorf("%+v, %q", b, gap)
 	}
@@ -193,7 +193,7 @@ func TestTheDestinationIsKept(t *testing.T) {
 		{hns.Newest(), model.KindClusterIP, false, 2, ""},
 	} {
 		p := ported(tt.kind, "203.0.113.1:80", true, both)
-		p.KeepVIP = true
+		p.PreserveDestination = true
 		b, gap := compiled(tt.o, node, p)
 		if b == nil || b.KeepVIP != tt.kept || len(b.Endpoints) != tt.endpoints || !strings.Contains(gap, tt.gap) || tt.gap == "" && gap != "" {
 			t.Errorf("%v: %+v, %q", tt.kind, b, gap)
@@ -207,8 +207,8 @@ func TestTheDestinationIsKept(t *testing.T) {
 func TestTheDestinationStaysKept(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		r.ports["web"] = public("web", "203.0.113.1:80", "10.244.1.2:80", 0)
-		r.ports["web"].Fronts[0].On[model.FromOutside].Pool.Endpoints[0].Local = true
-		r.ports["web"].KeepVIP = true
+		r.ports["web"].Frontends[0].On[model.FromOutside].Pool.Endpoints[0].Local = true
+		r.ports["web"].PreserveDestination = true
 		r.begin()
 		if m := r.balancer("203.0.113.1").PortMappings[0]; m.Flags != hns.FlagUseMux|hns.FlagPreserveDIP|hns.FlagVIPExternalIP {
 			r.Errorf("flags %d", m.Flags)

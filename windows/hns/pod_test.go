@@ -66,7 +66,7 @@ func TestARemoteAddressBecomesLocal(t *testing.T) {
 			r.begin()
 			pod := r.emu.AddPod(r.network, "10.244.2.2")
 			local := port("web", "10.96.0.10", "10.244.2.2")
-			local.Fronts[0].On[0].Pool.Endpoints[0].Local = true
+			local.Frontends[0].On[0].Pool.Endpoints[0].Local = true
 			r.replace("web", local)
 			r.sync()
 			if got := r.balancer("10.96.0.10").HostComputeEndpoints; len(got) != 1 || got[0] != pod {
@@ -74,7 +74,7 @@ func TestARemoteAddressBecomesLocal(t *testing.T) {
 			}
 			r.sound() // the other still needs the remote one
 			local = port("api", "10.96.0.11", "10.244.2.2")
-			local.Fronts[0].On[0].Pool.Endpoints[0].Local = true
+			local.Frontends[0].On[0].Pool.Endpoints[0].Local = true
 			r.replace("api", local)
 			r.sync()
 			if got := r.remotes(); got != "" {
@@ -98,7 +98,7 @@ func TestALocalAddressBecomesRemote(t *testing.T) {
 		r.sync()
 		r.emu.Remove(pod)
 		remote := port("web", "10.96.0.10", "10.244.1.8 10.244.2.2")
-		remote.Fronts[0].On[0].Pool.Endpoints[0].Local = false
+		remote.Frontends[0].On[0].Pool.Endpoints[0].Local = false
 		r.replace("web", remote)
 		r.sync()
 		r.serves("10.96.0.10", "10.244.1.8 10.244.2.2")

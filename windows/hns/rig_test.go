@@ -253,7 +253,7 @@ func port(name, vip, endpoints string) *model.Port {
 	if name == "kube-dns" {
 		number = 53
 	}
-	p.Fronts = []model.Front{{
+	p.Frontends = []model.Frontend{{
 		Kind: model.KindClusterIP, At: netip.AddrPortFrom(netip.MustParseAddr(vip), number),
 		On: [model.Origins]model.Action{act, act, act},
 	}}

@@ -13,7 +13,7 @@ import (
 // this machine do not get there.
 func TestALoopbackAdapterIsSaid(t *testing.T) {
 	act := model.Action{Pool: &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}}}
-	port := &model.Port{Fronts: []model.Front{{At: netip.MustParseAddrPort("10.96.0.1:80"), On: [model.Origins]model.Action{act, act, act}}}}
+	port := &model.Port{Frontends: []model.Frontend{{At: netip.MustParseAddrPort("10.96.0.1:80"), On: [model.Origins]model.Action{act, act, act}}}}
 	said := map[bool]int{}
 	objects := map[bool]int{}
 	for _, loopback := range []bool{false, true} {

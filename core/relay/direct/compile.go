@@ -43,11 +43,11 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
 	shared := map[*model.Pool][]netip.AddrPort{}
 	seen := map[Key]bool{} // fronts of several kinds may have one address
-	for i := range port.Fronts {
-		f := &port.Fronts[i]
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
 		at, why := c.placing.Places(host, f)
 		if why != "" {
-			gaps = append(gaps, model.Gap{Front: f.At, Detail: why})
+			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
 		}
 		gaps = append(gaps, missing(host, f)...)
 		for _, a := range at {
@@ -67,13 +67,13 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 }
 
 // serves reports whether anybody is to be served.
-func serves(f *model.Front) bool {
+func serves(f *model.Frontend) bool {
 	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
 }
 
 // missing says what listeners cannot do for a front.
-func missing(host *model.Host, f *model.Front) (gaps []model.Gap) {
-	gap := func(detail string) { gaps = append(gaps, model.Gap{Front: f.At, Detail: detail}) }
+func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
+	gap := func(detail string) { gaps = append(gaps, model.Gap{Frontend: f.At, Detail: detail}) }
 	rejects, drops := false, f.Restricted
 	for _, a := range f.On {
 		rejects = rejects || a.Verdict == model.Reject
@@ -94,8 +94,8 @@ func missing(host *model.Host, f *model.Front) (gaps []model.Gap) {
 
 // policy is what a listener answers. Endpoints are in the order of addresses:
 // slots mean nothing to relays.
-func policy(port *model.Port, f *model.Front, shared map[*model.Pool][]netip.AddrPort) *relay.Policy {
-	p := &relay.Policy{Restricted: f.Restricted, Allow: f.Allow, Sticky: port.Sticky, Draining: port.Draining}
+func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.AddrPort) *relay.Policy {
+	p := &relay.Policy{Restricted: f.Restricted, Allow: f.Allow, Sticky: port.SessionAffinity, Draining: port.Draining}
 	for from, a := range f.On {
 		p.On[from] = relay.Answer{Verdict: a.Verdict}
 		if a.Pool == nil {

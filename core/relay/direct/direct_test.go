@@ -81,8 +81,8 @@ func port(name string, kind model.Kind, at string, endpoints ...netip.AddrPort) 
 		act = model.Action{Pool: pool}
 	}
 	return &model.Port{
-		ID:     model.PortID{Service: model.ServiceName{Namespace: "default", Name: name}, Proto: model.TCP},
-		Fronts: []model.Front{{Kind: kind, At: netip.MustParseAddrPort(at), On: [...]model.Action{act, act, act}}},
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "default", Name: name}, Proto: model.TCP},
+		Frontends: []model.Frontend{{Kind: kind, At: netip.MustParseAddrPort(at), On: [...]model.Action{act, act, act}}},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // Placing is where relays listen for a front. It is pure.
 type Placing interface {
 	// Places returns the addresses and ports, or why there are none.
-	Places(host *model.Host, f *model.Front) (at []netip.AddrPort, why string)
+	Places(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string)
 	// Owned reports whether the addresses of fronts have to be put on an adapter.
 	Owned() bool
 	// Note is what is to be said of every port; empty for nothing.
@@ -21,7 +21,7 @@ type Placing interface {
 type Adapter struct{}
 
 // Places implements Placing.
-func (Adapter) Places(host *model.Host, f *model.Front) (at []netip.AddrPort, why string) {
+func (Adapter) Places(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
 	if f.Kind != model.KindNodePort {
 		return []netip.AddrPort{f.At}, ""
 	}
@@ -55,7 +55,7 @@ func loopbackOf(a netip.Addr) netip.Addr {
 type Loopback struct{}
 
 // Places implements Placing.
-func (Loopback) Places(_ *model.Host, f *model.Front) (at []netip.AddrPort, why string) {
+func (Loopback) Places(_ *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
 	switch {
 	case f.At.Addr().Is6():
 		return nil, "there is one loopback address of IPv6, and many Services"
