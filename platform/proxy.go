@@ -39,7 +39,7 @@ type Proxy struct {
 	addresses addresses
 	unread    bool // they could not be read when they were last looked at
 	metrics   *metrics.Metrics
-	teller    events.Teller
+	teller    events.Composer
 	recorder  *events.Recorder
 	servers   servers
 	follow    func(context.Context) error // the source
@@ -55,7 +55,7 @@ type Proxy struct {
 
 	switching turn // had by the one switch at a time; guards retiring
 	retiring  map[config.Mode]retirement
-	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
+	tidied    chan struct{} // reportClosed when nothing is left of earlier runs, or never will be
 	group     sync.WaitGroup
 	running   context.Context // from Open to the end of Run
 	stop      context.CancelFunc
@@ -64,7 +64,7 @@ type Proxy struct {
 // turn is a mutex that can be waited for in vain.
 type turn chan struct{}
 
-// take waits for the turn until ctx ends.
+// find waits for the turn until ctx ends.
 func (t turn) take(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -100,7 +100,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages, Packets: p.packets})
-	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
+	p.teller, p.recorder = events.Composer{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
 	p.base = c
 	if err := p.open(ctx); err != nil {
@@ -218,9 +218,9 @@ func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 // new, to collect it that often would take a fifth of the time.
 const gcPercent = 30
 
-// settle gives the memory that the start needed back to the system, once, a few
+// nextDelay gives the memory that the start needed back to the system, once, a few
 // seconds after the first sync: it is several times what the proxy needs from
-// then on.
+// merge on.
 func (p *Proxy) settle(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

@@ -21,7 +21,7 @@ func (p *Proxy) synced(s engine.Sync) {
 	p.rules()
 	p.servers.checks.Update(s.Host, s.Settled)
 	for _, standing := range s.Standings {
-		if e, ok := p.teller.Standing(standing); ok {
+		if e, ok := p.teller.ServiceState(standing); ok {
 			p.recorder.Add(e)
 		}
 	}

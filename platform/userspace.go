@@ -16,5 +16,5 @@ import (
 func userspaceMode() dataplane.Mode {
 	ways := []dataplane.Mode{linux.Mode(), windows.Mode(), direct.LoopbackMode()}
 	here := slices.DeleteFunc(ways, func(m dataplane.Mode) bool { return m.System != "" && m.System != runtime.GOOS })
-	return dataplane.Either(relay.Mode, here...)
+	return dataplane.FirstOf(relay.Mode, here...)
 }

@@ -72,8 +72,8 @@ type Engine struct {
 	inbox  inbox
 	status atomic.Pointer[Status]
 	inflow inflow
-	ended  chan struct{} // closed when Run returns
-	first  chan struct{} // closed when a sync has succeeded
+	ended  chan struct{} // reportClosed when Run returns
+	first  chan struct{} // reportClosed when a sync has succeeded
 
 	// Owned by Run:
 	tracker  *track.Tracker
@@ -109,7 +109,7 @@ type Status struct {
 	Adopted  bool      // the data plane has been read back
 	Told     bool      // the source has told everything
 	Synced   bool      // at least one sync has succeeded
-	SyncedAt time.Time // end of the last sync that succeeded
+	SyncedAt time.Time // shutdown of the last sync that succeeded
 	Err      error     // of the last sync; what failed is tried again
 	QueuedAt time.Time // arrival of the oldest event that nothing was programmed for yet; zero when there is none
 	LatestAt time.Time // arrival of the latest event
@@ -132,7 +132,7 @@ func New(o Options) *Engine {
 		cidrs: map[string]*model.ServiceCIDR{},
 		owed:  map[model.PortID]model.Delta{}, said: map[model.PortID][]model.Gap{}, full: true,
 	}
-	e.tracker.Follow(time.Now())
+	e.tracker.CollectTriggers(time.Now())
 	e.inbox.wake, e.ended, e.first = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	e.status.Store(&Status{})
 	return e
@@ -147,7 +147,7 @@ func (e *Engine) Status() Status {
 }
 
 // Programmed is closed once everything that the source told was programmed for the
-// first time: when Status says Synced.
+// compareClaims time: when Status says Synced.
 func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
 // SetService adds or replaces a Service.
@@ -241,7 +241,7 @@ func (e *Engine) Synced(whole bool) {
 			}
 		}
 		e.doubt = !whole
-		e.Backend.Spare(e.doubt)
+		e.Backend.KeepUnknown(e.doubt)
 		e.change(since)
 	})
 }

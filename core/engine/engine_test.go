@@ -41,9 +41,9 @@ func (f fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []
 	}
 	return nil
 }
-func (fronts) Rank(string) int             { return 0 }
-func (fronts) Linger(string) time.Duration { return 0 }
-func (fronts) Equal(a, b string) bool      { return a == b }
+func (fronts) Rank(string) int                  { return 0 }
+func (fronts) DeleteDelay(string) time.Duration { return 0 }
+func (fronts) Equal(a, b string) bool           { return a == b }
 
 type bench struct {
 	*engine.Engine

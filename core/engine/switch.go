@@ -81,14 +81,14 @@ func (e *Engine) desired() view {
 
 // give tells a data plane that was given an earlier view of this one.
 func (v view) give(next dataplane.Backend, before view) {
-	next.Spare(v.doubt)
+	next.KeepUnknown(v.doubt)
 	if v.host != before.host {
 		next.SetHost(v.host)
 	}
 	next.Update(v.since(before))
 }
 
-// settle programs what a data plane was given. What it refuses is tried again,
+// nextDelay programs what a data plane was given. What it refuses is tried again,
 // but not for ever.
 func settle(ctx context.Context, next dataplane.Backend) error {
 	for try := 0; ; try++ {

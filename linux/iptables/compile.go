@@ -74,7 +74,7 @@ func againstAlone(v Value) bool {
 }
 
 // Linger implements dataplane.Compiler: nothing here is dear to make.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: chains come before the rules that lead to
 // them, those of the kernel last.

@@ -22,7 +22,7 @@ func NewCompiler(o Options) *Compiler { return &Compiler{options: o, marks: mark
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
 // Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: nothing is claimed before there is
 // somebody to serve it, so chains and the jumps to them come last of all, and a

@@ -117,7 +117,7 @@ func hasPrefix(s string, prefixes ...string) bool {
 // before Linux 6.2 a chain cannot go in the same transaction as the element
 // that refers to it. What clients had is in one map, which tells only what each of
 // them had last, however long it stays.
-func (c *Compiler) Linger(k Key) time.Duration {
+func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	switch k.Kind {
 	case KindChain:
 		if hasPrefix(k.Rest, "pick-", "nodepick-", "affinity-", "nodeaffinity-") {

@@ -170,7 +170,7 @@ func TestLinger(t *testing.T) {
 		base := false
 		NewCompiler(Options{}).Base(testHost, func(b Key, _ Value) { base = base || b == k })
 		stays := !base && (k.Kind == KindChain || k.Kind == KindSet)
-		if got := c.Linger(k) > 0; got != stays {
+		if got := c.DeleteDelay(k) > 0; got != stays {
 			t.Errorf("%s lingers: %t, want %t (%v)", k, got, stays, v.Body)
 		}
 	}

@@ -42,7 +42,7 @@ var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Getter[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.Filling              = (*Driver)(nil)
+	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
 )
@@ -122,7 +122,7 @@ func (d *Driver) inTwo(ops []op, errs []error, n int) error {
 
 // unreachable returns how many ops, from the first on, make sets and chains that
 // no packet meets before the ops behind them are done; 0 if there are no chains
-// among them.
+// portIndex them.
 func unreachable(ops []op) (n int) {
 	for i, o := range ops {
 		chain := o.Key.Kind == KindChain

@@ -177,7 +177,7 @@ func (c *Compiler) Rank(k Key) int {
 }
 
 // Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

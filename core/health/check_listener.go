@@ -34,11 +34,11 @@ type failure struct {
 	next time.Time
 }
 
-// places says where a family's checks are served: on the addresses that node
+// bindAddresses says where a family's checks are served: on the addresses that node
 // ports answer on. Where those are single addresses they are bound, otherwise all
 // are and the others' connections reset: which addresses lie inside a prefix
 // changes while we run. Within is nil for all.
-func places(host *model.Host, family model.Family) (binds []netip.Addr, within []netip.Prefix) {
+func bindAddresses(host *model.Host, family model.Family) (binds []netip.Addr, within []netip.Prefix) {
 	const most = 8 // listeners of one check
 	for _, p := range host.NodePorts.Prefixes {
 		if model.FamilyOf(p.Addr()) != family {
@@ -102,7 +102,7 @@ func (c *Checks) bind(ctx context.Context, k *check) error {
 	}
 	for _, l := range k.listeners {
 		c.group.Go(func() {
-			_ = c.serve.Serve(gate{Listener: l, crowd: &c.crowd, check: k, admit: k.admits}) // until it is closed
+			_ = c.serve.Serve(limitedListener{Listener: l, limiter: &c.limiter, check: k, admit: k.admits}) // until it is closed
 		})
 	}
 	return nil
@@ -137,12 +137,12 @@ func (k *check) close() {
 	}
 }
 
-// shut closes a check with its connections.
-func (c *Checks) shut(key checkKey) {
+// closeCheck closes a check with its connections.
+func (c *Checks) closeCheck(key checkKey) {
 	k := c.open[key]
 	delete(c.open, key)
 	k.close()
-	c.crowd.expel(k)
+	c.limiter.closeAll(k)
 }
 
 // nextRetry returns when the next failure is due.

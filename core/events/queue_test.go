@@ -9,11 +9,11 @@ import (
 
 // clerk is a journal with a clock.
 type clerk struct {
-	*journal
+	*queue
 	now time.Time
 }
 
-func newClerk() *clerk { return &clerk{newJournal(standard()), time.Unix(1000, 0)} }
+func newClerk() *clerk { return &clerk{newQueue(standard()), time.Unix(1000, 0)} }
 
 func (c *clerk) pass(d time.Duration) { c.now = c.now.Add(d) }
 
@@ -147,7 +147,7 @@ func TestEventThatComesAgainWhileItIsWritten(t *testing.T) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	j, now := newJournal(standard()), time.Now()
+	j, now := newQueue(standard()), time.Now()
 	e := event("a", "x")
 	b.ReportAllocs()
 	for b.Loop() {

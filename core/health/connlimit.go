@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// crowd bounds how many connections a server has. It is safe for concurrent use.
-type crowd struct {
-	most int
+// limiter bounds how many connections a server has. It is safe for concurrent use.
+type connLimiter struct {
+	max int
 
 	mu  sync.Mutex
 	all list.List // of *conn: the one that waits for longest is first
@@ -19,26 +19,26 @@ type crowd struct {
 // conn is a connection of a crowd.
 type conn struct {
 	net.Conn
-	crowd *crowd
-	check *check // whose listener it came by; nil outside Checks
+	limiter *connLimiter
+	check   *check // whose listener it came by; nil outside Checks
 
 	// Guarded by crowd.mu:
-	place *list.Element // nil when it is no longer in the crowd
-	busy  bool          // a request is being answered
+	elem *list.Element // nil when it is no longer in the crowd
+	busy bool          // a request is being answered
 }
 
-// enter takes in a connection. In a full crowd the longest idle connection is
-// closed for it; it returns nil, and closes c, when all are busy.
-func (w *crowd) enter(c net.Conn, of *check) *conn {
-	n := &conn{Conn: c, crowd: w, check: of}
+// add takes in a connection. In a full crowd the longest idle connection is
+// reportClosed for it; it returns nil, and closes c, when all are busy.
+func (w *connLimiter) add(c net.Conn, of *check) *conn {
+	n := &conn{Conn: c, limiter: w, check: of}
 	w.mu.Lock()
 	var out *conn
-	if w.all.Len() >= w.most {
+	if w.all.Len() >= w.max {
 		out = w.idle()
 	}
-	full := w.all.Len() >= w.most && out == nil
+	full := w.all.Len() >= w.max && out == nil
 	if !full {
-		n.place = w.all.PushBack(n)
+		n.elem = w.all.PushBack(n)
 	}
 	w.mu.Unlock()
 	if out != nil {
@@ -52,7 +52,7 @@ func (w *crowd) enter(c net.Conn, of *check) *conn {
 }
 
 // idle returns the connection that has been idle for longest, or nil.
-func (w *crowd) idle() *conn {
+func (w *connLimiter) idle() *conn {
 	for e := w.all.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*conn); !c.busy {
 			return c
@@ -61,8 +61,8 @@ func (w *crowd) idle() *conn {
 	return nil
 }
 
-// expel closes the connections that came by a check's listeners.
-func (w *crowd) expel(of *check) {
+// closeAll closes the connections that came by a check's listeners.
+func (w *connLimiter) closeAll(of *check) {
 	var out []*conn
 	w.mu.Lock()
 	for e := w.all.Front(); e != nil; e = e.Next() {
@@ -78,35 +78,35 @@ func (w *crowd) expel(of *check) {
 
 // Close closes a connection and takes it out of its crowd.
 func (c *conn) Close() error {
-	c.crowd.mu.Lock()
-	if c.place != nil {
-		c.crowd.all.Remove(c.place)
-		c.place = nil
+	c.limiter.mu.Lock()
+	if c.elem != nil {
+		c.limiter.all.Remove(c.elem)
+		c.elem = nil
 	}
-	c.crowd.mu.Unlock()
+	c.limiter.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // answering notes that a request is being answered, or has been.
 func (c *conn) answering(busy bool) {
-	c.crowd.mu.Lock()
-	defer c.crowd.mu.Unlock()
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
 	c.busy = busy
-	if !busy && c.place != nil {
-		c.crowd.all.MoveToBack(c.place)
+	if !busy && c.elem != nil {
+		c.limiter.all.MoveToBack(c.elem)
 	}
 }
 
-// gate is a listener whose connections enter a crowd.
-type gate struct {
+// latch is a listener whose connections enter a crowd.
+type limitedListener struct {
 	net.Listener
-	crowd *crowd
-	check *check
-	admit func(net.Conn) bool // nil for all
+	limiter *connLimiter
+	check   *check
+	admit   func(net.Conn) bool // nil for all
 }
 
 // Accept implements net.Listener.
-func (g gate) Accept() (net.Conn, error) {
+func (g limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
 		if err != nil {
@@ -116,7 +116,7 @@ func (g gate) Accept() (net.Conn, error) {
 			reset(c)
 			continue
 		}
-		if n := g.crowd.enter(c, g.check); n != nil {
+		if n := g.limiter.add(c, g.check); n != nil {
 			return n, nil
 		}
 	}

@@ -26,7 +26,7 @@ func TestEitherUnasked(t *testing.T) {
 	opened := ""
 	second := way(nil, &opened, "second")
 	second.OnRequest = true
-	m := dataplane.Either("both", way(errors.New("no rules"), &opened, "first"), second)
+	m := dataplane.FirstOf("both", way(errors.New("no rules"), &opened, "first"), second)
 	if err := m.Auto(t.Context()); err == nil {
 		t.Error("auto takes what nobody asked for")
 	}
@@ -39,7 +39,7 @@ func TestEither(t *testing.T) {
 	no, never := errors.New("no rules"), errors.New("no sockets")
 	for want, ways := range map[string][2]error{"first": {nil, nil}, "second": {no, nil}, "": {no, never}} {
 		opened := ""
-		m := dataplane.Either("both", way(ways[0], &opened, "first"), way(ways[1], &opened, "second"))
+		m := dataplane.FirstOf("both", way(ways[0], &opened, "first"), way(ways[1], &opened, "second"))
 		probed := m.Probe(t.Context())
 		_, err := m.Open(&config.Config{})
 		if opened != want || (probed == nil) != (want != "") || (err == nil) != (want != "") {

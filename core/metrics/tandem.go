@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// ownSet are the metrics that kube-proxy does not have.
-type ownSet struct {
+// tandemSet are the metrics that kube-proxy does not have.
+type tandemSet struct {
 	wait, programmed prometheus.Histogram
 	ports, objects   prometheus.Histogram
 	failures         prometheus.Counter
@@ -22,21 +22,21 @@ type ownSet struct {
 	events           *prometheus.CounterVec
 }
 
-func newOwnSet() ownSet {
+func newTandemSet() tandemSet {
 	fine := prometheus.ExponentialBuckets(0.00001, 4, 12) // 10 µs to 42 s
 	sizes := prometheus.ExponentialBuckets(1, 4, 10)      // 1 to 262,144
-	return ownSet{
-		wait:       ownHistogram("event_wait_seconds", "Time from the arrival of an event to the start of the sync that applied it.", fine),
-		programmed: ownHistogram("event_programmed_seconds", "Time from the arrival of an event to the end of the sync that applied it.", fine),
-		ports:      ownHistogram("sync_ports", "Service ports that a sync changed.", sizes),
-		objects:    ownHistogram("sync_ops", "Objects that a sync wrote.", sizes),
-		failures:   ownCounter("sync_failures_total", "Syncs in which something could not be programmed."),
+	return tandemSet{
+		wait:       tandemHistogram("event_wait_seconds", "Time from the arrival of an event to the start of the sync that applied it.", fine),
+		programmed: tandemHistogram("event_programmed_seconds", "Time from the arrival of an event to the end of the sync that applied it.", fine),
+		ports:      tandemHistogram("sync_ports", "Service ports that a sync changed.", sizes),
+		objects:    tandemHistogram("sync_ops", "Objects that a sync wrote.", sizes),
+		failures:   tandemCounter("sync_failures_total", "Syncs in which something could not be programmed."),
 		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_dataplane_ops_total", Help: "Objects created, replaced or deleted in the data plane.",
 		}, []string{"verb"}),
-		opFailures: ownCounter("dataplane_op_failures_total", "Operations that the data plane refused."),
-		commits:    ownCounter("dataplane_commits_total", "Transactions with the data plane."),
-		repaired:   ownCounter("dataplane_repaired_objects_total", "Objects that others had changed, and that were set right."),
+		opFailures: tandemCounter("dataplane_op_failures_total", "Operations that the data plane refused."),
+		commits:    tandemCounter("dataplane_commits_total", "Transactions with the data plane."),
+		repaired:   tandemCounter("dataplane_repaired_objects_total", "Objects that others had changed, and that were set right."),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_problems_total", Help: "Things refused, skipped or impossible that came up, by reason.",
 		}, []string{"reason"}),
@@ -46,7 +46,7 @@ func newOwnSet() ownSet {
 	}
 }
 
-func (o *ownSet) all() []prometheus.Collector {
+func (o *tandemSet) all() []prometheus.Collector {
 	for v := range ledger.Verbs {
 		o.ops.WithLabelValues(v.String())
 	}
@@ -55,7 +55,7 @@ func (o *ownSet) all() []prometheus.Collector {
 	}
 }
 
-func (o *ownSet) synced(s engine.Sync) {
+func (o *tandemSet) synced(s engine.Sync) {
 	if s.Waiting > 0 {
 		o.wait.Observe(s.Waiting.Seconds())
 		o.programmed.Observe((s.Waiting + s.Took).Seconds())
@@ -73,11 +73,11 @@ func (o *ownSet) synced(s engine.Sync) {
 	}
 }
 
-func ownHistogram(name, help string, buckets []float64) prometheus.Histogram {
+func tandemHistogram(name, help string, buckets []float64) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tandem_" + name, Help: help, Buckets: buckets})
 }
 
-func ownCounter(name, help string) prometheus.Counter {
+func tandemCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_" + name, Help: help})
 }
 

@@ -14,44 +14,44 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// Settle books the result of an op that Plan gave out.
-func (l *Ledger[K, V]) Settle(op Op[K, V], err error, now time.Time) {
-	e := l.takeBack(op)
+// Record books the result of an op that Plan gave out.
+func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) {
+	e := l.finish(op)
 	if err != nil {
 		var left ErrLeft[V]
 		if errors.As(err, &left) {
-			l.book(op.Key, &e, installation[V]{left.Value, left.There})
+			l.setInstalled(op.Key, &e, installation[V]{left.Value, left.There})
 		}
 		l.entries[op.Key] = e
 		l.postpone(op, err, now)
 		return
 	}
 	delete(l.waiting, op.Key)
-	l.book(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
+	l.setInstalled(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
 	l.keep(op.Key, e)
 }
 
 // Return takes an op back that was not done: its key is planned anew.
 func (l *Ledger[K, V]) Return(op Op[K, V]) {
-	e := l.takeBack(op)
-	l.touch(&e, op.Key, op.Owner)
+	e := l.finish(op)
+	l.enqueue(&e, op.Key, op.Owner)
 	l.entries[op.Key] = e
 }
 
-// takeBack returns the entry of an op that was given out.
-func (l *Ledger[K, V]) takeBack(op Op[K, V]) entry[V] {
+// finish returns the entry of an op that was given out.
+func (l *Ledger[K, V]) finish(op Op[K, V]) entry[V] {
 	if l.review != nil {
-		l.review.moved[op.Key] = struct{}{}
+		l.review.written[op.Key] = struct{}{}
 	}
 	e := l.entries[op.Key]
-	e.set(given, false)
+	e.set(inFlight, false)
 	return e
 }
 
 // keep stores an entry whose two sides agree, or forgets one that has none.
 func (l *Ledger[K, V]) keep(key K, e entry[V]) {
 	delete(l.waiting, key)
-	if e.refs == 0 && !e.is(installed) && e.place() == 0 {
+	if e.refs == 0 && !e.is(installed) && e.queuePos() == 0 {
 		delete(l.entries, key)
 		return
 	}
@@ -68,15 +68,15 @@ func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
 		d.until, d.err = now.Add(backoff(d.attempts)), err
 		d.attempts++
 	}
-	l.wait(op.Key, d)
+	l.deferKey(op.Key, d)
 }
 
-func (l *Ledger[K, V]) wait(key K, d deferral) {
+func (l *Ledger[K, V]) deferKey(key K, d deferral) {
 	l.waiting[key] = d
-	l.remind(d.until)
+	l.wakeBy(d.until)
 }
 
-func (l *Ledger[K, V]) remind(at time.Time) {
+func (l *Ledger[K, V]) wakeBy(at time.Time) {
 	if l.next.IsZero() || at.Before(l.next) {
 		l.next = at
 	}

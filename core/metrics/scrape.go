@@ -5,19 +5,32 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// inquiry is a collector of what is known when somebody asks: the engine's
+// Sources are asked at each scrape. They are safe for concurrent use.
+type Sources struct {
+	Version string
+	Status  func() engine.Status
+	// Ages tells how long ago each kind of input was last known to be up to date;
+	// nil where nothing is watched.
+	Ages func() map[string]time.Duration
+	// Packets are those that the iptables mode counts; nil where nothing does.
+	Packets func() dataplane.Packets
+}
+
+// scrapeCollector is a collector of what is known when somebody asks: the engine's
 // status and the age of the inputs. Nothing is counted for it on a change's path.
-type inquiry struct{ Sources }
+type scrapeCollector struct{ Sources }
 
 // Describe implements prometheus.Collector. What it sends depends on the
 // sources, so it is an unchecked one.
-func (inquiry) Describe(chan<- *prometheus.Desc) {}
+func (scrapeCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (q inquiry) Collect(ch chan<- prometheus.Metric) {
+func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	send := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		var keys, values []string
 		for i := 0; i+1 < len(labels); i += 2 {

@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Teller knows what is worth an Event, and puts it in words. Node is the Node
+// Composer knows what is worth an Event, and puts it in words. Node is the Node
 // that this machine is.
-type Teller struct{ Node string }
+type Composer struct{ Node string }
 
 // Actions. Those of kube-proxy's own Events are kube-proxy's.
 const (
@@ -19,56 +19,56 @@ const (
 	programAction = "Program"
 )
 
-func (t Teller) node(kind Type, reason, action, format string, args ...any) Event {
+func (t Composer) node(kind Type, reason, action, format string, args ...any) Event {
 	return Event{About: Object{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
 }
 
 // Starting tells that the proxy starts.
-func (t Teller) Starting(version, mode string) Event {
+func (t Composer) Starting(version, mode string) Event {
 	return t.node(Normal, "Starting", startAction, "tandem %s starts in mode %s", version, mode)
 }
 
 // HealthAddress tells that the health address cannot be bound.
-func (t Teller) HealthAddress(err error) Event {
+func (t Composer) HealthAddress(err error) Event {
 	return t.node(Warning, "FailedToStartProxierHealthcheck", startAction,
 		"%v. Load balancers and kubelets get no answer: free the port, or set --healthz-bind-address", err)
 }
 
 // MetricsAddress tells that the metrics address cannot be bound.
-func (t Teller) MetricsAddress(err error) Event {
+func (t Composer) MetricsAddress(err error) Event {
 	return t.node(Warning, "FailedToStartMetricServer", startAction,
 		"%v. There are no metrics: free the port, or set --metrics-bind-address", err)
 }
 
 // Fallback tells that another mode runs than was asked for.
-func (t Teller) Fallback(asked, runs string, err error) Event {
+func (t Composer) Fallback(asked, runs string, err error) Event {
 	return t.node(Warning, "ModeFallback", startAction,
 		"mode %s does not work here (%v), so mode %s runs. `tandem doctor` on the node says what is missing", asked, err, runs)
 }
 
 // Switched tells that the mode was changed while running.
-func (t Teller) Switched(from, to string) Event {
+func (t Composer) Switched(from, to string) Event {
 	return t.node(Normal, "ModeSwitched", programAction, "mode %s runs in place of mode %s", to, from)
 }
 
 // Drifted tells that others changed the data plane. The number of objects would
 // make each an Event of its own.
-func (t Teller) Drifted() Event {
+func (t Composer) Drifted() Event {
 	return t.node(Warning, "RulesRepaired", programAction,
 		"something else on this node changed or removed rules of Services; they are set right. The log says how many, and when")
 }
 
 // Check tells that a healthCheckNodePort cannot be served.
-func (t Teller) Check(svc model.ServiceName, port uint16, err error) Event {
+func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)
 	e.Note = fmt.Sprintf("node %s cannot serve healthCheckNodePort %d: %v. Load balancers take it for one without endpoints; "+
 		"free the port there, or give the Service another", t.Node, port, err)
 	return e
 }
 
-// Standing tells of a Service whose state has changed; ok is false when that
+// ServiceState tells of a Service whose state has changed; ok is false when that
 // needs no Event: problems that make it Partial are told one by one.
-func (t Teller) Standing(s engine.Standing) (e Event, ok bool) {
+func (t Composer) ServiceState(s engine.Standing) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
 		return e, false
@@ -90,7 +90,7 @@ func (t Teller) Standing(s engine.Standing) (e Event, ok bool) {
 
 // Problem tells of something refused, skipped or impossible; ok is false when
 // it is about no object of the API.
-func (t Teller) Problem(p model.Problem) (e Event, ok bool) {
+func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	kind, name, found := strings.Cut(p.Object, " ")
 	if !found || strings.ContainsAny(name, `" `) {
 		return e, false

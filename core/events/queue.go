@@ -33,9 +33,9 @@ func standard() limits {
 	}
 }
 
-// journal holds what is to be written. It is pure: it is told the time. It is
+// failureLog holds what is to be written. It is pure: it is told the time. It is
 // not safe for concurrent use.
-type journal struct {
+type queue struct {
 	limits
 	entries map[Event]*list.Element
 	recent  list.List // of *entry: the one that came again last is last
@@ -48,7 +48,7 @@ type journal struct {
 // entry is an Event and what became of it.
 type entry struct {
 	record  Record
-	place   *list.Element // in waiting; nil when it is not
+	elem    *list.Element // in waiting; nil when it is not
 	taken   bool          // it is being written
 	due     time.Time     // not written before
 	written time.Time
@@ -61,18 +61,18 @@ type budget struct {
 	limiter *rate.Limiter
 }
 
-func newJournal(l limits) *journal {
-	return &journal{
+func newQueue(l limits) *queue {
+	return &queue{
 		limits: l, entries: map[Event]*list.Element{}, budgets: map[Object]*list.Element{},
 		overall: rate.NewLimiter(l.overall, l.overallBurst),
 	}
 }
 
 // add takes an Event and reports whether it, or its count, will be written.
-func (j *journal) add(now time.Time, e Event) bool {
+func (j *queue) add(now time.Time, e Event) bool {
 	if at := j.entries[e]; at != nil {
 		known := at.Value.(*entry)
-		if known.place != nil || known.taken || now.Sub(known.record.Last) < j.forget {
+		if known.elem != nil || known.taken || now.Sub(known.record.Last) < j.forget {
 			return j.repeat(now, at)
 		}
 		j.drop(at)
@@ -81,32 +81,32 @@ func (j *journal) add(now time.Time, e Event) bool {
 		return false
 	}
 	n := &entry{record: Record{Event: e, Count: 1, First: now, Last: now}, due: now}
-	n.place = j.waiting.PushBack(n)
+	n.elem = j.waiting.PushBack(n)
 	j.entries[e] = j.recent.PushBack(n)
 	j.shrink()
 	return true
 }
 
 // repeat counts an Event that is known. Its new count is written after a while.
-func (j *journal) repeat(now time.Time, at *list.Element) bool {
+func (j *queue) repeat(now time.Time, at *list.Element) bool {
 	n := at.Value.(*entry)
 	n.record.Count++
 	n.record.Last = now
 	j.recent.MoveToBack(at)
-	if n.place != nil || n.taken {
+	if n.elem != nil || n.taken {
 		return true
 	}
 	if j.waiting.Len() >= j.limits.waiting || !j.budget(n.record.About).AllowN(now, 1) {
 		return false
 	}
 	n.due = n.written.Add(j.again)
-	n.place = j.waiting.PushBack(n)
+	n.elem = j.waiting.PushBack(n)
 	return true
 }
 
-// take returns the next record to write, or how long to wait for one: for ever
+// find returns the next record to write, or how long to wait for one: for ever
 // when wait is negative. After it comes done.
-func (j *journal) take(now time.Time) (n *entry, wait time.Duration) {
+func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	wait = -1
 	for at := j.waiting.Front(); at != nil; at = at.Next() {
 		e := at.Value.(*entry)
@@ -122,7 +122,7 @@ func (j *journal) take(now time.Time) (n *entry, wait time.Duration) {
 			return nil, d
 		}
 		j.waiting.Remove(at)
-		e.place, e.taken = nil, true
+		e.elem, e.taken = nil, true
 		return e, 0
 	}
 	return nil, wait
@@ -131,13 +131,13 @@ func (j *journal) take(now time.Time) (n *entry, wait time.Duration) {
 // done takes the outcome of a record that was taken with the count told, and
 // reports whether it is over: written, or given up. Final says that trying again
 // is of no use.
-func (j *journal) done(now time.Time, n *entry, told int, err error, final bool) (over bool) {
+func (j *queue) done(now time.Time, n *entry, told int, err error, final bool) (over bool) {
 	n.taken = false
 	if err == nil {
 		n.written, n.tries, n.record.Written = now, 0, true
 		if n.record.Count > told {
 			n.due = now.Add(j.again)
-			n.place = j.waiting.PushBack(n)
+			n.elem = j.waiting.PushBack(n)
 		}
 		return true
 	}
@@ -147,27 +147,27 @@ func (j *journal) done(now time.Time, n *entry, told int, err error, final bool)
 		return true
 	}
 	n.due = now.Add(j.pause << (n.tries - 1))
-	n.place = j.waiting.PushBack(n)
+	n.elem = j.waiting.PushBack(n)
 	return false
 }
 
 // shrink forgets Events that did not come again for longest.
-func (j *journal) shrink() {
+func (j *queue) shrink() {
 	for at := j.recent.Front(); at != nil && j.recent.Len() > j.known; {
 		next := at.Next()
-		if n := at.Value.(*entry); n.place == nil && !n.taken {
+		if n := at.Value.(*entry); n.elem == nil && !n.taken {
 			j.drop(at)
 		}
 		at = next
 	}
 }
 
-func (j *journal) drop(at *list.Element) {
+func (j *queue) drop(at *list.Element) {
 	delete(j.entries, at.Value.(*entry).record.Event)
 	j.recent.Remove(at)
 }
 
-func (j *journal) budget(of Object) *rate.Limiter {
+func (j *queue) budget(of Object) *rate.Limiter {
 	if at := j.budgets[of]; at != nil {
 		j.spent.MoveToBack(at)
 		return at.Value.(*budget).limiter

@@ -16,53 +16,53 @@ import (
 // nonsense writes it to thousands of objects.
 const mostProblems = 1000
 
-// desk is where the followers hand in what they know. It keeps the sink's calls
+// dispatcher is where the followers hand in what they know. It keeps the sink's calls
 // apart, collects the problems of all objects, and decides when the sink can be
-// told that it knows everything. It is safe for concurrent use.
-type desk struct {
+// lastSynced that it knows everything. It is safe for concurrent use.
+type dispatcher struct {
 	sink     Sink
 	nodeName string
 	limits   limits
 
-	services, slices, node, cidrs gate
+	services, slices, node, cidrs latch
 	changed                       chan struct{} // problems or what is refused changed
 
-	mu       sync.Mutex // also held while the sink is told
-	problems map[subject][]model.Problem
-	refused  map[subject]bool // objects that no version could be understood of
-	hasNode  bool
-	nodeRead bool  // the API server has said whether there is one
-	told     *bool // the last Synced; nil before the first
+	mu         sync.Mutex // also held while the sink is told
+	problems   map[objectKey][]model.Problem
+	refused    map[objectKey]bool // objects that no version could be understood of
+	hasNode    bool
+	nodeRead   bool  // the API server has said whether there is one
+	lastSynced *bool // the last Synced; nil before the first
 }
 
-// subject is an object that there is something to say of.
-type subject struct {
+// objectKey is an object that there is something to say of.
+type objectKey struct {
 	resource string
 	name     name
 }
 
-// gate opens once.
-type gate struct {
+// latch opens once.
+type latch struct {
 	once sync.Once
 	ch   chan struct{}
 }
 
-func newGate() gate { return gate{ch: make(chan struct{})} }
+func newLatch() latch { return latch{ch: make(chan struct{})} }
 
-func (g *gate) open() { g.once.Do(func() { close(g.ch) }) }
+func (g *latch) open() { g.once.Do(func() { close(g.ch) }) }
 
-func newDesk(sink Sink, nodeName string, l limits) *desk {
-	return &desk{
+func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
+	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
-		services: newGate(), slices: newGate(), node: newGate(), cidrs: newGate(), changed: make(chan struct{}, 1),
-		problems: map[subject][]model.Problem{}, refused: map[subject]bool{},
+		services: newLatch(), slices: newLatch(), node: newLatch(), cidrs: newLatch(), changed: make(chan struct{}, 1),
+		problems: map[objectKey][]model.Problem{}, refused: map[objectKey]bool{},
 	}
 }
 
 // put tells the sink of an object, and returns whether the sink knows it now and
 // whether it is worth remembering. Where nothing of an object is usable its last
 // good version stands.
-func (d *desk) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
+func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := k.set(o)
@@ -71,7 +71,7 @@ func (d *desk) put(k *kind, n name, o runtime.Object, before bool) (served, know
 		k.remove(n)
 	}
 	served = out.served || before && refused
-	d.note(subject{k.resource, n}, out.problems, refused && !served)
+	d.note(objectKey{k.resource, n}, out.problems, refused && !served)
 	if out.served && k.resource == "nodes" && !d.hasNode {
 		d.hasNode = true
 		d.node.open()
@@ -80,14 +80,14 @@ func (d *desk) put(k *kind, n name, o runtime.Object, before bool) (served, know
 	return served, served || refused
 }
 
-// drop tells the sink that an object is gone.
-func (d *desk) drop(k *kind, n name, served bool) {
+// remove tells the sink that an object is gone.
+func (d *dispatcher) drop(k *kind, n name, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if served {
 		k.remove(n)
 	}
-	d.note(subject{k.resource, n}, nil, false)
+	d.note(objectKey{k.resource, n}, nil, false)
 	if k.resource == "nodes" {
 		d.hasNode = false
 		d.signal()
@@ -95,7 +95,7 @@ func (d *desk) drop(k *kind, n name, served bool) {
 }
 
 // note replaces what there is to say of an object.
-func (d *desk) note(s subject, problems []model.Problem, refused bool) {
+func (d *dispatcher) note(s objectKey, problems []model.Problem, refused bool) {
 	if slices.Equal(d.problems[s], problems) && d.refused[s] == refused {
 		return
 	}
@@ -110,7 +110,7 @@ func (d *desk) note(s subject, problems []model.Problem, refused bool) {
 	d.signal()
 }
 
-func (d *desk) signal() {
+func (d *dispatcher) signal() {
 	select {
 	case d.changed <- struct{}{}:
 	default:
@@ -118,7 +118,7 @@ func (d *desk) signal() {
 }
 
 // listed notes that a kind of objects is complete, or not to be had.
-func (d *desk) listed(k *kind) {
+func (d *dispatcher) listed(k *kind) {
 	switch k.resource {
 	case "services":
 		d.services.open()
@@ -137,8 +137,8 @@ func (d *desk) listed(k *kind) {
 // run tells the sink when it knows everything, and then what is wrong, until ctx
 // ends. The Node and the ServiceCIDRs are waited for, but not for ever: most
 // Services need nothing of them.
-func (d *desk) run(ctx context.Context) {
-	for _, g := range []*gate{&d.services, &d.slices} {
+func (d *dispatcher) run(ctx context.Context) {
+	for _, g := range []*latch{&d.services, &d.slices} {
 		select {
 		case <-g.ch:
 		case <-ctx.Done():
@@ -146,7 +146,7 @@ func (d *desk) run(ctx context.Context) {
 		}
 	}
 	patience, cancel := context.WithTimeout(ctx, d.limits.nodeWait)
-	for _, g := range []*gate{&d.cidrs, &d.node} {
+	for _, g := range []*latch{&d.cidrs, &d.node} {
 		select {
 		case <-g.ch:
 		case <-patience.Done():
@@ -168,18 +168,18 @@ func (d *desk) run(ctx context.Context) {
 }
 
 // flush tells the sink what is wrong, and whether anything is in doubt.
-func (d *desk) flush() {
+func (d *dispatcher) flush() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if whole := len(d.refused) == 0 && d.nodeRead; d.told == nil || *d.told != whole {
-		d.told = &whole
+	if whole := len(d.refused) == 0 && d.nodeRead; d.lastSynced == nil || *d.lastSynced != whole {
+		d.lastSynced = &whole
 		d.sink.Synced(whole)
 	}
 	d.sink.Problems(d.list())
 }
 
 // list returns all problems, in the order of their objects.
-func (d *desk) list() []model.Problem {
+func (d *dispatcher) list() []model.Problem {
 	var all []model.Problem
 	for _, ps := range d.problems {
 		all = append(all, ps...)

@@ -15,9 +15,9 @@ const (
 	policyLabel = "traffic_policy"
 )
 
-// proxySet are the metrics that kube-proxy has in every mode, as of 1.36, but
+// kubeProxySet are the metrics that kube-proxy has in every mode, as of 1.36, but
 // for those that inquiry asks the engine for.
-type proxySet struct {
+type kubeProxySet struct {
 	syncTook           *prometheus.HistogramVec
 	fullTook, partTook *prometheus.HistogramVec
 	programming        *prometheus.HistogramVec
@@ -27,9 +27,9 @@ type proxySet struct {
 	flowsDeleted       *prometheus.CounterVec
 }
 
-func newProxySet() proxySet {
+func newKubeProxySet() kubeProxySet {
 	sync := prometheus.ExponentialBuckets(0.001, 2, 15)
-	return proxySet{
+	return kubeProxySet{
 		syncTook:    histogram("sync_proxy_rules_duration_seconds", "Time that one sync took, for each family it changed.", sync),
 		fullTook:    histogram("sync_full_proxy_rules_duration_seconds", "Time that a sync of everything took: the first, and after a change of the node.", sync),
 		partTook:    histogram("sync_partial_proxy_rules_duration_seconds", "Time that a sync of changes took.", sync),
@@ -45,7 +45,7 @@ func newProxySet() proxySet {
 	}
 }
 
-func (p *proxySet) all() []prometheus.Collector {
+func (p *kubeProxySet) all() []prometheus.Collector {
 	for _, f := range model.Families() { // there from the start: rates need a first value
 		for _, policy := range []string{"internal", "external"} {
 			p.noLocal.WithLabelValues(policy, f.String())
@@ -58,8 +58,8 @@ func (p *proxySet) all() []prometheus.Collector {
 	return []prometheus.Collector{p.syncTook, p.fullTook, p.partTook, p.programming, p.noLocal, p.healthz, p.livez, p.flowsTook, p.flowsDeleted}
 }
 
-func (p *proxySet) synced(s engine.Sync) {
-	for f, is := range touched(s) {
+func (p *kubeProxySet) synced(s engine.Sync) {
+	for f, is := range changedFamilies(s) {
 		if !is {
 			continue
 		}
@@ -80,27 +80,27 @@ func (p *proxySet) synced(s engine.Sync) {
 	}
 }
 
-// touched says which families a sync changed: both where it repaired or
+// changedFamilies says which families a sync changed: both where it repaired or
 // retried, which is not told by family.
-func touched(s engine.Sync) [2]bool {
+func changedFamilies(s engine.Sync) [2]bool {
 	if s.Ports == [2]int{} {
 		return [2]bool{true, true}
 	}
 	return [2]bool{s.Ports[model.IPv4] > 0, s.Ports[model.IPv6] > 0}
 }
 
-// count adds or removes a port from those that lack local endpoints.
-func (p *proxySet) count(port *model.Port, n float64) {
+// countLocal adds or removes a port from those that lack local endpoints.
+func (p *kubeProxySet) count(port *model.Port, n float64) {
 	if port == nil {
 		return
 	}
-	for _, policy := range lacking(port) {
+	for _, policy := range withoutLocal(port) {
 		p.noLocal.WithLabelValues(policy, port.ID.Family.String()).Add(n)
 	}
 }
 
-// lacking says for which of its traffic policies a port has no endpoint here.
-func lacking(port *model.Port) (policies []string) {
+// withoutLocal says for which of its traffic policies a port has no endpoint here.
+func withoutLocal(port *model.Port) (policies []string) {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		policy := "external"
