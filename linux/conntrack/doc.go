@@ -1,9 +1,9 @@
 // Package conntrack deletes stale flows from the kernel's connection tracking
-// table. It is the flows.Table of Linux and speaks ctnetlink itself.
+// table. It is the flows.Table of Linux and speaks ctnetlink (linux/netlink).
 //
 //	[]flows.Match ──plan──▶ a few dump filters ──▶ kernel walks its table,
 //	                                               sends what fits
-//	    exact delete  ◀── flows.Index ◀── parse ◀──┘ 32 KiB at a time
+//	    exact delete  ◀── flows.Index ◀── decode ◀─┘ 32 KiB at a time
 //
 // The kernel filters (CTA_FILTER, Linux 5.8), because telling user space about
 // entries costs ten times as much as looking at them. Its filters know one

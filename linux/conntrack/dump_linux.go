@@ -1,36 +1,31 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-var (
-	// errNoFilter means that the kernel cannot filter dumps as it was asked to.
-	errNoFilter = errors.New("the kernel does not filter dumps of the table")
-
-	// errInterrupted means that a dump may lack entries.
-	errInterrupted = errors.New("the table changed while it was dumped")
-)
+// errNoFilter means that the kernel cannot filter dumps as it was asked to.
+var errNoFilter = errors.New("the kernel does not filter dumps of the table")
 
 // dump calls each for all entries that the kernel sends for a filter. An entry is
 // valid during the call.
-func (t *Table) dump(f filter, each func(*entry)) error {
-	if err := t.drain(); err != nil {
-		return err
-	}
-	seq := t.dumps.next()
-	if err := t.dumps.send(t.dumpRequest(nil, seq, f)); err != nil {
-		return fmt.Errorf("send dump request: %w", err)
-	}
-	t.unfinished = true
+func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
 	var e entry   // here, so that it is allocated once
 	var odd error // the last entry that could not be read; the others count nevertheless
-	end, interrupted, err := readDump(t.dumps.receive, seq, func(m message) error {
+	fill := func(w *netlink.Writer) { t.writeFilter(f, w) }
+	err := t.dumps.Request(ctx, msgGet, netlink.FlagDump, netlink.FamilyOf(f.family), fill, func(m netlink.Message) error {
+		if m.Type != msgNew {
+			return nil
+		}
 		var err error
-		if e, err = parseEntry(m.body); err != nil {
+		if e, err = parseEntry(m.Body); err != nil {
 			odd = err
 			return nil
 		}
@@ -40,28 +35,34 @@ func (t *Table) dump(f filter, each func(*entry)) error {
 		each(&e)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read dump: %w", err)
-	}
-	t.unfinished = false
-	switch err := end.err(); {
+	switch {
+	case err == nil:
+		return odd
 	case t.canFilter && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)):
 		return errNoFilter
-	case errors.Is(err, unix.EINTR) || err == nil && interrupted:
-		return errInterrupted
-	case err != nil:
-		return fmt.Errorf("dump: %w", err)
 	}
-	return odd
+	return fmt.Errorf("dump: %w", err)
 }
 
-// drain reads what is left of a dump that was given up: the kernel starts no
-// other one on a socket before.
-func (t *Table) drain() error {
-	if !t.unfinished {
-		return nil
+// delete adds a request to delete e to the batch.
+func (t *Table) delete(e *entry) {
+	w := t.batch.Begin(msgDelete, 0, netlink.FamilyOf(model.FamilyOf(e.flow.Dst.Addr())))
+	e.identify(w)
+	w.End()
+}
+
+// flush deletes the entries of the batch and empties it. One that cannot be
+// deleted does not keep the others.
+func (t *Table) flush(ctx context.Context) (deleted int, err error) {
+	deleted = t.batch.Len()
+	sent := t.deletes.Exchange(ctx, &t.batch, func(_ int, e error) {
+		deleted--
+		if !errors.Is(e, unix.ENOENT) { // else it is gone already, or made anew
+			err = fmt.Errorf("delete entry: %w", e)
+		}
+	})
+	if sent != nil {
+		return 0, fmt.Errorf("send delete requests: %w", sent)
 	}
-	_, _, err := readDump(t.dumps.receive, t.dumps.seq, func(message) error { return nil })
-	t.unfinished = err != nil
-	return err
+	return deleted, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,66 +79,60 @@ const (
 	ctaTimeout = 7
 )
 
-// appendNew appends a request to make an entry.
-func appendNew(b []byte, seq uint32, m made) []byte {
+// add adds a request to make an entry.
+func (m made) add(b *netlink.Batch) {
 	src, f := netip.MustParseAddrPort(m.src), m.flow()
-	b, end := appendHeader(b, msgNew, flagRequest|0x400|0x200, seq, model.FamilyOf(src.Addr())) // CREATE, EXCL
-	b = appendWhole(b, ctaTupleOrig, m.proto, src, f.Dst)
-	b = appendWhole(b, ctaTupleReply, m.proto, f.From, src)
-	b = appendAttr(b, ctaTimeout, 0, 0, 4, 0)
-	b = appendAttr(b, ctaStatus, 0, 0, 0, 8) // IPS_CONFIRMED
+	w := b.Begin(msgNew, netlink.FlagCreate|netlink.FlagExclusive, netlink.FamilyOf(model.FamilyOf(src.Addr())))
+	writeWhole(w, ctaTupleOrig, m.proto, src, f.Dst)
+	writeWhole(w, ctaTupleReply, m.proto, f.From, src)
+	w.Uint32(ctaTimeout, 1024)
+	w.Uint32(ctaStatus, 8) // IPS_CONFIRMED
 	if m.zone != 0 {
-		b = appendAttr(b, ctaZone, byte(m.zone>>8), byte(m.zone))
+		w.Uint16(ctaZone, m.zone)
 	}
 	if m.proto == model.TCP {
-		b = nest(b, 4, func(b []byte) []byte { // CTA_PROTOINFO, CTA_PROTOINFO_TCP, its state: established
-			return nest(b, 1, func(b []byte) []byte { return appendAttr(b, 1, 3) })
-		})
+		info := w.Nest(4) // CTA_PROTOINFO
+		tcp := w.Nest(1)  // CTA_PROTOINFO_TCP
+		w.Uint8(1, 3)     // its state: established
+		w.NestEnd(tcp)
+		w.NestEnd(info)
 	}
-	return end(b)
+	w.End()
 }
 
-func appendWhole(b []byte, attr uint16, proto model.Proto, src, dst netip.AddrPort) []byte {
+func writeWhole(w *netlink.Writer, attr uint16, proto model.Proto, src, dst netip.AddrPort) {
 	s := side{ipv4: ctaIPv4Src, ipv6: ctaIPv6Src}
 	d := side{ipv4: ctaIPv4Src + 1, ipv6: ctaIPv6Src + 1}
-	return nest(b, attr, func(b []byte) []byte {
-		b = nest(b, ctaTupleIP, func(b []byte) []byte { return d.appendAddr(s.appendAddr(b, src.Addr()), dst.Addr()) })
-		return nest(b, ctaTupleProto, func(b []byte) []byte {
-			b = appendAttr(b, ctaProtoNum, byte(proto))
-			b = appendAttr(b, ctaProtoSrc, byte(src.Port()>>8), byte(src.Port()))
-			return appendAttr(b, ctaProtoDst, byte(dst.Port()>>8), byte(dst.Port()))
-		})
-	})
+	tuple := w.Nest(attr)
+	ip := w.Nest(ctaTupleIP)
+	s.writeAddr(w, src.Addr())
+	d.writeAddr(w, dst.Addr())
+	w.NestEnd(ip)
+	ports := w.Nest(ctaTupleProto)
+	w.Uint8(ctaProtoNum, byte(proto))
+	w.Uint16(ctaProtoSrc, src.Port())
+	w.Uint16(ctaProtoDst, dst.Port())
+	w.NestEnd(ports)
+	w.NestEnd(tuple)
 }
 
 // create makes entries, some hundred with a system call.
 func create(tb testing.TB, n int, nth func(int) made) {
 	tb.Helper()
-	s, err := dial()
+	s, err := netlink.Open()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer s.close()
-	var b []byte
+	defer s.Close()
+	var b netlink.Batch
 	for i := range n {
-		last := len(b)
-		b = appendNew(b, uint32(i+1), nth(i))
-		if i%256 != 255 && i != n-1 {
+		nth(i).add(&b)
+		if !b.Full() && i != n-1 {
 			continue
 		}
-		native.PutUint16(b[last+6:], native.Uint16(b[last+6:])|flagAck)
-		if err := s.send(b); err != nil {
+		if err := s.Exchange(tb.Context(), &b, func(_ int, err error) { tb.Errorf("create entry: %v", err) }); err != nil {
 			tb.Fatal(err)
 		}
-		answer, err := s.receive()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		m, _, err := nextMessage(answer)
-		if err != nil || m.err() != nil || m.seq != uint32(i+1) {
-			tb.Fatalf("create entry %d: %v, %v", m.seq, err, m.err())
-		}
-		b = b[:0]
 	}
 }
 
@@ -157,18 +152,14 @@ func snapshot(tb testing.TB) map[string][]byte {
 	defer t.Close()
 	entries := map[string][]byte{}
 	for _, family := range model.Families() {
-		seq := t.dumps.next()
-		if err := t.dumps.send(appendDump(nil, seq, filter{family: family})); err != nil {
-			tb.Fatal(err)
-		}
-		_, _, err := readDump(t.dumps.receive, seq, func(m message) error {
-			e, err := parseEntry(m.body)
+		err := t.dumps.Request(tb.Context(), msgGet, netlink.FlagDump, netlink.FamilyOf(family), nil, func(m netlink.Message) error {
+			e, err := parseEntry(m.Body)
 			key := string(e.reply) + string(e.zone) + string(e.id)
-			entries[key] = bytes.Clone(m.body[:nfgenLen])
-			for b := m.body[nfgenLen:]; len(b) > 0; {
-				typ, _, whole, rest, _ := nextAttr(b)
-				if typ != ctaTimeout {
-					entries[key] = append(entries[key], whole...)
+			entries[key] = bytes.Clone(m.Body[:netlink.FamilyLen])
+			for b := m.Body[netlink.FamilyLen:]; len(b) > 0; {
+				a, rest, _ := netlink.CutAttr(b)
+				if a.Type != ctaTimeout {
+					entries[key] = append(entries[key], a.Whole...)
 				}
 				b = rest
 			}

@@ -8,6 +8,36 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// filter is a question to the kernel's table: which entries of one family have
+// these properties? Zero fields are not compared, nor are the ports of protocols
+// other than TCP and UDP.
+type filter struct {
+	family model.Family
+	proto  model.Proto
+	dst    netip.AddrPort // the original destination
+	from   netip.AddrPort // the source of the answers
+}
+
+// askable returns what a filter may hold of an address and port. Unspecified
+// addresses stand for all. IPv6 addresses must never be asked for: from 5.8 up to
+// at least 6.18 the kernel has that comparison the wrong way round and sends the
+// entries that differ.
+func askable(at netip.AddrPort) netip.AddrPort {
+	if at.Addr().IsUnspecified() || at.Addr().Is6() {
+		return netip.AddrPortFrom(netip.Addr{}, at.Port())
+	}
+	return at
+}
+
+// fits reports whether a kernel that sees the filter may answer it with flow.
+func (f *filter) fits(flow flows.Flow) bool {
+	fits := func(want, is netip.AddrPort) bool {
+		return (!want.Addr().IsValid() || want.Addr() == is.Addr()) &&
+			(want.Port() == 0 || want.Port() == is.Port() || flow.Proto == model.SCTP)
+	}
+	return (f.proto == 0 || f.proto == flow.Proto) && fits(f.dst, flow.Dst) && fits(f.from, flow.From)
+}
+
 // maxNarrow is how many narrow dumps are made before a wide one is cheaper. Each
 // dump walks the whole table in the kernel, about a tenth of what it costs to
 // have all of it sent.

@@ -2,13 +2,13 @@ package conntrack
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 func match(r flows.Reach, front string, gone ...string) flows.Match {
@@ -129,39 +129,33 @@ func sample(matches []flows.Match) (all []flows.Flow) {
 
 // sent returns an entry as a kernel sends it in a dump.
 func sent(seq uint32, flags uint16, zone []byte) []byte {
-	addr := func(b []byte, src, dst byte) []byte {
-		return nest(b, ctaTupleIP, func(b []byte) []byte {
-			return appendAttr(appendAttr(b, ctaIPv4Src, 10, 0, 0, src), ctaIPv4Src+1, 10, 0, 0, dst)
-		})
+	w := &netlink.Writer{}
+	direction := func(attr uint16, src, dst, srcPort, dstPort byte) {
+		tuple := w.Nest(attr)
+		ip := w.Nest(ctaTupleIP)
+		w.Bytes(ctaIPv4Src, []byte{10, 0, 0, src})
+		w.Bytes(ctaIPv4Src+1, []byte{10, 0, 0, dst})
+		w.NestEnd(ip)
+		proto := w.Nest(ctaTupleProto)
+		w.Uint8(ctaProtoNum, 17)
+		w.Uint16(ctaProtoSrc, uint16(srcPort))
+		w.Uint16(ctaProtoDst, uint16(dstPort))
+		w.NestEnd(proto)
+		w.NestEnd(tuple)
 	}
-	ports := func(b []byte, src, dst byte) []byte {
-		return nest(b, ctaTupleProto, func(b []byte) []byte {
-			b = appendAttr(b, ctaProtoNum, 17)
-			return appendAttr(appendAttr(b, ctaProtoSrc, 0, src), ctaProtoDst, 0, dst)
-		})
-	}
-	b, end := appendHeader(nil, msgNew, flags, seq, model.IPv4)
-	b = nest(b, ctaTupleOrig, func(b []byte) []byte { return ports(addr(b, 1, 2), 11, 12) })
-	b = nest(b, ctaTupleReply, func(b []byte) []byte { return ports(addr(b, 3, 1), 13, 11) })
+	w.Begin(msgNew, flags, seq, netlink.FamilyOf(model.IPv4), 0)
+	direction(ctaTupleOrig, 1, 2, 11, 12)
+	direction(ctaTupleReply, 3, 1, 13, 11)
 	if zone != nil {
-		b = appendAttr(b, ctaZone, zone...)
+		w.Bytes(ctaZone, zone)
 	}
-	b = appendAttr(b, ctaID, 1, 2, 3, 4)
-	return end(b)
-}
-
-func ended(seq uint32, typ, flags uint16, code int32) []byte {
-	b, end := appendHeader(nil, typ, flags, seq, model.IPv4)
-	b = native.AppendUint32(b[:headerLen], uint32(code))
-	return end(b)
+	w.Bytes(ctaID, []byte{1, 2, 3, 4})
+	w.End()
+	return w.Buf
 }
 
 func TestParseEntry(t *testing.T) {
-	m, rest, err := nextMessage(sent(1, 0, []byte{0, 7}))
-	if err != nil || len(rest) != 0 {
-		t.Fatal(err, rest)
-	}
-	e, err := parseEntry(m.body)
+	e, err := parseEntry(sent(1, 0, []byte{0, 7})[netlink.HeaderLen:])
 	want := flows.Flow{Proto: model.UDP, Dst: netip.MustParseAddrPort("10.0.0.2:12"), From: netip.MustParseAddrPort("10.0.0.3:13")}
 	if err != nil || e.flow != want || !e.flow.Translated() {
 		t.Errorf("%+v, %v; want %+v", e.flow, err, want)
@@ -171,72 +165,29 @@ func TestParseEntry(t *testing.T) {
 	}
 }
 
-func TestReadDump(t *testing.T) {
-	stop := errors.New("stop")
-	for _, c := range []struct {
-		name        string
-		chunks      [][]byte
-		entries     int
-		code        int
-		interrupted bool
-		err         error
-	}{
-		{"two chunks", [][]byte{append(sent(5, 2, nil), sent(5, 2, nil)...), ended(5, msgDone, 2, 0)}, 2, 0, false, nil},
-		{"left-overs of an older dump", [][]byte{sent(4, 2, nil), ended(4, msgDone, 2, 0), sent(5, 2, nil), ended(5, msgDone, 2, 0)}, 1, 0, false, nil},
-		{"interrupted", [][]byte{sent(5, 2|flagInterrupted, nil), ended(5, msgDone, 2, 0)}, 1, 0, true, nil},
-		{"refused", [][]byte{ended(5, msgError, 0, -95)}, 0, 95, false, nil},
-		{"cut off", [][]byte{sent(5, 2, nil)[:20]}, 0, 0, false, errMalformed},
-		{"receive fails", nil, 0, 0, false, stop},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			entries := 0
-			end, interrupted, err := readDump(func() ([]byte, error) {
-				if len(c.chunks) == 0 {
-					return nil, stop
-				}
-				b := c.chunks[0]
-				c.chunks = c.chunks[1:]
-				return b, nil
-			}, 5, func(message) error { entries++; return nil })
-			code := 0
-			if err == nil {
-				code, _ = end.errno()
-			}
-			if entries != c.entries || interrupted != c.interrupted || code != c.code || !errors.Is(err, c.err) {
-				t.Errorf("%d entries, interrupted %v, code %d, %v", entries, interrupted, code, err)
-			}
-		})
-	}
-}
-
 // What is parsed can be deleted, and exactly that: a request without a tuple
 // would empty the table.
 func FuzzParse(f *testing.F) {
 	f.Add(sent(1, 2, nil))
-	f.Add(append(sent(1, 2, []byte{0, 7}), ended(1, msgDone, 2, 0)...))
+	f.Add(append(sent(1, 2, []byte{0, 7}), sent(2, 2, nil)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for len(b) > 0 {
-			m, rest, err := nextMessage(b)
+		for m, err := range netlink.Messages(b) {
 			if err != nil {
 				return
 			}
-			b = rest
-			_, _ = m.errno()
-			e, err := parseEntry(m.body)
+			e, err := parseEntry(m.Body)
 			if err != nil {
 				continue
 			}
-			d, _, err := nextMessage(appendDelete(nil, 1, &e))
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := &netlink.Writer{}
+			e.identify(w)
 			attrs := map[uint16][]byte{}
-			for a := d.body[nfgenLen:]; len(a) > 0; {
-				typ, value, _, rest, ok := nextAttr(a)
+			for b := w.Buf; len(b) > 0; {
+				a, rest, ok := netlink.CutAttr(b)
 				if !ok {
-					t.Fatalf("the request %x is malformed", d.body)
+					t.Fatalf("the request %x is malformed", w.Buf)
 				}
-				attrs[typ], a = value, rest
+				attrs[a.Type], b = a.Value, rest
 			}
 			if got, ok := parseTuple(attrs[ctaTupleReply]); !ok || got.src != e.flow.From || attrs[ctaID] == nil {
 				t.Fatalf("a request to delete %v from %x", got, attrs)

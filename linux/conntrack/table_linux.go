@@ -6,17 +6,17 @@ import (
 	"fmt"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Table is the connection tracking table of one network namespace. It is a
 // flows.Table: to be used by one goroutine at a time.
 type Table struct {
-	dumps, deletes *socket
-	canFilter      bool // no kernel was found wanting yet
-	unfinished     bool // the last dump was given up before its end
-	batch          batch
+	dumps, deletes *netlink.Socket
+	canFilter      bool // the kernel has not been found to lack filters
+	batch          netlink.Batch
 
-	dumpRequest func(b []byte, seq uint32, f filter) []byte // tests play older kernels here
+	writeFilter func(filter, *netlink.Writer) // tests play older kernels here
 }
 
 var _ flows.Table = (*Table)(nil)
@@ -24,27 +24,25 @@ var _ flows.Table = (*Table)(nil)
 // Open opens the table of the calling thread's network namespace. Using it needs
 // CAP_NET_ADMIN there.
 func Open() (*Table, error) {
-	dumps, err := dial()
+	dumps, err := netlink.Open()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("conntrack: %w", err)
 	}
-	deletes, err := dial()
+	deletes, err := netlink.Open()
 	if err != nil {
-		return nil, errors.Join(err, dumps.close())
+		return nil, fmt.Errorf("conntrack: %w", errors.Join(err, dumps.Close()))
 	}
-	return &Table{dumps: dumps, deletes: deletes, canFilter: true, dumpRequest: appendDump}, nil
+	return &Table{dumps: dumps, deletes: deletes, canFilter: true, writeFilter: filter.write}, nil
 }
 
 // Close closes the table; it must not be in use.
 func (t *Table) Close() error {
-	return errors.Join(t.dumps.close(), t.deletes.close())
+	return errors.Join(t.dumps.Close(), t.deletes.Close())
 }
 
 // Delete implements flows.Table. Entries that somebody else deletes at the same
 // time are not counted. It uses constant memory, whatever the size of the table.
 func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, err error) {
-	defer t.dumps.bound(ctx)()
-	defer t.deletes.bound(ctx)()
 	index := flows.IndexOf(stale)
 	deleted, err = t.deleteAll(ctx, index)
 	if errors.Is(err, errNoFilter) {
@@ -83,30 +81,30 @@ const maxInterruptions = 5
 func (t *Table) sweep(ctx context.Context, f filter, index *flows.Index) (deleted int, err error) {
 	for range maxInterruptions {
 		var n int
-		n, err = t.sweepOnce(f, index)
+		n, err = t.sweepOnce(ctx, f, index)
 		deleted += n
-		if ctx.Err() != nil || !errors.Is(err, errInterrupted) {
+		if ctx.Err() != nil || !errors.Is(err, netlink.ErrInterrupted) {
 			break
 		}
 	}
 	return deleted, err
 }
 
-func (t *Table) sweepOnce(f filter, index *flows.Index) (deleted int, err error) {
+func (t *Table) sweepOnce(ctx context.Context, f filter, index *flows.Index) (deleted int, err error) {
 	var failed error // the first failure to delete: it does not keep the other entries
 	flush := func() {
-		n, err := t.flush()
+		n, err := t.flush(ctx)
 		deleted += n
 		if failed == nil {
 			failed = err
 		}
 	}
-	err = t.dump(f, func(e *entry) {
+	err = t.dump(ctx, f, func(e *entry) {
 		if !index.Stale(e.flow) {
 			return
 		}
-		t.batch.add(t.deletes.next(), e)
-		if t.batch.n == maxBatch {
+		t.delete(e)
+		if t.batch.Full() {
 			flush()
 		}
 	})

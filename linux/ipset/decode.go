@@ -2,79 +2,29 @@ package ipset
 
 import (
 	"encoding/binary"
-	"errors"
-	"iter"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
-
-var errShort = errors.New("a message of the kernel is cut off")
-
-// message is a netlink message.
-type message struct {
-	kind, flags uint16
-	seq         uint32
-	body        []byte
-}
-
-// messages cuts what was read into messages.
-func messages(b []byte) iter.Seq2[message, error] {
-	return func(yield func(message, error) bool) {
-		for len(b) >= 16 {
-			n := int(binary.NativeEndian.Uint32(b))
-			if n < 16 || n > len(b) {
-				yield(message{}, errShort)
-				return
-			}
-			m := message{
-				kind: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]),
-				seq: binary.NativeEndian.Uint32(b[8:]), body: b[16:n],
-			}
-			if !yield(m, nil) {
-				return
-			}
-			b = b[min((n+3)&^3, len(b)):]
-		}
-	}
-}
-
-// attrs ranges over attributes, without their flags. What is cut off ends it.
-func attrs(b []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= 4 {
-			n := int(binary.NativeEndian.Uint16(b))
-			if n < 4 || n > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&^(nested|networkOrder), b[4:n]) {
-				return
-			}
-			b = b[min((n+3)&^3, len(b)):]
-		}
-	}
-}
 
 // decode reads a part of a listing: the definition is in the first one of each
 // set only.
-func decode(body []byte, s *Set, entries []Entry) []Entry {
-	if len(body) < 4 {
-		return entries
-	}
-	for kind, v := range attrs(body[4:]) {
+func decode(m netlink.Message, s *Set, entries []Entry) []Entry {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case attrName:
-			s.Name = text(v)
+			s.Name = netlink.Text(v)
 		case attrType:
-			s.Type = text(v)
+			s.Type = netlink.Text(v)
 		case attrFamily:
-			if len(v) == 1 && v[0] == familyNumber(model.IPv6) {
+			if len(v) == 1 && v[0] == netlink.FamilyOf(model.IPv6) {
 				s.Family = model.IPv6
 			}
 		case attrData:
 			decodeDefinition(v, s)
 		case attrADT:
-			for _, e := range attrs(v) {
+			for _, e := range netlink.Attrs(v) {
 				entries = append(entries, decodeEntry(e))
 			}
 		}
@@ -83,7 +33,7 @@ func decode(body []byte, s *Set, entries []Entry) []Entry {
 }
 
 func decodeDefinition(b []byte, s *Set) {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		switch {
 		case kind == dataMaxElems && len(v) == 4:
 			s.MaxEntries = binary.BigEndian.Uint32(v)
@@ -94,7 +44,7 @@ func decodeDefinition(b []byte, s *Set) {
 }
 
 func decodeEntry(b []byte) (e Entry) {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		switch {
 		case kind == dataIP:
 			e.IP = decodeAddr(v)
@@ -114,17 +64,8 @@ func decodeEntry(b []byte) (e Entry) {
 }
 
 func decodeAddr(b []byte) (a netip.Addr) {
-	for _, v := range attrs(b) {
+	for _, v := range netlink.Attrs(b) {
 		a, _ = netip.AddrFromSlice(v)
 	}
 	return a
-}
-
-func text(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
 }

@@ -5,7 +5,7 @@
 //	set.go         Set, Entry, Change
 //	encode.go      to netlink messages
 //	decode.go      and back
-//	conn_linux.go  the socket
+//	conn_linux.go  commands to the kernel, through linux/netlink
 //
 // The numbers are those of include/uapi/linux/netfilter/ipset/ip_set.h, protocol
 // 6, which kernels since 2.6.39 speak.

@@ -1,10 +1,10 @@
 package ipset
 
 import (
-	"encoding/binary"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Commands.
@@ -44,140 +44,97 @@ const (
 )
 
 const (
-	protocol      = 6
-	subsystem     = 6
-	flagMarks     = 1 << 6 // of dataFlags
-	nested        = 1 << 15
-	networkOrder  = 1 << 14
-	headerLen     = 16 + 4
-	flagRequest   = 1
-	flagAck       = 4
-	flagDump      = 0x300
-	flagExclusive = 0x200
+	protocol  = 6
+	subsystem = 6      // NFNL_SUBSYS_IPSET
+	flagMarks = 1 << 6 // of dataFlags: IPSET_FLAG_WITH_SKBINFO
 )
 
-// writer writes netlink messages one behind the other.
-type writer struct {
-	buf   []byte
-	start int // of the message
+// messageType is the type of a netlink message for a command.
+func messageType(cmd byte) uint16 { return subsystem<<8 | uint16(cmd) }
+
+// writer writes the attributes of messages.
+type writer struct{ *netlink.Writer }
+
+// number and port write numbers that say in which byte order they are.
+func (w writer) number(kind uint16, n uint32) { w.Uint32(kind|netlink.NetworkOrder, n) }
+
+func (w writer) port(kind, n uint16) { w.Uint16(kind|netlink.NetworkOrder, n) }
+
+func (w writer) addr(kind uint16, a netip.Addr) {
+	at := w.Nest(kind)
+	w.Bytes(1+uint16(model.FamilyOf(a))|netlink.NetworkOrder, a.AsSlice())
+	w.NestEnd(at)
 }
 
-func (w *writer) begin(cmd byte, flags uint16, seq uint32, family byte) {
-	w.start = len(w.buf)
-	w.buf = binary.NativeEndian.AppendUint32(w.buf, 0)
-	w.buf = binary.NativeEndian.AppendUint16(w.buf, uint16(subsystem)<<8|uint16(cmd))
-	w.buf = binary.NativeEndian.AppendUint16(w.buf, flagRequest|flags)
-	w.buf = binary.NativeEndian.AppendUint32(w.buf, seq)
-	w.buf = binary.NativeEndian.AppendUint32(w.buf, 0)
-	w.buf = append(w.buf, family, 0, 0, 0)
-	w.attr(attrProtocol, protocol)
-}
-
-func (w *writer) end() {
-	binary.NativeEndian.PutUint32(w.buf[w.start:], uint32(len(w.buf)-w.start))
-}
-
-// acknowledge asks for an answer to the message that was begun last.
-func (w *writer) acknowledge() { w.buf[w.start+6] |= flagAck }
-
-func (w *writer) attr(kind uint16, data ...byte) {
-	w.buf = binary.NativeEndian.AppendUint16(w.buf, uint16(4+len(data)))
-	w.buf = binary.NativeEndian.AppendUint16(w.buf, kind)
-	w.buf = append(w.buf, data...)
-	for len(w.buf)%4 != 0 {
-		w.buf = append(w.buf, 0)
-	}
-}
-
-func (w *writer) str(kind uint16, s string) { w.attr(kind, append([]byte(s), 0)...) }
-
-func (w *writer) nest(kind uint16, fill func()) {
-	at := len(w.buf)
-	w.attr(kind | nested)
-	fill()
-	binary.NativeEndian.PutUint16(w.buf[at:], uint16(len(w.buf)-at))
-}
-
-func (w *writer) number(kind uint16, n uint32) {
-	w.attr(kind|networkOrder, binary.BigEndian.AppendUint32(nil, n)...)
-}
-
-func (w *writer) port(kind, n uint16) {
-	w.attr(kind|networkOrder, binary.BigEndian.AppendUint16(nil, n)...)
-}
-
-func (w *writer) addr(kind uint16, a netip.Addr) {
-	w.nest(kind, func() { w.attr(1+uint16(model.FamilyOf(a))|networkOrder, a.AsSlice()...) })
-}
-
-// familyNumber is AF_INET or AF_INET6.
-func familyNumber(f model.Family) byte { return [...]byte{2, 10}[f] }
-
-func (w *writer) create(s Set, seq uint32) {
-	family := familyNumber(s.Family)
+// familyOf is the address family of a set on the wire.
+func (s Set) familyOf() byte {
 	if s.Type == bitmapPort {
-		family = 0
+		return 0
 	}
-	w.begin(cmdCreate, flagAck|flagExclusive, seq, family)
-	w.str(attrName, s.Name)
-	w.str(attrType, s.Type)
-	w.attr(attrRevision, revision(s.Type))
-	w.attr(attrFamily, family)
-	w.nest(attrData, func() {
-		if s.Type == bitmapPort {
-			w.port(dataPort, 0)
-			w.port(dataPortTo, 65535)
-		} else {
-			w.number(dataMaxElems, s.MaxEntries)
-		}
-		if s.Marks {
-			w.number(dataFlags, flagMarks)
-		}
-	})
-	w.end()
+	return netlink.FamilyOf(s.Family)
 }
 
-// named writes a message about one set, or two.
-func (w *writer) named(cmd byte, flags uint16, seq uint32, names ...string) {
-	w.begin(cmd, flags, seq, 0)
+func (w writer) create(s Set) {
+	w.names(s.Name)
+	w.Text(attrType, s.Type)
+	w.Uint8(attrRevision, revision(s.Type))
+	w.Uint8(attrFamily, s.familyOf())
+	at := w.Nest(attrData)
+	if s.Type == bitmapPort {
+		w.port(dataPort, 0)
+		w.port(dataPortTo, 65535)
+	} else {
+		w.number(dataMaxElems, s.MaxEntries)
+	}
+	if s.Marks {
+		w.number(dataFlags, flagMarks)
+	}
+	w.NestEnd(at)
+}
+
+// names writes what every message begins with: which sets it is about.
+func (w writer) names(names ...string) {
+	w.Uint8(attrProtocol, protocol)
 	for i, name := range names {
-		w.str(attrName+uint16(i), name)
+		w.Text(attrName+uint16(i), name)
 	}
-	w.end()
 }
 
-func (w *writer) change(c Change, seq uint32) {
+// add adds the request for a change to a batch.
+func (c Change) add(b *netlink.Batch) {
 	cmd := byte(cmdAdd)
 	if c.Delete {
 		cmd = cmdDel
 	}
-	w.begin(cmd, 0, seq, 0)
-	w.str(attrName, c.Set)
-	w.nest(attrData, func() { w.entry(c) })
-	w.end()
+	w := writer{b.Begin(messageType(cmd), 0, 0)}
+	w.names(c.Set)
+	at := w.Nest(attrData)
+	w.entry(c)
+	w.NestEnd(at)
+	w.End()
 }
 
-func (w *writer) entry(c Change) {
+func (w writer) entry(c Change) {
 	e := c.Entry
 	if e.IP.IsValid() {
 		w.addr(dataIP, e.IP)
 	}
 	if c.Net {
-		w.attr(dataBits, e.Bits)
+		w.Uint8(dataBits, e.Bits)
 	}
 	if e.Port != 0 {
 		w.port(dataPort, e.Port)
 	}
 	if e.Proto != 0 {
-		w.attr(dataProto, byte(e.Proto))
+		w.Uint8(dataProto, byte(e.Proto))
 	}
 	if e.IP2.IsValid() {
 		w.addr(dataIP2, e.IP2)
 		if e.Bits != 0 && !c.Net {
-			w.attr(dataBits2, e.Bits)
+			w.Uint8(dataBits2, e.Bits)
 		}
 	}
 	if e.MarkMask != 0 && !c.Delete {
-		w.attr(dataMark|networkOrder, binary.BigEndian.AppendUint64(nil, uint64(e.Mark)<<32|uint64(e.MarkMask))...)
+		w.Uint64(dataMark|netlink.NetworkOrder, uint64(e.Mark)<<32|uint64(e.MarkMask))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // What is written of an entry is what is read of it.
@@ -16,9 +17,9 @@ func TestEntriesComeBackAsWritten(t *testing.T) {
 		{Entry: Entry{IP: netip.MustParseAddr("192.0.2.0"), Bits: 24}, Net: true},
 		{Entry: Entry{Port: 30080, Mark: 1, MarkMask: ^uint32(0)}},
 	} {
-		var w writer
+		w := writer{&netlink.Writer{}}
 		w.entry(c)
-		if got := decodeEntry(w.buf); !reflect.DeepEqual(got, c.Entry) {
+		if got := decodeEntry(w.Buf); !reflect.DeepEqual(got, c.Entry) {
 			t.Errorf("got %+v, want %+v", got, c.Entry)
 		}
 	}
@@ -27,18 +28,26 @@ func TestEntriesComeBackAsWritten(t *testing.T) {
 // FuzzDecode feeds the reader of listings with bytes: it must not panic, and it
 // must end.
 func FuzzDecode(f *testing.F) {
-	var w writer
-	w.create(Set{"s", "hash:ip,port", model.IPv4, 1 << 24, true}, 1)
-	w.change(Change{Set: "s", Entry: Entry{IP: netip.MustParseAddr("10.0.0.1"), Proto: model.TCP, Port: 80}}, 2)
-	f.Add(w.buf)
-	f.Add([]byte{16, 0, 0, 0})
+	w := writer{&netlink.Writer{}}
+	w.Begin(messageType(cmdCreate), 0, 1, 2, 0)
+	w.create(Set{"s", "hash:ip,port", model.IPv4, 1 << 24, true})
+	w.End()
+	w.Begin(messageType(cmdAdd), 0, 1, 2, 0)
+	w.names("s")
+	entries := w.Nest(attrADT)
+	entry := w.Nest(attrData)
+	w.entry(Change{Entry: Entry{IP: netip.MustParseAddr("10.0.0.1"), Proto: model.TCP, Port: 80}})
+	w.NestEnd(entry)
+	w.NestEnd(entries)
+	w.End()
+	f.Add(w.Buf)
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		for m, err := range messages(b) {
+		for m, err := range netlink.Messages(b) {
 			if err != nil {
 				return
 			}
 			var s Set
-			decode(m.body, &s, nil)
+			decode(m, &s, nil)
 		}
 	})
 }

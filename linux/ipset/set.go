@@ -73,11 +73,9 @@ const (
 	errHashFull   = 4352
 )
 
-// explain makes an error of a number.
-func explain(errno int) error {
+// errorOf makes an error of a number; nil for those of the system.
+func errorOf(errno int) error {
 	switch errno {
-	case 0:
-		return nil
 	case 2:
 		return ErrNotFound
 	case 17:
@@ -90,5 +88,5 @@ func explain(errno int) error {
 	if errno >= errPrivate {
 		return fmt.Errorf("ipset error %d", errno)
 	}
-	return nil // an error of the system
+	return nil
 }

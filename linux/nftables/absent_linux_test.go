@@ -10,11 +10,12 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // refusing returns a socket to a kernel that answers its next request with an
 // error.
-func refusing(t *testing.T, errno unix.Errno) *socket {
+func refusing(t *testing.T, errno unix.Errno) *netlink.Socket {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -23,13 +24,13 @@ func refusing(t *testing.T, errno unix.Errno) *socket {
 	t.Cleanup(func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) })
 	answer := make([]byte, 36)
 	binary.NativeEndian.PutUint32(answer, uint32(len(answer)))
-	binary.NativeEndian.PutUint16(answer[4:], nlmsgError)
+	binary.NativeEndian.PutUint16(answer[4:], netlink.TypeError)
 	binary.NativeEndian.PutUint32(answer[8:], 1) // the first request's number
 	binary.NativeEndian.PutUint32(answer[16:], -uint32(errno))
 	if _, err := unix.Write(pair[1], answer); err != nil {
 		t.Fatal(err)
 	}
-	return &socket{fd: pair[0], buf: make([]byte, 1<<16)}
+	return netlink.NewSocket(pair[0])
 }
 
 // A kernel without nf_tables has nothing of ours, and who asks is told what to do;
@@ -40,7 +41,7 @@ func TestAbsent(t *testing.T) {
 		unix.EPERM: false, unix.ENOMEM: false, unix.ENOBUFS: false,
 	} {
 		d := &Driver{table: Table, owner: tableOwner}
-		_, err := d.look(refusing(t, errno), model.IPv4, nil)
+		_, err := d.look(t.Context(), refusing(t, errno), model.IPv4, nil)
 		if !errors.Is(err, errno) || errors.Is(err, dataplane.ErrAbsent) != want || lacking(err) != want {
 			t.Errorf("%v: %v", errno, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // op is one difference that a batch makes.
@@ -37,7 +38,7 @@ type place struct {
 type pending struct{ del, add []int32 }
 
 func newBatch(table string) *batch {
-	return &batch{encoder: encoder{writer: &writer{}}, name: table}
+	return &batch{encoder: encoder{Writer: &netlink.Writer{}}, name: table}
 }
 
 // maxElements is how long a list of elements gets: the length of an attribute
@@ -49,10 +50,10 @@ const maxElements = 60000
 // it is used, and what others referred to goes last. Only the last op is
 // acknowledged. The bytes are valid until the next call.
 func (b *batch) encode(ops []op, seq uint32) []byte {
-	b.buf, b.sent, b.places = b.buf[:0], b.sent[:0], b.places[:0]
+	b.Buf, b.sent, b.places = b.Buf[:0], b.sent[:0], b.places[:0]
 	b.seq, b.next = seq, seq
-	b.header(batchBegin, 0, b.take(-1), 0, subsystem)
-	b.end()
+	b.Begin(batchBegin, 0, b.take(-1), 0, subsystem)
+	b.End()
 	b.sort(ops)
 	b.tables(ops)
 	b.flush(ops)
@@ -61,30 +62,25 @@ func (b *batch) encode(ops []op, seq uint32) []byte {
 	b.rules(ops)
 	b.elements(ops, false)
 	b.remove(ops)
-	b.acknowledge()
-	b.header(batchEnd, 0, b.take(-1), 0, subsystem)
-	b.end()
-	return b.buf
+	// Asking at BATCH_END would be more to the point, but kernels before 6.10 do
+	// not answer that.
+	b.Acknowledge()
+	b.Begin(batchEnd, 0, b.take(-1), 0, subsystem)
+	b.End()
+	return b.Buf
 }
 
 // take books a message for an op and returns its sequence number.
 func (b *batch) take(op int) uint32 {
-	b.sent = append(b.sent, sent{op: int32(op), start: int32(len(b.buf)), places: int32(len(b.places))})
+	b.sent = append(b.sent, sent{op: int32(op), start: int32(len(b.Buf)), places: int32(len(b.places))})
 	b.next++
 	return b.next - 1
 }
 
-// acknowledge asks for an answer to the last message. Asking at BATCH_END would
-// be more to the point, but kernels before 6.10 do not answer that.
-func (b *batch) acknowledge() {
-	b.buf[b.msg+6] |= flagAck
-	b.buf[b.msg+7] |= flagAck >> 8
-}
-
 // open message for the op of a key.
-func (b *batch) message(kind int, flags uint16, op int, k Key) {
+func (b *batch) message(kind, flags uint16, op int, k Key) {
 	b.family = k.Family
-	b.begin(kind, flags, b.take(op), addressFamily(k.Family))
+	b.Begin(subsystem<<8|kind, flags, b.take(op), netlink.FamilyOf(k.Family), 0)
 }
 
 // sort files the element ops by their sets.
@@ -128,22 +124,22 @@ func (b *batch) elements(ops []op, del bool) {
 // elementList writes one message and returns for how many ops.
 func (b *batch) elementList(ops []op, list []int32, del bool) (n int) {
 	first := ops[list[0]].Key
-	kind, flags := msgNewSetElem, uint16(flagCreate)
+	kind, flags := uint16(msgNewSetElem), uint16(netlink.FlagCreate)
 	if del {
 		kind, flags = msgDelSetElem, 0
 	}
 	b.message(kind, flags, -1, first)
-	b.str(1, b.name)
-	b.str(2, first.Set.String())
-	at := b.open(3)
-	for n < len(list) && len(b.buf)-at < maxElements {
+	b.Text(1, b.name)
+	b.Text(2, first.Set.String())
+	at := b.Nest(3)
+	for n < len(list) && len(b.Buf)-at < maxElements {
 		o := &ops[list[n]]
-		b.places = append(b.places, place{offset: int32(len(b.buf) - b.msg), op: list[n]})
+		b.places = append(b.places, place{offset: int32(len(b.Buf) - b.Start()), op: list[n]})
 		b.element(o.Key, o.New, !del)
 		n++
 	}
-	b.close(at)
-	b.end()
+	b.NestEnd(at)
+	b.End()
 	return n
 }
 
@@ -159,9 +155,9 @@ func (b *batch) remove(ops []op) {
 			switch kind {
 			case KindSet:
 				b.message(msgDelSet, 0, i, o.Key)
-				b.str(1, b.name)
-				b.str(2, o.Key.Rest)
-				b.end()
+				b.Text(1, b.name)
+				b.Text(2, o.Key.Rest)
+				b.End()
 			case KindChain:
 				b.delChain(i, o.Key)
 			case KindTable:
@@ -207,11 +203,11 @@ func (b *batch) expression(seq, offset uint32) string {
 		return ""
 	}
 	at := int(b.sent[i].start) + int(offset)
-	if at+4 > len(b.buf) || b.buf[b.sent[i].start] == 0 {
+	if at+4 > len(b.Buf) || b.Buf[b.sent[i].start] == 0 {
 		return ""
 	}
-	for kind, v := range attrs(b.buf[at:]) {
-		if name := text(v); kind == 1 && plain(name) == name && name != "" {
+	for kind, v := range netlink.Attrs(b.Buf[at:]) {
+		if name := netlink.Text(v); kind == 1 && plain(name) == name && name != "" {
 			return name
 		}
 		break

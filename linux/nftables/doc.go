@@ -45,13 +45,14 @@
 //	text.go, text_rule.go        objects to an nft script (Script)
 //	sim.go, sim_hook.go,         objects and a packet to an outcome (Sim)
 //	  sim_rule.go
-//	encode.go, expression.go     rules to netlink (wire.go)
+//	message.go, encode.go,       rules to netlink (linux/netlink)
+//	  expression.go
 //	element.go, element_parse.go elements to netlink, and back
 //	shape.go, digest.go          sets and chains in few numbers, to compare with the kernel's
 //	userdata.go                  notes that the kernel keeps for us: comments, digests
 //	batch.go, declare.go         ops to one transaction, in an order that works
 //	observe.go                   netlink back to objects
-//	driver_linux.go,             the kernel (Driver), through socket_linux.go: what is
+//	driver_linux.go,             the kernel (Driver): what is
 //	  read_linux.go              written, and read back
 //	owner_linux.go               which tables are ours; Remove
 //	absent_linux.go              a kernel without nf_tables

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
@@ -23,10 +24,10 @@ type Driver struct {
 	table    string
 	owner    string // what the comments of its tables begin with
 	families []model.Family
-	reader   *socket // Observe's own
+	reader   *netlink.Socket // Observe's own
 
 	mu    sync.Mutex // guards what follows, for as long as a transaction takes
-	sock  *socket
+	sock  *netlink.Socket
 	batch *batch
 
 	// generation is what the kernel's count of transactions must be if nobody
@@ -64,13 +65,37 @@ func open(table string, o Options) (*Driver, error) {
 	}
 	reader, err := openSocket()
 	if err != nil {
-		return nil, errors.Join(err, sock.close())
+		return nil, errors.Join(err, sock.Close())
 	}
 	return &Driver{table: table, owner: tableOwner, families: o.families(), reader: reader, sock: sock, batch: newBatch(table), lost: true}, nil
 }
 
+// The buffers asked for.
+const (
+	sendBuffer    = 64 << 20
+	receiveBuffer = 8 << 20
+)
+
+func openSocket() (*netlink.Socket, error) {
+	s, err := netlink.Open()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", absent(err))
+	}
+	s.SetBuffers(sendBuffer, receiveBuffer)
+	return s, nil
+}
+
+// request asks nf_tables one thing.
+func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, family byte, fill func(*netlink.Writer), each func(netlink.Message) error) error {
+	err := sock.Request(ctx, subsystem<<8|kind, flags, family, fill, each)
+	if errors.Is(err, netlink.ErrInterrupted) {
+		return dataplane.ErrInterrupted
+	}
+	return err
+}
+
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.sock.close(), d.reader.close()) }
+func (d *Driver) Close() error { return errors.Join(d.sock.Close(), d.reader.Close()) }
 
 // maxOps keeps a transaction short: the kernel holds a lock over all tables of
 // the namespace, some 2 microseconds for each op.
@@ -83,7 +108,7 @@ const roughOp = 512
 // buffer, which is small without privileges, Commit cuts; batches are sized so
 // that this concerns large ports only.
 func (d *Driver) Limits() dataplane.Limits {
-	return dataplane.Limits{Atomic: true, Batch: min(maxOps, max(d.sock.send/roughOp, 64))}
+	return dataplane.Limits{Atomic: true, Batch: min(maxOps, max(d.sock.Limit()/roughOp, 64))}
 }
 
 // Commit implements dataplane.Driver: all ops in one transaction where possible.
@@ -103,21 +128,21 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.ours(ops); err != nil {
+	if err := d.ours(ctx, ops); err != nil {
 		return all(errs, err)
 	}
-	_ = d.inTwo(ops, errs, unreachable(ops)) // in errs
+	_ = d.inTwo(ctx, ops, errs, unreachable(ops)) // in errs
 	return errs
 }
 
 // inTwo applies the first n ops and then, if that was done, the others. It returns
 // the first error.
-func (d *Driver) inTwo(ops []op, errs []error, n int) error {
-	if err := d.transact(ops[:n], errs[:n]); err != nil {
+func (d *Driver) inTwo(ctx context.Context, ops []op, errs []error, n int) error {
+	if err := d.transact(ctx, ops[:n], errs[:n]); err != nil {
 		all(errs[n:], err)
 		return err
 	}
-	return d.transact(ops[n:], errs[n:])
+	return d.transact(ctx, ops[n:], errs[n:])
 }
 
 // unreachable returns how many ops, from the first on, make sets and chains that
@@ -137,13 +162,13 @@ func unreachable(ops []op) (n int) {
 }
 
 // inParts applies what is too large for one transaction.
-func (d *Driver) inParts(ops []op, errs []error) error {
+func (d *Driver) inParts(ctx context.Context, ops []op, errs []error) error {
 	order := gathered(ops)
 	sorted, results := make([]op, len(ops)), make([]error, len(ops))
 	for i, at := range order {
 		sorted[i] = ops[at]
 	}
-	err := d.inTwo(sorted, results, cut(sorted))
+	err := d.inTwo(ctx, sorted, results, cut(sorted))
 	for i, at := range order {
 		errs[at] = results[i]
 	}
@@ -152,21 +177,21 @@ func (d *Driver) inParts(ops []op, errs []error) error {
 
 // transact applies ops, and returns the first error. It is one transaction if the
 // socket takes it in one message, else several.
-func (d *Driver) transact(ops []op, errs []error) error {
+func (d *Driver) transact(ctx context.Context, ops []op, errs []error) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	msgs := d.batch.encode(ops, d.sock.seq+1)
-	if len(ops) > 1 && len(msgs) > d.sock.most() {
-		return d.inParts(ops, errs)
+	msgs := d.batch.encode(ops, d.sock.Next())
+	if len(ops) > 1 && len(msgs) > d.sock.Limit() {
+		return d.inParts(ctx, ops, errs)
 	}
-	d.sock.seq = d.batch.next
-	if err := d.sock.write(msgs); err != nil {
+	d.sock.Reserve(d.batch.next - d.batch.seq)
+	if err := d.sock.Send(ctx, msgs); err != nil {
 		err = fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err)
 		all(errs, err)
 		return err
 	}
-	if err := d.outcome(ops, errs); err != nil {
+	if err := d.outcome(ctx, ops, errs); err != nil {
 		if errors.Is(err, ledger.ErrUnknown) {
 			d.lost = true
 		}
@@ -201,21 +226,21 @@ func all(errs []error, err error) []error {
 // outcome reads what the kernel answered to the batch. It puts errors where
 // they belong and returns the first; that it is done, only the acknowledgement
 // of the last message says.
-func (d *Driver) outcome(ops []op, errs []error) error {
+func (d *Driver) outcome(ctx context.Context, ops []op, errs []error) error {
 	var failed error
 	done := false
 	for {
-		buf, err := d.sock.read()
+		buf, err := d.sock.Receive()
 		switch {
-		case errors.Is(err, errSilent) && failed != nil:
+		case errors.Is(err, netlink.ErrNoAnswer) && failed != nil:
 			return fmt.Errorf("nothing of this transaction was done: %w", failed)
-		case errors.Is(err, errSilent) && done:
+		case errors.Is(err, netlink.ErrNoAnswer) && done:
 			return nil
 		case err != nil: // ENOBUFS: answers were lost
-			d.sock.drain()
+			_ = d.sock.Drain(ctx) // or before the next request
 			return fmt.Errorf("nftables: read the answer: %w: %w", err, ledger.ErrUnknown)
 		}
-		for m, err := range messages(buf) {
+		for m, err := range netlink.Messages(buf) {
 			if err != nil {
 				return fmt.Errorf("nftables: %w: %w", err, ledger.ErrUnknown)
 			}
@@ -233,16 +258,17 @@ func (d *Driver) outcome(ops []op, errs []error) error {
 }
 
 // answer reads an NLMSG_ERROR for a message of the batch.
-func (d *Driver) answer(m message) (seq uint32, errno unix.Errno, ok bool) {
-	if m.kind != nlmsgError || len(m.body) < 20 {
+func (d *Driver) answer(m netlink.Message) (seq uint32, errno unix.Errno, ok bool) {
+	if m.Type != netlink.TypeError || len(m.Body) < 20 {
 		return 0, 0, false
 	}
-	seq = binary.NativeEndian.Uint32(m.body[12:]) // of the message that it is about
-	return seq, result(m), seq-d.batch.seq < d.batch.next-d.batch.seq
+	seq = binary.NativeEndian.Uint32(m.Body[12:]) // of the message that it is about
+	n, _ := m.Errno()
+	return seq, unix.Errno(n), seq-d.batch.seq < d.batch.next-d.batch.seq
 }
 
 // blame makes the error for a message that failed and gives it to its op.
-func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m message) error {
+func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m netlink.Message) error {
 	hint, offset := details(m)
 	if name := d.batch.expression(seq, offset); name != "" {
 		hint = fmt.Sprintf(" (expression %q)", name)
@@ -261,19 +287,19 @@ func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m m
 }
 
 // details reads what else the kernel says of an error.
-func details(m message) (hint string, offset uint32) {
-	if m.flags&flagAckTLVs == 0 {
+func details(m netlink.Message) (hint string, offset uint32) {
+	if m.Flags&netlink.FlagAckTLVs == 0 {
 		return "", 0
 	}
-	rest := m.body[20:]
-	if m.flags&flagCapped == 0 {
-		failed := int(binary.NativeEndian.Uint32(m.body[4:]))
-		rest = m.body[min((4+failed+3)&^3, len(m.body)):]
+	rest := m.Body[20:]
+	if m.Flags&netlink.FlagCapped == 0 {
+		failed := int(binary.NativeEndian.Uint32(m.Body[4:]))
+		rest = m.Body[min((4+failed+3)&^3, len(m.Body)):]
 	}
-	for kind, v := range attrs(rest) {
+	for kind, v := range netlink.Attrs(rest) {
 		switch {
 		case kind == 1:
-			hint = " (" + text(v) + ")"
+			hint = " (" + netlink.Text(v) + ")"
 		case kind == 2 && len(v) == 4:
 			offset = binary.NativeEndian.Uint32(v)
 		}

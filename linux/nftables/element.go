@@ -22,79 +22,79 @@ const (
 	codeJump   = 0xfffffffd
 )
 
-func (w *writer) verdictData(code uint32, chain string) {
-	at := w.open(2) // NFTA_DATA_VERDICT
-	w.u32(1, code)
+func (e *encoder) verdictData(code uint32, chain string) {
+	at := e.Nest(2) // NFTA_DATA_VERDICT
+	e.Uint32(1, code)
 	if chain != "" {
-		w.str(2, chain)
+		e.Text(2, chain)
 	}
-	w.close(at)
+	e.NestEnd(at)
 }
 
 // element writes an element into the open list of its set. To delete one, its
 // key is enough.
-func (w *writer) element(k Key, v Value, whole bool) {
+func (e *encoder) element(k Key, v Value, whole bool) {
 	switch {
 	case k.Kind == KindAlien:
-		at := w.open(1)
-		w.buf = append(w.buf, k.Rest...)
-		w.close(at)
+		at := e.Nest(1)
+		e.Buf = append(e.Buf, k.Rest...)
+		e.NestEnd(at)
 	case k.Set.ranges():
-		w.rangeElements(k, whole)
+		e.rangeElements(k, whole)
 	default:
-		w.plainElement(k, v, whole)
+		e.plainElement(k, v, whole)
 	}
 }
 
-func (w *writer) plainElement(k Key, v Value, whole bool) {
-	at := w.open(1) // NFTA_LIST_ELEM
-	w.key(elemKey, k, false)
+func (e *encoder) plainElement(k Key, v Value, whole bool) {
+	at := e.Nest(1) // NFTA_LIST_ELEM
+	e.key(elemKey, k, false)
 	if k.Set == Allowed {
-		w.key(elemKeyEnd, k, true)
+		e.key(elemKeyEnd, k, true)
 	}
 	if whole {
-		w.elementData(k, v)
+		e.elementData(k, v)
 	}
-	w.close(at)
+	e.NestEnd(at)
 }
 
-func (w *writer) elementData(k Key, v Value) {
+func (e *encoder) elementData(k Key, v Value) {
 	switch sets[k.Set].data {
 	case endpoint:
-		at := w.open(elemData)
+		at := e.Nest(elemData)
 		n := addressLen(k.Family)
-		w.attrHeader(1, n+4)
-		w.buf = append(w.buf, v.To[:n]...)
-		w.buf = binary.BigEndian.AppendUint16(w.buf, v.Port)
-		w.buf = append(w.buf, 0, 0)
-		w.close(at)
+		e.Header(1, n+4)
+		e.Buf = append(e.Buf, v.To[:n]...)
+		e.Buf = binary.BigEndian.AppendUint16(e.Buf, v.Port)
+		e.Buf = append(e.Buf, 0, 0)
+		e.NestEnd(at)
 	case address:
-		w.constant(elemData, v.To[:addressLen(k.Family)])
+		e.constant(elemData, v.To[:addressLen(k.Family)])
 	case verdict:
-		at := w.open(elemData)
+		at := e.Nest(elemData)
 		if v.Body.Verdict == VerdictGoto {
-			w.verdictData(codeGoto, v.Body.Goto)
+			e.verdictData(codeGoto, v.Body.Goto)
 		} else {
-			w.verdictData(codeDrop, "")
+			e.verdictData(codeDrop, "")
 		}
-		w.close(at)
+		e.NestEnd(at)
 	}
 	if v.Body != nil && v.Body.Comment != "" {
 		var n notes
 		n.comment(v.Body.Comment)
-		w.attr(elemUserdata, n)
+		e.Bytes(elemUserdata, n)
 	}
 }
 
 // key writes a key; with end it is the last one of an element's range.
-func (w *writer) key(kind int, k Key, end bool) {
-	at := w.open(kind)
-	value := len(w.buf)
-	w.attrHeader(1, 0)
-	w.buf = k.append(w.buf, end)
-	binary.NativeEndian.PutUint16(w.buf[value:], uint16(len(w.buf)-value))
-	w.pad()
-	w.close(at)
+func (e *encoder) key(kind uint16, k Key, end bool) {
+	at := e.Nest(kind)
+	value := len(e.Buf)
+	e.Header(1, 0)
+	e.Buf = k.append(e.Buf, end)
+	binary.NativeEndian.PutUint16(e.Buf[value:], uint16(len(e.Buf)-value))
+	e.Pad()
+	e.NestEnd(at)
 }
 
 // append appends the bytes of a key as they are in the registers: numbers of
@@ -131,29 +131,29 @@ func (k Key) append(b []byte, end bool) []byte {
 // rangeElements writes a range of a set whose only field it is: as its first
 // address, and the first one behind it marked as an end. A range up to the last
 // address there is has no end.
-func (w *writer) rangeElements(k Key, whole bool) {
+func (e *encoder) rangeElements(k Key, whole bool) {
 	_, last, _ := k.bounds()
 	behind := last.Next()
-	at := w.open(1)
-	w.key(elemKey, k, false)
+	at := e.Nest(1)
+	e.key(elemKey, k, false)
 	if whole && !behind.IsValid() {
 		var n notes
 		n.num(noteFlags, noteOpen)
-		w.attr(elemUserdata, n)
+		e.Bytes(elemUserdata, n)
 	}
-	w.close(at)
+	e.NestEnd(at)
 	if !behind.IsValid() {
 		return
 	}
-	at = w.open(1)
-	w.u32(elemFlags, elemIntervalEnd)
+	at = e.Nest(1)
+	e.Uint32(elemFlags, elemIntervalEnd)
 	k.Addr = packed(behind)
-	w.key(elemKey, k, false)
-	w.close(at)
+	e.key(elemKey, k, false)
+	e.NestEnd(at)
 }
 
-func (w *writer) constant(kind int, b []byte) {
-	at := w.open(kind)
-	w.attr(1, b)
-	w.close(at)
+func (e *encoder) constant(kind uint16, b []byte) {
+	at := e.Nest(kind)
+	e.Bytes(1, b)
+	e.NestEnd(at)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // rawElement is an element as dumped.
@@ -20,7 +21,7 @@ type rawElement struct {
 }
 
 func parseElement(b []byte) (e rawElement) {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		switch kind {
 		case elemKey:
 			e.key = constant(v)
@@ -29,8 +30,8 @@ func parseElement(b []byte) (e rawElement) {
 		case elemUserdata:
 			e.userdata = v
 		case elemFlags:
-			e.end = number(v)&elemIntervalEnd != 0
-			e.strange = e.strange || number(v)&^elemIntervalEnd != 0
+			e.end = netlink.Uint32(v)&elemIntervalEnd != 0
+			e.strange = e.strange || netlink.Uint32(v)&^elemIntervalEnd != 0
 		case elemData:
 			e.dataAttrs(v)
 		case 8: // NFTA_SET_ELEM_PAD
@@ -42,18 +43,18 @@ func parseElement(b []byte) (e rawElement) {
 }
 
 func (e *rawElement) dataAttrs(b []byte) {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		if kind == 1 {
 			e.data = v
 			continue
 		}
 		e.hasVerdict = true
-		for kind, v := range attrs(v) {
+		for kind, v := range netlink.Attrs(v) {
 			switch kind {
 			case 1:
-				e.code = number(v)
+				e.code = netlink.Uint32(v)
 			case 2:
-				e.chain = text(v)
+				e.chain = netlink.Text(v)
 			}
 		}
 	}
@@ -61,7 +62,7 @@ func (e *rawElement) dataAttrs(b []byte) {
 
 // constant returns the bytes of a nested NFTA_DATA_VALUE.
 func constant(b []byte) []byte {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		if kind == 1 {
 			return v
 		}
@@ -71,15 +72,15 @@ func constant(b []byte) []byte {
 
 // alien names an element by what it takes to delete it.
 func (e rawElement) alien(f model.Family, set SetID) Key {
-	var w writer
+	w := encoder{Writer: &netlink.Writer{}}
 	if e.end {
-		w.u32(elemFlags, elemIntervalEnd)
+		w.Uint32(elemFlags, elemIntervalEnd)
 	}
 	w.constant(elemKey, e.key)
 	if e.keyEnd != nil {
 		w.constant(elemKeyEnd, e.keyEnd)
 	}
-	return Key{Kind: KindAlien, Family: f, Set: set, Rest: string(w.buf)}
+	return Key{Kind: KindAlien, Family: f, Set: set, Rest: string(w.Buf)}
 }
 
 // parse makes an object of an element; ok is false when it cannot be ours.

@@ -18,9 +18,9 @@ func (s DestinationIsLocal) encode(e *encoder) {
 		op = notEqual
 	}
 	e.expr("fib", func() {
-		e.u32(1, reg0)
-		e.u32(2, 3) // NFT_FIB_RESULT_ADDRTYPE
-		e.u32(3, 2) // NFTA_FIB_F_DADDR
+		e.Uint32(1, reg0)
+		e.Uint32(2, 3) // NFT_FIB_RESULT_ADDRTYPE
+		e.Uint32(3, 2) // NFTA_FIB_F_DADDR
 	})
 	e.cmp(reg0, op, host32(2)) // RTN_LOCAL
 }
@@ -120,8 +120,8 @@ func (Refuse) encode(e *encoder) {
 		port = 4 // ICMPV6_PORT_UNREACH
 	}
 	e.expr("reject", func() {
-		e.u32(1, 0) // NFT_REJECT_ICMP_UNREACH
-		e.u8(2, port)
+		e.Uint32(1, 0) // NFT_REJECT_ICMP_UNREACH
+		e.Uint8(2, port)
 	})
 }
 
@@ -150,5 +150,5 @@ func (s SendToSlot) encode(e *encoder) {
 }
 
 func (Masquerade) encode(e *encoder) {
-	e.expr("masq", func() { e.u32(1, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	e.expr("masq", func() { e.Uint32(1, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 }

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // encoder writes the expressions of a rule. Statements use registers from reg0
 // on and keep nothing in them.
 type encoder struct {
-	*writer
+	*netlink.Writer
 	family model.Family
 }
 
@@ -23,21 +24,21 @@ const (
 
 // expr writes one expression.
 func (e *encoder) expr(name string, attrs func()) {
-	elem := e.open(1) // NFTA_LIST_ELEM
-	e.str(1, name)
+	elem := e.Nest(1) // NFTA_LIST_ELEM
+	e.Text(1, name)
 	if attrs != nil {
-		data := e.open(2)
+		data := e.Nest(2)
 		attrs()
-		e.close(data)
+		e.NestEnd(data)
 	}
-	e.close(elem)
+	e.NestEnd(elem)
 }
 
 // value writes a constant.
-func (e *encoder) value(kind int, b []byte) {
-	at := e.open(kind)
-	e.attr(1, b)
-	e.close(at)
+func (e *encoder) value(kind uint16, b []byte) {
+	at := e.Nest(kind)
+	e.Bytes(1, b)
+	e.NestEnd(at)
 }
 
 const (
@@ -47,10 +48,10 @@ const (
 
 func (e *encoder) payload(reg, base, offset, size int) {
 	e.expr("payload", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, uint32(base))
-		e.u32(3, uint32(offset))
-		e.u32(4, uint32(size))
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, uint32(base))
+		e.Uint32(3, uint32(offset))
+		e.Uint32(4, uint32(size))
 	})
 }
 
@@ -61,8 +62,8 @@ const (
 
 func (e *encoder) meta(reg, key int) {
 	e.expr("meta", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, uint32(key))
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, uint32(key))
 	})
 }
 
@@ -73,8 +74,8 @@ const (
 
 func (e *encoder) cmp(reg, op int, value []byte) {
 	e.expr("cmp", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, uint32(op))
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, uint32(op))
 		e.value(3, value)
 	})
 }
@@ -82,9 +83,9 @@ func (e *encoder) cmp(reg, op int, value []byte) {
 // bitwise computes reg0 = reg0 & mask ^ xor.
 func (e *encoder) bitwise(mask, xor []byte) {
 	e.expr("bitwise", func() {
-		e.u32(1, reg0)
-		e.u32(2, reg0)
-		e.u32(3, uint32(len(mask)))
+		e.Uint32(1, reg0)
+		e.Uint32(2, reg0)
+		e.Uint32(3, uint32(len(mask)))
 		e.value(4, mask)
 		e.value(5, xor)
 	})
@@ -92,20 +93,20 @@ func (e *encoder) bitwise(mask, xor []byte) {
 
 func (e *encoder) verdict(code uint32, chain string) {
 	e.expr("immediate", func() {
-		e.u32(1, regVerdict)
-		data := e.open(2)
+		e.Uint32(1, regVerdict)
+		data := e.Nest(2)
 		e.verdictData(code, chain)
-		e.close(data)
+		e.NestEnd(data)
 	})
 }
 
 func (e *encoder) numgen(reg int, of, first uint32) {
 	e.expr("numgen", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, of)
-		e.u32(3, 1) // NFT_NG_RANDOM
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, of)
+		e.Uint32(3, 1) // NFT_NG_RANDOM
 		if first > 0 {
-			e.u32(4, first)
+			e.Uint32(4, first)
 		}
 	})
 }
@@ -114,13 +115,13 @@ func (e *encoder) numgen(reg int, of, first uint32) {
 // map go, or -1.
 func (e *encoder) lookup(set string, dreg int, not bool) {
 	e.expr("lookup", func() {
-		e.str(1, set)
-		e.u32(2, reg0)
+		e.Text(1, set)
+		e.Uint32(2, reg0)
 		if dreg >= 0 {
-			e.u32(3, uint32(dreg))
+			e.Uint32(3, uint32(dreg))
 		}
 		if not {
-			e.u32(5, 1)
+			e.Uint32(5, 1)
 		}
 	})
 }
@@ -161,9 +162,9 @@ func (e *encoder) original(reg int, k field) {
 		key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
 	}
 	e.expr("ct", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, key)
-		e.u8(3, 0) // IP_CT_DIR_ORIGINAL
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, key)
+		e.Uint8(3, 0) // IP_CT_DIR_ORIGINAL
 	})
 }
 
@@ -185,12 +186,12 @@ func (e *encoder) jhash(reg int, seed uint32) {
 		at += addressLen(e.family) / 4
 	}
 	e.expr("hash", func() {
-		e.u32(1, regHashed)
-		e.u32(2, uint32(reg))
-		e.u32(3, uint32(4*(at-regHashed)))
-		e.u32(4, hashModulus)
-		e.u32(5, seed)
-		e.u32(7, 0) // NFT_HASH_JENKINS
+		e.Uint32(1, regHashed)
+		e.Uint32(2, uint32(reg))
+		e.Uint32(3, uint32(4*(at-regHashed)))
+		e.Uint32(4, hashModulus)
+		e.Uint32(5, seed)
+		e.Uint32(7, 0) // NFT_HASH_JENKINS
 	})
 }
 
@@ -200,15 +201,15 @@ const hashModulus = 1<<32 - 1
 // store writes reg0 over an address of the packet, and corrects its checksums.
 func (e *encoder) store(k field) {
 	e.expr("payload", func() {
-		e.u32(2, baseNetwork)
-		e.u32(3, uint32(e.offset(k)))
-		e.u32(4, uint32(addressLen(e.family)))
-		e.u32(5, reg0)
+		e.Uint32(2, baseNetwork)
+		e.Uint32(3, uint32(e.offset(k)))
+		e.Uint32(4, uint32(addressLen(e.family)))
+		e.Uint32(5, reg0)
 		if e.family == model.IPv4 {
-			e.u32(6, 1)  // NFT_PAYLOAD_CSUM_INET
-			e.u32(7, 10) // the header's checksum
+			e.Uint32(6, 1)  // NFT_PAYLOAD_CSUM_INET
+			e.Uint32(7, 10) // the header's checksum
 		}
-		e.u32(8, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
+		e.Uint32(8, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
 	})
 }
 
@@ -222,14 +223,14 @@ func (e *encoder) dynset(set SetID, op uint32, timeout time.Duration) {
 		e.payload(data, baseNetwork, e.offset(daddr), addressLen(e.family))
 	}
 	e.expr("dynset", func() {
-		e.str(1, set.String())
-		e.u32(3, op)
-		e.u32(4, reg0)
+		e.Text(1, set.String())
+		e.Uint32(3, op)
+		e.Uint32(4, reg0)
 		if sets[set].data != nothing {
-			e.u32(5, uint32(data))
+			e.Uint32(5, uint32(data))
 		}
 		if timeout > 0 {
-			e.u64(6, uint64(timeout/time.Millisecond))
+			e.Uint64(6, uint64(timeout/time.Millisecond))
 		}
 	})
 }
@@ -267,8 +268,8 @@ func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 // conntrack loads what connection tracking knows under a key, and of it a bit.
 func (e *encoder) conntrack(key, bit uint32) {
 	e.expr("ct", func() {
-		e.u32(1, reg0)
-		e.u32(2, key)
+		e.Uint32(1, reg0)
+		e.Uint32(2, key)
 	})
 	e.bitwise(host32(bit), host32(0))
 }
@@ -282,9 +283,9 @@ func (e *encoder) state(bits uint32) {
 // flowProtocol loads the protocol of the packet's connection.
 func (e *encoder) flowProtocol(reg int) {
 	e.expr("ct", func() {
-		e.u32(1, uint32(reg))
-		e.u32(2, 10) // NFT_CT_PROTOCOL
-		e.u8(3, 0)   // IP_CT_DIR_ORIGINAL
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, 10) // NFT_CT_PROTOCOL
+		e.Uint8(3, 0)   // IP_CT_DIR_ORIGINAL
 	})
 }
 
@@ -292,14 +293,14 @@ func (e *encoder) mark(mask, xor uint32) {
 	e.meta(reg0, metaMark)
 	e.bitwise(host32(mask), host32(xor))
 	e.expr("meta", func() {
-		e.u32(2, metaMark)
-		e.u32(3, reg0)
+		e.Uint32(2, metaMark)
+		e.Uint32(3, reg0)
 	})
 }
 
 func (e *encoder) immediate(reg int, value []byte) {
 	e.expr("immediate", func() {
-		e.u32(1, uint32(reg))
+		e.Uint32(1, uint32(reg))
 		e.value(2, value)
 	})
 }
@@ -308,12 +309,12 @@ func (e *encoder) immediate(reg int, value []byte) {
 func (e *encoder) dnat(flags uint32) {
 	port := uint32(reg0 + addressLen(e.family)/4)
 	e.expr("nat", func() {
-		e.u32(1, 1) // NFT_NAT_DNAT
-		e.u32(2, uint32(addressFamily(e.family)))
-		e.u32(3, reg0)
-		e.u32(5, port)
+		e.Uint32(1, 1) // NFT_NAT_DNAT
+		e.Uint32(2, uint32(netlink.FamilyOf(e.family)))
+		e.Uint32(3, reg0)
+		e.Uint32(5, port)
 		if flags != 0 {
-			e.u32(7, flags)
+			e.Uint32(7, flags)
 		}
 	})
 }

@@ -166,12 +166,9 @@ func TestProbe(t *testing.T) {
 // what Linux makes of it.
 func shrink(t testing.TB, d *Driver, size int) {
 	t.Helper()
-	err := unix.SetsockoptInt(d.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
-	if err == nil {
-		d.sock.send, err = unix.GetsockoptInt(d.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
-	}
-	if err != nil {
-		t.Fatal(err)
+	d.sock.SetBuffers(size, receiveBuffer)
+	if got := d.sock.Limit(); got > 2*size {
+		t.Fatalf("the send buffer takes %d bytes", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // FuzzDump feeds the reader of dumps with bytes: it must neither panic nor run
@@ -28,7 +29,7 @@ func FuzzDump(f *testing.F) {
 				_ = k.String()
 				ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
 			})
-			for m, err := range messages(dump) {
+			for m, err := range netlink.Messages(dump) {
 				if err != nil {
 					break
 				}
@@ -81,17 +82,17 @@ func TestEncodingIsWellFormed(t *testing.T) {
 	objects := compile(t, testHost, testPorts()...)
 	buf := newBatch(Table).encode(creation(objects), 7)
 	seq, size := uint32(7), 0
-	for m, err := range messages(buf) {
+	for m, err := range netlink.Messages(buf) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.seq != seq {
-			t.Fatalf("message %d has the number %d", seq, m.seq)
+		if m.Seq != seq {
+			t.Fatalf("message %d has the number %d", seq, m.Seq)
 		}
 		seq++
-		size += 16 + len(m.body)
-		if m.table() >= 0 {
-			checkAttrs(t, m.body[4:])
+		size += 16 + len(m.Body)
+		if messageOf(m) >= 0 {
+			checkAttrs(t, m.Body[4:])
 		}
 	}
 	if size != len(buf) {
@@ -109,7 +110,7 @@ func checkAttrs(t *testing.T, b []byte) {
 		if size < 4 || size > len(b) || len(b)%4 != 0 {
 			t.Fatalf("an attribute of %d bytes in %d", size, len(b))
 		}
-		if kind&nested != 0 {
+		if kind&0x8000 != 0 { // NLA_F_NESTED
 			checkAttrs(t, b[4:size])
 		}
 		b = b[(size+3)&^3:]

@@ -18,7 +18,7 @@ const (
 
 // kubeProxy finds the tables of kube-proxy. Others of that name are nobody's
 // that we know, and stay.
-func kubeProxy(context.Context) (left dataplane.Leftovers, err error) {
+func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	d, err := open(kubeProxyTable, Options{})
 	if err != nil {
 		return left, advise(err)
@@ -26,7 +26,7 @@ func kubeProxy(context.Context) (left dataplane.Leftovers, err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	d.owner = kubeProxyOwner
 	for _, f := range d.families {
-		s, err := d.look(d.reader, f, nil)
+		s, err := d.look(ctx, d.reader, f, nil)
 		switch {
 		case errors.Is(err, ErrForeign):
 		case err != nil:

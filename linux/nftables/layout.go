@@ -232,13 +232,4 @@ const (
 	chainMasquerading   = "masquerading"
 )
 
-// addressFamily is the family's number on the wire (AF_INET, AF_INET6), the
-// same on every Linux.
-func addressFamily(f model.Family) byte {
-	if f == model.IPv4 {
-		return 2
-	}
-	return 10
-}
-
 func addressLen(f model.Family) int { return f.Bits() / 8 }

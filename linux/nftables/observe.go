@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // snapshot collects what the kernel tells of the table of one family, but for
@@ -34,12 +35,13 @@ func newSnapshot(table, owner string, f model.Family, found func(Key, Value)) *s
 	}
 }
 
-// add takes one message. What is of other tables is passed over.
-func (s *snapshot) add(m message) {
-	if len(m.body) < 4 || m.body[0] != addressFamily(s.family) {
-		return
+// add takes one message. What is of other tables is passed over. There is no
+// error.
+func (s *snapshot) add(m netlink.Message) error {
+	if m.Family() != netlink.FamilyOf(s.family) {
+		return nil
 	}
-	switch m.table() {
+	switch messageOf(m) {
 	case msgNewTable:
 		s.table(m)
 	case msgNewChain:
@@ -51,9 +53,10 @@ func (s *snapshot) add(m message) {
 	case msgNewSetElem:
 		s.elements(m)
 	}
+	return nil
 }
 
-func (s *snapshot) table(m message) {
+func (s *snapshot) table(m netlink.Message) {
 	name, comment, flags := parseTable(m)
 	if name != s.name {
 		return
@@ -65,38 +68,38 @@ func (s *snapshot) table(m message) {
 	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}
 }
 
-func parseTable(m message) (name, comment string, flags uint32) {
-	for kind, v := range m.attrs() {
+func parseTable(m netlink.Message) (name, comment string, flags uint32) {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
-			name = text(v)
+			name = netlink.Text(v)
 		case 2:
-			flags = number(v)
+			flags = netlink.Uint32(v)
 		case 6:
-			comment = text(note(v, noteComment))
+			comment = netlink.Text(note(v, noteComment))
 		}
 	}
 	return name, comment, flags
 }
 
-func (s *snapshot) chain(m message) {
+func (s *snapshot) chain(m netlink.Message) {
 	var table, name string
 	var h Hook
 	var flags uint32
-	for kind, v := range m.attrs() {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
-			table = text(v)
+			table = netlink.Text(v)
 		case 3:
-			name = text(v)
+			name = netlink.Text(v)
 		case 4:
 			h.parse(v)
 		case 5:
-			h.Policy = number(v)
+			h.Policy = netlink.Uint32(v)
 		case 7:
-			h.Type = text(v)
+			h.Type = netlink.Text(v)
 		case 10:
-			flags = number(v)
+			flags = netlink.Uint32(v)
 		}
 	}
 	const binding = 4 // a chain without a name, part of a rule and going with it
@@ -106,25 +109,25 @@ func (s *snapshot) chain(m message) {
 }
 
 func (h *Hook) parse(b []byte) {
-	for kind, v := range attrs(b) {
+	for kind, v := range netlink.Attrs(b) {
 		switch kind {
 		case 1:
-			h.Point = Point(number(v))
+			h.Point = Point(netlink.Uint32(v))
 		case 2:
-			h.Priority = int32(number(v))
+			h.Priority = int32(netlink.Uint32(v))
 		}
 	}
 }
 
-func (s *snapshot) rule(m message) {
+func (s *snapshot) rule(m netlink.Message) {
 	var table, chain string
 	var digest uint64
-	for kind, v := range m.attrs() {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
-			table = text(v)
+			table = netlink.Text(v)
 		case 2:
-			chain = text(v)
+			chain = netlink.Text(v)
 		case 7:
 			digest = ruleDigest(v)
 		}
@@ -134,29 +137,29 @@ func (s *snapshot) rule(m message) {
 	}
 }
 
-func (s *snapshot) set(m message) {
+func (s *snapshot) set(m netlink.Message) {
 	var table, name string
 	var sh shape
-	for kind, v := range m.attrs() {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
-			table = text(v)
+			table = netlink.Text(v)
 		case 2:
-			name = text(v)
+			name = netlink.Text(v)
 		case 3:
-			sh.flags = number(v)
+			sh.flags = netlink.Uint32(v)
 		case 4:
-			sh.keyType = number(v)
+			sh.keyType = netlink.Uint32(v)
 		case 5:
-			sh.keyLen = number(v)
+			sh.keyLen = netlink.Uint32(v)
 		case 6:
-			sh.dataType = number(v)
+			sh.dataType = netlink.Uint32(v)
 		case 7:
-			sh.dataLen = number(v)
+			sh.dataLen = netlink.Uint32(v)
 		case 9:
-			for kind, v := range attrs(v) {
+			for kind, v := range netlink.Attrs(v) {
 				if kind == 1 {
-					sh.size = number(v)
+					sh.size = netlink.Uint32(v)
 				}
 			}
 		}
@@ -171,20 +174,20 @@ func (s *snapshot) set(m message) {
 	s.objects[setKey(s.family, name)] = Value{Body: &Body{Set: sh}}
 }
 
-func (s *snapshot) elements(m message) {
+func (s *snapshot) elements(m netlink.Message) {
 	var table string
 	set := noSet
-	for kind, v := range m.attrs() {
+	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
-			table = text(v)
+			table = netlink.Text(v)
 		case 2:
-			set = setNamed(text(v))
+			set = setNamed(netlink.Text(v))
 		case 3:
 			if table != s.name || set == noSet {
 				return
 			}
-			for _, elem := range attrs(v) {
+			for _, elem := range netlink.Attrs(v) {
 				if set.ruled() {
 					s.full = s.full || set == AffinityFull
 					continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // A name alone makes no table ours: anybody may call a table "tandem". Ours say
@@ -33,7 +34,7 @@ func Check(table string, families ...model.Family) error {
 	}
 	defer d.Close()
 	for _, f := range d.families {
-		if _, err := d.look(d.sock, f, nil); err != nil {
+		if _, err := d.look(context.Background(), d.sock, f, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}
@@ -42,9 +43,9 @@ func Check(table string, families ...model.Family) error {
 
 // look begins a snapshot of the table of a family, over a socket: it has the table if there is
 // one. A table that is not ours is an error.
-func (d *Driver) look(sock *socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
+func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	s := newSnapshot(d.table, d.owner, f, found)
-	err := sock.request(msgGetTable, 0, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
+	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return s, nil
@@ -58,14 +59,14 @@ func (d *Driver) look(sock *socket, f model.Family, found func(Key, Value)) (*sn
 
 // ours makes sure that the tables which ops are for are ours, or not there.
 // Somebody may have put another in the place of ours since it was read.
-func (d *Driver) ours(ops []op) error {
+func (d *Driver) ours(ctx context.Context, ops []op) error {
 	var seen [2]bool
 	for _, o := range ops {
 		if seen[o.Key.Family] {
 			continue
 		}
 		seen[o.Key.Family] = true
-		if _, err := d.look(d.sock, o.Key.Family, nil); err != nil {
+		if _, err := d.look(ctx, d.sock, o.Key.Family, nil); err != nil {
 			return fmt.Errorf("nftables: nothing is written: %w", err)
 		}
 	}
@@ -77,7 +78,7 @@ func (d *Driver) ours(ops []op) error {
 func (d *Driver) removeTables(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
-		s, err := d.look(d.reader, f, nil)
+		s, err := d.look(ctx, d.reader, f, nil)
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("nftables: remove our tables: %w", err))

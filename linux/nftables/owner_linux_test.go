@@ -71,10 +71,12 @@ func TestNamesakeInBetween(t *testing.T) {
 	before := nft(t, "", "list", "ruleset")
 	d := openDriver(t)
 	ops := creation(compile(t, testHost))
-	if err := d.sock.write(d.batch.encode(ops, d.sock.seq+1)); err != nil {
+	if err := d.sock.Send(t.Context(), d.batch.encode(ops, d.sock.Next())); err != nil {
 		t.Fatal(err)
 	}
-	d.sock.drain()
+	if err := d.sock.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if after := nft(t, "", "list", "ruleset"); after != before {
 		t.Errorf("the table is now\n%s", after)
 	}

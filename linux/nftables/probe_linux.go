@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Probe finds out whether this kernel can do what we need, by doing it in
@@ -90,10 +91,11 @@ func abandoned(name, comment string, now time.Time) bool {
 // sweep deletes abandoned scratch tables, of any family.
 func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 	left := map[string]bool{}
-	err := d.sock.request(msgGetTable, flagDump, unix.AF_UNSPEC, nil, func(m message) {
-		if name, comment, _ := parseTable(m); m.table() == msgNewTable && abandoned(name, comment, now) {
+	err := request(ctx, d.sock, msgGetTable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
+		if name, comment, _ := parseTable(m); messageOf(m) == msgNewTable && abandoned(name, comment, now) {
 			left[name] = true
 		}
+		return nil
 	})
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // then the next probe does the rest
 		return fmt.Errorf("nftables: list tables: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // attempts is how often a reading that others disturb is begun anew.
@@ -28,7 +29,7 @@ func (d *Driver) Objects(ctx context.Context) (have map[Key]Value, err error) {
 
 // Observe implements dataplane.Driver.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
-	generation, commits, err := d.begin()
+	generation, commits, err := d.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -45,21 +46,21 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 
 // begin returns the kernel's generation and how many of the transactions that
 // led to it are ours, at one moment.
-func (d *Driver) begin() (generation, commits uint32, err error) {
+func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	generation, err = d.currentGeneration()
+	generation, err = d.currentGeneration(ctx)
 	return generation, d.commits, err
 }
 
 func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(Key, Value)) error {
-	s, err := d.look(d.reader, f, found)
+	s, err := d.look(ctx, d.reader, f, found)
 	if err != nil || !s.hasTable {
 		return err
 	}
-	family := addressFamily(f)
-	table := func(w *writer) { w.str(1, d.table) }
-	for _, kind := range []int{msgGetChain, msgGetRule, msgGetSet} {
+	family := netlink.FamilyOf(f)
+	table := func(w *netlink.Writer) { w.Text(1, d.table) }
+	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, kind, family, table, s); err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		if _, ok := s.objects[setKey(f, id.String())]; !ok || id == Affinity { // which clients there are is not ours to know
 			continue
 		}
-		set := func(w *writer) { w.str(1, d.table); w.str(2, id.String()) }
+		set := func(w *netlink.Writer) { w.Text(1, d.table); w.Text(2, id.String()) }
 		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
 			return err
 		}
@@ -96,11 +97,11 @@ func (d *Driver) Full() (what []string) {
 	return what
 }
 
-func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*writer), s *snapshot) error {
+func (d *Driver) dump(ctx context.Context, kind uint16, family byte, fill func(*netlink.Writer), s *snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := d.reader.request(kind, flagDump, family, fill, s.add)
+	err := request(ctx, d.reader, kind, netlink.FlagDump, family, fill, s.add)
 	if errors.Is(err, unix.ENOENT) { // it was there a moment ago
 		return dataplane.ErrInterrupted
 	}
@@ -127,7 +128,7 @@ func (d *Driver) Get(ctx context.Context, keys []Key, found func(Key, Value)) er
 }
 
 func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) error {
-	s, err := d.lookInto(f, found)
+	s, err := d.lookInto(ctx, f, found)
 	if err != nil || !s.hasTable {
 		return err
 	}
@@ -140,7 +141,7 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 			continue
 		}
 		read[k.Set] = read[k.Set] || k.whole()
-		if err := d.getOne(k, s); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := d.getOne(ctx, k, s); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
@@ -149,14 +150,14 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 }
 
 // lookInto reads what tells whether a table is damaged: itself, and its sets.
-func (d *Driver) lookInto(f model.Family, found func(Key, Value)) (*snapshot, error) {
+func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, err := d.look(d.sock, f, found)
+	s, err := d.look(ctx, d.sock, f, found)
 	if err != nil || !s.hasTable {
 		return s, err
 	}
-	return s, d.sock.request(msgGetSet, flagDump, addressFamily(f), func(w *writer) { w.str(1, d.table) }, s.add)
+	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table) }, s.add)
 }
 
 // whole says that the kernel does not tell an object by its key alone.
@@ -164,28 +165,28 @@ func (k Key) whole() bool { return k.Kind == KindAlien || k.Kind == KindElement 
 
 // getOne reads the object of a key into a snapshot; ENOENT says that there is
 // none.
-func (d *Driver) getOne(k Key, s *snapshot) error {
+func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	family := addressFamily(k.Family)
-	in := func(name string) func(*writer) {
-		return func(w *writer) { w.str(1, d.table); w.str(2, name) }
+	family := netlink.FamilyOf(k.Family)
+	in := func(name string) func(*netlink.Writer) {
+		return func(w *netlink.Writer) { w.Text(1, d.table); w.Text(2, name) }
 	}
 	switch {
 	case k.Kind == KindChain:
-		chain := func(w *writer) { w.str(1, d.table); w.str(3, k.Rest) }
-		if err := d.sock.request(msgGetChain, 0, family, chain, s.add); err != nil {
+		chain := func(w *netlink.Writer) { w.Text(1, d.table); w.Text(3, k.Rest) }
+		if err := request(ctx, d.sock, msgGetChain, 0, family, chain, s.add); err != nil {
 			return err
 		}
-		return d.sock.request(msgGetRule, flagDump, family, in(k.Rest), s.add)
+		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(k.Rest), s.add)
 	case k.whole():
-		return d.sock.request(msgGetSetElem, flagDump, family, in(k.Set.String()), s.add)
+		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(k.Set.String()), s.add)
 	case k.Kind == KindElement:
-		return d.sock.request(msgGetSetElem, 0, family, func(w *writer) {
+		return request(ctx, d.sock, msgGetSetElem, 0, family, func(w *netlink.Writer) {
 			in(k.Set.String())(w)
-			at := w.open(3)
-			w.element(k, Value{}, false)
-			w.close(at)
+			at := w.Nest(3)
+			(&encoder{Writer: w, family: k.Family}).element(k, Value{}, false)
+			w.NestEnd(at)
 		}, s.add)
 	}
 	return nil // the table and its sets are read already
@@ -194,23 +195,24 @@ func (d *Driver) getOne(k Key, s *snapshot) error {
 // Disturbed implements dataplane.Sentinel. The kernel counts transactions of
 // all tables of the namespace, so others' changes to their own tables are seen,
 // too.
-func (d *Driver) Disturbed(context.Context) (bool, error) {
+func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lost {
 		return true, nil
 	}
-	generation, err := d.currentGeneration()
+	generation, err := d.currentGeneration(ctx)
 	return generation != d.generation, err
 }
 
-func (d *Driver) currentGeneration() (generation uint32, err error) {
-	err = d.sock.request(msgGetGen, 0, 0, nil, func(m message) {
-		for kind, v := range m.attrs() {
+func (d *Driver) currentGeneration(ctx context.Context) (generation uint32, err error) {
+	err = request(ctx, d.sock, msgGetGen, 0, 0, nil, func(m netlink.Message) error {
+		for kind, v := range m.Attrs() {
 			if kind == 1 {
-				generation = number(v)
+				generation = netlink.Uint32(v)
 			}
 		}
+		return nil
 	})
 	if err != nil {
 		return 0, fmt.Errorf("nftables: read the generation: %w", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Tables, sets, rules and elements carry bytes that the kernel keeps and does
@@ -55,7 +56,7 @@ func (n *notes) comment(s string) {
 
 // comment reads what notes.comment wrote.
 func comment(notes []byte) string {
-	return text(note(notes, noteComment)) + string(note(notes, noteRest))
+	return netlink.Text(note(notes, noteComment)) + string(note(notes, noteRest))
 }
 
 // note finds a note; nil when there is none.

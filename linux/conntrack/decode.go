@@ -2,44 +2,12 @@ package conntrack
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
-
-// errMalformed means that the kernel sent something that is no conntrack message.
-var errMalformed = errors.New("malformed netlink message")
-
-// message is one netlink message. It shares memory with what it was parsed from.
-type message struct {
-	typ, flags uint16
-	seq        uint32
-	body       []byte
-}
-
-// nextMessage returns the first message of b and what follows it.
-func nextMessage(b []byte) (m message, rest []byte, err error) {
-	if len(b) < headerLen {
-		return m, nil, errMalformed
-	}
-	n := int(native.Uint32(b))
-	if n < headerLen || n > len(b) {
-		return m, nil, errMalformed
-	}
-	m = message{typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), body: b[headerLen:n]}
-	return m, b[min(align(n), len(b)):], nil
-}
-
-// errno returns the error code of an error or done message as a positive
-// number, 0 for success.
-func (m message) errno() (int, error) {
-	if len(m.body) < 4 {
-		return 0, errMalformed
-	}
-	return -int(int32(native.Uint32(m.body))), nil
-}
 
 // entry is one tracked flow. Its attributes are whole, headers included, as the
 // kernel sent them; they share memory with the message.
@@ -53,24 +21,24 @@ type entry struct {
 // tuple the kernel would take it for one to flush the table. Entries of other
 // families or protocols without ports are fine; they have a zero port.
 func parseEntry(body []byte) (e entry, err error) {
-	if len(body) < nfgenLen {
-		return e, errMalformed
+	if len(body) < netlink.FamilyLen {
+		return e, netlink.ErrMalformed
 	}
 	var orig, reply []byte
-	for b := body[nfgenLen:]; len(b) > 0; {
-		typ, value, whole, rest, ok := nextAttr(b)
+	for b := body[netlink.FamilyLen:]; len(b) > 0; {
+		a, rest, ok := netlink.CutAttr(b)
 		if !ok {
-			return e, errMalformed
+			return e, netlink.ErrMalformed
 		}
-		switch typ {
+		switch a.Type {
 		case ctaTupleOrig:
-			orig = value
+			orig = a.Value
 		case ctaTupleReply:
-			reply, e.reply = value, whole
+			reply, e.reply = a.Value, a.Whole
 		case ctaZone:
-			e.zone = whole
+			e.zone = a.Whole
 		case ctaID:
-			e.id = whole
+			e.id = a.Whole
 		}
 		b = rest
 	}
@@ -78,7 +46,7 @@ func parseEntry(body []byte) (e entry, err error) {
 	r, okReply := parseTuple(reply)
 	aligned := (len(e.reply)|len(e.zone)|len(e.id))%4 == 0 // so that they can stand one after the other
 	if !okOrig || !okReply || len(e.id) == 0 || !aligned {
-		return e, errMalformed
+		return e, netlink.ErrMalformed
 	}
 	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src}
 	return e, nil
@@ -94,15 +62,15 @@ func parseTuple(b []byte) (t tuple, ok bool) {
 	var src, dst netip.Addr
 	var srcPort, dstPort uint16
 	for len(b) > 0 {
-		typ, value, _, rest, ok := nextAttr(b)
+		a, rest, ok := netlink.CutAttr(b)
 		if !ok {
 			return t, false
 		}
-		switch typ {
+		switch a.Type {
 		case ctaTupleIP:
-			src, dst = parseAddrs(value)
+			src, dst = parseAddrs(a.Value)
 		case ctaTupleProto:
-			t.proto, srcPort, dstPort = parseProto(value)
+			t.proto, srcPort, dstPort = parseProto(a.Value)
 		}
 		b = rest
 	}
@@ -113,11 +81,7 @@ func parseTuple(b []byte) (t tuple, ok bool) {
 // parseAddrs returns the addresses that are well-formed, and invalid ones for
 // the rest.
 func parseAddrs(b []byte) (src, dst netip.Addr) {
-	for len(b) > 0 {
-		typ, value, _, rest, ok := nextAttr(b)
-		if !ok {
-			break
-		}
+	for typ, value := range netlink.Attrs(b) {
 		a, _ := netip.AddrFromSlice(value)
 		switch typ {
 		case ctaIPv4Src, ctaIPv6Src:
@@ -125,17 +89,12 @@ func parseAddrs(b []byte) (src, dst netip.Addr) {
 		case ctaIPv4Src + 1, ctaIPv6Src + 1:
 			dst = a
 		}
-		b = rest
 	}
 	return src, dst
 }
 
 func parseProto(b []byte) (proto model.Proto, src, dst uint16) {
-	for len(b) > 0 {
-		typ, value, _, rest, ok := nextAttr(b)
-		if !ok {
-			break
-		}
+	for typ, value := range netlink.Attrs(b) {
 		switch {
 		case typ == ctaProtoNum && len(value) == 1:
 			proto = model.Proto(value[0])
@@ -144,21 +103,6 @@ func parseProto(b []byte) (proto model.Proto, src, dst uint16) {
 		case typ == ctaProtoDst && len(value) == 2:
 			dst = binary.BigEndian.Uint16(value)
 		}
-		b = rest
 	}
 	return proto, src, dst
-}
-
-// nextAttr returns the first attribute of b: its type, its value, all of it with
-// header and padding, and what follows.
-func nextAttr(b []byte) (typ uint16, value, whole, rest []byte, ok bool) {
-	if len(b) < attrLen {
-		return 0, nil, nil, nil, false
-	}
-	n := int(native.Uint16(b))
-	if n < attrLen || n > len(b) {
-		return 0, nil, nil, nil, false
-	}
-	end := min(align(n), len(b))
-	return native.Uint16(b[2:]) & attrType, b[attrLen:n], b[:end], b[end:], true
 }

@@ -1,0 +1,106 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+)
+
+// The numbers of linux/netfilter/nfnetlink_conntrack.h. They stand here because
+// x/sys/unix has few of them, and none on other systems.
+const (
+	msgNew    = 0x100 // NFNL_SUBSYS_CTNETLINK << 8, IPCTNL_MSG_CT_NEW
+	msgGet    = 0x101
+	msgDelete = 0x102
+
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaIPv4Src    = 1 // the destination follows; IPv6 comes after both
+	ctaIPv6Src    = 3
+	ctaProtoNum   = 1
+	ctaProtoSrc   = 2
+	ctaProtoDst   = 3
+
+	ctaFilterOrig  = 1
+	ctaFilterReply = 2
+
+	// What a filter compares: the kernel's CTA_FILTER_F_*, which are the bits of
+	// an undocumented but fixed interface, also used by libnetfilter_conntrack.
+	onIPSrc    = 1 << 0
+	onIPDst    = 1 << 1
+	onProtoNum = 1 << 3
+	onPortSrc  = 1 << 4
+	onPortDst  = 1 << 5
+)
+
+// side is one half of a direction: the source or the destination.
+type side struct {
+	ipv4, ipv6, port uint16 // attributes
+	onIP, onPort     uint32 // filter flags
+}
+
+// write writes the attributes that have a dump tell only the entries that pass the
+// filter.
+func (f filter) write(w *netlink.Writer) {
+	if f.proto == 0 {
+		return
+	}
+	src := side{ctaIPv4Src, ctaIPv6Src, ctaProtoSrc, onIPSrc, onPortSrc}
+	dst := side{ctaIPv4Src + 1, ctaIPv6Src + 1, ctaProtoDst, onIPDst, onPortDst}
+	orig, reply := writeTuple(w, ctaTupleOrig, dst, f.proto, f.dst), uint32(0)
+	if f.from != (netip.AddrPort{}) {
+		reply = writeTuple(w, ctaTupleReply, src, f.proto, f.from)
+	}
+	at := w.Nest(ctaFilter)
+	w.Bytes(ctaFilterOrig, binary.NativeEndian.AppendUint32(nil, orig))
+	w.Bytes(ctaFilterReply, binary.NativeEndian.AppendUint32(nil, reply))
+	w.NestEnd(at)
+}
+
+// writeTuple writes one half of a tuple for a filter to compare, and returns the
+// flags that say what it holds.
+func writeTuple(w *netlink.Writer, attr uint16, s side, proto model.Proto, at netip.AddrPort) (flags uint32) {
+	flags = onProtoNum
+	tuple := w.Nest(attr)
+	if at.Addr().IsValid() {
+		flags |= s.onIP
+		ip := w.Nest(ctaTupleIP)
+		s.writeAddr(w, at.Addr())
+		w.NestEnd(ip)
+	}
+	protocol := w.Nest(ctaTupleProto)
+	w.Uint8(ctaProtoNum, uint8(proto))
+	if at.Port() != 0 {
+		flags |= s.onPort
+		w.Uint16(s.port, at.Port())
+	}
+	w.NestEnd(protocol)
+	w.NestEnd(tuple)
+	return flags
+}
+
+func (s side) writeAddr(w *netlink.Writer, a netip.Addr) {
+	if a.Is4() {
+		w.Bytes(s.ipv4, a.AsSlice())
+	} else {
+		w.Bytes(s.ipv6, a.AsSlice())
+	}
+}
+
+// identify writes the attributes that name exactly e, for a request to delete it.
+// It is the reply tuple that is named: that of a flow which new rules have made in
+// e's place has another endpoint, while its original tuple is the same, and even
+// its id is when it got e's memory.
+func (e *entry) identify(w *netlink.Writer) {
+	w.Buf = append(w.Buf, e.reply...)
+	w.Buf = append(w.Buf, e.zone...)
+	w.Buf = append(w.Buf, e.id...)
+}

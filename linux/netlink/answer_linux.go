@@ -1,0 +1,89 @@
+package netlink
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// Result returns the error that a message of TypeError or TypeDone tells, nil for
+// success.
+func (m Message) Result() error {
+	errno, ok := m.Errno()
+	switch {
+	case !ok:
+		return ErrMalformed
+	case errno == 0:
+		return nil
+	}
+	return unix.Errno(errno)
+}
+
+// answers passes on the answers to the request with that sequence number, up to
+// the end of a dump, or one. It returns with what result they ended; err says that
+// their end was not reached.
+func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, dump bool, each func(Message) error) (end, err error) {
+	interrupted := false
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		b, err := receive()
+		if err != nil {
+			return nil, err
+		}
+		for m, err := range Messages(b) {
+			if err != nil {
+				return nil, err
+			}
+			if m.Seq != seq {
+				continue // of a request that was given up
+			}
+			interrupted = interrupted || m.Flags&FlagInterrupted != 0
+			if m.Type == TypeDone || m.Type == TypeError {
+				return ended(m, interrupted), nil
+			}
+			if err := each(m); err != nil {
+				return nil, err
+			}
+			if !dump {
+				return nil, nil
+			}
+		}
+	}
+}
+
+// ended returns the result of a dump or a request.
+func ended(m Message, interrupted bool) error {
+	err := m.Result()
+	if err == unix.EINTR || err == nil && interrupted {
+		return ErrInterrupted
+	}
+	return err
+}
+
+// results passes on which of n requests failed, up to the answer to the last one,
+// which alone is acknowledged.
+func results(receive func() ([]byte, error), first uint32, n int, failed func(i int, err error)) error {
+	for {
+		b, err := receive()
+		if err != nil {
+			return err
+		}
+		for m, err := range Messages(b) {
+			if err != nil {
+				return err
+			}
+			i := m.Seq - first // also right when the numbers wrap
+			if m.Type != TypeError || i >= uint32(n) {
+				continue // a late answer to a batch that was given up
+			}
+			if err := m.Result(); err != nil {
+				failed(int(i), err)
+			}
+			if i == uint32(n)-1 {
+				return nil
+			}
+		}
+	}
+}

@@ -1,0 +1,22 @@
+// Package netlink is the wire format of netfilter's netlink families, and a
+// socket that speaks it: one codec for nf_tables, ctnetlink and ipset. It knows
+// no message of theirs.
+//
+//	Writer, Batch ──▶ Socket ──▶ kernel
+//	                              │
+//	Messages, Attrs ◀─────────────┘
+//
+//	message.go       message headers, and cutting what was read into messages
+//	attribute.go     reading attributes
+//	writer.go        writing messages and attributes
+//	batch.go         requests that are sent together, bounded in number and bytes
+//	answer_linux.go  answers to requests; errors from error numbers
+//	socket_linux.go  the socket
+//
+// Netlink's own headers are in the byte order of the host, numbers inside
+// attributes of netfilter nearly always in that of the network.
+//
+// The numbers are those of include/uapi/linux/netlink.h. They stand here because
+// x/sys/unix has them for Linux only, and encoders and decoders are tested on any
+// system.
+package netlink

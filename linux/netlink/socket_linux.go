@@ -1,0 +1,183 @@
+package netlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// chunk is the size of the buffer for reading: the kernel sends dumps in no larger
+// pieces, and answers that are shorter.
+const chunk = 64 << 10
+
+// Socket is a netlink socket to netfilter. All answers to a request are in its
+// queue, or are put there as the queue is read, when the request has been sent: the
+// kernel works on requests in the sender's own time. So nothing here ever waits.
+//
+// One goroutine may use a Socket at a time, from any thread.
+type Socket struct {
+	fd         int
+	seq        uint32 // of the last request
+	buf        []byte
+	w          Writer
+	send       int  // the size of the send buffer
+	unfinished bool // answers to an earlier request may be in the queue
+}
+
+// Errors of sockets.
+var (
+	// ErrNoAnswer says that the queue is empty.
+	ErrNoAnswer = errors.New("the kernel did not answer")
+
+	// ErrInterrupted says that a dump may lack objects, as they changed meanwhile.
+	ErrInterrupted = errors.New("the dump was interrupted by a change")
+)
+
+// Open opens a socket to the network namespace of the calling thread.
+func Open() (*Socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil { // from then on the kernel delivers messages of no process
+		err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("set up netlink socket: %w", err), unix.Close(fd))
+	}
+	s := NewSocket(fd)
+	// Errors without the message that they are about, but with the place in it.
+	for _, option := range []int{unix.NETLINK_CAP_ACK, unix.NETLINK_EXT_ACK} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1) // older kernels say less
+	}
+	s.send, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	s.seq = uint32(time.Now().Unix())
+	return s, nil
+}
+
+// NewSocket returns a socket over any file descriptor, which Close closes.
+func NewSocket(fd int) *Socket { return &Socket{fd: fd, buf: make([]byte, chunk)} }
+
+// Close closes the socket.
+func (s *Socket) Close() error { return unix.Close(s.fd) }
+
+// SetBuffers asks for buffers of that many bytes. The kernel takes memory only for
+// what is in them. Without CAP_NET_ADMIN in the first user namespace the system's limits
+// hold.
+func (s *Socket) SetBuffers(send, receive int) {
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, send) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, send)
+	}
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receive) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receive)
+	}
+	s.send, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+}
+
+// Limit is how many bytes can be sent at once: netlink keeps 32 of the buffer.
+func (s *Socket) Limit() int { return s.send - 32 }
+
+// Next is the sequence number of the next request.
+func (s *Socket) Next() uint32 { return s.seq + 1 }
+
+// Reserve returns Next and takes that many sequence numbers.
+func (s *Socket) Reserve(n uint32) (first uint32) {
+	first = s.Next()
+	s.seq += n
+	return first
+}
+
+// Send sends bytes as one message to the kernel. What is left of the answers to an
+// earlier request goes first: the kernel starts no dump before the last one is read.
+func (s *Socket) Send(ctx context.Context, b []byte) error {
+	if s.unfinished {
+		if err := s.Drain(ctx); err != nil {
+			return err
+		}
+	}
+	for {
+		_, err := unix.Write(s.fd, b)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// Receive returns what is next in the queue, valid until the next call, or
+// ErrNoAnswer.
+func (s *Socket) Receive() ([]byte, error) {
+	for {
+		n, err := unix.Read(s.fd, s.buf)
+		switch {
+		case err == nil:
+			return s.buf[:n], nil
+		case errors.Is(err, unix.EAGAIN):
+			return nil, ErrNoAnswer
+		case !errors.Is(err, unix.EINTR):
+			return nil, err
+		}
+	}
+}
+
+// maxDrain bounds how many answers are passed over: a dump of some million flows.
+const maxDrain = 1 << 16
+
+// Drain empties the queue after something went wrong, so that the next request
+// does not get old answers. If the context ends first, Send goes on with it.
+func (s *Socket) Drain(ctx context.Context) error {
+	s.unfinished = true
+	for range maxDrain {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := s.Receive(); errors.Is(err, ErrNoAnswer) {
+			s.unfinished = false
+			return nil
+		}
+	}
+	return errors.New("answers to an earlier request do not end")
+}
+
+// Request asks one thing and passes the answers to each: one, or all of a dump. Fill
+// adds attributes; both may be nil. With FlagAck the answer is the result alone. An
+// error of each ends it.
+func (s *Socket) Request(ctx context.Context, kind, flags uint16, family byte, fill func(*Writer), each func(Message) error) error {
+	s.w.Buf = s.w.Buf[:0]
+	s.w.Begin(kind, flags, s.Reserve(1), family, 0)
+	if fill != nil {
+		fill(&s.w)
+	}
+	s.w.End()
+	if err := s.Send(ctx, s.w.Buf); err != nil {
+		return err
+	}
+	end, err := answers(ctx, s.Receive, s.seq, flags&FlagDump == FlagDump, each)
+	if err != nil {
+		s.unfinished = true
+		return err
+	}
+	return end
+}
+
+// Exchange sends the requests of a batch, passes on which of them failed, and
+// empties it. An error is one of the socket: then no results are known.
+func (s *Socket) Exchange(ctx context.Context, b *Batch, failed func(i int, err error)) error {
+	if b.n == 0 {
+		return nil
+	}
+	defer b.reset()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	first := s.Reserve(uint32(b.n))
+	if err := s.Send(ctx, b.finish(first)); err != nil {
+		return err
+	}
+	err := results(s.Receive, first, b.n, failed)
+	s.unfinished = err != nil
+	return err
+}
