@@ -1,9 +1,14 @@
 package xtables
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -100,3 +105,111 @@ func (w *Watch) Disturbed() (bool, error) {
 }
 
 var errAnswer = errors.New("an answer that makes no sense")
+
+// openGeneration asks the kernel for its count of nf_tables transactions, in the
+// network namespace of the calling thread.
+func openGeneration() (*Watch, error) {
+	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: netlink socket: %w", err)
+	}
+	handle := &nl.SocketHandle{Socket: s}
+	look := func() (stamp, error) {
+		n, err := generation(handle)
+		return stamp{generation: n}, err
+	}
+	return &Watch{look: look, stop: func() error { s.Close(); return nil }, counts: true, lost: true}, nil
+}
+
+func generation(handle *nl.SocketHandle) (uint32, error) {
+	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
+	req := nl.NewNetlinkRequest(subsystem|unix.NFT_MSG_GETGEN, 0)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: handle}
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
+	answers, err := req.Execute(unix.NETLINK_NETFILTER, subsystem|unix.NFT_MSG_NEWGEN)
+	if err != nil {
+		return 0, fmt.Errorf("the generation of nf_tables: %w", err)
+	}
+	for _, a := range answers {
+		if len(a) < nl.SizeofNfgenmsg {
+			continue
+		}
+		attrs, err := nl.ParseRouteAttr(a[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return 0, fmt.Errorf("the generation of nf_tables: %w", err)
+		}
+		for _, attr := range attrs {
+			if attr.Attr.Type == unix.NFTA_GEN_ID && len(attr.Value) == 4 {
+				return binary.BigEndian.Uint32(attr.Value), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("the generation of nf_tables: %w", errAnswer)
+}
+
+// tableInfo is what the kernel tells of a legacy table without copying it:
+// struct ipt_getinfo and ip6t_getinfo of linux/netfilter_ipv4/ip_tables.h, which
+// are alike.
+type tableInfo struct {
+	name       [32]byte
+	validHooks uint32
+	hookEntry  [5]uint32
+	underflow  [5]uint32
+	entries    uint32
+	size       uint32
+}
+
+// getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
+const getInfo = 64
+
+// openInfo asks the kernel about the legacy tables in the network namespace of
+// the calling thread.
+func openInfo(families []model.Family) (*Watch, error) {
+	var socks []int
+	stop := func() error {
+		var errs []error
+		for _, s := range socks {
+			errs = append(errs, unix.Close(s))
+		}
+		return errors.Join(errs...)
+	}
+	for _, f := range families {
+		s, err := infoSocket(f)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		socks = append(socks, s)
+	}
+	look := func() (now stamp, err error) {
+		for i, f := range families {
+			for _, t := range []Table{Filter, NAT} {
+				if now.tables[f][t], err = info(socks[i], f, t.String()); err != nil {
+					return now, err
+				}
+			}
+		}
+		return now, nil
+	}
+	return &Watch{look: look, stop: stop, lost: true, Again: readAgain}, nil
+}
+
+func infoSocket(f model.Family) (int, error) {
+	domain := [...]int{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6}[f]
+	s, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return -1, fmt.Errorf("iptables: raw %s socket, which the legacy variant needs: %w", f, err)
+	}
+	return s, nil
+}
+
+func info(sock int, f model.Family, table string) (i tableInfo, err error) {
+	level := [...]int{model.IPv4: unix.IPPROTO_IP, model.IPv6: unix.IPPROTO_IPV6}[f]
+	copy(i.name[:len(i.name)-1], table)
+	size := uint32(unsafe.Sizeof(i))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(sock), uintptr(level), getInfo,
+		uintptr(unsafe.Pointer(&i)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return i, fmt.Errorf("%s table %s: %w", f, table, errno)
+	}
+	return i, nil
+}
