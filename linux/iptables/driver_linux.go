@@ -55,7 +55,7 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	w.Again = again
+	w.Poll.Every = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
 }
 

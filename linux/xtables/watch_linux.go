@@ -11,15 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // Watch tells cheaply whether somebody else wrote to the tables filter and nat.
 // The kernel counts the transactions of nf_tables; of the legacy tables it tells
 // how many rules they have and in how many bytes. One goroutine uses it at a time.
 type Watch struct {
-	// Again is how often legacy tables are to be read whatever they look like, see
-	// readShare; 0 is never.
-	Again time.Duration
+	// Poll is when legacy tables are to be read whatever their size: the legacy
+	// variant does not show changes that leave the size of a table as it is, and
+	// nothing but reading all of it does. The nft variant does not need it.
+	Poll host.Poll
 
 	look     func() (stamp, error)
 	stop     func() error
@@ -27,8 +29,6 @@ type Watch struct {
 	expected stamp
 	before   stamp // a write of our own
 	lost     bool  // expected is not what we should expect
-	readAt   time.Time
-	readTook time.Duration
 }
 
 // stamp is what is cheap to know of the kernel's tables.
@@ -76,25 +76,19 @@ func (w *Watch) AfterWrite(n int) {
 func (w *Watch) BeforeRead() {
 	now, err := w.look()
 	w.expected, w.lost = now, err != nil
-	w.readAt = time.Now()
+	w.Poll.Begin(time.Now())
 }
 
 // AfterRead comes after all tables have been read.
-func (w *Watch) AfterRead() { w.readTook = time.Since(w.readAt) }
+func (w *Watch) AfterRead() { w.Poll.End(time.Now()) }
 
-// The legacy variant does not show changes that leave the size of a table as it
-// is, and nothing but reading all of it does. So it is read again as often as
-// kube-proxy's syncPeriod says, but for no more than one
-// part in readShare of the time. With 10,000 Services of five endpoints it takes
-// 0.2 s of iptables-save and twice that to compare.
-const (
-	readAgain = 30 * time.Second // where nothing else is said
-	readShare = 200
-)
+// readAgain is how often legacy tables are read where nothing else is said: as
+// kube-proxy's syncPeriod.
+const readAgain = 30 * time.Second
 
 // Disturbed reports whether somebody else may have written since BeforeRead.
 func (w *Watch) Disturbed() (bool, error) {
-	if w.lost || !w.counts && w.Again > 0 && time.Since(w.readAt) > max(w.Again, readShare*w.readTook) {
+	if w.lost || !w.counts && w.Poll.Due(time.Now()) {
 		return true, nil
 	}
 	now, err := w.look()
@@ -190,7 +184,7 @@ func openInfo(families []model.Family) (*Watch, error) {
 		}
 		return now, nil
 	}
-	return &Watch{look: look, stop: stop, lost: true, Again: readAgain}, nil
+	return &Watch{look: look, stop: stop, lost: true, Poll: host.Poll{Every: readAgain}}, nil
 }
 
 func infoSocket(f model.Family) (int, error) {
