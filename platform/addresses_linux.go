@@ -2,4 +2,4 @@ package platform
 
 import "github.com/tandem-proxy/tandem/linux/host"
 
-func openAddresses() (addresses, error) { return host.OpenAddresses() }
+func openAddresses() (addresses, error) { return host.OpenAddresses(host.Dummies) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -22,7 +23,8 @@ var _ dataplane.Drainer = (*Driver)(nil)
 // after drainLimit in any case. All else stays until then: what belongs to a
 // connection is still claimed, delivered here and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
-	own, err := ownAddresses(d.kernel.links)
+	var own []netip.Addr
+	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
 	if err := errors.Join(err, d.kernel.divert(own), d.turnAway(ctx)); err != nil {
 		return fmt.Errorf("ipvs: leave new connections to others: %w", err)
 	}
@@ -98,7 +100,7 @@ func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
 		if uses {
 			continue
 		}
-		if err := but(d.kernel.ipvs.DelService(s), unix.ESRCH, unix.ENOENT); err != nil {
+		if err := ignore(d.kernel.ipvs.DelService(s), unix.ESRCH, unix.ENOENT); err != nil {
 			return 0, err
 		}
 	}
@@ -123,7 +125,7 @@ func (d *Driver) used(s *ipvs.Service) (bool, error) {
 			continue
 		}
 		e.Weight = 0
-		if err := but(d.kernel.ipvs.UpdateDestination(s, e), unix.ENOENT, unix.ESRCH); err != nil {
+		if err := ignore(d.kernel.ipvs.UpdateDestination(s, e), unix.ENOENT, unix.ESRCH); err != nil {
 			return true, err
 		}
 	}

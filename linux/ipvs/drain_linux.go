@@ -2,12 +2,42 @@ package ipvs
 
 import (
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
+
+// service is a virtual server as IPVS wants it named.
+func service(marks *fwmarks, k Key) (*ipvs.Service, error) {
+	s := &ipvs.Service{AddressFamily: uint16(netlinkFamily(k.Family)), Netmask: ^uint32(0)}
+	if k.Family == model.IPv6 {
+		s.Netmask = 128
+	}
+	if k.Via == ByAddress {
+		s.Protocol, s.Address, s.Port = uint16(k.Proto), k.Dst.Addr().AsSlice(), k.Dst.Port()
+		return s, nil
+	}
+	fwmark, err := marks.of(k)
+	s.FWMark = fwmark
+	return s, err
+}
+
+// destination is the destination of a key, as IPVS wants it.
+func destination(k Key, weight int) *ipvs.Destination {
+	return &ipvs.Destination{Address: k.Peer.addr.AsSlice(), Port: k.Peer.n, Weight: weight, ConnectionFlags: ipvs.ConnectionFlagMasq}
+}
+
+// destKey is the key of a destination.
+func destKey(server Key, d *ipvs.Destination) Key {
+	a, _ := netip.AddrFromSlice(d.Address)
+	server.Kind, server.Peer = KindDest, Peer{a.Unmap(), d.Port}
+	return server
+}
 
 // Draining destinations are looked at every drainCheck, and after drainLimit
 // they go, connections or not: the time after which the kernel itself gives up
@@ -21,20 +51,20 @@ const (
 // they have none left. The kernel's weights are the only record: a restart finds
 // them there, and their time begins anew.
 type drains struct {
-	kernel  *kernel
-	service func(Key) (*ipvs.Service, error)
-	quit    chan struct{}
-	done    chan struct{}
-	now     func() time.Time
+	kernel *sockets
+	marks  *fwmarks
+	quit   chan struct{}
+	done   chan struct{}
+	now    func() time.Time
 
 	mu    sync.Mutex
 	until map[Key]map[Key]time.Time // by virtual server
 	fails bool                      // the last check did
 }
 
-func startDrains(k *kernel, service func(Key) (*ipvs.Service, error)) *drains {
+func startDrains(k *sockets, marks *fwmarks) *drains {
 	d := &drains{
-		kernel: k, service: service, now: time.Now, until: map[Key]map[Key]time.Time{},
+		kernel: k, marks: marks, now: time.Now, until: map[Key]map[Key]time.Time{},
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go d.run()
@@ -122,7 +152,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 		delete(d.until, server)
 		return nil
 	}
-	s, err := d.service(server)
+	s, err := service(d.marks, server)
 	if err != nil {
 		return err
 	}
@@ -142,7 +172,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 			left[k] = true
 			continue
 		}
-		if err := but(d.kernel.ipvs.DelDestination(s, destination(k.To, 0)), unix.ENOENT, unix.ESRCH); err != nil {
+		if err := ignore(d.kernel.ipvs.DelDestination(s, destination(k, 0)), unix.ENOENT, unix.ESRCH); err != nil {
 			left[k], failed = true, err
 		}
 	}

@@ -1,4 +1,4 @@
-package ipvs
+package host
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 // Everything is read again as often as asked for, but never most of the time.
-func TestReadAgain(t *testing.T) {
+func TestPoll(t *testing.T) {
 	begin := time.Now()
 	for _, c := range []struct {
 		every, took, after time.Duration
@@ -18,9 +18,10 @@ func TestReadAgain(t *testing.T) {
 		{30 * time.Second, time.Second, 201 * time.Second, true},
 		{0, 0, time.Hour, false},
 	} {
-		a := again{every: c.every}
-		a.done(begin, begin.Add(c.took))
-		if got := a.due(begin.Add(c.after)); got != c.want {
+		p := Poll{Every: c.every}
+		p.Begin(begin)
+		p.End(begin.Add(c.took))
+		if got := p.Due(begin.Add(c.after)); got != c.want {
 			t.Errorf("every %s, took %s, after %s: %t", c.every, c.took, c.after, got)
 		}
 	}

@@ -75,7 +75,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 	port.Frontends[1] = model.Frontend{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: port.Frontends[1].On}
 	var f *followed
 	if err := s.net.Do(netns.Node, func() error {
-		b, err := follow(s.Backend)
+		b, err := followAddresses(s.Backend)
 		f, _ = b.(*followed)
 		return err
 	}); err != nil {

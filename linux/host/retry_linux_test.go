@@ -10,7 +10,7 @@ import (
 
 // A list that changed while it was read is read again, but not for ever; any other
 // error is told at once.
-func TestSteadily(t *testing.T) {
+func TestRetryInterrupted(t *testing.T) {
 	changed := fmt.Errorf("list addresses: %w", unix.EINTR)
 	for _, c := range []struct {
 		name  string
@@ -21,17 +21,17 @@ func TestSteadily(t *testing.T) {
 		{"quiet", 0, nil, 1},
 		{"changed twice", 2, nil, 3},
 		{"refused", 1, unix.EPERM, 2},
-		{"never quiet", steadyTries + 5, nil, steadyTries},
+		{"never quiet", dumpAttempts + 5, nil, dumpAttempts},
 	} {
 		n := 0
-		err := Steadily(func() error {
+		err := RetryInterrupted(func() error {
 			if n++; n <= c.until {
 				return changed
 			}
 			return c.then
 		})
 		want := c.then
-		if c.until > steadyTries {
+		if c.until > dumpAttempts {
 			want = changed
 		}
 		if n != c.want || !errors.Is(err, want) {

@@ -28,16 +28,16 @@ func TestOnlyOtherDevicesAreNews(t *testing.T) {
 		{"another's behind ours", append(ours, other...), true},
 		{"cut short", other[:20], false},
 	} {
-		if got := tellsOfOther(tt.messages, func(device int) bool { return device == 7 }); got != tt.want {
+		if got := concernsOther(tt.messages, func(device int) bool { return device == 7 }); got != tt.want {
 			t.Errorf("%s: %t", tt.what, got)
 		}
 	}
 }
 
-func FuzzTellsOfOther(f *testing.F) {
+func FuzzConcernsOther(f *testing.F) {
 	f.Add(addressMessage(7), 7)
 	f.Add(append(addressMessage(7), addressMessage(8)...), 7)
 	f.Fuzz(func(_ *testing.T, b []byte, device int) { // must end
-		tellsOfOther(b, func(d int) bool { return d == device })
+		concernsOther(b, func(d int) bool { return d == device })
 	})
 }
