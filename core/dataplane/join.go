@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"sync"
@@ -88,6 +90,8 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
+
 func (b *backend[K, V]) Full() []string {
 	if f, ok := b.driver.(Filling); ok {
 		return f.Full()
@@ -124,6 +128,7 @@ func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 			ports[*f.Owner] = f.Err
 		case f.Left:
 			left = f.Err
+		case errors.Is(f.Err, ledger.ErrDeferred): // the ports that wait for it are listed themselves
 		default:
 			ports[model.PortID{}] = f.Err
 		}
