@@ -18,8 +18,8 @@ import (
 // it was read, in a way that may hide objects from the reader.
 var ErrInterrupted = errors.New("changed while it was read")
 
-// ReadLimit is how long a reading of the data plane may take. A driver that goes
-// on after that is not listened to any more.
+// ReadLimit is how long a reading of the data plane may take unless its driver sets
+// another limit. A driver that goes on after that is not listened to any more.
 const ReadLimit = 3 * time.Minute
 
 var errReading = errors.New("another reading of the data plane has not ended")
@@ -55,7 +55,7 @@ func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Rev
 		return 0, errReading
 	}
 	defer b.reading.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, ReadLimit)
+	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())
 	defer cancel()
 	b.mu.Lock()
 	review := begin()

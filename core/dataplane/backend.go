@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"sync"
@@ -36,7 +38,7 @@ type Backend interface {
 	KeepUnknown(doubt bool)
 
 	// Sync applies what differs. The error is that of the first op that failed;
-	// what failed is tried again at Next, the rest is done.
+	// what failed or was deferred is tried again at Next, the rest is done.
 	Sync(context.Context) (Work, error)
 
 	// Next is when Sync wants to be called without a change; zero for never.
@@ -73,6 +75,8 @@ type Backend interface {
 	Failing() (ports map[model.PortID]error, left error)
 	// Gaps lists what cannot be done for one port.
 	Gaps(model.PortID) []model.Gap
+	// ReadLimit is how long Adopt and Audit may take.
+	ReadLimit() time.Duration
 	// Full lists what the data plane had no room for, as the last Adopt or Audit found
 	// it. The same is told in the same words. It costs nothing.
 	Full() []string
@@ -85,6 +89,11 @@ type Work struct {
 	Commits int // transactions
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
+
+	// Deferred is how many ops were left for the next Sync, since a slow data plane
+	// is written a second or two at a time. Their ports count as failing, with
+	// ledger.ErrDeferred.
+	Deferred int
 
 	// Corrected is how many objects were not as the books said, which some op's
 	// failing has shown.
@@ -187,6 +196,8 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
+
 func (b *backend[K, V]) Full() []string {
 	if f, ok := b.driver.(Bounded); ok {
 		return f.Full()
@@ -223,6 +234,7 @@ func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 			ports[*f.Owner] = f.Err
 		case f.Left:
 			left = f.Err
+		case errors.Is(f.Err, ledger.ErrDeferred): // the ports that wait for it are listed themselves
 		default:
 			ports[model.PortID{}] = f.Err
 		}

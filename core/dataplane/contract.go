@@ -68,7 +68,10 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each: nil
 	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
 	// cannot be told, any other error when it was not done: ErrConflict, from a
-	// Getter, when the books are wrong about the op's key. From an atomic driver
+	// Getter, when the books are wrong about the op's key, ErrDeferred when there was
+	// no time for it: where single ops are slow, a Commit ends after a second or two,
+	// so that changes and probes need not wait for thousands of them. At least one op
+	// is tried, and those of one port follow each other. From an atomic driver
 	// ErrBusy says that the data plane as a whole cannot be written yet: then the
 	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error
@@ -89,6 +92,8 @@ type Limits struct {
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.
 	Batch int
+	// Read is how long a reading may take; 0 is ReadLimit.
+	Read time.Duration
 }
 
 // Getter is implemented by drivers that can look at single objects. It makes an

@@ -252,6 +252,8 @@ func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
 	case err == nil:
 		s.work.Ops++
 		s.work.Verbs[op.Verb]++
+	case errors.Is(err, ledger.ErrDeferred):
+		s.work.Deferred++
 	case !busy(err):
 		s.work.Failed++
 		if s.err == nil {
@@ -291,8 +293,17 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	if err := fresh.Adopt(ctx); err != nil {
 		return err
 	}
-	_, err := fresh.Sync(ctx)
+	_, err := SyncAll(ctx, fresh)
 	return err
+}
+
+// SyncAll syncs until nothing is deferred, and returns what the last Sync did.
+func SyncAll(ctx context.Context, b Backend) (Work, error) {
+	for {
+		if work, err := b.Sync(ctx); work.Deferred == 0 || ctx.Err() != nil {
+			return work, err
+		}
+	}
 }
 
 // noDelay are a compiler's rules for objects, without any lingering.

@@ -103,7 +103,7 @@ var errNoAnswer = errors.New("the data plane does not answer")
 // hurry gives an audit up that does not end: nothing waits for it any more. Until
 // its goroutine ends there is no other.
 func (e *Engine) hurry(ctx context.Context, now time.Time) {
-	if now.Sub(e.auditing.begun) > dataplane.ReadLimit+auditGrace {
+	if now.Sub(e.auditing.begun) > e.Backend.ReadLimit()+auditGrace {
 		e.conclude(ctx, e.auditing, 0, errNoAnswer)
 	}
 }

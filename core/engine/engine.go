@@ -113,6 +113,7 @@ type Status struct {
 	Err      error     // of the last sync; what failed is tried again
 	QueuedAt time.Time // arrival of the oldest event that nothing was programmed for yet; zero when there is none
 	LatestAt time.Time // arrival of the latest event
+	Deferred int       // objects that the next syncs program, since the data plane is slow
 	Syncs    uint64
 	Writes   uint64 // objects created, replaced or deleted
 	Drift    uint64 // objects found not as they were left, and repaired

@@ -36,7 +36,7 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	if !e.adopted && !e.adopt(ctx) {
 		return e.adoptAt
 	}
-	if wait := e.MinGap - time.Since(e.syncedAt); e.MinGap > 0 && wait > 0 {
+	if wait := e.MinGap - time.Since(e.syncedAt); e.MinGap > 0 && wait > 0 && e.status.Load().Deferred == 0 {
 		return time.Now().Add(wait)
 	}
 	if !e.told {
@@ -104,14 +104,14 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Work, r.Err = e.Backend.Sync(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
-	failing := e.failures(r.Work.Held, r.Err)
-	r.Settled = e.settle(deltas, failing, r.Err)
+	failing := e.failures(r.Work, r.Err)
+	r.Settled = e.settle(deltas, failing)
 	if r.Work.Held == nil {
 		r.Restored = e.restored()
 	}
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
-	e.record(end, r, e.stuck(r, failing))
+	e.record(end, r, failing)
 	e.tell(deltas)
 	if len(deltas)+len(r.Settled)+len(r.Triggered)+len(r.Standings)+len(r.Restored)+r.Repaired == 0 && r.Work == (dataplane.Work{}) && r.Err == nil {
 		return
@@ -140,7 +140,7 @@ func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
 	r.Triggered = e.triggered(failing)
 	r.Standings = e.judge(failing)
 	e.full = false
-	if r.Err == nil {
+	if r.Err == nil && r.Work.Deferred == 0 {
 		r.Repaired, e.drift = e.drift, 0
 	}
 }
@@ -169,8 +169,8 @@ func (e *Engine) restored() (deltas []model.Delta) {
 
 // settle returns the changes that are in effect after a sync: those of it that
 // did not fail, and earlier ones that fail no more.
-func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []model.Delta {
-	if err == nil && len(e.owed) == 0 {
+func (e *Engine) settle(deltas []model.Delta, failing failures) []model.Delta {
+	if !failing.blind && len(failing.ports) == 0 && len(e.owed) == 0 {
 		return deltas
 	}
 	for _, d := range deltas {
@@ -197,19 +197,25 @@ func (e *Engine) settle(deltas []model.Delta, failing failures, err error) []mod
 	return settled
 }
 
-// record publishes a sync. While it is stuck, what waits is waiting still.
-func (e *Engine) record(end time.Time, r Sync, stuck bool) {
-	begun := e.status.Load().Synced
+// record publishes a sync. While it is stuck, what waits is waiting still; what is
+// deferred waits since this sync, which made progress.
+func (e *Engine) record(end time.Time, r Sync, failing failures) {
+	begun, stuck, more := e.status.Load().Synced, e.stuck(r, failing), r.Work.Deferred > 0
 	e.publish(func(s *Status) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
 		s.Err = r.Err
-		s.Services = e.standing.census(e.tracker.Len())
-		if !stuck {
+		s.Services = e.standing.census(e.tracker.Len() - failing.deferred())
+		s.Deferred = r.Work.Deferred
+		switch {
+		case stuck:
+		case more:
+			s.QueuedAt = end
+		default:
 			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
 		}
 	})
-	if !begun && !stuck {
+	if !begun && !stuck && !more {
 		close(e.first)
 	}
 }

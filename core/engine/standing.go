@@ -1,6 +1,11 @@
 package engine
 
 import (
+	"errors"
+	"maps"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -32,13 +37,13 @@ type failures struct {
 }
 
 // failures asks the backend, where there can be any.
-func (e *Engine) failures(held, err error) failures {
-	if err == nil && len(e.owed) == 0 && e.standing.count[model.Failing] == 0 {
+func (e *Engine) failures(work dataplane.Work, err error) failures {
+	if err == nil && work.Deferred == 0 && len(e.owed) == 0 && e.standing.count[model.Failing] == 0 {
 		return failures{}
 	}
 	ports, left := e.Backend.Failing()
 	_, base := ports[model.PortID{}]
-	return failures{ports: ports, blind: held != nil || base || err != nil && len(ports) == 0 && left == nil}
+	return failures{ports: ports, blind: work.Held != nil || base || err != nil && len(ports) == 0 && left == nil}
 }
 
 // services names the Services with ports that fail, each with one of the errors.
@@ -48,11 +53,23 @@ func (f failures) services() map[model.ServiceName]error {
 	}
 	names := map[model.ServiceName]error{}
 	for id, err := range f.ports {
-		names[id.Service] = err
+		if old := names[id.Service]; old == nil || errors.Is(old, ledger.ErrDeferred) {
+			names[id.Service] = err
+		}
 	}
 	delete(names, model.ServiceName{})
 	return names
 }
+
+// refused names those that fail for another reason than lack of time.
+func (f failures) refused() map[model.ServiceName]error {
+	names := f.services()
+	maps.DeleteFunc(names, func(_ model.ServiceName, err error) bool { return errors.Is(err, ledger.ErrDeferred) })
+	return names
+}
+
+// deferred counts the Services that wait for their turn.
+func (f failures) deferred() int { return len(f.services()) - len(f.refused()) }
 
 // stuck reports whether nothing of a sync could be done for lack of the data plane
 // as a whole. One Service that it refuses while others work is that Service's own
@@ -60,7 +77,7 @@ func (f failures) services() map[model.ServiceName]error {
 // when a second one fails and nothing got through in between, it is no longer the
 // Services.
 func (e *Engine) stuck(r Sync, f failures) bool {
-	failing := f.services()
+	failing := f.refused()
 	if r.Err == nil || r.Work.Ops > 0 {
 		e.refused = failing
 		return false
@@ -83,7 +100,7 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 // judge returns the Services whose state a sync has changed. It looks at those
 // that were flushed, that fail and that did: no others can have changed.
 func (e *Engine) judge(f failures) (changed []Standing) {
-	failing := f.services()
+	failing := f.refused()
 	look := func(name model.ServiceName, s track.Service) {
 		if f.blind && failing[name] == nil && e.standing.bad[name] == model.Failing {
 			return // it may fail still

@@ -104,7 +104,7 @@ func settle(ctx context.Context, next dataplane.Backend) error {
 
 // program is one attempt to program everything.
 func program(ctx context.Context, next dataplane.Backend) error {
-	_, err := next.Sync(ctx)
+	_, err := dataplane.SyncAll(ctx, next)
 	ports, _ := next.Failing()
 	if err == nil && len(ports) == 0 {
 		return nil

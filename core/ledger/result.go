@@ -62,9 +62,12 @@ func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
 	d := l.waiting[op.Key]
 	d.owner = op.Owner
 	var busy ErrBusy
-	if errors.As(err, &busy) {
+	switch {
+	case errors.As(err, &busy):
 		d.until, d.err = now.Add(busy.After), nil
-	} else {
+	case errors.Is(err, ErrDeferred):
+		d.until, d.err = now, err
+	default:
 		d.until, d.err = now.Add(backoff(d.attempts)), err
 		d.attempts++
 	}

@@ -46,6 +46,9 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	} else if !s.Synced {
 		add("nothing has been programmed yet")
 	}
+	if s.Deferred > 0 {
+		add("%d objects are being programmed", s.Deferred)
+	}
 	// What waits for the source is not stuck: that may be an API server away.
 	if waits := h.At.Sub(s.QueuedAt); s.Told && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true
