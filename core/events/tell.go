@@ -66,9 +66,9 @@ func (t Teller) Check(svc model.ServiceName, port uint16, err error) Event {
 	return e
 }
 
-// Standing tells of a Service whose state has changed; ok is false when that
+// StateChange tells of a Service whose state has changed; ok is false when that
 // needs no Event: problems that make it Partial are told one by one.
-func (t Teller) Standing(s engine.Standing) (e Event, ok bool) {
+func (t Teller) Standing(s engine.StateChange) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
 		return e, false
