@@ -67,12 +67,12 @@ func TestASlowStartMakesProgress(t *testing.T) {
 		if took := time.Since(begun); took > (services+4)*10*time.Second {
 			t.Errorf("took %s", took)
 		}
-		if len(b.syncs) < services/2 || len(b.syncs[3].Settled) == 0 {
+		if len(b.syncs) < services/2 || len(b.syncs[3].Applied) == 0 {
 			t.Errorf("%d syncs, of which the fourth had no change in effect", len(b.syncs))
 		}
 		settled := 0
 		for _, s := range b.syncs {
-			settled += len(s.Settled)
+			settled += len(s.Applied)
 		}
 		if settled != services {
 			t.Errorf("%d changes in effect, want %d", settled, services)

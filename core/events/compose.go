@@ -68,7 +68,7 @@ func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 
 // ServiceState tells of a Service whose state has changed; ok is false when that
 // needs no Event: problems that make it Partial are told one by one.
-func (t Composer) ServiceState(s engine.Standing) (e Event, ok bool) {
+func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
 		return e, false

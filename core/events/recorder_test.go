@@ -103,8 +103,8 @@ func TestAddNeverBlocks(t *testing.T) {
 func TestTeller(t *testing.T) {
 	teller := events.Composer{Node: "n1"}
 	web := model.ServiceName{Namespace: "shop", Name: "web"}
-	standing := func(was, is model.State) engine.Standing {
-		return engine.Standing{Service: web, Was: was, State: is, Detail: "no space"}
+	standing := func(was, is model.State) engine.StateChange {
+		return engine.StateChange{Service: web, Was: was, State: is, Detail: "no space"}
 	}
 	show := func(e events.Event, ok bool) string {
 		if !ok {
@@ -126,7 +126,7 @@ func TestTeller(t *testing.T) {
 		{show(teller.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, but for this: no space"},
 		{show(teller.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
 		{show(teller.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
-		{show(teller.ServiceState(engine.Standing{Service: web, Was: model.Failing, Gone: true})), "-"},
+		{show(teller.ServiceState(engine.StateChange{Service: web, Was: model.Failing, Gone: true})), "-"},
 		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Give one"},
 		{show(teller.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
 		{show(teller.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},

@@ -74,7 +74,7 @@ func (p *kubeProxySet) synced(s engine.Sync) {
 	for _, t := range s.Triggered {
 		p.programming.WithLabelValues(t.Family.String()).Observe(since(t.At))
 	}
-	for _, d := range s.Settled {
+	for _, d := range s.Applied {
 		p.count(d.Old, -1)
 		p.count(d.New, 1)
 	}

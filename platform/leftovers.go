@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -19,7 +20,7 @@ type Removal struct {
 }
 
 // RemoveAll deletes what tandem has programmed on this machine in each of some
-// modes, and nothing else. One that fails keeps none of the others from it.
+// modes, and nothing else. A mode that fails does not stop the others.
 func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (done []Removal) {
 	for _, m := range modes {
 		r := Removal{Mode: m.Name}
@@ -33,61 +34,62 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 	return done
 }
 
-// tidy waits until everything is programmed and then removes what was there
-// before in other modes: first serve, then clear away. What an earlier tandem
-// has left, after another configuration or a switch that was cut short, goes at
-// once, or with its last connection; what kube-proxy has left, when the user asked
-// for it.
-func (p *Proxy) tidy(ctx context.Context) {
-	defer close(p.tidied)
-	if !p.Ready(ctx) {
+// removeLeftovers waits until everything is programmed and then removes what was
+// there before in other modes. What an earlier tandem has left, after another
+// configuration or an interrupted switch, goes at once, or with its last connection;
+// what kube-proxy has left, with --takeover.
+func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
+	defer close(s.clean)
+	select {
+	case <-s.engine.Programmed():
+	case <-ctx.Done():
 		return
 	}
-	if err := p.here(); err != nil {
-		p.log.Warn("what was there before in other modes stays", "error", err)
+	if s.turn.take(ctx) != nil {
 		return
 	}
-	if p.switching.take(ctx) != nil {
-		return
-	}
-	defer p.switching.give()
-	for _, m := range Local() {
-		if m.Name != p.current().Name {
-			p.clear(ctx, m)
+	defer s.turn.give()
+	err := s.network.Do(func() error {
+		for _, m := range Local() {
+			if m.Name != s.engine.Current().Mode.Name {
+				s.removeEarlier(ctx, m, c)
+			}
 		}
+		s.checkKubeProxy(ctx, c)
+		return nil
+	})
+	if err != nil {
+		s.log.Warn("removing leftovers of other modes failed; run tandem cleanup while no tandem runs", "err", err)
 	}
-	p.inherit(ctx)
 }
 
-// clear removes what an earlier run has left in a mode, when the connections that
-// live in it have ended. In one that can be cleared without being opened none
-// lives longer than the process did.
-func (p *Proxy) clear(ctx context.Context, m dataplane.Mode) {
+// removeEarlier removes what an earlier run has left in a mode, when the connections
+// that depend on it have ended. In a mode with Remove none outlives the process.
+func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *config.Config) {
 	var left dataplane.Backend
 	var err error
 	if m.Remove != nil {
-		err = m.Remove(ctx, p.config)
+		err = m.Remove(ctx, c)
 	} else {
-		left, err = m.OpenWhenReady(ctx, p.config)
+		left, err = m.OpenWhenReady(ctx, c)
 	}
 	switch {
 	case left != nil:
-		p.retireSoon(m, left)
-	case err == nil:
-	case !errors.Is(err, dataplane.ErrAbsent):
-		p.log.Warn("what an earlier run may have left in another mode was not removed", "mode", m.Name, "error", err)
+		s.retire(engine.DataPlane{Mode: m, Backend: left})
+	case err != nil && !errors.Is(err, dataplane.ErrAbsent):
+		s.log.Warn("removing leftovers of an earlier run failed", "mode", m.Name, "err", err)
 	}
 }
 
-// inherit removes what kube-proxy has left, or tells of it.
-func (p *Proxy) inherit(ctx context.Context) {
-	if p.config.TakeOver {
+// checkKubeProxy removes what kube-proxy has left, or reports it.
+func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
+	if c.TakeOver {
 		found, err := takeOver(ctx)
 		if err != nil {
-			p.log.Warn("not all that kube-proxy has left was removed", "error", err)
+			s.log.Warn("removing kube-proxy's rules failed in part", "err", err)
 		}
 		if len(found) > 0 {
-			p.log.Info("kube-proxy's rules are replaced", "removed", strings.Join(found, ", "))
+			s.log.Info("kube-proxy's rules removed", "removed", strings.Join(found, ", "))
 		}
 		return
 	}
@@ -98,7 +100,7 @@ func (p *Proxy) inherit(ctx context.Context) {
 		}
 		left, err := m.KubeProxy(ctx)
 		if err != nil && !errors.Is(err, dataplane.ErrAbsent) && ctx.Err() == nil {
-			p.log.Warn("cannot look for what kube-proxy has left", "mode", m.Name, "error", err)
+			s.log.Warn("looking for kube-proxy's rules failed", "mode", m.Name, "err", err)
 		}
 		if err != nil || len(left.Found) == 0 {
 			continue
@@ -108,7 +110,7 @@ func (p *Proxy) inherit(ctx context.Context) {
 			Detail: strings.Join(left.Found, ", ") + "; stop kube-proxy and start tandem with --takeover",
 		})
 	}
-	p.Problems("kube-proxy", problems)
+	s.engine.Problems("kube-proxy", problems)
 }
 
 // takeOver removes what kube-proxy has left in any mode.

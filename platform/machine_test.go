@@ -34,18 +34,18 @@ func (u *unwilling) Close() error {
 // Where there is no way to read them the proxy works without.
 func TestAddressesThatCannotBeReadAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Proxy{log: slog.New(slog.DiscardHandler)}
-		p.openFacts(&unwilling{times: 3}, nil)
+		log := slog.New(slog.DiscardHandler)
+		m := openMachine(&unwilling{times: 3}, nil, log)
+		changes := 0
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		p.followAddresses(ctx)
-		if all := p.facts.now().Addresses; len(all) != 1 {
-			t.Errorf("after a minute: %v", all)
+		m.follow(ctx, func() { changes++ })
+		if all := m.now().Addresses; len(all) != 1 || changes != 1 {
+			t.Errorf("after a minute: %v, %d changes", all, changes)
 		}
-		p = &Proxy{log: slog.New(slog.DiscardHandler)}
-		p.openFacts((*unwilling)(nil), errors.New("too many open files"))
-		p.followAddresses(ctx)
-		if p.addresses != nil {
+		m = openMachine((*unwilling)(nil), errors.New("too many open files"), log)
+		m.follow(ctx, func() { t.Error("changed") })
+		if m.addresses != nil {
 			t.Error("there are addresses that were not opened")
 		}
 	})

@@ -7,38 +7,35 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// A proxy that ends before it has tidied up ends all the same.
-func TestTidyGivesUpWhenTheProxyEnds(t *testing.T) {
-	here, err := place()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Proxy{log: slog.New(slog.DiscardHandler), place: here, switching: make(turn, 1), tidied: make(chan struct{})}
-	p.Engine = engine.New(engine.Options{
+// A proxy that ends before it has removed leftovers ends all the same.
+func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &switcher{network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
+	s.engine = engine.New(engine.Options{
 		Host:     func(*model.Node, []*model.ServiceCIDR) *model.Host { return &model.Host{} },
 		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),
-		AuditEvery: time.Hour, Log: p.log,
+		AuditEvery: time.Hour, Log: log,
 	})
 	running, stop := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- p.Engine.Run(running) }()
+	go func() { done <- s.engine.Run(running) }()
 	defer func() { stop(); <-done }()
-	p.Synced(true)
-	if !p.Ready(t.Context()) {
-		t.Fatal("nothing was programmed")
-	}
-	p.switching <- struct{}{} // for good, as when orders have ended
+	s.engine.Synced(true)
+	<-s.engine.Programmed()
+	s.turn <- struct{}{} // for good, as when the control socket is closed
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	go p.tidy(ctx)
+	c := config.Default()
+	go s.removeLeftovers(ctx, &c)
 	select {
-	case <-p.tidied:
+	case <-s.clean:
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for a switch that has no end")
 	}

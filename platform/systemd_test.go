@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
 )
 
 // listener is a service manager that remembers what it was told.
@@ -43,24 +45,22 @@ func (l *listener) await(t *testing.T, what string) {
 	t.Fatalf("no %q in %q", what, l.heard())
 }
 
-// hung is a proxy whose engine does not run.
-func hung() *Proxy {
-	c := config.Default()
-	p := &Proxy{config: &c, mode: Choice{}}
-	p.mode.Name = config.NFTables
-	p.live.Store(&c)
-	p.Engine = engine.New(engine.Options{Host: func(*model.Node, []*model.ServiceCIDR) *model.Host { return nil }, Log: slog.New(slog.DiscardHandler)})
-	return p
+// notifyHung notifies a service manager of an engine that does not run.
+func notifyHung(ctx context.Context, m *serviceManager) {
+	e := engine.New(engine.Options{
+		Host: func(*model.Node, []*model.ServiceCIDR) *model.Host { return nil }, Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
+	})
+	m.notify(ctx, e, func() status.Health { return status.HealthOf(e.Status(), time.Minute, nil) })
 }
 
 // A start that lasts counts as one after a while, and says what it waits for;
 // the watchdog hears nothing of an engine that does not answer.
 func TestNotifyWithoutSync(t *testing.T) {
 	var l listener
-	m := manager{tell: l.tell, watchdog: 80 * time.Millisecond, patience: 100 * time.Millisecond, tick: 5 * time.Millisecond}
+	m := serviceManager{send: l.tell, watchdog: 80 * time.Millisecond, patience: 100 * time.Millisecond, tick: 5 * time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { hung().notify(ctx, &m); close(done) }()
+	go func() { notifyHung(ctx, &m); close(done) }()
 	l.await(t, "STATUS=mode nftables, 0 Services; the data plane has not been read back yet")
 	l.await(t, "READY=1")
 	time.Sleep(200 * time.Millisecond)
@@ -77,14 +77,14 @@ func TestNotifyWithoutSync(t *testing.T) {
 func TestServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")
-	if m := serviceManager(slog.New(slog.DiscardHandler)); m != nil {
+	if m := openServiceManager(slog.New(slog.DiscardHandler)); m != nil {
 		t.Error("a manager without a socket")
 	}
-	hung().notify(t.Context(), nil)
+	notifyHung(t.Context(), nil)
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
-	m := serviceManager(slog.New(slog.DiscardHandler))
+	m := openServiceManager(slog.New(slog.DiscardHandler))
 	if m == nil {
 		t.Fatal("a manager that does not answer yet may do so later")
 	}
-	m.tell("READY=1")
+	m.send("READY=1")
 }
