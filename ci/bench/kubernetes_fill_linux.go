@@ -19,18 +19,14 @@ func fill(ctx context.Context, client kubernetes.Interface, w world) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
-		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeIP.String()}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err = client.CoreV1().Nodes().Create(ctx, node(), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	return each(ctx, w.services, func(i int) error {
 		if _, err := client.CoreV1().Services(namespace(i)).Create(ctx, w.service(i), metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		_, err := client.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, w.slice(i, 0), metav1.CreateOptions{})
+		_, err := client.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, w.slice(i, 0, 0), metav1.CreateOptions{})
 		return err
 	})
 }

@@ -18,7 +18,7 @@ func (w world) kubeProxyRules(from, to, generation int) string {
 	}
 	for i := range w.services {
 		svc := fmt.Sprintf("KUBE-SVC-%016d", i)
-		match := fmt.Sprintf("-m comment --comment \"%s:http cluster IP\" -m %s -p %[2]s -d %s --dport 80", w.name(i), w.proto(), w.serviceIP(i))
+		match := fmt.Sprintf("-m comment --comment \"%s:http cluster IP\" -m %s -p %[2]s -d %s --dport 80", namespace(i)+"/"+name(i), w.lowerProtocol(), w.vip(i).Addr())
 		fmt.Fprintf(&rules, "-A KUBE-SERVICES %s -j %s\n", match, svc)
 		if i < from || to <= i {
 			continue
@@ -33,7 +33,7 @@ func (w world) kubeProxyRules(from, to, generation int) string {
 			fmt.Fprintf(&chains, ":%s - [0:0]\n", sep)
 			fmt.Fprintf(&rules, "-A %s %s-j %s\n", svc, chance, sep)
 			fmt.Fprintf(&rules, "-A %[1]s -s %[2]s -j KUBE-MARK-MASQ\n-A %[1]s -m %[3]s -p %[3]s -j DNAT --to-destination %[2]s:8080\n",
-				sep, w.endpointIP(i, e, generation), w.proto())
+				sep, w.pod(i, e, generation), w.lowerProtocol())
 		}
 	}
 	return chains.String() + rules.String() + "COMMIT\n"

@@ -18,38 +18,55 @@ const pause = 200 * time.Microsecond
 // the old ones count as gone.
 const steady = 50
 
+// changesOf makes changes until there are enough, or the time is up, and returns
+// how many.
+func (r *kubernetesRun) changesOf(ctx context.Context, n *testNode, s samples) (made int, err error) {
+	end := time.Now().Add(r.patience)
+	ctx, cancel := context.WithTimeout(ctx, 3*r.patience)
+	defer cancel()
+	for ; made < r.changes && (made < 3 || time.Now().Before(end)); made++ {
+		i := r.changed * 7919 % r.world.services
+		r.changed++
+		r.generation[i]++
+		if err := n.replace(ctx, r.cluster.Client(), r.world, i, r.generation[i], s); err != nil {
+			return made, fmt.Errorf("change %d: %w", made+1, err)
+		}
+	}
+	return made, nil
+}
+
 // replace replaces all endpoints of a Service and follows the change. Time
 // begins when the API server has acknowledged the write.
-func (s *stage) replace(ctx context.Context, client kubernetes.Interface, w world, i, gen int) (change, error) {
-	var c change
-	acknowledged := make(chan time.Time, 1)
+func (n *testNode) replace(ctx context.Context, client kubernetes.Interface, w world, i, gen int, s samples) error {
 	watching := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	seen := make(chan error, 1)
 	var first, last time.Time
+	var failed int
 	go func() {
-		seen <- s.inClient(func() (err error) {
-			first, last, c.failed, err = follow(ctx, w.vip(i), gen%generations, watching)
+		seen <- n.inClient(func() (err error) {
+			first, last, failed, err = follow(ctx, w.vip(i), gen%generations, watching)
 			return err
 		})
 	}()
 	if err := <-watching; err != nil {
-		return c, err
+		return err
 	}
-	_, err := client.DiscoveryV1().EndpointSlices(namespace(i)).Update(ctx, w.slice(i, gen), metav1.UpdateOptions{})
-	acknowledged <- time.Now()
+	_, err := client.DiscoveryV1().EndpointSlices(namespace(i)).Update(ctx, w.slice(i, w.endpoints, gen), metav1.UpdateOptions{})
+	at := time.Now()
 	if err != nil {
 		cancel()
 		<-seen
-		return c, err
+		return err
 	}
 	if err := <-seen; err != nil {
-		return c, err
+		return err
 	}
-	at := <-acknowledged
-	c.first, c.last = max(0, first.Sub(at)), max(0, last.Sub(at))
-	return c, nil
+	s.add("first", max(0, first.Sub(at).Seconds()))
+	s.add("last", max(0, last.Sub(at).Seconds()))
+	s.add("failed", float64(failed))
+	return nil
 }
 
 // follow connects to a Service again and again until only endpoints of a new

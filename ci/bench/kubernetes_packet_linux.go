@@ -18,8 +18,8 @@ const dropRules = `table ip bench { chain output { type filter hook output prior
 	ip saddr 192.0.2.1 tcp dport { 80, 8080 } ct state new drop; }; }`
 
 // prepareDrop loads the rules on the node.
-func (s *stage) prepareDrop() error {
-	return s.net.Do(lab.Node, func() error {
+func (n *testNode) prepareDrop() error {
+	return n.net.Do(lab.Node, func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(dropRules)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -29,12 +29,12 @@ func (s *stage) prepareDrop() error {
 	})
 }
 
-// firstPacket returns what a new connection's first packet costs the node: it
+// firstPacket returns the seconds that a new connection's first packet costs the node: it
 // sends SYNs to Services in no order, each of a new flow, which are dropped when
 // they have been translated. It is the least of some runs: whatever else the
 // machine does only adds to it.
-func (s *stage) firstPacket(w world) (each time.Duration, err error) {
-	err = s.net.Do(lab.Node, func() error {
+func (n *testNode) firstPacket(w world) (each float64, err error) {
+	err = n.net.Do(lab.Node, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if err != nil {
 			return err
@@ -54,8 +54,8 @@ func (s *stage) firstPacket(w world) (each time.Duration, err error) {
 	return each, err
 }
 
-// flood sends for some time and returns the time for each packet.
-func flood(fd int, w world, span time.Duration) (time.Duration, error) {
+// flood sends for some time and returns the seconds for each packet.
+func flood(fd int, w world, span time.Duration) (float64, error) {
 	packet := make([]byte, 40)
 	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_TCP
 	copy(packet[12:16], nodeIP.AsSlice())
@@ -76,7 +76,7 @@ func flood(fd int, w world, span time.Duration) (time.Duration, error) {
 		}
 		if n%64 == 63 {
 			if took := time.Since(begin); took > span {
-				return took / time.Duration(n+1), nil
+				return took.Seconds() / float64(n+1), nil
 			}
 		}
 	}

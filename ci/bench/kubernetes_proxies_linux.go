@@ -10,24 +10,24 @@ import (
 // iptablesMode has goals and peers of its own.
 const iptablesMode = "iptables"
 
-// contender is a proxy in one of its settings.
-type contender struct {
+// kubernetesProxy is a proxy in one of its settings.
+type kubernetesProxy struct {
 	name    string
-	ours    bool
+	peer    bool
 	command func() (*exec.Cmd, error)
 }
 
-// contenders returns all that can run here; what cannot is told. Where Tandem
-// runs in the iptables mode, kube-proxy does so, too, and in no other.
-func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err error) {
+// proxies returns all that can run here; what cannot is noted. Where Tandem runs
+// in the iptables mode, kube-proxy does so, too, and in no other.
+func (o options) proxies(kubeProxy, kubeconfig string, f *figures) (all []kubernetesProxy, err error) {
 	legacy, err := o.legacy()
 	if err != nil {
 		if o.mode == iptablesMode {
 			return nil, fmt.Errorf("iptables mode: %w", err)
 		}
-		fmt.Printf("left out: kube-proxy iptables: %v\n", err)
+		f.Notes = append(f.Notes, fmt.Sprintf("kube-proxy's iptables mode is not measured: %v", err))
 	}
-	all = append(all, contender{name: "Tandem " + o.mode, ours: true, command: func() (*exec.Cmd, error) {
+	all = append(all, kubernetesProxy{name: "Tandem " + o.mode, command: func() (*exec.Cmd, error) {
 		cmd := exec.Command(o.tandem, "run", "--kubeconfig="+kubeconfig, "--hostname-override="+nodeName,
 			"--proxy-mode="+o.mode, "--cluster-cidr="+podCIDR)
 		cmd.Env = append(os.Environ(), legacy...)
@@ -44,7 +44,7 @@ func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err 
 		// The defaults of kube-proxy, and the least it takes: zero means the default.
 		for _, gap := range []string{"1s", "1ms"} {
 			name := "kube-proxy " + mode + " " + gap
-			all = append(all, contender{name: name, command: func() (*exec.Cmd, error) {
+			all = append(all, kubernetesProxy{name: name, peer: true, command: func() (*exec.Cmd, error) {
 				file := filepath.Join(o.dir, mode+gap+".yaml")
 				if err := os.WriteFile(file, fmt.Appendf(nil, kubeProxyConfig, kubeconfig, mode, nodeName, podCIDR, mode, gap), 0o600); err != nil {
 					return nil, err
@@ -58,9 +58,6 @@ func (o options) contenders(kubeProxy, kubeconfig string) (all []contender, err 
 	return all, nil
 }
 
-// podCIDR is where clients are told to be pods.
-const podCIDR = "10.244.0.0/16"
-
 const kubeProxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection: {kubeconfig: %s}
@@ -72,22 +69,11 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 `
 
 // legacy returns an environment in which iptables is the legacy one, with a
-// lock of its own. The machine's own choice stays as it is.
+// lock of its own.
 func (o options) legacy() (env []string, err error) {
-	multi, err := exec.LookPath("xtables-legacy-multi")
+	dir, err := variantLinks(o.dir, "legacy")
 	if err != nil {
 		return nil, err
-	}
-	dir := filepath.Join(o.dir, "iptables-legacy")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	for _, family := range []string{"iptables", "ip6tables"} {
-		for _, what := range []string{"", "-save", "-restore"} {
-			if err := os.Symlink(multi, filepath.Join(dir, family+what)); err != nil {
-				return nil, err
-			}
-		}
 	}
 	return []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XTABLES_LOCKFILE=" + filepath.Join(dir, "lock")}, nil
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,17 +157,14 @@ func throughput(ctx context.Context, at string, d time.Duration) (gigabits float
 	}
 }
 
-// idle returns how much memory of the proxy's processes an idle connection
-// takes, on which something was said before.
-func idle(run *running) (bytes int, err error) {
-	if len(run.pids()) == 0 {
-		return 0, nil
-	}
+// idleConnections returns how much memory of processes an idle connection takes, on
+// which something was said before.
+func idleConnections(ctx context.Context, at string, pids []int) (bytes float64, err error) {
 	const n = 1000
-	time.Sleep(2 * time.Second) // what was there before shall be gone
-	before := resident(run.pids())
+	sleep(ctx, 2*time.Second) // what was there before shall be gone
+	before := resident(pids...)
 	for range n {
-		c, err := net.Dial("tcp", run.at)
+		c, err := net.Dial("tcp", at)
 		if err != nil {
 			return 0, err
 		}
@@ -178,35 +173,5 @@ func idle(run *running) (bytes int, err error) {
 			return 0, err
 		}
 	}
-	return (resident(run.pids()) - before) / n, nil
-}
-
-// used adds up the processor time of processes.
-func used(pids []int) (d time.Duration) {
-	const tick = 10 * time.Millisecond // USER_HZ of all of Linux's systems
-	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
-		}
-		_, rest, _ := strings.Cut(string(b), ") ") // behind the name: proc_pid_stat(5)
-		fields := strings.Fields(rest)
-		user, _ := strconv.Atoi(fields[11])
-		system, _ := strconv.Atoi(fields[12])
-		d += time.Duration(user+system) * tick
-	}
-	return d
-}
-
-// resident adds up the memory of processes.
-func resident(pids []int) (bytes int) {
-	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		if err != nil {
-			continue
-		}
-		pages, _ := strconv.Atoi(strings.Fields(string(b))[1])
-		bytes += pages * os.Getpagesize()
-	}
-	return bytes
+	return (resident(pids...) - before) / n, nil
 }

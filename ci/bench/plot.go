@@ -1,0 +1,3 @@
+package main
+
+func plot(f *figures) string { return "" }
