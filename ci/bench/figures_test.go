@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/xml"
+	"flag"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -112,5 +115,34 @@ func TestWorldIsUnambiguous(t *testing.T) {
 				t.Fatalf("%s is of generation %d", a, generation(a))
 			}
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "draw the plot anew")
+
+// The plot in the README is that of the recorded figures.
+func TestPlot(t *testing.T) {
+	f, err := readFigures("figures/kubernetes.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := plot(&f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "figures/kubernetes.svg"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || string(want) != got {
+		t.Errorf("%s is not drawn from figures/kubernetes.json (go test ./ci/bench -update): %v", file, err)
+	}
+	if err := xml.Unmarshal([]byte(got), new(struct{ XMLName xml.Name })); err != nil {
+		t.Error(err)
+	}
+	if _, err := plot(&figures{}); err == nil {
+		t.Error("nothing is plotted")
 	}
 }

@@ -53,12 +53,12 @@ func command(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
+		text := f.String()
 		if args[0] == "plot" {
-			fmt.Print(plot(&f))
-		} else {
-			fmt.Print(&f)
+			text, err = plot(&f)
 		}
-		return nil
+		fmt.Print(text)
+		return err
 	}
 	for _, one := range benches() {
 		if one.name == args[0] {
