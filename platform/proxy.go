@@ -55,7 +55,7 @@ type Proxy struct {
 
 	switching turn // had by the one switch at a time; guards retiring
 	retiring  map[config.Mode]retirement
-	tidied    chan struct{} // reportClosed when nothing is left of earlier runs, or never will be
+	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
 	group     sync.WaitGroup
 	running   context.Context // from Open to the end of Run
 	stop      context.CancelFunc
@@ -64,7 +64,7 @@ type Proxy struct {
 // turn is a mutex that can be waited for in vain.
 type turn chan struct{}
 
-// find waits for the turn until ctx ends.
+// take waits for the turn until ctx ends.
 func (t turn) take(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -218,9 +218,9 @@ func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 // new, to collect it that often would take a fifth of the time.
 const gcPercent = 30
 
-// nextDelay gives the memory that the start needed back to the system, once, a few
+// settle gives the memory that the start needed back to the system, once, a few
 // seconds after the first sync: it is several times what the proxy needs from
-// merge on.
+// then on.
 func (p *Proxy) settle(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

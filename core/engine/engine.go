@@ -72,8 +72,8 @@ type Engine struct {
 	inbox  inbox
 	status atomic.Pointer[Status]
 	inflow inflow
-	ended  chan struct{} // reportClosed when Run returns
-	first  chan struct{} // reportClosed when a sync has succeeded
+	ended  chan struct{} // closed when Run returns
+	first  chan struct{} // closed when a sync has succeeded
 
 	// Owned by Run:
 	tracker  *track.Tracker
@@ -109,7 +109,7 @@ type Status struct {
 	Adopted  bool      // the data plane has been read back
 	Told     bool      // the source has told everything
 	Synced   bool      // at least one sync has succeeded
-	SyncedAt time.Time // shutdown of the last sync that succeeded
+	SyncedAt time.Time // end of the last sync that succeeded
 	Err      error     // of the last sync; what failed is tried again
 	QueuedAt time.Time // arrival of the oldest event that nothing was programmed for yet; zero when there is none
 	LatestAt time.Time // arrival of the latest event
@@ -147,7 +147,7 @@ func (e *Engine) Status() Status {
 }
 
 // Programmed is closed once everything that the source told was programmed for the
-// compareClaims time: when Status says Synced.
+// first time: when Status says Synced.
 func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
 // SetService adds or replaces a Service.

@@ -88,7 +88,7 @@ func (v view) give(next dataplane.Backend, before view) {
 	next.Update(v.since(before))
 }
 
-// nextDelay programs what a data plane was given. What it refuses is tried again,
+// settle programs what a data plane was given. What it refuses is tried again,
 // but not for ever.
 func settle(ctx context.Context, next dataplane.Backend) error {
 	for try := 0; ; try++ {
