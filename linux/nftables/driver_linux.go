@@ -147,7 +147,7 @@ func (d *Driver) inTwo(ctx context.Context, ops []op, errs []error, n int) error
 
 // unreachable returns how many ops, from the first on, make sets and chains that
 // no packet meets before the ops behind them are done; 0 if there are no chains
-// portIndex them.
+// among them.
 func unreachable(ops []op) (n int) {
 	for i, o := range ops {
 		chain := o.Key.Kind == KindChain
