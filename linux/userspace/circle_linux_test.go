@@ -122,7 +122,7 @@ func TestServicesInACircle(t *testing.T) {
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
-		st := p.driver.server.Stats()
+		st := p.driver.relays.server.Stats()
 		if st.Accepted != 2 || st.Sessions > 2 || st.Open != 0 {
 			t.Errorf("two clients of TCP and two of UDP: %+v", st)
 		}
@@ -160,7 +160,7 @@ func TestEndpointOnTheNumberOfANodePort(t *testing.T) {
 				}
 			}
 		}
-		if st := p.driver.server.Stats(); st.Accepted != 2 || st.Sessions != 2 {
+		if st := p.driver.relays.server.Stats(); st.Accepted != 2 || st.Sessions != 2 {
 			t.Errorf("two clients of TCP and two of UDP: %+v", st)
 		}
 	})

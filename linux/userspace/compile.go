@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -29,6 +30,10 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	}
 	return &Compiler{mark, families}
 }
+
+// markOf is the bit by which what relays send is known: the one for masquerading,
+// as it comes from this host already.
+func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
 
 // Base implements dataplane.Compiler.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {

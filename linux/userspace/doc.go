@@ -38,18 +38,19 @@
 // Services that are each other's endpoints reach nobody, and an endpoint on a node
 // port's number of this node is whoever listens there.
 //
-//	object.go          what there is: shelter, chains, entries, relays
-//	entry.go           entries as rules, and back
-//	skeleton.go        the chains and their ways into each other
+// The files, each built on those before it:
+//
+//	layout.go          the relay address; the chains and their fixed rules
+//	object.go          objects; entries as rules, and back
 //	compile.go         ports to objects (Compiler)
-//	sim.go, text.go    objects and a packet to an outcome; objects to text
-//	table.go           where rules are: nat_linux.go, iptables (linux/xtables);
-//	                   nft_linux.go, nftables
-//	batch.go           changes as a script; observe.go: the rules of iptables as
-//	                   objects
-//	nft.go             objects as those of nftables; nft_read.go: and back
-//	driver_linux.go    the host (Driver); leave_linux.go: what no rule leads to any
-//	                   more; observe_linux.go: what is there
-//	shelter_linux.go   the address; flows_linux.go: stale UDP flows
-//	mode.go            the mode; mode_linux.go: which kind of table works here
+//	sim.go             objects and a packet to an outcome
+//	table.go           where rules are: iptables or nftables
+//	nat*.go            the nat table of iptables: edits as scripts, and what
+//	                   iptables-save prints as objects
+//	nft*.go            tables of our own in nftables, the same
+//	relay_linux.go     what rules lead to: the address, the listeners, the drop port
+//	flows_linux.go     stale UDP flows in conntrack
+//	driver_linux.go    the host (Driver), also while it drains
+//	observe_linux.go   the host back to objects
+//	mode*.go           the mode, and which kind of table works here
 package userspace

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -19,37 +21,26 @@ import (
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
 	table  table
-	server *relay.Server
 	lodger bool // the address is not its own: another driver uses it
 
 	mu     sync.Mutex // Observe may run beside Commit
 	rules  map[Key]installed
-	relays map[RelayID]*listener
-	ports  map[RelayID]uint16 // of an earlier run, from its rules
-	moved  bool               // some relay is not where rules lead
+	relays relays
 	sinks  [2]sink
 	// While Observe reads, what is committed beside it; nil else.
 	meanwhile map[Key]bool
 }
 
-// listener is a relay that listens.
-type listener struct {
-	*relay.Relay
-	policy *relay.Policy
-}
-
 var (
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
+	_ dataplane.Drainer            = (*Driver)(nil)
 )
 
 // open returns a driver for a table, which it owns. Close it after use; what is
 // in the kernel stays, the relays end.
 func open(t table, o relay.Options) *Driver {
-	return &Driver{
-		table: t, server: relay.NewServer(o),
-		rules: map[Key]installed{}, relays: map[RelayID]*listener{}, ports: map[RelayID]uint16{},
-	}
+	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o)}
 }
 
 // Limits implements dataplane.Driver.
@@ -60,7 +51,7 @@ const grace = 3 * time.Second
 
 // Close implements dataplane.Driver.
 func (d *Driver) Close() error {
-	err := d.server.Close(grace)
+	err := d.relays.server.Close(grace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for f := range d.sinks {
@@ -83,7 +74,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	errs := make([]error, len(ops))
-	stale := d.stale(ops)
+	stale := staleFlows(ops, d.rules)
 	var edits [2][]edit
 	for i, op := range ops {
 		if d.meanwhile != nil {
@@ -127,41 +118,33 @@ func (d *Driver) provide(op ledger.Op[Key, Value]) (err error) {
 		d.sinks[k.Family], err = openSink(k.Family)
 		return err
 	default:
-		return d.listen(k.Relay, op.New.Policy)
+		return d.relays.listen(k.Relay, op.New.Policy)
 	}
 }
 
-// listen opens a relay, or changes it. After a restart it listens where the
-// rules of the earlier run lead, unless that port has been taken.
-func (d *Driver) listen(id RelayID, p *relay.Policy) error {
-	if r := d.relays[id]; r != nil {
-		r.Update(*p)
-		r.policy = p
-		return nil
-	}
-	before := d.ports[id]
-	r, err := d.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, before), *p)
-	if err != nil && before != 0 {
-		r, err = d.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, 0), *p)
-	}
-	if err != nil {
+// withdraw removes what no rule leads to any more.
+func (d *Driver) withdraw(k Key) error {
+	switch k.Kind {
+	case KindShelter:
+		return removeShelter(k.Family)
+	case KindSink:
+		err := d.sinks[k.Family].close()
+		d.sinks[k.Family] = nil
 		return err
 	}
-	d.relays[id] = &listener{r, p}
-	delete(d.ports, id)
-	d.moved = d.moved || before != 0 && r.Addr().Port() != before
+	d.relays.close(k.Relay)
 	return nil
 }
 
 // redirect rewrites the rules that lead to where relays were in an earlier run
 // and could not be again.
 func (d *Driver) redirect(edits *[2][]edit) {
-	if !d.moved {
+	if !d.relays.changed {
 		return
 	}
-	d.moved = false
+	d.relays.changed = false
 	for k, have := range d.rules {
-		r := d.relays[have.relay]
+		r := d.relays.open[have.relay]
 		if r != nil && have.port != r.Addr().Port() {
 			d.put(ledger.Replace, k, Target{Relay: have.relay}, &edits[k.Family])
 		}
@@ -171,7 +154,7 @@ func (d *Driver) redirect(edits *[2][]edit) {
 // edit adds an op on rules to the changes of its family.
 func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	k := op.Key
-	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays[to.Relay] == nil {
+	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays.open[to.Relay] == nil {
 		return fmt.Errorf("relay %s does not listen", to.Relay)
 	}
 	switch {
@@ -189,7 +172,7 @@ func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	now := installed{}
 	if to.Do == ToRelay {
-		now.relay, now.port = to.Relay, d.relays[to.Relay].Addr().Port()
+		now.relay, now.port = to.Relay, d.relays.open[to.Relay].Addr().Port()
 	}
 	rule := entryRule(k, to, now.port)
 	now.printed = xtables.List(rule)
@@ -208,4 +191,71 @@ func (d *Driver) book(e edit) {
 	case e.key.Kind == KindJump:
 		d.rules[e.key] = installed{printed: xtables.List(e.rules...)}
 	}
+}
+
+// forget deletes stale flows, but for those to relays that an entry leads to still.
+func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
+	deleteFlows(ctx, stale, d.relaysOf)
+}
+
+// relaysOf returns the relays that any entry of a front leads to: which of them,
+// is for the origin of a flow to say.
+func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
+	keep := flows.Set{}
+	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
+	for _, k.Chain = range entryChains {
+		have := d.rules[k]
+		if r := d.relays.open[have.relay]; r != nil {
+			keep[r.Addr()] = struct{}{}
+		}
+	}
+	return keep
+}
+
+// draining is how long connections may go on in a mode that was left.
+const draining = time.Hour
+
+// Drain implements dataplane.Drainer. The ways into our chains go, and with the
+// last connection of a relay its time is over. All else stays until then: without
+// the address the kernel would lose their packets, and a mode that comes back
+// before finds what it needs.
+func (d *Driver) Drain(ctx context.Context) error {
+	if err := d.shut(ctx); err != nil {
+		return fmt.Errorf("leave new connections to others: %w", err)
+	}
+	d.relays.server.Drain(ctx, draining)
+	return ctx.Err()
+}
+
+// shut takes the ways in from the tables, the flows that were led to relays from
+// the kernel, and has relays end that nobody is led to any more.
+func (d *Driver) shut(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var ways [2][]edit
+	var stale []flows.Match
+	for k, have := range d.rules {
+		switch {
+		case k.Kind == KindJump:
+			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
+		case tracked(k):
+			stale = append(stale, endedFlows(k, have.port))
+		}
+	}
+	for f, list := range ways {
+		if len(list) == 0 {
+			continue
+		}
+		if err := d.table.Write(ctx, model.Family(f), list); err != nil {
+			return err
+		}
+		for _, e := range list {
+			delete(d.rules, e.key)
+		}
+	}
+	for id := range d.relays.open {
+		d.relays.close(id)
+	}
+	d.forget(ctx, stale)
+	return nil
 }

@@ -203,7 +203,7 @@ func TestRestartWithoutItsPort(t *testing.T) {
 		p := start(t, k, web())
 		p.sync()
 		var taken netip.AddrPort
-		for _, r := range p.driver.relays {
+		for _, r := range p.driver.relays.open {
 			taken = r.Addr()
 		}
 		p.stop()

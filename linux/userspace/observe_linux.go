@@ -33,7 +33,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 			objects[Key{Kind: KindSink, Family: f}] = Value{}
 		}
 	}
-	for id, r := range d.relays {
+	for id, r := range d.relays.open {
 		objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
 	}
 	have := map[Key]installed{}
@@ -69,18 +69,8 @@ func (d *Driver) read(ctx context.Context) (rules map[Key]found, sheltered [2]bo
 // recognise returns the content of what was read. An entry leads to a relay only
 // if one listens there, or will: where it was in an earlier run.
 func (d *Driver) recognise(r found) Value {
-	if r.relay != (RelayID{}) && !d.leadsTo(r.relay, r.port) {
+	if r.relay != (RelayID{}) && !d.relays.leadsTo(r.relay, r.port) {
 		r.To.Do = unknown
 	}
 	return r.Value
-}
-
-func (d *Driver) leadsTo(id RelayID, port uint16) bool {
-	if r := d.relays[id]; r != nil {
-		return r.Addr().Port() == port
-	}
-	if d.ports[id] == 0 {
-		d.ports[id] = port
-	}
-	return d.ports[id] == port
 }

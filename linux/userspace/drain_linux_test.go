@@ -55,7 +55,7 @@ func toEcho(t *testing.T) *model.Port {
 // call connects to some relay of a plane.
 func (p plane) call() net.Conn {
 	p.t.Helper()
-	for _, r := range p.driver.relays {
+	for _, r := range p.driver.relays.open {
 		c, err := net.Dial("tcp", r.Addr().String())
 		if err == nil {
 			err = echoes(c)
@@ -168,8 +168,7 @@ func TestRemoveWaitsForNoConnection(t *testing.T) {
 func TestFlowsOfOthersStay(t *testing.T) {
 	front := netip.MustParseAddrPort("10.96.0.10:53")
 	k := Key{Kind: KindEntry, Chain: chainContainer, Proto: model.UDP, At: front}
-	d := &Driver{rules: map[Key]installed{k: {port: 40000}}}
-	m := d.ended(k)
+	m := endedFlows(k, 40000)
 	for from, want := range map[string]bool{
 		"169.254.84.1:40000": true, // the relay
 		"169.254.84.1:1":     true, // refused

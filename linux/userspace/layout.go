@@ -33,6 +33,19 @@ const (
 	silentPort   = 2
 )
 
+// Shelter returns the address on lo that relays listen on. It is local to the
+// host: link-local in IPv4, of a unique local prefix in IPv6.
+func Shelter(f model.Family) netip.Addr {
+	if f == model.IPv4 {
+		return netip.AddrFrom4([4]byte{169, 254, 84, 1})
+	}
+	return netip.MustParseAddr("fd74:616e:6465:6d::1")
+}
+
+func shelterPort(f model.Family, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(Shelter(f), port)
+}
+
 // ends are the chains in which connections end, and where.
 var ends = map[string]uint16{chainRefuse: refusingPort, chainDrop: silentPort}
 
@@ -53,14 +66,6 @@ func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
 
 func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) }
-
-// jumpRule is the rule of a KindJump.
-func jumpRule(k Key) xtables.Rule {
-	if k.Late {
-		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
-	}
-	return xtables.Rule{Comment: "Kubernetes Services, by relays of tandem", Target: xtables.Jump{Chain: jumps[k.Chain]}}
-}
 
 // fixed returns the rules of a fixed chain.
 func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {

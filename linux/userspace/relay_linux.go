@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
@@ -132,4 +133,68 @@ func deafen(_, _ string, c syscall.RawConn) error {
 		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
 	})
 	return errors.Join(control, err)
+}
+
+// relays are the listeners that entries lead to. One goroutine uses them at a time.
+type relays struct {
+	server  *relay.Server
+	open    map[RelayID]*listener
+	ports   map[RelayID]uint16 // of an earlier run, from its rules
+	changed bool               // some relay does not listen on its port of the earlier run
+}
+
+// listener is a relay that listens.
+type listener struct {
+	*relay.Relay
+	policy *relay.Policy
+}
+
+func newRelays(o relay.Options) relays {
+	return relays{server: relay.NewServer(o), open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+}
+
+// listen opens a relay, or changes it. After a restart it listens where the rules
+// of the earlier run lead, unless that port has been taken.
+func (r *relays) listen(id RelayID, p *relay.Policy) error {
+	if l := r.open[id]; l != nil {
+		l.Update(*p)
+		l.policy = p
+		return nil
+	}
+	before := r.ports[id]
+	l, err := r.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, before), *p)
+	if err != nil && before != 0 {
+		l, err = r.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, 0), *p)
+	}
+	if err != nil {
+		return err
+	}
+	r.open[id] = &listener{l, p}
+	delete(r.ports, id)
+	r.changed = r.changed || before != 0 && l.Addr().Port() != before
+	return nil
+}
+
+// lateClients is how long a relay still takes clients that an earlier rule led to
+// it: long enough for a SYN that is sent a second time, after a second.
+const lateClients = 2 * time.Second
+
+// close lets a relay end that no rule leads to any more.
+func (r *relays) close(id RelayID) {
+	if l := r.open[id]; l != nil {
+		delete(r.open, id)
+		l.Retire(lateClients)
+	}
+}
+
+// leadsTo reports whether a port is a relay's. Before it listens that is the port of
+// an earlier run, which the first rule that is read tells.
+func (r *relays) leadsTo(id RelayID, port uint16) bool {
+	if l := r.open[id]; l != nil {
+		return l.Addr().Port() == port
+	}
+	if r.ports[id] == 0 {
+		r.ports[id] = port
+	}
+	return r.ports[id] == port
 }
