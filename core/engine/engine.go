@@ -51,7 +51,7 @@ type Options struct {
 	Hooks      Hooks
 }
 
-// Hooks are told what the engine did, on its goroutine: they must not block.
+// Hooks are called on the engine's goroutine after what it did: they must not block.
 type Hooks struct {
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)

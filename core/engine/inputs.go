@@ -151,7 +151,7 @@ func (e *Engine) setHost(since time.Time) {
 	e.change(since)
 }
 
-// unfit is a problem for which this node shall get no traffic, in words; empty for
+// unfit is a problem for which this node must get no traffic, in words; empty for
 // none.
 func (e *Engine) unfit() string {
 	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
