@@ -1,21 +1,22 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build dist demo test verify soak race guest matrix wine fuzz bench bench-kubernetes lint golden clean
+.PHONY: build dist demo test verify soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
 demo: build ; bin/tandem demo
-test: ; ci/test/run
+test: ; go run ./ci/test
 wine: ; ci/setup/run && go test -count=1 -v ./ci/wine
 race: ; ci/setup/run && go test -race ./...
 guest: ; ci/setup/run && ci/guest/run
 matrix: ; ci/setup/run && ci/guest/matrix
-verify: ; ci/verify/run
+verify: ; go run ./ci/test -verify
 soak: ; ci/setup/run && ci/guest/matrix
 fuzz: ; ci/test/fuzz
-bench: ; ci/setup/run && ci/bench/run && ci/bench/relay/run
-bench-kubernetes: ; ci/setup/run && ci/kubernetes/bench/run $(BENCHFLAGS)
+bench: ; ci/setup/run && for b in nftables manifests iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done
+bench-kubernetes: ; ci/setup/run && ci/bench/run kubernetes $(BENCHFLAGS)
+bench-ipvs: ; ci/setup/run && ci/bench/run ipvs $(BENCHFLAGS)
 lint: ; ci/lint/run
 golden: ; go test -p 1 ./linux/nftables ./linux/iptables ./linux/ipvs ./linux/userspace ./windows/hns -run Corpus -update
 clean: ; rm -rf bin dist

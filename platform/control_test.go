@@ -15,7 +15,7 @@ import (
 
 // Whatever is sent to the control socket, only a mode that there is is switched
 // to, and only by POST /switch.
-func FuzzOrders(f *testing.F) {
+func FuzzControl(f *testing.F) {
 	f.Add("POST /switch?to=iptables HTTP/1.1\r\nHost: tandem\r\n\r\n")
 	f.Add("POST /switch?to=auto HTTP/1.1\r\nHost: tandem\r\n\r\n")
 	f.Add("GET /switch?to=nftables HTTP/1.1\r\nHost: tandem\r\n\r\n")
@@ -27,7 +27,7 @@ func FuzzOrders(f *testing.F) {
 			return
 		}
 		switched := false
-		h := orders(func(_ context.Context, to config.Mode) (Switched, error) {
+		h := controlHandler(func(_ context.Context, to config.Mode) (Switched, error) {
 			switched = true
 			if r.Method != http.MethodPost || !slices.Contains(names, string(to)) {
 				t.Errorf("%s %s switches to %q", r.Method, r.URL, to)
@@ -42,7 +42,7 @@ func FuzzOrders(f *testing.F) {
 	})
 }
 
-func TestOrders(t *testing.T) {
+func TestControl(t *testing.T) {
 	for _, c := range []struct {
 		method, to string
 		code       int
@@ -55,7 +55,7 @@ func TestOrders(t *testing.T) {
 		{"PUT", Names()[1], 405},
 	} {
 		w := httptest.NewRecorder()
-		orders(func(context.Context, config.Mode) (Switched, error) { return Switched{}, nil }).
+		controlHandler(func(context.Context, config.Mode) (Switched, error) { return Switched{}, nil }).
 			ServeHTTP(w, httptest.NewRequest(c.method, "/switch?to="+url.QueryEscape(c.to), nil))
 		if w.Code != c.code || w.Body.Len() > 512 || strings.Contains(w.Body.String(), "\x1b") {
 			t.Errorf("%s %.20q: %d %s", c.method, c.to, w.Code, w.Body)

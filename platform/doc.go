@@ -1,6 +1,6 @@
 // Package platform is the one place where an operating system is chosen. It
 // lists the modes, knows what else the system offers (a flow table, facts about
-// the host), and puts the pieces of a running proxy together:
+// the machine), and puts the pieces of a running proxy together:
 //
 //	manifests or API server ──▶ engine ──▶ backend of a Mode
 //	                              │
@@ -8,38 +8,64 @@
 //	                              ├──▶ metrics, Events
 //	                              └──▶ health: /healthz /livez /metrics /status, health checks of Services
 //
-// A running Proxy has these goroutines; Run owns and ends all of them:
+// The engine owns the backend in use; everything else asks engine.Current.
 //
-//	source         watches the folder or the API server, tells the engine's inbox
+// # Files
+//
+// Each uses only those before it:
+//
+//	modes.go             the modes; which one to run (Choose)
+//	system.go            what is used of an operating system beside modes
+//	lock_*.go            the one tandem of a machine or network namespace; its control socket
+//	memory_linux.go      memory limit from the cgroup; releasing the program's pages
+//	platform_{linux,windows,other}.go
+//	                     what differs between systems, one file for each
+//	platform.go          what is exported of that
+//	machine.go           addresses and API servers of this machine, for core/resolve
+//	source.go            where Services come from
+//	report.go            what becomes metrics and Events
+//	http.go              the HTTP servers
+//	systemd.go           notifications of the service manager
+//	switch.go            another mode while Services are in use
+//	leftovers.go         what earlier runs and kube-proxy have left (RemoveAll)
+//	control.go           the control socket
+//	doctor.go            what works on this machine (Examine)
+//	proxy.go             a whole proxy (Open, Run, Close)
+//	reconfigure.go       another configuration while it runs
+//
+// # Goroutines
+//
+// Run owns and ends all of them:
+//
+//	source         watches the folder or the API server, sends events to the engine's inbox
 //	engine         owns tracker and backend: resolves, programs, audits; calls host and the hooks
 //	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
-//	addresses      looks whether this machine's addresses have changed
-//	notify         tells systemd that the proxy is ready, and that it lives
-//	control        takes orders: an HTTP server, with a goroutine for each
-//	tidy           once, after the first sync: removes what was there before in other modes
-//	retirement     one for each mode on its way out: waits for its connections, removes it
-//	settle         once, after the first sync: gives memory back, and ends
+//	machine        watches the addresses of this machine
+//	systemd        notifies the service manager: ready, status, watchdog
+//	control        serves the control socket, with a goroutine for each request
+//	leftovers      once, after the first sync: removes what was there before in other modes
+//	retirement     one for each old mode: waits for its connections, removes it
+//	memory         once, after the first sync: releases memory
 //
-// A switch of modes runs on the goroutine that asks for it: an order's, or the one
-// that watches the configuration file and calls Reconfigure.
+// A switch of modes runs on the goroutine that asks for it: a control request's, or
+// the one that watches the configuration file and calls Reconfigure.
 //
-// The parts:
+// # A new backend
 //
-//	modes.go, choose.go           the modes; which one to run (Choose)
-//	userspace.go                  the mode that has several ways
-//	proxy.go                      a whole proxy (Open, Run, Close)
-//	source.go                     where Services come from
-//	facts.go, addresses_*.go      what the machine says of itself, for core/resolve
-//	serve.go, tell.go, notify.go  what it answers, tells, and tells systemd
-//	ready.go                      the first sync
-//	switch.go, reconfigure.go     another mode, another configuration, while it runs
-//	control.go, lock_*.go         orders; the one tandem of a place
-//	tidy.go                       what earlier runs and kube-proxy have left (RemoveAll)
-//	doctor.go                     what works on this machine (Examine)
-//	prepare*.go, platform_*.go,   what differs between systems
-//	  harden_*.go
+// A backend for a made-up kernel is one folder plus one line:
+//
+//   - the folder, linux/madeup or windows/madeup, exports Mode, a dataplane.Mode
+//     that names the system and says how to Probe, Open and Plan. `go doc
+//     core/dataplane` says what a Compiler and a Driver have to do;
+//   - the line, madeup.Mode(), goes into Modes in modes.go.
+//
+// Nothing else has to name it: --proxy-mode and its help, auto, fallback, plan, doctor,
+// status, switch and cleanup read the list, and so does the test that every mode is
+// complete. (core/config and core/metrics name kube-proxy's modes, for the sections
+// and metrics that kube-proxy has for one mode alone.) A new operating system is one
+// more platform_GOOS.go.
 package platform

@@ -12,30 +12,30 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Examine checks this machine: each mode by trying it, what another proxy has
-// left, the system, and the addresses that the proxy wants to listen on. It
-// changes nothing that lasts.
+// Examine checks this machine: each mode by trying it, what kube-proxy has left,
+// the system, and the addresses that the proxy listens on. It changes nothing that
+// lasts.
 func Examine(ctx context.Context, c *config.Config) []diagnosis.Check {
 	checks := examineModes(ctx, c)
 	for _, m := range Local() {
 		checks = append(checks, examineLeftovers(ctx, m)...)
 	}
-	checks = append(checks, examineHost()...)
+	checks = append(checks, thisSystem().examine()...)
 	return append(checks, examineListeners(c)...)
 }
 
-// examineModes tries all modes, and says which one the configuration leads to.
+// examineModes tries all modes, and says which one the configuration selects.
 func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Check) {
 	works := map[config.Mode]bool{}
 	for _, m := range Local() {
-		check := diagnosis.Check{ID: "mode-" + string(m.Name), Level: diagnosis.OK, Found: "it works here"}
+		check := diagnosis.Check{ID: "mode-" + string(m.Name), Level: diagnosis.OK, Found: "works"}
 		if err := Probe(ctx, m); err != nil {
 			check.Level, check.Found = diagnosis.Note, err.Error()
 		}
 		works[m.Name] = check.Level == diagnosis.OK
 		checks = append(checks, check)
 	}
-	chosen := diagnosis.Check{ID: "mode", Level: diagnosis.Fail, Found: fmt.Sprintf("mode %s works by none of its ways: see the checks of the modes", c.Mode)}
+	chosen := diagnosis.Check{ID: "mode", Level: diagnosis.Fail, Found: fmt.Sprintf("mode %s unavailable: see the checks of the modes", c.Mode)}
 	wanted, err := candidates(Modes(), c)
 	if err != nil {
 		chosen.Found = err.Error()
@@ -44,10 +44,10 @@ func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Che
 		if !works[m.Name] {
 			continue
 		}
-		chosen.Level, chosen.Found = diagnosis.OK, fmt.Sprintf("mode %s means %s here", c.Mode, m.Name)
+		chosen.Level, chosen.Found = diagnosis.OK, fmt.Sprintf("mode %s selects %s here", c.Mode, m.Name)
 		if i > 0 {
 			chosen.Level = diagnosis.Warn
-			chosen.Found += fmt.Sprintf(", as %s does not work", wanted[0].Name)
+			chosen.Found += fmt.Sprintf(", as %s is unavailable", wanted[0].Name)
 		}
 		break
 	}
@@ -58,14 +58,14 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 	if m.KubeProxy == nil {
 		return nil
 	}
-	check := diagnosis.Check{ID: "leftovers-" + string(m.Name), Level: diagnosis.OK, Found: "kube-proxy has left nothing"}
+	check := diagnosis.Check{ID: "leftovers-" + string(m.Name), Level: diagnosis.OK, Found: "no rules of kube-proxy"}
 	left, err := m.KubeProxy(ctx)
 	switch {
 	case err != nil:
-		check.Level, check.Found = diagnosis.Note, "cannot look for what kube-proxy has left: "+err.Error()
+		check.Level, check.Found = diagnosis.Note, "looking for kube-proxy's rules failed: "+err.Error()
 	case len(left.Found) > 0:
-		check.Level, check.Fix = diagnosis.Warn, "run tandem with --takeover: it replaces them, its own rules first"
-		check.Found = "kube-proxy's " + strings.Join(left.Found, ", ")
+		check.Level, check.Fix = diagnosis.Warn, "run tandem with --takeover: it removes them once its own rules are in place"
+		check.Found = "rules of kube-proxy: " + strings.Join(left.Found, ", ")
 	}
 	return []diagnosis.Check{check}
 }
@@ -82,14 +82,14 @@ func examineListeners(c *config.Config) (checks []diagnosis.Check) {
 		}
 		if err != nil {
 			check.Level, check.Found = diagnosis.Warn, err.Error()
-			check.Fix = "end what listens there (" + listeners(runtime.GOOS) + " shows it; a tandem that runs is what should), or choose another address"
+			check.Fix = "stop what listens there (" + listeners(runtime.GOOS) + " shows it; a running tandem is expected), or choose another address"
 		}
 		checks = append(checks, check)
 	}
 	return checks
 }
 
-// listeners is a system's own command that shows who listens where.
+// listeners is a system's own command that lists listening sockets.
 func listeners(system string) string {
 	if system == "windows" {
 		return "netstat -ano"

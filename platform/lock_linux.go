@@ -22,36 +22,34 @@ import (
 // the host as a hostPath volume; /run is emptied at boot.
 const systemFolder = "/run/tandem"
 
-// Held is the lock of a network namespace. It has two parts, and a process must
-// get both where it can:
+// namespaceLock is the lock of a network namespace. It has two parts, and a process
+// must get both where it can:
 //
 //   - a file, locked with flock(2), in a folder that only its owner can write.
-//     It is for processes that share the folder, privileged or not;
-//   - a claim on the network namespace itself (host.Claim), for privileged ones
-//     that do not: a pod and the host, say.
+//     It excludes processes that share the folder, privileged or not;
+//   - a claim on the network namespace itself (host.Claim), which excludes
+//     privileged ones that do not share it: a pod and the host, say.
 //
-// Neither can be taken by anybody who may not program rules here, and both end
+// Neither can be taken without the privilege to program rules here, and both end
 // with the process.
-type Held struct {
-	claim  io.Closer // nil where none can be made
-	file   *os.File  // nil where there is no folder
-	socket string    // the path of the control socket
-	lacks  error     // why there is no folder
+type namespaceLock struct {
+	claim     io.Closer // nil where none can be made
+	file      *os.File  // nil where there is no folder
+	socket    string    // the path of the control socket
+	folderErr error     // why there is no folder
 }
 
-// Lock makes the caller the only tandem that writes in the network namespace of
-// the calling thread, until it closes what it got or dies.
-func Lock() (*Held, error) {
-	held := &Held{}
-	err := held.take()
-	if err != nil {
+// lockNamespace implements Lock for the network namespace of the calling thread.
+func lockNamespace() (Held, error) {
+	held := &namespaceLock{}
+	if err := held.take(); err != nil {
 		return nil, errors.Join(err, held.Close())
 	}
 	return held, nil
 }
 
-func (h *Held) take() (err error) {
-	name, err := placeName()
+func (h *namespaceLock) take() (err error) {
+	name, err := namespaceName()
 	if err != nil {
 		return err
 	}
@@ -62,35 +60,35 @@ func (h *Held) take() (err error) {
 	}
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return taken("fuser " + path + ".lock shows its process")
-	case err != nil: // a read-only root, or SELinux: the claim has to do
-		h.lacks = fmt.Errorf("no folder for the control socket: %w", err)
+		return errLocked("fuser " + path + ".lock shows its process")
+	case err != nil: // a read-only root, or SELinux: the claim is enough
+		h.folderErr = fmt.Errorf("no folder for the control socket: %w", err)
 	default:
 		h.socket = path + ".sock"
 	}
 	h.claim, err = host.Claim()
 	switch {
 	case errors.Is(err, host.ErrClaimed):
-		return taken(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.ClaimQueue))
+		return errLocked(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.ClaimQueue))
 	case err != nil && h.file == nil:
-		return fmt.Errorf("lock of this network namespace: %w; %w; set XDG_RUNTIME_DIR to a folder of your own", h.lacks, err)
+		return fmt.Errorf("lock of this network namespace: %w; %w; set XDG_RUNTIME_DIR to a folder of your own", h.folderErr, err)
 	}
 	return nil
 }
 
-func taken(how string) error {
-	return fmt.Errorf("another tandem works in this network namespace, and two would fight: stop that one first (%s)", how)
+func errLocked(how string) error {
+	return fmt.Errorf("another tandem runs in this network namespace; stop that one first (%s)", how)
 }
 
-// Close gives the lock up. Its file may have been removed, or be another's by now:
+// Close releases the lock. Its file may have been removed, or be another's by now:
 // then it is left alone.
-func (h *Held) Close() error {
+func (h *namespaceLock) Close() error {
 	var errs []error
 	if h.claim != nil {
 		errs = append(errs, h.claim.Close())
 	}
 	if h.file != nil {
-		if there(h.file) {
+		if linked(h.file) {
 			errs = append(errs, os.Remove(h.file.Name()))
 		}
 		errs = append(errs, h.file.Close())
@@ -100,7 +98,7 @@ func (h *Held) Close() error {
 
 // lockFile makes and locks a file. unix.EWOULDBLOCK: another has it.
 func lockFile(path string) (*os.File, error) {
-	for range 100 { // its holder removes it before it gives it up
+	for range 100 { // its holder removes it before releasing it
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
@@ -108,18 +106,18 @@ func lockFile(path string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		if there(f) {
+		if linked(f) {
 			return f, nil
 		}
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
 	}
-	return nil, errors.New("it is removed again and again")
+	return nil, fmt.Errorf("%s: removed repeatedly by others", path)
 }
 
-// there reports whether a file is still what its path leads to.
-func there(f *os.File) bool {
+// linked reports whether a file is still what its path leads to.
+func linked(f *os.File) bool {
 	mine, err1 := f.Stat()
 	named, err2 := os.Lstat(f.Name())
 	return err1 == nil && err2 == nil && os.SameFile(mine, named)
@@ -167,31 +165,31 @@ func private(dir string) error {
 	return unix.Access(dir, unix.W_OK)
 }
 
-// Listen opens the control socket. Only the user that this runs as, and root,
-// can connect to it, and only from where its folder is.
-func (h *Held) Listen() (net.Listener, error) {
+// Listen implements Held. Only the user of this process, and root, can connect,
+// and only where the folder can be seen.
+func (h *namespaceLock) Listen() (net.Listener, error) {
 	if h.socket == "" {
-		return nil, h.lacks
+		return nil, h.folderErr
 	}
-	if err := os.Remove(h.socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+	if err := os.Remove(h.socket); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a process that was killed
 		return nil, err
 	}
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err) // before it has a name
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err) // before it is bound
 	}}
 	return config.Listen(context.Background(), "unix", h.socket)
 }
 
-// dialControl connects to the tandem of the calling thread's network namespace.
-func dialControl(ctx context.Context) (net.Conn, error) {
-	name, err := placeName()
+// dialNamespace connects to the tandem of the calling thread's network namespace.
+func dialNamespace(ctx context.Context) (net.Conn, error) {
+	name, err := namespaceName()
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	for _, dir := range folders() {
-		if err := private(dir); err != nil { // who else might be listening?
+		if err := private(dir); err != nil { // another user may be listening there
 			errs = append(errs, err)
 			continue
 		}
@@ -205,13 +203,11 @@ func dialControl(ctx context.Context) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// place names the network namespace of the calling thread.
-func place() (string, error) { return os.Readlink("/proc/thread-self/ns/net") }
-
-// placeName is the network namespace in the name of a file, such as
-// net-4026531840. The number is the same in every mount and PID namespace.
-func placeName() (string, error) {
-	link, err := place()
+// namespaceName is the network namespace of the calling thread in the name of a
+// file, such as net-4026531840. The number is the same in every mount and PID
+// namespace.
+func namespaceName() (string, error) {
+	link, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		return "", err
 	}

@@ -132,7 +132,7 @@ func TestLockHoldsForOtherMountNamespaces(t *testing.T) {
 		t.Skip("needs root")
 	}
 	n := newNet(t)
-	var held *platform.Held
+	var held platform.Held
 	if err := n.Do(netns.Node, func() error {
 		claim, err := host.Claim()
 		if errors.Is(err, host.ErrNoClaim) {
@@ -164,7 +164,7 @@ func TestLockHoldsForOtherMountNamespaces(t *testing.T) {
 			return err
 		})
 	}()
-	if err := <-told; err == nil || !strings.Contains(err.Error(), "another tandem works in this network namespace") {
+	if err := <-told; err == nil || !strings.Contains(err.Error(), "another tandem runs in this network namespace") {
 		t.Errorf("with another /run: %v", err)
 	}
 }

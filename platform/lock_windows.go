@@ -30,30 +30,29 @@ func pipe() (name, access string, err error) {
 	return `\\.\pipe\tandem-proxy-` + sid, "D:P(A;;GA;;;" + sid + ")", nil
 }
 
-// Held is the lock of this machine: a pipe that the first to make it has, and
+// pipeLock is the lock of this machine: a pipe that the first to make it has, and
 // that nobody connects to.
-type Held struct{ pipe net.Listener }
+type pipeLock struct{ pipe net.Listener }
 
-// Lock makes the caller the only tandem that writes on this machine, until it
-// closes what it got or dies.
-func Lock() (*Held, error) {
-	l, err := listen("-lock")
+// lockMachine implements Lock.
+func lockMachine() (Held, error) {
+	l, err := listenPipe("-lock")
 	if errors.Is(err, windows.ERROR_ACCESS_DENIED) {
-		return nil, fmt.Errorf("another tandem works on this machine, and two would fight: stop that one first: %w", err)
+		return nil, fmt.Errorf("another tandem runs on this machine; stop that one first: %w", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &Held{l}, nil
+	return &pipeLock{l}, nil
 }
 
-// Close gives the lock up.
-func (h *Held) Close() error { return h.pipe.Close() }
+// Close implements Held.
+func (h *pipeLock) Close() error { return h.pipe.Close() }
 
-// Listen opens the control pipe.
-func (*Held) Listen() (net.Listener, error) { return listen("") }
+// Listen implements Held.
+func (*pipeLock) Listen() (net.Listener, error) { return listenPipe("") }
 
-func listen(suffix string) (net.Listener, error) {
+func listenPipe(suffix string) (net.Listener, error) {
 	name, access, err := pipe()
 	if err != nil {
 		return nil, err
@@ -65,13 +64,10 @@ func listen(suffix string) (net.Listener, error) {
 	return l, nil
 }
 
-func dialControl(ctx context.Context) (net.Conn, error) {
+func dialPipe(ctx context.Context) (net.Conn, error) {
 	name, _, err := pipe()
 	if err != nil {
 		return nil, err
 	}
 	return winio.DialPipeContext(ctx, name)
 }
-
-// place: this system has one network namespace that matters.
-func place() (string, error) { return "", nil }

@@ -1,21 +1,29 @@
 package platform
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/relay/direct"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
+	linux "github.com/tandem-proxy/tandem/linux/userspace"
 	"github.com/tandem-proxy/tandem/windows/hns"
+	windows "github.com/tandem-proxy/tandem/windows/userspace"
 )
 
-// Modes lists every mode there is, on whatever system, in the order in which
-// auto tries them: each can plan everywhere, and be opened where it belongs. A
-// new backend is one line here.
+// Modes lists every mode, whatever its system, in the order in which auto tries
+// them: each can plan everywhere, and be opened where it belongs. A new backend is
+// one line here.
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
 		nftables.Mode(),
@@ -24,6 +32,13 @@ func Modes() []dataplane.Mode {
 		userspaceMode(),
 		ipvs.Mode(),
 	}
+}
+
+// userspaceMode is relays, and this system's ways to redirect connections to them.
+func userspaceMode() dataplane.Mode {
+	ways := []dataplane.Mode{linux.Mode(), windows.Mode(), direct.LoopbackMode()}
+	here := slices.DeleteFunc(ways, func(m dataplane.Mode) bool { return !serves(m, runtime.GOOS) })
+	return dataplane.FirstOf(relay.Mode, here...)
 }
 
 // Local returns the modes that can serve on this system, in order of preference.
@@ -78,4 +93,74 @@ func named(all []dataplane.Mode, name config.Mode) (dataplane.Mode, error) {
 		}
 	}
 	return dataplane.Mode{}, fmt.Errorf("%q is not a mode of this build: choose %s", name, strings.Join(Names(), " or "))
+}
+
+// Trial is the result of probing a mode: nil, or what is missing and how to get
+// it.
+type Trial struct {
+	Mode config.Mode
+	Err  error
+}
+
+// Choice is the mode to run, and the trials that led to it. The last one is its own.
+type Choice struct {
+	dataplane.Mode
+	Trials []Trial
+}
+
+// Choose returns the mode to run: the one that is named, or what it falls back
+// to; for auto the first in order of preference that works on this machine. Each
+// trial is logged once.
+func Choose(ctx context.Context, c *config.Config, log *slog.Logger) (Choice, error) {
+	modes, err := candidates(Modes(), c)
+	if err != nil {
+		return Choice{}, err
+	}
+	var choice Choice
+	var failed []error
+	for _, m := range modes {
+		if c.Mode == config.Auto && m.Auto != nil {
+			m.Probe = m.Auto
+		}
+		err := Probe(ctx, m)
+		if ctx.Err() != nil {
+			return Choice{}, ctx.Err()
+		}
+		choice.Trials = append(choice.Trials, Trial{m.Name, err})
+		if err == nil {
+			choice.Mode = m
+			log.Info("mode chosen", "mode", m.Name, "configured", c.Mode)
+			return choice, nil
+		}
+		log.Warn("mode unavailable", "mode", m.Name, "err", err)
+		failed = append(failed, fmt.Errorf("mode %s: %w", m.Name, err))
+	}
+	return choice, errors.Join(failed...)
+}
+
+// Probe returns nil when a mode works on this machine.
+func Probe(ctx context.Context, m dataplane.Mode) error {
+	if !serves(m, runtime.GOOS) {
+		return fmt.Errorf("requires %s, not %s", m.System, runtime.GOOS)
+	}
+	return m.Probe(ctx)
+}
+
+// candidates returns the modes that a configuration can mean, the best first.
+func candidates(all []dataplane.Mode, c *config.Config) ([]dataplane.Mode, error) {
+	if c.Mode == config.Auto {
+		return automatic(all, runtime.GOOS), nil
+	}
+	m, err := named(all, c.Mode)
+	if err != nil {
+		return nil, err
+	}
+	modes := []dataplane.Mode{m}
+	for !c.Strict && m.Fallback != "" && len(modes) < len(all) { // bounded even if fallbacks form a circle
+		if m, err = named(all, m.Fallback); err != nil {
+			return nil, fmt.Errorf("fallback of mode %s: %w", modes[len(modes)-1].Name, err)
+		}
+		modes = append(modes, m)
+	}
+	return modes, nil
 }

@@ -1,23 +1,23 @@
 package platform
 
 import (
-	"github.com/tandem-proxy/tandem/core/diagnosis"
-	"github.com/tandem-proxy/tandem/core/flows"
+	"log/slog"
+
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// flowTable is flows.Table with an end.
-type flowTable interface {
-	flows.Table
-	Close() error
+func thisSystem() system {
+	s := portable()
+	s.lock = lockNamespace
+	s.dialControl = dialNamespace
+	s.network = func() (network, error) { return host.Here() }
+	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.flows = func() (flowTable, error) { return conntrack.Open() }
+	s.examine = host.Examine
+	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
+	s.limitMemory = limitMemoryToCgroup
+	s.releaseText = releaseMappedText
+	return s
 }
-
-// openFlows opens the kernel's table of tracked flows.
-func openFlows() (flowTable, error) { return conntrack.Open() }
-
-// openSite returns the network namespace of the calling thread.
-func openSite() (site, error) { return host.Here() }
-
-// examineHost checks what is not about one mode.
-func examineHost() []diagnosis.Check { return host.Examine() }

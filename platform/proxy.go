@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -13,136 +14,109 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
-	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
-	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
-	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
-	*engine.Engine
+	version string
+	log     *slog.Logger
 	config  *config.Config                // as at the start
 	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	base    *config.Config                // what the parts were opened with; Reconfigure's own
-	lock    *Held
-	place   string    // the network namespace, where systems have several
-	flows   flowTable // nil where the mode needs none, or there is none
-	cleaner *flows.Cleaner
-	facts   facts
-	// addresses of this machine; nil where they cannot be opened. Owned by Open, then by
-	// followAddresses.
-	addresses addresses
-	unread    bool // they could not be read when they were last looked at
-	metrics   *metrics.Metrics
-	teller    events.Teller
-	recorder  *events.Recorder
-	servers   servers
-	follow    func(context.Context) error // the source
-	server    *watch.Source               // nil where that is a folder
-	folder    *manifests.Source           // nil where that is the API server
-	events    events.Sink
-	log       *slog.Logger
-	version   string
 
-	mu      sync.Mutex // guards mode and backend
-	mode    Choice
-	backend dataplane.Backend
+	lock     Held
+	network  network
+	machine  *machine
+	source   source
+	choice   Choice         // at the start
+	engine   *engine.Engine // owns the data plane in use
+	switcher *switcher
+	flows    flowTable // nil where there is none
+	cleaner  *flows.Cleaner
+	report   *reporter
+	servers  servers
 
-	switching turn // had by the one switch at a time; guards retiring
-	retiring  map[config.Mode]retirement
-	tidied    chan struct{} // closed when nothing is left of earlier runs, or never will be
-	group     sync.WaitGroup
-	running   context.Context // from Open to the end of Run
-	stop      context.CancelFunc
+	group   sync.WaitGroup  // of what Run starts
+	running context.Context // from Open to the end of Run
+	stop    context.CancelFunc
 }
 
-// turn is a mutex that can be waited for in vain.
-type turn chan struct{}
-
-// take waits for the turn until ctx ends.
-func (t turn) take(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// try takes the turn if that is free.
-func (t turn) try() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turn) give() { <-t }
-
-// Open chooses the mode and opens everything that belongs to a place, which is
-// the network namespace of the calling thread: its lock, the data plane, the flow
-// table and the listening socket. Close it, or Run it.
+// Open chooses the mode and opens everything that belongs to the network namespace
+// of the calling thread: its lock, the data plane, the flow table and the listening
+// sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	limitMemory(log)
-	p := &Proxy{
-		config: c, log: log, version: version,
-		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),
-	}
+	thisSystem().limitMemory(log)
+	p := &Proxy{version: version, log: log, config: c, base: c}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
-	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages, Packets: p.packets})
-	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
-	p.base = c
+	p.report = newReporter(c.NodeName, metrics.Sources{
+		Version: version, Status: p.Status, Packets: p.packets,
+		Ages: func() map[string]time.Duration { return p.source.ages() },
+	}, log)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.Engine = engine.New(engine.Options{
-		Host:       p.host,
-		NodeName:   c.NodeName,
-		Backend:    p.backend,
-		AuditEvery: c.AuditPeriod,
-		MinGap:     c.MinSyncPeriod,
-		Log:        log,
-		Hooks:      p.hooks(),
-	})
 	return p, nil
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
-	if p.follow, err = p.source(); err != nil {
+	if p.source, err = openSource(p.config, p.log, p.connected); err != nil {
 		return err
 	}
+	p.report.metrics.Register(p.source.metrics()...)
 	if p.lock, err = Lock(); err != nil {
 		return err
 	}
-	if p.place, err = place(); err != nil {
+	if p.network, err = thisSystem().network(); err != nil {
 		return err
 	}
-	p.openFacts(openAddresses())
-	if p.mode, err = Choose(ctx, p.config, p.log); err != nil {
+	a, err := thisSystem().addresses()
+	p.machine = openMachine(a, err, p.log)
+	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if p.backend, err = p.mode.OpenWhenReady(ctx, p.config); err != nil {
-		return fmt.Errorf("mode %s: %w", p.mode.Name, err)
-	}
-	if p.flows, err = openFlows(); err != nil {
+	if p.flows, err = thisSystem().flows(); err != nil {
 		p.flows = nil
-		if p.mode.Conntrack {
-			p.log.Warn("stale UDP flows will not be removed", "error", err)
+		if p.choice.Conntrack {
+			p.log.Warn("opening conntrack failed; stale UDP flows are kept", "err", err)
 		}
 	}
-	p.metrics.Mode(string(p.mode.Name))
-	return p.openServers(ctx)
+	p.report.metrics.Mode(string(p.choice.Name))
+	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.report, p.log)
+	return err
+}
+
+// openEngine chooses the mode and opens its backend, which is the engine's from
+// then on.
+func (p *Proxy) openEngine(ctx context.Context) (err error) {
+	if p.choice, err = Choose(ctx, p.config, p.log); err != nil {
+		return err
+	}
+	backend, err := p.choice.OpenWhenReady(ctx, p.config)
+	if err != nil {
+		return fmt.Errorf("mode %s: %w", p.choice.Name, err)
+	}
+	p.engine = engine.New(engine.Options{
+		Host:       p.host,
+		NodeName:   p.config.NodeName,
+		Mode:       p.choice.Mode,
+		Backend:    backend,
+		AuditEvery: p.config.AuditPeriod,
+		MinGap:     p.config.MinSyncPeriod,
+		Log:        p.log,
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem},
+	})
+	p.switcher = &switcher{
+		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
+		clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+	}
+	return nil
 }
 
 // Run works until ctx ends, and closes everything. What is programmed stays:
@@ -151,14 +125,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	ctx = p.running
 	if p.flows != nil {
-		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.cleaned, Dropped: p.dropped})
+		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped})
 	}
 	var mu sync.Mutex
 	var failed []error
 	start := func(what string, run func(context.Context) error) {
 		p.group.Go(func() {
-			// Whoever ends ends all: half a proxy helps nobody.
-			defer p.stop()
+			defer p.stop() // any of these that returns stops the proxy
 			if err := run(ctx); err != nil && ctx.Err() == nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -166,21 +139,25 @@ func (p *Proxy) Run(ctx context.Context) error {
 			}
 		})
 	}
-	start("engine", p.Engine.Run)
-	start("source", p.follow)
-	start("control", p.control)
-	p.group.Go(func() { p.followAddresses(ctx) })
-	p.group.Go(func() { p.settle(ctx) })
-	p.group.Go(func() { p.tidy(ctx) })
-	p.group.Go(func() { p.notify(ctx, serviceManager(p.log)) })
-	start("events", func(ctx context.Context) error { return p.recorder.Run(ctx, p.events) })
-	p.started()
+	start("engine", p.engine.Run)
+	start("source", func(ctx context.Context) error { return p.source.run(ctx, p.engine) })
+	start("control", func(ctx context.Context) error {
+		// For good: a switch that is under way is waited for, and no other begins.
+		defer func() { p.switcher.turn <- struct{}{} }()
+		return serveControl(ctx, p.lock, p.Switch, p.log)
+	})
+	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.releaseStartMemory(ctx) })
+	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
+	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
+	start("events", func(ctx context.Context) error { return p.report.recorder.Run(ctx, p.source.events) })
+	p.report.started(p.version, p.config.Mode, p.choice)
 	p.servers.run(start)
 	p.group.Wait()
 	return errors.Join(append(failed, p.Close())...)
 }
 
-// Close releases everything that Open opened. The data plane stays as it is.
+// Close releases everything that Open opened. What is programmed stays.
 func (p *Proxy) Close() error {
 	p.stop()
 	var errs []error
@@ -191,25 +168,108 @@ func (p *Proxy) Close() error {
 	if p.flows != nil {
 		errs = append(errs, p.flows.Close())
 	}
-	if p.backend != nil {
-		errs = append(errs, p.backend.Close())
+	if p.engine != nil {
+		errs = append(errs, p.engine.Close())
 	}
-	if p.addresses != nil {
-		errs = append(errs, p.addresses.Close())
-		p.addresses = nil
+	errs = append(errs, p.machine.close())
+	if p.network != nil {
+		errs = append(errs, p.network.Close())
 	}
-	if p.lock != nil { // last: until here the place is ours
+	if p.lock != nil { // last: the rest needs it
 		errs = append(errs, p.lock.Close())
 	}
 	return errors.Join(errs...)
 }
 
+// Status returns the engine's status. It never blocks.
+func (p *Proxy) Status() engine.Status { return p.engine.Status() }
+
+// Snapshot returns everything the engine knows.
+func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
+	return p.engine.Snapshot(ctx)
+}
+
+// Ready waits until everything that the source delivered is programmed for the
+// first time, and reports whether that came before ctx ended.
+func (p *Proxy) Ready(ctx context.Context) bool {
+	select {
+	case <-p.engine.Programmed():
+	case <-ctx.Done():
+	}
+	return p.Status().Synced
+}
+
+// Switch changes the mode while Services are in use: the new one is programmed
+// beside the old one, becomes the one in use, and then the old one is removed. When
+// ctx ends before that, or the new mode cannot program everything, everything stays
+// as it was.
+func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
+	return p.switcher.switchTo(ctx, to, p.live.Load())
+}
+
+// Document returns the status document.
+func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return status.Document{}, err
+	}
+	return status.Of(status.Facts{
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(),
+	}, s), nil
+}
+
+// mode is the name of the mode in use.
+func (p *Proxy) mode() string { return string(p.engine.Current().Mode.Name) }
+
+// health judges the proxy.
+func (p *Proxy) health() status.Health {
+	return status.HealthOf(p.Status(), 2*p.live.Load().SyncPeriod, p.source.stale())
+}
+
+func (p *Proxy) pages() health.Sources {
+	return health.Sources{
+		Health:  p.health,
+		Status:  func(ctx context.Context) (any, error) { return p.Document(ctx) },
+		Metrics: p.report.metrics.Handler(),
+		SLIs:    p.report.metrics.SLIs(),
+		Checked: p.report.metrics.Checked,
+		Mode:    p.mode,
+		Config:  func() any { return p.live.Load().Tree() },
+		Profile: p.config.Profiling,
+	}
+}
+
+// packets are counted by the backend in use, if it does.
+func (p *Proxy) packets() dataplane.Packets {
+	if c, ok := p.engine.Current().Backend.(dataplane.PacketCounter); ok {
+		return c.Packets()
+	}
+	return dataplane.Packets{}
+}
+
+// synced is what follows a sync, on the engine's goroutine.
+func (p *Proxy) synced(s engine.Sync) {
+	plane := p.engine.Current()
+	p.report.synced(s, plane.Backend)
+	p.servers.checks.Update(s.Host, s.Applied)
+	if p.cleaner != nil && plane.Mode.Conntrack {
+		p.cleaner.Update(s.Host, s.Applied)
+		p.cleaner.Update(s.Host, s.Restored)
+	}
+}
+
+// connected takes the addresses of the API server, for each new connection.
+func (p *Proxy) connected(all []netip.AddrPort) {
+	if p.machine.setAPIServers(all) {
+		p.engine.HostChanged()
+	}
+}
+
 // host merges the configuration with this machine's Node, the ranges of cluster IPs
-// and the facts. The engine calls it, on its own goroutine, whenever it is told of
-// any.
+// and what the machine says of itself. The engine calls it on its own goroutine.
 func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
-	c, machine := p.live.Load(), p.facts.now()
-	p.Problems("host", resolve.HostProblems(c, n, cidrs, machine))
+	c, machine := p.live.Load(), p.machine.now()
+	p.engine.Problems("host", resolve.HostProblems(c, n, cidrs, machine))
 	return resolve.Host(c, n, cidrs, machine)
 }
 
@@ -218,10 +278,10 @@ func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 // new, to collect it that often would take a fifth of the time.
 const gcPercent = 30
 
-// settle gives the memory that the start needed back to the system, once, a few
-// seconds after the first sync: it is several times what the proxy needs from
-// then on.
-func (p *Proxy) settle(ctx context.Context) {
+// releaseStartMemory returns the memory that the start needed to the system, once,
+// a few seconds after the first sync: it is several times what the proxy needs
+// from then on.
+func (p *Proxy) releaseStartMemory(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	for quiet := 0; quiet < 2; {
@@ -236,18 +296,7 @@ func (p *Proxy) settle(ctx context.Context) {
 	}
 	debug.SetGCPercent(gcPercent)
 	debug.FreeOSMemory()
-	if err := trim(); err != nil {
-		p.log.Debug("what the start alone needed of the program stays in memory", "error", err)
+	if err := thisSystem().releaseText(); err != nil {
+		p.log.Debug("releasing startup memory failed", "err", err)
 	}
-}
-
-// Document returns the status document.
-func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
-	s, err := p.Snapshot(ctx)
-	if err != nil {
-		return status.Document{}, err
-	}
-	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: string(p.current().Name), Source: p.config.Source(), Health: p.health(),
-	}, s), nil
 }

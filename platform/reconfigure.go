@@ -1,44 +1,68 @@
 package platform
 
 import (
+	"reflect"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Reconfigure takes over what a running proxy can of a new configuration:
-// config.Diff says what that is. The rest is told as problems, until a restart or
-// until the configuration is as it was. Where is the file that says so. It
-// returns the configuration that is in effect then, and what waits for a restart.
-// It is safe for concurrent use with all but itself.
+// Reconfigure applies what a running proxy can of a new configuration: config.Diff
+// says what that is. The rest is reported as problems, until a restart or until the
+// configuration is as it was. Where is the file it comes from. It returns the
+// configuration that is in effect then, and what needs a restart. It is safe for
+// concurrent use with all but itself.
 func (p *Proxy) Reconfigure(next *config.Config, where string) (live *config.Config, restart []config.Change) {
 	if next.Mode != p.base.Mode {
 		p.changeMode(next)
 	}
 	_, restart = config.Diff(p.base, next)
-	waiting := make([]model.Problem, len(restart))
+	pending := make([]model.Problem, len(restart))
 	for i, c := range restart {
-		waiting[i] = model.Problem{
+		pending[i] = model.Problem{
 			Object: "configuration " + c.Name, Where: where, Why: model.WhyRestart,
 			Detail: "from " + shown(c.Old) + " to " + shown(c.New) + ", and " + c.Restart,
 		}
 	}
-	p.Problems("configuration", waiting)
+	p.engine.Problems("configuration", pending)
 	live = config.Merge(p.base, next)
-	p.live.Store(live)
-	p.Retune(live.AuditPeriod, live.MinSyncPeriod)
-	Prepare(live, p.log)
+	before := p.live.Swap(live)
+	p.engine.SetTiming(live.AuditPeriod, live.MinSyncPeriod)
+	p.prepare(before, live)
 	return live, restart
 }
 
+// prepare sets what has changed of what Prepare sets.
+func (p *Proxy) prepare(before, live *config.Config) {
+	changed := *live
+	if reflect.DeepEqual(before.Conntrack, live.Conntrack) {
+		changed.Conntrack = config.Conntrack{}
+	}
+	if reflect.DeepEqual(before.OOMScoreAdj, live.OOMScoreAdj) {
+		changed.OOMScoreAdj = nil
+	}
+	err := p.network.Do(func() error {
+		Prepare(&changed, p.log)
+		return nil
+	})
+	if err != nil {
+		p.log.Warn("setting system parameters failed", "err", err)
+	}
+}
+
 // changeMode switches to the mode that a configuration asks for. Where that
-// fails the mode waits for a restart, like what else cannot be taken over.
+// fails the mode waits for a restart, like what else needs one.
 func (p *Proxy) changeMode(next *config.Config) {
-	choice, err := Choose(p.running, next, p.log)
-	if err == nil && choice.Name != p.current().Name {
-		_, err = p.switchTo(p.running, choice.Name, next)
+	var choice Choice
+	err := p.network.Do(func() (err error) {
+		choice, err = Choose(p.running, next, p.log)
+		return err
+	})
+	if err == nil && choice.Name != p.engine.Current().Mode.Name {
+		_, err = p.switcher.switchTo(p.running, choice.Name, next)
 	}
 	if err != nil {
-		p.log.Error("the mode was not changed", "mode", next.Mode, "error", err)
+		p.log.Error("changing the mode failed; restart to retry", "mode", next.Mode, "err", err)
 		return
 	}
 	// The new mode was opened with these; everything else is as it was.
@@ -48,7 +72,7 @@ func (p *Proxy) changeMode(next *config.Config) {
 	p.base = &base
 }
 
-// Misconfigured tells what is wrong with a configuration that is not taken over.
+// Misconfigured reports what is wrong with a configuration that was ignored.
 func (p *Proxy) Misconfigured(ps []config.Finding, where string) {
 	problems := make([]model.Problem, len(ps))
 	for i, f := range ps {
@@ -59,9 +83,9 @@ func (p *Proxy) Misconfigured(ps []config.Finding, where string) {
 		if f.Where == "" {
 			f.Where = where
 		}
-		problems[i] = model.Problem{Object: object, Where: f.Where, Why: model.WhyInvalid, Detail: f.Text + "; what was there stands"}
+		problems[i] = model.Problem{Object: object, Where: f.Where, Why: model.WhyInvalid, Detail: f.Text + "; keeping the configuration in effect"}
 	}
-	p.Problems("configuration", problems)
+	p.engine.Problems("configuration", problems)
 }
 
 func shown(s string) string {

@@ -22,7 +22,7 @@ func (nothing) Base(*model.Host, func(string, string)) {}
 
 func (nothing) Port(*model.Host, *model.Port, func(string, string)) []model.Gap { return nil }
 func (nothing) Rank(string) int                                                 { return 0 }
-func (nothing) Linger(string) time.Duration                                     { return 0 }
+func (nothing) DeleteDelay(string) time.Duration                                { return 0 }
 func (nothing) Equal(a, b string) bool                                          { return a == b }
 
 // bare returns a configuration that leaves the machine alone.
@@ -33,12 +33,12 @@ func bare() *config.Config {
 }
 
 func TestReconfigure(t *testing.T) {
-	p := &Proxy{config: bare(), log: slog.New(slog.DiscardHandler)}
+	p := &Proxy{config: bare(), log: slog.New(slog.DiscardHandler), machine: &machine{}, network: &machineNetwork{}}
 	p.live.Store(p.config)
 	p.base = p.config
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
 	hosts := make(chan *model.Host, 10)
-	p.Engine = engine.New(engine.Options{
+	p.engine = engine.New(engine.Options{
 		Host: func(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
 			h := p.host(n, cidrs)
 			hosts <- h
@@ -48,9 +48,9 @@ func TestReconfigure(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- p.Engine.Run(ctx) }()
+	go func() { done <- p.engine.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	p.Synced(true)
+	p.engine.Synced(true)
 	<-hosts
 
 	next := bare()

@@ -2,8 +2,13 @@ package platform
 
 import (
 	"context"
+	"log/slog"
+	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/manifests"
@@ -11,49 +16,69 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
-// source returns what tells the engine of objects, until its context ends: a
-// folder of manifests, or else the API server.
-func (p *Proxy) source() (run func(context.Context) error, err error) {
-	if p.config.Manifests != "" {
-		p.events = events.ToLog(p.log)
-		folder := &manifests.Source{Dir: p.config.Manifests, NodePorts: p.config.NodePortRange, Log: p.log}
-		p.folder = folder
-		return func(ctx context.Context) error { return folder.Run(ctx, folderSink{p.Engine}) }, nil
+// source is where Services come from and Events go to: a folder of manifests, or
+// else the API server.
+type source struct {
+	folder *manifests.Source // nil where that is the API server
+	server *watch.Source     // nil where that is a folder
+	events events.Sink
+}
+
+// openSource calls connected with the addresses of the API server for each new
+// connection to it, once the source runs.
+func openSource(c *config.Config, log *slog.Logger, connected func([]netip.AddrPort)) (source, error) {
+	if c.Manifests != "" {
+		folder := &manifests.Source{Dir: c.Manifests, NodePorts: c.NodePortRange, Log: log}
+		return source{folder: folder, events: events.ToLog(log)}, nil
 	}
-	server, err := watch.Open(p.config, p.log, watch.Hooks{Connected: p.connected})
+	server, err := watch.Open(c, log, watch.Hooks{Connected: connected})
 	if err != nil {
-		return nil, err
+		return source{}, err
 	}
 	writer, err := server.EventWriter()
 	if err != nil {
-		return nil, err
+		return source{}, err
 	}
-	p.metrics.Register(watch.ClientMetrics()...)
-	p.server, p.events = server, writer.Write
-	return func(ctx context.Context) error { return server.Run(ctx, serverSink{p.Engine}) }, nil
+	return source{server: server, events: writer.Write}, nil
+}
+
+// run delivers objects to the engine until ctx ends.
+func (s source) run(ctx context.Context, e *engine.Engine) error {
+	if s.folder != nil {
+		return s.folder.Run(ctx, folderSink{e})
+	}
+	return s.server.Run(ctx, serverSink{e})
+}
+
+// metrics are those of the client of the API server.
+func (s source) metrics() []prometheus.Collector {
+	if s.server == nil {
+		return nil
+	}
+	return watch.ClientMetrics()
 }
 
 // stale says which inputs are out of date.
-func (p *Proxy) stale() []string {
+func (s source) stale() []string {
 	switch {
-	case p.server != nil:
-		return p.server.Stale(time.Now())
-	case p.folder != nil:
-		return p.folder.Stale(time.Now())
+	case s.server != nil:
+		return s.server.Stale(time.Now())
+	case s.folder != nil:
+		return s.folder.Stale(time.Now())
 	}
 	return nil
 }
 
 // ages tells how long ago each kind of input was last known to be up to date.
-func (p *Proxy) ages() map[string]time.Duration {
+func (s source) ages() map[string]time.Duration {
 	switch {
-	case p.folder != nil:
-		return map[string]time.Duration{"manifests": p.folder.Age(time.Now())}
-	case p.server == nil:
+	case s.folder != nil:
+		return map[string]time.Duration{"manifests": s.folder.Age(time.Now())}
+	case s.server == nil:
 		return nil
 	}
 	now, ages := time.Now(), map[string]time.Duration{}
-	for _, r := range p.server.Resources() {
+	for _, r := range s.server.Resources() {
 		ages[r.Name] = r.Age(now)
 	}
 	return ages

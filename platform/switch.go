@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -24,166 +26,187 @@ type Switched struct {
 	Draining bool `json:"draining,omitempty"`
 }
 
-// removal is how long a switch waits for the old mode to be gone before it says
-// that it drains.
-const removal = 5 * time.Second
+// removalWait is how long a switch waits for the old mode to be removed before it
+// reports that it drains.
+const removalWait = 5 * time.Second
 
-// Switch changes the mode while Services are in use: the new one is programmed
-// beside the old one, takes over, and then the old one is removed. When ctx ends
-// before that, or the new mode cannot do it all, everything stays as it was. The
-// calling thread must be in the proxy's network namespace.
-func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switchTo(ctx, to, p.live.Load())
+// switcher replaces the engine's data plane by one of another mode, and removes
+// the old one when its connections have ended.
+type switcher struct {
+	engine   *engine.Engine
+	network  network
+	log      *slog.Logger
+	switched func(from, to config.Mode)
+	running  context.Context // ends with the proxy
+	group    *sync.WaitGroup // of the proxy
+
+	clean    chan struct{} // closed when what earlier runs left was looked at
+	turn     turn          // of the one switch at a time; guards retiring
+	retiring map[config.Mode]retirement
 }
 
-// switchTo opens the new mode with a configuration that may be another.
-func (p *Proxy) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
-	if !p.Status().Synced { // what an earlier run has left in that mode may be all that serves
+// turn is a mutex whose Lock can be given up.
+type turn chan struct{}
+
+// take waits for the turn until ctx ends.
+func (t turn) take(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// try takes the turn if that is free.
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) give() { <-t }
+
+// switchTo changes the mode while Services are in use: the new one is programmed
+// beside the old one, becomes the one in use, and then the old one is removed. When
+// ctx ends before that, or the new mode cannot program everything, everything stays
+// as it was.
+func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
+	if !s.engine.Status().Synced { // what an earlier run has left in that mode may be all that serves
 		return Switched{}, engine.ErrNotReady
 	}
-	select { // it clears away what was there before, and is soon done
-	case <-p.tidied:
+	select { // that is soon done
+	case <-s.clean:
 	case <-ctx.Done():
 		return Switched{}, ctx.Err()
 	}
-	if !p.switching.try() {
+	if !s.turn.try() {
 		return Switched{}, errors.New("another switch is under way")
 	}
-	defer p.switching.give()
+	defer s.turn.give()
 	start := time.Now()
-	from := p.current()
+	from := s.engine.Current().Mode.Name
 	mode, err := named(Modes(), to)
 	if err != nil {
 		return Switched{}, err
 	}
-	if mode.Name == from.Name {
+	if mode.Name == from {
 		return Switched{}, fmt.Errorf("the mode is %s already", to)
 	}
-	if err := p.recall(ctx, mode.Name); err != nil {
+	if err := s.cancelRetirement(ctx, mode.Name); err != nil {
 		return Switched{}, err
 	}
-	next, err := p.openBeside(ctx, mode, c)
+	next, err := s.open(ctx, mode, c)
 	if err != nil {
 		return Switched{}, fmt.Errorf("mode %s: %w", to, err)
 	}
-	old, err := p.Engine.Switch(ctx, next)
+	old, err := s.engine.Switch(ctx, next)
 	if err != nil {
-		err = fmt.Errorf("nothing was switched, mode %s goes on: mode %s: %w", from.Name, to, err)
-		return Switched{}, errors.Join(err, p.remove(context.WithoutCancel(ctx), mode, next))
+		err = fmt.Errorf("mode %s stays in use: mode %s: %w", from, to, err)
+		return Switched{}, errors.Join(err, s.remove(context.WithoutCancel(ctx), next))
 	}
-	p.become(mode, next)
-	p.switched(from.Name, to)
-	done := Switched{From: from.Name, To: to, Took: time.Since(start)}
-	p.log.Info("mode switched", "from", from.Name, "to", to, "took", done.Took)
-	if s, err := p.Snapshot(ctx); err == nil {
-		done.Objects = s.Backend.Objects
-		for _, gaps := range s.Backend.Gaps {
-			for _, g := range gaps {
-				done.Gaps = append(done.Gaps, g.Detail)
-			}
-		}
-		slices.Sort(done.Gaps)
-		done.Gaps = slices.Compact(done.Gaps) // most are of many ports
+	s.switched(from, to)
+	done := Switched{From: from, To: to, Took: time.Since(start)}
+	s.log.Info("mode switched", "from", from, "to", to, "took", done.Took)
+	if snapshot, err := s.engine.Snapshot(ctx); err == nil {
+		done.Objects, done.Gaps = snapshot.Backend.Objects, gapTexts(snapshot)
 	}
-	done.Draining = p.retireSoon(from.Mode, old)
+	done.Draining = s.retire(old)
 	return done, nil
 }
 
-// openBeside opens a second mode beside the one that runs.
-func (p *Proxy) openBeside(ctx context.Context, mode dataplane.Mode, c *config.Config) (dataplane.Backend, error) {
-	if err := p.here(); err != nil {
-		return nil, err
+// gapTexts lists what the mode cannot do, each text once: most are of many ports.
+func gapTexts(s *engine.Snapshot) (texts []string) {
+	for _, gaps := range s.Backend.Gaps {
+		for _, g := range gaps {
+			texts = append(texts, g.Detail)
+		}
 	}
-	if err := Probe(ctx, mode); err != nil {
-		return nil, err
-	}
-	return mode.OpenWhenReady(ctx, c)
+	slices.Sort(texts)
+	return slices.Compact(texts)
 }
 
-// here returns an error unless the calling thread is in the proxy's network
-// namespace. In a test it may be anywhere.
-func (p *Proxy) here() error {
-	here, err := place()
-	if err == nil && here == p.place {
-		return nil
-	}
-	return errors.Join(errors.New("this is not the network namespace that the proxy was opened in"), err)
+// open opens another mode beside the one in use.
+func (s *switcher) open(ctx context.Context, mode dataplane.Mode, c *config.Config) (plane engine.DataPlane, err error) {
+	plane.Mode = mode
+	err = s.network.Do(func() (err error) {
+		if err := Probe(ctx, mode); err != nil {
+			return err
+		}
+		plane.Backend, err = mode.OpenWhenReady(ctx, c)
+		return err
+	})
+	return plane, err
 }
 
-// retirement is an old mode on its way out.
+// retirement is an old mode that drains and is removed then.
 type retirement struct {
 	stop context.CancelFunc
-	gone chan struct{} // closed when it is over
+	done chan struct{} // closed when it is over
 }
 
-// retireSoon removes an old mode and reports whether that goes on for longer
-// than one wants to wait.
-func (p *Proxy) retireSoon(mode dataplane.Mode, old dataplane.Backend) (draining bool) {
-	ctx, stop := context.WithCancel(p.running)
+// retire drains and removes an old mode in the background, and reports whether
+// that takes longer than removalWait.
+func (s *switcher) retire(old engine.DataPlane) (draining bool) {
+	ctx, stop := context.WithCancel(s.running)
 	r := retirement{stop, make(chan struct{})}
-	p.retiring[mode.Name] = r
-	p.group.Go(func() {
-		defer close(r.gone)
+	s.retiring[old.Mode.Name] = r
+	s.group.Go(func() {
+		defer close(r.done)
 		defer stop()
-		switch err := p.retire(ctx, mode, old); {
+		switch err := s.drain(ctx, old); {
 		case ctx.Err() != nil:
-			p.log.Info("the old mode stays for its connections; tandem cleanup removes it while no tandem runs", "mode", mode.Name)
+			s.log.Info("old mode not removed, it has connections; run tandem cleanup while no tandem runs", "mode", old.Mode.Name)
 		case err != nil:
-			p.log.Warn("the old mode was not removed as a whole; tandem cleanup does it while no tandem runs", "mode", mode.Name, "error", err)
+			s.log.Warn("removing old mode failed; run tandem cleanup while no tandem runs", "mode", old.Mode.Name, "err", err)
 		}
 	})
 	select {
-	case <-r.gone:
+	case <-r.done:
 		return false
-	case <-time.After(removal):
+	case <-time.After(removalWait):
 		return true
 	}
 }
 
-// recall ends the retirement of a mode that is wanted again. What is left of it
-// is found there by whoever opens it next.
-func (p *Proxy) recall(ctx context.Context, name config.Mode) error {
-	r, ok := p.retiring[name]
+// cancelRetirement ends the retirement of a mode that is to be used again. What is
+// left of it is adopted by whoever opens it next.
+func (s *switcher) cancelRetirement(ctx context.Context, name config.Mode) error {
+	r, ok := s.retiring[name]
 	if !ok {
 		return nil
 	}
 	r.stop()
 	select {
-	case <-r.gone:
-		delete(p.retiring, name)
+	case <-r.done:
+		delete(s.retiring, name)
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("mode %s is still being removed: %w", name, ctx.Err())
 	}
 }
 
-// retire lets the connections of a backend end, removes what it programmed and
-// closes it. When ctx ends before, what is there stays.
-func (p *Proxy) retire(ctx context.Context, mode dataplane.Mode, b dataplane.Backend) error {
-	if err := b.Drain(ctx); err != nil {
-		return errors.Join(fmt.Errorf("mode %s: let its connections end: %w", mode.Name, err), b.Close())
+// drain waits for the connections of a data plane, removes what it programmed and
+// closes it. When ctx ends before, what is programmed stays.
+func (s *switcher) drain(ctx context.Context, old engine.DataPlane) error {
+	if err := old.Drain(ctx); err != nil {
+		return errors.Join(fmt.Errorf("mode %s: drain: %w", old.Mode.Name, err), old.Close())
 	}
-	return p.remove(ctx, mode, b)
+	return s.remove(ctx, old)
 }
 
-// remove removes what a backend programmed and closes it.
-func (p *Proxy) remove(ctx context.Context, mode dataplane.Mode, b dataplane.Backend) error {
-	err := errors.Join(b.Remove(ctx), b.Close())
+// remove removes what a data plane programmed and closes it.
+func (s *switcher) remove(ctx context.Context, plane engine.DataPlane) error {
+	err := errors.Join(plane.Remove(ctx), plane.Close())
 	if err != nil {
-		return fmt.Errorf("remove mode %s: %w", mode.Name, err)
+		return fmt.Errorf("remove mode %s: %w", plane.Mode.Name, err)
 	}
-	p.log.Debug("mode removed", "mode", mode.Name)
+	s.log.Debug("mode removed", "mode", plane.Mode.Name)
 	return nil
-}
-
-func (p *Proxy) current() Choice {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mode
-}
-
-func (p *Proxy) become(mode dataplane.Mode, b dataplane.Backend) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mode, p.backend = Choice{Mode: mode, Trials: append(p.mode.Trials, Trial{Mode: mode.Name})}, b
 }

@@ -4,121 +4,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
+	"os"
+	"runtime"
+	"strings"
 	"time"
-
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/track"
-	"github.com/tandem-proxy/tandem/platform"
 )
 
-// rig is the path from the tracker to the kernel, without a source before it
-// and on one goroutine, so that what is measured is exactly that.
-type rig struct {
-	world
-	ctx     context.Context
-	tracker *track.Tracker
-	backend dataplane.Backend
+// bench is a benchmark: what it serves, what it measures, and of whom.
+type bench struct {
+	name, about string
+	rows        func(o options) []row
+	// run adds a column for each contender to the figures, mostly by rounds.
+	run func(ctx context.Context, o options, f *figures) error
 }
 
-func newRig(ctx context.Context, w world) (*rig, error) { return newRigIn(ctx, config.NFTables, w) }
+// options are what a run is made of. Zero values mean the benchmark's own.
+type options struct {
+	world    world
+	rounds   int
+	changes  int           // per round and contender, at most
+	patience time.Duration // for all changes of a round and contender
+	outage   time.Duration // of the API server, at the end
+	mode     string        // Tandem's, in the kubernetes benchmark
+	short    bool          // the smallest size that shows that all works
+	only     []string      // contenders; empty is all
 
-// newRigIn is a rig in a mode.
-func newRigIn(ctx context.Context, name config.Mode, w world) (*rig, error) {
-	c := config.Default()
-	c.NodeName = nodeName
-	c.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/9")}
-	mode, err := platform.Find(name)
-	if err != nil {
-		return nil, err
+	tandem, kubeProxy string // programs
+	upstream          string // the folder ci/kubernetes/upstream
+	dir               string // for this run's files
+}
+
+// or returns a value or, where it is zero, another.
+func or[T comparable](value, other T) T {
+	var zero T
+	if value == zero {
+		return other
 	}
-	r := &rig{world: w, ctx: ctx, tracker: track.New()}
-	if r.backend, err = mode.Open(&c); err != nil {
-		return nil, err
-	}
-	host := resolve.Host(&c, nil, nil, model.Machine{})
-	if err := r.backend.Adopt(ctx); err != nil {
-		return nil, errors.Join(err, r.backend.Close())
-	}
-	r.tracker.KeepSlots(r.backend.Slots)
-	r.tracker.SetHost(host)
-	r.backend.SetHost(host)
-	return r, nil
+	return value
 }
 
-// load hands all inputs to the tracker.
-func (r *rig) load() {
-	for i := range r.services {
-		r.tracker.SetService(r.service(i))
-		r.tracker.SetSlice(r.slice(i, 0, 0))
-	}
+// contender is one of those that are measured in turn.
+type contender struct {
+	name string
+	peer bool
+	// round measures once, everything anew; stop, if any, ends it for good.
+	round func(ctx context.Context, s samples) error
+	stop  func()
 }
 
-// apply brings the kernel up to date and returns how long it took and what it
-// wrote.
-func (r *rig) apply() (time.Duration, dataplane.Work, error) {
-	start := time.Now()
-	r.backend.Update(r.tracker.Flush())
-	work, err := r.backend.Sync(r.ctx)
-	return time.Since(start), work, err
-}
-
-// audit reads the kernel back and compares, beside which changes go on, and
-// returns how long that took.
-func (r *rig) audit() (took time.Duration, err error) {
-	start := time.Now()
-	drift, err := r.backend.Audit(r.ctx)
-	if err == nil && drift != 0 {
-		err = fmt.Errorf("an audit found %d objects not as they were left", drift)
-	}
-	return time.Since(start), err
-}
-
-// close removes what was programmed.
-func (r *rig) close() error {
-	return errors.Join(r.backend.Remove(r.ctx), r.backend.Close())
-}
-
-// times are measurements of one kind.
-type times []time.Duration
-
-func (t times) quantile(q float64) time.Duration {
-	s := slices.Sorted(slices.Values(t))
-	return s[min(int(q*float64(len(s))), len(s)-1)]
-}
-
-func (t times) String() string {
-	return fmt.Sprintf("p50 %s, p99 %s, max %s of %d", show(t.quantile(.5)), show(t.quantile(.99)), show(t.quantile(1)), len(t))
-}
-
-// show prints a duration with three digits that mean something.
-func show(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return fmt.Sprintf("%d µs", d.Microseconds())
-	case d < time.Second:
-		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
-	}
-	return fmt.Sprintf("%.2f s", d.Seconds())
-}
-
-// changes applies n changes one by one and returns how long each took, from the
-// tracker's event to the kernel's acknowledgement, and the most it wrote.
-func (r *rig) changes(n int, slice func(n int) *model.Slice) (took times, mostOps int, err error) {
-	for i := range n {
-		s := slice(i)
-		start := time.Now()
-		r.tracker.SetSlice(s)
-		_, work, err := r.apply()
-		if err != nil {
-			return nil, 0, err
+// inRounds measures contenders in turn, in an order that rotates, so that whatever
+// else the machine does meets all of them. A peer that fails is told and left.
+func inRounds(ctx context.Context, n int, all []contender, f *figures) error {
+	found := make([]samples, len(all))
+	for i := range found {
+		found[i] = samples{}
+		if all[i].stop != nil {
+			defer all[i].stop()
 		}
-		took = append(took, time.Since(start))
-		mostOps = max(mostOps, work.Ops)
 	}
-	return took, mostOps, nil
+	for round := range n {
+		for i := range all {
+			k := (i + round) % len(all)
+			fmt.Fprintf(os.Stderr, "round %d of %d, load %s: %s\n", round+1, n, load(), all[k].name)
+			err := all[k].round(ctx, found[k])
+			if err != nil && all[k].peer && ctx.Err() == nil {
+				f.Notes = append(f.Notes, fmt.Sprintf("Round %d: %s failed: %v", round+1, all[k].name, err))
+			} else if err != nil {
+				return fmt.Errorf("%s: %w", all[k].name, err)
+			}
+		}
+	}
+	f.Rounds = n
+	for i, c := range all {
+		f.column(c.name, c.peer, found[i])
+	}
+	return nil
+}
+
+// load is how many processes want the processors, which says how far the
+// figures can be trusted.
+func load() string {
+	b, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(b), " ")
+	return one
+}
+
+// machine names what was measured on.
+func machine() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	return fmt.Sprintf("kernel %s, %d cores, %s", strings.TrimSpace(string(b)), runtime.NumCPU(), runtime.Version())
+}
+
+// until waits for something, looking every so often.
+func until(ctx context.Context, limit, every time.Duration, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("not within "+limit.String()))
+	defer cancel()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		sleep(ctx, every)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

@@ -1,5 +1,3 @@
-// Command bench measures what README.md claims. Every figure is printed as it
-// was measured, misses included.
 package main
 
 import (
@@ -8,70 +6,120 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/model"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nodeName is the node that the benchmarks play.
-const nodeName = "bench"
+// nodeName is the node that all proxies play, nodeIP its address, and podCIDR
+// where clients are told to be pods.
+const (
+	nodeName = "bench"
+	podCIDR  = "10.244.0.0/16"
+)
 
-// world is a cluster of n Services with some endpoints each.
+var nodeIP = netip.MustParseAddr("192.0.2.1")
+
+const (
+	namespaces   = 100
+	servicePort  = 80
+	endpointPort = 8080
+)
+
+// pods holds the addresses of all endpoints.
+var pods = netip.MustParsePrefix("10.128.0.0/9")
+
+// world is a cluster of Services, at most 60,000, with some endpoints each.
 type world struct {
 	services, endpoints int
 	udp                 bool
 }
 
-func (w world) proto() model.Proto {
+func (w world) String() string {
+	return fmt.Sprintf("%d Services x %d endpoints", w.services, w.endpoints)
+}
+
+func (w world) protocol() corev1.Protocol {
 	if w.udp {
-		return model.UDP
+		return corev1.ProtocolUDP
 	}
-	return model.TCP
+	return corev1.ProtocolTCP
 }
 
-func (w world) serviceIP(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, 100 + byte(i>>16), byte(i >> 8), byte(i)})
+// lowerProtocol is the protocol as iptables has it.
+func (w world) lowerProtocol() string { return strings.ToLower(string(w.protocol())) }
+
+func namespace(i int) string { return fmt.Sprintf("team-%d", i%namespaces) }
+
+func name(i int) string { return fmt.Sprintf("service-%d", i) }
+
+// vip returns where a Service answers.
+func (w world) vip(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 16 + byte(i>>8), byte(i)}), servicePort)
 }
 
-// endpointIP returns the address of an endpoint; generations are the pods that
-// replace each other in one place.
-func (w world) endpointIP(service, endpoint, generation int) netip.Addr {
+// generations is how many pods replace each other in one place.
+const generations = 2
+
+// pod returns the address of an endpoint in some generation.
+func (w world) pod(service, endpoint, generation int) netip.Addr {
 	n := service*w.endpoints + endpoint
-	return netip.AddrFrom4([4]byte{10, 128 + byte(n>>16) + byte(generation%2)*64, byte(n >> 8), byte(n)})
+	return netip.AddrFrom4([4]byte{10, 128 + byte(n>>16) + byte(generation%generations)*64, byte(n >> 8), byte(n)})
 }
 
-func (w world) name(i int) model.ServiceName {
-	return model.ServiceName{Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i)}
-}
+// generation tells of which generation an endpoint is.
+func generation(pod netip.Addr) int { return int(pod.As4()[1]-128) / 64 }
 
-func (w world) service(i int) *model.Service {
-	return &model.Service{
-		Name: w.name(i), ClusterIPs: []netip.Addr{w.serviceIP(i)},
-		Ports: []model.ServicePort{{Name: "http", Proto: w.proto(), Port: 80}},
+// otherNode is where an endpoint is.
+func otherNode(i, endpoint int) string { return fmt.Sprintf("node-%d", (i+endpoint)%200) }
+
+func (w world) service(i int) *corev1.Service {
+	vip := w.vip(i).Addr().String()
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: name(i), Labels: map[string]string{"app": name(i)}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: vip, ClusterIPs: []string{vip}, Selector: map[string]string{"app": name(i)},
+			Ports: []corev1.ServicePort{{Name: "http", Port: servicePort, Protocol: w.protocol()}},
+		},
 	}
 }
 
 // slice returns the endpoints of a Service; the first `replaced` of them are of
 // the given generation.
-func (w world) slice(i, replaced, generation int) *model.Slice {
-	n := w.name(i)
-	s := &model.Slice{
-		Name: model.SliceName{Namespace: n.Namespace, Name: n.Name + "-abcde"}, Service: n.Name,
-		Ports: []model.SlicePort{{Name: "http", Proto: w.proto(), Port: 8080}},
+func (w world) slice(i, replaced, generation int) *discoveryv1.EndpointSlice {
+	port, name, protocol, yes, no := int32(endpointPort), "http", w.protocol(), true, false
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace(i), Name: fmt.Sprintf("service-%d-abcde", i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 	}
 	for e := range w.endpoints {
-		g := 0
+		g, node := 0, otherNode(i, e)
 		if e < replaced {
 			g = generation
 		}
-		s.Endpoints = append(s.Endpoints, model.SliceEndpoint{
-			Addr: w.endpointIP(i, e, g), Node: fmt.Sprintf("node-%d", (i+e)%200), State: model.Ready | model.Serving,
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{w.pod(i, e, g).String()}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace(i), Name: fmt.Sprintf("service-%d-%d-%d", i, e, g)},
 		})
 	}
 	return s
 }
 
-// manifest returns a Service and its slice as YAML.
+// node returns the node that all proxies play.
+func node() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeIP.String()}}},
+	}
+}
+
+// manifest returns a Service and its slice as YAML, shorter than kubectl's.
 func (w world) manifest(b *strings.Builder, i int) {
-	n := w.name(i)
 	fmt.Fprintf(b, `apiVersion: v1
 kind: Service
 metadata: {name: %[2]s, namespace: %[1]s}
@@ -87,9 +135,9 @@ metadata: {name: %[2]s-abcde, namespace: %[1]s, labels: {kubernetes.io/service-n
 addressType: IPv4
 ports: [{name: http, protocol: TCP, port: 8080}]
 endpoints:
-`, n.Namespace, n.Name, w.serviceIP(i))
+`, namespace(i), name(i), w.vip(i).Addr())
 	for e := range w.endpoints {
-		fmt.Fprintf(b, "- {addresses: [%s], conditions: {ready: true, serving: true, terminating: false}, nodeName: node-%d}\n", w.endpointIP(i, e, 0), (i+e)%200)
+		fmt.Fprintf(b, "- {addresses: [%s], conditions: {ready: true, serving: true, terminating: false}, nodeName: %s}\n", w.pod(i, e, 0), otherNode(i, e))
 	}
 	b.WriteString("---\n")
 }

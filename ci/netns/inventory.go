@@ -159,7 +159,7 @@ func (c *collector) plan() lab.Plan {
 		if slices.Contains(p.Node, a) || a.IsLoopback() {
 			continue
 		}
-		switch conformance.PlaceOf(a) {
+		switch conformance.LocationOf(a) {
 		case conformance.AtNode:
 			p.Node = append(p.Node, a)
 		case conformance.AtPod:

@@ -56,8 +56,8 @@ func (c fakeCompiler) Port(_ *model.Host, port *model.Port, emit func(fakeKey, f
 	return nil
 }
 
-func (fakeCompiler) Rank(fakeKey) int             { return 0 }
-func (fakeCompiler) Linger(fakeKey) time.Duration { return 0 }
+func (fakeCompiler) Rank(fakeKey) int                  { return 0 }
+func (fakeCompiler) DeleteDelay(fakeKey) time.Duration { return 0 }
 
 func (fakeCompiler) Equal(a, b fakeValue) bool {
 	return a.act == b.act && a.restricted == b.restricted && slices.Equal(a.allow, b.allow) && slices.Equal(a.pool, b.pool)

@@ -186,7 +186,7 @@ func (s Suite[K, V]) same(t *testing.T, w Random, tracker *track.Tracker, have m
 		}
 	}
 	for k, v := range have {
-		if _, ok := want.objects[k]; !ok && !(lingering && s.Compiler.Linger(k) > 0) {
+		if _, ok := want.objects[k]; !ok && !(lingering && s.Compiler.DeleteDelay(k) > 0) {
 			t.Errorf("%v is left over: %v", k, v)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // lingering lets every object stay a while.
 type lingering struct{ fakeCompiler }
 
-func (lingering) Linger(fakeKey) time.Duration { return time.Minute }
+func (lingering) DeleteDelay(fakeKey) time.Duration { return time.Minute }
 
 // The stream holds for a data plane whose objects linger.
 func TestStreamWithLingering(t *testing.T) {

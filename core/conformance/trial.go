@@ -2,9 +2,11 @@ package conformance
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
@@ -125,4 +127,113 @@ func lineDiff(want, got string) string {
 		return "  the same lines in another order\n"
 	}
 	return b.String()
+}
+
+// compiled is a world in the objects of one data plane.
+type compiled[K comparable, V any] struct {
+	objects map[K]V // everything
+	ported  map[K]V // what ports emit and the base does not
+	gaps    map[model.PortID][]model.Gap
+}
+
+// compile runs a compiler over a world. The error names a key that was emitted
+// with two values, which the contract of Compiler forbids.
+func compile[K comparable, V any](c dataplane.Compiler[K, V], host *model.Host, ports []*model.Port) (compiled[K, V], error) {
+	out := compiled[K, V]{objects: map[K]V{}, ported: map[K]V{}, gaps: map[model.PortID][]model.Gap{}}
+	var err error
+	put := func(who string, k K, v V) (known bool) {
+		old, known := out.objects[k]
+		if known && !c.Equal(old, v) && err == nil {
+			err = fmt.Errorf("%s emits %v as %v, which was emitted as %v before", who, k, v, old)
+		}
+		out.objects[k] = v
+		return known
+	}
+	c.Base(host, func(k K, v V) { put("the base", k, v) })
+	for _, port := range ports {
+		gaps := c.Port(host, port, func(k K, v V) {
+			known := put(port.ID.String(), k, v)
+			if _, again := out.ported[k]; again || !known {
+				out.ported[k] = v
+			}
+		})
+		if len(gaps) > 0 {
+			out.gaps[port.ID] = gaps
+		}
+	}
+	return out, err
+}
+
+// excuse returns the gap that covers a packet, if any: one for the whole port,
+// for the very front, or, with port 0, for the ports of an address that no
+// Service has claimed. A gap never covers packets to other fronts.
+func excuse(gaps map[model.PortID][]model.Gap, p oracle.Packet, want oracle.Outcome) (model.Gap, bool) {
+	front := p.Dst
+	switch {
+	case want.Why == model.WhyNotOurs:
+		return model.Gap{}, false
+	case want.Why == model.WhyNoSuchPort:
+		front = netip.AddrPortFrom(p.Dst.Addr(), 0)
+	case want.Kind == model.KindNodePort:
+		front = netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port())
+	}
+	for _, g := range gaps[want.Port] {
+		whole := g.Frontend == netip.AddrPort{} && want.Why != model.WhyNoSuchPort
+		if whole || g.Frontend == front {
+			return g, true
+		}
+	}
+	return model.Gap{}, false
+}
+
+// Diff says in what two outcomes differ to a packet; it is empty if they do not.
+func Diff(want, got oracle.Outcome) string {
+	if want.Same(got) {
+		return ""
+	}
+	if want.Fate != got.Fate {
+		return fmt.Sprintf("want %s, got %s", show(want), show(got))
+	}
+	var parts []string
+	for _, w := range want.Endpoints {
+		g, ok := find(got.Endpoints, w)
+		switch {
+		case !ok:
+			parts = append(parts, w.Addr.String()+" is not reached")
+		case w.SNAT && !g.SNAT:
+			parts = append(parts, w.Addr.String()+" sees the client, not the node")
+		case !w.SNAT && g.SNAT:
+			parts = append(parts, w.Addr.String()+" sees the node, not the client")
+		}
+	}
+	for _, g := range got.Endpoints {
+		if _, ok := find(want.Endpoints, g); !ok {
+			parts = append(parts, g.Addr.String()+" must not be reached")
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "the same endpoints, but listed twice or out of order: "+show(got))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Masked returns the outcome of a data plane by which all endpoints see the
+// host's address (model.Gap.Source).
+func Masked(o oracle.Outcome) oracle.Outcome {
+	o.Endpoints = slices.Clone(o.Endpoints)
+	for i := range o.Endpoints {
+		o.Endpoints[i].SNAT = true
+	}
+	return o
+}
+
+func show(o oracle.Outcome) string { return Expect{Fate: o.Fate, Endpoints: o.Endpoints}.String() }
+
+func find(ts []oracle.Target, t oracle.Target) (oracle.Target, bool) {
+	for _, x := range ts {
+		if x.Addr == t.Addr {
+			return x, true
+		}
+	}
+	return oracle.Target{}, false
 }

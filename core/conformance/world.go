@@ -13,7 +13,7 @@ import (
 
 // World tells what shall be programmed after a step. The steps of a scenario
 // must be given in their order, each once: a world remembers, as a running
-// proxy does, the slot order of pools and objects whose manifest has broken.
+// kubeProxy does, the slot order of pools and objects whose manifest has broken.
 type World func(Step) (*model.Host, []*model.Port, error)
 
 // NewWorld returns the world of a scenario: manifests, tracker and policy as in
@@ -39,7 +39,7 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	now := hold(w.last, r)
+	now := keepUnreadable(w.last, r)
 	for _, node := range now.Nodes {
 		if node.Name == NodeName {
 			w.node = node
@@ -52,22 +52,22 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 	return w.tracker.Host(), Ports(w.tracker), nil
 }
 
-// hold keeps objects that were in a file which now has something wrong with it:
+// keepUnreadable keeps objects that were in a file which now has something wrong with it:
 // "could not read" is not "absent".
-func hold(last manifests.Objects, r manifests.Result) manifests.Objects {
+func keepUnreadable(last manifests.Objects, r manifests.Result) manifests.Objects {
 	bad := map[string]bool{}
 	for _, p := range r.Problems {
 		bad[p.File] = true
 	}
 	now := r.Objects
-	now.Services = held(now.Services, last.Services, bad, serviceKey, func(s *model.Service) string { return s.Where })
-	now.Slices = held(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
-	now.Nodes = held(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
-	now.ServiceCIDRs = held(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Name }, func(c *model.ServiceCIDR) string { return c.Where })
+	now.Services = keepOld(now.Services, last.Services, bad, serviceKey, func(s *model.Service) string { return s.Where })
+	now.Slices = keepOld(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
+	now.Nodes = keepOld(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
+	now.ServiceCIDRs = keepOld(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Name }, func(c *model.ServiceCIDR) string { return c.Where })
 	return now
 }
 
-func held[T any, K comparable](now, last []T, bad map[string]bool, key func(T) K, where func(T) string) []T {
+func keepOld[T any, K comparable](now, last []T, bad map[string]bool, key func(T) K, where func(T) string) []T {
 	for _, old := range missing(last, now, key) {
 		at := where(old)
 		if i := strings.LastIndexByte(at, ':'); i >= 0 && bad[at[:i]] {

@@ -18,8 +18,8 @@ import (
 // it was read, in a way that may hide objects from the reader.
 var ErrInterrupted = errors.New("changed while it was read")
 
-// ReadLimit is how long a reading of the data plane may take. A driver that goes
-// on after that is not listened to any more.
+// ReadLimit is how long a reading of the data plane may take unless its driver sets
+// another limit. A driver that goes on after that is not listened to any more.
 const ReadLimit = 3 * time.Minute
 
 var errReading = errors.New("another reading of the data plane has not ended")
@@ -31,12 +31,12 @@ const (
 )
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
-	_, err := b.reviewed(ctx, b.ledger.Adopt, b.read)
+	_, err := b.withReview(ctx, b.ledger.Adopt, b.read)
 	return err
 }
 
 func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
-	drift, err = b.reviewed(ctx, b.ledger.Review, func(ctx context.Context, r *ledger.Review[K, V]) error {
+	drift, err = b.withReview(ctx, b.ledger.Review, func(ctx context.Context, r *ledger.Review[K, V]) error {
 		if err := b.read(ctx, r); err != nil {
 			return err
 		}
@@ -45,17 +45,17 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 	return drift, err
 }
 
-// reviewed compares the data plane with the books, and returns how many keys were
+// withReview compares the data plane with the books, and returns how many keys were
 // not as they say. What a driver says after ctx has ended counts for nothing, and
 // until it returns nothing else is read.
-func (b *backend[K, V]) reviewed(ctx context.Context, begin func() *ledger.Review[K, V],
+func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Review[K, V],
 	read func(context.Context, *ledger.Review[K, V]) error,
 ) (drift int, err error) {
 	if !b.reading.TryLock() {
 		return 0, errReading
 	}
 	defer b.reading.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, ReadLimit)
+	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())
 	defer cancel()
 	b.mu.Lock()
 	review := begin()
@@ -68,15 +68,15 @@ func (b *backend[K, V]) reviewed(ctx context.Context, begin func() *ledger.Revie
 	defer closed()
 	defer context.AfterFunc(ctx, closed)()
 	if err = cmp.Or(read(ctx, review), ctx.Err()); err != nil {
-		b.unheeded.Store(true)
+		b.incomplete.Store(true)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return review.Entered, err
+	return review.Accepted, err
 }
 
-// patiently reads until nothing has changed meanwhile.
-func patiently(read func() error) (err error) {
+// retryInterrupted reads until nothing has changed meanwhile.
+func retryInterrupted(read func() error) (err error) {
 	for range readTries {
 		if err = read(); !errors.Is(err, ErrInterrupted) {
 			return err
@@ -87,11 +87,11 @@ func patiently(read func() error) (err error) {
 
 // read reads the whole data plane.
 func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error {
-	return patiently(func() error { return b.readOnce(ctx, r) })
+	return retryInterrupted(func() error { return b.readOnce(ctx, r) })
 }
 
 func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) error {
-	b.unheeded.Store(false)
+	b.incomplete.Store(false)
 	chunk := make([]object[K, V], 0, readChunk)
 	compare := func() {
 		b.mu.Lock()
@@ -137,8 +137,8 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.Confirm(have)
-	b.attribute(r.Suspects)
-	r.Enter(have)
+	b.findOwners(r.Suspects)
+	r.Accept(have)
 	return nil
 }
 
@@ -170,8 +170,8 @@ func (b *backend[K, V]) readAgain(ctx context.Context, keys []K) (have map[K]V, 
 	for _, k := range keys {
 		asked[k] = struct{}{}
 	}
-	b.unheeded.Store(true)
-	err = patiently(func() error {
+	b.incomplete.Store(true)
+	err = retryInterrupted(func() error {
 		have = map[K]V{}
 		return b.driver.Observe(ctx, func(k K, v V) {
 			if _, ok := asked[k]; ok {
@@ -183,19 +183,19 @@ func (b *backend[K, V]) readAgain(ctx context.Context, keys []K) (have map[K]V, 
 }
 
 func getAll[K comparable, V any](ctx context.Context, from Getter[K, V], keys []K) (have map[K]V, err error) {
-	err = patiently(func() error {
+	err = retryInterrupted(func() error {
 		have = map[K]V{}
 		return from.Get(ctx, keys, func(k K, v V) { have[k] = v })
 	})
 	return have, err
 }
 
-// attribute finds the ports that drifted objects belong to, so that the ops that
+// findOwners finds the ports that drifted objects belong to, so that the ops that
 // repair them are kept together, and notes the ports whose connections may have
 // gone astray. The caller holds the lock; changes get in between two ports. Of a
 // port that changes meanwhile it may miss an object: its repair stands for itself
 // then.
-func (b *backend[K, V]) attribute(drifted map[K]*model.PortID) {
+func (b *backend[K, V]) findOwners(drifted map[K]*model.PortID) {
 	if len(drifted) == 0 || b.host == nil {
 		return
 	}
@@ -231,17 +231,17 @@ func (b *backend[K, V]) attribute(drifted map[K]*model.PortID) {
 func (b *backend[K, V]) Repaired() (ports []model.PortID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.mending) == 0 || b.unknown {
+	if len(b.repairing) == 0 || b.unknown {
 		return nil
 	}
 	failing, _ := b.failing()
 	if _, base := failing[model.PortID{}]; base {
 		return nil
 	}
-	for id := range b.mending {
+	for id := range b.repairing {
 		if failing[id] == nil {
 			ports = append(ports, id)
-			delete(b.mending, id)
+			delete(b.repairing, id)
 		}
 	}
 	return ports

@@ -1,8 +1,13 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -27,13 +32,13 @@ type Backend interface {
 	// earlier one. It does no I/O.
 	Update([]model.Delta)
 
-	// Spare says whether what was adopted and nothing asks for may belong to
+	// KeepUnknown says whether what was adopted and nothing asks for may belong to
 	// something that could not be understood: then it stays until the doubt is
 	// over. Could not read is not absent.
-	Spare(doubt bool)
+	KeepUnknown(doubt bool)
 
 	// Sync applies what differs. The error is that of the first op that failed;
-	// what failed is tried again at Next, the rest is done.
+	// what failed or was deferred is tried again at Next, the rest is done.
 	Sync(context.Context) (Work, error)
 
 	// Next is when Sync wants to be called without a change; zero for never.
@@ -70,6 +75,8 @@ type Backend interface {
 	Failing() (ports map[model.PortID]error, left error)
 	// Gaps lists what cannot be done for one port.
 	Gaps(model.PortID) []model.Gap
+	// ReadLimit is how long Adopt and Audit may take.
+	ReadLimit() time.Duration
 	// Full lists what the data plane had no room for, as the last Adopt or Audit found
 	// it. The same is told in the same words. It costs nothing.
 	Full() []string
@@ -82,6 +89,11 @@ type Work struct {
 	Commits int // transactions
 	Ops     int // objects created, replaced or deleted
 	Failed  int // ops that failed
+
+	// Deferred is how many ops were left for the next Sync, since a slow data plane
+	// is written a second or two at a time. Their ports count as failing, with
+	// ledger.ErrDeferred.
+	Deferred int
 
 	// Corrected is how many objects were not as the books said, which some op's
 	// failing has shown.
@@ -107,3 +119,129 @@ type Health struct {
 	// waits for it.
 	Left error
 }
+
+// New joins a Compiler and a Driver. It owns the driver and closes it.
+func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
+	return newBackend(c, d, c, &sync.Mutex{})
+}
+
+func newBackend[K comparable, V any](c Compiler[K, V], d Driver[K, V], rules ledger.Rules[K, V], reading *sync.Mutex) *backend[K, V] {
+	return &backend[K, V]{
+		compiler: c, driver: d, reading: reading,
+		ledger:    ledger.New(rules),
+		ports:     map[*model.Port]struct{}{},
+		gaps:      map[model.PortID][]model.Gap{},
+		damaged:   map[model.PortID]struct{}{},
+		repairing: map[model.PortID]struct{}{},
+	}
+}
+
+type backend[K comparable, V any] struct {
+	compiler Compiler[K, V]
+	driver   Driver[K, V]
+	gaps     map[model.PortID][]model.Gap
+	reading  *sync.Mutex // versions while the driver is in Observe, even after it was given up
+
+	// A reading that was not compared in full has used the Sentinel up: what others
+	// wrote before it may have escaped notice.
+	incomplete atomic.Bool
+
+	// When the outcome of a commit is unknown: read back before the next.
+	unknown     bool
+	unknownKeys []K       // the keys that it was about
+	readAt      time.Time // not before
+	readWait    time.Duration
+	readErr     error
+
+	// What the port in work needed before and needs after the change.
+	before, after []object[K, V]
+
+	mu        sync.Mutex // guards what follows: an audit compares beside everything else
+	ledger    *ledger.Ledger[K, V]
+	host      *model.Host
+	ports     map[*model.Port]struct{}  // all that are desired now
+	damaged   map[model.PortID]struct{} // ports that an audit found drifted objects of
+	repairing map[model.PortID]struct{} // those that a Sync has planned the repair of
+}
+
+func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s, ok := b.compiler.(Slotter[K, V]); ok {
+		return s.Slots(b.ledger.Installed, proto, at, from)
+	}
+	return nil
+}
+
+func (b *backend[K, V]) Next() time.Time {
+	if b.unknown {
+		return b.readAt
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Next()
+}
+
+func (b *backend[K, V]) KeepUnknown(doubt bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger.KeepUnknown(doubt)
+}
+
+func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
+	if s, ok := b.driver.(Sentinel); ok {
+		disturbed, err := s.Disturbed(ctx)
+		return disturbed || b.incomplete.Load(), err
+	}
+	return false, nil
+}
+
+func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
+
+func (b *backend[K, V]) Full() []string {
+	if f, ok := b.driver.(Bounded); ok {
+		return f.Full()
+	}
+	return nil
+}
+
+func (b *backend[K, V]) Drain(ctx context.Context) error {
+	if d, ok := b.driver.(Drainer); ok {
+		return d.Drain(ctx)
+	}
+	return nil
+}
+
+func (b *backend[K, V]) Health() Health {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := Health{Objects: b.ledger.Len(), Gaps: maps.Clone(b.gaps)}
+	h.Failures, h.Left = b.failing()
+	return h
+}
+
+func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failing()
+}
+
+func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
+	ports = map[model.PortID]error{}
+	for _, f := range b.ledger.Failures() {
+		switch {
+		case f.Owner != nil:
+			ports[*f.Owner] = f.Err
+		case f.Left:
+			left = f.Err
+		case errors.Is(f.Err, ledger.ErrDeferred): // the ports that wait for it are listed themselves
+		default:
+			ports[model.PortID{}] = f.Err
+		}
+	}
+	return ports, left
+}
+
+func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }
+
+func (b *backend[K, V]) Close() error { return b.driver.Close() }

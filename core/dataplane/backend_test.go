@@ -44,7 +44,7 @@ func (toy) Port(_ *model.Host, p *model.Port, emit func(string, string)) (gaps [
 }
 
 func (toy) Rank(k string) int { return int(k[0] - '0') }
-func (toy) Linger(k string) time.Duration {
+func (toy) DeleteDelay(k string) time.Duration {
 	return map[bool]time.Duration{true: time.Minute}[k[0] == '1']
 }
 func (toy) Equal(a, b string) bool { return a == b }

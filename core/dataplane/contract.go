@@ -32,9 +32,9 @@ type Compiler[K comparable, V any] interface {
 	// Deletion runs backwards.
 	Rank(K) int
 
-	// Linger is how long an object that nobody needs any more stays, in case it
+	// DeleteDelay is how long an object that nobody needs any more stays, in case it
 	// is soon needed again. Zero for all but objects that are dear to make.
-	Linger(K) time.Duration
+	DeleteDelay(K) time.Duration
 
 	// Equal reports whether two values of one key are the same to the kernel.
 	Equal(a, b V) bool
@@ -68,7 +68,10 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each: nil
 	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
 	// cannot be told, any other error when it was not done: ErrConflict, from a
-	// Getter, when the books are wrong about the op's key. From an atomic driver
+	// Getter, when the books are wrong about the op's key, ErrDeferred when there was
+	// no time for it: where single ops are slow, a Commit ends after a second or two,
+	// so that changes and probes need not wait for thousands of them. At least one op
+	// is tried, and those of one port follow each other. From an atomic driver
 	// ErrBusy says that the data plane as a whole cannot be written yet: then the
 	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error
@@ -89,6 +92,8 @@ type Limits struct {
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.
 	Batch int
+	// Read is how long a reading may take; 0 is ReadLimit.
+	Read time.Duration
 }
 
 // Getter is implemented by drivers that can look at single objects. It makes an
@@ -109,9 +114,9 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
-// Filling is implemented by drivers whose data plane keeps something that comes with
+// Bounded is implemented by drivers whose data plane keeps something that comes with
 // packets, such as clients, and has room for so much of it.
-type Filling interface {
+type Bounded interface {
 	// Full lists what had no room, as the last Observe found it. The same is told in
 	// the same words. It costs nothing.
 	Full() []string
@@ -125,4 +130,27 @@ type Drainer interface {
 	// the error. It is for a data plane beside which another one serves already;
 	// nothing but deletions comes after it.
 	Drain(context.Context) error
+}
+
+// RuleCounter is implemented by backends that program rules of iptables, for the
+// metrics that kube-proxy has of them. It is used like a Backend.
+type RuleCounter interface {
+	// Rules tells for each table of each family how many rules of ours it has, and
+	// how many were written since the last call.
+	Rules(tell func(table string, f model.Family, total, written int))
+}
+
+// PacketCounter is implemented by backends whose rules count packets, for the
+// metrics that kube-proxy has of them in its iptables mode.
+type PacketCounter interface {
+	// Packets returns what was counted until now, or a short while ago where it
+	// takes long to know. It never gets less as long as the backend is open. It may
+	// be called from any goroutine at any time, also after Close.
+	Packets() Packets
+}
+
+// Packets are numbers of packets.
+type Packets struct {
+	Invalid   uint64 // dropped, as connection tracking makes no sense of them
+	Localhost uint64 // the first ones of connections to node ports on 127.0.0.0/8
 }

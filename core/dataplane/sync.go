@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// patience is how many commits a Sync may spend on finding what is wrong with
+// budget is how many commits a Sync may spend on finding what is wrong with
 // batches that fail as a whole. When it is used up the rest of a failing batch
 // waits for the next Sync: then it is not one object that is wrong.
-const patience = 64
+const bisectBudget = 64
 
 func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
-	s := run[K, V]{backend: b, ctx: ctx, patience: patience, now: time.Now()}
+	s := run[K, V]{backend: b, ctx: ctx, budget: bisectBudget, now: time.Now()}
 	if b.unknown {
 		if err := s.readBack(); err != nil {
 			return Work{Held: err}, err
@@ -41,12 +41,12 @@ const (
 // run is one run of Sync.
 type run[K comparable, V any] struct {
 	*backend[K, V]
-	ctx      context.Context
-	work     Work
-	err      error // the first
-	patience int
-	now      time.Time // one for all, so that what fails together is tried again together
-	again    bool      // ops were returned to be planned anew
+	ctx    context.Context
+	work   Work
+	err    error // the first
+	budget int
+	now    time.Time // one for all, so that what fails together is tried again together
+	again  bool      // ops were returned to be planned anew
 }
 
 // readBack finds out what is installed after the outcome of a commit could not
@@ -57,12 +57,12 @@ func (s *run[K, V]) readBack() (err error) {
 		return s.readErr
 	}
 	if getter, ok := s.driver.(Getter[K, V]); ok {
-		err = s.look(getter, s.doubtful)
+		err = s.reread(getter, s.unknownKeys)
 	} else {
 		_, err = s.Audit(s.ctx)
 	}
 	if err == nil {
-		s.unknown, s.doubtful, s.readWait = false, nil, 0
+		s.unknown, s.unknownKeys, s.readWait = false, nil, 0
 		return nil
 	}
 	wait := firstRead
@@ -75,8 +75,8 @@ func (s *run[K, V]) readBack() (err error) {
 	return s.readErr
 }
 
-// look has a look at single keys, and corrects the books.
-func (s *run[K, V]) look(getter Getter[K, V], keys []K) error {
+// reread has a look at single keys, and corrects the books.
+func (s *run[K, V]) reread(getter Getter[K, V], keys []K) error {
 	have, err := getAll(s.ctx, getter, keys)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *run[K, V]) look(getter Getter[K, V], keys []K) error {
 func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.Copy(s.mending, s.damaged)
+	maps.Copy(s.repairing, s.damaged)
 	clear(s.damaged)
 	return s.ledger.Plan(s.now, s.driver.Limits().Batch)
 }
@@ -103,11 +103,11 @@ func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 // in two until it is a single owner's, and is left alone.
 func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
-		s.settle(batch, err)
+		s.recordAll(batch, err)
 		return
 	}
 	if s.unknown {
-		s.settle(batch, ledger.ErrUnknown)
+		s.recordAll(batch, ledger.ErrUnknown)
 		return
 	}
 	errs := s.driver.Commit(s.ctx, batch)
@@ -117,28 +117,28 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	case errors.Is(failed, ledger.ErrUnknown):
 		s.unknown, s.readAt = true, s.now
 		for _, op := range batch {
-			s.doubtful = append(s.doubtful, op.Key)
+			s.unknownKeys = append(s.unknownKeys, op.Key)
 		}
-		s.settle(batch, failed)
-	case failed != nil && s.mend(batch, errs):
+		s.recordAll(batch, failed)
+	case failed != nil && s.resolveConflicts(batch, errs):
 	case failed == nil || !s.driver.Limits().Atomic:
-		s.settleEach(batch, errs)
+		s.recordEach(batch, errs)
 	case busy(failed):
 		// Nothing is wrong with any op: somebody else holds the data plane.
-		s.settleEach(batch, errs)
+		s.recordEach(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
-		s.bisect(s.settleDone(batch, errs), failed)
+		s.bisect(s.recordDone(batch, errs), failed)
 	}
 }
 
-// settleDone settles the ops that were done, and returns the others.
-func (s *run[K, V]) settleDone(batch []ledger.Op[K, V], errs []error) (failed []ledger.Op[K, V]) {
+// recordDone settles the ops that were done, and returns the others.
+func (s *run[K, V]) recordDone(batch []ledger.Op[K, V], errs []error) (failed []ledger.Op[K, V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, op := range batch {
 		if errs[i] == nil {
-			s.settle1(op, nil)
+			s.record(op, nil)
 		} else {
 			failed = append(failed, op)
 		}
@@ -146,10 +146,10 @@ func (s *run[K, V]) settleDone(batch []ledger.Op[K, V], errs []error) (failed []
 	return failed
 }
 
-// mend corrects the books where ops do not fit what is installed, and has those
+// resolveConflicts corrects the books where ops do not fit what is installed, and has those
 // ops planned anew, with all others of the batch that were not done for them. Their
 // ports were damaged (Repaired). It reports whether the books were wrong.
-func (s *run[K, V]) mend(batch []ledger.Op[K, V], errs []error) bool {
+func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool {
 	getter, ok := s.driver.(Getter[K, V])
 	var keys []K
 	for i, op := range batch {
@@ -157,24 +157,24 @@ func (s *run[K, V]) mend(batch []ledger.Op[K, V], errs []error) bool {
 			keys = append(keys, op.Key)
 		}
 	}
-	if !ok || len(keys) == 0 || s.patience < 2 {
+	if !ok || len(keys) == 0 || s.budget < 2 {
 		return false
 	}
-	s.patience -= 2
+	s.budget -= 2
 	before := s.work.Corrected
-	if err := s.look(getter, keys); err != nil || s.work.Corrected == before {
+	if err := s.reread(getter, keys); err != nil || s.work.Corrected == before {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, op := range batch {
 		if conflict(errs[i]) && op.Owner != nil {
-			s.mending[*op.Owner] = struct{}{}
+			s.repairing[*op.Owner] = struct{}{}
 		}
 		if errs[i] != nil && (s.driver.Limits().Atomic || conflict(errs[i])) {
 			s.ledger.Return(op)
 		} else {
-			s.settle1(op, errs[i])
+			s.record(op, errs[i])
 		}
 	}
 	s.again = true
@@ -187,23 +187,23 @@ func conflict(err error) bool {
 }
 
 func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
-	left, right := halve(batch)
-	if s.patience < 2 || len(right) == 0 {
-		s.settle(batch, failed)
+	left, right := splitByOwner(batch)
+	if s.budget < 2 || len(right) == 0 {
+		s.recordAll(batch, failed)
 		return
 	}
 	if s.work.Refused == nil {
 		s.work.Refused = fmt.Errorf("%d objects at once: %w", len(batch), failed)
 	}
-	s.patience -= 2
+	s.budget -= 2
 	s.commit(left)
 	s.commit(right)
 }
 
-// halve cuts a batch between owners, keeping the order of each part. Ops that
+// splitByOwner cuts a batch between owners, keeping the order of each part. Ops that
 // belong to no port stand for themselves. The second part is empty when there
 // is nothing to cut.
-func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
+func splitByOwner[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
 	part := make([]int, len(batch)) // which owner each op belongs to, counted from 0
 	seen := map[any]int{}
 	owners := 0
@@ -230,28 +230,30 @@ func halve[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.O
 	return left, right
 }
 
-func (s *run[K, V]) settleEach(batch []ledger.Op[K, V], errs []error) {
+func (s *run[K, V]) recordEach(batch []ledger.Op[K, V], errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, op := range batch {
-		s.settle1(op, errs[i])
+		s.record(op, errs[i])
 	}
 }
 
-func (s *run[K, V]) settle(batch []ledger.Op[K, V], err error) {
+func (s *run[K, V]) recordAll(batch []ledger.Op[K, V], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, op := range batch {
-		s.settle1(op, err)
+		s.record(op, err)
 	}
 }
 
-func (s *run[K, V]) settle1(op ledger.Op[K, V], err error) {
-	s.ledger.Settle(op, err, s.now)
+func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
+	s.ledger.Record(op, err, s.now)
 	switch {
 	case err == nil:
 		s.work.Ops++
 		s.work.Verbs[op.Verb]++
+	case errors.Is(err, ledger.ErrDeferred):
+		s.work.Deferred++
 	case !busy(err):
 		s.work.Failed++
 		if s.err == nil {
@@ -287,15 +289,24 @@ func worst(errs []error) (failed error) {
 // Remove plans against an empty wish list, so the driver sees nothing but
 // deletions of objects it reported as ours.
 func (b *backend[K, V]) Remove(ctx context.Context) error {
-	fresh := join(b.compiler, b.driver, ledger.Rules[K, V](hasty[K, V]{b.compiler}), b.reading)
+	fresh := newBackend(b.compiler, b.driver, ledger.Rules[K, V](noDelay[K, V]{b.compiler}), b.reading)
 	if err := fresh.Adopt(ctx); err != nil {
 		return err
 	}
-	_, err := fresh.Sync(ctx)
+	_, err := SyncAll(ctx, fresh)
 	return err
 }
 
-// hasty are a compiler's rules for objects, without any lingering.
-type hasty[K comparable, V any] struct{ ledger.Rules[K, V] }
+// SyncAll syncs until nothing is deferred, and returns what the last Sync did.
+func SyncAll(ctx context.Context, b Backend) (Work, error) {
+	for {
+		if work, err := b.Sync(ctx); work.Deferred == 0 || ctx.Err() != nil {
+			return work, err
+		}
+	}
+}
 
-func (hasty[K, V]) Linger(K) time.Duration { return 0 }
+// noDelay are a compiler's rules for objects, without any lingering.
+type noDelay[K comparable, V any] struct{ ledger.Rules[K, V] }
+
+func (noDelay[K, V]) DeleteDelay(K) time.Duration { return 0 }

@@ -20,7 +20,7 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 		b.compiler.Base(old, b.emitBefore)
 	}
 	b.compiler.Base(host, b.emitAfter)
-	b.exchange(nil)
+	b.replaceObjects(nil)
 	if old != nil && old.SamePorts(host) {
 		b.shrink()
 		return
@@ -29,7 +29,7 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 		b.before, b.after = b.before[:0], b.after[:0]
 		b.compiler.Port(old, port, b.emitBefore)
 		b.compile(port)
-		b.exchange(&port.ID)
+		b.replaceObjects(&port.ID)
 	}
 	b.shrink()
 }
@@ -51,7 +51,7 @@ func (b *backend[K, V]) Update(deltas []model.Delta) {
 			b.ports[d.New] = struct{}{}
 			b.compile(d.New)
 		}
-		b.exchange(owner)
+		b.replaceObjects(owner)
 	}
 	b.shrink()
 }
@@ -69,25 +69,25 @@ func (b *backend[K, V]) compile(port *model.Port) {
 func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, object[K, V]{k, v}) }
 func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
 
-// exchange tells the ledger that an owner's objects were before and are after.
+// replaceObjects tells the ledger that an owner's objects were before and are after.
 // Most are the same, in the same place of both lists: those it never hears of.
 // The rest is wanted before anything is released, so that objects which only
 // changed places are left alone as well.
-func (b *backend[K, V]) exchange(owner *model.PortID) {
+func (b *backend[K, V]) replaceObjects(owner *model.PortID) {
 	for i, o := range b.after {
-		if !b.stays(i) {
+		if !b.unchanged(i) {
 			b.ledger.Want(owner, o.key, o.value)
 		}
 	}
 	for i, o := range b.before {
-		if !b.stays(i) {
+		if !b.unchanged(i) {
 			b.ledger.Release(owner, o.key)
 		}
 	}
 }
 
-// stays reports whether before and after have the same object in a place.
-func (b *backend[K, V]) stays(i int) bool {
+// unchanged reports whether before and after have the same object in a place.
+func (b *backend[K, V]) unchanged(i int) bool {
 	return i < len(b.before) && i < len(b.after) && b.before[i].key == b.after[i].key &&
 		b.compiler.Equal(b.before[i].value, b.after[i].value)
 }

@@ -38,7 +38,7 @@ func (b *bench) refuse(key string) (relent func()) {
 func (b *bench) standings() string {
 	var lines []string
 	for _, s := range b.syncs {
-		for _, st := range s.Standings {
+		for _, st := range s.StateChanges {
 			line := st.Service.Name + " " + st.Was.String() + ">" + st.State.String()
 			if st.Gone {
 				line += " gone"

@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of audits.
 const (
-	lookEvery = 500 * time.Millisecond // how often a foreign write is looked for
-	audits    = 3                      // interrupted in a row; then changes have to wait for one
+	checkEvery       = 500 * time.Millisecond // how often a write by others is looked for
+	maxInterruptions = 3                      // in a row; then changes have to wait for an audit
 
 	auditGrace = 5 * time.Second // how long an audit may go on after its time is over
 
@@ -31,47 +30,47 @@ func pause(took time.Duration) time.Duration {
 	return min(auditAtMost*took, max(auditPatience, auditAtLeast*took))
 }
 
-// look audits the data plane when the time has come, or when somebody else
+// check audits the data plane when the time has come, or when somebody else
 // wrote to it.
-func (e *Engine) look(ctx context.Context) {
+func (e *Engine) check(ctx context.Context) {
 	now := time.Now()
-	if now.Before(e.lookAt) {
+	if now.Before(e.checkAt) {
 		return
 	}
-	e.lookAt = now.Add(lookEvery)
+	e.checkAt = now.Add(checkEvery)
 	if e.auditing != nil {
-		e.hurry(ctx, now)
+		e.abandonHungAudit(ctx, now)
 		return
 	}
-	suspicious, err := e.Backend.Disturbed(ctx)
+	suspicious, err := e.backend().Disturbed(ctx)
 	if err != nil {
-		e.Log.Warn("cannot tell whether the data plane was changed by others", "error", err)
+		e.options.Log.Warn("detecting external changes failed; auditing", "err", err)
 		suspicious = true
 	}
-	if suspicious && now.After(e.notAfter) || now.After(e.auditAt) {
+	if suspicious && now.After(e.notBefore) || now.After(e.auditAt) {
 		e.audit(ctx)
 	}
 }
 
-// audit reads the data plane back beside the changes, which go on. Where they
-// leave no moment to read it, they have to wait for once.
+// audit reads the data plane back beside the changes, which go on. When they have
+// interrupted it too often, it runs on the engine's goroutine and they wait.
 func (e *Engine) audit(ctx context.Context) {
-	start, backend := time.Now(), e.Backend
+	start, backend := time.Now(), e.backend()
 	if e.reader != nil && !closed(e.reader.done) {
-		e.audited(ctx, start, 0, errNoAnswer)
+		e.recordAudit(ctx, start, 0, errNoAnswer)
 		return
 	}
-	if e.interrupted >= audits {
+	if e.interrupted >= maxInterruptions {
 		drift, err := backend.Audit(ctx)
-		e.audited(ctx, start, drift, err)
+		e.recordAudit(ctx, start, drift, err)
 		return
 	}
-	a := &audit{begun: start, done: make(chan struct{})}
+	a := &auditTask{start: start, done: make(chan struct{})}
 	e.auditing, e.reader = a, a
 	go func() {
 		drift, err := backend.Audit(ctx)
 		close(a.done)
-		e.inbox.post(func(e *Engine, _ time.Time) { e.conclude(ctx, a, drift, err) })
+		e.inbox.post(func(time.Time) { e.finishAudit(ctx, a, drift, err) })
 	}()
 }
 
@@ -84,27 +83,21 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// audit is one that runs beside the changes.
-type audit struct {
-	begun time.Time
-	done  chan struct{} // closed when it has returned
-}
-
-// conclude takes the result of an audit, unless that was given up before.
-func (e *Engine) conclude(ctx context.Context, a *audit, drift int, err error) {
+// finishAudit takes the result of an audit, unless that was given up before.
+func (e *Engine) finishAudit(ctx context.Context, a *auditTask, drift int, err error) {
 	if e.auditing == a {
 		e.auditing = nil
-		e.audited(ctx, a.begun, drift, err)
+		e.recordAudit(ctx, a.start, drift, err)
 	}
 }
 
 var errNoAnswer = errors.New("the data plane does not answer")
 
-// hurry gives an audit up that does not end: nothing waits for it any more. Until
-// its goroutine ends there is no other.
-func (e *Engine) hurry(ctx context.Context, now time.Time) {
-	if now.Sub(e.auditing.begun) > dataplane.ReadLimit+auditGrace {
-		e.conclude(ctx, e.auditing, 0, errNoAnswer)
+// abandonHungAudit gives up an audit that does not end. Until its goroutine ends
+// there is no other.
+func (e *Engine) abandonHungAudit(ctx context.Context, now time.Time) {
+	if now.Sub(e.auditing.start) > e.backend().ReadLimit()+auditGrace {
+		e.finishAudit(ctx, e.auditing, 0, errNoAnswer)
 	}
 }
 
@@ -116,18 +109,18 @@ func (e *Engine) stopAudit() {
 	select {
 	case <-e.reader.done:
 	case <-time.After(auditGrace):
-		e.Log.Warn("the data plane does not answer; its audit is abandoned")
+		e.options.Log.Warn("audit does not end; abandoned")
 	}
 }
 
-// audited takes the result of an audit.
-func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err error) {
+// recordAudit takes the result of an audit.
+func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
 	wait := pause(end.Sub(start))
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
 		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
 	}
-	e.notAfter, e.auditAt = end.Add(wait), end.Add(e.AuditEvery)
+	e.notBefore, e.auditAt = end.Add(wait), end.Add(e.auditEvery)
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {
@@ -141,32 +134,19 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.Log.Warn("cannot read the data plane back, its state stands as it is", "error", err)
+			e.options.Log.Warn("audit failed; keeping last known state", "err", err)
 		}
 		return
 	}
-	e.fills()
+	e.reportFull()
 	if drift == 0 {
 		return
 	}
 	e.change(end)
 	e.drift += drift
-	e.Log.Warn("the data plane was changed by others, repairing", "objects", drift)
+	e.options.Log.Warn("drift detected; repairing", "objects", drift)
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
-	if e.Hooks.Drifted != nil {
-		e.Hooks.Drifted(drift)
-	}
-}
-
-// fills tells what was found to be full, and forgets what has room again.
-func (e *Engine) fills() {
-	const source = "data plane"
-	var full []model.Problem
-	for _, what := range e.Backend.Full() {
-		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
-	}
-	e.complain(full, e.problems[source])
-	if e.problems[source] = full; full == nil {
-		delete(e.problems, source)
+	if e.options.Hooks.Drifted != nil {
+		e.options.Hooks.Drifted(drift)
 	}
 }

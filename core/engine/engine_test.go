@@ -41,9 +41,9 @@ func (f fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []
 	}
 	return nil
 }
-func (fronts) Rank(string) int             { return 0 }
-func (fronts) Linger(string) time.Duration { return 0 }
-func (fronts) Equal(a, b string) bool      { return a == b }
+func (fronts) Rank(string) int                  { return 0 }
+func (fronts) DeleteDelay(string) time.Duration { return 0 }
+func (fronts) Equal(a, b string) bool           { return a == b }
 
 type bench struct {
 	*engine.Engine
@@ -277,7 +277,7 @@ func TestAnAuditThatNeverEndsIsGivenUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		next, backend := second()
-		if _, err := b.Switch(ctx, backend); err != nil || len(next.Objects) != 3 {
+		if _, err := b.Switch(ctx, engine.DataPlane{Backend: backend}); err != nil || len(next.Objects) != 3 {
 			t.Errorf("switch: %v, %d objects", err, len(next.Objects))
 		}
 		next.Disturb(func(o map[string]string) { clear(o) })
@@ -501,7 +501,7 @@ func TestSettledFollowsFailures(t *testing.T) {
 		synctest.Wait()
 		settled := func() (names string) {
 			for _, s := range b.syncs {
-				for _, d := range s.Settled {
+				for _, d := range s.Applied {
 					names += d.ID().Service.Name
 				}
 			}
@@ -604,7 +604,7 @@ func TestRetune(t *testing.T) {
 		b.Synced(true)
 		synctest.Wait()
 		name = "after"
-		b.Retune(time.Minute, 10*time.Second)
+		b.SetTiming(time.Minute, 10*time.Second)
 		sleep(10 * time.Second)
 		b.kernel.Do(func() {
 			if got := b.kernel.Objects["base"]; got != "after [192.0.2.1]" {
@@ -613,7 +613,7 @@ func TestRetune(t *testing.T) {
 			commits = b.kernel.Commits
 		})
 		b.SetService(service("a", "10.96.0.1"))
-		b.Retune(time.Minute, 10*time.Second)
+		b.SetTiming(time.Minute, 10*time.Second)
 		synctest.Wait()
 		b.kernel.Do(func() {
 			if b.kernel.Commits != commits {
@@ -646,7 +646,7 @@ func TestLeftOversHoldUpNobody(t *testing.T) {
 		synctest.Wait()
 		var settled int
 		for _, s := range b.syncs {
-			settled += len(s.Settled)
+			settled += len(s.Applied)
 		}
 		if settled != 1 {
 			t.Errorf("%d changes are in effect, want the one", settled)

@@ -24,7 +24,7 @@ func (b *bench) fail(keys map[string]error) {
 func (b *bench) settled(t *testing.T) (names string) {
 	t.Helper()
 	for _, s := range b.syncs {
-		for _, d := range s.Settled {
+		for _, d := range s.Applied {
 			if d.Old == nil && d.New == nil {
 				t.Fatal("a change from nothing to nothing")
 			}

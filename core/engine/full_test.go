@@ -43,7 +43,7 @@ func TestASwitchForgetsWhatWasFull(t *testing.T) {
 			t.Errorf("%d problems at first", n)
 		}
 		_, plain := second()
-		old, err := b.Switch(t.Context(), dressed{plain})
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: dressed{plain}})
 		if err != nil {
 			t.Fatal(err)
 		}

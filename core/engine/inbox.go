@@ -7,20 +7,25 @@ import (
 	"time"
 )
 
-// inbox is a queue from many senders to the engine: a source is never made to
-// wait for the kernel. What arrives while one sync runs is mostly little. Where
-// that takes minutes, of several tasks about one object only the latest is kept:
-// so it is bounded by the objects that there are.
+// inbox is a queue from many senders to the engine, so that a source never waits
+// for the kernel. Of several tasks about one object only the latest is kept once
+// the queue is long: it is bounded by the number of objects.
 type inbox struct {
-	mu      sync.Mutex
-	queue   []task
-	crowded int       // how many tasks are too many; 0 is crowd
-	since   time.Time // arrival of the first in queue
-	wake    chan struct{}
+	wake  chan struct{} // has an element when there may be something in queue
+	ended chan struct{} // closed when nobody takes tasks any more
+
+	mu        sync.Mutex
+	queue     []task
+	compactAt int       // length of queue that is worth compacting; 0 is compactLength
+	since     time.Time // arrival of the first in queue
 }
 
-// crowd is the size of a queue that is worth a look at what can be left out.
-const crowd = 4096
+func newInbox() *inbox {
+	return &inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// compactLength is the least length of a queue that is worth compacting.
+const compactLength = 4096
 
 // task is one thing to do on the engine's goroutine.
 type task struct {
@@ -29,8 +34,8 @@ type task struct {
 	do    work
 }
 
-// work is told when the oldest task of its batch arrived.
-type work func(e *Engine, since time.Time)
+// work is given the arrival of the oldest task of its batch.
+type work func(since time.Time)
 
 // subject is what a task is about. Of tasks about the same one the latest counts;
 // those about nothing, the zero subject, are all done.
@@ -50,7 +55,7 @@ const (
 	problemsOf // a source
 )
 
-// post queues what all has to be done, whatever comes later.
+// post queues work that has to be done whatever comes later.
 func (b *inbox) post(f work) { b.put(task{do: f}) }
 
 func (b *inbox) put(t task) {
@@ -59,9 +64,9 @@ func (b *inbox) put(t task) {
 		b.since = time.Now()
 	}
 	b.queue = append(b.queue, t)
-	if len(b.queue) >= max(b.crowded, crowd) {
-		b.queue = latest(b.queue)
-		b.crowded = 2 * len(b.queue)
+	if len(b.queue) >= max(b.compactAt, compactLength) {
+		b.queue = compact(b.queue)
+		b.compactAt = 2 * len(b.queue)
 	}
 	b.mu.Unlock()
 	select {
@@ -70,19 +75,19 @@ func (b *inbox) put(t task) {
 	}
 }
 
-// latest leaves out the tasks that later ones make up for. It reuses the queue.
-func latest(queue []task) []task {
-	place := map[subject]int{}
+// compact leaves out the tasks that later ones supersede. It reuses the queue.
+func compact(queue []task) []task {
+	index := map[subject]int{}
 	free := len(queue) // from here on they are kept
 	for i := len(queue) - 1; i >= 0; i-- {
 		t := queue[i]
-		if at, later := place[t.about]; later && t.about != (subject{}) {
+		if at, later := index[t.about]; later && t.about != (subject{}) {
 			queue[at].of = queue[at].of.plus(t.of)
 			continue
 		}
 		free--
 		queue[free] = t
-		place[t.about] = free
+		index[t.about] = free
 	}
 	clear(queue[:free])
 	return queue[free:]
@@ -91,11 +96,11 @@ func latest(queue []task) []task {
 func (b *inbox) take() (queue []task, since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	queue, b.queue, b.crowded = b.queue, nil, 0
+	queue, b.queue, b.compactAt = b.queue, nil, 0
 	return queue, b.since
 }
 
-// oldest returns the earlier of t and the arrival of what is queued.
+// oldest returns the earlier of t and the arrival of the first task in the queue.
 func (b *inbox) oldest(t time.Time) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,31 +111,24 @@ func (b *inbox) oldest(t time.Time) time.Time {
 }
 
 // ErrEnded says that the engine does not run any more.
-var ErrEnded = errors.New("the proxy has ended")
-
-// Ping returns nil once the engine has come round: what it was busy with is
-// over. A watchdog that gets no answer in time knows that it hangs.
-func (e *Engine) Ping(ctx context.Context) error {
-	_, err := ask(ctx, e, func(*Engine) struct{} { return struct{}{} })
-	return err
-}
+var ErrEnded = errors.New("the proxy has stopped")
 
 // ask runs f on the engine's goroutine and waits for its answer. After an error
-// f may still run, unless that is ErrEnded. It does not once ctx has ended: who asks
-// while the engine is busy, and gives up, shall not make it busier.
-func ask[T any](ctx context.Context, e *Engine, f func(*Engine) T) (answer T, err error) {
+// f may still run, unless that is ErrEnded. It is skipped once ctx has ended, so
+// that callers who gave up cost a busy engine nothing.
+func ask[T any](ctx context.Context, b *inbox, f func() T) (answer T, err error) {
 	answers := make(chan T, 1)
-	e.inbox.post(func(e *Engine, _ time.Time) {
+	b.post(func(time.Time) {
 		if ctx.Err() == nil {
-			answers <- f(e)
+			answers <- f()
 		}
 	})
 	select {
 	case answer = <-answers:
 		return answer, nil
-	case <-e.ended:
+	case <-b.ended:
 		select {
-		case answer = <-answers: // with its last turn
+		case answer = <-answers: // from its last turn
 			return answer, nil
 		default:
 			return answer, ErrEnded

@@ -10,27 +10,27 @@ import (
 // latest counts. What must be done in any case is, and all changes are counted.
 func TestTheInboxKeepsTheLatest(t *testing.T) {
 	const rounds = 10_000
-	b := inbox{wake: make(chan struct{}, 1)}
+	b := newInbox()
 	var did []string
 	for round := range rounds {
 		for n := range 10 {
 			what := fmt.Sprint("s", n, " ", round)
 			b.put(task{
 				about: subject{kind: aService, name: fmt.Sprint("s", n)}, of: Changes{Services: 1},
-				do: func(*Engine, time.Time) { did = append(did, what) },
+				do: func(time.Time) { did = append(did, what) },
 			})
 		}
 		if round%1000 == 0 {
-			b.post(func(*Engine, time.Time) { did = append(did, "asked") })
+			b.post(func(time.Time) { did = append(did, "asked") })
 		}
-		if len(b.queue) > crowd {
+		if len(b.queue) > compactLength {
 			t.Fatalf("%d tasks are queued", len(b.queue))
 		}
 	}
 	queue, _ := b.take()
 	var done Changes
 	for _, task := range queue {
-		task.do(nil, time.Time{})
+		task.do(time.Time{})
 		done = done.plus(task.of)
 	}
 	counts := map[string]int{}

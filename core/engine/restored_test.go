@@ -8,7 +8,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // flushed is a data plane of which all ports were repaired.
@@ -30,7 +29,7 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 			s.Ports = append(s.Ports, p)
 			f.repaired = append(f.repaired, model.PortID{Service: s.Name, Name: p.Name, Proto: p.Proto})
 		}
-		e := &Engine{Options: Options{Backend: f}, tracker: track.New()}
+		e := New(Options{Backend: f})
 		e.tracker.SetHost(&model.Host{Name: "here"})
 		e.tracker.SetService(s)
 		e.tracker.Flush()

@@ -37,7 +37,7 @@ func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 			}
 			return nil
 		}
-		old, err := b.Switch(t.Context(), next)
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: next})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestSwitchRetriesBesideChanges(t *testing.T) {
 			}
 			return nil
 		}
-		old, err := b.Switch(t.Context(), next)
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: next})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestSwitchRetriesBesideChanges(t *testing.T) {
 func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		if _, err := b.Switch(t.Context(), nil); !errors.Is(err, engine.ErrNotReady) {
+		if _, err := b.Switch(t.Context(), engine.DataPlane{}); !errors.Is(err, engine.ErrNotReady) {
 			t.Fatalf("a switch before the first sync: %v", err)
 		}
 		b.SetService(service("a", "10.96.0.1"))
@@ -116,7 +116,7 @@ func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := b.Switch(t.Context(), next); err == nil {
+		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: next}); err == nil {
 			t.Fatal("switched to a data plane that refuses a Service")
 		}
 		b.SetService(service("b", "10.96.0.2"))
@@ -126,7 +126,7 @@ func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := b.Switch(ctx, next); !errors.Is(err, context.Canceled) {
+		if _, err := b.Switch(ctx, engine.DataPlane{Backend: next}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled: %v", err)
 		}
 	})
@@ -165,7 +165,7 @@ func TestSwitchLeavesTheOldOneAlone(t *testing.T) {
 			}
 			return nil
 		}
-		old, err := b.Switch(t.Context(), next)
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: next})
 		if err != nil {
 			t.Fatal(err)
 		}

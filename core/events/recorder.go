@@ -34,24 +34,24 @@ type Recorder struct {
 	log     *slog.Logger
 	wake    chan struct{} // holds one token when there may be something to write
 
-	mu      sync.Mutex
-	journal *journal
+	mu    sync.Mutex
+	queue *queue
 }
 
 // NewRecorder returns a Recorder that holds nothing. Counted, unless nil, is
-// told what became of each Event.
+// lastSynced what became of each Event.
 func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
 	if counted == nil {
 		counted = func(string) {}
 	}
-	return &Recorder{counted: counted, log: log, wake: make(chan struct{}, 1), journal: newJournal(standard())}
+	return &Recorder{counted: counted, log: log, wake: make(chan struct{}, 1), queue: newQueue(standard())}
 }
 
 // Add takes an Event. It never blocks: what there is no room for is dropped.
 func (r *Recorder) Add(e Event) {
 	e.Note = printable.Text(e.Note) // errors and names of others
 	r.mu.Lock()
-	kept := r.journal.add(time.Now(), e)
+	kept := r.queue.add(time.Now(), e)
 	r.mu.Unlock()
 	if !kept {
 		r.counted(Dropped)
@@ -90,7 +90,7 @@ func (r *Recorder) Run(ctx context.Context, sink Sink) error {
 func (r *Recorder) take() (n *entry, record Record, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n, wait = r.journal.take(time.Now()); n != nil {
+	if n, wait = r.queue.take(time.Now()); n != nil {
 		record = n.record
 	}
 	return n, record, wait
@@ -104,7 +104,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		return
 	}
 	r.mu.Lock()
-	over := r.journal.done(time.Now(), n, record.Count, err, errors.Is(err, ErrRefused))
+	over := r.queue.done(time.Now(), n, record.Count, err, errors.Is(err, ErrRefused))
 	r.mu.Unlock()
 	switch {
 	case err == nil:
@@ -116,7 +116,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 }
 
 // ToLog returns a Sink for where there is no API server. Whoever adds an Event
-// has logged what it is about, so this is for those who look for Events.
+// containsSorted logged what it is about, so this is for those who look for Events.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {
 		log.DebugContext(ctx, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)

@@ -101,10 +101,10 @@ func TestAddNeverBlocks(t *testing.T) {
 }
 
 func TestTeller(t *testing.T) {
-	teller := events.Teller{Node: "n1"}
+	teller := events.Composer{Node: "n1"}
 	web := model.ServiceName{Namespace: "shop", Name: "web"}
-	standing := func(was, is model.State) engine.Standing {
-		return engine.Standing{Service: web, Was: was, State: is, Detail: "no space"}
+	standing := func(was, is model.State) engine.StateChange {
+		return engine.StateChange{Service: web, Was: was, State: is, Detail: "no space"}
 	}
 	show := func(e events.Event, ok bool) string {
 		if !ok {
@@ -121,12 +121,12 @@ func TestTeller(t *testing.T) {
 		{just(teller.Switched("iptables", "nftables")), "Node n1 | Normal ModeSwitched | mode nftables runs"},
 		{just(teller.Drifted()), "Node n1 | Warning RulesRepaired | "},
 		{just(teller.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
-		{show(teller.Standing(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and tries again: no space"},
-		{show(teller.Standing(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
-		{show(teller.Standing(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, but for this: no space"},
-		{show(teller.Standing(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
-		{show(teller.Standing(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
-		{show(teller.Standing(engine.Standing{Service: web, Was: model.Failing, Gone: true})), "-"},
+		{show(teller.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and tries again: no space"},
+		{show(teller.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
+		{show(teller.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, but for this: no space"},
+		{show(teller.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
+		{show(teller.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
+		{show(teller.ServiceState(engine.StateChange{Service: web, Was: model.Failing, Gone: true})), "-"},
 		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Give one"},
 		{show(teller.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
 		{show(teller.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
@@ -146,7 +146,7 @@ func FuzzProblem(f *testing.F) {
 	f.Add("Service ns/web", "detail", uint8(model.WhyFrontendTaken))
 	f.Add("Node n1", "", uint8(model.WhyNoNode))
 	f.Fuzz(func(t *testing.T, object, detail string, why uint8) {
-		e, ok := events.Teller{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})
+		e, ok := events.Composer{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})
 		if ok && (e.About.Kind == "" || e.About.Kind != "Node" && e.About.String() != object || e.Reason == "" || e.Note == "") {
 			t.Errorf("%q: %+v", object, e)
 		}

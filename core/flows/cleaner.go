@@ -33,9 +33,9 @@ type Hooks struct {
 }
 
 const (
-	// maxFronts bounds what waits while the table fails. It is more than all
+	// maxFrontends bounds what waits while the table fails. It is more than all
 	// UDP fronts of a large cluster; only endless churn gets there.
-	maxFronts = 1 << 16
+	maxFrontends = 1 << 16
 
 	// A failed attempt is repeated after minPause, then after twice as long each
 	// time, up to maxPause. New work is not kept waiting longer than minPause.
@@ -86,8 +86,8 @@ func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
 	if c.waiting.Len()+c.running.Len() > 0 {
 		for _, d := range deltas {
 			if d.New != nil {
-				c.waiting.revise(d.New)
-				c.running.revise(d.New)
+				c.waiting.updateKeep(d.New)
+				c.running.updateKeep(d.New)
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func (c *Cleaner) Enqueue(stale []Match) {
 	c.mu.Lock()
 	dropped := c.add(stale)
 	c.mu.Unlock()
-	c.tellDropped(dropped)
+	c.reportDropped(dropped)
 	select {
 	case c.wake <- struct{}{}:
 	default: // a token is there already
@@ -112,7 +112,7 @@ func (c *Cleaner) Enqueue(stale []Match) {
 
 func (c *Cleaner) add(stale []Match) (dropped int) {
 	for _, m := range stale {
-		if c.waiting.Len() >= maxFronts && !c.waiting.has(m) {
+		if c.waiting.Len() >= maxFrontends && !c.waiting.has(m) {
 			dropped++
 			continue
 		}
@@ -121,7 +121,7 @@ func (c *Cleaner) add(stale []Match) (dropped int) {
 	return dropped
 }
 
-func (c *Cleaner) tellDropped(matches int) {
+func (c *Cleaner) reportDropped(matches int) {
 	if matches > 0 && c.hooks.Dropped != nil {
 		c.hooks.Dropped(matches)
 	}
@@ -136,7 +136,7 @@ func (c *Cleaner) run(ctx context.Context) {
 		case <-c.wake:
 		}
 		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
-			c.rest(ctx, pause)
+			c.backOff(ctx, pause)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (c *Cleaner) clean(ctx context.Context, pause time.Duration) error {
 			failed = err
 		}
 	}
-	c.settle(failed != nil && ctx.Err() == nil)
+	c.finish(failed != nil && ctx.Err() == nil)
 	return failed
 }
 
@@ -184,7 +184,7 @@ func ofFamily(all []Match, f model.Family) (some []Match) {
 	return some
 }
 
-// take moves what waits to running and returns a copy of it, which a revision
+// find moves what waits to running and returns a copy of it, which a revision
 // does not touch.
 func (c *Cleaner) take() []Match {
 	c.mu.Lock()
@@ -193,9 +193,9 @@ func (c *Cleaner) take() []Match {
 	return append([]Match(nil), c.running.Matches()...)
 }
 
-// settle forgets what ran, or puts it back below what came in meanwhile to run
+// nextDelay forgets what ran, or puts it back below what came in meanwhile to run
 // again.
-func (c *Cleaner) settle(again bool) {
+func (c *Cleaner) finish(again bool) {
 	c.mu.Lock()
 	dropped := 0
 	if again {
@@ -205,12 +205,12 @@ func (c *Cleaner) settle(again bool) {
 	}
 	c.running = &Index{}
 	c.mu.Unlock()
-	c.tellDropped(dropped)
+	c.reportDropped(dropped)
 }
 
-// rest waits before the next attempt. New work cuts the wait short, but not
+// backOff waits before the next attempt. New work cuts the wait short, but not
 // below minPause.
-func (c *Cleaner) rest(ctx context.Context, pause time.Duration) {
+func (c *Cleaner) backOff(ctx context.Context, pause time.Duration) {
 	sleep(ctx, minPause, nil)
 	sleep(ctx, pause-minPause, c.wake)
 }

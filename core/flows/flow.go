@@ -69,10 +69,10 @@ func (s Set) union(o Set) Set {
 	return all
 }
 
-// live returns the endpoints that may serve flows of a port: those that get new
+// liveEndpoints returns the endpoints that may serve flows of a port: those that get new
 // ones, whatever the front or the sender, and those that drain. It is empty for
 // a port that is not there.
-func live(p *model.Port) Set {
+func liveEndpoints(p *model.Port) Set {
 	if p == nil {
 		return nil
 	}

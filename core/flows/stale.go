@@ -53,9 +53,9 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 			continue
 		}
 		if was == nil {
-			was = live(d.Old)
+			was = liveEndpoints(d.Old)
 		}
-		x.Add(Match{Proto: d.Old.ID.Proto, Frontend: at, Own: own(host, at), Reach: Translated, Gone: was})
+		x.Add(Match{Proto: d.Old.ID.Proto, Frontend: at, Own: nodePortAddresses(host, at), Reach: Translated, Gone: was})
 	}
 }
 
@@ -66,8 +66,8 @@ func present(x *Index, host *model.Host, d model.Delta) {
 	}
 	var is, gone Set
 	if !sameEndpoints(d.Old, d.New) {
-		is = live(d.New)
-		gone = live(d.Old).minus(is)
+		is = liveEndpoints(d.New)
+		gone = liveEndpoints(d.Old).minus(is)
 	}
 	before := model.IndexFrontends(d.Old)
 	for i := range d.New.Frontends {
@@ -80,9 +80,9 @@ func present(x *Index, host *model.Host, d model.Delta) {
 			continue
 		}
 		if is == nil {
-			is = live(d.New)
+			is = liveEndpoints(d.New)
 		}
-		m.Keep, m.Own = is, own(host, f.At)
+		m.Keep, m.Own = is, nodePortAddresses(host, f.At)
 		x.Add(m)
 	}
 }
@@ -97,9 +97,9 @@ func sameEndpoints(a, b *model.Port) bool {
 		slices.EqualFunc(a.Pools(), b.Pools(), (*model.Pool).Equal)
 }
 
-// own returns the host's addresses on which a node port answers, as far as they
+// tandem returns the host's addresses on which a node port answers, as far as they
 // are known; nil for other fronts.
-func own(host *model.Host, at netip.AddrPort) []netip.Addr {
+func nodePortAddresses(host *model.Host, at netip.AddrPort) []netip.Addr {
 	if !at.Addr().IsUnspecified() {
 		return nil
 	}

@@ -24,10 +24,10 @@ import (
 // A new count is in effect when Update returns. Create it with NewChecks; its
 // methods are safe for concurrent use.
 type Checks struct {
-	o     ChecksOptions
-	crowd crowd
-	serve *http.Server
-	wake  chan struct{} // holds one token when something is dirty
+	o       ChecksOptions
+	limiter connLimiter
+	serve   *http.Server
+	wake    chan struct{} // holds one token when something is dirty
 
 	mu     sync.Mutex
 	host   *model.Host
@@ -72,7 +72,7 @@ const (
 // NewChecks returns checks that listen while Run does.
 func NewChecks(o ChecksOptions) *Checks {
 	c := &Checks{
-		o: o, crowd: crowd{most: maxConns}, wake: make(chan struct{}, 1),
+		o: o, limiter: connLimiter{max: maxConns}, wake: make(chan struct{}, 1),
 		wanted: map[checkKey]*wanted{}, dirty: map[checkKey]bool{},
 		open: map[checkKey]*check{}, failing: map[checkKey]*failure{},
 	}
@@ -135,7 +135,7 @@ func (c *Checks) apply(d model.Delta) {
 func (c *Checks) Run(ctx context.Context) error {
 	retry := time.NewTimer(0)
 	defer retry.Stop()
-	defer c.end()
+	defer c.shutdown()
 	for {
 		select {
 		case <-ctx.Done():
@@ -150,9 +150,9 @@ func (c *Checks) Run(ctx context.Context) error {
 	}
 }
 
-func (c *Checks) end() {
+func (c *Checks) shutdown() {
 	for key := range c.open {
-		c.shut(key)
+		c.closeCheck(key)
 	}
 	_ = c.serve.Close()
 	c.group.Wait()
@@ -181,7 +181,7 @@ func (c *Checks) tasks(now time.Time) (all []task) {
 		t := task{key: key, wanted: c.wanted[key]}
 		if t.wanted != nil {
 			t.port = t.wanted.port
-			t.binds, t.within = places(c.host, key.family)
+			t.binds, t.within = bindAddresses(c.host, key.family)
 		}
 		all = append(all, t)
 	}
@@ -197,7 +197,7 @@ func (c *Checks) reconcile(ctx context.Context) {
 	for _, t := range all {
 		if old := c.open[t.key]; old != nil && !old.fits(t) {
 			freed[old.port] = true
-			c.shut(t.key)
+			c.closeCheck(t.key)
 		}
 		if f := c.failing[t.key]; f != nil && (t.wanted == nil || f.port != t.port) {
 			delete(c.failing, t.key)

@@ -2,10 +2,15 @@ package health
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
@@ -32,8 +37,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 // profiles are for this machine alone, and none of them for web pages.
 func Pages(s Sources) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", s.plain("healthz", status.Health.Healthy))
-	mux.HandleFunc("/livez", s.plain("livez", status.Health.Alive))
+	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
+	mux.HandleFunc("/livez", s.componentCheck("livez", status.Health.Alive))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		writeBytes(w, http.StatusOK, plainText, []byte(s.Mode()))
 	})
@@ -42,27 +47,27 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/metrics/slis", s.SLIs)
 	}
 	if s.Config != nil {
-		mux.Handle("/configz", fromHere(func(w http.ResponseWriter, _ *http.Request) {
+		mux.Handle("/configz", loopbackOnly(func(w http.ResponseWriter, _ *http.Request) {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
 		}))
 	}
-	mux.Handle("/status", local(newRecent(s.Status)))
+	mux.Handle("/status", rejectRebinding(newCached(s.Status)))
 	if s.Profile {
-		mux.Handle("/debug/pprof/", fromHere(pprof.Index))
-		mux.Handle("/debug/pprof/profile", fromHere(pprof.Profile))
-		mux.Handle("/debug/pprof/symbol", fromHere(pprof.Symbol))
-		mux.Handle("/debug/pprof/cmdline", fromHere(pprof.Cmdline))
-		mux.Handle("/debug/pprof/trace", fromHere(pprof.Trace))
+		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
+		mux.Handle("/debug/pprof/profile", loopbackOnly(pprof.Profile))
+		mux.Handle("/debug/pprof/symbol", loopbackOnly(pprof.Symbol))
+		mux.Handle("/debug/pprof/cmdline", loopbackOnly(pprof.Cmdline))
+		mux.Handle("/debug/pprof/trace", loopbackOnly(pprof.Trace))
 	}
 	return mux
 }
 
 const plainText = "text/plain; charset=utf-8"
 
-// plain answers as the health checks of Kubernetes' components do: "ok", or 500
+// componentCheck answers as the health checks of Kubernetes' components do: "ok", or 500
 // with what failed; with ?verbose also what did not. Its one check is called
 // ping, as kube-proxy's is.
-func (s Sources) plain(name string, good func(status.Health) bool) http.HandlerFunc {
+func (s Sources) componentCheck(name string, good func(status.Health) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := s.Health()
 		ok := good(h)
@@ -80,4 +85,113 @@ func (s Sources) plain(name string, good func(status.Health) bool) http.HandlerF
 			writeBytes(w, http.StatusOK, plainText, []byte("ok"))
 		}
 	}
+}
+
+// statusAge is how old a status may be. Making one takes the engine's time, so
+// that whoever asks all the time must not get one each time.
+const statusAge = 200 * time.Millisecond
+
+// cached serves a document, made anew when the last one is too old, one at a
+// time.
+type cached struct {
+	make func(context.Context) (any, error)
+	turn chan struct{} // holds a token while one is made
+
+	mu  sync.Mutex
+	doc []byte
+	at  time.Time
+}
+
+// ServeHTTP implements http.Handler.
+func (r *cached) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	doc, err := r.get(req.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	writeBytes(w, http.StatusOK, "application/json", doc)
+}
+
+func newCached(status func(context.Context) (any, error)) *cached {
+	return &cached{make: status, turn: make(chan struct{}, 1)}
+}
+
+// get waits for its turn no longer than its client does: an engine that is busy for
+// minutes must not gather clients until nobody else gets an answer.
+func (r *cached) get(ctx context.Context) ([]byte, error) {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if doc := r.latest(); doc != nil {
+		return doc, nil
+	}
+	doc, err := r.make(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err == nil {
+		r.keep(b)
+	}
+	return b, err
+}
+
+// latest returns the document that was made last, nil when that is too old.
+func (r *cached) latest() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) >= statusAge {
+		return nil
+	}
+	return r.doc
+}
+
+func (r *cached) keep(doc []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doc, r.at = doc, time.Now()
+	time.AfterFunc(statusAge, r.forget)
+}
+
+// forget lets go of a document that is too old: it may be tens of megabytes.
+func (r *cached) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) >= statusAge {
+		r.doc = nil
+	}
+}
+
+// rejectRebinding refuses requests that a browser was tricked into sending: a name that
+// is not this machine's in the Host header means that somebody else's DNS led
+// processEnvironment (DNS rebinding).
+func rejectRebinding(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+			http.Error(w, "ask by IP address or as localhost", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// loopbackOnly refuses requests from other machines and pods, too: what shows the
+// program's memory, or costs it time, is for who is on this machine. The metrics
+// address may be open to all of the cluster.
+func loopbackOnly(h http.HandlerFunc) http.Handler {
+	return rejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !client.Addr().Unmap().IsLoopback() {
+			http.Error(w, "ask from this machine, over a loopback address", http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	}))
 }

@@ -41,8 +41,8 @@ type Server struct {
 	Failed func(error)
 	Log    *slog.Logger
 
-	bound net.Listener
-	told  bool
+	bound    net.Listener
+	reported bool
 }
 
 // Open binds the address. Whoever calls it learns at once that it is taken, and
@@ -55,20 +55,20 @@ func (s *Server) Open(ctx context.Context) error {
 	}
 	l, err := listen(ctx, "tcp", s.Address)
 	if err == nil {
-		s.bound, s.told = l, false
+		s.bound, s.reported = l, false
 		return nil
 	}
 	err = fmt.Errorf("%s address %s: %w", s.Name, s.Address, err)
-	if !s.told && s.Failed != nil {
+	if !s.reported && s.Failed != nil {
 		s.Failed(err)
 	}
 	if s.HardFail {
 		return err
 	}
-	if !s.told {
+	if !s.reported {
 		s.Log.Error("address cannot be served, will be tried again", "server", s.Name, "address", s.Address, "error", err, "every", bindEvery)
 	}
-	s.told = true
+	s.reported = true
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (s *Server) serve(ctx context.Context) {
 	server := newServer(s.Handler, s.Log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	err := server.Serve(gate{Listener: s.bound, crowd: &crowd{most: maxConns}})
+	err := server.Serve(limitedListener{Listener: s.bound, limiter: &connLimiter{max: maxConns}})
 	_ = server.Close() // with all its connections
 	s.bound = nil
 	if ctx.Err() == nil {
@@ -125,7 +125,7 @@ func (s *Server) serve(ctx context.Context) {
 // newServer returns a server with our limits.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           modest(h),
+		Handler:           readOnly(h),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
 		ConnContext:    withConn,
@@ -133,8 +133,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// modest lets only requests through that read and that carry nothing.
-func modest(h http.Handler) http.Handler {
+// readOnly lets only requests through that read and that carry nothing.
+func readOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil {
 			c.answering(true)

@@ -4,7 +4,7 @@
 //	Want/Release ──▶ want ┐
 //	                      ├─ differing keys ──▶ Plan ──▶ ops ──▶ (driver)
 //	readings ──────▶ have ┘                                        │
-//	                  ▲──────────────── Settle ◀───────────────────┘
+//	                  ▲──────────────── Record ◀───────────────────┘
 //
 // It does no I/O and reads no clock. Work is proportional to what changed: a
 // key is looked at only after somebody touched it. What fails stays in the
@@ -22,21 +22,21 @@ type Ledger[K comparable, V any] struct {
 	rules   Rules[K, V]
 	entries map[K]entry[V]
 	stale   map[K]V        // what is installed where something else is wanted
-	dirty   []touch[K]     // differing keys, in the order in which they were touched
+	dirty   []queued[K]    // differing keys, in the order in which they were touched
 	waiting map[K]deferral // differing keys that must not be tried before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
 
 	review *Review[K, V] // the one that is under way; nil for none
 
-	// cautious keeps what was found installed and nobody has asked for.
-	cautious bool
-	spared   []K
+	// keepUnknown keeps what was found installed and nobody has asked for.
+	keepUnknown bool
+	kept        []K
 }
 
 // Rules are what the ledger must know of the objects.
 type Rules[K comparable, V any] interface {
-	Rank(K) int             // order of creation
-	Linger(K) time.Duration // how long an unneeded object stays
+	Rank(K) int                  // order of creation
+	DeleteDelay(K) time.Duration // how long an unneeded object stays
 	Equal(a, b V) bool
 }
 
@@ -53,9 +53,9 @@ const (
 	installed = 1 << iota // something is installed
 	stale                 // and it is not value, but in Ledger.stale
 	found                 // it was there, and nobody has asked for it since
-	given                 // an op is given out, and not settled
+	inFlight              // an op is given out, and not settled
 	seen                  // the reading that is under way has told of it
-	placeUnit             // place 1
+	posUnit               // environment 1
 )
 
 func (e *entry[V]) is(mark uint32) bool { return e.marks&mark != 0 }
@@ -67,12 +67,12 @@ func (e *entry[V]) set(mark uint32, on bool) {
 	}
 }
 
-// place is the entry's place in dirty, counted from 1; 0 when it is not there.
-func (e *entry[V]) place() int { return int(e.marks / placeUnit) }
+// environment is the entry's place in dirty, counted from 1; 0 when it is not there.
+func (e *entry[V]) queuePos() int { return int(e.marks / posUnit) }
 
-func (e *entry[V]) setPlace(n int) { e.marks = e.marks%placeUnit + uint32(n)*placeUnit }
+func (e *entry[V]) setQueuePos(n int) { e.marks = e.marks%posUnit + uint32(n)*posUnit }
 
-type touch[K comparable] struct {
+type queued[K comparable] struct {
 	key   K
 	owner *model.PortID
 }
@@ -98,10 +98,10 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(key, e)
 		e.value = value
-		l.book(key, &e, have)
-		l.touch(&e, key, owner)
+		l.setInstalled(key, &e, have)
+		l.enqueue(&e, key, owner)
 	} else if _, waits := l.waiting[key]; waits {
-		l.touch(&e, key, owner) // what failed for others is tried again for this one
+		l.enqueue(&e, key, owner) // what failed for others is tried again for this one
 	}
 	l.entries[key] = e
 }
@@ -116,8 +116,8 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	have := l.have(key, e)
 	e.refs--
 	if e.refs == 0 {
-		l.book(key, &e, have)
-		l.touch(&e, key, owner)
+		l.setInstalled(key, &e, have)
+		l.enqueue(&e, key, owner)
 	}
 	l.entries[key] = e
 }
@@ -139,8 +139,8 @@ type installation[V any] struct {
 	ok    bool
 }
 
-// book enters what is installed, where it belongs by what is wanted.
-func (l *Ledger[K, V]) book(key K, e *entry[V], have installation[V]) {
+// setInstalled enters what is installed, where it belongs by what is wanted.
+func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
 	if e.is(stale) {
 		delete(l.stale, key)
 	}
@@ -155,32 +155,32 @@ func (l *Ledger[K, V]) book(key K, e *entry[V], have installation[V]) {
 	}
 }
 
-// touch queues a key, or makes the latest toucher its owner if it is queued.
+// queued queues a key, or makes the latest toucher its owner if it is queued.
 // The caller stores e.
-func (l *Ledger[K, V]) touch(e *entry[V], key K, owner *model.PortID) {
-	if place := e.place(); place != 0 {
+func (l *Ledger[K, V]) enqueue(e *entry[V], key K, owner *model.PortID) {
+	if place := e.queuePos(); place != 0 {
 		l.dirty[place-1].owner = owner
 		return
 	}
-	l.dirty = append(l.dirty, touch[K]{key, owner})
-	e.setPlace(len(l.dirty))
+	l.dirty = append(l.dirty, queued[K]{key, owner})
+	e.setQueuePos(len(l.dirty))
 }
 
-// Spare says whether installed objects that nobody has ever asked for may stand
+// KeepUnknown says whether installed objects that nobody has ever asked for may stand
 // for something that could not be understood, and so are kept for now. When the
 // doubt is over they are planned for deletion.
-func (l *Ledger[K, V]) Spare(doubt bool) {
-	l.cautious = doubt
+func (l *Ledger[K, V]) KeepUnknown(doubt bool) {
+	l.keepUnknown = doubt
 	if doubt {
 		return
 	}
-	for _, key := range l.spared {
+	for _, key := range l.kept {
 		if e, ok := l.entries[key]; ok && differs(e) {
-			l.touch(&e, key, nil)
+			l.enqueue(&e, key, nil)
 			l.entries[key] = e
 		}
 	}
-	l.spared = nil
+	l.kept = nil
 }
 
 func differs[V any](e entry[V]) bool {

@@ -17,7 +17,7 @@ import (
 type rules struct{}
 
 func (rules) Rank(k string) int { return int(k[len(k)-1] - '0') }
-func (rules) Linger(k string) time.Duration {
+func (rules) DeleteDelay(k string) time.Duration {
 	if len(k) > 6 && k[:6] == "shared" {
 		return time.Minute
 	}
@@ -50,7 +50,7 @@ func expect(t *testing.T, got []string, want ...string) {
 func settle(l *ledger.Ledger[string, string], batches [][]ledger.Op[string, string], now time.Time) {
 	for _, b := range batches {
 		for _, op := range b {
-			l.Settle(op, nil, now)
+			l.Record(op, nil, now)
 		}
 	}
 }
@@ -68,9 +68,9 @@ func review(r *ledger.Review[string, string], have map[string]string) int {
 		r.See(k, v)
 	}
 	r.Sweep(true, func() {})
-	r.Enter(have)
+	r.Accept(have)
 	r.Close()
-	return r.Entered
+	return r.Accepted
 }
 
 func TestOrderWithinABatch(t *testing.T) {
@@ -163,7 +163,7 @@ func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
 				if op.Key == "bad1" {
 					err = boom
 				}
-				l.Settle(op, err, now)
+				l.Record(op, err, now)
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func TestBusyIsNoFailure(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"k1": "v"})
 	p := l.Plan(epoch, 0)
-	l.Settle(p[0][0], ledger.ErrBusy{After: time.Second}, epoch)
+	l.Record(p[0][0], ledger.ErrBusy{After: time.Second}, epoch)
 	if len(l.Failures()) != 0 || !l.Next().Equal(epoch.Add(time.Second)) {
 		t.Fatalf("failures %v, next %v", l.Failures(), l.Next())
 	}
@@ -221,10 +221,10 @@ func TestAReviewFindsWhatDiffers(t *testing.T) {
 		t.Fatal("something is planned on suspicion")
 	}
 	r.Suspects["edited1"] = a
-	r.Enter(have)
+	r.Accept(have)
 	r.Close()
-	if r.Entered != 3 {
-		t.Fatalf("entered: got %d, want 3", r.Entered)
+	if r.Accepted != 3 {
+		t.Fatalf("entered: got %d, want 3", r.Accepted)
 	}
 	p := l.Plan(epoch, 0)
 	if len(p) != 1 || len(p[0]) != 3 {
@@ -255,10 +255,10 @@ func TestSuspicionIsNoDrift(t *testing.T) {
 	if len(r.Suspects) != 3 {
 		t.Fatalf("suspects: %v", r.Suspects)
 	}
-	r.Enter(map[string]string{"a1": "v", "b1": "v"})
+	r.Accept(map[string]string{"a1": "v", "b1": "v"})
 	r.Close()
-	if p := l.Plan(epoch, 0); r.Entered != 0 || p != nil || l.Len() != 2 {
-		t.Fatalf("%d entered, plan %q", r.Entered, render(p))
+	if p := l.Plan(epoch, 0); r.Accepted != 0 || p != nil || l.Len() != 2 {
+		t.Fatalf("%d entered, plan %q", r.Accepted, render(p))
 	}
 }
 
@@ -284,7 +284,7 @@ func TestAReadingThatFailedTellsNothing(t *testing.T) {
 		t.Fatalf("suspects: %v, want what only the first attempt read", r.Suspects)
 	}
 	r.See("a1", "late")
-	r.Enter(nil)
+	r.Accept(nil)
 	if p := l.Plan(epoch, 0); p != nil {
 		t.Fatalf("a review that was closed had %q planned", render(p))
 	}
@@ -310,11 +310,11 @@ func TestAReviewBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
 	l.Want(a, "comes1", "v")
 	p := l.Plan(epoch, 0)
 	r.Sweep(true, func() {})
-	r.Enter(map[string]string{"edited1": "w", "flying1": "v", "goes1": "v"})
+	r.Accept(map[string]string{"edited1": "w", "flying1": "v", "goes1": "v"})
 	settle(l, p, epoch)
 	r.Close()
-	if r.Entered != 1 {
-		t.Fatalf("got %d differences, want the edited one", r.Entered)
+	if r.Accepted != 1 {
+		t.Fatalf("got %d differences, want the edited one", r.Accepted)
 	}
 	expect(t, render(l.Plan(epoch, 0)), "0 replace edited1 w>v")
 }
@@ -350,10 +350,10 @@ func TestASweepLetsChangesPass(t *testing.T) {
 		t.Fatalf("%d pauses, %d ops in them", pauses, ops)
 	}
 	l.Release(a, "k8-1") // and nobody wants the edited one any more
-	r.Enter(have)
+	r.Accept(have)
 	r.Close()
-	if r.Entered != 2 {
-		t.Fatalf("got %d differences, want 2", r.Entered)
+	if r.Accepted != 2 {
+		t.Fatalf("got %d differences, want 2", r.Accepted)
 	}
 	p := l.Plan(epoch, 0)
 	settle(l, p, epoch)
@@ -414,7 +414,7 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 			for _, b := range l.Plan(now, 5) {
 				for _, op := range b {
 					if failing && rng.IntN(10) == 0 {
-						l.Settle(op, errors.New("injected"), now)
+						l.Record(op, errors.New("injected"), now)
 						continue
 					}
 					if op.Verb == ledger.Delete {
@@ -422,7 +422,7 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 					} else {
 						kernel[op.Key] = op.New
 					}
-					l.Settle(op, nil, now)
+					l.Record(op, nil, now)
 				}
 			}
 		}
@@ -483,7 +483,7 @@ func TestSharedObjectsAreNobodysOwn(t *testing.T) {
 		if want := map[string]*model.PortID{"chain1": nil, "own2": bad}[op.Key]; op.Owner != want {
 			t.Errorf("%s belongs to %v, want %v", op.Key, op.Owner, want)
 		}
-		l.Settle(op, errors.New("no"), epoch)
+		l.Record(op, errors.New("no"), epoch)
 	}
 	l.Want(owner("third"), "chain1", "v") // does not have to wait for the others' retry
 	expect(t, render(l.Plan(epoch, 0)), "0 create chain1 >v")
@@ -497,7 +497,7 @@ func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 	fail := func(now time.Time) {
 		for _, batch := range l.Plan(now, 0) {
 			for _, op := range batch {
-				l.Settle(op, errors.New("no"), now)
+				l.Record(op, errors.New("no"), now)
 			}
 		}
 	}
@@ -513,7 +513,7 @@ func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"a1": "v", "b1": "v"})
-	l.Spare(true)
+	l.KeepUnknown(true)
 	l.Want(owner("a"), "a1", "v")
 	expect(t, render(l.Plan(epoch, 0)))
 	l.Want(owner("c"), "c1", "v") // all else goes on
@@ -522,7 +522,7 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	settle(l, p, epoch)
 	l.Release(owner("a"), "a1") // somebody had asked for it, and does no more
 	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>")
-	l.Spare(false)
+	l.KeepUnknown(false)
 	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")
 }
 
@@ -531,7 +531,7 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 func TestDoubtIsAboutWhatWasFoundAlone(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"a1": "v", "b1": "v"})
-	l.Spare(true)
+	l.KeepUnknown(true)
 	l.Want(nil, "a1", "v")
 	l.Want(nil, "c1", "v")
 	settle(l, l.Plan(epoch, 0), epoch)
@@ -559,7 +559,7 @@ func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 	a := owner("a")
 	half := ledger.ErrLeft[string]{Value: "half", There: true, Err: errors.New("not all of it")}
 	l.Want(a, "k1", "v")
-	l.Settle(l.Plan(epoch, 0)[0][0], half, epoch)
+	l.Record(l.Plan(epoch, 0)[0][0], half, epoch)
 	if f := l.Failures(); len(f) != 1 || !errors.Is(f[0].Err, half.Err) {
 		t.Fatalf("failures: %+v", f)
 	}
@@ -571,7 +571,7 @@ func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 
 	adopt(l, map[string]string{"k1": "old"})
 	l.Want(a, "k1", "new")
-	l.Settle(l.Plan(epoch, 0)[0][0], ledger.ErrLeft[string]{Err: half.Err}, epoch)
+	l.Record(l.Plan(epoch, 0)[0][0], ledger.ErrLeft[string]{Err: half.Err}, epoch)
 	l.Want(a, "k1", "old")
 	l.Release(a, "k1")
 	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")

@@ -48,6 +48,10 @@ func (v Verb) String() string { return [...]string{"create", "replace", "delete"
 // data plane must be read back before anything else is written.
 var ErrUnknown = errors.New("outcome unknown")
 
+// ErrDeferred is the result of an op that was not tried, since its commit had used
+// up its time. It is planned again at once.
+var ErrDeferred = errors.New("not programmed yet")
+
 // ErrBusy is the result of an op that cannot be done yet and that is no
 // failure: the object still drains.
 type ErrBusy struct{ After time.Duration }

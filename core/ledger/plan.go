@@ -16,25 +16,25 @@ import (
 //
 // Every op must be Settled or Returned before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
-	l.recall(now)
+	l.requeueDue(now)
 	ops := make([]Op[K, V], 0, len(l.dirty))
 	for i := range l.dirty {
 		t := l.dirty[i]
 		e := l.entries[t.key]
-		e.setPlace(0)
+		e.setQueuePos(0)
 		if !differs(e) {
 			l.keep(t.key, e)
 			continue
 		}
 		l.entries[t.key] = e
-		if e.refs == 0 && l.cautious && e.is(found) {
-			l.spared = append(l.spared, t.key)
+		if e.refs == 0 && l.keepUnknown && e.is(found) {
+			l.kept = append(l.kept, t.key)
 			continue
 		}
-		if e.refs == 0 && l.lingers(t, now) {
+		if e.refs == 0 && l.delayDelete(t, now) {
 			continue
 		}
-		e.set(given, true)
+		e.set(inFlight, true)
 		l.entries[t.key] = e
 		ops = append(ops, l.op(t, e))
 	}
@@ -46,8 +46,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	return l.batches(ops, limit)
 }
 
-// recall queues the deferred keys that are due.
-func (l *Ledger[K, V]) recall(now time.Time) {
+// requeueDue queues the deferred keys that are due.
+func (l *Ledger[K, V]) requeueDue(now time.Time) {
 	if l.next.IsZero() || now.Before(l.next) {
 		return
 	}
@@ -62,31 +62,31 @@ func (l *Ledger[K, V]) recall(now time.Time) {
 		// What failed of one owner is tried together: it may need each other.
 		together := d.owner != nil && d.err != nil && due[*d.owner]
 		if now.Before(d.until) && !together {
-			l.remind(d.until)
+			l.wakeBy(d.until)
 			continue
 		}
-		if e := l.entries[key]; e.place() == 0 {
-			l.touch(&e, key, d.owner)
+		if e := l.entries[key]; e.queuePos() == 0 {
+			l.enqueue(&e, key, d.owner)
 			l.entries[key] = e
 		}
 	}
 }
 
-// lingers puts an unneeded object off until its time to linger is over, and
+// delayDelete puts an unneeded object off until its time to linger is over, and
 // reports whether it did.
-func (l *Ledger[K, V]) lingers(t touch[K], now time.Time) bool {
+func (l *Ledger[K, V]) delayDelete(t queued[K], now time.Time) bool {
 	if d, waits := l.waiting[t.key]; waits {
 		return d.err == nil && now.Before(d.until)
 	}
-	linger := l.rules.Linger(t.key)
+	linger := l.rules.DeleteDelay(t.key)
 	if linger == 0 {
 		return false
 	}
-	l.wait(t.key, deferral{until: now.Add(linger), owner: t.owner})
+	l.deferKey(t.key, deferral{until: now.Add(linger), owner: t.owner})
 	return true
 }
 
-func (l *Ledger[K, V]) op(t touch[K], e entry[V]) Op[K, V] {
+func (l *Ledger[K, V]) op(t queued[K], e entry[V]) Op[K, V] {
 	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
 	if e.refs > 1 {
 		op.Owner = nil // shared: it must not fail with one of those who need it
@@ -121,7 +121,7 @@ func (l *Ledger[K, V]) batches(ops []Op[K, V], limit int) [][]Op[K, V] {
 }
 
 // group brings the ops of each owner together, owners in the order of their
-// first op. Ops without an owner come first, by rank: the base is needed by all.
+// compareClaims op. Ops without an owner come first, by rank: the base is needed by all.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
 	first := map[model.PortID]int{{}: -1}
 	for i, op := range ops {

@@ -16,16 +16,16 @@ type Review[K comparable, V any] struct {
 	// Suspects are the keys that were not read as the books say, each with the
 	// port for whose sake it is repaired, which the caller may name.
 	Suspects map[K]*model.PortID
-	Entered  int // how many keys were entered that were not as the books said
+	Accepted int // how many keys were entered that were not as the books said
 
-	ledger *Ledger[K, V]
-	trust  bool
-	moved  map[K]struct{} // keys that ops were settled for meanwhile
+	ledger  *Ledger[K, V]
+	trust   bool
+	written map[K]struct{} // keys that ops were settled for meanwhile
 }
 
 // Review begins a Review that suspects what differs.
 func (l *Ledger[K, V]) Review() *Review[K, V] {
-	l.review = &Review[K, V]{Suspects: map[K]*model.PortID{}, ledger: l, moved: map[K]struct{}{}}
+	l.review = &Review[K, V]{Suspects: map[K]*model.PortID{}, ledger: l, written: map[K]struct{}{}}
 	return l.review
 }
 
@@ -57,7 +57,7 @@ func (r *Review[K, V]) See(key K, value V) {
 	if known {
 		l.entries[key] = e
 	}
-	r.judge(key, e, installation[V]{value, true})
+	r.compare(key, e, installation[V]{value, true})
 }
 
 // Sweep ends a reading: what is installed by the books was there unless it was
@@ -71,7 +71,7 @@ func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 			e.set(seen, false)
 			r.ledger.entries[key] = e
 		case whole && r.open():
-			r.judge(key, e, installation[V]{})
+			r.compare(key, e, installation[V]{})
 		}
 		if n++; n%Step == 0 {
 			pause()
@@ -82,20 +82,20 @@ func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 	}
 }
 
-func (r *Review[K, V]) judge(key K, e entry[V], read installation[V]) {
+func (r *Review[K, V]) compare(key K, e entry[V], read installation[V]) {
 	switch {
-	case !r.news(key, e, read):
+	case !r.differs(key, e, read):
 	case r.trust:
-		r.Entered++
-		r.ledger.enter(key, e, read, nil)
+		r.Accepted++
+		r.ledger.correct(key, e, read, nil)
 	default:
 		r.Suspects[key] = nil
 	}
 }
 
-// news reports whether what was read of a key is not what the books say.
-func (r *Review[K, V]) news(key K, e entry[V], read installation[V]) bool {
-	if _, moved := r.moved[key]; moved || e.is(given) {
+// differs reports whether what was read of a key is not what the books say.
+func (r *Review[K, V]) differs(key K, e entry[V], read installation[V]) bool {
+	if _, moved := r.written[key]; moved || e.is(inFlight) {
 		return false
 	}
 	return !r.ledger.same(r.ledger.have(key, e), read)
@@ -106,21 +106,21 @@ func (r *Review[K, V]) news(key K, e entry[V], read installation[V]) bool {
 func (r *Review[K, V]) Confirm(have map[K]V) {
 	for key := range r.Suspects {
 		v, ok := have[key]
-		if !r.open() || !r.news(key, r.ledger.entries[key], installation[V]{v, ok}) {
+		if !r.open() || !r.differs(key, r.ledger.entries[key], installation[V]{v, ok}) {
 			delete(r.Suspects, key)
 		}
 	}
 }
 
-// Enter books what is installed under the suspects, and plans what differs from
+// Accept books what is installed under the suspects, and plans what differs from
 // what is wanted.
-func (r *Review[K, V]) Enter(have map[K]V) {
+func (r *Review[K, V]) Accept(have map[K]V) {
 	r.Confirm(have)
 	for key, owner := range r.Suspects {
 		v, ok := have[key]
-		r.ledger.enter(key, r.ledger.entries[key], installation[V]{v, ok}, owner)
+		r.ledger.correct(key, r.ledger.entries[key], installation[V]{v, ok}, owner)
 	}
-	r.Entered += len(r.Suspects)
+	r.Accepted += len(r.Suspects)
 }
 
 // Correct books what is installed under a key by a single look, and reports
@@ -129,12 +129,12 @@ func (r *Review[K, V]) Enter(have map[K]V) {
 func (l *Ledger[K, V]) Correct(key K, value V, there bool) (changed bool) {
 	e, read := l.entries[key], installation[V]{value, there}
 	if l.review != nil {
-		l.review.moved[key] = struct{}{}
+		l.review.written[key] = struct{}{}
 	}
 	if l.same(l.have(key, e), read) {
 		return false
 	}
-	l.enter(key, e, read, nil)
+	l.correct(key, e, read, nil)
 	return true
 }
 
@@ -142,16 +142,16 @@ func (l *Ledger[K, V]) same(a, b installation[V]) bool {
 	return a.ok == b.ok && (!a.ok || l.rules.Equal(a.value, b.value))
 }
 
-// enter books what was read of a key, and queues it if something is to be done.
-func (l *Ledger[K, V]) enter(key K, e entry[V], read installation[V], owner *model.PortID) {
+// add books what was read of a key, and queues it if something is to be done.
+func (l *Ledger[K, V]) correct(key K, e entry[V], read installation[V], owner *model.PortID) {
 	e.set(found, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
-	l.book(key, &e, read)
+	l.setInstalled(key, &e, read)
 	if !differs(e) {
 		l.keep(key, e)
 		return
 	}
-	if _, waits := l.waiting[key]; !waits && e.place() == 0 {
-		l.touch(&e, key, owner)
+	if _, waits := l.waiting[key]; !waits && e.queuePos() == 0 {
+		l.enqueue(&e, key, owner)
 	}
 	l.entries[key] = e
 }

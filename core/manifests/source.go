@@ -56,7 +56,7 @@ type failure struct {
 	err   error
 }
 
-// patience is how long a folder may be away before that is told as stale input: a
+// budget is how long a folder may be away before that is told as stale input: a
 // mount is replaced within moments.
 const patience = 10 * time.Second
 
@@ -87,12 +87,12 @@ const (
 )
 
 // Run delivers the content of the folder, and then its changes until ctx ends;
-// then it returns nil. It returns an error if the folder cannot be listed at
+// merge it returns nil. It returns an error if the folder cannot be listed at
 // the start. Later that is a problem and no more: what was there stands.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
-	if watch.Exposed(s.Dir) {
+	if watch.WorldWritable(s.Dir) {
 		s.log().Warn("anybody on this machine can write the manifests, and so decide where Services lead; take that right away with chmod o-w", "manifests", s.Dir)
 	}
 	d := newDelivery(sink, newReader(originOf(s.Dir), s.Dir, s.NodePorts))
@@ -245,7 +245,7 @@ func (d *delivery) delete(p placed) {
 	}
 }
 
-// lost reports that the folder cannot be listed any more.
+// lostTo reports that the folder cannot be listed any more.
 func (d *delivery) lost(err error) {
 	dir := d.reader.dir
 	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; what was in it stands", Why: model.WhyInvalid}})

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -26,37 +25,26 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Sources are asked at each scrape. They are safe for concurrent use.
-type Sources struct {
-	Version string
-	Status  func() engine.Status
-	// Ages tells how long ago each kind of input was last known to be up to date;
-	// nil where nothing is watched.
-	Ages func() map[string]time.Duration
-	// Packets are those that the iptables mode counts; nil where nothing does.
-	Packets func() dataplane.Packets
-}
-
 // Metrics is a registry of its own with everything Tandem counts. Its methods
 // are safe for use by many goroutines, but for Synced.
 type Metrics struct {
-	registry *prometheus.Registry
-	proxy    proxySet
-	own      ownSet
-	mode     atomic.Pointer[modeSet]
-	packets  func() dataplane.Packets
-	slis     slis
+	registry  *prometheus.Registry
+	kubeProxy kubeProxySet
+	tandem    tandemSet
+	mode      atomic.Pointer[modeSet]
+	packets   func() dataplane.Packets
+	slis      slis
 }
 
 // New returns metrics that start at zero.
 func New(s Sources) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), proxy: newProxySet(), own: newOwnSet(), slis: newSLIs(), packets: s.Packets}
+	m := &Metrics{registry: prometheus.NewRegistry(), kubeProxy: newKubeProxySet(), tandem: newTandemSet(), slis: newSLIs(), packets: s.Packets}
 	m.Register(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
 	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Register(buildInfo(s.Version)...)
-	m.Register(m.proxy.all()...)
-	m.Register(m.own.all()...)
-	m.Register(inquiry{s})
+	m.Register(m.kubeProxy.all()...)
+	m.Register(m.tandem.all()...)
+	m.Register(scrapeCollector{s})
 	return m
 }
 
@@ -78,27 +66,27 @@ func (m *Metrics) Mode(name string) {
 
 // Synced counts a sync. It is called by one goroutine.
 func (m *Metrics) Synced(s engine.Sync) {
-	m.proxy.synced(s)
-	m.own.synced(s)
+	m.kubeProxy.synced(s)
+	m.tandem.synced(s)
 	if mode := m.mode.Load(); mode != nil {
 		mode.synced(s)
 	}
 }
 
 // Problem counts something that was refused, skipped or is impossible.
-func (m *Metrics) Problem(p model.Problem) { m.own.problems.WithLabelValues(p.Why.String()).Inc() }
+func (m *Metrics) Problem(p model.Problem) { m.tandem.problems.WithLabelValues(p.Why.String()).Inc() }
 
 // FlowsCleaned counts an attempt to delete stale conntrack entries.
 func (m *Metrics) FlowsCleaned(r flows.Report) {
-	m.proxy.flowsTook.WithLabelValues(r.Family.String()).Observe(r.Took.Seconds())
-	m.proxy.flowsDeleted.WithLabelValues(r.Family.String()).Add(float64(r.Deleted))
+	m.kubeProxy.flowsTook.WithLabelValues(r.Family.String()).Observe(r.Took.Seconds())
+	m.kubeProxy.flowsDeleted.WithLabelValues(r.Family.String()).Add(float64(r.Deleted))
 }
 
 // Probed counts an answer of /healthz or /livez on the health address.
 func (m *Metrics) Probed(probe string, code int) {
-	c := m.proxy.healthz
+	c := m.kubeProxy.healthz
 	if probe == "livez" {
-		c = m.proxy.livez
+		c = m.kubeProxy.livez
 	}
 	c.WithLabelValues(strconv.Itoa(code)).Inc()
 }
@@ -108,7 +96,7 @@ func (m *Metrics) Probed(probe string, code int) {
 func (m *Metrics) Checked(probe string, ok bool) { m.slis.checked(probe, ok) }
 
 // EventWritten counts an Event that was written, dropped or given up.
-func (m *Metrics) EventWritten(outcome string) { m.own.events.WithLabelValues(outcome).Inc() }
+func (m *Metrics) EventWritten(outcome string) { m.tandem.events.WithLabelValues(outcome).Inc() }
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
@@ -118,6 +106,11 @@ func (m *Metrics) Handler() http.Handler {
 // SLIs serves the outcomes of health checks.
 func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
 
-// maxScrapes bounds how many scrapes are answered at once: each renders
-// everything.
-const maxScrapes = 4
+// Rules tells how many iptables rules of ours a table has, and how many the last
+// sync wrote. Table is "filter" or "nat". In other modes it does nothing.
+func (m *Metrics) Rules(table string, f model.Family, total, written int) {
+	if mode := m.mode.Load(); mode != nil && mode.rules != nil {
+		mode.rules.WithLabelValues(table, f.String()).Set(float64(total))
+		mode.rulesLatest.WithLabelValues(table, f.String()).Set(float64(written))
+	}
+}

@@ -124,7 +124,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 		{model.Delta{Old: none, New: both}, "1", "1"},
 		{model.Delta{Old: both}, "0", "0"},
 	} {
-		m.Synced(engine.Sync{Settled: []model.Delta{step.d}})
+		m.Synced(engine.Sync{Applied: []model.Delta{step.d}})
 		expect(t, scrape(m), name+`"internal"} `+step.internal, name+`"external"} `+step.external)
 	}
 }
@@ -159,7 +159,7 @@ func BenchmarkSynced(b *testing.B) {
 	m := metrics.New(metrics.Sources{Status: func() engine.Status { return engine.Status{} }})
 	m.Mode("nftables")
 	p := &model.Port{Frontends: []model.Frontend{{}, {}}}
-	s := engine.Sync{Settled: []model.Delta{{Old: p, New: p}}, Ports: [2]int{1, 0}, Waiting: 1, Took: 1, Work: dataplane.Work{Ops: 1, Commits: 1}}
+	s := engine.Sync{Applied: []model.Delta{{Old: p, New: p}}, Ports: [2]int{1, 0}, Waiting: 1, Took: 1, Work: dataplane.Work{Ops: 1, Commits: 1}}
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Synced(s)

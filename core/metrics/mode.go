@@ -53,7 +53,7 @@ func (s *modeSet) synced(r engine.Sync) {
 	if s.failures == nil || r.Err == nil {
 		return
 	}
-	for f, is := range touched(r) {
+	for f, is := range changedFamilies(r) {
 		if is {
 			s.failures.WithLabelValues(model.Family(f).String()).Inc()
 		}
@@ -62,15 +62,6 @@ func (s *modeSet) synced(r engine.Sync) {
 
 func rules(name, help string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_" + name, Help: help}, []string{"table", familyLabel})
-}
-
-// Rules tells how many iptables rules of ours a table has, and how many the last
-// sync wrote. Table is "filter" or "nat". In other modes it does nothing.
-func (m *Metrics) Rules(table string, f model.Family, total, written int) {
-	if mode := m.mode.Load(); mode != nil && mode.rules != nil {
-		mode.rules.WithLabelValues(table, f.String()).Set(float64(total))
-		mode.rulesLatest.WithLabelValues(table, f.String()).Set(float64(written))
-	}
 }
 
 // packets is a collector of what the kernel counts, which is asked for at each

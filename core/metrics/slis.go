@@ -46,3 +46,7 @@ func (s slis) checked(probe string, ok bool) {
 func (s slis) handler() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
+
+// maxScrapes bounds how many scrapes are answered at once: each renders
+// everything.
+const maxScrapes = 4

@@ -116,8 +116,8 @@ func TestSeriesAreBounded(t *testing.T) {
 		name := model.ServiceName{Namespace: fmt.Sprint("ns", i), Name: "s"}
 		p := &model.Port{ID: model.PortID{Service: name}, HealthPort: uint16(i)}
 		m.Synced(engine.Sync{
-			Settled: []model.Delta{{New: p}}, Took: time.Millisecond,
-			Standings: []engine.Standing{{Service: name, State: model.Failing}},
+			Applied: []model.Delta{{New: p}}, Took: time.Millisecond,
+			StateChanges: []engine.StateChange{{Service: name, State: model.Failing}},
 		})
 		m.Problem(model.Problem{Object: "Service " + name.String(), Detail: name.String()})
 	}

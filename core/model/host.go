@@ -29,11 +29,11 @@ type Host struct {
 // somebody else's. Its lists are sorted and have nothing twice.
 type Guard struct {
 	Own        []netip.Addr     // this node's addresses: Host.IPs and those the system has
-	Home       []netip.Addr     // those of them that it is on a network with: the others may move to another node
+	Fixed      []netip.Addr     // those of them that it is on a network with: the others may move to another node
 	Broadcasts []netip.Addr     // of the IPv4 networks that this node is in
 	APIServers []netip.AddrPort // as they are connected to, and the endpoints of default/kubernetes
 	Pods       []netip.Prefix   // ranges that have pods and nothing else in them
-	Ports      []uint16         // TCP ports of this node that no load balancer IP on Home takes, and no node port
+	Ports      []uint16         // TCP ports of this node that no load balancer IP on Fixed takes, and no node port
 	Reserved   bool             // addresses of 240.0.0.0/4 are in use in this cluster
 
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
@@ -42,7 +42,7 @@ type Guard struct {
 
 // Equal reports whether two guards protect the same.
 func (g *Guard) Equal(o *Guard) bool {
-	return slices.Equal(g.Own, o.Own) && slices.Equal(g.Home, o.Home) && slices.Equal(g.Broadcasts, o.Broadcasts) && slices.Equal(g.APIServers, o.APIServers) &&
+	return slices.Equal(g.Own, o.Own) && slices.Equal(g.Fixed, o.Fixed) && slices.Equal(g.Broadcasts, o.Broadcasts) && slices.Equal(g.APIServers, o.APIServers) &&
 		slices.Equal(g.Pods, o.Pods) && slices.Equal(g.Ports, o.Ports) && g.Reserved == o.Reserved &&
 		slices.Equal(g.Allowed, o.Allowed) && g.AllowedOnly == o.AllowedOnly
 }
@@ -108,7 +108,7 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 }
 
 // NodePortMatch says on which of the host's own addresses NodePorts answer: the
-// local ones inside Prefixes. A family without a prefix has none. Loopback
+// rejectRebinding ones inside Prefixes. A family without a prefix has none. Loopback
 // addresses answer only where Loopback is set, and only in modes that can.
 type NodePortMatch struct {
 	Prefixes []netip.Prefix

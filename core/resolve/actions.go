@@ -1,6 +1,11 @@
 package resolve
 
-import "github.com/tandem-proxy/tandem/core/model"
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
 
 type actions = [model.Origins]model.Action
 
@@ -62,4 +67,40 @@ func balance(pool *model.Pool, why model.Reason, p pools) model.Action {
 		return model.Action{Verdict: model.Reject, Why: model.WhyNoEndpoints}
 	}
 	return model.Action{Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}
+}
+
+func frontends(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Frontend {
+	fs := make([]model.Frontend, len(addresses))
+	for i, a := range addresses {
+		family := model.FamilyOf(a.At.Addr())
+		f := model.Frontend{Kind: a.Kind, At: a.At}
+		if a.Kind == model.KindClusterIP {
+			f.On = internal(host, svc, family, p)
+		} else {
+			f.On = external(host, svc, family, p)
+		}
+		if restricted(svc, a) {
+			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
+		}
+		fs[i] = f
+	}
+	return fs
+}
+
+// allowed returns the source ranges of a load balancer address, canonical. When
+// they let this node in, they also let in the address itself: a packet that the
+// node sends to its own load balancer carries that as its source where the
+// address is bound locally.
+func allowed(host *model.Host, ranges []netip.Prefix, vip netip.Addr) []netip.Prefix {
+	family := model.FamilyOf(vip)
+	var mine []netip.Prefix
+	for _, r := range ranges {
+		if model.FamilyOf(r.Addr()) == family {
+			mine = append(mine, r.Masked())
+		}
+	}
+	if primary, ok := host.Primary(family); ok && slices.ContainsFunc(mine, func(r netip.Prefix) bool { return r.Contains(primary) }) {
+		mine = append(mine, netip.PrefixFrom(vip, vip.BitLen()))
+	}
+	return model.Canonical(mine)
 }

@@ -14,7 +14,7 @@ import (
 func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
 	g := model.Guard{
 		Own:        ownAddresses(ips, machine.Addresses),
-		Home:       ownAddresses(ips, onNetworks(machine.Addresses)),
+		Fixed:      ownAddresses(ips, onNetworks(machine.Addresses)),
 		Broadcasts: broadcasts(machine),
 		Ports:      ownPorts(c),
 		Allowed:    model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
@@ -103,7 +103,7 @@ func contains(ps []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-func has[A interface{ Compare(A) int }](sorted []A, a A) bool {
+func containsSorted[A interface{ Compare(A) int }](sorted []A, a A) bool {
 	_, found := slices.BinarySearchFunc(sorted, a, A.Compare)
 	return found
 }

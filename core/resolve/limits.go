@@ -46,7 +46,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 	for _, family := range model.Families() {
 		addresses := addressCount(svc, family)
 		for _, port := range svc.Ports {
-			fronts += frontCount(svc, port, addresses)
+			fronts += frontendCount(svc, port, addresses)
 		}
 	}
 	restricted := 0
@@ -88,9 +88,9 @@ func addressCount(svc *model.Service, family model.Family) (n int) {
 	return n
 }
 
-// frontCount is how many frontends a port has in a family where the Service has
+// frontendCount is how many frontends a port has in a family where the Service has
 // that many addresses.
-func frontCount(svc *model.Service, port model.ServicePort, addresses int) int {
+func frontendCount(svc *model.Service, port model.ServicePort, addresses int) int {
 	if addresses > 0 && hasNodePort(svc, port) {
 		return addresses + 1
 	}

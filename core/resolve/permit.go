@@ -39,9 +39,9 @@ func refuse(host *model.Host, svc *model.Service, a Address) refusal {
 func refuseClusterIP(host *model.Host, svc *model.Service, a Address) refusal {
 	ip := a.At.Addr()
 	switch {
-	case own(host, ip):
+	case isOwn(host, ip):
 		return refusal{model.WhyNodeAddress, fmt.Sprintf("%s %s", a.Kind, ip)}
-	case svc.Name != APIService && apiMachine(host, ip):
+	case svc.Name != APIService && hasAPIServer(host, ip):
 		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, ip)}
 	}
 	return refusal{}
@@ -52,8 +52,8 @@ func refuseClusterIP(host *model.Host, svc *model.Service, a Address) refusal {
 func refuseExternal(host *model.Host, a Address) refusal {
 	g, ip := &host.Guard, a.At.Addr()
 	external := a.Kind == model.KindExternalIP
-	switch mine := own(host, ip); {
-	case a.Proto == model.TCP && has(g.APIServers, a.At):
+	switch mine := isOwn(host, ip); {
+	case a.Proto == model.TCP && containsSorted(g.APIServers, a.At):
 		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
 	case contains(g.Allowed, ip):
 		return refusal{}
@@ -61,9 +61,9 @@ func refuseExternal(host *model.Host, a Address) refusal {
 		return unlessAllowed(model.WhyNotAllowed, a, "")
 	case external && mine:
 		return unlessAllowed(model.WhyNodeAddress, a, "")
-	case home(host, ip) && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
+	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
 		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d is this node's own", a.At.Port()))
-	case external && apiMachine(host, ip):
+	case external && hasAPIServer(host, ip):
 		return unlessAllowed(model.WhyAPIServer, a, "")
 	case contains(host.ServiceCIDRs, ip):
 		return unlessAllowed(model.WhyServiceRange, a, "")
@@ -79,7 +79,7 @@ func refuseNodePort(host *model.Host, a Address) refusal {
 	g, port := &host.Guard, a.At.Port()
 	answers := func(api netip.AddrPort) bool {
 		ip := api.Addr()
-		return api.Port() == port && ip.Is4() == a.At.Addr().Is4() && own(host, ip) && host.NodePorts.Contains(ip)
+		return api.Port() == port && ip.Is4() == a.At.Addr().Is4() && isOwn(host, ip) && host.NodePorts.Contains(ip)
 	}
 	switch {
 	case a.Proto != model.TCP:
@@ -98,23 +98,23 @@ func unlessAllowed(why model.Reason, a Address, more string) refusal {
 		a.Kind, ip, more, netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)}
 }
 
-// own reports whether an address is one of this node's.
-func own(host *model.Host, ip netip.Addr) bool {
-	return slices.Contains(host.IPs, ip) || has(host.Guard.Own, ip)
+// tandem reports whether an address is one of this node's.
+func isOwn(host *model.Host, ip netip.Addr) bool {
+	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.Own, ip)
 }
 
-// home reports whether an address is one of this node's, and of no other at another
+// isFixed reports whether an address is one of this node's, and of no other at another
 // time.
-func home(host *model.Host, ip netip.Addr) bool {
-	return slices.Contains(host.IPs, ip) || has(host.Guard.Home, ip)
+func isFixed(host *model.Host, ip netip.Addr) bool {
+	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.Fixed, ip)
 }
 
 // APIService is the Service of the API server itself: its endpoints are API
 // servers.
 var APIService = model.ServiceName{Namespace: "default", Name: "kubernetes"}
 
-// apiMachine reports whether an address is one that the API server answers on.
-func apiMachine(host *model.Host, ip netip.Addr) bool {
+// hasAPIServer reports whether an address is one that the API server answers on.
+func hasAPIServer(host *model.Host, ip netip.Addr) bool {
 	all := host.Guard.APIServers
 	i, _ := slices.BinarySearchFunc(all, netip.AddrPortFrom(ip, 0), netip.AddrPort.Compare)
 	return i < len(all) && all[i].Addr() == ip
@@ -155,16 +155,16 @@ func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
 	return once.List(), false
 }
 
-// Above returns the addresses that come before an external or load balancer IP,
+// OutrankedBy returns the addresses that come before an external or load balancer IP,
 // if another Service has them: any port of a cluster IP, with port 0, since that
 // refuses all ports that it has not; and on this node's own addresses the node
 // port of the same number.
-func Above(host *model.Host, a Address) []Address {
+func OutrankedBy(host *model.Host, a Address) []Address {
 	if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {
 		return nil
 	}
 	above := []Address{{Kind: model.KindClusterIP, At: netip.AddrPortFrom(a.At.Addr(), 0)}}
-	if own(host, a.At.Addr()) && host.NodePorts.Contains(a.At.Addr()) {
+	if isOwn(host, a.At.Addr()) && host.NodePorts.Contains(a.At.Addr()) {
 		above = append(above, NodePortOf(a))
 	}
 	return above
@@ -176,11 +176,11 @@ func NodePortOf(a Address) Address {
 	return Address{Kind: model.KindNodePort, Proto: a.Proto, At: netip.AddrPortFrom(any, a.At.Port())}
 }
 
-// Touches reports whether a Service may come out differently on two hosts with the
+// Affects reports whether a Service may come out differently on two hosts with the
 // SamePorts, for what differs in their policy.
-func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
+func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
 	differs := func(a Address) bool {
-		return refuse(old, svc, a) != refuse(now, svc, a) || len(Above(old, a)) != len(Above(now, a))
+		return refuse(old, svc, a) != refuse(now, svc, a) || len(OutrankedBy(old, a)) != len(OutrankedBy(now, a))
 	}
 	for _, ip := range svc.ClusterIPs { // whatever the port
 		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {
@@ -196,7 +196,7 @@ func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool
 	}
 	for _, s := range from {
 		for i := range s.Endpoints {
-			if ip := s.Endpoints[i].Addr; noEndpoint(old, ip) != noEndpoint(now, ip) {
+			if ip := s.Endpoints[i].Addr; unusableEndpoint(old, ip) != unusableEndpoint(now, ip) {
 				return true
 			}
 		}
@@ -204,13 +204,13 @@ func Touches(old, now *model.Host, svc *model.Service, from []*model.Slice) bool
 	return false
 }
 
-// noEndpoint says why nothing can be an endpoint at an address, empty if something
+// unusableEndpoint says why nothing can be an endpoint at an address, empty if something
 // can. What is never a destination, on no host, is not in slices any more.
-func noEndpoint(host *model.Host, ip netip.Addr) string {
+func unusableEndpoint(host *model.Host, ip netip.Addr) string {
 	switch {
 	case reserved.Contains(ip) && !host.Guard.Reserved:
 		return "in 240.0.0.0/4, which is reserved"
-	case has(host.Guard.Broadcasts, ip):
+	case containsSorted(host.Guard.Broadcasts, ip):
 		return "the broadcast address of a network of this node"
 	}
 	return ""

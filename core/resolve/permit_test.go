@@ -52,7 +52,7 @@ func TestPermits(t *testing.T) {
 		{external, "8.8.8.8:53", "only", "NotAllowed"},
 		{external, "8.8.8.8:53", "only 203.0.113.0/24", "NotAllowed"},
 		{external, "203.0.113.1:80", "only 203.0.113.0/24", ""},
-		{balanced, "203.0.113.1:80", "only", ""}, // given by a controller
+		{balanced, "203.0.113.1:80", "only", ""}, // configured by a controller
 		{external, "192.0.2.1:22", "", "NodeAddress"},
 		{external, "192.0.2.1:80", "", "NodeAddress"},
 		{external, "192.0.2.1:22", "192.0.2.1/32", ""},
@@ -152,7 +152,7 @@ func TestPermitsNodePorts(t *testing.T) {
 		if fronts := len(r.Ports[0].Frontends); why != test.want || (fronts == 2) != (test.want == "") {
 			t.Errorf("node port %d/%s, API server %s: %d fronts, %v, want %q", test.port, test.proto, test.own, fronts, problems(r), test.want)
 		}
-		if resolve.Touches(&before, h, svc, nil) != (test.want != "") {
+		if resolve.Affects(&before, h, svc, nil) != (test.want != "") {
 			t.Errorf("node port %d/%s: what the policy changes is not seen", test.port, test.proto)
 		}
 	}

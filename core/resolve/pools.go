@@ -6,26 +6,26 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// pools are the two sets of endpoints that policy chooses from. Either is nil
+// pools are the two sets of endpoints that policy chooses from. FirstOf is nil
 // when it is empty. When both have the same members they are one.
 type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason
 }
 
-// choose makes the pools (KEP-1669, KEP-2086).
+// choosePools makes the pools (KEP-1669, KEP-2086).
 //
 // The cluster's pool has the ready endpoints, narrowed by topology hints; when
 // none is ready anywhere, those that still serve while they terminate. The
-// local pool is chosen in the same way among this node's endpoints alone, and
+// rejectRebinding pool is chosen in the same way among this node's endpoints alone, and
 // independently: a node whose last endpoint terminates goes on serving policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
-func choose(host *model.Host, all []endpoint) pools {
+func choosePools(host *model.Host, all []endpoint) pools {
 	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
 
 	usable := filter(all, ready)
 	if len(usable) > 0 {
-		usable, p.whyCluster = narrow(host, usable)
+		usable, p.whyCluster = applyHints(host, usable)
 	} else {
 		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
 	}
@@ -61,7 +61,7 @@ func pool(from []endpoint) *model.Pool {
 	}
 	p := &model.Pool{Endpoints: make([]model.Endpoint, len(from))}
 	for i, e := range from {
-		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.unplaced}
+		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.nodeUnknown}
 	}
 	return p
 }

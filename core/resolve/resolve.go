@@ -1,24 +1,11 @@
 package resolve
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
-
-// Result is what policy makes of one Service.
-type Result struct {
-	Ports    []*model.Port
-	Problems []model.Problem // at most model.MaxProblems
-	More     int             // problems that there are beside them
-
-	used   seen
-	ids    map[model.PortID]struct{} // of Ports, once they are many
-	local  map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
-	supply supply
-}
 
 // Service resolves a Service with its slices, which must be sorted by name. It
 // gives one Port for each port and each IP family in which the Service has a
@@ -26,7 +13,7 @@ type Result struct {
 // the limits (Excess); of endpoints beyond them some are left out.
 func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r := Result{used: seen{}}
-	r.supply = r.supplyOf(host, svc, from)
+	r.index = r.indexSlices(host, svc, from)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {
 			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints: as many are protected from other Services, as API servers", MaxAPIServers)
@@ -40,20 +27,9 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 		for _, port := range svc.Ports {
 			r.port(host, svc, port, family, on)
 		}
-		r.announce(svc, r.Ports[first:])
+		r.setHealth(svc, r.Ports[first:])
 	}
 	return r
-}
-
-// serves reports whether a Service has a cluster IP of a family. Without one it
-// does not exist in that family, whatever other addresses it has.
-func serves(svc *model.Service, family model.Family) bool {
-	for _, ip := range svc.ClusterIPs {
-		if model.FamilyOf(ip) == family {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
@@ -65,33 +41,15 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
 		return !r.usable(host, svc, a)
 	})
-	r.closed(svc, addresses)
+	r.reportClosed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, addresses)
-	pools := choose(host, all)
-	r.count(svc, all)
-	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, PreserveDestination: svc.PreserveDestination, Frontends: fronts(host, svc, addresses, pools)}
+	pools := choosePools(host, all)
+	r.countLocal(svc, all)
+	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, PreserveDestination: svc.PreserveDestination, Frontends: frontends(host, svc, addresses, pools)}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}
 	r.Ports = append(r.Ports, p)
-}
-
-// first reports whether there is no port of this id yet. It is called once for each
-// that is added.
-func (r *Result) first(id model.PortID) bool {
-	const few = 16 // not worth a map
-	if len(r.Ports) < few {
-		return !slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id })
-	}
-	if r.ids == nil {
-		r.ids = map[model.PortID]struct{}{}
-		for _, p := range r.Ports {
-			r.ids[p.ID] = struct{}{}
-		}
-	}
-	_, again := r.ids[id]
-	r.ids[id] = struct{}{}
-	return !again
 }
 
 // usable reports whether a Service can have an address, and says why not.
@@ -108,27 +66,49 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	return false
 }
 
-// closed says which addresses let nobody in, for want of a source range of their
+// healthPort returns the port on which load balancers ask whether this node has
+// endpoints of a Service, or 0. Only policy Local makes that a question.
+func healthPort(svc *model.Service) uint16 {
+	if svc.Type == model.LoadBalancer && svc.External == model.Local {
+		return svc.HealthCheckNodePort
+	}
+	return 0
+}
+
+// countLocal notes which of a port's endpoints a load balancer may count on: the
+// ready ones of this node. Those that terminate still serve, but the balancer
+// shall send nothing new to them (KEP-1669).
+func (r *Result) countLocal(svc *model.Service, all []endpoint) {
+	if healthPort(svc) == 0 {
+		return
+	}
+	for _, e := range all {
+		if e.local && ready(e) {
+			if r.local == nil {
+				r.local = map[netip.Addr]struct{}{}
+			}
+			r.local[e.addr.Addr()] = struct{}{}
+		}
+	}
+}
+
+// setHealth tells all ports of a family what load balancers are told. A pod that
+// serves several ports is one endpoint to them.
+func (r *Result) setHealth(svc *model.Service, ports []*model.Port) {
+	for _, p := range ports {
+		p.HealthPort, p.LocalReady = healthPort(svc), len(r.local)
+	}
+	clear(r.local)
+}
+
+// reportClosed says which addresses let nobody in, for want of a source range of their
 // family.
-func (r *Result) closed(svc *model.Service, addresses []Address) {
+func (r *Result) reportClosed(svc *model.Service, addresses []Address) {
 	for _, a := range addresses {
 		if restricted(svc, a) && !slices.ContainsFunc(svc.SourceRanges, func(p netip.Prefix) bool {
 			return model.FamilyOf(p.Addr()) == model.FamilyOf(a.At.Addr())
 		}) {
 			r.Problem(svc, model.WhyClosed, "%s %s", a.Kind, a.At.Addr())
 		}
-	}
-}
-
-// Problem notes a problem of a Service, once. Beyond those that anybody reads they
-// are only counted: there may be one for each endpoint of each port.
-func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
-	if len(r.Problems) == model.MaxProblems {
-		r.More++
-		return
-	}
-	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
-	if !slices.Contains(r.Problems, p) {
-		r.Problems = append(r.Problems, p)
 	}
 }

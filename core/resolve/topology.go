@@ -6,26 +6,26 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// narrow applies topology hints to ready endpoints (KEP-2433, KEP-3015,
+// applyHints applies topology hints to ready endpoints (KEP-2433, KEP-3015,
 // KEP-4444): those meant for this node, else those meant for its zone, else
 // all. Hints count only when every ready endpoint has them, because a half
 // hinted set means that the controller is still at work, and only when they
 // leave somebody to serve.
-func narrow(host *model.Host, all []endpoint) ([]endpoint, model.Reason) {
+func applyHints(host *model.Host, all []endpoint) ([]endpoint, model.Reason) {
 	nodes := func(h *model.Hints) []string { return h.Nodes }
 	zones := func(h *model.Hints) []string { return h.Zones }
-	if meant, ok := meantFor(host.Name, all, nodes); ok {
+	if meant, ok := hintedFor(host.Name, all, nodes); ok {
 		return meant, model.WhyNodeHints
 	}
-	if meant, ok := meantFor(host.Zone, all, zones); ok {
+	if meant, ok := hintedFor(host.Zone, all, zones); ok {
 		return meant, model.WhyZoneHints
 	}
 	return all, model.WhyClusterEndpoints
 }
 
-// meantFor returns the endpoints that hint at a place; ok is false when the
+// hintedFor returns the endpoints that hint at a place; ok is false when the
 // hints cannot be followed.
-func meantFor(place string, all []endpoint, hints func(*model.Hints) []string) (meant []endpoint, ok bool) {
+func hintedFor(place string, all []endpoint, hints func(*model.Hints) []string) (meant []endpoint, ok bool) {
 	if place == "" {
 		return nil, false
 	}

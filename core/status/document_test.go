@@ -28,7 +28,7 @@ func snapshot() *engine.Snapshot {
 		}
 	}
 	return &engine.Snapshot{
-		Status: engine.Status{Adopted: true, Told: true, Synced: true, SyncedAt: time.Unix(1, 0)},
+		Status: engine.Status{Adopted: true, SourceSynced: true, Synced: true, SyncedAt: time.Unix(1, 0)},
 		Services: []track.Service{
 			service("good"),
 			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontendTaken, Detail: "node port 30080"}),

@@ -36,18 +36,21 @@ func (h Health) Alive() bool { return !h.Stuck }
 // kube-proxy. A Service that the data plane refuses while others work is told in
 // its own state. Stale says which inputs are out of date, in words.
 func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
-	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.Told && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
+	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.SourceSynced && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
 	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }
 	if !s.Adopted {
 		add("the data plane has not been read back yet")
 	}
-	if !s.Told {
+	if !s.SourceSynced {
 		add("the source has not told everything yet")
 	} else if !s.Synced {
 		add("nothing has been programmed yet")
 	}
+	if s.Deferred > 0 {
+		add("%d objects are being programmed", s.Deferred)
+	}
 	// What waits for the source is not stuck: that may be an API server away.
-	if waits := h.At.Sub(s.QueuedAt); s.Told && !s.QueuedAt.IsZero() && waits > patience {
+	if waits := h.At.Sub(s.QueuedAt); s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true
 		add("nothing has been programmed for changes that wait since %s", waits.Round(time.Second))
 	}

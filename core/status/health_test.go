@@ -15,7 +15,7 @@ func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		minutesAgo := now.Add(-2 * time.Minute)
-		good := engine.Status{Adopted: true, Told: true, Synced: true, SyncedAt: now}
+		good := engine.Status{Adopted: true, SourceSynced: true, Synced: true, SyncedAt: now}
 		with := func(change func(*engine.Status)) engine.Status {
 			s := good
 			change(&s)
@@ -30,13 +30,13 @@ func TestHealth(t *testing.T) {
 		}{
 			{name: "good", status: good, healthy: true, ready: true, alive: true},
 			{name: "one Service is refused", status: with(func(s *engine.Status) { s.Err, s.QueuedAt = errors.New("refused"), now }), healthy: true, ready: true, alive: true},
-			{name: "unread", status: engine.Status{Told: true, Synced: true}, alive: true, why: "has not been read back"},
+			{name: "unread", status: engine.Status{SourceSynced: true, Synced: true}, alive: true, why: "has not been read back"},
 			{name: "untold", status: engine.Status{Adopted: true}, alive: true, why: "has not told everything"},
 			{
 				name: "untold for long", status: engine.Status{Adopted: true, QueuedAt: minutesAgo}, alive: true,
 				why: "the source has not told everything yet",
 			},
-			{name: "before the first sync", status: engine.Status{Adopted: true, Told: true}, alive: true, why: "nothing has been programmed yet"},
+			{name: "before the first sync", status: engine.Status{Adopted: true, SourceSynced: true}, alive: true, why: "nothing has been programmed yet"},
 			{
 				name: "stuck", status: with(func(s *engine.Status) { s.QueuedAt, s.Err = minutesAgo, errors.New("kernel says no") }),
 				why: "wait since 2m0s; kernel says no",

@@ -19,8 +19,8 @@ type claims struct {
 	holder map[claim]*service
 	rivals map[claim][]*service // all claimants, holder first; only where there are several
 	// below are the Services with external or load balancer IPs that give way when
-	// somebody holds a claim (resolve.Above).
-	below map[claim]crowd
+	// somebody holds a claim (resolve.OutrankedBy).
+	below map[claim]serviceSet
 }
 
 type claim struct {
@@ -28,35 +28,35 @@ type claim struct {
 	proto model.Proto
 }
 
-// crowd is a set of Services, most of the time one.
-type crowd struct {
+// limiter is a set of Services, most of the time one.
+type serviceSet struct {
 	one  *service
 	many map[*service]struct{} // nil for one
 }
 
-// reclaim brings a Service's claims in line with its object and the host, and marks
+// updateClaims brings a Service's claims in line with its object and the host, and marks
 // the Services that win or lose an address by it.
-func (t *Tracker) reclaim(s *service) {
+func (t *Tracker) updateClaims(s *service) {
 	wanted, refused := permitted(t.host, s.object)
 	if had := s.claimed; had != s.object {
-		t.claims.follow(had, s, false)
-		t.claims.follow(s.object, s, true)
+		t.claims.indexBelow(had, s, false)
+		t.claims.indexBelow(s.object, s, true)
 	}
-	t.abandon(s, except(claimsOf(s.claimed), s.refused), wanted)
+	t.dropClaims(s, except(claimsOf(s.claimed), s.refused), wanted)
 	s.claimed, s.refused = s.object, refused
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
 		before := t.claims.holder[c]
-		t.markAll(t.claims.stake(c, s))
+		t.markAll(t.claims.add(c, s))
 		t.markBelow(c, before)
 	}
 }
 
-// abandon withdraws the claims that a Service had and does not make any more.
-func (t *Tracker) abandon(s *service, had, wanted []claim) {
+// dropClaims withdraws the claims that a Service had and does not make any more.
+func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
 	for _, c := range except(had, wanted) {
 		before := t.claims.holder[c]
-		t.markAll(t.claims.drop(c, s))
+		t.markAll(t.claims.remove(c, s))
 		t.markBelow(c, before)
 	}
 }
@@ -125,10 +125,10 @@ func except(all, others []claim) []claim {
 	})
 }
 
-// stake enters a claim and returns who else has to be resolved again for it. What
+// add enters a claim and returns who else has to be resolved again for it. What
 // it costs grows little with the number of rivals: one Service may ask for
 // thousands of addresses that a thousand others ask for.
-func (c *claims) stake(at claim, s *service) (touched []*service) {
+func (c *claims) add(at claim, s *service) (touched []*service) {
 	before := c.holder[at]
 	if before == nil || before == s && c.rivals[at] == nil {
 		c.holder[at] = s
@@ -139,18 +139,18 @@ func (c *claims) stake(at claim, s *service) (touched []*service) {
 		all = []*service{before}
 	}
 	all = without(all, s) // its age may have changed
-	i, _ := slices.BinarySearchFunc(all, s, func(a, b *service) int { return first(at, a, b) })
-	return c.settle(at, slices.Insert(all, i, s), before)
+	i, _ := slices.BinarySearchFunc(all, s, func(a, b *service) int { return compareClaims(at, a, b) })
+	return c.assign(at, slices.Insert(all, i, s), before)
 }
 
-// drop withdraws a claim and returns who else has to be resolved again for it.
-func (c *claims) drop(at claim, s *service) (touched []*service) {
+// remove withdraws a claim and returns who else has to be resolved again for it.
+func (c *claims) remove(at claim, s *service) (touched []*service) {
 	all := without(c.rivals[at], s)
 	if len(all) == 0 {
 		delete(c.holder, at)
 		return nil
 	}
-	return c.settle(at, all, c.holder[at])
+	return c.assign(at, all, c.holder[at])
 }
 
 func without(all []*service, s *service) []*service {
@@ -160,9 +160,9 @@ func without(all []*service, s *service) []*service {
 	return all
 }
 
-// settle notes the claimants, in order. When the holder is another one than
+// nextDelay notes the claimants, in order. When the holder is another one than
 // before, all of them are touched: losers say whom they lost to.
-func (c *claims) settle(at claim, all []*service, before *service) (touched []*service) {
+func (c *claims) assign(at claim, all []*service, before *service) (touched []*service) {
 	c.holder[at] = all[0]
 	if len(all) == 1 {
 		delete(c.rivals, at)
@@ -175,10 +175,10 @@ func (c *claims) settle(at claim, all []*service, before *service) (touched []*s
 	return all
 }
 
-// first orders claimants: those who have it as a cluster IP before all others, then
+// compareClaims orders claimants: those who have it as a cluster IP before all others, then
 // by age. It looks at the object that the claims were made for, so that the order of
 // rivals stays as it is until they make their claims anew.
-func first(at claim, a, b *service) int {
+func compareClaims(at claim, a, b *service) int {
 	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {
 		if is {
 			return -1
@@ -208,9 +208,9 @@ func older(a, b *service) int {
 	return a.name.Compare(b.name)
 }
 
-// follow enters or removes a Service where its external and load balancer IPs give
+// indexBelow enters or removes a Service where its external and load balancer IPs give
 // way to others.
-func (c *claims) follow(object *model.Service, s *service, in bool) {
+func (c *claims) indexBelow(object *model.Service, s *service, in bool) {
 	if object == nil || len(object.ExternalIPs)+len(object.LoadBalancerIPs) == 0 {
 		return
 	}
@@ -235,9 +235,9 @@ func (c *claims) follow(object *model.Service, s *service, in bool) {
 	}
 }
 
-func (c *crowd) empty() bool { return c.one == nil && len(c.many) == 0 }
+func (c *serviceSet) empty() bool { return c.one == nil && len(c.many) == 0 }
 
-func (c *crowd) add(s *service) {
+func (c *serviceSet) add(s *service) {
 	switch {
 	case c.one == s:
 	case c.many != nil:
@@ -249,14 +249,14 @@ func (c *crowd) add(s *service) {
 	}
 }
 
-func (c *crowd) remove(s *service) {
+func (c *serviceSet) remove(s *service) {
 	if c.one == s {
 		c.one = nil
 	}
 	delete(c.many, s)
 }
 
-func (c crowd) all() iter.Seq[*service] {
+func (c serviceSet) all() iter.Seq[*service] {
 	if c.one != nil {
 		return func(yield func(*service) bool) { yield(c.one) }
 	}

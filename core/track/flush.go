@@ -17,9 +17,9 @@ func (t *Tracker) Flush() []model.Delta {
 		return nil
 	}
 	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
-		if s := t.dirty[i]; s.unclaimed {
-			s.unclaimed = false
-			t.reclaim(s)
+		if s := t.dirty[i]; s.claimsStale {
+			s.claimsStale = false
+			t.updateClaims(s)
 		}
 	}
 	var deltas []model.Delta
@@ -42,10 +42,10 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	if s.object != nil {
 		t.stats.Resolved++
 		r = resolve.Service(t.host, s.object, s.slices)
-		t.yield(s, &r)
+		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
-	old := among{ports: s.ports}
+	old := portIndex{ports: s.ports}
 	for _, p := range r.Problems {
 		if !slices.Contains(s.problems, p) {
 			t.fresh = append(t.fresh, p)
@@ -54,7 +54,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	s.problems = r.Problems
 	s.ports = r.Ports
 	for i, port := range r.Ports {
-		before := old.take(port.ID, i)
+		before := old.find(port.ID, i)
 		resolve.Reslot(port, before, t.slots)
 		if port.Equal(before) {
 			s.ports[i] = before // keep the old value: pointers stay comparable, memory is shared
@@ -62,9 +62,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		}
 		deltas = append(deltas, model.Delta{Old: before, New: port})
 	}
-	now := among{ports: s.ports}
+	now := portIndex{ports: s.ports}
 	for i, port := range old.ports {
-		if now.take(port.ID, i) == nil {
+		if now.find(port.ID, i) == nil {
 			deltas = append(deltas, model.Delta{Old: port})
 		}
 	}
@@ -74,14 +74,14 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	return deltas
 }
 
-// among finds ports of a Service by their ids.
-type among struct {
+// portIndex finds ports of a Service by their ids.
+type portIndex struct {
 	ports []*model.Port
 	ids   map[model.PortID]*model.Port // once they are many and have moved
 }
 
-// take finds a port, most likely at its old place; nil when it is not there.
-func (a *among) take(id model.PortID, place int) *model.Port {
+// find finds a port, most likely at its old place; nil when it is not there.
+func (a *portIndex) find(id model.PortID, place int) *model.Port {
 	const few = 16 // not worth a map
 	switch {
 	case place < len(a.ports) && a.ports[place].ID == id:
@@ -100,12 +100,12 @@ func (a *among) take(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// yield takes the fronts from a result that another Service holds, or that give way
+// removeLost takes the fronts from a result that another Service holds, or that give way
 // to an address of another one.
-func (t *Tracker) yield(s *service, r *resolve.Result) {
+func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {
 		p.Frontends = slices.DeleteFunc(p.Frontends, func(f model.Frontend) bool {
-			loss := t.lost(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
+			loss := t.lostTo(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
 			if loss == "" {
 				return false
 			}
@@ -115,9 +115,9 @@ func (t *Tracker) yield(s *service, r *resolve.Result) {
 	}
 }
 
-// lost says to whom a Service has lost an address; empty where it has it.
-func (t *Tracker) lost(s *service, a resolve.Address) string {
-	for _, above := range resolve.Above(t.host, a) {
+// lostTo says to whom a Service has lost an address; empty where it has it.
+func (t *Tracker) lostTo(s *service, a resolve.Address) string {
+	for _, above := range resolve.OutrankedBy(t.host, a) {
 		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
 			what := above.Kind.String()
 			if above.At.Port() != 0 {
@@ -184,4 +184,24 @@ func (t *Tracker) Services() []Service {
 	}
 	slices.SortFunc(all, func(a, b Service) int { return a.Object.Name.Compare(b.Object.Name) })
 	return all
+}
+
+// Once resolves a whole set of inputs at once, for plans and tests. Services
+// are in order of name, and so are their ports.
+func Once(host *model.Host, services []*model.Service, slices []*model.Slice) ([]Service, []*model.Port) {
+	t := New()
+	t.SetHost(host)
+	for _, s := range services {
+		t.SetService(s)
+	}
+	for _, s := range slices {
+		t.SetSlice(s)
+	}
+	t.Flush()
+	all := t.Services()
+	var ports []*model.Port
+	for _, s := range all {
+		ports = append(ports, s.Ports...)
+	}
+	return all, ports
 }

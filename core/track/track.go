@@ -19,18 +19,18 @@ import (
 
 // Tracker is the indexed inputs. It is not safe for concurrent use.
 type Tracker struct {
-	given    *model.Host // as set
-	host     *model.Host // and with the API servers that are known from their Service
-	services map[model.ServiceName]*service
-	slices   map[model.SliceName]*service // which Service a slice belongs to
-	claims   claims
-	dirty    []*service
-	flushed  []*service // what the last Flush looked at
-	triggers triggers
-	objects  int // Services there are
-	slots    resolve.Slots
-	stats    Stats
-	fresh    []model.Problem
+	configured *model.Host // as set
+	host       *model.Host // and with the API servers that are known from their Service
+	services   map[model.ServiceName]*service
+	slices     map[model.SliceName]*service // which Service a slice belongs to
+	claims     claims
+	dirty      []*service
+	flushed    []*service // what the last Flush looked at
+	triggers   triggers
+	objects    int // Services there are
+	slots      resolve.Slots
+	stats      Stats
+	fresh      []model.Problem
 }
 
 // Stats count work, to prove that cost follows change.
@@ -49,9 +49,9 @@ type service struct {
 	problems []model.Problem
 	queued   bool
 
-	claimed   *model.Service // what it has claims for
-	refused   []claim        // of those, what policy does not let it have
-	unclaimed bool           // the claims are to be made anew
+	claimed     *model.Service // what it has claims for
+	refused     []claim        // of those, what policy does not let it have
+	claimsStale bool           // the claims are to be made anew
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
@@ -59,7 +59,7 @@ func New() *Tracker {
 	return &Tracker{
 		services: map[model.ServiceName]*service{},
 		slices:   map[model.SliceName]*service{},
-		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]crowd{}},
+		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
 }
@@ -69,7 +69,7 @@ func New() *Tracker {
 func (t *Tracker) KeepSlots(s resolve.Slots) { t.slots = s }
 
 // Host returns the host that ports are resolved for.
-func (t *Tracker) Host() *model.Host { return t.given }
+func (t *Tracker) Host() *model.Host { return t.configured }
 
 // NewProblems returns the problems that Services have and did not have before,
 // since the last call.
@@ -96,7 +96,7 @@ func (t *Tracker) SetService(object *model.Service) {
 	if s.object == nil {
 		t.objects++
 	}
-	s.object, s.unclaimed = object, true
+	s.object, s.claimsStale = object, true
 	t.mark(s)
 }
 
@@ -107,7 +107,7 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 		return
 	}
 	t.objects--
-	s.object, s.excess, s.unclaimed = nil, nil, true
+	s.object, s.excess, s.claimsStale = nil, nil, true
 	t.mark(s)
 }
 
@@ -127,7 +127,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 	}
 	t.triggers.add(s, before, slice)
 	t.mark(s)
-	t.meet(s)
+	t.updateAPIServers(s)
 }
 
 // DeleteSlice removes a slice.
@@ -142,13 +142,13 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	}
 	t.triggers.forget(s)
 	t.mark(s)
-	t.meet(s)
+	t.updateAPIServers(s)
 }
 
-// meet takes over which API servers there are, where a Service says that.
-func (t *Tracker) meet(s *service) {
-	if s.name == resolve.APIService && t.given != nil {
-		t.setHost(resolve.WithAPIServers(t.given, s.slices))
+// updateAPIServers takes over which API servers there are, where a Service says that.
+func (t *Tracker) updateAPIServers(s *service) {
+	if s.name == resolve.APIService && t.configured != nil {
+		t.setHost(resolve.WithAPIServers(t.configured, s.slices))
 	}
 }
 
@@ -163,7 +163,7 @@ func (s *service) find(name model.SliceName) (i int, found bool) {
 // differently: a new zone, those with hints; other addresses that are not theirs
 // to have, those who ask for them; anything else, all of them.
 func (t *Tracker) SetHost(host *model.Host) {
-	t.given = host
+	t.configured = host
 	if s := t.services[resolve.APIService]; s != nil {
 		host = resolve.WithAPIServers(host, s.slices)
 	}
@@ -179,8 +179,8 @@ func (t *Tracker) setHost(host *model.Host) {
 		return
 	}
 	for _, s := range t.services {
-		if all || policy && s.object != nil && resolve.Touches(old, host, s.object, s.slices) {
-			s.unclaimed = true
+		if all || policy && s.object != nil && resolve.Affects(old, host, s.object, s.slices) {
+			s.claimsStale = true
 			t.mark(s)
 		} else if zone && s.hinted() {
 			t.mark(s)

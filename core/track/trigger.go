@@ -26,9 +26,9 @@ type triggers struct {
 	count   int
 }
 
-// Follow makes the Tracker collect triggers later than a moment. Without it
+// CollectTriggers makes the Tracker collect triggers later than a moment. Without it
 // none are.
-func (t *Tracker) Follow(since time.Time) {
+func (t *Tracker) CollectTriggers(since time.Time) {
 	t.triggers = triggers{since: since, waiting: map[*service][]Trigger{}}
 }
 

@@ -36,7 +36,7 @@ func TestTriggers(t *testing.T) {
 	tr.SetService(service("b", "10.96.0.2", 80))
 	tr.SetSlice(at("a-1", "a", 1))
 	expect("nobody follows", "")
-	tr.Follow(start)
+	tr.CollectTriggers(start)
 	tr.SetSlice(at("a-1", "a", -1))
 	expect("older than the start", "")
 	tr.SetSlice(at("a-1", "a", 2))

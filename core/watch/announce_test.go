@@ -19,7 +19,7 @@ func TestAnnounced(t *testing.T) {
 	defer l.Close()
 	at := netip.MustParseAddrPort(l.Addr().String())
 	var told [][]netip.AddrPort
-	dial := announced((&net.Dialer{}).DialContext, net.DefaultResolver.LookupNetIP, func(all []netip.AddrPort) { told = append(told, all) })
+	dial := reportServers((&net.Dialer{}).DialContext, net.DefaultResolver.LookupNetIP, func(all []netip.AddrPort) { told = append(told, all) })
 	for i, host := range []string{"127.0.0.1", "localhost"} {
 		conn, err := dial(t.Context(), "tcp4", net.JoinHostPort(host, at.String()[len("127.0.0.1:"):]))
 		if err != nil {
@@ -31,7 +31,7 @@ func TestAnnounced(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	dial = announced(func(context.Context, string, string) (net.Conn, error) { return nil, broken }, nil, func([]netip.AddrPort) { t.Error("told of no connection") })
+	dial = reportServers(func(context.Context, string, string) (net.Conn, error) { return nil, broken }, nil, func([]netip.AddrPort) { t.Error("told of no connection") })
 	if _, err := dial(t.Context(), "tcp4", "127.0.0.1:1"); !errors.Is(err, broken) {
 		t.Error(err)
 	}
@@ -47,7 +47,7 @@ func TestKnownServersOutliveFailedLookups(t *testing.T) {
 	defer l.Close()
 	var told, answer []netip.AddrPort
 	var broken error
-	dial := announced(func(ctx context.Context, network, _ string) (net.Conn, error) {
+	dial := reportServers(func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return net.Dial(network, l.Addr().String())
 	}, func(context.Context, string, string) (ips []netip.Addr, err error) {
 		for _, at := range answer {

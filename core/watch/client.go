@@ -49,22 +49,22 @@ type Request struct {
 // Connect prepares a connection, and makes none yet. Each request is told to
 // seen, on its own goroutine, unless that is nil.
 func Connect(api config.API, seen func(Request)) (*Client, error) {
-	return here().connect(api, seen)
+	return processEnvironment().connect(api, seen)
 }
 
-func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
+func (p environment) connect(api config.API, seen func(Request)) (*Client, error) {
 	c, err := p.connection(api)
 	if err != nil {
 		return nil, err
 	}
-	tune(c, api)
+	configure(c, api)
 	if p.connected != nil {
-		c.Dial = announced(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
+		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
 	if seen != nil {
-		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observed{rt, seen} })
+		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observedTransport{rt, seen} })
 	}
-	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &bounded{rt} })
+	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &boundedTransport{rt} })
 	renewToken(c)
 	hc, err := rest.HTTPClientFor(c)
 	if err != nil {
@@ -78,8 +78,8 @@ func (p place) connect(api config.API, seen func(Request)) (*Client, error) {
 	return &Client{config: c, http: hc, limit: limiter(api), scheme: scheme, codecs: serializer.NewCodecFactory(scheme)}, nil
 }
 
-// tune sets what a user may set, with kube-proxy's defaults.
-func tune(c *rest.Config, api config.API) {
+// configure sets what a user may set, with kube-proxy's defaults.
+func configure(c *rest.Config, api config.API) {
 	c.UserAgent = "tandem (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
 	c.ContentType = kruntime.ContentTypeProtobuf
 	if api.ContentType != "" {
@@ -143,7 +143,7 @@ func (c *Client) Host() string { return c.config.Host }
 // connection and the limit of requests a second.
 func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) { return c.rest(gv, c.limit) }
 
-// rest returns a client whose requests wait for a limiter, unless it is nil.
+// backOff returns a client whose requests wait for a limiter, unless it is nil.
 func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (rest.Interface, error) {
 	rc := *c.config
 	rc.GroupVersion, rc.APIPath, rc.NegotiatedSerializer = &gv, "/apis", c.codecs.WithoutConversion()
@@ -165,13 +165,13 @@ func (c *Client) Codec() kruntime.ParameterCodec { return kruntime.NewParameterC
 // Close ends the connections that are idle.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
-// observed tells of every request that passes.
-type observed struct {
+// observedTransport tells of every request that passes.
+type observedTransport struct {
 	next http.RoundTripper
 	seen func(Request)
 }
 
-func (o *observed) RoundTrip(r *http.Request) (*http.Response, error) {
+func (o *observedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	start := time.Now()
 	answer, err := o.next.RoundTrip(r)
 	code := "<error>"
@@ -186,4 +186,4 @@ func (o *observed) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go find the transport underneath.
-func (o *observed) WrappedRoundTripper() http.RoundTripper { return o.next }
+func (o *observedTransport) WrappedRoundTripper() http.RoundTripper { return o.next }

@@ -11,8 +11,8 @@ import (
 )
 
 // nowhere is a place without any environment.
-func nowhere(env map[string]string) place {
-	p := here()
+func nowhere(env map[string]string) environment {
+	p := processEnvironment()
 	p.getenv = func(key string) string { return env[key] }
 	return p
 }

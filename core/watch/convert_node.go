@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -23,8 +24,8 @@ func Node(n *corev1.Node) (*model.Node, []model.Problem) {
 		cidrs, path = []string{n.Spec.PodCIDR}, "spec.podCIDR"
 	}
 	return &model.Node{
-		Name:     shared(n.Name),
-		Zone:     shared(n.Labels[corev1.LabelTopologyZone]),
+		Name:     intern(n.Name),
+		Zone:     intern(n.Labels[corev1.LabelTopologyZone]),
 		IPs:      nodeIPs(f, n.Status.Addresses),
 		PodCIDRs: prefixes(f, path, cidrs),
 		Leaving:  leaving(n),
@@ -65,4 +66,14 @@ func leaving(n *corev1.Node) bool {
 		}
 	}
 	return false
+}
+
+// ServiceCIDR converts a ServiceCIDR. One that is being deleted counts until it
+// is gone: that takes until no Service has an address of it.
+func ServiceCIDR(c *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []model.Problem) {
+	if c == nil {
+		return nil, nil
+	}
+	f := &faults{kind: "ServiceCIDR", meta: &c.ObjectMeta}
+	return &model.ServiceCIDR{Name: c.Name, CIDRs: prefixes(f, "spec.cidrs", c.Spec.CIDRs)}, f.problems()
 }

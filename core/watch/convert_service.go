@@ -15,8 +15,8 @@ const LabelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // The bounds of sessionAffinityConfig.clientIP.timeoutSeconds.
 const (
-	defaultSticky = 3 * time.Hour
-	maxSticky     = 24 * time.Hour
+	defaultAffinity = 3 * time.Hour
+	maxAffinity     = 24 * time.Hour
 )
 
 // annotationKeepVIP is kube-proxy's, for Windows (kubernetes#74825).
@@ -32,7 +32,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	}
 	f := &faults{kind: "Service", meta: &s.ObjectMeta}
 	svc := &model.Service{
-		Name:       model.ServiceName{Namespace: shared(s.Namespace), Name: s.Name},
+		Name:       model.ServiceName{Namespace: intern(s.Namespace), Name: s.Name},
 		Type:       serviceType(f, s.Spec.Type),
 		Created:    s.CreationTimestamp.Time,
 		ClusterIPs: clusterIPs(f, &s.Spec),
@@ -45,7 +45,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	if p := s.Spec.InternalTrafficPolicy; p != nil {
 		svc.Internal = trafficPolicy(f, "spec.internalTrafficPolicy", string(*p))
 	}
-	svc.SessionAffinity = sticky(f, &s.Spec)
+	svc.SessionAffinity = sessionAffinity(f, &s.Spec)
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
@@ -119,7 +119,7 @@ func trafficPolicy(f *faults, path, s string) model.TrafficPolicy {
 	return model.Cluster
 }
 
-func sticky(f *faults, spec *corev1.ServiceSpec) time.Duration {
+func sessionAffinity(f *faults, spec *corev1.ServiceSpec) time.Duration {
 	switch spec.SessionAffinity {
 	case "", corev1.ServiceAffinityNone:
 		return 0
@@ -130,17 +130,17 @@ func sticky(f *faults, spec *corev1.ServiceSpec) time.Duration {
 	}
 	c := spec.SessionAffinityConfig
 	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
-		return defaultSticky
+		return defaultAffinity
 	}
 	const path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
 	n := *c.ClientIP.TimeoutSeconds
 	switch d := time.Duration(n) * time.Second; {
 	case d <= 0:
 		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, taken as 10800")
-		return defaultSticky
-	case d > maxSticky:
+		return defaultAffinity
+	case d > maxAffinity:
 		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, taken as 86400")
-		return maxSticky
+		return maxAffinity
 	default:
 		return d
 	}
@@ -221,7 +221,7 @@ func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []m
 		default:
 			numbers[number{port, proto}], names[name{p.Name, proto}] = true, true
 			ports = append(ports, model.ServicePort{
-				Name: shared(p.Name), Proto: proto, Port: port, NodePort: nodePort(f, t, i, p.NodePort),
+				Name: intern(p.Name), Proto: proto, Port: port, NodePort: nodePort(f, t, i, p.NodePort),
 			})
 		}
 	}

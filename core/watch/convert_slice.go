@@ -29,8 +29,8 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		return nil, f.problems()
 	}
 	return &model.Slice{
-		Name:      model.SliceName{Namespace: shared(s.Namespace), Name: s.Name},
-		Service:   shared(s.Labels[discoveryv1.LabelServiceName]),
+		Name:      model.SliceName{Namespace: intern(s.Namespace), Name: s.Name},
+		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
 		Family:    family,
 		Ports:     slicePorts(f, s.Ports),
 		Endpoints: endpoints(f, family, s.Endpoints),
@@ -102,7 +102,7 @@ func slicePort(f *faults, i int, p *discoveryv1.EndpointPort) (port model.SliceP
 	case !portName(name):
 		f.bad(model.WhyInvalid, at("ports", i, "name"), name, "not a DNS label, port left out")
 	default:
-		return model.SlicePort{Name: shared(name), Proto: proto, Port: number}, true
+		return model.SlicePort{Name: intern(name), Proto: proto, Port: number}, true
 	}
 	return port, false
 }
@@ -127,7 +127,7 @@ func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []mo
 		f.zeros("endpoints", i, "addresses[0]", e.Addresses[0])
 		ep := model.SliceEndpoint{Addr: addr, State: state(&e.Conditions)}
 		if e.NodeName != nil {
-			ep.Node = shared(*e.NodeName)
+			ep.Node = intern(*e.NodeName)
 		}
 		if e.Hints != nil {
 			last = hints(f, i, e.Hints, last)
@@ -172,10 +172,10 @@ func hints(f *faults, i int, h *discoveryv1.EndpointHints, last *model.Hints) *m
 	}
 	out := &model.Hints{}
 	for _, z := range h.ForZones[:min(len(h.ForZones), maxHints)] {
-		out.Zones = append(out.Zones, shared(z.Name))
+		out.Zones = append(out.Zones, intern(z.Name))
 	}
 	for _, n := range h.ForNodes[:min(len(h.ForNodes), maxHints)] {
-		out.Nodes = append(out.Nodes, shared(n.Name))
+		out.Nodes = append(out.Nodes, intern(n.Name))
 	}
 	return out
 }

@@ -64,15 +64,15 @@ func TestServerIsDown(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	var p pace
+	var p backoff
 	var total time.Duration
 	refused := &net.OpError{Op: "dial", Err: io.EOF}
 	for range 100 {
-		if d := p.after(refused); d < deafFirst || d > 750*time.Millisecond {
+		if d := p.after(refused); d < unansweredFirst || d > 750*time.Millisecond {
 			t.Fatalf("no answer: %s", d)
 		}
 	}
-	p.worked()
+	p.reset()
 	busy := statusError(503, metav1.StatusReasonServiceUnavailable, 0)
 	for range 20 {
 		d := p.after(busy)
@@ -89,7 +89,7 @@ func TestPace(t *testing.T) {
 	if d := p.after(statusError(429, metav1.StatusReasonTooManyRequests, 1<<30)); d > 3*time.Minute {
 		t.Errorf("an absurd Retry-After: %s", d)
 	}
-	p.worked()
+	p.reset()
 	if d := p.after(busy); d > 200*time.Millisecond {
 		t.Errorf("after a success: %s", d)
 	}

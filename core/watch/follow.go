@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,32 +29,19 @@ import (
 // client-go's Reflector. If that list fails as well, the next is streamed again.
 type follower struct {
 	kind
-	client rest.Interface
-	codec  runtime.ParameterCodec
-	desk   *desk
-	vitals *vitals
-	limits limits
-	lists  chan struct{} // holds a token while a list is decoded: one at a time, for memory
+	client     rest.Interface
+	codec      runtime.ParameterCodec
+	dispatcher *dispatcher
+	status     *resourceStatus
+	limits     limits
+	lists      chan struct{} // holds a token while a list is decoded: one at a time, for memory
 
-	held    held
-	listing bool
-	unary   bool      // the next list is one in pages
-	refused time.Time // when the server last failed to stream a list
-	at      string    // the resource version up to which all is known; empty when there is none
-	pace    pace
-}
-
-// limits are times that tests shorten.
-type limits struct {
-	silence  time.Duration // without a sign of life a stream is cut
-	stale    time.Duration // without a sign of life for so long something is wrong
-	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
-	flush    time.Duration // how long changes of problems are collected
-	unary    time.Duration // how long lists come in pages once the server failed to stream one
-}
-
-func defaultLimits() limits {
-	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, unary: time.Hour}
+	versions versions
+	listing  bool
+	unary    bool      // the next list is one in pages
+	refused  time.Time // when the server last failed to stream a list
+	at       string    // the resource version up to which all is known; empty when there is none
+	backoff  backoff
 }
 
 const (
@@ -70,14 +58,14 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		sleep(ctx, f.settle(err))
+		sleep(ctx, f.nextDelay(err))
 	}
 }
 
 // request makes the next request, and works on its answer until that ends.
 func (f *follower) request(ctx context.Context) error {
 	if f.listing {
-		f.held.epoch++
+		f.versions.epoch++
 		if f.unary {
 			return f.list(ctx)
 		}
@@ -85,38 +73,38 @@ func (f *follower) request(ctx context.Context) error {
 	return f.stream(ctx)
 }
 
-// settle draws the conclusions from how a request ended, and returns how long to
-// wait before the next.
-func (f *follower) settle(err error) time.Duration {
+// nextDelay draws the conclusions from how a request ended, and returns how long to
+// deferKey before the next.
+func (f *follower) nextDelay(err error) time.Duration {
 	switch {
 	case err == nil:
 		return 0
 	case expired(err) && !f.listing: // what happened since is lost
 		f.relist()
-		if f.pace.refused >= startRefusals { // each watch expires at once
-			f.vitals.failed(&f.kind, err)
+		if f.backoff.refused >= startRefusals { // each watch expires at once
+			f.status.failed(&f.kind, err)
 		}
 	case (expired(err) || tooLarge(err)) && f.at != "": // the server is another, or was restored
 		f.relist()
 		f.at = ""
 	case f.listing && !f.unary && unstreamable(err):
 		f.unary, f.refused = true, time.Now()
-		f.vitals.unstreamable(err)
+		f.status.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		f.desk.listed(&f.kind) // nobody waits for it
-		if f.pace.refused < startRefusals {
+		f.dispatcher.listed(&f.kind) // nobody waits for it
+		if f.backoff.refused < startRefusals {
 			break
 		}
-		f.vitals.missing(&f.kind, err)
+		f.status.missing(&f.kind, err)
 		return jitter(absentDelay, 0.2)
 	default:
 		if f.listing && f.unary && answered(err) { // the role may allow watch alone
 			f.unary = false
 		}
-		f.vitals.failed(&f.kind, err)
+		f.status.failed(&f.kind, err)
 	}
-	return f.pace.after(err)
+	return f.backoff.after(err)
 }
 
 // relist makes the next request a list: streamed, unless the server failed to do
@@ -134,7 +122,7 @@ func (f *follower) list(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	f.vitals.list()
+	f.status.list()
 	options := metav1.ListOptions{LabelSelector: f.label, FieldSelector: f.field, ResourceVersion: f.from()}
 	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
 		options.Limit = pageSize // with any other version a limit would keep the server from using its cache
@@ -160,7 +148,7 @@ func (f *follower) list(ctx context.Context) error {
 // from returns the version that a list must not be older than. The first one may
 // be of any age, so that the server can answer from its cache.
 func (f *follower) from() string {
-	if f.at == "" && !f.held.complete {
+	if f.at == "" && !f.versions.complete {
 		return "0"
 	}
 	return f.at
@@ -173,7 +161,7 @@ func (f *follower) page(ctx context.Context, options *metav1.ListOptions) (metav
 	if err := f.get(options).Do(ctx).Into(page); err != nil {
 		return nil, err
 	}
-	f.vitals.answered()
+	f.status.answered()
 	err := meta.EachListItem(page, func(o runtime.Object) error {
 		m, err := meta.Accessor(o)
 		if err == nil {
@@ -219,4 +207,60 @@ func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierr
 // tooLarge reports whether a server has not reached a version yet.
 func tooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// versions is what a follower remembers of objects: not the objects.
+type versions struct {
+	known    map[name]version
+	epoch    uint32 // counts listings
+	complete bool   // one listing has ended
+}
+
+// version is what is remembered of one object.
+type version struct {
+	number uint64 // 0 when it is no number
+	epoch  uint32 // of the last listing that named it
+	served bool   // the sink knows it
+}
+
+// same reports whether a version of an object is the one that is known, and if
+// so marks it as seen.
+func (h *versions) same(n name, at string) bool {
+	m, ok := h.known[n]
+	if !ok || m.number == 0 || m.number != number(at) {
+		return false
+	}
+	m.epoch = h.epoch
+	h.known[n] = m
+	return true
+}
+
+// set remembers a version of an object.
+func (h *versions) set(n name, at string, served bool) {
+	if h.known == nil {
+		h.known = map[name]version{}
+	}
+	h.known[n] = version{number: number(at), epoch: h.epoch, served: served}
+}
+
+func (h *versions) served(n name) bool { return h.known[n].served }
+
+func (h *versions) delete(n name) { delete(h.known, n) }
+
+// unseen returns the objects that the current listing did not name.
+func (h *versions) unseen() (ns []name) {
+	for n, m := range h.known {
+		if m.epoch != h.epoch {
+			ns = append(ns, n)
+		}
+	}
+	return ns
+}
+
+func number(at string) uint64 {
+	n, err := strconv.ParseUint(at, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -12,6 +12,26 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// Sink takes what a Source tells. Its methods are called by several goroutines,
+// one at a time, and should not block: while they do, the API server waits.
+type Sink interface {
+	SetService(*model.Service)
+	DeleteService(model.ServiceName)
+	SetSlice(*model.Slice)
+	DeleteSlice(model.SliceName)
+	SetNode(*model.Node)
+	SetServiceCIDR(*model.ServiceCIDR)
+	DeleteServiceCIDR(name string)
+
+	// Problems replaces all that is wrong with the objects.
+	Problems([]model.Problem)
+
+	// Synced is called once all Services and EndpointSlices have been told, and
+	// the Node and ServiceCIDRs if they are to be had soon, and again when whole
+	// changes: it says whether something could be understood of each.
+	Synced(whole bool)
+}
+
 // name names an object of any kind.
 type name struct{ namespace, name string }
 

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -24,7 +26,7 @@ const (
 
 // connection says how the API server is reached: by the kubeconfig, else by the
 // server's address alone, else as the pod that this is. It is kube-proxy's order.
-func (p place) connection(api config.API) (*rest.Config, error) {
+func (p environment) connection(api config.API) (*rest.Config, error) {
 	switch {
 	case api.Kubeconfig != "":
 		return p.kubeconfig(api.Kubeconfig, api.Server)
@@ -36,7 +38,7 @@ func (p place) connection(api config.API) (*rest.Config, error) {
 }
 
 // kubeconfig reads a kubeconfig. A server overrides the one it names.
-func (p place) kubeconfig(name, server string) (*rest.Config, error) {
+func (p environment) kubeconfig(name, server string) (*rest.Config, error) {
 	wrong := func(err error, advice string) error {
 		return fmt.Errorf("kubeconfig %s: %w; %s", name, err, advice)
 	}
@@ -79,7 +81,7 @@ func (p place) kubeconfig(name, server string) (*rest.Config, error) {
 
 // complete finds out whether a kubeconfig's current context leads to a server,
 // where the messages of client-go are of little help.
-func (p place) complete(kube *clientcmdapi.Config, server string) error {
+func (p environment) complete(kube *clientcmdapi.Config, server string) error {
 	if kube.CurrentContext == "" {
 		return errors.New("no current-context")
 	}
@@ -102,7 +104,7 @@ func (p place) complete(kube *clientcmdapi.Config, server string) error {
 
 // pod connects with the service account of the pod that this is. The token is
 // read from its file again and again, since the kubelet renews it.
-func (p place) pod() (*rest.Config, error) {
+func (p environment) pod() (*rest.Config, error) {
 	host, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return nil, errors.New("no API server: this is no pod (KUBERNETES_SERVICE_HOST and _PORT are not set); " +
@@ -119,4 +121,48 @@ func (p place) pod() (*rest.Config, error) {
 		BearerTokenFile: token,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: ca},
 	}, nil
+}
+
+// environment is where this process finds files and its environment.
+type environment struct {
+	getenv func(string) string
+	exists func(string) bool
+
+	connected func([]netip.AddrPort) // as in Hooks
+}
+
+// WorldWritable reports whether anybody on this machine may write a file or folder. On
+// Windows the mode of a file does not tell.
+func WorldWritable(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0
+}
+
+func processEnvironment() environment {
+	return environment{getenv: os.Getenv, exists: func(name string) bool {
+		_, err := os.Stat(name)
+		return !errors.Is(err, fs.ErrNotExist)
+	}}
+}
+
+// sandboxEnv names the folder under which a Windows HostProcess container finds
+// its volumes: containerd before 1.7 mounts them there, and not where the pod
+// says (KEP-1981).
+const sandboxEnv = "CONTAINER_SANDBOX_MOUNT_POINT"
+
+// Path returns where a file that the pod names really is.
+func Path(name string) string { return processEnvironment().path(name) }
+
+// path returns where a file of the pod really is: at its own path, or else
+// under the sandbox's mount point.
+func (p environment) path(name string) string {
+	root := p.getenv(sandboxEnv)
+	if root == "" || name == "" || p.exists(name) {
+		return name
+	}
+	inside := filepath.Join(root, strings.TrimPrefix(name, filepath.VolumeName(name)))
+	if p.exists(inside) {
+		return inside
+	}
+	return name
 }

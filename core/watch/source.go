@@ -9,28 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/model"
 )
-
-// Sink takes what a Source tells. Its methods are called by several goroutines,
-// one at a time, and should not block: while they do, the API server waits.
-type Sink interface {
-	SetService(*model.Service)
-	DeleteService(model.ServiceName)
-	SetSlice(*model.Slice)
-	DeleteSlice(model.SliceName)
-	SetNode(*model.Node)
-	SetServiceCIDR(*model.ServiceCIDR)
-	DeleteServiceCIDR(name string)
-
-	// Problems replaces all that is wrong with the objects.
-	Problems([]model.Problem)
-
-	// Synced is called once all Services and EndpointSlices have been told, and
-	// the Node and ServiceCIDRs if they are to be had soon, and again when whole
-	// changes: it says whether something could be understood of each.
-	Synced(whole bool)
-}
 
 // Hooks are told what no Sink needs. They may be nil, and must not block.
 type Hooks struct {
@@ -60,17 +39,17 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
 		return nil, errors.New("the name of this Node is not known; give it with --hostname-override")
 	}
-	from := here()
+	from := processEnvironment()
 	from.connected = hooks.Connected
 	client, err := from.connect(c.API, hooks.Request)
 	if err != nil {
 		return nil, err
 	}
-	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && Exposed(kubeconfig) {
+	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
 		log.Warn("anybody on this machine can write the kubeconfig, and so decide which API server is believed; take that right away with chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
-	j := newJournal(log)
+	j := newFailureLog(log)
 	lists := make(chan struct{}, 1)
 	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)} {
 		rest, err := client.rest(k.version, nil)
@@ -78,7 +57,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 			return nil, err
 		}
 		s.followers = append(s.followers, &follower{
-			kind: k, client: rest, codec: client.Codec(), vitals: newVitals(&k, j, client.Host()), lists: lists,
+			kind: k, client: rest, codec: client.Codec(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
 		})
 	}
 	return s, nil
@@ -101,10 +80,10 @@ func (s *Source) Client() *Client { return s.client }
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	defer s.client.Close()
 	s.sink.Sink = sink
-	d := newDesk(sink, s.nodeName, s.limits)
+	d := newDispatcher(sink, s.nodeName, s.limits)
 	var group sync.WaitGroup
 	for _, f := range s.followers {
-		f.desk, f.limits = d, s.limits
+		f.dispatcher, f.limits = d, s.limits
 		group.Go(func() { f.run(ctx) })
 	}
 	group.Go(func() { d.run(ctx) })
@@ -116,7 +95,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 func (s *Source) Resources() []Resource {
 	var all []Resource
 	for _, f := range s.followers {
-		all = append(all, f.vitals.resource())
+		all = append(all, f.status.resource())
 	}
 	return all
 }

@@ -13,13 +13,6 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-var (
-	errSilent = errors.New("no answer for too long")
-	errCut    = errors.New("the connection was cut")
-	errShort  = errors.New("the watch ended at once")
-	errPart   = errors.New("the stream ended before the list was complete")
-)
-
 // stream opens a watch and passes its events on until it ends. It returns nil
 // where nothing speaks against watching on: if it ended as watches do, or if it
 // was silent for too long. A list that it began with must have been completed;
@@ -29,20 +22,20 @@ func (f *follower) stream(ctx context.Context) error {
 	defer cancel(nil)
 	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
-	metered, spent := metered(ctx)
+	metered, spent := withByteCount(ctx)
 
 	start := time.Now()
-	f.vitals.watch(f.listing)
+	f.status.watch(f.listing)
 	w, err := f.get(f.watchOptions()).Watch(metered)
 	if err != nil {
-		return because(ctx, err)
+		return causeOr(ctx, err)
 	}
 	defer w.Stop()
 	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
-		return because(ctx, errCut)
+		return causeOr(ctx, errCut)
 	}
-	f.vitals.answered()
-	works := time.AfterFunc(steadyTime, f.vitals.works)
+	f.status.answered()
+	works := time.AfterFunc(steadyTime, f.status.works)
 	defer works.Stop()
 	if f.listing { // the list may fail yet
 		works.Stop()
@@ -58,11 +51,11 @@ func (f *follower) stream(ctx context.Context) error {
 			continue
 		}
 		silence.Reset(f.limits.silence)
-		f.vitals.event(!f.listing)
+		f.status.event(!f.listing)
 	}
 	steady := time.Since(start) >= steadyTime
 	if steady && !f.listing {
-		f.pace.worked()
+		f.backoff.reset()
 	}
 	silent := errors.Is(context.Cause(ctx), errSilent)
 	switch {
@@ -78,8 +71,8 @@ func (f *follower) stream(ctx context.Context) error {
 	return errCut
 }
 
-// because returns why a stream's context was cancelled, and err if it was not.
-func because(ctx context.Context, err error) error {
+// causeOr returns why a stream's context was cancelled, and err if it was not.
+func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -112,10 +105,10 @@ func (f *follower) event(e apiwatch.Event) error {
 		f.initial(e, m, at)
 		return nil
 	}
-	if late(at, f.at) {
+	if outdated(at, f.at) {
 		return nil
 	}
-	f.pace.worked() // news is progress, and a listing alone is not: it may be followed by 410 each time
+	f.backoff.reset() // differs is progress, and a listing alone is not: it may be followed by 410 each time
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)
@@ -141,43 +134,43 @@ func (f *follower) initial(e apiwatch.Event, m metav1.Object, at string) {
 	}
 }
 
-// late reports whether an event of version v is not newer than what is known up
+// outdated reports whether an event of version v is not newer than what is known up
 // to version at: sent twice, or after its successor. Events of a kind are sent
 // in the order of their versions, which are numbers (KEP-5504); others cannot be
 // compared and count as new.
-func late(v, at string) bool {
+func outdated(v, at string) bool {
 	order, err := resourceversion.CompareResourceVersion(v, at)
 	return err == nil && order <= 0
 }
 
 // put tells the sink of an object, unless it knows this very version of it.
 func (f *follower) put(o runtime.Object, m metav1.Object) {
-	n := name{shared(m.GetNamespace()), m.GetName()}
-	if f.held.same(n, m.GetResourceVersion()) {
+	n := name{intern(m.GetNamespace()), m.GetName()}
+	if f.versions.same(n, m.GetResourceVersion()) {
 		return
 	}
-	served, known := f.desk.put(&f.kind, n, o, f.held.served(n))
+	served, known := f.dispatcher.put(&f.kind, n, o, f.versions.served(n))
 	if known {
-		f.held.set(n, m.GetResourceVersion(), served)
+		f.versions.set(n, m.GetResourceVersion(), served)
 	} else {
-		f.held.delete(n)
+		f.versions.delete(n)
 	}
-	f.vitals.objects(len(f.held.marks))
+	f.status.objects(len(f.versions.known))
 }
 
-// drop tells the sink that an object is gone.
+// remove tells the sink that an object is gone.
 func (f *follower) drop(n name) {
-	f.desk.drop(&f.kind, n, f.held.served(n))
-	f.held.delete(n)
-	f.vitals.objects(len(f.held.marks))
+	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
+	f.versions.delete(n)
+	f.status.objects(len(f.versions.known))
 }
 
 // listed ends a listing: what it did not name is gone.
 func (f *follower) listed(at string) {
-	for _, n := range f.held.unseen() {
+	for _, n := range f.versions.unseen() {
 		f.drop(n)
 	}
-	f.listing, f.at, f.held.complete = false, at, true
-	f.vitals.listed()
-	f.desk.listed(&f.kind)
+	f.listing, f.at, f.versions.complete = false, at, true
+	f.status.listed()
+	f.dispatcher.listed(&f.kind)
 }

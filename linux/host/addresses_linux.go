@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,26 +16,32 @@ import (
 // It is used by one goroutine at a time.
 type Addresses struct {
 	links   *netlink.Handle
-	news    int          // a socket that is told of changes
-	dummies map[int]bool // links by index, as last listed: is it a dummy device?
+	events  int // a socket that receives address changes
+	skip    func(netlink.Link) bool
+	skipped map[int]bool // links by index, as last listed
 }
 
-// OpenAddresses opens those of the calling thread's network namespace.
-func OpenAddresses() (a *Addresses, err error) {
-	a = &Addresses{news: -1}
+// Dummies reports whether a link is a dummy device, such as kube-ipvs0: addresses
+// there are for Services, not for this machine.
+func Dummies(l netlink.Link) bool { return l.Type() == "dummy" }
+
+// OpenAddresses opens those of the calling thread's network namespace, but for the
+// links to skip.
+func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
+	a = &Addresses{events: -1, skip: skip}
 	if a.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
-		a.news, err = Hear(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+		a.events, err = subscribe(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("follow this machine's addresses: %w", err), a.Close())
+		return nil, errors.Join(fmt.Errorf("watch this machine's addresses: %w", err), a.Close())
 	}
 	return a, nil
 }
 
 // Close closes it.
 func (a *Addresses) Close() (err error) {
-	if a.news >= 0 {
-		err = unix.Close(a.news)
+	if a.events >= 0 {
+		err = unix.Close(a.events)
 	}
 	if a.links != nil {
 		a.links.Close()
@@ -42,18 +49,18 @@ func (a *Addresses) Close() (err error) {
 	return err
 }
 
-// Changed reports whether there is news since the last call. It costs a system
-// call. What is on a dummy device is none: kube-ipvs0 gets an address for each Service.
+// Changed reports whether an address has changed since the last call, but for those
+// on skipped links: kube-ipvs0 gets one for each Service. It costs a system call.
 func (a *Addresses) Changed() bool {
-	return Heard(a.news, func(device int) bool { return a.dummies[device] })
+	return addressChanged(a.events, func(link int) bool { return a.skipped[link] })
 }
 
-// List returns all addresses but those of loopback, of links, and on dummy devices:
-// those are put there for Services, not for this machine.
+// List returns all addresses but those of loopback, link-local ones and those on
+// skipped links.
 func (a *Addresses) List() ([]model.LocalAddress, error) {
 	var addrs []netlink.Addr
 	var links []netlink.Link
-	err := Steadily(func() (err error) { // links last: those of all addresses are known, or gone
+	err := RetryInterrupted(func() (err error) { // links last: those of all addresses are known, or gone
 		if addrs, err = a.links.AddrList(nil, netlink.FAMILY_ALL); err == nil {
 			links, err = a.links.LinkList()
 		}
@@ -62,25 +69,77 @@ func (a *Addresses) List() ([]model.LocalAddress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list this machine's addresses: %w", err)
 	}
-	a.dummies = make(map[int]bool, len(links))
+	a.skipped = make(map[int]bool, len(links))
 	for _, l := range links {
-		a.dummies[l.Attrs().Index] = l.Type() == "dummy"
+		a.skipped[l.Attrs().Index] = a.skip(l)
 	}
-	return onNetworks(addrs, a.dummies), nil
+	return onNetworks(addrs, a.skipped), nil
 }
 
-// onNetworks returns the addresses of links that are there and no dummies.
-func onNetworks(addrs []netlink.Addr, dummies map[int]bool) (all []model.LocalAddress) {
+// onNetworks returns the addresses of links that exist and are not skipped.
+func onNetworks(addrs []netlink.Addr, skipped map[int]bool) (all []model.LocalAddress) {
 	for _, addr := range addrs {
 		ip, ok := netip.AddrFromSlice(addr.IP)
 		if ip = ip.Unmap(); !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 			continue
 		}
 		bits, _ := addr.Mask.Size()
-		dummy, known := dummies[addr.LinkIndex]
-		if prefix := netip.PrefixFrom(ip, bits); known && !dummy && prefix.IsValid() { // not so ::ffff:192.0.2.1/128
+		skip, known := skipped[addr.LinkIndex]
+		if prefix := netip.PrefixFrom(ip, bits); known && !skip && prefix.IsValid() { // not so ::ffff:192.0.2.1/128
 			all = append(all, model.LocalAddress{Prefix: prefix})
 		}
 	}
 	return all
+}
+
+// subscribe opens a socket that receives changes of routing netlink groups, in the
+// network namespace of the calling thread. Reading it never blocks.
+func subscribe(groups uint32) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// addressChanged drains a socket of address changes and reports whether one is on a
+// link that is not skipped, or whether the socket's buffer has overflowed.
+func addressChanged(fd int, skip func(link int) bool) (changed bool) {
+	buf := make([]byte, 16<<10)
+	for range 1024 {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return changed
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENOBUFS):
+			changed = true
+			continue
+		case err != nil:
+			return true
+		}
+		changed = changed || concernsOther(buf[:n], skip)
+	}
+	return true // and the rest is read next time
+}
+
+// concernsOther reports whether messages are about an address on a link that is not
+// skipped. They begin with nlmsghdr and ifaddrmsg, whose last field is the link.
+func concernsOther(b []byte, skip func(link int) bool) bool {
+	const header, index = unix.SizeofNlMsghdr, 4
+	for len(b) >= header+unix.SizeofIfAddrmsg {
+		if !skip(int(int32(binary.NativeEndian.Uint32(b[header+index:])))) {
+			return true
+		}
+		size := (int(binary.NativeEndian.Uint32(b)) + 3) &^ 3
+		if size < header || size > len(b) {
+			return false
+		}
+		b = b[size:]
+	}
+	return false
 }

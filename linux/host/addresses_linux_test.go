@@ -26,7 +26,7 @@ func TestAddresses(t *testing.T) {
 	}
 	defer n.Close()
 	var a *host.Addresses
-	if err := n.Do(netns.Node, func() (err error) { a, err = host.OpenAddresses(); return err }); err != nil {
+	if err := n.Do(netns.Node, func() (err error) { a, err = host.OpenAddresses(host.Dummies); return err }); err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()

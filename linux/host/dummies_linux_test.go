@@ -32,7 +32,7 @@ func TestAddressesOfDummies(t *testing.T) {
 	}
 	defer unix.Close(sockets[0])
 	defer unix.Close(sockets[1])
-	a := &Addresses{news: sockets[0], dummies: dummies}
+	a := &Addresses{events: sockets[0], skipped: dummies}
 	for device, want := range []bool{true, true, false, true} {
 		if err := unix.Send(sockets[1], addressMessage(uint32(device)), 0); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@
 //
 // Names, hashes, comments and marks are kube-proxy's. Different are:
 //
-//   - Dispatch is a tree (tree.go). A first packet meets tens of rules, and a
+//   - Dispatch is a tree (layout.go). A first packet meets tens of rules, and a
 //     change rewrites one small chain, never KUBE-SERVICES.
 //   - An endpoint has a KUBE-SEP- chain only if it is on this node, where it may
 //     be its own client (hairpin), or if it keeps clients (affinity). Another is
@@ -30,8 +30,8 @@
 // endpoint unless its parameter ip_list_tot says otherwise.
 //
 // Objects are whole chains where a port has one for itself, and single rules
-// where many contribute to a chain (key.go). The driver knows what is in those
-// (book.go), and writes each chain that changes anew: one transaction of
+// where many contribute to a chain (object.go). The driver knows what is in those
+// (restore.go), and writes each chain that changes anew: one transaction of
 // iptables-restore --noflush for each table. Reading back parses iptables-save
 // into the same objects, whatever the spelling.
 //
@@ -50,20 +50,16 @@
 // without a gap. Cleanup removes them only where Tandem was at work: it looks
 // for chains that kube-proxy never makes.
 //
-// The parts:
+// The files, each built on those before it:
 //
-//	layout.go                  chains, their names and whose they are; rules that
-//	                           are always there
-//	key.go, tree.go            objects and their places; dispatch
-//	port.go, compile.go,       ports to objects (Compiler): what all parts of a port
-//	  front.go, chains.go,     share, dispatch and refusal, its chains, and what is
-//	  base.go                  there before any Service
-//	text.go, book.go           objects to scripts (Script); chains written anew
-//	observe.go                 iptables-save to objects
-//	sim.go                     objects and a packet to an outcome (Sim)
-//	driver_linux.go            the kernel (Driver), by the commands of linux/xtables
-//	localnet_linux.go          route_localnet
-//	tally.go,                  how many rules there are, and how many packets two
-//	  packets*.go              of them have met
-//	probe.go, mode*.go         what this host must be able to do; the mode
+//	layout.go          chains, their names and owners; the dispatch trees
+//	object.go          objects, and where a rule belongs in its chain
+//	base.go            what is there before any Service
+//	port.go, chains.go what the rules of a port share; the chains of its own
+//	compile.go         ports to objects (Compiler): dispatch and rejects
+//	restore.go         objects to iptables-restore, and iptables-save to objects
+//	sim.go             objects and a packet to an outcome (Sim)
+//	packets.go         packets that two rules have matched, for metrics
+//	driver_linux.go    the kernel (Driver), by the commands of linux/xtables
+//	mode*.go           the mode
 package iptables

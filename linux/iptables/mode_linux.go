@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -26,17 +27,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if best.Without != nil {
 		slog.Warn("IPv6 is not served", "mode", Name, "error", best.Without)
 	}
-	o := options(c)
+	o := optionsOf(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
 	o.Families, o.NoRandomFully = best.Families, !best.RandomFully()
 	d, err := open(best.Tools, best.Families, c.SyncPeriod)
 	if err != nil {
 		return nil, err
 	}
-	packets, err := newPacketCounter(best.Tools, packetRules(best.Families, c.NodePorts.Loopback))
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
+	packets := newPacketCounter(countedRules(best.Families, c.NodePorts.Loopback), d.packets)
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 
@@ -63,9 +61,6 @@ func (b *backend) Rules(tell func(table string, f model.Family, total, written i
 
 // Packets implements dataplane.PacketCounter.
 func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
-
-// Close implements dataplane.Backend.
-func (b *backend) Close() error { return errors.Join(b.packets.close(), b.Backend.Close()) }
 
 // Remove implements dataplane.Backend, for both variants.
 func (b *backend) Remove(ctx context.Context) error {
@@ -141,4 +136,38 @@ func ours(objects map[Key]Value) bool {
 		}
 	}
 	return false
+}
+
+// kubeProxy finds chains with the names that kube-proxy and Tandem share where
+// none of those is that only Tandem makes. Running in this mode takes them over.
+func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
+	left.Remove = func(ctx context.Context) error { return eachOfKubeProxy(ctx, removeAll) }
+	err = eachOfKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
+		have, _, err := d.read(ctx)
+		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.Variant))
+		return err
+	})
+	return left, err
+}
+
+// eachOfKubeProxy calls f for each variant in which kube-proxy has left
+// something, in the network namespace of the calling thread.
+func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	installed, err := xtables.FindTools(ctx)
+	if err != nil {
+		return err
+	}
+	here, err := host.Here()
+	if err != nil {
+		return err
+	}
+	err = eachInUse(ctx, installed, here, func(d *Driver, have map[Key]Value) error {
+		if ours(have) {
+			return nil
+		}
+		return f(ctx, d)
+	})
+	return errors.Join(err, here.Close())
 }

@@ -11,10 +11,10 @@ import (
 // The packets of a rule are found however the listing is spelled, and nothing
 // else is taken for them.
 func TestPacketsOfARule(t *testing.T) {
-	rules := packetRules([]model.Family{model.IPv4}, true)
+	rules := countedRules([]model.Family{model.IPv4}, true)
 	forward, postrouting := rules[0], rules[1]
 	for _, c := range []struct {
-		of      packetRule
+		of      countedRule
 		listing string
 		want    uint64
 	}{
@@ -37,8 +37,8 @@ func TestPacketsOfARule(t *testing.T) {
 
 // A rule that is written anew begins at zero; the sum goes on from where it was.
 func TestPacketsNeverGoBack(t *testing.T) {
-	rules := packetRules([]model.Family{model.IPv4, model.IPv6}, true)
-	s := newPacketSum(rules)
+	rules := countedRules([]model.Family{model.IPv4, model.IPv6}, true)
+	s := newPacketCounter(rules, nil)
 	for _, step := range []struct {
 		rule int
 		n    uint64
@@ -53,8 +53,8 @@ func TestPacketsNeverGoBack(t *testing.T) {
 		{1, 4, dataplane.Packets{Invalid: 111, Localhost: 9}},
 	} {
 		s.count(step.rule, step.n)
-		if s.Packets != step.want {
-			t.Errorf("%+v after %d, want %+v", s.Packets, step.n, step.want)
+		if s.sum != step.want {
+			t.Errorf("%+v after %d, want %+v", s.sum, step.n, step.want)
 		}
 	}
 }

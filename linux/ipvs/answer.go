@@ -3,8 +3,77 @@ package ipvs
 import (
 	"net/netip"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
+
+// Options are the settings of this data plane.
+type Options struct {
+	// Mark is the bit of the packet mark that says "masquerade"; 0 means
+	// DefaultMark.
+	Mark uint32
+	// Families are those to serve; none means both. Ports of another family are
+	// a Gap.
+	Families []model.Family
+	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
+	Scheduler string
+	// NoRandomFully says that this iptables cannot choose the source ports of
+	// masqueraded connections at random.
+	NoRandomFully bool
+}
+
+// optionsOf returns the options that a configuration asks for.
+func optionsOf(c *config.Config) Options {
+	return Options{Mark: 1 << c.MasqueradeBit, Scheduler: c.IPVS.Scheduler}
+}
+
+func (o Options) families() []model.Family {
+	if len(o.Families) > 0 {
+		return o.Families
+	}
+	both := model.Families()
+	return both[:]
+}
+
+func (o Options) scheduler() string {
+	if o.Scheduler == "" {
+		return "rr"
+	}
+	return o.Scheduler
+}
+
+// portCompiler compiles one port.
+type portCompiler struct {
+	options   Options
+	bits      markBits
+	host      *model.Host
+	port      *model.Port
+	emit      func(Key, Value)
+	gaps      []model.Gap
+	frontends []frontendAddr
+	byMark    [2]byMark // without SNAT, and with
+}
+
+// frontendAddr is a frontend at one address: a node port has one for each address
+// of the host.
+type frontendAddr struct {
+	*model.Frontend
+	at netip.AddrPort
+}
+
+// byMark is a virtual server by mark, which all fronts of a port share.
+type byMark struct {
+	pool *model.Pool
+	at   netip.AddrPort // its name: the lowest front that leads there
+}
+
+func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
+	return Key{Kind: kind, Family: p.port.ID.Family, Proto: p.port.ID.Proto, Dst: at}
+}
+
+func (p *portCompiler) gap(f *model.Frontend, detail string) {
+	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
+}
 
 // A virtual server by address has one set of destinations for whoever asks. It
 // gets the pool of packets from outside, or where those are not balanced the
@@ -13,7 +82,7 @@ import (
 // them to a virtual server by mark, which IPVS looks for first.
 
 // main is the pool of the virtual server by address.
-func (f *place) main() *model.Pool {
+func (f *frontendAddr) main() *model.Pool {
 	for _, o := range []model.Origin{model.FromOutside, model.FromPod, model.FromHost} {
 		if pool := f.On[o].Pool; pool != nil {
 			return pool
@@ -24,21 +93,21 @@ func (f *place) main() *model.Pool {
 
 // common is the answer that all origins look at first: it is right for packets
 // from outside, and where there is a choice for the others, too.
-func (p *portCompiler) common(f *place) Mark {
+func (p *portCompiler) common(f *frontendAddr) Mark {
 	outside, pod, host := f.On[model.FromOutside], f.On[model.FromPod], f.On[model.FromHost]
 	switch {
 	case outside.Verdict != model.Balance:
-		return p.marks.verdict(outside.Verdict)
+		return p.bits.deny(outside.Verdict)
 	case outside.SNAT && !pod.SNAT && host.SNAT:
-		return p.marks.asIs()
+		return p.bits.snatByChain()
 	}
-	return p.marks.plain(outside.SNAT)
+	return p.bits.byAddress(outside.SNAT)
 }
 
 // exceptions emits entries for origins whose answer is not the common one. A
 // packet that the host sends from an address of the pods' range is a pod's, and
 // meets both sets: so where the host has an entry, pods have one.
-func (p *portCompiler) exceptions(f *place, common Mark) {
+func (p *portCompiler) exceptions(f *frontendAddr, common Mark) {
 	pod, host := p.answer(f, model.FromPod), p.answer(f, model.FromHost)
 	own := host != Value{Mark: p.seen(common, model.FromHost)}
 	if own {
@@ -49,29 +118,29 @@ func (p *portCompiler) exceptions(f *place, common Mark) {
 	}
 }
 
-func (p *portCompiler) exception(f *place, set SetID, v Value) {
+func (p *portCompiler) exception(f *frontendAddr, set SetID, v Value) {
 	k := p.key(KindEntry, f.at)
 	k.Set = set
 	p.emit(k, v)
 }
 
 // answer is what an origin gets.
-func (p *portCompiler) answer(f *place, o model.Origin) Value {
+func (p *portCompiler) answer(f *frontendAddr, o model.Origin) Value {
 	act := f.On[o]
 	if act.Verdict != model.Balance {
-		return Value{Mark: p.marks.verdict(act.Verdict)}
+		return Value{Mark: p.bits.deny(act.Verdict)}
 	}
 	if act.Pool == f.main() {
-		return Value{Mark: p.marks.plain(act.SNAT)}
+		return Value{Mark: p.bits.byAddress(act.SNAT)}
 	}
 	server := p.byMark[snatIndex(act.SNAT)]
-	return Value{Mark: p.marks.byMark(act.SNAT), Server: server.at, Via: viaOf(act.SNAT)}
+	return Value{Mark: p.bits.byMark(act.SNAT), Server: server.at, Via: viaOf(act.SNAT)}
 }
 
 // seen is what an origin gets of the common answer.
 func (p *portCompiler) seen(common Mark, o model.Origin) Mark {
-	if common == p.marks.asIs() {
-		return p.marks.plain(o != model.FromPod)
+	if common == p.bits.snatByChain() {
+		return p.bits.byAddress(o != model.FromPod)
 	}
 	return common
 }
@@ -85,10 +154,10 @@ func snatIndex(snat bool) int {
 
 func viaOf(snat bool) Via { return [...]Via{ByMark, ByMarkSNAT}[snatIndex(snat)] }
 
-// measure finds out which virtual servers by mark the port needs.
-func (p *portCompiler) measure() {
-	for i := range p.places {
-		f := &p.places[i]
+// assignByMark finds out which virtual servers by mark the port needs.
+func (p *portCompiler) assignByMark() {
+	for i := range p.frontends {
+		f := &p.frontends[i]
 		for _, o := range []model.Origin{model.FromPod, model.FromHost} {
 			act := f.On[o]
 			if act.Pool == nil || act.Pool == f.main() {
@@ -110,8 +179,8 @@ func (p *portCompiler) measure() {
 
 // servers emits the virtual servers and their destinations.
 func (p *portCompiler) servers() {
-	for i := range p.places {
-		f := &p.places[i]
+	for i := range p.frontends {
+		f := &p.frontends[i]
 		k := p.key(KindServer, f.at)
 		p.emit(k, p.server(k))
 		p.destinations(k, f.main())
@@ -162,7 +231,7 @@ func (p *portCompiler) destinations(server Key, pool *model.Pool) {
 			continue
 		}
 		seen[e.Addr] = struct{}{}
-		server.Kind, server.To = KindDest, e.Addr
+		server.Kind, server.Peer = KindDest, peerEndpoint(e.Addr)
 		p.emit(server, Value{})
 	}
 }

@@ -12,17 +12,17 @@ import (
 // concurrent use.
 type Compiler struct {
 	options Options
-	marks   marks
+	bits    markBits
 }
 
 // NewCompiler returns a compiler.
-func NewCompiler(o Options) *Compiler { return &Compiler{options: o, marks: marksFor(o.Mark)} }
+func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
 // Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: nothing is claimed before there is
 // somebody to serve it, so chains and the jumps to them come last of all, and a
@@ -62,35 +62,35 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if !slices.Contains(c.options.families(), port.ID.Family) {
 		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
 	}
-	p := portCompiler{options: c.options, marks: c.marks, host: host, port: port, emit: emit}
+	p := portCompiler{options: c.options, bits: c.bits, host: host, port: port, emit: emit}
 	for i := range port.Frontends {
-		p.place(&port.Frontends[i])
+		p.expand(&port.Frontends[i])
 	}
-	p.measure()
-	for i := range p.places {
-		p.front(&p.places[i])
+	p.assignByMark()
+	for i := range p.frontends {
+		p.front(&p.frontends[i])
 	}
 	p.servers()
 	p.hairpins()
 	if port.HealthPort != 0 {
-		k := p.key(KindEntry, netip.AddrPortFrom(netip.Addr{}, port.HealthPort))
+		k := p.key(KindEntry, dstPort(port.HealthPort))
 		k.Set, k.Proto = HealthCheckPort, 0
 		emit(k, Value{})
 	}
 	return p.gaps
 }
 
-// place finds the addresses of a front.
-func (p *portCompiler) place(f *model.Frontend) {
+// expand lists the addresses of a frontend.
+func (p *portCompiler) expand(f *model.Frontend) {
 	if f.Kind != model.KindNodePort {
-		p.places = append(p.places, place{f, f.At})
+		p.frontends = append(p.frontends, frontendAddr{f, f.At})
 		return
 	}
 	if p.host.NodePorts.Loopback {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	for _, a := range p.nodeAddresses() {
-		p.places = append(p.places, place{f, netip.AddrPortFrom(a, f.At.Port())})
+		p.frontends = append(p.frontends, frontendAddr{f, netip.AddrPortFrom(a, f.At.Port())})
 	}
 }
 
@@ -105,23 +105,23 @@ func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
 }
 
 // front emits what tells packets to one address what to do.
-func (p *portCompiler) front(f *place) {
+func (p *portCompiler) front(f *frontendAddr) {
 	common := p.common(f)
 	if f.Restricted {
 		p.guard(f)
 	}
 	p.exceptions(f, common)
-	claim := p.key(KindEntry, f.at)
-	claim.Set = p.claimSet(f.Kind)
-	if claim.Set.kind() == bitmapPort {
-		claim.At = netip.AddrPortFrom(netip.Addr{}, f.at.Port())
-		claim.Proto = 0
+	entry := p.key(KindEntry, f.at)
+	entry.Set = p.markSet(f.Kind)
+	if entry.Set.kind() == bitmapPort {
+		entry.Dst = dstPort(f.at.Port())
+		entry.Proto = 0
 		if f.at != p.firstOf(f.Frontend) {
 			return
 		}
 	}
-	p.emit(claim, Value{Mark: common})
-	k := Key{Kind: KindRoute, Family: claim.Family, At: netip.AddrPortFrom(f.at.Addr(), 0)}
+	p.emit(entry, Value{Mark: common})
+	k := Key{Kind: KindRoute, Family: entry.Family, Dst: dstAddr(f.at.Addr())}
 	switch f.Kind {
 	case model.KindClusterIP:
 		k.Kind = KindAddress
@@ -134,11 +134,11 @@ func (p *portCompiler) front(f *place) {
 }
 
 func (p *portCompiler) firstOf(f *model.Frontend) netip.AddrPort {
-	i := slices.IndexFunc(p.places, func(q place) bool { return q.Frontend == f })
-	return p.places[i].at
+	i := slices.IndexFunc(p.frontends, func(q frontendAddr) bool { return q.Frontend == f })
+	return p.frontends[i].at
 }
 
-func (p *portCompiler) claimSet(k model.Kind) SetID {
+func (p *portCompiler) markSet(k model.Kind) SetID {
 	switch k {
 	case model.KindClusterIP:
 		return ClusterIPs
@@ -156,7 +156,7 @@ func (p *portCompiler) claimSet(k model.Kind) SetID {
 	return NodePortSCTP
 }
 
-func (p *portCompiler) guard(f *place) {
+func (p *portCompiler) guard(f *frontendAddr) {
 	k := p.key(KindEntry, f.at)
 	k.Set = Allowed
 	for _, r := range f.Allow {
@@ -176,7 +176,7 @@ func (p *portCompiler) hairpins() {
 			}
 			seen[e.Addr] = true
 			k := p.key(KindEntry, e.Addr)
-			k.Set, k.To = LoopBack, netip.AddrPortFrom(e.Addr.Addr(), 0)
+			k.Set, k.Peer = LoopBack, peerClient(e.Addr.Addr())
 			p.emit(k, Value{})
 		}
 	}

@@ -27,7 +27,7 @@ func TestCorpus(t *testing.T) {
 
 // listing renders what ports add, one object a line.
 func listing(objects map[Key]Value) string {
-	t := text{marks: marksFor(0), numbers: numberAll(objects), objects: objects}
+	t := text{marks: fwmarksOf(bitsFor(0), objects), objects: objects}
 	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
 	t.dests = destinations(keys)
 	var b strings.Builder
@@ -38,7 +38,7 @@ func listing(objects map[Key]Value) string {
 		case KindEntry:
 			b.WriteString(t.set(k, objects[k]))
 		case KindAddress:
-			fmt.Fprintf(&b, "address %s\n", k.At.Addr())
+			fmt.Fprintf(&b, "address %s\n", k.Dst.Addr())
 		}
 	}
 	return b.String()

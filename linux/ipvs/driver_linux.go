@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/moby/ipvs"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -24,14 +22,13 @@ import (
 // A destination that is deleted is gone for the ledger, but drains: see drains.
 type Driver struct {
 	options Options
-	marks   marks
-	numbers *numbers
-	exclude []netip.Prefix
-	kernel  *kernel // for Commit
-	reader  *kernel // for Observe
+	marks   *fwmarks
+	kernel  *sockets // for Commit
+	reader  *sockets // for Observe
+	servers *servers
 	tables  *tables
 	drains  *drains
-	again   again
+	poll    host.Poll
 }
 
 var (
@@ -43,19 +40,20 @@ var (
 // servers of others inside of exclude are never touched. Close it after use; what
 // it has programmed stays.
 func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, error) {
-	d := &Driver{options: o, marks: marksFor(o.Mark), numbers: &numbers{numbering: newNumbering()}, exclude: exclude}
+	d := &Driver{options: o, marks: newFWMarks(bitsFor(o.Mark))}
 	var errs [4]error
-	var other *kernel
+	var other *sockets
 	d.kernel, errs[0] = connect()
 	d.reader, errs[1] = connect()
 	other, errs[2] = connect()
 	d.tables, errs[3] = openTables(c)
 	if other != nil {
-		d.drains = startDrains(other, d.service)
+		d.drains = startDrains(other, d.marks)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	d.servers = &servers{d.kernel, d.marks, d.drains, exclude}
 	return d, nil
 }
 
@@ -65,7 +63,7 @@ func (d *Driver) Close() error {
 	if d.drains != nil {
 		d.drains.stop()
 	}
-	for _, k := range []*kernel{d.kernel, d.reader} {
+	for _, k := range []*sockets{d.kernel, d.reader} {
 		if k != nil {
 			k.close()
 		}
@@ -79,48 +77,11 @@ func (d *Driver) Close() error {
 // Limits implements dataplane.Driver.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// kernel are the sockets of one goroutine.
-type kernel struct {
-	ipvs  *ipvs.Handle
-	links *netlink.Handle
-	sets  *ipset.Conn
-}
-
-func connect() (*kernel, error) {
-	k := &kernel{}
-	var errs [3]error
-	k.ipvs, errs[0] = ipvs.New("")
-	k.links, errs[1] = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
-	k.sets, errs[2] = ipset.Open()
-	if err := errors.Join(errs[:]...); err != nil {
-		k.close()
-		return nil, fmt.Errorf("ipvs: open netlink sockets: %w", err)
-	}
-	return k, nil
-}
-
-func (k *kernel) close() {
-	if k.ipvs != nil {
-		k.ipvs.Close()
-	}
-	if k.links != nil {
-		k.links.Close()
-	}
-	if k.sets != nil {
-		_ = k.sets.Close() // nothing is buffered in it
-	}
-}
-
 // Commit implements dataplane.Driver: op by op, but neighbours of a kind that
 // can be written together are.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
-	c := commit{Driver: d, ctx: ctx, ops: ops, gone: map[Key]bool{}, unmade: map[Key]bool{}}
-	for _, op := range ops {
-		if op.Verb == ledger.Delete && op.Key.Kind == KindServer {
-			c.gone[op.Key] = true
-		}
-	}
+	c := commit{d, ctx, d.servers.begin(ops)}
 	for i := 0; i < len(ops); {
 		n := 1
 		for i+n < len(ops) && together(ops[i].Key.Kind) != 0 && together(ops[i+n].Key.Kind) == together(ops[i].Key.Kind) {
@@ -135,13 +96,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 // commit is one Commit.
 type commit struct {
 	*Driver
-	ctx context.Context
-	ops []ledger.Op[Key, Value]
-
-	gone   map[Key]bool // servers that are deleted, with all that they have
-	unmade map[Key]bool // servers that could not be made or changed
-
-	wanted map[Key]map[netip.AddrPort]bool // destinations by server; made by takeOver, where it is needed
+	ctx     context.Context
+	servers *serverCommit
 }
 
 func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
@@ -172,24 +128,20 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case KindLink:
 		return c.kernel.link(op.Verb)
 	case KindRule:
-		return c.kernel.rule(op.Verb, op.Key.Family, cmp.Or(op.Key.Mark, c.marks.claimed))
+		return c.kernel.rule(op.Verb, op.Key.Family, cmp.Or(op.Key.Mark, c.marks.service))
 	case KindRoute:
-		return c.kernel.route(op.Verb, op.Key.At.Addr())
+		return c.kernel.route(op.Verb, op.Key.Dst.Addr())
 	case KindSet:
 		return c.kernel.set(op.Verb, definition(op.Key))
 	case KindAddress:
 		if op.Verb == ledger.Replace {
-			return c.kernel.undivert(op.Key.At.Addr(), op.Old.Source)
+			return c.kernel.undivert(op.Key.Dst.Addr(), op.Old.Source)
 		}
-		return c.kernel.address(op.Verb, op.Key.At.Addr())
+		return c.kernel.address(op.Verb, op.Key.Dst.Addr())
 	case KindServer:
-		err := c.server(op)
-		if err != nil {
-			c.unmade[op.Key] = true
-		}
-		return err
+		return c.servers.server(op)
 	case KindDest:
-		return c.dest(op)
+		return c.servers.dest(op)
 	}
 	return fmt.Errorf("%s: unknown kind of object", op.Key)
 }
@@ -204,12 +156,12 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 			Delete: op.Verb == ledger.Delete, Net: op.Key.Set.kind() == hashNet,
 		}
 		if op.Key.Set.marks() && !change.Delete {
-			m, err := c.numbers.mark(c.marks, op.Key, op.New)
+			m, err := c.marks.entry(op.Key, op.New)
 			if err != nil {
 				errs[i] = err
 				continue
 			}
-			change.Entry.Mark, change.Entry.MarkMask = m.Bits, m.Mask
+			change.Entry.Mark, change.Entry.MarkMask = m.Value, m.Mask
 		}
 		changes, places = append(changes, change), append(places, i)
 	}
@@ -219,4 +171,53 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 		}
 		errs[places[i]] = err
 	}
+}
+
+// tables are the tables of iptables in one network namespace, in the variant
+// that the host uses.
+type tables struct {
+	*xtables.Commands
+	ns *host.Namespace
+}
+
+func openTables(c *xtables.Commands) (*tables, error) {
+	ns, err := host.Here()
+	if err != nil {
+		return nil, err
+	}
+	return &tables{c, ns}, nil
+}
+
+func (t *tables) close() error { return t.ns.Close() }
+
+// apply writes ops on chains and jumps: each table of each family as a whole or
+// not at all. What fails in one family fails there alone, and leaves open which
+// tables were written before.
+func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
+	for _, f := range model.Families() {
+		text := restore(f, ops)
+		if text == nil {
+			continue
+		}
+		err := t.ns.Do(func() error { return t.RestorePatiently(ctx, f, text) })
+		if err != nil {
+			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
+		}
+		for i, op := range ops {
+			if op.Key.Family == f {
+				errs[i] = err
+			}
+		}
+	}
+}
+
+// observe reads our chains of a family.
+func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
+	return t.ns.Do(func() error {
+		text, err := t.SaveAll(ctx, f)
+		if err != nil {
+			return fmt.Errorf("%s tables: %w", f, err)
+		}
+		return readTables(f, text, emit)
+	})
 }

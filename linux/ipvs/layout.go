@@ -1,9 +1,13 @@
 package ipvs
 
 import (
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
+
+// Name is how --proxy-mode names this mode.
+const Name config.Mode = "ipvs"
 
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"

@@ -2,8 +2,11 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/moby/ipvs"
@@ -32,7 +35,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ipvs mode: %w", err)
 	}
-	o := options(c)
+	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
 	if err := haveScheduler(o.scheduler()); err != nil {
 		return nil, err
@@ -45,8 +48,8 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.again.every = c.SyncPeriod
-	return follow(&tuned{Backend: dataplane.New(NewCompiler(o), d), driver: d, config: c.IPVS})
+	d.poll.Every = c.SyncPeriod
+	return followAddresses(&tuned{Backend: dataplane.New(NewCompiler(o), d), driver: d, config: c.IPVS})
 }
 
 // tuned sets up the kernel for IPVS when it is about to be used: Open writes
@@ -130,4 +133,82 @@ func timeouts(h *ipvs.Handle, c config.IPVS) error {
 	}
 	whole := func(d time.Duration) time.Duration { return d.Round(time.Second) }
 	return h.SetConfig(&ipvs.Config{TimeoutTCP: whole(c.TCPTimeout), TimeoutTCPFin: whole(c.TCPFinTimeout), TimeoutUDP: whole(c.UDPTimeout)})
+}
+
+// followed is a backend for which the host has, beside the addresses that its
+// Node object has, all that this machine has now: node ports answer on them, and
+// IPVS needs a virtual server for each. Disturbed looks for changes.
+type followed struct {
+	dataplane.Backend
+	addresses *host.Addresses
+	host      *model.Host
+	own       []netip.Addr
+	stale     bool      // own may be out of date
+	due       time.Time // when a change was found that is not synced; zero for none
+}
+
+// followAddresses joins a backend with the addresses of the thread's network
+// namespace, and closes it when that fails.
+func followAddresses(b dataplane.Backend) (_ dataplane.Backend, err error) {
+	f := &followed{Backend: b}
+	if f.addresses, err = openAddresses(); err == nil {
+		f.own, err = list(f.addresses)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Close implements dataplane.Backend.
+func (f *followed) Close() (err error) {
+	if f.addresses != nil {
+		err = f.addresses.Close()
+	}
+	return errors.Join(err, f.Backend.Close())
+}
+
+// SetHost implements dataplane.Backend.
+func (f *followed) SetHost(h *model.Host) {
+	f.host = h
+	all := *h
+	all.IPs = slices.Clone(h.IPs)
+	for _, a := range f.own {
+		if !slices.Contains(all.IPs, a) {
+			all.IPs = append(all.IPs, a)
+		}
+	}
+	f.Backend.SetHost(&all)
+}
+
+// Disturbed implements dataplane.Backend. A change of addresses is no drift, but
+// something to sync.
+func (f *followed) Disturbed(ctx context.Context) (bool, error) {
+	f.stale = f.stale || f.host != nil && f.addresses.Changed()
+	if f.stale {
+		own, err := list(f.addresses)
+		if err != nil {
+			return false, err // and it is tried again
+		}
+		f.stale = false
+		if !slices.Equal(own, f.own) {
+			f.own, f.due = own, time.Now()
+			f.SetHost(f.host)
+		}
+	}
+	return f.Backend.Disturbed(ctx)
+}
+
+// Next implements dataplane.Backend.
+func (f *followed) Next() time.Time {
+	if !f.due.IsZero() {
+		return f.due
+	}
+	return f.Backend.Next()
+}
+
+// Sync implements dataplane.Backend.
+func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
+	f.due = time.Time{}
+	return f.Backend.Sync(ctx)
 }

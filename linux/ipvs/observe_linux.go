@@ -18,6 +18,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/ipset"
 )
 
+var _ dataplane.Sentinel = (*Driver)(nil)
+
+// Disturbed implements dataplane.Sentinel. The kernel reports no changes of virtual
+// servers and sets, so everything is read again as often as kube-proxy's syncPeriod
+// says, which is how often that writes everything again.
+func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(time.Now()), nil }
+
 // Observe implements dataplane.Driver. It reads everything; destinations that
 // drain are noted, and are no objects.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
@@ -32,9 +39,9 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 }
 
 func (d *Driver) observe(ctx context.Context) (have map[Key]Value, err error) {
-	begin := time.Now()
-	defer func() { d.again.done(begin, time.Now()) }()
-	err = host.Steadily(func() error {
+	d.poll.Begin(time.Now())
+	defer func() { d.poll.End(time.Now()) }()
+	err = host.RetryInterrupted(func() error {
 		have, err = d.observeOnce(ctx)
 		return err
 	})
@@ -89,7 +96,7 @@ func (o *observation) rules(f model.Family) error {
 			continue
 		}
 		k := Key{Kind: KindRule, Family: f}
-		if r.Mark != o.marks.claimed {
+		if r.Mark != o.marks.service {
 			k.Mark = r.Mark
 		}
 		o.emit(k, Value{})
@@ -109,7 +116,7 @@ func (o *observation) routes(f model.Family) error {
 			continue
 		}
 		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
-			o.emit(Key{Kind: KindRoute, Family: f, At: netip.AddrPortFrom(a.Unmap(), 0)}, Value{})
+			o.emit(Key{Kind: KindRoute, Family: f, Dst: dstAddr(a.Unmap())}, Value{})
 		}
 	}
 	return nil
@@ -145,26 +152,25 @@ func (o *observation) set(k Key) error {
 // the lowest front of those.
 func (o *observation) lead(entry Key, mark uint32) {
 	at := markKey{entry.Family, mark}
-	if known, ok := o.byMark[at]; ok && known.At.Compare(entry.At) <= 0 {
+	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
 		return
 	}
 	_, via := o.marks.parse(mark)
-	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, At: entry.At}
+	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
 }
 
 // name puts the names of virtual servers into the entries that lead to them.
 func (o *observation) name(f model.Family) {
 	for k, v := range o.have {
 		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
-			v.Server = o.byMark[markKey{f, v.Mark.Bits}].At
+			v.Server = o.byMark[markKey{f, v.Mark.Value}].Dst
 			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
 			o.have[k] = v
 		}
 	}
 	for at, server := range o.byMark {
 		if at.family == f {
-			n, _ := o.marks.parse(at.mark)
-			o.numbers.known(server, n)
+			o.marks.observed(server, at.mark)
 		}
 	}
 }
@@ -173,7 +179,7 @@ func (o *observation) name(f model.Family) {
 func (o *observation) link() error {
 	link, err := o.reader.links.LinkByName(Link)
 	if err != nil {
-		return but(err, unix.ENODEV)
+		return ignore(err, unix.ENODEV)
 	}
 	if link.Attrs().Alias != alias {
 		return nil
@@ -187,12 +193,12 @@ func (o *observation) link() error {
 		for _, a := range addrs {
 			addr, ok := netip.AddrFromSlice(a.IP)
 			if addr = addr.Unmap(); ok && model.FamilyOf(addr) == f && !addr.IsLinkLocalUnicast() {
-				o.emit(Key{Kind: KindAddress, Family: f, At: netip.AddrPortFrom(addr, 0)}, Value{})
+				o.emit(Key{Kind: KindAddress, Family: f, Dst: dstAddr(addr)}, Value{})
 			}
 		}
 	}
 	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
-		k := Key{Kind: KindAddress, Family: model.FamilyOf(to), At: netip.AddrPortFrom(to, 0)}
+		k := Key{Kind: KindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
 		if _, ok := o.have[k]; ok {
 			o.emit(k, Value{Source: sourceOf(to, r)})
 		}
@@ -231,7 +237,7 @@ func (o *observation) servers() error {
 			o.dest(destKey(k, d), d.Weight)
 		}
 	}
-	o.numbers.orphans(o.marks, orphans)
+	o.marks.orphans(orphans)
 	return nil
 }
 
@@ -262,5 +268,5 @@ func (o *observation) serverKey(s *ipvs.Service) (Key, bool) {
 		return orphan(f, s.FWMark), true
 	}
 	a, ok := netip.AddrFromSlice(s.Address)
-	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), At: netip.AddrPortFrom(a.Unmap(), s.Port)}, ok
+	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), Dst: netip.AddrPortFrom(a.Unmap(), s.Port)}, ok
 }

@@ -76,7 +76,7 @@ func loaded() error {
 			return fmt.Errorf("link %s is there, but: %v", Link, err) // not ErrAbsent
 		}
 		return nil
-	case but(err, unix.ENODEV) != nil:
+	case ignore(err, unix.ENODEV) != nil:
 		return wrap("link "+Link, err)
 	}
 	return fmt.Errorf("the kernel has not loaded IPVS: it %w", dataplane.ErrAbsent)

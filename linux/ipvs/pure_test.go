@@ -17,8 +17,8 @@ import (
 // number comes back as it went in.
 func TestMarks(t *testing.T) {
 	for bit := range 32 {
-		m := marksFor(1 << bit)
-		all := []uint32{m.masquerade, m.claimed, m.denied, m.numberMask()}
+		m := bitsFor(1 << bit)
+		all := []uint32{m.masquerade, m.service, m.denied, m.numberMask()}
 		for i, a := range all {
 			if a == 0 {
 				t.Errorf("bit %d: part %d is empty", bit, i)
@@ -31,7 +31,7 @@ func TestMarks(t *testing.T) {
 		}
 		for _, via := range []Via{ByMark, ByMarkSNAT} {
 			for _, n := range []uint32{1, 77, maxNumber} {
-				if got, how := m.parse(m.number(n, via)); got != n || how != via {
+				if got, how := m.parse(m.fwmark(n, via)); got != n || how != via {
 					t.Errorf("bit %d: number %d %d comes back as %d %d", bit, n, via, got, how)
 				}
 			}
@@ -44,24 +44,25 @@ func TestMarks(t *testing.T) {
 
 // Numbers are given once each, until they are used up, and again when free.
 func TestNumbering(t *testing.T) {
-	n := newNumbering()
-	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, At: numbered(i, false).Frontends[0].At} }
+	m := newFWMarks(bitsFor(0))
+	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, Dst: numbered(i, false).Frontends[0].At} }
 	for i := range maxNumber {
-		if got, err := n.take(server(i)); err != nil || got == 0 || n.used[model.IPv4][got] != server(i) {
+		got, err := m.of(server(i))
+		if number, _ := m.parse(got); err != nil || number == 0 || m.used[model.IPv4][number] != server(i) {
 			t.Fatalf("server %d: %d %v", i, got, err)
 		}
 	}
-	if _, err := n.take(server(maxNumber)); err == nil {
+	if _, err := m.of(server(maxNumber)); err == nil {
 		t.Error("more numbers than there are")
 	}
 	six := server(0)
 	six.Family = model.IPv6
-	if _, err := n.take(six); err != nil {
+	if _, err := m.of(six); err != nil {
 		t.Errorf("the other family: %v", err)
 	}
-	was := n.of[server(7)]
-	n.free(server(7))
-	if got, err := n.take(server(maxNumber)); err != nil || got != was {
+	was, _ := m.of(server(7))
+	m.release(server(7))
+	if got, err := m.of(server(maxNumber)); err != nil || got != was {
 		t.Errorf("got %d %v, want %d, which is free", got, err, was)
 	}
 }

@@ -15,8 +15,7 @@ import (
 type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
-	marks   marks
-	numbers *numbering
+	marks   *fwmarks
 	servers map[markKey]Key
 	dests   map[Key][]netip.AddrPort
 	ranges  map[SetID][]Key
@@ -32,16 +31,17 @@ type markKey struct {
 // neither. The options are those that the objects were compiled with.
 func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{
-		objects: objects, host: host, marks: marksFor(o.Mark), numbers: numberAll(objects),
+		objects: objects, host: host, marks: fwmarksOf(bitsFor(o.Mark), objects),
 		servers: map[markKey]Key{}, dests: map[Key][]netip.AddrPort{}, ranges: map[SetID][]Key{},
 	}
 	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
 		switch {
 		case k.Kind == KindServer && k.Via != ByAddress:
-			s.servers[markKey{k.Family, s.marks.number(s.numbers.of[k], k.Via)}] = k
+			fwmark, _ := s.marks.of(k)
+			s.servers[markKey{k.Family, fwmark}] = k
 		case k.Kind == KindDest:
-			s.dests[k.serverOf()] = append(s.dests[k.serverOf()], k.To)
+			s.dests[k.serverOf()] = append(s.dests[k.serverOf()], k.Peer.endpoint())
 		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
@@ -108,13 +108,13 @@ func familyOf(p xtables.Packet) model.Family { return model.FamilyOf(p.Dst.Addr(
 // delivered reports whether a packet that arrives is for this host.
 func (s *Sim) delivered(p xtables.Packet) bool {
 	_, rule := s.objects[Key{Kind: KindRule, Family: familyOf(p)}]
-	_, route := s.objects[Key{Kind: KindRoute, Family: familyOf(p), At: netip.AddrPortFrom(p.Dst.Addr(), 0)}]
-	return s.local(p.Dst.Addr()) || rule && route && p.Mark&s.marks.claimed != 0
+	_, route := s.objects[Key{Kind: KindRoute, Family: familyOf(p), Dst: dstAddr(p.Dst.Addr())}]
+	return s.local(p.Dst.Addr()) || rule && route && p.Mark&s.marks.service != 0
 }
 
 // local reports whether an address is the host's.
 func (s *Sim) local(a netip.Addr) bool {
-	_, ours := s.objects[Key{Kind: KindAddress, Family: model.FamilyOf(a), At: netip.AddrPortFrom(a, 0)}]
+	_, ours := s.objects[Key{Kind: KindAddress, Family: model.FamilyOf(a), Dst: dstAddr(a)}]
 	return ours || a.IsLoopback() || slices.Contains(s.host.IPs, a)
 }
 
@@ -123,7 +123,7 @@ func (s *Sim) server(p xtables.Packet) (Key, bool) {
 	if k, ok := s.servers[markKey{familyOf(p), p.Mark}]; ok {
 		return k, true
 	}
-	k := Key{Kind: KindServer, Family: familyOf(p), Proto: p.Proto, At: p.Dst}
+	k := Key{Kind: KindServer, Family: familyOf(p), Proto: p.Proto, Dst: p.Dst}
 	_, ok := s.objects[k]
 	return k, ok
 }
@@ -150,34 +150,34 @@ func (s *Sim) set(name, fields string, p *xtables.Packet) (xtables.SetMark, bool
 	k := Key{Kind: KindEntry, Family: family, Set: id}
 	switch id.kind() {
 	case bitmapPort:
-		k.At = netip.AddrPortFrom(netip.Addr{}, p.Dst.Port())
+		k.Dst = dstPort(p.Dst.Port())
 	case hashIP:
-		k.At = netip.AddrPortFrom(p.Dst.Addr(), 0)
+		k.Dst = dstAddr(p.Dst.Addr())
 		if fields == "src" {
-			k.At = netip.AddrPortFrom(p.Src, 0)
+			k.Dst = dstAddr(p.Src)
 		}
 	case hashNet:
 		return xtables.SetMark{}, s.within(k, p.Dst.Addr())
 	case hashIPPortNet:
-		k.Proto, k.At = p.Proto, p.Dst
+		k.Proto, k.Dst = p.Proto, p.Dst
 		return xtables.SetMark{}, s.within(k, p.Src)
 	default:
-		k.Proto, k.At = p.Proto, p.Dst
+		k.Proto, k.Dst = p.Proto, p.Dst
 		if id.kind() == hashIPPortIP {
-			k.To = netip.AddrPortFrom(p.Src, 0)
+			k.Peer = peerClient(p.Src)
 		}
 	}
 	v, ok := s.objects[k]
 	if !ok {
 		return xtables.SetMark{}, false
 	}
-	m := s.numbers.mark(s.marks, k, v)
-	return xtables.SetMark{Value: m.Bits, Mask: m.Mask}, true
+	m, _ := s.marks.entry(k, v)
+	return xtables.SetMark{Value: m.Value, Mask: m.Mask}, true
 }
 
 func (s *Sim) within(set Key, a netip.Addr) bool {
 	return slices.ContainsFunc(s.ranges[set.Set], func(r Key) bool {
-		return r.Family == set.Family && r.At == set.At && r.Proto == set.Proto &&
-			netip.PrefixFrom(r.To.Addr(), int(r.Bits)).Contains(a)
+		return r.Family == set.Family && r.Dst == set.Dst && r.Proto == set.Proto &&
+			r.Peer.network().Contains(a)
 	})
 }

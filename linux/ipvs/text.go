@@ -15,7 +15,7 @@ import (
 // iproute2, "ipset restore", "ipvsadm -R" and "iptables-restore --noflush" read,
 // one part after the other.
 func Script(o Options, objects map[Key]Value) string {
-	t := text{marks: marksFor(o.Mark), numbers: numberAll(objects), objects: objects}
+	t := text{marks: fwmarksOf(bitsFor(o.Mark), objects), objects: objects}
 	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
 	var b strings.Builder
 	part := func(title string, line func(Key, Value) string, kinds ...Kind) {
@@ -48,8 +48,7 @@ func Script(o Options, objects map[Key]Value) string {
 }
 
 type text struct {
-	marks   marks
-	numbers *numbering
+	marks   *fwmarks
 	objects map[Key]Value
 	dests   map[Key][]Key
 }
@@ -70,7 +69,8 @@ func (t text) set(k Key, v Value) string {
 	}
 	line := "add " + k.Set.Name(k.Family) + " " + k.entryText()
 	if k.Set.marks() {
-		line += " skbmark " + t.numbers.mark(t.marks, k, v).String()
+		m, _ := t.marks.entry(k, v) // a plan may have more than the kernel can
+		line += " skbmark " + m.String()
 	}
 	return line + "\n"
 }
@@ -94,11 +94,11 @@ func (t text) link(k Key) string {
 	case KindLink:
 		return "link add " + Link + " type dummy\n"
 	case KindRoute:
-		return fmt.Sprintf("route add local %s dev lo table %d\n", k.At.Addr(), RouteTable)
+		return fmt.Sprintf("route add local %s dev lo table %d\n", k.Dst.Addr(), RouteTable)
 	case KindAddress:
-		return fmt.Sprintf("address add %s/%d dev %s\n", k.At.Addr(), k.Family.Bits(), Link)
+		return fmt.Sprintf("address add %s/%d dev %s\n", k.Dst.Addr(), k.Family.Bits(), Link)
 	}
-	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\n", RoutePriority, t.marks.claimed, t.marks.claimed, RouteTable)
+	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\n", RoutePriority, t.marks.service, t.marks.service, RouteTable)
 }
 
 // server renders a virtual server and its destinations.
@@ -115,7 +115,7 @@ func (t text) server(k Key, v Value) string {
 		line += " -b mh-port"
 	}
 	for _, d := range t.dests[k] {
-		line += "\n-a " + at + " -r " + d.To.String() + " -m -w 1"
+		line += "\n-a " + at + " -r " + d.Peer.endpoint().String() + " -m -w 1"
 	}
 	return line + "\n"
 }
@@ -123,13 +123,14 @@ func (t text) server(k Key, v Value) string {
 // at is how ipvsadm names a virtual server.
 func (t text) at(k Key) string {
 	if k.Via != ByAddress {
-		at := fmt.Sprintf("-f %d", t.marks.number(t.numbers.of[k], k.Via))
+		fwmark, _ := t.marks.of(k)
+		at := fmt.Sprintf("-f %d", fwmark)
 		if k.Family == model.IPv6 {
 			at += " -6"
 		}
 		return at
 	}
-	return map[model.Proto]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Proto] + " " + k.At.String()
+	return map[model.Proto]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[k.Proto] + " " + k.Dst.String()
 }
 
 // tables renders the chains of a family as iptables-restore reads them.

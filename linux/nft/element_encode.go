@@ -1,6 +1,9 @@
 package nft
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 // Attributes of an element (enum nft_set_elem_attributes).
 const (
@@ -116,19 +119,27 @@ func (k Key) append(b []byte, end bool) []byte {
 		case Number:
 			b = binary.NativeEndian.AppendUint32(b, uint32(k.Slot))
 		default:
-			switch r, isRange := k.Range(); {
-			case i == 0 || k.Detail == Detail{}:
+			if i == 0 || k.Detail == (Detail{}) {
 				b = append(b, k.Addr[:n]...)
-			case isRange && end:
-				b = append(b, r.Last.AsSlice()...)
-			case isRange:
-				b = append(b, r.First.AsSlice()...)
-			default:
-				b = append(b, k.second().AsSlice()...)
+			} else {
+				b = append(b, k.lastAddr(end).AsSlice()...)
 			}
 		}
 	}
 	return b
+}
+
+// lastAddr is the address in the last field of a key with details: the first or the
+// last one of a range, or a second address.
+func (k Key) lastAddr(end bool) netip.Addr {
+	r, ok := k.Range()
+	switch {
+	case ok && end:
+		return r.Last
+	case ok:
+		return r.First
+	}
+	return k.second()
 }
 
 // rangeElements writes a range of a set whose only field it is: as its first

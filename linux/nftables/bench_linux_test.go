@@ -183,7 +183,7 @@ func BenchmarkMemory(b *testing.B) {
 		now := time.Now()
 		for _, batch := range l.Plan(now, 12000) {
 			for _, op := range batch {
-				l.Settle(op, nil, now)
+				l.Record(op, nil, now)
 			}
 		}
 		b.ReportMetric(float64(heap()-before)/float64(l.Len()), "B/object")

@@ -114,12 +114,12 @@ func hasPrefix(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
-// Linger implements dataplane.Compiler. To make or delete a chain, the kernel
+// DeleteDelay implements dataplane.Compiler. To make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
 // that refers to it. What clients had is in one map, which tells only what each of
 // them had last, however long it stays.
-func (c *Compiler) Linger(k nft.Key) time.Duration {
+func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 	switch k.Kind {
 	case nft.KindChain:
 		if hasPrefix(k.Name(), "pick-", "nodepick-", "affinity-", "nodeaffinity-") {

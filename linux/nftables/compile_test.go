@@ -164,14 +164,14 @@ func TestRank(t *testing.T) {
 }
 
 // Only what is dear to make or, on old kernels, hard to delete stays a while.
-func TestLinger(t *testing.T) {
+func TestDeleteDelay(t *testing.T) {
 	c := NewCompiler(Options{})
 	for k, v := range compile(t, testHost, testPorts()...) {
 		base := false
 		NewCompiler(Options{}).Base(testHost, func(b nft.Key, _ nft.Value) { base = base || b == k })
 		stays := !base && (k.Kind == nft.KindChain || k.Kind == nft.KindSet)
-		if got := c.Linger(k) > 0; got != stays {
-			t.Errorf("%s lingers: %t, want %t (%v)", k, got, stays, v.Body)
+		if got := c.DeleteDelay(k) > 0; got != stays {
+			t.Errorf("%s is deleted later: %t, want %t (%v)", k, got, stays, v.Body)
 		}
 	}
 }

@@ -21,7 +21,7 @@ var (
 	_ dataplane.Driver[nft.Key, nft.Value]   = (*Driver)(nil)
 	_ dataplane.Getter[nft.Key, nft.Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel                     = (*Driver)(nil)
-	_ dataplane.Filling                      = (*Driver)(nil)
+	_ dataplane.Bounded                      = (*Driver)(nil)
 	_ dataplane.Compiler[nft.Key, nft.Value] = (*Compiler)(nil)
 	_ dataplane.Slotter[nft.Key, nft.Value]  = (*Compiler)(nil)
 )
@@ -36,7 +36,7 @@ func Open(o Options) (*Driver, error) {
 	return &Driver{d, o.families()}, nil
 }
 
-// Full implements dataplane.Filling.
+// Full implements dataplane.Bounded.
 func (d *Driver) Full() (what []string) {
 	for _, f := range d.families {
 		if d.Filled(f, AffinityFull) {

@@ -176,8 +176,8 @@ func (c *Compiler) Rank(k Key) int {
 	return 2 * int(k.Kind)
 }
 
-// Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+// DeleteDelay implements dataplane.Compiler.
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

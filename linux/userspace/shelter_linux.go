@@ -81,7 +81,7 @@ func hasShelter(f model.Family) (bool, error) {
 	}
 	family := [...]int{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6}[f]
 	var all []netlink.Addr
-	err = host.Steadily(func() error {
+	err = host.RetryInterrupted(func() error {
 		all, err = netlink.AddrList(lo, family)
 		return err
 	})

@@ -26,5 +26,5 @@
 //	command_linux.go the commands of a variant, and the lock
 //	variant_linux.go legacy or nft: which one this host uses
 //	probe_linux.go   whether it works
-//	watch_linux.go   whether others wrote: generation_linux.go, info_linux.go
+//	watch_linux.go   whether others wrote
 package xtables

@@ -63,7 +63,7 @@ func (c *Compiler) Rank(k Key) int {
 const linger = time.Minute
 
 // Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(k Key) time.Duration {
+func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	if k.Kind == KindRemote || k.Kind == KindVIP {
 		return linger
 	}

@@ -118,7 +118,7 @@ func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.
 func (c *Compiler) Rank(k Key) int { return int(k.Kind) }
 
 // Linger implements dataplane.Compiler.
-func (c *Compiler) Linger(Key) time.Duration { return 0 }
+func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

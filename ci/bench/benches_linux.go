@@ -1,0 +1,5 @@
+package main
+
+func benches() []bench {
+	return []bench{nftables(), manifests(), iptablesVariant("legacy"), iptablesVariant("nft"), userspace(), ipvsMode(), kubernetesBench(), alone()}
+}

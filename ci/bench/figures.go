@@ -1,0 +1,259 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// figures are what one run of a benchmark has measured: a table with a row for
+// each quantity and a column for each contender. Ours is the first column.
+type figures struct {
+	Bench   string   `json:"bench"`
+	World   string   `json:"world"`   // what was served
+	Machine string   `json:"machine"` // kernel, cores, versions
+	Rounds  int      `json:"rounds"`
+	Columns []string `json:"columns"`
+	Peers   []string `json:"peers,omitempty"` // the columns that ours is compared with
+	Rows    []row    `json:"rows"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// row is one quantity.
+type row struct {
+	What   string             `json:"what"`
+	Unit   unit               `json:"unit,omitempty"`
+	Goal   goal               `json:"goal,omitzero"`
+	Ratio  bool               `json:"ratio,omitempty"` // tell how many times ours the others are
+	Values map[string]float64 `json:"values"`          // by column; what is not there was not measured
+
+	of string                  // the samples that it is made of
+	by func([]float64) float64 // how
+}
+
+// goal is what ours should reach. At most one of the limits is set.
+type goal struct {
+	AtMost float64 `json:"atMost,omitempty"`
+	Zero   bool    `json:"zero,omitempty"`  // nothing at all
+	Times  float64 `json:"times,omitempty"` // less is better: each peer's is so many times ours
+	Share  float64 `json:"share,omitempty"` // more is better: ours is so much of each peer's
+	Flat   float64 `json:"flat,omitempty"`  // every column is at most so many times the first
+	In     string  `json:"in,omitempty"`    // the only column that AtMost is for
+}
+
+// samples are measurements of one column, by what was measured.
+type samples map[string][]float64
+
+func (s samples) add(what string, value float64) { s[what] = append(s[what], value) }
+
+// column adds the rows' values of one column.
+func (f *figures) column(name string, peer bool, s samples) {
+	f.Columns = append(f.Columns, name)
+	if peer {
+		f.Peers = append(f.Peers, name)
+	}
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		if r.Values == nil {
+			r.Values = map[string]float64{}
+		}
+		if all := s[r.of]; len(all) > 0 {
+			r.Values[name] = r.by(slices.Sorted(slices.Values(all)))
+		}
+	}
+}
+
+// The ways to make one value of sorted samples. A quantile is the smallest value
+// that at least this part of all does not exceed.
+func median(s []float64) float64 { return quantile(s, .5) }
+func p99(s []float64) float64    { return quantile(s, .99) }
+func least(s []float64) float64  { return s[0] }
+func most(s []float64) float64   { return s[len(s)-1] }
+func number(s []float64) float64 { return float64(len(s)) }
+
+func total(s []float64) (sum float64) {
+	for _, v := range s {
+		sum += v
+	}
+	return sum
+}
+
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// String returns the figures as a table in Markdown. "(x 3)" is three times
+// ours.
+func (f *figures) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s; %s; medians of %d\n\n| what | goal |", f.World, f.Machine, f.Rounds)
+	for _, c := range f.Columns {
+		fmt.Fprintf(&b, " %s |", c)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(f.Columns)) + "\n")
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		if len(r.Values) > 0 {
+			fmt.Fprintf(&b, "| %s | %s |%s\n", r.What, f.verdict(r), f.cells(r))
+		}
+	}
+	for _, note := range f.Notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
+	return b.String()
+}
+
+func (f *figures) cells(r *row) string {
+	var b strings.Builder
+	ours := r.Values[f.Columns[0]]
+	for i, c := range f.Columns {
+		v, ok := r.Values[c]
+		if ok {
+			b.WriteString(" " + r.Unit.show(v))
+		}
+		if ok && r.Ratio && i > 0 && ours > 0 && v > 0 {
+			b.WriteString(" (x " + digits(v/ours) + ")")
+		}
+		b.WriteString(" |")
+	}
+	return b.String()
+}
+
+// verdict tells the goal of a row, and whether it is met. What was not measured
+// is not met.
+func (f *figures) verdict(r *row) string {
+	ours, measured := r.Values[f.Columns[0]]
+	text, met := "", measured
+	switch g := r.Goal; {
+	case g.In != "" && !slices.Contains(f.Columns, g.In):
+		return "" // in a small run
+	case g.Zero, g.AtMost > 0:
+		text = "≤ " + r.Unit.show(g.AtMost)
+		if g.In != "" {
+			text += " in " + g.In
+		}
+		met = f.atMost(r)
+	case g.Times > 0:
+		text = "theirs ≥ x " + digits(g.Times)
+		met = met && f.each(r, func(theirs float64) bool { return theirs >= g.Times*ours })
+	case g.Share > 0:
+		text = "≥ x " + digits(g.Share) + " theirs"
+		met = met && f.each(r, func(theirs float64) bool { return ours >= g.Share*theirs })
+	case g.Flat > 0:
+		text = "≤ x " + digits(g.Flat) + " the first"
+		for _, c := range f.Columns {
+			if v, ok := r.Values[c]; ok {
+				met = met && v <= g.Flat*ours // in no column between them, either
+			}
+		}
+	default:
+		return ""
+	}
+	if met {
+		return text + ": met"
+	}
+	return text + ": MISSED"
+}
+
+// atMost reports whether ours, in all columns that are not peers, is small enough.
+func (f *figures) atMost(r *row) bool {
+	measured := false
+	for _, c := range f.Columns {
+		v, ok := r.Values[c]
+		if !ok || slices.Contains(f.Peers, c) || r.Goal.In != "" && r.Goal.In != c {
+			continue
+		}
+		if measured = true; v > r.Goal.AtMost {
+			return false
+		}
+	}
+	return measured
+}
+
+// each reports whether something is true of all peers, and there is one.
+func (f *figures) each(r *row, good func(theirs float64) bool) bool {
+	some := false
+	for _, c := range f.Peers {
+		v, ok := r.Values[c]
+		if some = some || ok; ok && !good(v) {
+			return false
+		}
+	}
+	return some
+}
+
+// unit is how a value is shown.
+type unit string
+
+const (
+	seconds unit = "s"
+	memory  unit = "B"
+	share   unit = "%"
+	numbers unit = ""
+)
+
+func (u unit) show(v float64) string {
+	switch u {
+	case seconds:
+		return showSeconds(v)
+	case memory:
+		if v < 1<<20 {
+			return fmt.Sprintf("%.0f B", v)
+		}
+		return fmt.Sprintf("%.0f MB", v/(1<<20))
+	case share:
+		return fmt.Sprintf("%.1f %%", 100*v)
+	}
+	if v == math.Trunc(v) || v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return digits(v)
+}
+
+func showSeconds(v float64) string {
+	switch {
+	case v == 0:
+		return "0 s"
+	case v < 1e-6:
+		return digits(v*1e9) + " ns"
+	case v < 1e-3:
+		return digits(v*1e6) + " µs"
+	case v < 1:
+		return digits(v*1e3) + " ms"
+	}
+	return digits(v) + " s"
+}
+
+// digits shows a number with two digits that mean something.
+func digits(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// record writes figures to a file; readFigures reads them.
+func (f *figures) record(file string) error {
+	text, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
+}
+
+func readFigures(file string) (f figures, err error) {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err == nil && len(f.Columns) == 0 {
+		err = fmt.Errorf("no columns")
+	}
+	if err != nil {
+		return f, fmt.Errorf("figures %s: %w", file, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/xml"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func sampleRows() []row {
+	return []row{
+		{What: "first, p50", of: "first", by: median, Unit: seconds, Ratio: true, Goal: goal{AtMost: 10e-3}},
+		{What: "first, p99", of: "first", by: p99, Unit: seconds, Ratio: true, Goal: goal{AtMost: 100e-3}},
+		{What: "failed", of: "failed", by: total, Goal: goal{Zero: true}},
+		{What: "start", of: "start", by: median, Unit: seconds, Ratio: true, Goal: goal{Times: 2}},
+		{What: "memory", of: "resident", by: median, Unit: memory, Ratio: true},
+		{What: "rate", of: "rate", by: median, Ratio: true, Goal: goal{Share: .9}},
+		{What: "nothing", of: "nothing", by: median},
+	}
+}
+
+func sampleFigures() figures {
+	ours := samples{"start": {2}, "resident": {50 << 20}, "rate": {90}}
+	theirs := samples{"start": {1, 9, 4}, "resident": {100 << 20}, "rate": {100}}
+	for i := range 100 {
+		ours.add("first", float64(i)/1000)
+		ours.add("failed", 0)
+		theirs.add("first", 1)
+		theirs.add("failed", float64(i%2))
+	}
+	f := figures{Bench: "sample", World: "a world", Machine: "a machine", Rounds: 3, Rows: sampleRows()}
+	f.column("ours", false, ours)
+	f.column("theirs", true, theirs)
+	return f
+}
+
+func TestTable(t *testing.T) {
+	f := sampleFigures()
+	for _, want := range []string{
+		"a world; a machine; medians of 3\n",
+		"| what | goal | ours | theirs |\n",
+		"| first, p50 | ≤ 10 ms: MISSED | 50 ms | 1.0 s (x 20) |\n",
+		"| first, p99 | ≤ 100 ms: met | 99 ms | 1.0 s (x 10) |\n",
+		"| failed | ≤ 0: met | 0 | 50 |\n",
+		"| start | theirs ≥ x 2.0: met | 2.0 s | 4.0 s (x 2.0) |\n",
+		"| memory |  | 50 MB | 100 MB (x 2.0) |\n",
+		"| rate | ≥ x 0.9 theirs: met | 90 | 100 (x 1.1) |\n",
+	} {
+		if !strings.Contains(f.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, f.String())
+		}
+	}
+	if strings.Contains(f.String(), "nothing") {
+		t.Error("a row without values is told")
+	}
+}
+
+// What was recorded makes the same table.
+func TestRecord(t *testing.T) {
+	f, file := sampleFigures(), filepath.Join(t.TempDir(), "figures.json")
+	if err := f.record(file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := readFigures(file)
+	if err != nil || again.String() != f.String() {
+		t.Errorf("%v\n%s\n%s", err, again.String(), f.String())
+	}
+	for i := range f.Rows {
+		f.Rows[i].of, f.Rows[i].by = "", nil
+	}
+	if !reflect.DeepEqual(again.Rows, f.Rows) {
+		t.Errorf("%+v\n%+v", again.Rows, f.Rows)
+	}
+}
+
+// Nothing measured must not stop a table, nor count as a goal that was met.
+func TestTableOfNothing(t *testing.T) {
+	f := figures{Rows: sampleRows()}
+	f.column("ours", false, samples{})
+	f.column("theirs", true, samples{"first": {1}, "start": {1}, "failed": {0}, "rate": {1}})
+	if strings.Contains(f.String(), ": met") {
+		t.Error(f.String())
+	}
+}
+
+// All peers are the measure, and each size is.
+func TestGoalsOfAll(t *testing.T) {
+	f := figures{Rows: []row{
+		{What: "slower", of: "start", by: median, Goal: goal{Times: 2}},
+		{What: "flat", of: "flat", by: median, Goal: goal{Flat: 2}},
+	}}
+	f.column("ours", false, samples{"start": {2}, "flat": {1}})
+	f.column("slow", true, samples{"start": {9}, "flat": {3}})
+	f.column("fast", true, samples{"start": {3}, "flat": {1}})
+	if strings.Count(f.String(), "MISSED") != 2 {
+		t.Error(f.String())
+	}
+}
+
+func TestWorldIsUnambiguous(t *testing.T) {
+	w := world{services: 50000, endpoints: 5}
+	seen := map[string]bool{}
+	for i := range w.services {
+		for _, s := range []string{w.vip(i).String(), w.pod(i, 0, 0).String(), w.pod(i, 4, 1).String()} {
+			if seen[s] {
+				t.Fatalf("%s is there twice", s)
+			}
+			seen[s] = true
+		}
+		for g := range generations {
+			if a := w.pod(i, 3, g); generation(a) != g || !pods.Contains(a) {
+				t.Fatalf("%s is of generation %d", a, generation(a))
+			}
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "draw the plot anew")
+
+// The plot in the README is that of the recorded figures.
+func TestPlot(t *testing.T) {
+	f, err := readFigures("figures/kubernetes.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := plot(&f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "figures/kubernetes.svg"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || string(want) != got {
+		t.Errorf("%s is not drawn from figures/kubernetes.json (go test ./ci/bench -update): %v", file, err)
+	}
+	if err := xml.Unmarshal([]byte(got), new(struct{ XMLName xml.Name })); err != nil {
+		t.Error(err)
+	}
+	if _, err := plot(&figures{}); err == nil {
+		t.Error("nothing is plotted")
+	}
+}

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package main
-
-import "log"
-
-func main() { log.Fatal("IPVS is part of Linux") }

@@ -1,0 +1,101 @@
+package lint
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	// mention is a file or folder of this tree in a text: `core/model`.
+	mention = regexp.MustCompile("`((?:core|linux|windows|platform|cmd|ci|installers)/[\\w./-]+)`")
+	// link is one to a file beside the text, with a heading or without.
+	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]+)?\)`)
+)
+
+// missing returns what a text names that is not there. Mentions start at the
+// root, links where the text lies.
+func missing(root fs.FS, file, text string) (names []string) {
+	look := func(name string) {
+		if _, err := fs.Stat(root, path.Clean(name)); err != nil {
+			names = append(names, name)
+		}
+	}
+	for _, found := range mention.FindAllStringSubmatch(text, -1) {
+		look(found[1])
+	}
+	for _, found := range link.FindAllStringSubmatch(text, -1) {
+		look(path.Join(path.Dir(file), found[1]))
+	}
+	return names
+}
+
+// tracked returns the files of the tree with one of some endings.
+func tracked(t *testing.T, endings ...string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && (name == ".git" || name == "bin" || name == "dist") {
+			return filepath.SkipDir
+		}
+		for _, ending := range endings {
+			if err == nil && !entry.IsDir() && strings.HasSuffix(name, ending) {
+				files = append(files, filepath.ToSlash(name))
+			}
+		}
+		return err
+	})
+	if err != nil || len(files) < 5 {
+		t.Fatal(len(files), err)
+	}
+	return files
+}
+
+func TestTextsNameWhatIsThere(t *testing.T) {
+	t.Chdir("../..")
+	for _, file := range tracked(t, ".md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range missing(os.DirFS("."), file, string(text)) {
+			t.Errorf("%s names %s, which is not there", file, name)
+		}
+	}
+	const wrong = "`core/gone`, [a](gone.md), [b](../core/model), `core/model`"
+	if got := missing(os.DirFS("."), "ci/x.md", wrong); len(got) != 2 {
+		t.Errorf("of %s these are missing: %v", wrong, got)
+	}
+}
+
+// golangci-lint, where somebody uses it, checks what `make lint` does.
+func TestLintersAgree(t *testing.T) {
+	t.Chdir("../..")
+	text, err := os.ReadFile(".golangci.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Linters struct {
+			Settings struct {
+				Staticcheck struct{ Checks []string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("ci/lint/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checks := strings.Join(config.Linters.Settings.Staticcheck.Checks, ",")
+	if !strings.Contains(string(script), "\nchecks="+checks+"\n") {
+		t.Errorf("ci/lint/run does not have checks=%s of .golangci.yml", checks)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const stream = `{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/a"}
+{"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood","Output":"    a_test.go:3: corpus: nftables: 12 scenarios\n"}
+{"Action":"pass","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood","Elapsed":0.1}
+{"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad"}
+{"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad/part"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad/part","Output":"    a_test.go:9: 2 is not 3\n"}
+{"Action":"fail","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad/part","Elapsed":0.1}
+{"Action":"fail","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad","Elapsed":0.2}
+{"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestElsewhere"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestElsewhere","Output":"    a_test.go:12: this kernel has no IPVS\n"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestElsewhere","Output":"--- SKIP: TestElsewhere (0.00s)\n"}
+{"Action":"skip","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestElsewhere","Elapsed":0}
+{"Action":"fail","Package":"github.com/tandem-proxy/tandem/core/a","Elapsed":0.5}
+{"Action":"build-output","ImportPath":"github.com/tandem-proxy/tandem/core/b [github.com/tandem-proxy/tandem/core/b.test]","Output":"core/b/b_test.go:1: undefined: x\n"}
+{"Action":"build-fail","ImportPath":"github.com/tandem-proxy/tandem/core/b [github.com/tandem-proxy/tandem/core/b.test]"}
+{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/b"}
+{"Action":"fail","Package":"github.com/tandem-proxy/tandem/core/b","Elapsed":0,"FailedBuild":"github.com/tandem-proxy/tandem/core/b [github.com/tandem-proxy/tandem/core/b.test]"}
+{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/c"}
+{"Action":"skip","Package":"github.com/tandem-proxy/tandem/core/c","Elapsed":0}
+{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/d"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/d","Output":"ok  \tgithub.com/tandem-proxy/tandem/core/d\t(cached)\n"}
+{"Action":"pass","Package":"github.com/tandem-proxy/tandem/core/d","Elapsed":0}
+go: something that is no event
+`
+
+func TestSummary(t *testing.T) {
+	var out strings.Builder
+	r := newRunner(&out)
+	if err := r.tests.read(strings.NewReader(stream), r); err != nil {
+		t.Fatal(err)
+	}
+	r.failed = []string{"tests"}
+	if r.summary() {
+		t.Error("all is well")
+	}
+	for _, want := range []string{
+		"FAIL  core/a                           4 tests     0.5 s\n",
+		"FAIL  core/b                           0 tests     0.0 s\n",
+		"ok    core/d                           0 tests     0.0 s  as before\n",
+		"go: something that is no event\n",
+		"\nFAIL core/a TestBad/part\n        a_test.go:9: 2 is not 3\n",
+		"\nFAIL core/b \n    core/b/b_test.go:1: undefined: x\n",
+		"skipped 1, such as core/a TestElsewhere: this kernel has no IPVS\n",
+		"core/a: nftables: 12 scenarios\n",
+		"\n3 packages, 1 tests passed, 4 failed, 1 skipped, in ",
+		"FAILED: tests\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}
+
+// A step that fails must fail the whole, and its reason be seen.
+func TestFailedStep(t *testing.T) {
+	var out strings.Builder
+	r := newRunner(&out)
+	r.step(t.Context(), "good", "true")
+	r.step(t.Context(), "bad", "sh", "-c", "echo oh; exit 3")
+	r.goTest(t.Context(), "nothing", "testdata-that-is-not-there", "./...")
+	if r.summary() || !strings.Contains(out.String(), "oh\nFAIL  bad: exit status 3") || !strings.Contains(out.String(), "FAILED: bad, nothing\n") {
+		t.Error(out.String())
+	}
+}
+
+func TestSplit(t *testing.T) {
+	declared, err := declarations(fstest.MapFS{
+		"ci/netns/a_test.go": {Data: []byte("package a\n\nfunc TestSlow(t *testing.T) {}\n\nfunc TestTwice(t *testing.T) {}\n")},
+		"core/a/a_test.go":   {Data: []byte("package a\n\nfunc TestTwice(t *testing.T) {}\n")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"ci/netns", "ci/wine", "core/a"}
+	now, skip, err := split(all, []deferred{{pkg: "ci/wine"}, {pkg: "ci/netns", tests: "TestSlow"}}, declared)
+	if err != nil || strings.Join(now, " ") != "./ci/netns ./core/a" || skip != "^(TestSlow)$" {
+		t.Error(now, skip, err)
+	}
+	for _, wrong := range []deferred{{pkg: "ci/gone"}, {pkg: "ci/netns", tests: "TestGone"}, {pkg: "ci/netns", tests: "TestTwice"}} {
+		if _, _, err := split(all, []deferred{wrong}, declared); err == nil {
+			t.Errorf("%+v was not noticed", wrong)
+		}
+	}
+}
+
+// What later.go names is there, and nowhere else.
+func TestLater(t *testing.T) {
+	t.Chdir("../..")
+	r := newRunner(io.Discard)
+	all, err := r.packages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, err := declarations(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := split(all, later(), declared); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// deferred names tests that take minutes or need large programs: `make test`
+// leaves them to `make verify`.
+type deferred struct {
+	pkg   string // folder
+	tests string // names of tests, separated by spaces; empty means the whole package
+	why   string
+}
+
+func (d deferred) name() string { return strings.TrimSpace(d.pkg + " " + d.tests) }
+
+func later() []deferred {
+	return []deferred{
+		{pkg: "ci/kubernetes", why: "needs kube-apiserver and etcd built from source (4 min), then 5 min"},
+		{pkg: "ci/kubernetes/cluster", why: "the same"},
+		{pkg: "ci/wine", why: "the Windows program under Wine: 3 min"},
+		{
+			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment",
+			why: "switches and faults under load: 1 min",
+		},
+		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
+		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
+	}
+}
+
+// split returns the packages of all in which no test is deferred as a whole, as
+// arguments of `go test`, and a pattern of the single tests that are. What is
+// deferred must exist, and only there: a test that was renamed, or has a namesake,
+// would otherwise run nowhere.
+func split(all []string, later []deferred, declared map[string][]string) (now []string, skip string, err error) {
+	rest := slices.Clone(all)
+	var names []string
+	for _, d := range later {
+		i := slices.Index(rest, d.pkg)
+		if i < 0 {
+			return nil, "", fmt.Errorf("ci/test/later.go: there is no package %s with tests", d.pkg)
+		}
+		if d.tests == "" {
+			rest = slices.Delete(rest, i, i+1)
+		}
+		for _, test := range strings.Fields(d.tests) {
+			if at := declared[test]; !slices.Equal(at, []string{d.pkg}) {
+				return nil, "", fmt.Errorf("ci/test/later.go: %s is not a test of %s alone but of %q", test, d.pkg, at)
+			}
+			names = append(names, test)
+		}
+	}
+	for _, pkg := range rest {
+		now = append(now, "./"+pkg)
+	}
+	return now, pattern(names), nil
+}
+
+// pattern matches tests by their names, for -run and -skip.
+func pattern(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
+
+// declarations returns the folders below root in which each test is declared.
+func declarations(root fs.FS) (map[string][]string, error) {
+	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	all := map[string][]string{}
+	err := fs.WalkDir(root, ".", func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, file)
+		for _, found := range declaration.FindAllSubmatch(text, -1) {
+			if name := string(found[1]); !slices.Contains(all[name], path.Dir(file)) {
+				all[name] = append(all[name], path.Dir(file))
+			}
+		}
+		return err
+	})
+	return all, err
+}

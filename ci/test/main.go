@@ -1,0 +1,109 @@
+// Command test runs everything that proves Tandem right on this machine, in two
+// parts: `make test`, which is for people, and `make verify`, which is the rest.
+//
+//	go run ./ci/test            formatting, vet, unit tests, the corpus on all simulators and on this kernel
+//	go run ./ci/test -verify    lint for all targets, the tests of later.go, chart, packages, race detector, other kernels
+//
+// It prints a line for every step and every package as it goes, the output of
+// failed tests at the end, and what was skipped with the reason.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	verify := flag.Bool("verify", false, "run what `make test` leaves out")
+	flag.Parse()
+	r := newRunner(os.Stdout)
+	steps := r.test
+	if *verify {
+		steps = r.verify
+	}
+	if err := steps(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "test:", err)
+		os.Exit(1)
+	}
+	if !r.summary() {
+		os.Exit(1)
+	}
+}
+
+// test is what `make test` runs.
+func (r *runner) test(ctx context.Context) error {
+	all, err := r.packages(ctx)
+	if err != nil {
+		return err
+	}
+	declared, err := declarations(os.DirFS("."))
+	if err != nil {
+		return err
+	}
+	now, slow, err := split(all, later(), declared)
+	if err != nil {
+		return err
+	}
+	r.step(ctx, "set-up", "ci/setup/run", "test")
+	r.format(ctx)
+	r.build(ctx)
+	r.step(ctx, "vet", "go", "vet", "./...")
+	r.goTest(ctx, "tests", ".", append([]string{"-skip", slow}, now...)...)
+	r.leave("left to `make verify`: lint for four targets, the race detector, chart, packages, other kernels, and")
+	for _, l := range later() {
+		r.leave(fmt.Sprintf("  %s: %s", l.name(), l.why))
+	}
+	return ctx.Err()
+}
+
+// verify is what `make verify` runs.
+func (r *runner) verify(ctx context.Context) error {
+	r.step(ctx, "set-up", "ci/setup/run")
+	r.step(ctx, "lint for all targets", "ci/lint/run")
+	r.step(ctx, "build kube-apiserver, etcd and kube-proxy, once", "ci/kubernetes/upstream/build")
+	r.step(ctx, "build an old etcd, once", "ci/kubernetes/oldetcd/build")
+	var whole []string
+	for _, l := range later() {
+		if l.tests == "" {
+			whole = append(whole, "./"+l.pkg)
+		}
+	}
+	r.goTest(ctx, "slow packages", ".", whole...)
+	for _, l := range later() {
+		if l.tests != "" {
+			r.goTest(ctx, "slow tests of "+l.pkg, ".", "-run", pattern(strings.Fields(l.tests)), "./"+l.pkg)
+		}
+	}
+	for _, module := range []string{"installers/kubernetes/render", "ci/dist"} {
+		r.stepIn(ctx, module, "vet "+module, "go", "vet", "./...")
+		r.goTest(ctx, "tests of the module "+module, module, "-timeout", "30m", "./...")
+	}
+	r.race(ctx)
+	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
+	r.matrix(ctx)
+	return ctx.Err()
+}
+
+// race runs core and platform under the race detector, which needs a C compiler.
+func (r *runner) race(ctx context.Context) {
+	r.setenv("CGO_ENABLED=1")
+	defer r.setenv("CGO_ENABLED=0")
+	r.goTest(ctx, "core under the race detector", ".", "-race", "./core/...", "./platform/...")
+}
+
+// matrix runs what of every mode on every kernel begins within a few minutes.
+func (r *runner) matrix(ctx context.Context) {
+	minutes := os.Getenv("VERIFY_MATRIX_MINUTES")
+	if minutes == "" {
+		minutes = "6"
+	}
+	r.setenv("MATRIX_MINUTES=" + minutes)
+	r.step(ctx, "modes and kernels, what begins within "+minutes+" min (all: make matrix)", "ci/guest/matrix")
+}

@@ -1,0 +1,52 @@
+package dataplane_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+)
+
+// way is a way to do a mode that works or not, and opens nothing.
+func way(probe error, opened *string, name string) dataplane.Mode {
+	return dataplane.Mode{
+		Probe: func(context.Context) error { return probe },
+		Open: func(*config.Config) (dataplane.Backend, error) {
+			*opened = name
+			return nil, nil
+		},
+	}
+}
+
+// A way that is only for those who ask is nothing for auto.
+func TestEitherUnasked(t *testing.T) {
+	opened := ""
+	second := way(nil, &opened, "second")
+	second.OnRequest = true
+	m := dataplane.FirstOf("both", way(errors.New("no rules"), &opened, "first"), second)
+	if err := m.Auto(t.Context()); err == nil {
+		t.Error("auto takes what nobody asked for")
+	}
+	if err := m.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEither(t *testing.T) {
+	no, never := errors.New("no rules"), errors.New("no sockets")
+	for want, ways := range map[string][2]error{"first": {nil, nil}, "second": {no, nil}, "": {no, never}} {
+		opened := ""
+		m := dataplane.FirstOf("both", way(ways[0], &opened, "first"), way(ways[1], &opened, "second"))
+		probed := m.Probe(t.Context())
+		_, err := m.Open(&config.Config{})
+		if opened != want || (probed == nil) != (want != "") || (err == nil) != (want != "") {
+			t.Errorf("want %q, opened %q (%v, %v)", want, opened, probed, err)
+		}
+		if want == "" && !(strings.Contains(probed.Error(), "no rules") && strings.Contains(probed.Error(), "no sockets")) {
+			t.Errorf("not all reasons: %v", probed)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// SetService adds or replaces a Service.
+func (e *Engine) SetService(s *model.Service) {
+	e.event(aService, s.Name, func(t *track.Tracker) { t.SetService(s) })
+}
+
+// DeleteService removes a Service.
+func (e *Engine) DeleteService(n model.ServiceName) {
+	e.event(aService, n, func(t *track.Tracker) { t.DeleteService(n) })
+}
+
+// SetSlice adds or replaces an EndpointSlice.
+func (e *Engine) SetSlice(s *model.Slice) {
+	e.event(aSlice, model.ServiceName(s.Name), func(t *track.Tracker) { t.SetSlice(s) })
+}
+
+// DeleteSlice removes an EndpointSlice.
+func (e *Engine) DeleteSlice(n model.SliceName) {
+	e.event(aSlice, model.ServiceName(n), func(t *track.Tracker) { t.DeleteSlice(n) })
+}
+
+// event queues a change of the inputs.
+func (e *Engine) event(of kind, name model.ServiceName, f func(*track.Tracker)) {
+	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}}
+	if of == aSlice {
+		t.of = Changes{Slices: 1}
+	}
+	t.do = func(since time.Time) {
+		f(e.tracker)
+		e.change(since)
+	}
+	e.arrivals.add(t.of)
+	e.inbox.put(t)
+}
+
+// SetNode sets or replaces a Node object. Only this machine's own counts. A
+// Node that is deleted changes nothing: the last known one is kept, and its
+// addresses and podCIDRs are until a new one has some.
+func (e *Engine) SetNode(n *model.Node) {
+	if n.Name == e.options.NodeName {
+		e.inbox.put(task{about: subject{kind: theNode}, do: func(since time.Time) {
+			e.node = completeNode(n, e.node)
+			e.setHost(since)
+			e.publish(func(s *Status) { s.Leaving = n.Leaving })
+		}})
+	}
+}
+
+// SetServiceCIDR adds or replaces a ServiceCIDR.
+func (e *Engine) SetServiceCIDR(c *model.ServiceCIDR) {
+	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: c.Name}, do: func(since time.Time) {
+		e.cidrs[c.Name] = c
+		e.setHost(since)
+	}})
+}
+
+// DeleteServiceCIDR removes a ServiceCIDR.
+func (e *Engine) DeleteServiceCIDR(name string) {
+	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: name}, do: func(since time.Time) {
+		delete(e.cidrs, name)
+		e.setHost(since)
+	}})
+}
+
+// SetTiming changes the time between audits and that between syncs, and asks Host
+// again: the configuration has changed.
+func (e *Engine) SetTiming(auditEvery, minGap time.Duration) {
+	e.inbox.post(func(since time.Time) {
+		e.auditAt = e.auditAt.Add(auditEvery - e.auditEvery)
+		e.auditEvery, e.minGap = auditEvery, minGap
+		e.setHost(since)
+	})
+}
+
+// HostChanged asks Host again: what it knows beside the Node has changed.
+func (e *Engine) HostChanged() {
+	e.inbox.put(task{about: subject{kind: theMachine}, do: e.setHost})
+}
+
+// Problems replaces the problems of a source. What is new is logged and counted,
+// once the source has delivered everything: before that it may be over in a moment.
+func (e *Engine) Problems(source string, ps []model.Problem) {
+	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(time.Time) {
+		old := e.problems[source]
+		e.problems[source] = ps
+		unfit := e.unfit()
+		e.publish(func(s *Status) { s.Unfit = unfit })
+		if e.sourceSynced {
+			e.reportNew(ps, old)
+		}
+	}})
+}
+
+// Synced says that the source has delivered everything it knows; from now on
+// events are applied as they come. Complete says whether it could understand all
+// there is. While it could not, what an earlier run has programmed and nothing
+// asks for is kept, since it may be what was not understood. Synced may be
+// called again when that changes.
+func (e *Engine) Synced(complete bool) {
+	e.inbox.post(func(since time.Time) {
+		if !e.sourceSynced {
+			// Earlier events have waited for the source, not for the data plane.
+			e.sourceSynced, e.since = true, since
+			for _, ps := range e.problems {
+				e.reportNew(ps, nil)
+			}
+		}
+		e.incomplete = !complete
+		e.backend().KeepUnknown(e.incomplete)
+		e.change(since)
+	})
+}
+
+// completeNode returns a Node with what it lacks and had before: one that is
+// created again gets its addresses and podCIDRs later, and is the same machine.
+func completeNode(n, before *model.Node) *model.Node {
+	if before == nil || len(n.IPs) > 0 && len(n.PodCIDRs) > 0 {
+		return n
+	}
+	whole := *n
+	if len(n.IPs) == 0 {
+		whole.IPs = before.IPs
+	}
+	if len(n.PodCIDRs) == 0 {
+		whole.PodCIDRs = before.PodCIDRs
+	}
+	return &whole
+}
+
+// setHost asks what the host is now, and updates tracker and backend.
+func (e *Engine) setHost(since time.Time) {
+	cidrs := slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	h, old := e.options.Host(e.node, cidrs), e.tracker.Host()
+	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
+		return
+	}
+	e.full = e.full || old == nil || !old.SamePorts(h)
+	e.tracker.SetHost(h)
+	e.backend().SetHost(h)
+	e.change(since)
+}
+
+// unfit is a problem for which this node shall get no traffic, in words; empty for
+// none.
+func (e *Engine) unfit() string {
+	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
+		for _, p := range e.problems[source] {
+			if p.Unfit {
+				return p.String()
+			}
+		}
+	}
+	return ""
+}

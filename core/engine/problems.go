@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// reportPorts reports what is newly wrong with the ports that changed.
+func (e *Engine) reportPorts(deltas []model.Delta) {
+	for _, p := range e.tracker.NewProblems() {
+		e.report(p)
+	}
+	count := map[model.ServiceName]int{} // gaps
+	for _, d := range deltas {
+		id := d.ID()
+		gaps := e.backend().Gaps(id)
+		if slices.Equal(gaps, e.reported[id]) {
+			continue
+		}
+		delete(e.reported, id)
+		if len(gaps) > 0 {
+			e.reported[id] = gaps
+		}
+		e.reportGaps(id, gaps, count)
+	}
+	for name, n := range count {
+		if more := n - model.MaxProblems; more > 0 {
+			e.report(model.Problem{Object: "Service " + name.String(), Why: model.WhyUnsupported, Detail: fmt.Sprintf("%d more problems of its ports", more)})
+		}
+	}
+}
+
+// reportGaps reports the gaps of a port. A Service may have thousands of ports that
+// lack the same, so that most of them are only counted.
+func (e *Engine) reportGaps(id model.PortID, gaps []model.Gap, count map[model.ServiceName]int) {
+	for _, g := range gaps {
+		if g.Source {
+			e.reportModeGap(g)
+			continue
+		}
+		if count[id.Service]++; count[id.Service] > model.MaxProblems {
+			continue
+		}
+		e.report(model.Problem{Object: "Service " + id.Service.String(), Why: model.WhyUnsupported, Detail: id.String() + ": " + g.Detail})
+	}
+}
+
+// reportModeGap reports, once, what the whole mode cannot do. It is kept under the
+// zero port.
+func (e *Engine) reportModeGap(g model.Gap) {
+	if reported := e.reported[model.PortID{}]; !slices.Contains(reported, g) {
+		e.reported[model.PortID{}] = append(reported, g)
+		e.report(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
+	}
+}
+
+// reportFull reports what the data plane has no room for, and forgets what has room
+// again.
+func (e *Engine) reportFull() {
+	const source = "data plane"
+	var full []model.Problem
+	for _, what := range e.backend().Full() {
+		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	}
+	e.reportNew(full, e.problems[source])
+	if e.problems[source] = full; full == nil {
+		delete(e.problems, source)
+	}
+}
+
+// reportNew reports the problems that were not there before.
+func (e *Engine) reportNew(ps, before []model.Problem) {
+	known := make(map[model.Problem]bool, len(before))
+	for _, p := range before {
+		known[p] = true
+	}
+	for _, p := range ps {
+		if !known[p] {
+			e.report(p)
+		}
+	}
+}
+
+func (e *Engine) report(p model.Problem) {
+	e.options.Log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
+	if e.options.Hooks.Problem != nil {
+		e.options.Hooks.Problem(p)
+	}
+}

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Status is what is known of the engine's health. It is immutable.
+type Status struct {
+	Adopted      bool      // the data plane has been read back
+	SourceSynced bool      // the source has delivered everything it knows
+	Synced       bool      // at least one sync has succeeded
+	SyncedAt     time.Time // end of the last sync that succeeded
+	Err          error     // of the last sync; what failed is retried
+	QueuedAt     time.Time // arrival of the oldest event that is not programmed yet; zero when there is none
+	LatestAt     time.Time // arrival of the latest event
+	Deferred     int       // objects that the next syncs program, since the data plane is slow
+	Syncs        uint64
+	Writes       uint64 // objects created, replaced or deleted
+	Drift        uint64 // objects changed from outside, and repaired
+	Audits       Audits
+	Seen         Changes // changes of the inputs that arrived
+	Done         Changes // those of them that a sync has applied
+
+	Services [model.States]int // how many there are in each state
+	Leaving  bool              // this machine's Node is being deleted, or marked for it
+	Unfit    string            // a problem for which this node shall get no traffic; empty for none
+}
+
+// Snapshot is everything the engine knows at one moment. It is immutable, and
+// made on request: a change never pays for it.
+type Snapshot struct {
+	Status   Status
+	Host     *model.Host
+	Services []track.Service // by name
+	Problems []model.Problem // of the sources
+	Backend  dataplane.Health
+	Tracker  track.Stats
+}
+
+// Sync is the record of one sync.
+type Sync struct {
+	Host    *model.Host
+	Applied []model.Delta // the changes that are in effect now, some of them since an earlier failure
+	Work    dataplane.Work
+	Err     error
+	Waiting time.Duration // from the arrival of the oldest event to the start; 0 without one
+	Took    time.Duration
+
+	Ports        [2]int          // how many ports changed, by family
+	Full         bool            // everything was compiled anew: the first sync, and those after the host changed
+	Repaired     int             // objects that others had changed, repaired
+	Restored     []model.Delta   // the ports of those: connections that began meanwhile may have failed
+	Triggered    []track.Trigger // the changes in the cluster that are in effect now
+	StateChanges []StateChange   // of Services
+}
+
+// idle reports whether there was nothing to do.
+func (s *Sync) idle() bool {
+	changes := len(s.Applied) + len(s.Triggered) + len(s.StateChanges) + len(s.Restored) + s.Repaired + s.Ports[0] + s.Ports[1]
+	return changes == 0 && s.Work == (dataplane.Work{}) && s.Err == nil
+}
+
+// Changes counts changes of the inputs.
+type Changes struct{ Services, Slices uint64 }
+
+func (c Changes) plus(o Changes) Changes {
+	return Changes{c.Services + o.Services, c.Slices + o.Slices}
+}
+
+// Audits counts how often the data plane was read back.
+type Audits struct{ Done, Failed uint64 }
+
+// arrivals counts events of the source. It is safe for concurrent use and never
+// waits.
+type arrivals struct {
+	services, slices atomic.Uint64
+	latest           atomic.Int64 // nanoseconds since the epoch; 0 for never
+}
+
+func (a *arrivals) add(c Changes) {
+	a.services.Add(c.Services)
+	a.slices.Add(c.Slices)
+	a.latest.Store(time.Now().UnixNano())
+}
+
+func (a *arrivals) read() (latest time.Time, seen Changes) {
+	if n := a.latest.Load(); n != 0 {
+		latest = time.Unix(0, n)
+	}
+	return latest, Changes{a.services.Load(), a.slices.Load()}
+}

@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// sync brings the data plane to the desired state.
+func (e *Engine) sync(ctx context.Context) {
+	start := time.Now()
+	r := Sync{Full: e.full}
+	if e.pending {
+		r.Waiting = start.Sub(e.since)
+	}
+	deltas := e.tracker.Flush()
+	e.backend().Update(deltas)
+	r.Work, r.Err = e.backend().Sync(ctx)
+	end := time.Now()
+	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
+	failing := e.failures(r.Work, r.Err)
+	r.Applied = e.applied(deltas, failing)
+	if r.Work.Held == nil {
+		r.Restored = e.restored()
+	}
+	e.account(&r, deltas, failing)
+	e.pending, e.syncedAt = false, end
+	e.record(end, r, failing)
+	e.reportPorts(deltas)
+	if r.idle() {
+		return
+	}
+	if ctx.Err() == nil {
+		e.logSync(&r)
+	}
+	if e.options.Hooks.Synced != nil {
+		e.options.Hooks.Synced(r)
+	}
+}
+
+func (e *Engine) logSync(r *Sync) {
+	log := e.options.Log
+	if r.Work.Refused != nil {
+		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+	}
+	if r.Work.Corrected > 0 {
+		log.Info("objects differed from what was recorded; read again", "objects", r.Work.Corrected)
+	}
+	if r.Err != nil {
+		log.Error("sync failed in part; retrying", "err", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.backend().Next())
+	}
+	log.Debug("synced", "ports", r.Ports[0]+r.Ports[1], "ops", r.Work.Ops, "commits", r.Work.Commits, "took", r.Took)
+}
+
+// account fills in what a sync means for the Services and for those who asked for
+// the changes.
+func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
+	for _, d := range deltas {
+		r.Ports[d.ID().Family]++
+	}
+	r.Triggered = e.triggered(failing)
+	r.StateChanges = e.stateChanges(failing)
+	e.full = false
+	if r.Err == nil && r.Work.Deferred == 0 {
+		r.Repaired, e.drift = e.drift, 0
+	}
+}
+
+// restored returns the ports that were damaged and are right again, as they are
+// now, as if they were new.
+func (e *Engine) restored() (deltas []model.Delta) {
+	repaired := e.backend().Repaired()
+	ids := make(map[model.PortID]struct{}, len(repaired))
+	for _, id := range repaired {
+		ids[id] = struct{}{}
+	}
+	var services model.Unique[model.ServiceName]
+	for _, id := range repaired {
+		if !services.Add(id.Service) {
+			continue
+		}
+		for _, p := range e.tracker.Service(id.Service).Ports {
+			if _, was := ids[p.ID]; was {
+				deltas = append(deltas, model.Delta{New: p})
+			}
+		}
+	}
+	return deltas
+}
+
+// applied returns the changes that are in effect after a sync: those of it that
+// did not fail, and earlier ones that fail no more.
+func (e *Engine) applied(deltas []model.Delta, failing failures) []model.Delta {
+	if !failing.unknown && len(failing.ports) == 0 && len(e.unapplied) == 0 {
+		return deltas
+	}
+	for _, d := range deltas {
+		id := d.ID()
+		if first, ok := e.unapplied[id]; ok {
+			d.Old = first.Old
+		}
+		if d.Old == nil && d.New == nil { // deleted before it ever was in effect
+			delete(e.unapplied, id)
+			continue
+		}
+		e.unapplied[id] = d
+	}
+	if failing.unknown {
+		return nil
+	}
+	var applied []model.Delta
+	for id, d := range e.unapplied {
+		if failing.ports[id] == nil {
+			applied = append(applied, d)
+			delete(e.unapplied, id)
+		}
+	}
+	return applied
+}
+
+// record publishes a sync. While it is stuck, what is queued stays queued; what is
+// deferred is queued since this sync, which made progress.
+func (e *Engine) record(end time.Time, r Sync, failing failures) {
+	stuck, more := e.stuck(r, failing), r.Work.Deferred > 0
+	first := !e.status.Load().Synced && !stuck && !more
+	e.publish(func(s *Status) {
+		s.Syncs++
+		s.Writes += uint64(r.Work.Ops)
+		s.Err = r.Err
+		s.Services = e.states.counts(e.tracker.Len() - failing.deferred())
+		s.Deferred = r.Work.Deferred
+		switch {
+		case stuck:
+		case more:
+			s.QueuedAt = end
+		default:
+			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
+		}
+	})
+	if first {
+		close(e.first)
+	}
+}
+
+// failures asks the backend, where there can be any.
+func (e *Engine) failures(work dataplane.Work, err error) failures {
+	if err == nil && work.Deferred == 0 && len(e.unapplied) == 0 && e.states.count[model.Failing] == 0 {
+		return failures{}
+	}
+	ports, left := e.backend().Failing()
+	_, base := ports[model.PortID{}]
+	return failures{ports: ports, unknown: work.Held != nil || base || err != nil && len(ports) == 0 && left == nil}
+}
+
+// stuck reports whether nothing of a sync could be done for lack of the data plane
+// as a whole. A Service that is rejected while others work is that Service's own
+// affair, and so are those that a start finds rejected with all else in place. But
+// when a second one fails and nothing was written in between, it is no longer the
+// Services.
+func (e *Engine) stuck(r Sync, f failures) bool {
+	failing := f.rejected()
+	if r.Err == nil || r.Work.Ops > 0 {
+		e.failing = failing
+		return false
+	}
+	if f.unknown || len(failing) > 0 && len(failing) >= e.tracker.Len() {
+		return true
+	}
+	if !e.status.Load().Synced {
+		e.failing = failing
+	}
+	more := 0
+	for name := range failing {
+		if _, known := e.failing[name]; !known {
+			more++
+		}
+	}
+	return more > 1
+}
+
+// stateChanges returns the Services whose state a sync has changed. It looks at
+// those that were flushed, that fail and that did: no others can have changed.
+func (e *Engine) stateChanges(f failures) (changed []StateChange) {
+	failing := f.rejected()
+	look := func(name model.ServiceName, s track.Service) {
+		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
+			return // it may fail still
+		}
+		if now, ok := e.states.set(e.stateOf(name, s, failing[name])); ok {
+			changed = append(changed, now)
+		}
+	}
+	if e.states.recheck {
+		e.states.recheck = false
+		for _, s := range e.tracker.Services() {
+			look(s.Object.Name, s)
+		}
+	}
+	for name, s := range e.tracker.Flushed() {
+		look(name, s)
+	}
+	for name := range failing {
+		look(name, e.tracker.Service(name))
+	}
+	if e.states.count[model.Failing] == len(failing) {
+		return changed
+	}
+	for name, state := range e.states.bad {
+		if state == model.Failing && failing[name] == nil {
+			look(name, e.tracker.Service(name))
+		}
+	}
+	return changed
+}
+
+func (e *Engine) stateOf(name model.ServiceName, s track.Service, failing error) StateChange {
+	now := StateChange{Service: name, Gone: s.Object == nil}
+	var gaps []model.Gap
+	for _, p := range s.Ports {
+		gaps = append(gaps, model.OwnGaps(e.backend().Gaps(p.ID))...)
+	}
+	switch {
+	case failing != nil:
+		now.Detail = failing.Error()
+	case len(s.Problems) > 0:
+		now.Detail = s.Problems[0].Detail + ": " + s.Problems[0].Why.Text()
+	case len(gaps) > 0:
+		now.Detail = gaps[0].Detail
+	}
+	now.State = model.StateOf(failing != nil, len(s.Problems)+len(gaps) > 0)
+	return now
+}
+
+// triggered returns the triggers whose changes are in effect now, and keeps
+// those of Services that fail for later.
+func (e *Engine) triggered(f failures) []track.Trigger {
+	const most = 4096 // they only feed a histogram
+	all := append(e.lateTriggers, e.tracker.Triggered()...)
+	e.lateTriggers = nil
+	if len(all) == 0 {
+		return nil
+	}
+	if f.unknown {
+		e.lateTriggers = all[:min(len(all), most)]
+		return nil
+	}
+	failing := f.services()
+	now := all[:0]
+	for _, t := range all {
+		if failing[t.Service] == nil {
+			now = append(now, t)
+		} else if len(e.lateTriggers) < most {
+			e.lateTriggers = append(e.lateTriggers, t)
+		}
+	}
+	return now
+}

@@ -1,0 +1,146 @@
+package events
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Composer knows what is worth an Event, and puts it in words. Node is the Node
+// that this machine is.
+type Composer struct{ Node string }
+
+// Actions. Those of kube-proxy's own Events are kube-proxy's.
+const (
+	startAction   = "StartKubeProxy"
+	listenAction  = "Listen"
+	programAction = "Program"
+)
+
+func (t Composer) node(kind Type, reason, action, format string, args ...any) Event {
+	return Event{About: Object{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
+}
+
+// Starting tells that the proxy starts.
+func (t Composer) Starting(version, mode string) Event {
+	return t.node(Normal, "Starting", startAction, "tandem %s starts in mode %s", version, mode)
+}
+
+// HealthAddress tells that the health address cannot be bound.
+func (t Composer) HealthAddress(err error) Event {
+	return t.node(Warning, "FailedToStartProxierHealthcheck", startAction,
+		"%v. Load balancers and kubelets get no answer: free the port, or set --healthz-bind-address", err)
+}
+
+// MetricsAddress tells that the metrics address cannot be bound.
+func (t Composer) MetricsAddress(err error) Event {
+	return t.node(Warning, "FailedToStartMetricServer", startAction,
+		"%v. There are no metrics: free the port, or set --metrics-bind-address", err)
+}
+
+// Fallback tells that another mode runs than was asked for.
+func (t Composer) Fallback(asked, runs string, err error) Event {
+	return t.node(Warning, "ModeFallback", startAction,
+		"mode %s does not work here (%v), so mode %s runs. `tandem doctor` on the node says what is missing", asked, err, runs)
+}
+
+// Switched tells that the mode was changed while running.
+func (t Composer) Switched(from, to string) Event {
+	return t.node(Normal, "ModeSwitched", programAction, "mode %s runs in place of mode %s", to, from)
+}
+
+// Drifted tells that others changed the data plane. The number of objects would
+// make each an Event of its own.
+func (t Composer) Drifted() Event {
+	return t.node(Warning, "RulesRepaired", programAction,
+		"something else on this node changed or removed rules of Services; they are set right. The log says how many, and when")
+}
+
+// Check tells that a healthCheckNodePort cannot be served.
+func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
+	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)
+	e.Note = fmt.Sprintf("node %s cannot serve healthCheckNodePort %d: %v. Load balancers take it for one without endpoints; "+
+		"free the port there, or give the Service another", t.Node, port, err)
+	return e
+}
+
+// ServiceState tells of a Service whose state has changed; ok is false when that
+// needs no Event: problems that make it Partial are told one by one.
+func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
+	switch {
+	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
+		return e, false
+	case s.State == model.Failing:
+		e = aboutService(s.Service, Warning, "ProgrammingFailed", programAction)
+		e.Note = fmt.Sprintf("node %s could not program all of it and tries again: %s. `tandem status` there shows what works", t.Node, s.Detail)
+	case s.Was == model.Partial:
+		e = aboutService(s.Service, Normal, "Programmed", programAction)
+		e.Note, e.Everywhere = "nothing of it is refused or left out any more", true
+	case s.State == model.Partial:
+		e = aboutService(s.Service, Normal, "Programmed", programAction)
+		e.Note = fmt.Sprintf("node %s has programmed it again, but for this: %s", t.Node, s.Detail)
+	default:
+		e = aboutService(s.Service, Normal, "Programmed", programAction)
+		e.Note = fmt.Sprintf("node %s has programmed all of it", t.Node)
+	}
+	return e, true
+}
+
+// Problem tells of something refused, skipped or impossible; ok is false when
+// it is about no object of the API.
+func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
+	kind, name, found := strings.Cut(p.Object, " ")
+	if !found || strings.ContainsAny(name, `" `) {
+		return e, false
+	}
+	about := Object{Kind: kind, Name: name}
+	switch kind {
+	case "Service", "EndpointSlice":
+		if about.Namespace, about.Name, found = strings.Cut(name, "/"); !found {
+			return e, false
+		}
+	case "Node":
+	default:
+		return e, false
+	}
+	note := p.Detail + ": " + p.Why.Text()
+	if h := hint(p.Why); h != "" {
+		note += ". " + h
+	}
+	// What a mode or a node lacks differs from node to node.
+	everywhere := kind != "Node" && p.Why != model.WhyUnsupported && p.Why != model.WhyNodeAddress
+	return Event{About: about, Type: Warning, Reason: p.Why.String(), Action: programAction, Note: note, Everywhere: everywhere}, true
+}
+
+func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
+	return Event{About: Object{Kind: "Service", Namespace: n.Namespace, Name: n.Name}, Type: kind, Reason: reason, Action: action}
+}
+
+// hint says what to do about a problem, or nothing where its words say it.
+func hint(why model.Reason) string {
+	switch why {
+	case model.WhyFrontendTaken:
+		return "Give one of the two another address or port; a cluster IP, a node port of this node or else the older Service keeps it until then"
+	case model.WhyBadAddress:
+		return "Remove the address; everything else of the object is in use"
+	case model.WhyClosed:
+		return "Add a range of its family to loadBalancerSourceRanges, or remove the address"
+	case model.WhyOwnFrontend:
+		return "Point the endpoint to what shall serve, not to the Service"
+	case model.WhyBadRange:
+		return "Write loadBalancerSourceRanges as CIDRs such as 192.0.2.0/24; clients of the bad one are kept out"
+	case model.WhyNoTargetPort:
+		return "Give the ports of the EndpointSlices the names and protocols of the Service's ports"
+	case model.WhyInvalid:
+		return "Correct the field; what was last understood of the object stands"
+	case model.WhyUnsupported:
+		return "Run this node in a mode that can (`tandem doctor`), or do without"
+	case model.WhyTooLarge:
+		return "Make several Services of it; what was last good of it stands, and of endpoints those within the limit are served"
+	case model.WhyNoNode:
+		return "Check that the Node object exists under the name that --hostname-override gives"
+	}
+	return ""
+}

@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// The waits between attempts at an op that fails: doubling, from firstRetry to
+// lastRetry.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Record books the result of an op that Plan gave out.
+func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) {
+	e := l.finish(op)
+	if err != nil {
+		var left ErrLeft[V]
+		if errors.As(err, &left) {
+			l.setInstalled(op.Key, &e, installation[V]{left.Value, left.There})
+		}
+		l.entries[op.Key] = e
+		l.postpone(op, err, now)
+		return
+	}
+	delete(l.waiting, op.Key)
+	l.setInstalled(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
+	l.keep(op.Key, e)
+}
+
+// Return takes an op back that was not done: its key is planned anew.
+func (l *Ledger[K, V]) Return(op Op[K, V]) {
+	e := l.finish(op)
+	l.enqueue(&e, op.Key, op.Owner)
+	l.entries[op.Key] = e
+}
+
+// finish returns the entry of an op that was given out.
+func (l *Ledger[K, V]) finish(op Op[K, V]) entry[V] {
+	if l.review != nil {
+		l.review.written[op.Key] = struct{}{}
+	}
+	e := l.entries[op.Key]
+	e.set(inFlight, false)
+	return e
+}
+
+// keep stores an entry whose two sides agree, or forgets one that has none.
+func (l *Ledger[K, V]) keep(key K, e entry[V]) {
+	delete(l.waiting, key)
+	if e.refs == 0 && !e.is(installed) && e.queuePos() == 0 {
+		delete(l.entries, key)
+		return
+	}
+	l.entries[key] = e
+}
+
+func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
+	d := l.waiting[op.Key]
+	d.owner = op.Owner
+	var busy ErrBusy
+	switch {
+	case errors.As(err, &busy):
+		d.until, d.err = now.Add(busy.After), nil
+	case errors.Is(err, ErrDeferred):
+		d.until, d.err = now, err
+	default:
+		d.until, d.err = now.Add(backoff(d.attempts)), err
+		d.attempts++
+	}
+	l.deferKey(op.Key, d)
+}
+
+func (l *Ledger[K, V]) deferKey(key K, d deferral) {
+	l.waiting[key] = d
+	l.wakeBy(d.until)
+}
+
+func (l *Ledger[K, V]) wakeBy(at time.Time) {
+	if l.next.IsZero() || at.Before(l.next) {
+		l.next = at
+	}
+}
+
+func backoff(attempts int) time.Duration {
+	if attempts > 7 {
+		return lastRetry
+	}
+	return min(firstRetry<<attempts, lastRetry)
+}
+
+// Next returns when Plan should be called though nobody touched anything, the
+// zero time for never.
+func (l *Ledger[K, V]) Next() time.Time {
+	if len(l.waiting) == 0 {
+		return time.Time{}
+	}
+	return l.next
+}
+
+// Failure is an op that failed and will be tried again.
+type Failure[K comparable] struct {
+	Key   K
+	Owner *model.PortID
+	Err   error
+	// Left says that nobody needs the object any more: it cannot be deleted.
+	Left bool
+}
+
+// Failures lists what is failing, in no particular order.
+func (l *Ledger[K, V]) Failures() []Failure[K] {
+	var fs []Failure[K]
+	for key, d := range l.waiting {
+		if d.err != nil {
+			fs = append(fs, Failure[K]{key, d.owner, d.err, l.entries[key].refs == 0})
+		}
+	}
+	return fs
+}

@@ -1,0 +1,131 @@
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Labels of kube-proxy's metrics.
+const (
+	familyLabel = "ip_family" // "IPv4" or "IPv6"
+	policyLabel = "traffic_policy"
+)
+
+// kubeProxySet are the metrics that kube-proxy has in every mode, as of 1.36, but
+// for those that inquiry asks the engine for.
+type kubeProxySet struct {
+	syncTook           *prometheus.HistogramVec
+	fullTook, partTook *prometheus.HistogramVec
+	programming        *prometheus.HistogramVec
+	noLocal            *prometheus.GaugeVec
+	healthz, livez     *prometheus.CounterVec
+	flowsTook          *prometheus.HistogramVec
+	flowsDeleted       *prometheus.CounterVec
+}
+
+func newKubeProxySet() kubeProxySet {
+	sync := prometheus.ExponentialBuckets(0.001, 2, 15)
+	return kubeProxySet{
+		syncTook:    histogram("sync_proxy_rules_duration_seconds", "Time that one sync took, for each family it changed.", sync),
+		fullTook:    histogram("sync_full_proxy_rules_duration_seconds", "Time that a sync of everything took: the first, and after a change of the node.", sync),
+		partTook:    histogram("sync_partial_proxy_rules_duration_seconds", "Time that a sync of changes took.", sync),
+		programming: histogram("network_programming_duration_seconds", "Time from a change of a Service or pod in the cluster until it was in effect here.", programmingBuckets()),
+		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			Help: "Service ports with policy Local that have endpoints, but none on this node.",
+		}, []string{policyLabel, familyLabel}),
+		healthz:      counterVec("proxy_healthz_total", "Answers of /healthz, by HTTP status.", "code"),
+		livez:        counterVec("proxy_livez_total", "Answers of /livez, by HTTP status.", "code"),
+		flowsTook:    histogram("conntrack_reconciler_sync_duration_seconds", "Time that a search for stale conntrack entries took.", sync),
+		flowsDeleted: counterVec("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted.", familyLabel),
+	}
+}
+
+func (p *kubeProxySet) all() []prometheus.Collector {
+	for _, f := range model.Families() { // there from the start: rates need a first value
+		for _, policy := range []string{"internal", "external"} {
+			p.noLocal.WithLabelValues(policy, f.String())
+		}
+		for _, h := range []*prometheus.HistogramVec{p.syncTook, p.fullTook, p.partTook, p.programming, p.flowsTook} {
+			h.WithLabelValues(f.String())
+		}
+		p.flowsDeleted.WithLabelValues(f.String())
+	}
+	return []prometheus.Collector{p.syncTook, p.fullTook, p.partTook, p.programming, p.noLocal, p.healthz, p.livez, p.flowsTook, p.flowsDeleted}
+}
+
+func (p *kubeProxySet) synced(s engine.Sync) {
+	for f, is := range changedFamilies(s) {
+		if !is {
+			continue
+		}
+		f := model.Family(f)
+		p.syncTook.WithLabelValues(f.String()).Observe(s.Took.Seconds())
+		kind := p.partTook
+		if s.Full {
+			kind = p.fullTook
+		}
+		kind.WithLabelValues(f.String()).Observe(s.Took.Seconds())
+	}
+	for _, t := range s.Triggered {
+		p.programming.WithLabelValues(t.Family.String()).Observe(since(t.At))
+	}
+	for _, d := range s.Applied {
+		p.count(d.Old, -1)
+		p.count(d.New, 1)
+	}
+}
+
+// changedFamilies says which families a sync changed: both where it repaired or
+// retried, which is not told by family.
+func changedFamilies(s engine.Sync) [2]bool {
+	if s.Ports == [2]int{} {
+		return [2]bool{true, true}
+	}
+	return [2]bool{s.Ports[model.IPv4] > 0, s.Ports[model.IPv6] > 0}
+}
+
+// countLocal adds or removes a port from those that lack local endpoints.
+func (p *kubeProxySet) count(port *model.Port, n float64) {
+	if port == nil {
+		return
+	}
+	for _, policy := range withoutLocal(port) {
+		p.noLocal.WithLabelValues(policy, port.ID.Family.String()).Add(n)
+	}
+}
+
+// withoutLocal says for which of its traffic policies a port has no endpoint here.
+func withoutLocal(port *model.Port) (policies []string) {
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		policy := "external"
+		if f.Kind == model.KindClusterIP {
+			policy = "internal"
+		}
+		if f.On[model.FromOutside].Why == model.WhyNoLocalEndpoints && !slices.Contains(policies, policy) {
+			policies = append(policies, policy)
+		}
+	}
+	return policies
+}
+
+// programmingBuckets are those of the network programming latency SLI: 0, 0.25 s,
+// 0.5 s, each second up to 59 s, each 5 s up to 115 s, each 30 s up to 5 min.
+func programmingBuckets() []float64 {
+	return slices.Concat(
+		prometheus.LinearBuckets(0, 0.25, 3), prometheus.LinearBuckets(1, 1, 59),
+		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
+}
+
+func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{familyLabel})
+}
+
+func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_" + name, Help: help}, labels)
+}

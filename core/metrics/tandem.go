@@ -1,0 +1,86 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// tandemSet are the metrics that kube-proxy does not have.
+type tandemSet struct {
+	wait, programmed prometheus.Histogram
+	ports, objects   prometheus.Histogram
+	failures         prometheus.Counter
+	ops              *prometheus.CounterVec
+	opFailures       prometheus.Counter
+	commits          prometheus.Counter
+	repaired         prometheus.Counter
+	problems         *prometheus.CounterVec
+	events           *prometheus.CounterVec
+}
+
+func newTandemSet() tandemSet {
+	fine := prometheus.ExponentialBuckets(0.00001, 4, 12) // 10 µs to 42 s
+	sizes := prometheus.ExponentialBuckets(1, 4, 10)      // 1 to 262,144
+	return tandemSet{
+		wait:       tandemHistogram("event_wait_seconds", "Time from the arrival of an event to the start of the sync that applied it.", fine),
+		programmed: tandemHistogram("event_programmed_seconds", "Time from the arrival of an event to the end of the sync that applied it.", fine),
+		ports:      tandemHistogram("sync_ports", "Service ports that a sync changed.", sizes),
+		objects:    tandemHistogram("sync_ops", "Objects that a sync wrote.", sizes),
+		failures:   tandemCounter("sync_failures_total", "Syncs in which something could not be programmed."),
+		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tandem_dataplane_ops_total", Help: "Objects created, replaced or deleted in the data plane.",
+		}, []string{"verb"}),
+		opFailures: tandemCounter("dataplane_op_failures_total", "Operations that the data plane refused."),
+		commits:    tandemCounter("dataplane_commits_total", "Transactions with the data plane."),
+		repaired:   tandemCounter("dataplane_repaired_objects_total", "Objects that others had changed, and that were set right."),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tandem_problems_total", Help: "Things refused, skipped or impossible that came up, by reason.",
+		}, []string{"reason"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tandem_events_total", Help: "Kubernetes Events that were written, dropped for their number, or given up after errors.",
+		}, []string{"outcome"}),
+	}
+}
+
+func (o *tandemSet) all() []prometheus.Collector {
+	for v := range ledger.Verbs {
+		o.ops.WithLabelValues(v.String())
+	}
+	return []prometheus.Collector{
+		o.wait, o.programmed, o.ports, o.objects, o.failures, o.ops, o.opFailures, o.commits, o.repaired, o.problems, o.events,
+	}
+}
+
+func (o *tandemSet) synced(s engine.Sync) {
+	if s.Waiting > 0 {
+		o.wait.Observe(s.Waiting.Seconds())
+		o.programmed.Observe((s.Waiting + s.Took).Seconds())
+	}
+	o.ports.Observe(float64(s.Ports[0] + s.Ports[1]))
+	o.objects.Observe(float64(s.Work.Ops))
+	for v, n := range s.Work.Verbs {
+		o.ops.WithLabelValues(ledger.Verb(v).String()).Add(float64(n))
+	}
+	o.opFailures.Add(float64(s.Work.Failed))
+	o.commits.Add(float64(s.Work.Commits))
+	o.repaired.Add(float64(s.Repaired))
+	if s.Err != nil {
+		o.failures.Inc()
+	}
+}
+
+func tandemHistogram(name, help string, buckets []float64) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tandem_" + name, Help: help, Buckets: buckets})
+}
+
+func tandemCounter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_" + name, Help: help})
+}
+
+// since is how many seconds ago a time was; 0 when the clock of whoever told it
+// is ahead of ours.
+func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }

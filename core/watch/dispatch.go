@@ -1,0 +1,202 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// mostProblems bounds what a sink is told is wrong: a controller that writes
+// nonsense writes it to thousands of objects.
+const mostProblems = 1000
+
+// dispatcher is where the followers hand in what they know. It keeps the sink's calls
+// apart, collects the problems of all objects, and decides when the sink can be
+// lastSynced that it knows everything. It is safe for concurrent use.
+type dispatcher struct {
+	sink     Sink
+	nodeName string
+	limits   limits
+
+	services, slices, node, cidrs latch
+	changed                       chan struct{} // problems or what is refused changed
+
+	mu         sync.Mutex // also held while the sink is told
+	problems   map[objectKey][]model.Problem
+	refused    map[objectKey]bool // objects that no version could be understood of
+	hasNode    bool
+	nodeRead   bool  // the API server has said whether there is one
+	lastSynced *bool // the last Synced; nil before the first
+}
+
+// objectKey is an object that there is something to say of.
+type objectKey struct {
+	resource string
+	name     name
+}
+
+// latch opens once.
+type latch struct {
+	once sync.Once
+	ch   chan struct{}
+}
+
+func newLatch() latch { return latch{ch: make(chan struct{})} }
+
+func (g *latch) open() { g.once.Do(func() { close(g.ch) }) }
+
+func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
+	return &dispatcher{
+		sink: sink, nodeName: nodeName, limits: l,
+		services: newLatch(), slices: newLatch(), node: newLatch(), cidrs: newLatch(), changed: make(chan struct{}, 1),
+		problems: map[objectKey][]model.Problem{}, refused: map[objectKey]bool{},
+	}
+}
+
+// put tells the sink of an object, and returns whether the sink knows it now and
+// whether it is worth remembering. Where nothing of an object is usable its last
+// good version stands.
+func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := k.set(o)
+	refused := !out.served && len(out.problems) > 0
+	if before && !out.served && !refused { // no longer ours, such as a Service that became headless
+		k.remove(n)
+	}
+	served = out.served || before && refused
+	d.note(objectKey{k.resource, n}, out.problems, refused && !served)
+	if out.served && k.resource == "nodes" && !d.hasNode {
+		d.hasNode = true
+		d.node.open()
+		d.signal()
+	}
+	return served, served || refused
+}
+
+// remove tells the sink that an object is gone.
+func (d *dispatcher) drop(k *kind, n name, served bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if served {
+		k.remove(n)
+	}
+	d.note(objectKey{k.resource, n}, nil, false)
+	if k.resource == "nodes" {
+		d.hasNode = false
+		d.signal()
+	}
+}
+
+// note replaces what there is to say of an object.
+func (d *dispatcher) note(s objectKey, problems []model.Problem, refused bool) {
+	if slices.Equal(d.problems[s], problems) && d.refused[s] == refused {
+		return
+	}
+	delete(d.problems, s)
+	delete(d.refused, s)
+	if len(problems) > 0 {
+		d.problems[s] = problems
+	}
+	if refused {
+		d.refused[s] = true
+	}
+	d.signal()
+}
+
+func (d *dispatcher) signal() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// listed notes that a kind of objects is complete, or not to be had.
+func (d *dispatcher) listed(k *kind) {
+	switch k.resource {
+	case "services":
+		d.services.open()
+	case "endpointslices":
+		d.slices.open()
+	case "servicecidrs":
+		d.cidrs.open()
+	case "nodes":
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.nodeRead = true
+		d.signal()
+	}
+}
+
+// run tells the sink when it knows everything, and then what is wrong, until ctx
+// ends. The Node and the ServiceCIDRs are waited for, but not for ever: most
+// Services need nothing of them.
+func (d *dispatcher) run(ctx context.Context) {
+	for _, g := range []*latch{&d.services, &d.slices} {
+		select {
+		case <-g.ch:
+		case <-ctx.Done():
+			return
+		}
+	}
+	patience, cancel := context.WithTimeout(ctx, d.limits.nodeWait)
+	for _, g := range []*latch{&d.cidrs, &d.node} {
+		select {
+		case <-g.ch:
+		case <-patience.Done():
+		}
+	}
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	for {
+		d.flush()
+		select {
+		case <-d.changed:
+			sleep(ctx, d.limits.flush)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// flush tells the sink what is wrong, and whether anything is in doubt.
+func (d *dispatcher) flush() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if whole := len(d.refused) == 0 && d.nodeRead; d.lastSynced == nil || *d.lastSynced != whole {
+		d.lastSynced = &whole
+		d.sink.Synced(whole)
+	}
+	d.sink.Problems(d.list())
+}
+
+// list returns all problems, in the order of their objects.
+func (d *dispatcher) list() []model.Problem {
+	var all []model.Problem
+	for _, ps := range d.problems {
+		all = append(all, ps...)
+	}
+	slices.SortFunc(all, func(a, b model.Problem) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
+	})
+	if more := len(all) - mostProblems; more > 0 {
+		all = append(all[:mostProblems:mostProblems], model.Problem{
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems of its objects", more),
+		})
+	}
+	if !d.hasNode {
+		all = append(all, model.Problem{
+			Object: "Node " + printable(d.nodeName), Why: model.WhyNoNode,
+			Detail: "it is not on the API server; if its name is another, give that with --hostname-override",
+		})
+	}
+	return all
+}

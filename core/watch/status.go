@@ -1,0 +1,272 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Resource is what is known of following one kind of objects.
+type Resource struct {
+	Name     string    // endpointslices
+	Optional bool      // forwarding does not depend on it
+	Listed   bool      // all there was has been read, at least once
+	Contact  time.Time // the last sign of life: an answer, an event or a bookmark; the start before the first
+
+	Failing time.Time // since when requests fail; zero while they do not
+	Err     string    // why, and what to do
+
+	Objects  int    // that are known
+	Lists    uint64 // how often everything was asked for
+	Watches  uint64 // watches begun, those that start with a list included
+	Events   uint64 // bookmarks included
+	Failures uint64 // requests that failed
+}
+
+// Age returns how long ago the last sign of life was.
+func (r Resource) Age(now time.Time) time.Duration { return max(0, now.Sub(r.Contact)) }
+
+// stale returns what is wrong at a moment, or "".
+func (r Resource) stale(now time.Time, limit time.Duration) string {
+	why := ""
+	if r.Err != "" {
+		why = ": " + r.Err
+	}
+	age := r.Age(now)
+	if !r.Failing.IsZero() {
+		age = max(age, now.Sub(r.Failing))
+	}
+	switch {
+	case r.Optional:
+		return ""
+	case !r.Listed:
+		return fmt.Sprintf("%s have not been read yet, for %ds%s", r.Name, int(age.Seconds()), why)
+	case age > limit:
+		return fmt.Sprintf("watch of %s silent since %ds, what they said last stands%s", r.Name, int(age.Seconds()), why)
+	}
+	return ""
+}
+
+// resourceStatus are the signs of life of one follower. It is safe for concurrent use.
+type resourceStatus struct {
+	log    *failureLog
+	name   string
+	server string
+
+	mu sync.Mutex
+	r  Resource
+}
+
+func newResourceStatus(k *kind, j *failureLog, server string) *resourceStatus {
+	return &resourceStatus{log: j, name: k.resource, server: server, r: Resource{Name: k.resource, Optional: k.optional, Contact: time.Now()}}
+}
+
+func (v *resourceStatus) resource() Resource {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.r
+}
+
+func (v *resourceStatus) note(f func(*Resource)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	f(&v.r)
+}
+
+func (v *resourceStatus) list() { v.note(func(r *Resource) { r.Lists++ }) }
+
+func (v *resourceStatus) watch(listing bool) {
+	v.note(func(r *Resource) {
+		r.Watches++
+		if listing {
+			r.Lists++
+		}
+	})
+}
+
+// answered notes an answer.
+func (v *resourceStatus) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }
+
+// event notes an event of a watch. One that is part of a list may be followed by
+// a failure of that list, each time anew; others say that the watch works.
+func (v *resourceStatus) event(works bool) {
+	v.note(func(r *Resource) {
+		r.Contact = time.Now()
+		r.Events++
+	})
+	if works {
+		v.works()
+	}
+}
+
+// firstWorking notes that a watch does what it should.
+func (v *resourceStatus) works() {
+	v.mu.Lock()
+	failing := v.r.Failing
+	v.r.Contact, v.r.Failing, v.r.Err = time.Now(), time.Time{}, ""
+	v.mu.Unlock()
+	if !failing.IsZero() {
+		v.log.recovered(v.name)
+	}
+}
+
+// unstreamable logs that lists come in pages.
+func (v *resourceStatus) unstreamable(err error) {
+	v.log.log.Debug("streaming list failed; using a paged list", "resource", v.name, "err", err)
+}
+
+func (v *resourceStatus) objects(n int) { v.note(func(r *Resource) { r.Objects = n }) }
+
+func (v *resourceStatus) listed() { v.note(func(r *Resource) { r.Listed = true }) }
+
+// failed notes a request that failed.
+func (v *resourceStatus) failed(k *kind, err error) {
+	text := explain(k, err, v.server)
+	v.note(func(r *Resource) {
+		r.Failures++
+		if r.Failing.IsZero() {
+			r.Failing = time.Now()
+		}
+		r.Err = text
+	})
+	v.log.failed(k.resource, text)
+}
+
+// missing notes that there are no objects of an optional kind to be had.
+func (v *resourceStatus) missing(k *kind, err error) {
+	text := explain(k, err, v.server)
+	v.note(func(r *Resource) { r.Failures, r.Err = r.Failures+1, text })
+	v.log.missing(k.resource, text)
+}
+
+const (
+	// budget is how long a failure must last to be worth a line: a server that
+	// starts refuses everybody for a moment, until it has read its own rules.
+	patience = time.Second
+	// repeatLog is how often a failure that goes on is logged again.
+	repeatLog = 5 * time.Minute
+	// repeatOther is how soon it is logged again when its text is another; each
+	// time that doubles, up to repeatLog: a text may be another each time.
+	repeatOther = 10 * time.Second
+)
+
+// failureLog logs failures of requests when they last, and when they are over: once,
+// though several kinds of objects meet the same one. It is safe for concurrent
+// use.
+type failureLog struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	failing map[string]*failure // by resource
+	since   time.Time           // of the first of them
+	logged  bool                // one of them was logged
+	absent  map[string]bool     // what was said to be missing, for good
+}
+
+// failure is that of one kind of objects, whatever its texts are.
+type failure struct {
+	first    time.Time     // since it was last followed
+	loggedAt time.Time     // when it was last logged
+	text     string        // what was logged
+	other    time.Duration // how soon another text is logged
+}
+
+func newFailureLog(log *slog.Logger) *failureLog {
+	return &failureLog{log: log, failing: map[string]*failure{}, absent: map[string]bool{}}
+}
+
+func (j *failureLog) failed(resource, text string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	if len(j.failing) == 0 {
+		j.since = now
+	}
+	f := j.failing[resource]
+	if f == nil {
+		f = &failure{first: now, other: repeatOther}
+		j.failing[resource] = f
+	}
+	if now.Sub(f.first) < patience || !f.due(now, text) || j.loggedRecently(now, text) {
+		return
+	}
+	if f.text != "" && f.text != text {
+		f.other = min(2*f.other, repeatLog)
+	}
+	f.loggedAt, f.text, j.logged = now, text, true
+	j.log.Warn("the API server cannot be followed, what it said last stands", "resource", resource, "error", text, "since", j.since)
+}
+
+func (f *failure) due(now time.Time, text string) bool {
+	gap := f.other
+	if text == f.text {
+		gap = repeatLog
+	}
+	return now.Sub(f.loggedAt) >= gap
+}
+
+// loggedRecently reports whether a text was logged not long ago, of any kind of objects.
+func (j *failureLog) loggedRecently(now time.Time, text string) bool {
+	for _, f := range j.failing {
+		if f.text == text && now.Sub(f.loggedAt) < repeatLog {
+			return true
+		}
+	}
+	return false
+}
+
+// missing logs, once, that a kind of objects that we can do without is missing.
+func (j *failureLog) missing(resource, text string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.absent[resource] {
+		j.absent[resource] = true
+		j.log.Warn("the API server does not show a kind of objects, going on without", "resource", resource, "error", text)
+	}
+}
+
+func (j *failureLog) recovered(resource string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.failing, resource)
+	if len(j.failing) > 0 {
+		return
+	}
+	if j.logged {
+		j.logged = false
+		j.log.Info("the API server is followed again", "after", time.Since(j.since))
+	}
+}
+
+// maxText bounds what is kept and logged of one failure, in bytes.
+const maxText = 2 << 10
+
+// explain says why a request failed: what, where, and what to do about it.
+func explain(k *kind, err error, server string) string {
+	return cut(reason(k, err, server), maxText)
+}
+
+func reason(k *kind, err error, server string) string {
+	status := err.Error()
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("%s; bind the user to the ClusterRole system:node-proxier, or add to its role: "+
+			`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, status, k.version.Group, k.resource)
+	case apierrors.IsUnauthorized(err):
+		return "the API server refuses our credentials: " + status + "; is the token or client certificate expired, or of another cluster?"
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("the API server does not have %s of %s: %s; is it older than that?", k.resource, k.version, status)
+	case errors.As(err, new(apierrors.APIStatus)):
+		return fmt.Sprintf("the API server cannot answer for %s: %s", k.groupResource(), status)
+	}
+	var at *url.Error // its text holds the whole URL
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return fmt.Sprintf("the API server %s: %v", server, err)
+}

@@ -1,0 +1,106 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// limits are times that tests shorten.
+type limits struct {
+	silence  time.Duration // missing a sign of life a stream is cut
+	stale    time.Duration // missing a sign of life for so long something is wrong
+	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
+	flush    time.Duration // how long changes of problems are collected
+	unary    time.Duration // how long lists come in pages once the server failed to stream one
+}
+
+func defaultLimits() limits {
+	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, unary: time.Hour}
+}
+
+var (
+	errSilent = errors.New("no answer for too long")
+	errCut    = errors.New("the connection was cut")
+	errShort  = errors.New("the watch ended at once")
+	errPart   = errors.New("the stream ended before the list was complete")
+)
+
+// How long to wait between requests of one kind of objects that fail. A server
+// that does not answer is asked often, which costs it nothing and lets changes
+// arrive within a second of its return. One that answers with an error is asked
+// quickly at first, since errors are short while a server starts, and then ever
+// more slowly: thousands of nodes ask it.
+const (
+	unansweredFirst, unansweredMost = 50 * time.Millisecond, 500 * time.Millisecond
+	refusedFirst, refusedMost       = 100 * time.Millisecond, 30 * time.Second
+	longestDelay                    = 2 * time.Minute  // that a server may ask for
+	absentDelay                     = 10 * time.Minute // for what a server does not have or show, and we can do without
+)
+
+// startRefusals is how often in a row a server that starts may refuse what it
+// will allow once it has read its own rules: for about three seconds.
+const startRefusals = 5
+
+// steadyTime is how long a stream must have lasted to count as a success.
+const steadyTime = time.Second
+
+// backoff says how long to wait after a request. The zero value is ready.
+type backoff struct {
+	unanswered, refused int // failures since the last success: without an answer, with one
+}
+
+// reset notes a success.
+func (p *backoff) reset() { *p = backoff{} }
+
+// after returns how long to wait after a failure.
+func (p *backoff) after(err error) time.Duration {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
+		p.refused++
+		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
+	}
+	if answered(err) {
+		p.refused++
+		return jitter(doubled(refusedFirst, refusedMost, p.refused-1), 0.5)
+	}
+	p.unanswered++
+	return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
+}
+
+// answered reports whether an error is the server's own word, or about what it
+// sent.
+func answered(err error) bool {
+	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return errors.As(err, new(apierrors.APIStatus))
+}
+
+// doubled doubles a time n times, up to most.
+func doubled(first, most time.Duration, n int) time.Duration {
+	if n > 20 {
+		return most
+	}
+	return min(first<<n, most)
+}
+
+// jitter adds a random part of a time to it, so that nodes do not ask all at
+// once.
+func jitter(d time.Duration, part float64) time.Duration {
+	return d + time.Duration(rand.Float64()*part*float64(d))
+}
+
+// sleep waits; it ends early when ctx does.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

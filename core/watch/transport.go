@@ -1,0 +1,151 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What an API server, or whatever answers in its place, may send.
+const (
+	maxAnswer = 512 << 20 // bytes of a list; 100,000 EndpointSlices of 5 endpoints are about 300 MB as JSON
+	maxEvent  = 8 << 20   // bytes of a watch between two events; etcd stores 1.5 MB of an object
+	maxError  = 64 << 10  // bytes of an error that are read; the rest is ignored
+	maxHops   = 3         // redirects within the server
+)
+
+var (
+	errTooMuch  = errors.New("answer too large")
+	errRedirect = errors.New("redirect refused")
+)
+
+// sameServer is an http.Client's CheckRedirect. Each request carries the
+// credentials, so that none may go where they are not for.
+func sameServer(next *http.Request, before []*http.Request) error {
+	first := before[0].URL
+	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host {
+		return fmt.Errorf("%w: the API server %s sends to %s", errRedirect, first.Host, next.URL.Redacted())
+	}
+	if len(before) > maxHops {
+		return fmt.Errorf("%w: the API server %s redirects more than %d times", errRedirect, first.Host, maxHops)
+	}
+	return nil
+}
+
+// boundedTransport is a transport whose answers end.
+type boundedTransport struct{ next http.RoundTripper }
+
+// WrappedRoundTripper lets client-go find the transport underneath.
+func (b *boundedTransport) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+// RoundTrip implements http.RoundTripper.
+func (b *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	spent, isStream := r.Context().Value(spentKey{}).(*atomic.Int64)
+	switch {
+	case answer.StatusCode >= http.StatusMultipleChoices:
+		answer.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(answer.Body, maxError), answer.Body}
+	case isStream:
+		answer.Body = &boundedBody{answer.Body, spent, maxEvent, "without completing an event"}
+	default:
+		answer.Body = &boundedBody{answer.Body, new(atomic.Int64), maxAnswer, "in one answer"}
+	}
+	return answer, nil
+}
+
+// spentKey is the key of a context that belongs to a watch: how many bytes were
+// read since its last event, as *atomic.Int64.
+type spentKey struct{}
+
+// withByteCount returns a context for a watch and what its events reset to 0.
+func withByteCount(ctx context.Context) (context.Context, *atomic.Int64) {
+	spent := new(atomic.Int64)
+	return context.WithValue(ctx, spentKey{}, spent), spent
+}
+
+// boundedBody is a body that fails where it grows beyond a limit.
+type boundedBody struct {
+	io.ReadCloser
+	spent *atomic.Int64
+	most  int64
+	what  string
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.spent.Add(int64(n)) > b.most {
+		return 0, fmt.Errorf("%w: more than %d MiB %s", errTooMuch, b.most>>20, b.what)
+	}
+	return n, err
+}
+
+type (
+	dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+	lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)
+)
+
+// The bounds of what is told of a server with a name.
+const (
+	lookupTimeout = time.Second
+	maxAddresses  = 64
+	maxKnown      = 2 * maxAddresses
+)
+
+// reportServers tells the addresses of what is connected to, before the connection is
+// used. As long as the server's name does not resolve what was told before is told with
+// them.
+func reportServers(dial dialer, resolve lookup, tell func([]netip.AddrPort)) dialer {
+	var mu sync.Mutex // of known, and so that the last told is the last known
+	var known []netip.AddrPort
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if remote, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
+			remote = netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())
+			found, complete := serversOf(ctx, resolve, address, remote)
+			mu.Lock()
+			defer mu.Unlock()
+			if !complete {
+				found = append(found, known[:min(len(known), maxKnown-len(found))]...)
+			}
+			slices.SortFunc(found, netip.AddrPort.Compare)
+			known = slices.Compact(found)
+			tell(slices.Clone(known))
+		}
+		return conn, nil
+	}
+}
+
+// serversOf returns the address connected to and the others of the server's name,
+// which the next connection may go to, and whether these are all.
+func serversOf(ctx context.Context, resolve lookup, address string, remote netip.AddrPort) (all []netip.AddrPort, complete bool) {
+	all = []netip.AddrPort{remote}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || net.ParseIP(host) != nil {
+		return all, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	ips, err := resolve(ctx, "ip", host)
+	for _, ip := range ips[:min(len(ips), maxAddresses-1)] {
+		all = append(all, netip.AddrPortFrom(ip.Unmap(), remote.Port()))
+	}
+	return all, err == nil
+}

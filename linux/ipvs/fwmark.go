@@ -1,0 +1,212 @@
+package ipvs
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+const DefaultMark = 1 << 14
+
+// markBits are the bits of the packet mark that mean something to us, all near the
+// one that the user has chosen for SNAT:
+//
+//	masquerade  the endpoint sees this host's address
+//	service     for a frontend: delivered to this host, where IPVS forwards it
+//	denied      with masquerade dropped, else rejected
+//	number      which virtual server by mark
+//
+// With bit 14 as the first they are 0x4000, 0x2000, 0x1000 and 0x0fff, which
+// stays clear of what Calico (0xffff0000), kubelet (0x8000) and Tailscale
+// (0xff0000) use.
+type markBits struct {
+	masquerade, service, denied uint32
+	shift                       int // of the number
+}
+
+// maxNumber is how many virtual servers by mark a family can have.
+const maxNumber = 1<<12 - 1
+
+// bitsFor returns the bits that go with the user's. Where there is no room below
+// it they lie above.
+func bitsFor(masquerade uint32) markBits {
+	if masquerade == 0 {
+		masquerade = DefaultMark
+	}
+	if masquerade >= 1<<14 {
+		return markBits{masquerade, masquerade >> 1, masquerade >> 2, 0}
+	}
+	shift := 3
+	for bit := masquerade; bit > 1; bit >>= 1 {
+		shift++
+	}
+	return markBits{masquerade, masquerade << 1, masquerade << 2, shift}
+}
+
+// all are the bits that every packet comes with clear.
+func (b markBits) all() uint32 { return b.masquerade | b.service | b.denied }
+
+// numberMask are the bits of the number.
+func (b markBits) numberMask() uint32 { return maxNumber << b.shift }
+
+// fwmark is the mark of packets for a virtual server by mark.
+func (b markBits) fwmark(number uint32, via Via) uint32 {
+	mark := number<<b.shift | b.service
+	if via == ByMarkSNAT {
+		mark |= b.masquerade
+	}
+	return mark
+}
+
+// parse is the reverse of fwmark; the number is 0 if the mark is none of ours.
+func (b markBits) parse(fwmark uint32) (number uint32, via Via) {
+	if fwmark&^(b.numberMask()|b.masquerade) != b.service {
+		return 0, 0
+	}
+	via = ByMark
+	if fwmark&b.masquerade != 0 {
+		via = ByMarkSNAT
+	}
+	return fwmark & b.numberMask() >> b.shift, via
+}
+
+// snatByChain leaves SNAT to what the chains have decided: for all but this node's
+// pods.
+func (b markBits) snatByChain() Mark { return Mark{b.service, b.service | b.denied} }
+
+// byAddress sends packets to the virtual server by address.
+func (b markBits) byAddress(snat bool) Mark {
+	if snat {
+		return Mark{b.service | b.masquerade, b.all()}
+	}
+	return Mark{b.service, b.all()}
+}
+
+// deny drops or rejects packets.
+func (b markBits) deny(v model.Verdict) Mark {
+	if v == model.Drop {
+		return Mark{b.all(), b.all()}
+	}
+	return Mark{b.service | b.denied, b.all()}
+}
+
+// byMark sends packets to a virtual server by mark, whose number goes into it.
+// IPVS compares the whole mark, so all other bits are cleared.
+func (b markBits) byMark(snat bool) Mark {
+	return Mark{b.byAddress(snat).Value, ^uint32(0)}
+}
+
+// fwmarks gives virtual servers by mark their numbers, which belong to one family
+// each. It is safe for concurrent use.
+type fwmarks struct {
+	markBits
+
+	mu      sync.Mutex
+	numbers map[Key]uint32
+	used    [2]map[uint32]Key // by family
+	last    [2]uint32
+}
+
+func newFWMarks(b markBits) *fwmarks {
+	return &fwmarks{markBits: b, numbers: map[Key]uint32{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
+}
+
+// fwmarksOf numbers the servers of a set of objects, in their order.
+func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
+	m := newFWMarks(b)
+	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+		if k.Kind == KindServer && k.Via != ByAddress {
+			_, _ = m.of(k) // a plan may have more than the kernel can
+		}
+	}
+	return m
+}
+
+// of returns the fwmark of a virtual server by mark, which gets a free number if it
+// has none.
+func (m *fwmarks) of(server Key) (fwmark uint32, err error) {
+	if server.Via == Orphan {
+		return server.Mark, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	number, ok := m.numbers[server]
+	if !ok {
+		number, err = m.allocate(server)
+	}
+	return m.fwmark(number, server.Via), err
+}
+
+func (m *fwmarks) allocate(server Key) (uint32, error) {
+	used, last := m.used[server.Family], &m.last[server.Family]
+	for range maxNumber {
+		if *last = *last%maxNumber + 1; used[*last] == (Key{}) {
+			m.bind(server, *last)
+			return *last, nil
+		}
+	}
+	return 0, fmt.Errorf("all %d marks for virtual servers are in use", maxNumber)
+}
+
+func (m *fwmarks) bind(server Key, number uint32) {
+	m.numbers[server] = number
+	m.used[server.Family][number] = server
+}
+
+// observed notes the fwmark of a server that was read back, unless a Commit has
+// given its number or the server to another meanwhile.
+func (m *fwmarks) observed(server Key, fwmark uint32) {
+	number, _ := m.parse(fwmark)
+	if number == 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, has := m.numbers[server]
+	_, taken := m.used[server.Family][number]
+	if !has && !taken {
+		m.bind(server, number)
+	}
+}
+
+// orphans reserves the numbers of those that were read back, and of no others:
+// a server that was given one would be deleted with the orphan.
+func (m *fwmarks) orphans(found []Key) {
+	m.mu.Lock()
+	for k := range m.numbers {
+		if k.Via == Orphan && !slices.Contains(found, k) {
+			m.free(k)
+		}
+	}
+	m.mu.Unlock()
+	for _, k := range found {
+		m.observed(k, k.Mark)
+	}
+}
+
+// release makes the number of a deleted server free.
+func (m *fwmarks) release(server Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.free(server)
+}
+
+func (m *fwmarks) free(server Key) {
+	if number, ok := m.numbers[server]; ok {
+		delete(m.numbers, server)
+		delete(m.used[server.Family], number)
+	}
+}
+
+// entry is the mark of an entry, with its server's number in it.
+func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
+	if v.Via == ByAddress {
+		return v.Mark, nil
+	}
+	fwmark, err := m.of(Key{Kind: KindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.Server})
+	return Mark{fwmark, v.Mark.Mask}, err
+}

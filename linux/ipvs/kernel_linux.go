@@ -1,0 +1,328 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/ipset"
+
+	"github.com/moby/ipvs"
+)
+
+// sockets are the netlink sockets of one goroutine.
+type sockets struct {
+	ipvs  *ipvs.Handle
+	links *netlink.Handle
+	sets  *ipset.Conn
+}
+
+func connect() (*sockets, error) {
+	k := &sockets{}
+	var errs [3]error
+	k.ipvs, errs[0] = ipvs.New("")
+	k.links, errs[1] = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
+	k.sets, errs[2] = ipset.Open()
+	if err := errors.Join(errs[:]...); err != nil {
+		k.close()
+		return nil, fmt.Errorf("ipvs: open netlink sockets: %w", err)
+	}
+	return k, nil
+}
+
+func (k *sockets) close() {
+	if k.ipvs != nil {
+		k.ipvs.Close()
+	}
+	if k.links != nil {
+		k.links.Close()
+	}
+	if k.sets != nil {
+		_ = k.sets.Close() // nothing is buffered in it
+	}
+}
+
+// ignore returns nil for errors that say that there is nothing to do.
+func ignore(err error, harmless ...error) error {
+	var gone netlink.LinkNotFoundError
+	for _, f := range harmless {
+		if errors.Is(err, f) || f == unix.ENODEV && errors.As(err, &gone) {
+			return nil
+		}
+	}
+	return err
+}
+
+func wrap(what string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// alias marks the device as ours: one of the same name without it is
+// kube-proxy's.
+const alias = "kept by Tandem"
+
+// link makes the device, or takes over kube-proxy's, or deletes it. It stays
+// down, as kube-proxy's does: nothing is ever sent through it.
+func (k *sockets) link(verb ledger.Verb) error {
+	if verb == ledger.Delete {
+		link, err := k.links.LinkByName(Link)
+		if err == nil {
+			err = k.links.LinkDel(link)
+		}
+		return ignore(wrap("link "+Link, err), unix.ENODEV)
+	}
+	err := k.links.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: Link}})
+	if ignore(err, unix.EEXIST) != nil {
+		return wrap("link "+Link, err)
+	}
+	link, err := k.links.LinkByName(Link)
+	if err == nil {
+		err = k.links.LinkSetAlias(link, alias)
+	}
+	return wrap("link "+Link, err)
+}
+
+// address binds a cluster IP, or lets it go. The kernel must never choose it as
+// the source for other machines, as masquerading does: so its scope is the host,
+// and in IPv6, where scopes do not say that, it is deprecated.
+func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
+	link, err := k.links.LinkByName(Link)
+	if err != nil {
+		if verb == ledger.Delete {
+			return ignore(err, unix.ENODEV)
+		}
+		return wrap("address "+a.String(), err)
+	}
+	addr := &netlink.Addr{IPNet: whole(a), Scope: unix.RT_SCOPE_HOST}
+	if a.Is6() {
+		addr.Flags, addr.Scope = unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, 0
+		addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
+	}
+	if verb == ledger.Delete {
+		return ignore(wrap("address "+a.String(), k.links.AddrDel(link, addr)), unix.EADDRNOTAVAIL)
+	}
+	return ignore(wrap("address "+a.String(), k.links.AddrAdd(link, addr)), unix.EEXIST)
+}
+
+func whole(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// rule makes or deletes the rule that packets with a mark look into our table
+// first.
+func (k *sockets) rule(verb ledger.Verb, f model.Family, mark uint32) error {
+	rule := routeRule(f, mark)
+	if verb == ledger.Delete {
+		return ignore(wrap("routing rule", k.links.RuleDel(rule)), unix.ENOENT)
+	}
+	return ignore(wrap("routing rule", k.links.RuleAdd(rule)), unix.EEXIST)
+}
+
+// route makes or deletes a route that delivers packets for an address here.
+func (k *sockets) route(verb ledger.Verb, a netip.Addr) error {
+	const loopback = 1 // the index of lo in every network namespace
+	local := &netlink.Route{
+		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Dst: whole(a), LinkIndex: loopback, Table: RouteTable,
+	}
+	if verb == ledger.Delete {
+		return ignore(wrap("local route to "+a.String(), k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT)
+	}
+	return ignore(wrap("local route to "+a.String(), k.links.RouteAdd(local)), unix.EEXIST)
+}
+
+func routeRule(f model.Family, mark uint32) *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table = netlinkFamily(f), RoutePriority, RouteTable
+	rule.Mark, rule.Mask = mark, &mark
+	return rule
+}
+
+func netlinkFamily(f model.Family) int {
+	return [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6}[f]
+}
+
+// set makes a set. One of the name that is there already is not like ours, as
+// Observe has not told of it: it is replaced in one step, so that rules that use
+// it always find one.
+func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
+	if verb == ledger.Delete {
+		return ignore(k.sets.Destroy(s.Name), ipset.ErrNotFound)
+	}
+	err := k.sets.Create(s)
+	if !errors.Is(err, ipset.ErrExists) {
+		return err
+	}
+	fresh := s
+	fresh.Name = "TANDEM-NEW"
+	// One may be left where this was cut short: the set that was replaced then.
+	if err := ignore(k.sets.Destroy(fresh.Name), ipset.ErrNotFound); err != nil {
+		return err
+	}
+	if err := k.sets.Create(fresh); err != nil {
+		return err
+	}
+	return errors.Join(k.sets.Swap(fresh.Name, s.Name), k.sets.Destroy(fresh.Name))
+}
+
+// What the host itself sends to a cluster IP on kube-ipvs0 comes from that very
+// address, unless the local route to it names another source. That must be so
+// from the moment on that another mode serves the host: a connection from the
+// cluster IP would end when the address goes.
+
+// divert has the host use an address of its own, where it has one, for new
+// connections to those on the device. Old ones keep what they have.
+func (k *sockets) divert(own []netip.Addr) error {
+	return k.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
+		for _, a := range own {
+			if a.Is4() == to.Is4() {
+				return k.replaceSource(r, a)
+			}
+		}
+		return nil
+	})
+}
+
+// replaceSource changes the source that a local route suggests. In IPv6 the
+// kernel's own have a metric that others cannot give: theirs comes in addition
+// first.
+func (k *sockets) replaceSource(r netlink.Route, src netip.Addr) error {
+	fresh := r
+	fresh.Src, fresh.Priority = src.AsSlice(), 0
+	if src.Is4() {
+		return k.links.RouteReplace(&fresh)
+	}
+	if err := ignore(k.links.RouteAdd(&fresh), unix.EEXIST); err != nil {
+		return err
+	}
+	return ignore(k.links.RouteDel(&r), unix.ESRCH)
+}
+
+// undivert makes an address anew whose route was diverted by a Drain that was
+// called off.
+func (k *sockets) undivert(a, src netip.Addr) error {
+	link, err := k.links.LinkByName(Link)
+	if err != nil {
+		return wrap("address "+a.String(), err)
+	}
+	diverted := &netlink.Route{
+		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Dst: whole(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
+	}
+	gone := ignore(wrap("local route to "+a.String(), k.links.RouteDel(diverted)), unix.ESRCH)
+	return errors.Join(gone, k.address(ledger.Delete, a), k.address(ledger.Create, a))
+}
+
+// sourceOf returns the source that a local route suggests to reach an address,
+// where that is another one.
+func sourceOf(to netip.Addr, r netlink.Route) netip.Addr {
+	src, ok := netip.AddrFromSlice(r.Src)
+	if src = src.Unmap(); !ok || src == to {
+		return netip.Addr{}
+	}
+	return src
+}
+
+// eachLocalRoute calls f for the local route to each address on kube-ipvs0, if
+// the device is ours.
+func (k *sockets) eachLocalRoute(f func(netip.Addr, netlink.Route) error) error {
+	link, err := k.links.LinkByName(Link)
+	if err != nil || link.Attrs().Alias != alias {
+		return ignore(err, unix.ENODEV)
+	}
+	for _, family := range model.Families() {
+		filter := netlink.Route{Table: unix.RT_TABLE_LOCAL, LinkIndex: link.Attrs().Index, Type: unix.RTN_LOCAL}
+		const by = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_OIF | netlink.RT_FILTER_TYPE
+		var routes []netlink.Route
+		err = host.RetryInterrupted(func() error {
+			routes, err = k.links.RouteListFiltered(netlinkFamily(family), &filter, by)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("local routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil {
+				continue
+			}
+			to, _ := netip.AddrFromSlice(r.Dst.IP)
+			if to = to.Unmap(); to.IsLinkLocalUnicast() || to.IsMulticast() {
+				continue
+			}
+			if err := f(to, r); err != nil {
+				return fmt.Errorf("local route to %s: %w", to, err)
+			}
+		}
+	}
+	return nil
+}
+
+// held counts connections of the host's own that have an address on the device,
+// which end when it goes.
+func (k *sockets) held() (n int, err error) {
+	addresses := map[netip.Addr]bool{}
+	err = k.eachLocalRoute(func(a netip.Addr, _ netlink.Route) error {
+		addresses[a] = true
+		return nil
+	})
+	if err != nil || len(addresses) == 0 {
+		return 0, err
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := k.links.SocketDiagTCP(family)
+		if errors.Is(err, unix.ENOENT) {
+			return 0, nil // a kernel without tcp_diag tells nobody
+		}
+		if err != nil {
+			return 0, fmt.Errorf("list connections: %w", err)
+		}
+		for _, s := range sockets {
+			a, _ := netip.AddrFromSlice(s.ID.Source)
+			if addresses[a.Unmap()] && s.State != timeWait {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// timeWait is a connection that has ended (TCP_TIME_WAIT in net/tcp_states.h).
+const timeWait = 6
+
+// openAddresses opens the addresses of this machine, but for those on kube-ipvs0.
+func openAddresses() (*host.Addresses, error) {
+	return host.OpenAddresses(func(l netlink.Link) bool { return l.Attrs().Name == Link })
+}
+
+// list returns addresses in their order.
+func list(a *host.Addresses) (ips []netip.Addr, err error) {
+	all, err := a.List()
+	for _, l := range all {
+		ips = append(ips, l.Prefix.Addr())
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return ips, err
+}
+
+// nodeAddresses lists the addresses of this machine, in the network namespace of the
+// calling thread.
+func nodeAddresses() ([]netip.Addr, error) {
+	a, err := openAddresses()
+	if err != nil {
+		return nil, err
+	}
+	own, err := list(a)
+	return own, errors.Join(err, a.Close())
+}

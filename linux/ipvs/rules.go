@@ -1,0 +1,297 @@
+package ipvs
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
+)
+
+// Base emits what is there before any Service (dataplane.Compiler).
+func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	emit(Key{Kind: KindLink}, Value{})
+	for _, f := range c.options.families() {
+		emit(Key{Kind: KindRule, Family: f}, Value{})
+		for s := noSet + 1; s < numSets; s++ {
+			emit(Key{Kind: KindSet, Family: f, Set: s}, Value{})
+		}
+		emitRanges(NodePortRanges, f, host.NodePorts.Prefixes, emit)
+		emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
+		for id, rules := range c.chains(f, host) {
+			if len(rules) == 0 {
+				continue
+			}
+			emit(Key{Kind: KindChain, Family: f, Chain: ChainID(id)}, owned(rules...))
+			if ChainID(id).from() != "" {
+				emit(Key{Kind: KindJump, Family: f, Chain: ChainID(id)}, Value{})
+			}
+		}
+	}
+}
+
+// emitRanges emits the entries of a set of prefixes.
+func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
+	for _, p := range model.Canonical(slices.Clone(all)) {
+		if model.FamilyOf(p.Addr()) == f {
+			emitPrefix(Key{Kind: KindEntry, Family: f, Set: set}, p, emit)
+		}
+	}
+}
+
+func loopback(f model.Family) netip.Prefix {
+	if f == model.IPv4 {
+		return netip.MustParsePrefix("127.0.0.0/8")
+	}
+	return netip.MustParsePrefix("::1/128")
+}
+
+// owned is a chain with some rules, and the one that says whose it is.
+func owned(rules ...xtables.Rule) Value {
+	return Value{Rules: xtables.List(append([]xtables.Rule{owner()}, rules...)...)}
+}
+
+// chains are the rules of every chain.
+func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xtables.Rule) {
+	r := rules{c.bits, f}
+	arriving, sent := r.pods(host.Pods)
+	all[mangleIn] = r.classify(arriving, false)
+	// What IPVS has forwarded comes through here as well. It must not be routed by
+	// our rule once more.
+	forwarded := xtables.Rule{Matches: []xtables.Match{has(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
+	all[mangleOut] = slices.Insert(r.classify(sent, true), 0, forwarded)
+	all[manglePort] = []xtables.Rule{
+		{Proto: model.TCP, Target: r.translate(NodePortTCP, "dst")},
+		{Proto: model.UDP, Target: r.translate(NodePortUDP, "dst")},
+		{Target: r.translate(NodePortSCTP, "dst,dst")},
+	}
+	all[mangleLast] = []xtables.Rule{rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, has(r.service))}
+	all[natIn] = []xtables.Rule{rule(xtables.Accept, has(r.service))}
+	all[natOut] = all[natIn]
+	masquerade := xtables.Masquerade{RandomFully: !c.options.NoRandomFully}
+	all[natLast] = []xtables.Rule{
+		rule(xtables.Masquerade{}, r.in(LoopBack, "dst,dst,src")),
+		rule(xtables.Masquerade{}, r.in(VirtualIPs, "src"), r.notIn(VirtualIPs, "dst")),
+		rule(xtables.Return, hasNot(r.masquerade)),
+		rule(xtables.SetMark{Mask: r.masquerade}),
+		rule(masquerade),
+	}
+	refuse := rule(xtables.Reject, has(r.denied)) // what has no endpoint
+	// What IPVS has forwarded comes through here as well, most of it from others.
+	all[filterIn] = []xtables.Rule{refuse}
+	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{})}
+	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(HealthCheckPort, "dst"))}
+	all[filterForward] = []xtables.Rule{refuse, r.unallocated(), rule(xtables.Accept, xtables.State{Any: "RELATED,ESTABLISHED"})}
+	return all
+}
+
+// rules makes the rules of one family.
+type rules struct {
+	markBits
+	family model.Family
+}
+
+func rule(to xtables.Target, asks ...xtables.Match) xtables.Rule {
+	return xtables.Rule{Matches: asks, Target: to}
+}
+
+func has(bits uint32) xtables.HasMark { return xtables.HasMark{Value: bits, Mask: bits} }
+
+func hasNot(bits uint32) xtables.HasMark {
+	return xtables.HasMark{Value: bits, Mask: bits, Not: true}
+}
+
+func (r rules) in(s SetID, fields string) xtables.InSet {
+	return xtables.InSet{Set: s.Name(r.family), Fields: fields}
+}
+
+func (r rules) notIn(s SetID, fields string) xtables.InSet {
+	return xtables.InSet{Set: s.Name(r.family), Fields: fields, Not: true}
+}
+
+func (r rules) translate(s SetID, fields string) xtables.MapMark {
+	return xtables.MapMark{Set: s.Name(r.family), Fields: fields}
+}
+
+// pods are matches of this node's pods, among what arrives and what the host
+// sends itself: that comes by no interface and can only be told by address.
+func (r rules) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
+	switch {
+	case m.Interface != "":
+		return []xtables.Rule{{In: xtables.Interface{Name: m.Interface}}}, nil
+	case m.Prefix != "":
+		return []xtables.Rule{{In: xtables.Interface{Name: m.Prefix + "+"}}}, nil
+	}
+	for _, p := range model.Canonical(m.CIDRs) {
+		if model.FamilyOf(p.Addr()) == r.family {
+			arriving = append(arriving, xtables.Rule{Src: xtables.Within(p)})
+		}
+	}
+	return arriving, arriving
+}
+
+// classify turns the mark of a packet into the answer of its front for its
+// sender. Only the first packet of a connection is dropped, refused or
+// masqueraded; all others must only find their way to IPVS.
+func (r rules) classify(pods []xtables.Rule, host bool) []xtables.Rule {
+	all := []xtables.Rule{
+		// Connections of another proxy, from before we took over.
+		rule(xtables.Return, xtables.State{Any: "DNAT"}),
+		rule(xtables.Drop, r.in(Guarded, "dst,dst"), r.notIn(Allowed, "dst,dst,src"), isNew),
+		rule(xtables.SetMark{Value: r.masquerade, Mask: r.all()}),
+	}
+	for _, pod := range pods {
+		pod.Target = xtables.SetMark{Mask: r.masquerade}
+		all = append(all, pod)
+	}
+	for _, s := range []SetID{ClusterIPs, ExternalIPs, LoadBalancer} {
+		all = append(all, rule(r.translate(s, "dst,dst")))
+	}
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} { // cluster IPs have no other ports
+		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, hasNot(r.service), r.in(VirtualIPs, "dst"))
+		other.Proto = proto
+		all = append(all, other)
+	}
+	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, hasNot(r.service), r.in(NodePortRanges, "dst"), xtables.DstLocal{})
+	nodePort.Dst = xtables.Addrs{Prefix: loopback(r.family), Not: true}
+	all = append(all, nodePort)
+	if host {
+		all = append(all, rule(r.translate(Host, "dst,dst")))
+	}
+	for _, pod := range pods {
+		pod.Target = r.translate(Pods, "dst,dst")
+		all = append(all, pod)
+	}
+	return append(all,
+		rule(xtables.Drop, has(r.all()), isNew),
+		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, hasNot(r.service)),
+		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, isOld),
+		// What is refused is not delivered here: an answer needs an address that
+		// this host has, and that of the front it has not.
+		rule(xtables.SetMark{Mask: r.service}, has(r.service|r.denied)),
+	)
+}
+
+// unallocated is the rule for what could be for a cluster IP, and is for none. It
+// comes behind destination NAT: an address that no Service of ours has may be
+// another proxy's (label service-proxy-name).
+func (r rules) unallocated() xtables.Rule {
+	return rule(xtables.Drop, r.in(ServiceCIDRs, "dst"), xtables.DstLocal{Not: true}, isNew, xtables.State{Any: "DNAT", Not: true})
+}
+
+// ourTables are the tables with chains of ours, the one that claims packets last:
+// then the others know already what to do with them.
+var ourTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
+
+// restore writes ops on the chains of one family for iptables-restore
+// --noflush, one table at a time, and what is deleted after all else and the
+// other way round.
+func restore(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
+	write := func(table xtables.Table, deletes bool) {
+		var some []ledger.Op[Key, Value]
+		for _, op := range ops {
+			if op.Key.Family == f && op.Key.Chain.table() == table && deletes == (op.Verb == ledger.Delete) {
+				some = append(some, op)
+			}
+		}
+		if len(some) > 0 {
+			text = append(text, script(some).Text(table)...)
+		}
+	}
+	for _, table := range ourTables {
+		write(table, false)
+	}
+	for _, table := range slices.Backward(ourTables[:]) {
+		write(table, true)
+	}
+	return text
+}
+
+// script writes ops on one table. Jumps that must not be taken for those that
+// replace them are deleted first, also so that chains that are deleted are in no
+// use. All other jumps are deleted when their successors are there.
+func script(ops []ledger.Op[Key, Value]) *xtables.Script {
+	s := &xtables.Script{}
+	for _, op := range ops {
+		c := op.Key.Chain
+		switch {
+		case op.Key.Kind == KindJump:
+			if op.Verb == ledger.Delete || op.Old.Rules.Len() > 0 {
+				s.Delete(c.from(), c.installed(op.Old))
+			}
+		case op.Verb == ledger.Delete:
+			s.Drop(c.name())
+		default:
+			s.Rewrite(c.name(), op.New.Rules)
+		}
+	}
+	for _, op := range ops {
+		if c := op.Key.Chain; op.Key.Kind == KindJump && op.Verb != ledger.Delete {
+			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New.OldOnly)))
+			if op.Verb == ledger.Replace && op.Old.Rules.Len() == 0 {
+				s.Delete(c.from(), c.installed(op.Old))
+			}
+		}
+	}
+	return s
+}
+
+// installed are the rules of a jump.
+func (c ChainID) installed(v Value) xtables.Rules {
+	if v.Rules.Len() > 0 {
+		return v.Rules
+	}
+	return xtables.List(c.jumpRule(v.OldOnly))
+}
+
+// readTables reads what iptables-save prints: our chains, and the jumps to them. A
+// chain is ours if it has the owner's rule, before which others may have put
+// theirs, or if it is empty and something leads there: then somebody has emptied
+// it.
+func readTables(f model.Family, text string, emit func(Key, Value)) error {
+	tables, err := xtables.ParseSave(text)
+	if err != nil {
+		return err
+	}
+	chains := map[string][]xtables.Line{} // by "table chain"
+	for _, t := range tables {
+		for _, c := range t.Chains {
+			chains[t.Name+" "+c.Name] = c.Rules
+		}
+	}
+	for c := noChain + 1; c < numChains; c++ {
+		lines := chains[c.String()]
+		v, led := c.jump(chains[c.table().String()+" "+c.from()])
+		owned := slices.ContainsFunc(lines, func(l xtables.Line) bool { return l.Rule().Equal(owner()) })
+		if !owned && (len(lines) > 0 || !led) {
+			continue
+		}
+		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: xtables.Canonical(lines...)})
+		if led {
+			emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
+		}
+	}
+	return nil
+}
+
+// jump finds the jump to a chain among the rules of where it comes from. There may
+// be more than one: kube-proxy's, or what others have put there once more.
+func (c ChainID) jump(rules []xtables.Line) (v Value, there bool) {
+	var all []xtables.Line
+	for _, l := range rules {
+		r := l.Rule()
+		if r.Chain() != c.name() {
+			continue
+		}
+		for _, known := range [...]Value{{OldOnly: true}, {}} {
+			if r.Equal(c.jumpRule(known.OldOnly)) {
+				v, all = known, append(all, l)
+			}
+		}
+	}
+	if len(all) == 1 {
+		return v, true
+	}
+	return Value{Rules: xtables.Printed(all...)}, len(all) > 0
+}

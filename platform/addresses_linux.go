@@ -1,5 +1,0 @@
-package platform
-
-import "github.com/tandem-proxy/tandem/linux/host"
-
-func openAddresses() (addresses, error) { return host.OpenAddresses() }

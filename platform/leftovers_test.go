@@ -1,0 +1,55 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A proxy that ends before it has removed leftovers ends all the same.
+func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &switcher{network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
+	s.engine = engine.New(engine.Options{
+		Host:     func(*model.Node, []*model.ServiceCIDR) *model.Host { return &model.Host{} },
+		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),
+		AuditEvery: time.Hour, Log: log,
+	})
+	running, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.engine.Run(running) }()
+	defer func() { stop(); <-done }()
+	s.engine.Synced(true)
+	<-s.engine.Programmed()
+	s.turn <- struct{}{} // for good, as when the control socket is closed
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	c := config.Default()
+	go s.removeLeftovers(ctx, &c)
+	select {
+	case <-s.clean:
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a switch that has no end")
+	}
+}
+
+func TestTurn(t *testing.T) {
+	turns := make(turn, 1)
+	if err := turns.take(t.Context()); err != nil || turns.try() {
+		t.Errorf("taken: %v, and once more", err)
+	}
+	turns.give()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := turns.take(ctx); !errors.Is(err, context.Canceled) || !turns.try() {
+		t.Errorf("taken after the end: %v", err)
+	}
+}

@@ -1,0 +1,113 @@
+package platform
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// machine is what this machine says of itself; core/resolve decides what that means
+// for Services.
+type machine struct {
+	log       *slog.Logger
+	addresses addresses // nil where they cannot be opened
+	unread    bool      // the last attempt to read them failed
+
+	mu    sync.Mutex
+	facts model.Machine
+}
+
+// openMachine reads the addresses of this machine for the first time, as far as
+// they could be opened.
+func openMachine(a addresses, err error, log *slog.Logger) *machine {
+	m := &machine{log: log}
+	if err == nil {
+		m.addresses = a
+		_, err = m.readAddresses()
+	}
+	if err != nil {
+		log.Warn("reading this machine's addresses failed; only those of its Node object are protected from Services", "err", err)
+	}
+	return m
+}
+
+func (m *machine) close() error {
+	if m == nil || m.addresses == nil {
+		return nil
+	}
+	return m.addresses.Close()
+}
+
+// now returns what is known. It is safe for concurrent use.
+func (m *machine) now() model.Machine {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.facts
+}
+
+// readAddresses reports whether they are others than before. After an error they
+// are as before.
+func (m *machine) readAddresses() (changed bool, err error) {
+	all, err := m.addresses.List()
+	if m.unread = err != nil; m.unread {
+		return false, err
+	}
+	slices.SortFunc(all, func(a, b model.LocalAddress) int {
+		if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
+			return c
+		}
+		return a.Prefix.Bits() - b.Prefix.Bits()
+	})
+	all = slices.Compact(all)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed = !slices.Equal(all, m.facts.Addresses)
+	m.facts.Addresses = all
+	return changed, nil
+}
+
+// setAPIServers reports whether these are others than before. It is safe for
+// concurrent use.
+func (m *machine) setAPIServers(all []netip.AddrPort) (changed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed = !slices.Equal(all, m.facts.APIServers)
+	m.facts.APIServers = all
+	return changed
+}
+
+// addressesEvery is how often changes of addresses are looked for.
+const addressesEvery = 500 * time.Millisecond
+
+// follow reads the addresses whenever they may have changed, or could not be read,
+// and calls changed when they have, until ctx ends.
+func (m *machine) follow(ctx context.Context, changed func()) {
+	if m.addresses == nil {
+		return
+	}
+	tick := time.NewTicker(addressesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		again := m.unread
+		if !m.addresses.Changed() && !again {
+			continue
+		}
+		differ, err := m.readAddresses()
+		if err != nil && !again {
+			m.log.Warn("reading this machine's addresses failed; retrying", "err", err)
+		}
+		if differ {
+			changed()
+		}
+	}
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package platform
-
-import "log/slog"
-
-// limitMemory does nothing where there are no cgroups.
-func limitMemory(*slog.Logger) {}

@@ -1,0 +1,38 @@
+package platform
+
+import (
+	"log/slog"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Harden makes the process load libraries from the system's folder only, never
+// from the one it lies in or was started from. It is for the first line of a
+// program; systems that cannot do it do not need it.
+func Harden() { thisSystem().harden() }
+
+// Lock makes the caller the only tandem that writes on this machine, or in the
+// network namespace of the calling thread, until it closes what it got or dies.
+// On systems without data planes to share it does nothing.
+func Lock() (Held, error) { return thisSystem().lock() }
+
+// Prepare sets what a configuration asks of the system besides Services, and
+// what stays when the process ends: it is all that needs more privileges than
+// CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
+// what to do: in a container it often is right already.
+func Prepare(c *config.Config, log *slog.Logger) {
+	for _, err := range thisSystem().prepare(c, log) {
+		log.Warn("setting system parameter failed", "err", err)
+	}
+}
+
+// LocalAddresses returns the addresses of this machine, read once.
+func LocalAddresses() ([]model.LocalAddress, error) {
+	a, err := thisSystem().addresses()
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	return a.List()
+}

@@ -1,0 +1,87 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// system is what Tandem uses of an operating system beside modes. thisSystem, in
+// platform_{linux,windows,other}.go, returns that of the running one.
+type system struct {
+	harden      func()
+	lock        func() (Held, error)
+	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
+	network     func() (network, error)                 // that of the calling thread
+	addresses   func() (addresses, error)
+	flows       func() (flowTable, error)
+	examine     func() []diagnosis.Check
+	prepare     func(*config.Config, *slog.Logger) []error
+	limitMemory func(*slog.Logger)
+	releaseText func() error // unmaps the program's pages that only the start needed
+}
+
+// Held is a lock that is held, see Lock.
+type Held interface {
+	// Listen opens the control socket, for the administrator and the user of this
+	// process alone.
+	Listen() (net.Listener, error)
+	io.Closer
+}
+
+// network is where a proxy works: the machine, or one network namespace of it.
+type network interface {
+	// Do runs f on a thread in the network.
+	Do(f func() error) error
+	Listen(ctx context.Context, network, address string) (net.Listener, error)
+	io.Closer
+}
+
+// addresses are those of this machine.
+type addresses interface {
+	List() ([]model.LocalAddress, error)
+	Changed() bool // since the last call, as far as is known; cheap
+	io.Closer
+}
+
+// flowTable is a table of tracked flows, to delete stale ones from.
+type flowTable interface {
+	flows.Table
+	io.Closer
+}
+
+// portable is a system that lacks everything.
+func portable() system {
+	unsupported := errors.New("unsupported on this system")
+	return system{
+		harden:      func() {},
+		lock:        func() (Held, error) { return noLock{unsupported}, nil },
+		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
+		network:     func() (network, error) { return &machineNetwork{}, nil },
+		addresses:   func() (addresses, error) { return nil, unsupported },
+		flows:       func() (flowTable, error) { return nil, unsupported },
+		examine:     func() []diagnosis.Check { return nil },
+		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
+		limitMemory: func(*slog.Logger) {},
+		releaseText: func() error { return nil },
+	}
+}
+
+// machineNetwork is the network of a system without network namespaces.
+type machineNetwork struct{ net.ListenConfig }
+
+func (*machineNetwork) Do(f func() error) error { return f() }
+func (*machineNetwork) Close() error            { return nil }
+
+// noLock is held where there is nothing to share, nor a control socket.
+type noLock struct{ unsupported error }
+
+func (l noLock) Listen() (net.Listener, error) { return nil, l.unsupported }
+func (noLock) Close() error                    { return nil }
