@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // ClientIP affinity is one map of the table: client . port -> handle, where each
@@ -73,7 +74,7 @@ func (p affinePick) seconds() time.Duration {
 }
 
 // affinityChain names one of the chains for affinity.
-func affinityChain(slots SetID, what string, second bool) string {
+func affinityChain(slots *nft.Set, what string, second bool) string {
 	name := "affinity-" + what
 	if slots == AffinityNodeSlots {
 		name = "node" + name
@@ -107,7 +108,7 @@ func parseAffinePick(name string) (p affinePick, ok bool) {
 }
 
 // ports returns the map that says what a port is known by.
-func (p affinePick) ports() SetID {
+func (p affinePick) ports() *nft.Set {
 	if p.slots == AffinityNodeSlots {
 		return AffinityNodePorts
 	}
@@ -115,7 +116,7 @@ func (p affinePick) ports() SetID {
 }
 
 // endpoints returns the map of the pool's endpoints by their handles.
-func (p pick) endpoints() SetID {
+func (p pick) endpoints() *nft.Set {
 	switch {
 	case p.slots == AffinityNodeSlots && p.second:
 		return AffinityNodeEndpointsSecond
@@ -131,42 +132,42 @@ func (p pick) endpoints() SetID {
 func (p affinePick) chain(purpose string) string { return affinityChain(p.slots, purpose, p.second) }
 
 // number has the destination be the handle of one of the first n slots.
-func (p affinePick) number(n uint32) Put {
-	return Put{In: daddr, Map: p.slots, Count: n, First: p.first()}
+func (p affinePick) number(n uint32) nft.SetAddr {
+	return nft.SetAddr{Field: nft.Daddr, Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}
 }
 
 // recall has the destination be the handle that the client had last.
-var recall = Put{In: daddr, Map: Affinity}
+var recall = nft.SetAddr{Field: nft.Daddr, Map: Affinity}
 
 // rules returns the chain's rules. A slot may be gone and the chain not yet, for a
 // moment: the first one is never gone.
-func (p affinePick) rules(bit uint32) []Rule {
-	remember := Remember{Set: Affinity, For: p.seconds()}
-	return []Rule{
-		rule(append(p.class.statements(bit), Put{In: saddr, Map: p.ports()})...),
-		{Statements: []Statement{recall, remember, Jump{p.chain("known")}}, Comment: "a client that has an endpoint"},
-		rule(p.number(1)),
-		rule(p.number(p.count)),
-		rule(remember, Goto{p.chain("chosen")}),
-		{Statements: []Statement{Remember{Set: AffinityFull, For: fullFor}}, Comment: "no room: not remembered"},
-		rule(Goto{p.chain("chosen")}),
+func (p affinePick) rules(bit uint32) []nft.Rule {
+	remember := nft.Update{Set: Affinity, Timeout: p.seconds()}
+	return []nft.Rule{
+		nft.NewRule(append(p.class.statements(bit), nft.SetAddr{Field: nft.Saddr, Map: p.ports()})...),
+		{Statements: []nft.Statement{recall, remember, nft.Jump{Chain: p.chain("known")}}, Comment: "a client that has an endpoint"},
+		nft.NewRule(p.number(1)),
+		nft.NewRule(p.number(p.count)),
+		nft.NewRule(remember, nft.Goto{Chain: p.chain("chosen")}),
+		{Statements: []nft.Statement{nft.Update{Set: AffinityFull, Timeout: fullFor}}, Comment: "no room: not remembered"},
+		nft.NewRule(nft.Goto{Chain: p.chain("chosen")}),
 	}
 }
 
 // shared are the chains that those above go to, the deepest first.
 func (p affinePick) shared() []*pickChain {
-	send := Jump{p.chain("send")}
+	send := nft.Jump{Chain: p.chain("send")}
 	return []*pickChain{
-		newPickChain(p.chain("send"), []Rule{rule(PutBackSource{}, In{Set: L4}, SendToFound{Map: p.endpoints()})}),
-		newPickChain(p.chain("known"), []Rule{
-			rule(send),
-			{Statements: []Statement{Put{In: saddr, Map: p.ports()}, Forget{Affinity}}, Comment: "its endpoint is gone"},
+		newPickChain(p.chain("send"), []nft.Rule{nft.NewRule(nft.RestoreSource{}, nft.Lookup{Set: L4}, nft.DNATMap{Map: p.endpoints()})}),
+		newPickChain(p.chain("known"), []nft.Rule{
+			nft.NewRule(send),
+			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: Affinity}}, Comment: "its endpoint is gone"},
 		}),
-		newPickChain(p.chain("chosen"), []Rule{
-			{Statements: []Statement{recall}, Comment: "what another packet of the client chose first"},
-			rule(send),
-			{Statements: []Statement{p.number(1), send}, Comment: "the endpoint went just now"},
-			rule(Discard{}),
+		newPickChain(p.chain("chosen"), []nft.Rule{
+			{Statements: []nft.Statement{recall}, Comment: "what another packet of the client chose first"},
+			nft.NewRule(send),
+			{Statements: []nft.Statement{p.number(1), send}, Comment: "the endpoint went just now"},
+			nft.NewRule(nft.Drop{}),
 		}),
 	}
 }
@@ -189,19 +190,19 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 // fill, and returns the name of the chain to go to.
 func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
-	p.once(SetObject(family, Affinity))
-	p.once(SetObject(family, AffinityFull))
+	p.once(nft.SetObject(family, Affinity))
+	p.once(nft.SetObject(family, AffinityFull))
 	name := ""
 	size := uint32(len(endpointsOf(pool)))
 	for _, chain := range p.affinePick(affinePick{pick{affinitySlotsOf(f), c, second, size}, p.port.SessionAffinity}) {
-		p.once(chainKey(family, chain.name), chain.bodies[family])
+		p.once(chain.keys[family], chain.bodies[family])
 		name = chain.name
 	}
 	return name
 }
 
 // affinitySlotsOf returns the map of the handles of a front's endpoints.
-func affinitySlotsOf(f *model.Frontend) SetID {
+func affinitySlotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
 		return AffinityNodeSlots
 	}
@@ -212,27 +213,25 @@ func affinitySlotsOf(f *model.Frontend) SetID {
 // one of its pools.
 func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second bool) {
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
-	p.once(element(at.ports(), p.port.ID.Proto, f), addressValue(p.identity()))
+	p.once(element(at.ports(), p.port.ID.Proto, f), nft.AddressValue(p.identity()))
 	slot := element(at.slots, p.port.ID.Proto, f)
 	lowest := lowestPorts(endpointsOf(pool))
 	for i, e := range endpointsOf(pool) {
 		slot.Slot = uint16(int(at.first()) + i)
-		handle := addressValue(handleOf(e.Addr, lowest))
+		handle := nft.AddressValue(handleOf(e.Addr, lowest))
 		p.emit(slot, handle)
-		p.emit(handleElement(at.endpoints(), slot, handle), endpointValue(e.Addr))
+		p.emit(handleElement(at.endpoints(), slot, handle), nft.EndpointValue(e.Addr))
 	}
 }
 
 // handleElement names the element of an endpoint by its slot's key and its handle.
-func handleElement(set SetID, slot Key, handle Value) Key {
-	k := Key{Kind: KindElement, Family: slot.Family, Set: set, Proto: slot.Proto, Port: slot.Port, Addr: slot.Addr}
-	switch {
-	case sets[set].key[0] == saddr:
+func handleElement(set *nft.Set, slot nft.Key, handle nft.Value) nft.Key {
+	k := nft.Key{Kind: nft.KindElement, Family: slot.Family, Set: set, Proto: slot.Proto, Port: slot.Port, Addr: slot.Addr}
+	if set.Key[0] == nft.Saddr {
 		k.Addr = handle.To
-	case handle.To != slot.Addr:
-		k.Rest = string(handle.To[:addressLen(slot.Family)])
+		return k
 	}
-	return k
+	return k.WithSecond(handle.Endpoint(slot.Family).Addr())
 }
 
 // lowestPorts are the lowest ports of a pool's addresses.

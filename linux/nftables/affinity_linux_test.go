@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // affinePorts are manyPorts with ClientIP affinity.
@@ -54,14 +55,16 @@ const maxAllocatedAhead = 64 << 20
 
 // allocatedAhead is what the kernel allocates for sets whose size is given: a
 // bucket of 8 bytes for three quarters of an element, rounded up to a power of two.
-func allocatedAhead(objects map[Key]Value) (sum int) {
-	for k, v := range objects {
-		if k.Kind == KindSet && v.Body.Set.size > 0 {
-			buckets := 1
-			for buckets < int(v.Body.Set.size)*4/3 {
-				buckets *= 2
+func allocatedAhead(objects map[nft.Key]nft.Value) (sum int) {
+	for k := range objects {
+		for _, s := range table.Sets() {
+			if s.Dynamic() && k == nft.SetKey(k.Family, s.Name) {
+				buckets := 1
+				for buckets < s.Size*4/3 {
+					buckets *= 2
+				}
+				sum += 8 * buckets
 			}
-			sum += 8 * buckets
 		}
 	}
 	return sum
@@ -87,14 +90,14 @@ func TestAffinityMemory(t *testing.T) {
 
 // memoryOf programs objects and returns what that takes of the kernel's memory.
 // A goroutine of its own has the namespace, which goes with it.
-func memoryOf(t *testing.T, objects map[Key]Value) (bytes int) {
+func memoryOf(t *testing.T, objects map[nft.Key]nft.Value) (bytes int) {
 	t.Run("attempt", func(t *testing.T) {
 		freshNamespace(t)
 		d := openDriver(t)
 		before := kernelMemory(t)
 		fill(t, d, objects)
 		bytes = kernelMemory(t) - before
-		if err := d.removeTables(t.Context()); err != nil {
+		if err := d.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -107,7 +110,7 @@ type writes struct {
 	ops int
 }
 
-func (w *writes) Commit(ctx context.Context, ops []op) []error {
+func (w *writes) Commit(ctx context.Context, ops []nft.Op) []error {
 	w.ops += len(ops)
 	return w.Driver.Commit(ctx, ops)
 }
@@ -120,13 +123,13 @@ func TestAffinityWrites(t *testing.T) {
 	d := &writes{Driver: openDriver(t)}
 	var b dataplane.Backend
 	sync := func(deltas ...model.Delta) (transactions uint32, ops int) {
-		before := d.commits
+		before := d.Transactions()
 		d.ops = 0
 		b.Update(deltas)
 		if _, err := b.Sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return d.commits - before, d.ops
+		return d.Transactions() - before, d.ops
 	}
 	start := func() (transactions uint32, ops int) {
 		b = dataplane.New(NewCompiler(Options{}), d)
@@ -191,7 +194,7 @@ func BenchmarkAffinity(b *testing.B) {
 			start := time.Now()
 			c := NewCompiler(Options{})
 			for _, p := range ports {
-				c.Port(testHost, p, func(Key, Value) {})
+				c.Port(testHost, p, func(nft.Key, nft.Value) {})
 			}
 			fill(b, d, objects)
 			b.Logf("%d objects compiled and programmed in %s, %.1f MB of the kernel's memory", len(objects),
@@ -204,27 +207,27 @@ func BenchmarkAffinity(b *testing.B) {
 // benchAffineEndpoint replaces one endpoint by another: its slot, and what its
 // handle stands for.
 func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
-	had := map[Key]Value{} // in slots that were changed
+	had := map[nft.Key]nft.Value{} // in slots that were changed
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
 		slot := element(AffinitySlots, p.ID.Proto, &p.Frontends[0])
 		slot.Slot = uint16(i % 5)
 		old, changed := had[slot]
 		if !changed {
-			old = addressValue(p.Frontends[0].On[0].Pool.Endpoints[i%5].Addr.Addr())
+			old = nft.AddressValue(p.Frontends[0].On[0].Pool.Endpoints[i%5].Addr.Addr())
 		}
-		next := Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}}
+		next := nft.Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}}
 		had[slot] = next
-		mustCommit(b, d, []op{
+		mustCommit(b, d, []nft.Op{
 			{Verb: ledger.Replace, Key: slot, New: next},
-			{Verb: ledger.Create, Key: handleElement(AffinityEndpoints, slot, next), New: Value{To: next.To, Port: 8080}},
+			{Verb: ledger.Create, Key: handleElement(AffinityEndpoints, slot, next), New: nft.Value{To: next.To, Port: 8080}},
 			{Verb: ledger.Delete, Key: handleElement(AffinityEndpoints, slot, old)},
 		})
 	})
 }
 
 // affinityLab is a node with our rules and one pod, which serves both families.
-func affinityLab(t *testing.T, objects map[Key]Value, servers ...netip.AddrPort) (*netns.Net, *Driver) {
+func affinityLab(t *testing.T, objects map[nft.Key]nft.Value, servers ...netip.AddrPort) (*netns.Net, *Driver) {
 	t.Helper()
 	pod := netns.Pod{Place: "pod", Interface: "pod"}
 	for _, s := range servers {
@@ -277,7 +280,7 @@ func TestAffinityIsListed(t *testing.T) {
 	connect(t, net, p.Frontends[0].At, v4)
 	connect(t, net, p6.Frontends[0].At, v6)
 	list := ""
-	if err := net.Do(netns.Node, func() error { list = nft(t, "", "list", "ruleset"); return nil }); err != nil {
+	if err := net.Do(netns.Node, func() error { list = runNFT(t, "", "list", "ruleset"); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{": 10.244.1.2 ", ": fd00:10:244:1::2 "} {
@@ -308,11 +311,12 @@ func TestAffinityFull(t *testing.T) {
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v with one client", what)
 	}
-	crowd := make([]op, affinitySize-1)
+	crowd := make([]nft.Op, affinitySize-1)
 	for i := range crowd {
-		k := addressElement(Affinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
-		k.Proto, k.Rest = model.TCP, "\x01\x02\x03\x04"
-		crowd[i] = op{Verb: ledger.Create, Key: k, New: addressValue(server.Addr())}
+		k := nft.AddrKey(Affinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+		k.Proto = model.TCP
+		k = k.WithSecond(netip.AddrFrom4([4]byte{1, 2, 3, 4}))
+		crowd[i] = nft.Op{Verb: ledger.Create, Key: k, New: nft.AddressValue(server.Addr())}
 	}
 	before := kernelMemory(t)
 	for chunk := range slices.Chunk(crowd, d.Limits().Batch) {

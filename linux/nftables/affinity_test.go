@@ -9,10 +9,11 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 func TestAffinePickNames(t *testing.T) {
-	for _, slots := range []SetID{AffinitySlots, AffinityNodeSlots} {
+	for _, slots := range []*nft.Set{AffinitySlots, AffinityNodeSlots} {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
@@ -61,9 +62,10 @@ func TestRememberedClient(t *testing.T) {
 		for i, had := range addrs {
 			objects := compile(t, testHost, port)
 			p := portCompiler{port: port}
-			k := addressElement(Affinity, client)
-			k.Proto, k.Rest = model.TCP, string(p.identity().AsSlice())
-			objects[k] = addressValue(netip.MustParseAddrPort(had).Addr())
+			k := nft.AddrKey(Affinity, client)
+			k.Proto = model.TCP
+			k = k.WithSecond(p.identity())
+			objects[k] = nft.AddressValue(netip.MustParseAddrPort(had).Addr())
 			for j := range port.Frontends {
 				packet := oracle.Packet{Src: client, Dst: port.Frontends[j].At, Proto: model.TCP, Iface: "eth0"}
 				if port.Frontends[j].Kind == model.KindNodePort {
@@ -74,7 +76,7 @@ func TestRememberedClient(t *testing.T) {
 					want = addrs[1:]
 				}
 				var got []string
-				for _, e := range NewSim(objects, testHost).Decide(packet).Endpoints {
+				for _, e := range nft.NewSim(objects, testHost).Decide(packet).Endpoints {
 					got = append(got, e.Addr.String())
 				}
 				if !slices.Equal(got, want) {
@@ -89,9 +91,9 @@ func TestRememberedClient(t *testing.T) {
 func TestHandles(t *testing.T) {
 	p := endpoints("10.244.1.2:8081", "10.244.1.2:8080", "10.244.1.3:8081")
 	port := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), time.Hour)
-	seen := map[Value]bool{}
+	seen := map[nft.Value]bool{}
 	for k, v := range compile(t, testHost, port) {
-		if k.Set == AffinitySlots && k.Kind == KindElement {
+		if k.Set == AffinitySlots && k.Kind == nft.KindElement {
 			seen[v] = true
 		}
 	}
@@ -130,9 +132,9 @@ func TestAffinityHasNoChainsOfItsOwn(t *testing.T) {
 		}
 		for k := range compile(t, testHost, ports...) {
 			switch k.Kind {
-			case KindChain:
+			case nft.KindChain:
 				chains++
-			case KindSet:
+			case nft.KindSet:
 				sets++
 			}
 		}

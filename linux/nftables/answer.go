@@ -4,9 +4,118 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
+
+// class is what a pick chain does to the masquerade bit.
+type class uint8
+
+const (
+	asIs   class = iota // leave it: clear for this node's pods, set for all others
+	snat                // set it
+	noSNAT              // clear it
+)
+
+var classSuffix = [...]string{asIs: "", snat: "-snat", noSNAT: "-nosnat"}
+
+// masks reports whether the class masquerades packets of an origin.
+func (c class) masks(o model.Origin) bool {
+	return c == snat || c == asIs && o != model.FromPod
+}
+
+// statements are what a chain of the class begins with.
+func (c class) statements(bit uint32) []nft.Statement {
+	switch c {
+	case snat:
+		return []nft.Statement{nft.SetMark{Bit: bit}}
+	case noSNAT:
+		return []nft.Statement{nft.ClearMark{Bit: bit}}
+	}
+	return nil
+}
+
+// pick is a pick chain: it balances over the first Count slots of a front's
+// pool. It does not know which front, so all fronts with pools of that size
+// share it.
+type pick struct {
+	slots  *nft.Set // Slots or NodeSlots
+	class  class
+	second bool // the front's second pool
+	count  uint32
+}
+
+// name returns the chain's name, such as "pick-5", "pick-5-snat" or
+// "nodepick-5-nosnat-second".
+func (p pick) name() string {
+	name := "pick-"
+	if p.slots == NodeSlots {
+		name = "nodepick-"
+	}
+	name += strconv.Itoa(int(p.count)) + classSuffix[p.class]
+	if p.second {
+		name += "-second"
+	}
+	return name
+}
+
+// parsePick is the reverse of name.
+func parsePick(name string) (p pick, ok bool) {
+	p.slots = Slots
+	rest, ok := strings.CutPrefix(name, "pick-")
+	if !ok {
+		p.slots = NodeSlots
+		if rest, ok = strings.CutPrefix(name, "nodepick-"); !ok {
+			return p, false
+		}
+	}
+	rest, p.second = strings.CutSuffix(rest, "-second")
+	rest, p.class = cutClass(rest)
+	count, err := strconv.ParseUint(rest, 10, 16)
+	p.count = uint32(count)
+	return p, err == nil && count > 0 && p.name() == name
+}
+
+// cutClass cuts the suffix of a class off a name.
+func cutClass(name string) (rest string, c class) {
+	for c := snat; c <= noSNAT; c++ {
+		if rest, found := strings.CutSuffix(name, classSuffix[c]); found {
+			return rest, c
+		}
+	}
+	return name, asIs
+}
+
+// first returns the number of the pool's first slot.
+func (p pick) first() uint32 {
+	if p.second {
+		return bankSize
+	}
+	return 0
+}
+
+// rules returns the chain's rules. A packet may take its verdict before a commit
+// and look up its slot after it, when the pool is smaller: it then goes to the
+// pool's first slot, and is dropped where there is none. It must not go on with
+// the front's address.
+func (p pick) rules(bit uint32) []nft.Rule {
+	rules := []nft.Rule{nft.NewRule(append(p.class.statements(bit), p.send(p.count)...)...)}
+	if p.count > 1 {
+		rules = append(rules, nft.NewRule(p.send(1)...))
+	}
+	return append(rules, nft.NewRule(nft.Drop{}))
+}
+
+// send chooses one of the pool's first n slots. Only packets with a port can have
+// matched a front; nft does not know that and wants to see it said before a port
+// is rewritten. It is said with a named set, as an anonymous one in every chain
+// would make all changes slower.
+func (p pick) send(n uint32) []nft.Statement {
+	return []nft.Statement{nft.Lookup{Set: L4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}}
+}
 
 // answer is what one origin gets from a front, in the terms of this layout.
 type answer struct {
@@ -62,24 +171,24 @@ func common(as [model.Origins]answer) class {
 
 // value makes the element for origin o with a chain of class c, and emits the
 // chain.
-func (p *portCompiler) value(f *model.Frontend, as [model.Origins]answer, o model.Origin, c class) Value {
+func (p *portCompiler) value(f *model.Frontend, as [model.Origins]answer, o model.Origin, c class) nft.Value {
 	a := as[o]
 	switch a.verdict {
 	case model.Reject:
-		return p.goTo(chainRefuse)
+		return p.goTo(chainReject)
 	case model.Drop:
-		return Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}}
+		return nft.DropValue(p.comment)
 	}
 	if p.port.SessionAffinity > 0 {
 		return p.goTo(p.affinity(f, a.pool, c, a.second))
 	}
 	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(len(endpointsOf(a.pool)))})
-	p.once(chainKey(p.port.ID.Family, chain.name), chain.bodies[p.port.ID.Family])
+	p.once(chain.keys[p.port.ID.Family], chain.bodies[p.port.ID.Family])
 	return p.goTo(chain.name)
 }
 
-func (p *portCompiler) goTo(chain string) Value {
-	return Value{Body: &Body{Verdict: VerdictGoto, Goto: chain, Comment: p.comment}}
+func (p *portCompiler) goTo(chain string) nft.Value {
+	return nft.GotoValue(chain, p.comment)
 }
 
 // pick returns a pick chain, made once if it is one to keep.
@@ -95,10 +204,10 @@ func (c *Compiler) pick(p pick) *pickChain {
 	return known.(*pickChain)
 }
 
-func newPickChain(name string, rules []Rule) *pickChain {
+func newPickChain(name string, rules []nft.Rule) *pickChain {
 	made := &pickChain{name: name}
 	for _, f := range model.Families() {
-		made.bodies[f] = Value{Body: &Body{Chain: newChain(f, Hook{}, rules)}}
+		made.keys[f], made.bodies[f] = table.ChainObject(f, name, nft.Hook{}, rules)
 	}
 	return made
 }
@@ -127,13 +236,13 @@ func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 		k := element(slotsOf(f), p.port.ID.Proto, f)
 		for i, e := range endpointsOf(a.pool) {
 			k.Slot = uint16(bank*bankSize + i)
-			p.emit(k, endpointValue(e.Addr))
+			p.emit(k, nft.EndpointValue(e.Addr))
 		}
 	}
 }
 
 // Slots implements dataplane.Slotter.
-func (c *Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+func (c *Compiler) Slots(have func(nft.Key) (nft.Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
 	f := model.Frontend{At: at}
 	if at.Addr().IsUnspecified() {
 		f.Kind = model.KindNodePort
@@ -167,7 +276,7 @@ func (c *Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at net
 		if !ok {
 			break
 		}
-		endpoints = append(endpoints, v.endpoint(k.Family))
+		endpoints = append(endpoints, v.Endpoint(k.Family))
 	}
 	return endpoints
 }

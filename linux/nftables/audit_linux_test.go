@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // programmed is a backend on a kernel of its own, with everything in place.
@@ -35,7 +36,7 @@ func mustSync(t *testing.T, b dataplane.Backend) dataplane.Work {
 }
 
 // meddle does ops that the backend under test knows nothing of.
-func meddle(t *testing.T, ops ...op) {
+func meddle(t *testing.T, ops ...nft.Op) {
 	t.Helper()
 	for _, err := range openDriver(t).Commit(t.Context(), ops) {
 		if err != nil {
@@ -45,10 +46,10 @@ func meddle(t *testing.T, ops ...op) {
 }
 
 // slotOf is the object of a port's first endpoint.
-func slotOf(t *testing.T, p *model.Port) (k Key, v Value) {
+func slotOf(t *testing.T, p *model.Port) (k nft.Key, v nft.Value) {
 	t.Helper()
 	for k, v := range compile(t, testHost, p) {
-		if k.Kind == KindElement && k.Set == Slots && k.Slot == 0 {
+		if k.Kind == nft.KindElement && k.Set == Slots && k.Slot == 0 {
 			return k, v
 		}
 	}
@@ -96,7 +97,7 @@ func TestAuditsBesideChangesFindDriftAlone(t *testing.T) {
 	}
 	t.Logf("%d audits beside %d transactions", audits, changes)
 	k, v := slotOf(t, ports[77])
-	meddle(t, op{Verb: ledger.Delete, Key: k, Old: v})
+	meddle(t, nft.Op{Verb: ledger.Delete, Key: k, Old: v})
 	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil {
 		t.Fatalf("one element is gone: drift %d, %v", drift, err)
 	}
@@ -119,8 +120,8 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 	gone, old := slotOf(t, removed)
 	also, was := slotOf(t, changed)
 	meddle(t,
-		op{Verb: ledger.Create, Key: there, New: value},
-		op{Verb: ledger.Delete, Key: gone, Old: old}, op{Verb: ledger.Delete, Key: also, Old: was})
+		nft.Op{Verb: ledger.Create, Key: there, New: value},
+		nft.Op{Verb: ledger.Delete, Key: gone, Old: old}, nft.Op{Verb: ledger.Delete, Key: also, Old: was})
 	next := ports[19] // the front of one with the endpoints of another
 	next.ID, next.Frontends[0].At = changed.ID, changed.Frontends[0].At
 	b.Update([]model.Delta{{New: added}, {Old: removed}, {Old: changed, New: next}})
@@ -141,10 +142,10 @@ func TestAChainThatIsThereIsReplaced(t *testing.T) {
 	ports[1].Frontends[0].On = onAll(balance(endpoints("10.244.1.2:8080", "10.244.1.3:8080"), false)) // needs a chain of its own
 	b := programmed(t, ports[:1])
 	before, want := mustObserve(t, openDriver(t)), compile(t, testHost, ports...)
-	var chains []op
+	var chains []nft.Op
 	for k := range want {
-		if _, there := before[k]; !there && k.Kind == KindChain {
-			chains = append(chains, op{Verb: ledger.Create, Key: k, New: Value{Body: &Body{Chain: newChain(k.Family, Hook{}, []Rule{rule(Discard{})})}}})
+		if _, there := before[k]; !there && k.Kind == nft.KindChain {
+			chains = append(chains, nft.Op{Verb: ledger.Create, Key: k, New: chainOf(k.Family, nft.NewRule(nft.Drop{}))})
 		}
 	}
 	if len(chains) == 0 {

@@ -5,41 +5,40 @@ import (
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Base emits the tables, sets, maps and chains that are there before any
 // Service.
-func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+func (c *Compiler) Base(host *model.Host, emit func(nft.Key, nft.Value)) {
 	for _, f := range c.options.families() {
 		c.base(f, host, emit)
 	}
 }
 
-func (c *Compiler) base(f model.Family, host *model.Host, emit func(Key, Value)) {
-	emit(tableKey(f), Value{Body: &Body{Comment: tableComment}})
-	for id := noSet + 1; id < ownSets; id++ {
-		if !id.ruled() {
-			emit(SetObject(f, id))
+func (c *Compiler) base(f model.Family, host *model.Host, emit func(nft.Key, nft.Value)) {
+	emit(table.Object(f))
+	for _, s := range table.Sets() {
+		if !s.Dynamic() { // those are there only as long as a port needs them
+			emit(nft.SetObject(f, s))
 		}
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
-		emit(Key{Kind: KindElement, Family: f, Set: L4, Proto: proto}, Value{})
+		emit(nft.Key{Kind: nft.KindElement, Family: f, Set: L4, Proto: proto}, nft.Value{})
 	}
 	emitRanges(NodePortAddresses, f, host.NodePorts.Prefixes, emit)
 	emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
 	chains := c.chains(f, host)
 	maps.Copy(chains, c.filters(len(disjoint(host.ServiceCIDRs, f)) > 0))
 	for name, chain := range chains {
-		emit(chainKey(f, name), Value{Body: &Body{Chain: newChain(f, chain.Hook, chain.Rules)}})
+		emit(table.ChainObject(f, name, chain.Hook, chain.Rules))
 	}
 }
 
 // emitRanges emits the elements of a set of ranges.
-func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
+func emitRanges(set *nft.Set, f model.Family, all []netip.Prefix, emit func(nft.Key, nft.Value)) {
 	for _, p := range disjoint(all, f) {
-		k := addressElement(set, p.Addr())
-		k.Rest = within(p)
-		emit(k, Value{})
+		emit(nft.AddrKey(set, p.Addr()).Within(p), nft.Value{})
 	}
 }
 
@@ -47,25 +46,25 @@ func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Va
 // since an address that no Service of ours has may be another proxy's (label
 // service-proxy-name). With unallocated they drop what is for a cluster IP that
 // there is not.
-func (c *Compiler) filters(unallocated bool) map[string]Chain {
-	var forward, output []Rule
+func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
+	var forward, output []nft.Rule
 	if !c.options.Liberal {
 		forward = invalid()
 	}
 	if unallocated {
-		output = []Rule{{
-			Statements: []Statement{IsNew{}, In{Set: ServiceCIDRs}, WasBalanced{Not: true}, DestinationIsLocal{Not: true}, Discard{}},
+		output = []nft.Rule{{
+			Statements: []nft.Statement{nft.CtState{States: nft.CtNew}, nft.Lookup{Set: ServiceCIDRs}, nft.CtDNAT{Not: true}, nft.FibLocal{Not: true}, nft.Drop{}},
 			Comment:    "for cluster IPs, and none of them",
 		}}
 		forward = append(forward, output...)
 	}
-	chains := map[string]Chain{}
-	hook := func(p Point) Hook { return Hook{Type: "filter", Point: p, Policy: policyAccept} }
+	chains := map[string]nft.Chain{}
+	hook := func(p nft.Point) nft.Hook { return nft.Hook{Type: "filter", Point: p, Policy: nft.PolicyAccept} }
 	if len(forward) > 0 {
-		chains[chainFilterForward] = Chain{Hook: hook(Forward), Rules: forward}
+		chains[chainFilterForward] = nft.Chain{Hook: hook(nft.Forward), Rules: forward}
 	}
 	if len(output) > 0 {
-		chains[chainFilterOutput] = Chain{Hook: hook(LocalOut), Rules: output}
+		chains[chainFilterOutput] = nft.Chain{Hook: hook(nft.LocalOut), Rules: output}
 	}
 	return chains
 }
@@ -78,60 +77,50 @@ func (c *Compiler) filters(unallocated bool) map[string]Chain {
 // packets from a port that endpoints have; answers to connections that this host
 // has not seen begin (SYN, ACK) pass, too. Nearly all packets end at the first
 // rule.
-func invalid() []Rule {
-	return []Rule{
-		rule(IsKnown{}, Accept{}),
+func invalid() []nft.Rule {
+	return []nft.Rule{
+		nft.NewRule(nft.CtState{States: nft.CtKnown}, nft.Accept{}),
 		{
-			Statements: []Statement{IsInvalid{}, ProtocolIs{model.TCP}, NotSYN{}, In{Set: EndpointPorts}, Discard{}},
+			Statements: []nft.Statement{nft.CtState{States: nft.CtInvalid}, nft.L4ProtoIs{Proto: model.TCP}, nft.NotSYN{}, nft.Lookup{Set: EndpointPorts}, nft.Drop{}},
 			Comment:    "would reset a connection",
 		},
 	}
 }
 
-// natHook attaches a chain where addresses are rewritten: at the priority of
-// destination NAT, -100, in output as well, or at that of source NAT.
-func natHook(p Point) Hook {
-	priority := int32(-100)
-	if p == PostRouting {
-		priority = 100
-	}
-	return Hook{Type: "nat", Point: p, Priority: priority, Policy: policyAccept}
-}
-
 // chains are those of every table.
-func (c *Compiler) chains(f model.Family, host *model.Host) map[string]Chain {
+func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain {
 	arriving, sent := podRules(f, host.Pods)
 	in := origins{c.bit, arriving, VIPs, NodePorts}
 	out := origins{c.bit, sent, VIPsHost, NodePortsHost}
-	return map[string]Chain{
-		chainPrerouting: {Hook: natHook(PreRouting), Rules: in.entrance(f, chainNodePrerouting)},
-		chainOutput:     {Hook: natHook(LocalOut), Rules: out.entrance(f, chainNodeOutput)},
-		chainPostrouting: {Hook: natHook(PostRouting), Rules: []Rule{
-			rule(MarkHas{Bit: c.bit}, Goto{chainMasquerading}),
-			{Statements: []Statement{WasBalanced{}, In{Set: Hairpin}, Masquerade{}}, Comment: "back to its sender"},
+	return map[string]nft.Chain{
+		chainPrerouting: {Hook: nft.NATHook(nft.PreRouting), Rules: in.entrance(f, chainNodePrerouting)},
+		chainOutput:     {Hook: nft.NATHook(nft.LocalOut), Rules: out.entrance(f, chainNodeOutput)},
+		chainPostrouting: {Hook: nft.NATHook(nft.PostRouting), Rules: []nft.Rule{
+			nft.NewRule(nft.MarkHas{Bit: c.bit}, nft.Goto{Chain: chainMasquerading}),
+			{Statements: []nft.Statement{nft.CtDNAT{}, nft.Lookup{Set: Hairpin}, nft.Masquerade{}}, Comment: "back to its sender"},
 		}},
 		chainNodePrerouting: {Rules: in.nodePorts()},
 		chainNodeOutput:     {Rules: out.nodePorts()},
-		chainNoService: {Rules: []Rule{
-			{Statements: []Statement{In{Set: ClusterIPs}, Goto{chainRefuse}}, Comment: "cluster IPs have no other ports"},
-			rule(ClearMark{c.bit}),
+		chainNoService: {Rules: []nft.Rule{
+			{Statements: []nft.Statement{nft.Lookup{Set: ClusterIPs}, nft.Goto{Chain: chainReject}}, Comment: "cluster IPs have no other ports"},
+			nft.NewRule(nft.ClearMark{Bit: c.bit}),
 		}},
-		chainRefuse:       {Rules: []Rule{rule(Refuse{})}},
-		chainMasquerading: {Rules: []Rule{rule(ClearMark{c.bit}, Masquerade{})}},
+		chainReject:       {Rules: []nft.Rule{nft.NewRule(nft.Reject{})}},
+		chainMasquerading: {Rules: []nft.Rule{nft.NewRule(nft.ClearMark{Bit: c.bit}, nft.Masquerade{})}},
 	}
 }
 
 // podRules tell this node's pods, among what arrives and what the host sends
 // itself: that comes by no interface and can only be told by address.
-func podRules(f model.Family, pods model.PodMatch) (arriving, sent []Statement) {
+func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Statement) {
 	switch {
 	case pods.Interface != "":
-		return []Statement{InputIs{Name: pods.Interface}}, nil
+		return []nft.Statement{nft.IifName{Name: pods.Interface}}, nil
 	case pods.Prefix != "":
-		return []Statement{InputIs{Name: pods.Prefix, Prefix: true}}, nil
+		return []nft.Statement{nft.IifName{Name: pods.Prefix, Prefix: true}}, nil
 	}
 	for _, p := range disjoint(pods.CIDRs, f) {
-		arriving = append(arriving, SourceIn{p})
+		arriving = append(arriving, nft.SourceIn{Prefix: p})
 	}
 	return arriving, arriving
 }
@@ -145,42 +134,54 @@ func podRules(f model.Family, pods model.PodMatch) (arriving, sent []Statement) 
 // table along every path.
 type origins struct {
 	bit   uint32
-	pods  []Statement
-	vips  SetID // what only the others look at; VIPs for nothing
-	nodes SetID // the same for node ports
+	pods  []nft.Statement
+	vips  *nft.Set // what only the others look at; VIPs for nothing
+	nodes *nft.Set // the same for node ports
 }
 
 // entrance is the chain that every first packet meets. Fronts with an address
 // come before node ports.
-func (o origins) entrance(f model.Family, nodePorts string) []Rule {
+func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	if f == model.IPv6 {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
-	rules := []Rule{
-		{Statements: []Statement{In{Set: Guarded}, In{Set: Allowed, Not: true}, Discard{}}, Comment: "outside of the source ranges"},
-		rule(SetMark{o.bit}),
+	rules := []nft.Rule{
+		{Statements: []nft.Statement{nft.Lookup{Set: Guarded}, nft.Lookup{Set: Allowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
+		nft.NewRule(nft.SetMark{Bit: o.bit}),
 	}
 	for _, pod := range o.pods {
-		rules = append(rules, Rule{Statements: []Statement{pod, ClearMark{o.bit}}, Comment: "a pod of this node"})
+		rules = append(rules, nft.Rule{Statements: []nft.Statement{pod, nft.ClearMark{Bit: o.bit}}, Comment: "a pod of this node"})
 	}
 	rules = append(rules, o.look(VIPsPod, o.vips, VIPs)...)
 	return append(rules,
-		rule(DestinationIsLocal{}, DestinationNotIn{loopback}, In{Set: NodePortAddresses}, Goto{nodePorts}),
-		rule(Goto{chainNoService}))
+		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: loopback, Not: true}, nft.Lookup{Set: NodePortAddresses}, nft.Goto{Chain: nodePorts}),
+		nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
-func (o origins) nodePorts() []Rule {
-	return append(o.look(NodePortsPod, o.nodes, NodePorts), rule(Goto{chainNoService}))
+func (o origins) nodePorts() []nft.Rule {
+	return append(o.look(NodePortsPod, o.nodes, NodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
 // look looks a packet up in the map of its origin and in that of all.
-func (o origins) look(pod, other, all SetID) (rules []Rule) {
+func (o origins) look(pod, other, all *nft.Set) (rules []nft.Rule) {
 	if len(o.pods) > 0 {
-		rules = append(rules, rule(MarkHas{Bit: o.bit, Not: true}, Look{pod}))
+		rules = append(rules, nft.NewRule(nft.MarkHas{Bit: o.bit, Not: true}, nft.Vmap{Map: pod}))
 	}
 	if other != all {
-		rules = append(rules, rule(MarkHas{Bit: o.bit}, Look{other}))
+		rules = append(rules, nft.NewRule(nft.MarkHas{Bit: o.bit}, nft.Vmap{Map: other}))
 	}
-	return append(rules, rule(Look{all}))
+	return append(rules, nft.NewRule(nft.Vmap{Map: all}))
+}
+
+// disjoint returns the prefixes of a family in address order, without those
+// inside another: the kernel refuses ranges that overlap.
+func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range ps {
+		if model.FamilyOf(p.Addr()) == f {
+			all = append(all, p)
+		}
+	}
+	return model.Canonical(all)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // manyPorts makes n Services with five endpoints each.
@@ -31,7 +32,7 @@ func manyPorts(n int) []*model.Port {
 }
 
 // fill programs ports in transactions of the driver's size.
-func fill(b testing.TB, d *Driver, objects map[Key]Value) (transactions int) {
+func fill(b testing.TB, d *Driver, objects map[nft.Key]nft.Value) (transactions int) {
 	ops := creation(objects)
 	for chunk := range slices.Chunk(ops, d.Limits().Batch) {
 		mustCommit(b, d, chunk)
@@ -53,7 +54,7 @@ func BenchmarkCold(b *testing.B) {
 					mustCommit(b, d, chunk)
 				}
 				b.StopTimer()
-				if err := d.removeTables(b.Context()); err != nil {
+				if err := d.Remove(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -109,12 +110,12 @@ func timed(b *testing.B, f func(i int)) {
 // benchEndpoint replaces one endpoint by another.
 func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	b.ReportAllocs()
-	ops := make([]ledger.Op[Key, Value], 1)
+	ops := make([]nft.Op, 1)
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
 		k := element(Slots, p.ID.Proto, &p.Frontends[0])
 		k.Slot = uint16(i % 5)
-		ops[0] = ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, New: Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}, Port: 8080}}
+		ops[0] = nft.Op{Verb: ledger.Replace, Key: k, New: nft.Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}, Port: 8080}}
 		if err := d.Commit(b.Context(), ops)[0]; err != nil {
 			b.Fatal(err)
 		}
@@ -126,19 +127,19 @@ func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 func benchCount(b *testing.B, d *Driver, ports []*model.Port) {
 	c := NewCompiler(Options{})
 	five, four := c.pick(pick{slots: Slots, count: 5}), c.pick(pick{slots: Slots, count: 4})
-	mustCommit(b, d, []ledger.Op[Key, Value]{{Key: chainKey(model.IPv4, four.name), New: four.bodies[model.IPv4]}})
+	mustCommit(b, d, []nft.Op{{Key: nft.ChainKey(model.IPv4, four.name), New: four.bodies[model.IPv4]}})
 	timed(b, func(i int) {
 		p := ports[i/2*7919%len(ports)]
 		answer := element(VIPs, p.ID.Proto, &p.Frontends[0])
 		last := element(Slots, p.ID.Proto, &p.Frontends[0])
 		last.Slot = 4
-		ops := []ledger.Op[Key, Value]{
-			{Verb: ledger.Replace, Key: answer, New: Value{Body: &Body{Verdict: VerdictGoto, Goto: four.name}}},
+		ops := []nft.Op{
+			{Verb: ledger.Replace, Key: answer, New: nft.Value{Body: &nft.Body{Verdict: nft.VerdictGoto, Goto: four.name}}},
 			{Verb: ledger.Delete, Key: last},
 		}
 		if i%2 == 1 {
 			ops[0].New.Body.Goto = five.name
-			ops[1] = ledger.Op[Key, Value]{Verb: ledger.Create, Key: last, New: Value{To: [16]byte{10, 127}, Port: 8080}}
+			ops[1] = nft.Op{Verb: ledger.Create, Key: last, New: nft.Value{To: [16]byte{10, 127}, Port: 8080}}
 		}
 		mustCommit(b, d, ops)
 	})
@@ -149,11 +150,11 @@ func benchChain(b *testing.B, d *Driver) {
 	c := NewCompiler(Options{})
 	timed(b, func(i int) {
 		chain := c.pick(pick{slots: Slots, count: 4096})
-		op := ledger.Op[Key, Value]{Verb: ledger.Create, Key: chainKey(model.IPv4, chain.name), New: chain.bodies[model.IPv4]}
+		op := nft.Op{Verb: ledger.Create, Key: nft.ChainKey(model.IPv4, chain.name), New: chain.bodies[model.IPv4]}
 		if i%2 == 1 {
-			op = ledger.Op[Key, Value]{Verb: ledger.Delete, Key: op.Key, Old: op.New}
+			op = nft.Op{Verb: ledger.Delete, Key: op.Key, Old: op.New}
 		}
-		mustCommit(b, d, []ledger.Op[Key, Value]{op})
+		mustCommit(b, d, []nft.Op{op})
 	})
 }
 
@@ -164,7 +165,7 @@ func BenchmarkCompile(b *testing.B) {
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
-		c.Port(testHost, ports[n%len(ports)], func(Key, Value) {})
+		c.Port(testHost, ports[n%len(ports)], func(nft.Key, nft.Value) {})
 		n++
 	}
 }
@@ -175,12 +176,12 @@ func BenchmarkMemory(b *testing.B) {
 		ports := manyPorts(10000)
 		c := NewCompiler(Options{})
 		before := heap()
-		l := ledger.New[Key, Value](c)
+		l := ledger.New[nft.Key, nft.Value](c)
 		for _, p := range ports {
-			c.Port(testHost, p, func(k Key, v Value) { l.Want(&p.ID, k, v) })
+			c.Port(testHost, p, func(k nft.Key, v nft.Value) { l.Want(&p.ID, k, v) })
 		}
 		now := time.Now()
-		for _, batch := range l.Plan(now, maxOps) {
+		for _, batch := range l.Plan(now, 12000) {
 			for _, op := range batch {
 				l.Record(op, nil, now)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
@@ -62,7 +63,8 @@ const keptPicks = 1024
 // pickChain is a pick chain ready to be emitted.
 type pickChain struct {
 	name   string
-	bodies [2]Value // by family
+	keys   [2]nft.Key // by family
+	bodies [2]nft.Value
 }
 
 // NewCompiler returns a compiler.
@@ -71,22 +73,22 @@ func NewCompiler(o Options) *Compiler {
 }
 
 // Equal implements dataplane.Compiler.
-func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
+func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
 // Rank implements dataplane.Compiler: what is referred to comes before what
 // refers to it, and slots and source ranges before the answer that needs them. A
 // large port may take several transactions, and after each of them packets find
 // the slots that they are sent to.
-func (c *Compiler) Rank(k Key) int {
+func (c *Compiler) Rank(k nft.Key) int {
 	switch k.Kind {
-	case KindTable:
+	case nft.KindTable:
 		return 0
-	case KindSet:
+	case nft.KindSet:
 		return 1
-	case KindChain:
-		return 2 + depth(k.Rest)
-	case KindElement:
-		if sets[k.Set].data == verdict {
+	case nft.KindChain:
+		return 2 + depth(k.Name())
+	case nft.KindElement:
+		if k.Set.Data == nft.DataVerdict {
 			return 8
 		}
 	}
@@ -96,7 +98,7 @@ func (c *Compiler) Rank(k Key) int {
 // depth orders chains: those that go to others are deeper.
 func depth(name string) int {
 	switch {
-	case name == chainRefuse, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "affinity-send", "nodeaffinity-send"):
+	case name == chainReject, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "affinity-send", "nodeaffinity-send"):
 		return 0
 	case name == chainNoService, hasPrefix(name, "affinity-known", "nodeaffinity-known", "affinity-chosen", "nodeaffinity-chosen"):
 		return 1
@@ -112,19 +114,19 @@ func hasPrefix(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
-// Linger implements dataplane.Compiler. To make or delete a chain, the kernel
+// DeleteDelay implements dataplane.Compiler. To make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
 // that refers to it. What clients had is in one map, which tells only what each of
 // them had last, however long it stays.
-func (c *Compiler) DeleteDelay(k Key) time.Duration {
+func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 	switch k.Kind {
-	case KindChain:
-		if hasPrefix(k.Rest, "pick-", "nodepick-", "affinity-", "nodeaffinity-") {
+	case nft.KindChain:
+		if hasPrefix(k.Name(), "pick-", "nodepick-", "affinity-", "nodeaffinity-") {
 			return time.Minute
 		}
-	case KindSet:
-		if setNamed(k.Rest).ruled() {
+	case nft.KindSet:
+		if k.Name() == Affinity.Name || k.Name() == AffinityFull.Name {
 			return time.Minute
 		}
 	}
@@ -132,13 +134,13 @@ func (c *Compiler) DeleteDelay(k Key) time.Duration {
 }
 
 // Port implements dataplane.Compiler.
-func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, nft.Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
 		return []model.Gap{{Detail: port.ID.Family.String() + " is not served: this host has no nftables for it"}}
 	}
 	p := portCompiler{
-		Compiler: c, port: port, emit: emit, shared: map[Key]struct{}{},
-		comment: commentText(port.ID.String()),
+		Compiler: c, port: port, emit: emit, shared: map[nft.Key]struct{}{},
+		comment: nft.CommentText(port.ID.String()),
 	}
 	p.measure()
 	for i := range port.Frontends {
@@ -153,10 +155,10 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 type portCompiler struct {
 	*Compiler
 	port    *model.Port
-	emit    func(Key, Value)
+	emit    func(nft.Key, nft.Value)
 	comment string
 	gaps    []model.Gap
-	shared  map[Key]struct{} // emitted already: a port emits nothing twice
+	shared  map[nft.Key]struct{} // emitted already: a port emits nothing twice
 }
 
 // measure looks how large the port is, and tells what is too much.
@@ -171,7 +173,7 @@ func (p *portCompiler) measure() {
 }
 
 // once emits an object that several fronts of a port may need.
-func (p *portCompiler) once(k Key, v Value) {
+func (p *portCompiler) once(k nft.Key, v nft.Value) {
 	if _, done := p.shared[k]; !done {
 		p.shared[k] = struct{}{}
 		p.emit(k, v)
@@ -189,10 +191,10 @@ func (p *portCompiler) front(host *model.Host, f *model.Frontend) {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	if f.Kind == model.KindClusterIP {
-		p.once(addressElement(ClusterIPs, f.At.Addr()), Value{})
+		p.once(nft.AddrKey(ClusterIPs, f.At.Addr()), nft.Value{})
 	}
 	if f.Restricted && !p.guard(f) {
-		p.answer(maps[model.FromOutside], f, Value{Body: &Body{Verdict: VerdictDrop, Comment: p.comment}})
+		p.answer(maps[model.FromOutside], f, nft.DropValue(p.comment))
 		return
 	}
 	answers := p.answers(f)
@@ -213,15 +215,15 @@ func (p *portCompiler) front(host *model.Host, f *model.Frontend) {
 
 // mapsOf returns the maps of a front's answers: one that all look at last, and
 // one for each origin that may have its own.
-func mapsOf(f *model.Frontend) [model.Origins]SetID {
+func mapsOf(f *model.Frontend) [model.Origins]*nft.Set {
 	if f.Kind == model.KindNodePort {
-		return [...]SetID{model.FromPod: NodePortsPod, model.FromHost: NodePortsHost, model.FromOutside: NodePorts}
+		return [...]*nft.Set{model.FromPod: NodePortsPod, model.FromHost: NodePortsHost, model.FromOutside: NodePorts}
 	}
-	return [...]SetID{model.FromPod: VIPsPod, model.FromHost: VIPsHost, model.FromOutside: VIPs}
+	return [...]*nft.Set{model.FromPod: VIPsPod, model.FromHost: VIPsHost, model.FromOutside: VIPs}
 }
 
 // slotsOf returns the map of a front's endpoints.
-func slotsOf(f *model.Frontend) SetID {
+func slotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
 		return NodeSlots
 	}
@@ -229,14 +231,14 @@ func slotsOf(f *model.Frontend) SetID {
 }
 
 // element names a front's element of a map.
-func element(set SetID, proto model.Proto, f *model.Frontend) Key {
+func element(set *nft.Set, proto model.Proto, f *model.Frontend) nft.Key {
 	if f.Kind == model.KindNodePort {
-		return nodeElement(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
+		return nft.PortKey(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
 	}
-	return frontElement(set, proto, f.At)
+	return nft.AddrPortKey(set, proto, f.At)
 }
 
-func (p *portCompiler) answer(set SetID, f *model.Frontend, v Value) {
+func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
@@ -246,11 +248,9 @@ func (p *portCompiler) guard(f *model.Frontend) bool {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
 		return false
 	}
-	p.emit(element(Guarded, p.port.ID.Proto, f), Value{})
+	p.emit(element(Guarded, p.port.ID.Proto, f), nft.Value{})
 	for _, r := range disjoint(f.Allow, model.FamilyOf(f.At.Addr())) {
-		k := element(Allowed, p.port.ID.Proto, f)
-		k.Rest = within(r)
-		p.emit(k, Value{})
+		p.emit(element(Allowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}
 	return true
 }
@@ -268,7 +268,7 @@ func (p *portCompiler) hairpins() {
 	}
 	slices.SortFunc(local, netip.Addr.Compare)
 	for _, a := range slices.Compact(local) {
-		p.emit(addressElement(Hairpin, a), Value{})
+		p.emit(nft.AddrKey(Hairpin, a), nft.Value{})
 	}
 }
 
@@ -282,7 +282,7 @@ func (p *portCompiler) endpointPorts() {
 		for _, e := range pool.Endpoints {
 			if n := e.Addr.Port(); n != last {
 				last = n
-				p.once(nodeElement(EndpointPorts, p.port.ID.Family, model.TCP, n), Value{})
+				p.once(nft.PortKey(EndpointPorts, p.port.ID.Family, model.TCP, n), nft.Value{})
 			}
 		}
 	}

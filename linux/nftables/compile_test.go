@@ -10,22 +10,23 @@ import (
 	"unsafe"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // ported are the objects that a port adds to the base, for people.
 func ported(t *testing.T, p *model.Port) (lines []string) {
 	t.Helper()
-	seen := map[Key]bool{}
-	NewCompiler(Options{}).Port(testHost, p, func(k Key, v Value) {
+	seen := map[nft.Key]bool{}
+	NewCompiler(Options{}).Port(testHost, p, func(k nft.Key, v nft.Value) {
 		if seen[k] {
 			t.Errorf("%s is emitted twice", k)
 		}
 		seen[k] = true
 		switch {
-		case k.Kind == KindElement:
-			lines = append(lines, k.Set.String()+" "+k.elementText()+strings.ReplaceAll(valueText(k, v), ` comment "default/p:http"`, ""))
+		case k.Kind == nft.KindElement:
+			lines = append(lines, k.Set.String()+" "+strings.ReplaceAll(k.Text(v), ` comment "default/p:http"`, ""))
 		default:
-			lines = append(lines, k.Rest)
+			lines = append(lines, k.Name())
 		}
 	})
 	slices.Sort(lines)
@@ -78,7 +79,7 @@ func TestCompile(t *testing.T) {
 // Replacing an endpoint changes one object, or three when the old or the new
 // one is on this node; with affinity its handle and what that stands for, too.
 func TestEndpointReplaced(t *testing.T) {
-	web := func(d time.Duration, addrs ...string) map[Key]Value {
+	web := func(d time.Duration, addrs ...string) map[nft.Key]nft.Value {
 		p := endpoints(addrs...)
 		return compile(t, testHost, sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), d))
 	}
@@ -99,7 +100,7 @@ func TestEndpointReplaced(t *testing.T) {
 func TestSlots(t *testing.T) {
 	ports := testPorts()
 	objects := compile(t, testHost, ports...)
-	have := func(k Key) (Value, bool) { v, ok := objects[k]; return v, ok }
+	have := func(k nft.Key) (nft.Value, bool) { v, ok := objects[k]; return v, ok }
 	c := NewCompiler(Options{})
 	for _, p := range ports {
 		for _, f := range p.Frontends {
@@ -125,8 +126,7 @@ func TestSlots(t *testing.T) {
 func TestRank(t *testing.T) {
 	c := NewCompiler(Options{})
 	objects := compile(t, testHost, testPorts()...)
-	needs := func(k Key, f model.Family, name string, kind Kind) {
-		other := Key{Kind: kind, Family: f, Rest: name}
+	needs := func(k, other nft.Key) {
 		if _, ok := objects[other]; !ok {
 			t.Errorf("%s refers to %s, which is not there", k, other)
 		}
@@ -136,23 +136,23 @@ func TestRank(t *testing.T) {
 	}
 	for k, v := range objects {
 		switch {
-		case k.Kind == KindElement:
-			needs(k, k.Family, k.Set.String(), KindSet)
-			if v.Body != nil && v.Body.Verdict == VerdictGoto {
-				needs(k, k.Family, v.Body.Goto, KindChain)
+		case k.Kind == nft.KindElement:
+			needs(k, nft.SetKey(k.Family, k.Set.Name))
+			if v.Body != nil && v.Body.Verdict == nft.VerdictGoto {
+				needs(k, nft.ChainKey(k.Family, v.Body.Goto))
 			}
-		case k.Kind == KindChain:
+		case k.Kind == nft.KindChain:
 			for _, r := range v.Body.Chain.Rules {
 				for _, s := range r.Statements {
 					switch s := s.(type) {
-					case Goto:
-						needs(k, k.Family, s.Chain, KindChain)
-					case Jump:
-						needs(k, k.Family, s.Chain, KindChain)
-					case Put:
-						needs(k, k.Family, s.Map.String(), KindSet)
-					case Remember:
-						needs(k, k.Family, s.Set.String(), KindSet)
+					case nft.Goto:
+						needs(k, nft.ChainKey(k.Family, s.Chain))
+					case nft.Jump:
+						needs(k, nft.ChainKey(k.Family, s.Chain))
+					case nft.SetAddr:
+						needs(k, nft.SetKey(k.Family, s.Map.Name))
+					case nft.Update:
+						needs(k, nft.SetKey(k.Family, s.Set.Name))
 					}
 				}
 			}
@@ -164,20 +164,20 @@ func TestRank(t *testing.T) {
 }
 
 // Only what is dear to make or, on old kernels, hard to delete stays a while.
-func TestLinger(t *testing.T) {
+func TestDeleteDelay(t *testing.T) {
 	c := NewCompiler(Options{})
 	for k, v := range compile(t, testHost, testPorts()...) {
 		base := false
-		NewCompiler(Options{}).Base(testHost, func(b Key, _ Value) { base = base || b == k })
-		stays := !base && (k.Kind == KindChain || k.Kind == KindSet)
+		NewCompiler(Options{}).Base(testHost, func(b nft.Key, _ nft.Value) { base = base || b == k })
+		stays := !base && (k.Kind == nft.KindChain || k.Kind == nft.KindSet)
 		if got := c.DeleteDelay(k) > 0; got != stays {
-			t.Errorf("%s lingers: %t, want %t (%v)", k, got, stays, v.Body)
+			t.Errorf("%s is deleted later: %t, want %t (%v)", k, got, stays, v.Body)
 		}
 	}
 }
 
 func TestPickNames(t *testing.T) {
-	for _, slots := range []SetID{Slots, NodeSlots} {
+	for _, slots := range []*nft.Set{Slots, NodeSlots} {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, count := range []uint32{1, 5, bankSize} {
@@ -196,12 +196,12 @@ func TestPickNames(t *testing.T) {
 	}
 }
 
-// There is one Key and one Value for every endpoint of every front.
+// There is one nft.Key and one nft.Value for every endpoint of every front.
 func TestSizes(t *testing.T) {
-	if n := unsafe.Sizeof(Key{}); n > 40 {
-		t.Errorf("a Key has %d bytes", n)
+	if n := unsafe.Sizeof(nft.Key{}); n > 40 {
+		t.Errorf("a nft.Key has %d bytes", n)
 	}
-	if n := unsafe.Sizeof(Value{}); n > 32 {
-		t.Errorf("a Value has %d bytes", n)
+	if n := unsafe.Sizeof(nft.Value{}); n > 32 {
+		t.Errorf("a nft.Value has %d bytes", n)
 	}
 }

@@ -7,9 +7,9 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // counting counts the objects that a compiler emits for ports.
@@ -18,8 +18,8 @@ type counting struct {
 	emitted int
 }
 
-func (c *counting) Port(h *model.Host, p *model.Port, emit func(Key, Value)) []model.Gap {
-	return c.Compiler.Port(h, p, func(k Key, v Value) {
+func (c *counting) Port(h *model.Host, p *model.Port, emit func(nft.Key, nft.Value)) []model.Gap {
+	return c.Compiler.Port(h, p, func(k nft.Key, v nft.Value) {
 		c.emitted++
 		emit(k, v)
 	})
@@ -52,8 +52,8 @@ func TestCostFollowsChange(t *testing.T) {
 
 func costs(t *testing.T, services int) (all []cost) {
 	compiler := &counting{Compiler: NewCompiler(Options{})}
-	kernel := memory.New[Key](compiler.Equal, dataplane.Limits{Atomic: true})
-	kernel.Fail = func(ledger.Op[Key, Value]) error { return nil }
+	kernel := memory.New[nft.Key](compiler.Equal, dataplane.Limits{Atomic: true})
+	kernel.Fail = func(nft.Op) error { return nil }
 	b := dataplane.New(compiler, kernel)
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)

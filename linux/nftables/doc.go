@@ -5,9 +5,9 @@
 //	  guarded, allowed: drop clients outside of source ranges
 //	  masquerade bit := not a pod of this node
 //	  vips-pod, vips-host: where an origin's answer is not the common one
-//	  vips: address . protocol . port ─────▶ drop, refuse or pick-N
+//	  vips: address . protocol . port ─────▶ drop, reject or pick-N
 //	  local address? nodeports: protocol . port ──────▶ or nodepick-N
-//	  cluster-ips: refuse                                  │
+//	  cluster-ips: reject                                  │
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
@@ -36,26 +36,13 @@
 // leaves it, sets it or clears it ("as is", -snat, -nosnat). Packets that no
 // Service is for go on with the bit clear.
 //
-// The parts:
+// The language of tables, and the driver that keeps them in the kernel, is
+// linux/nft. The parts:
 //
-//	layout.go, rule.go, base.go  what there is: sets and maps, statements, chains
-//	key.go, interval.go          objects: their names and contents; ranges of addresses
-//	compile.go, answer.go        ports to objects (Compiler); what each origin gets
-//	pick.go, affinity.go         the chains that choose an endpoint; affinity
-//	text.go, text_rule.go        objects to an nft script (Script)
-//	sim.go, sim_hook.go,         objects and a packet to an outcome (Sim)
-//	  sim_rule.go
-//	message.go, encode.go,       rules to netlink (linux/netlink)
-//	  expression.go
-//	element.go, element_parse.go elements to netlink, and back
-//	shape.go, digest.go          sets and chains in few numbers, to compare with the kernel's
-//	userdata.go                  notes that the kernel keeps for us: comments, digests
-//	batch.go, declare.go         ops to one transaction, in an order that works
-//	observe.go                   netlink back to objects
-//	driver_linux.go,             the kernel (Driver): what is
-//	  read_linux.go              written, and read back
-//	owner_linux.go               which tables are ours; Remove
-//	absent_linux.go              a kernel without nf_tables
-//	guest.go                     what the userspace mode needs for tables of its own
-//	probe_linux.go, mode.go      whether this kernel can do it; the mode
+//	layout.go              the sets, maps and chains that there are
+//	base.go                what is there before any Service
+//	compile.go             ports to objects (Compiler)
+//	answer.go, affinity.go what each origin gets; the chains that choose an endpoint
+//	driver_linux.go        our tables in the kernel; whether it can have them (Probe)
+//	mode.go                the mode
 package nftables

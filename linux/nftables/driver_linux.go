@@ -1,308 +1,91 @@
 package nftables
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"sync"
-
-	"golang.org/x/sys/unix"
+	"net/netip"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/netlink"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver and
-// dataplane.Sentinel). It touches nothing but its own two tables, and refuses to
-// work where somebody else's has the name of one (owner_linux.go). One goroutine
-// may use it at a time, from any thread, and another one Observe.
+// Driver applies objects to our tables.
 type Driver struct {
-	table    string
-	owner    string // what the comments of its tables begin with
+	*nft.Driver
 	families []model.Family
-	reader   *netlink.Socket // Observe's own
-
-	mu    sync.Mutex // guards what follows, for as long as a transaction takes
-	sock  *netlink.Socket
-	batch *batch
-
-	// generation is what the kernel's count of transactions must be if nobody
-	// else made any.
-	generation uint32
-	lost       bool   // generation is not known
-	commits    uint32 // transactions made
-
-	full [2]bool // by family: clients found no room in Affinity of late
 }
 
 var (
-	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
-	_ dataplane.Getter[Key, Value]   = (*Driver)(nil)
-	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.Bounded              = (*Driver)(nil)
-	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
-	_ dataplane.Slotter[Key, Value]  = (*Compiler)(nil)
+	_ dataplane.Driver[nft.Key, nft.Value]   = (*Driver)(nil)
+	_ dataplane.Getter[nft.Key, nft.Value]   = (*Driver)(nil)
+	_ dataplane.Sentinel                     = (*Driver)(nil)
+	_ dataplane.Bounded                      = (*Driver)(nil)
+	_ dataplane.Compiler[nft.Key, nft.Value] = (*Compiler)(nil)
+	_ dataplane.Slotter[nft.Key, nft.Value]  = (*Compiler)(nil)
 )
 
 // Open returns a driver for the network namespace that the calling thread is
 // in. Close it after use; what it has programmed stays.
-func Open(o Options) (*Driver, error) { return open(Table, o) }
-
-// OpenTable is Open for the tables of another mode, one for each family: their
-// name is its own.
-func OpenTable(name string, families ...model.Family) (*Driver, error) {
-	return open(name, Options{Families: families})
-}
-
-func open(table string, o Options) (*Driver, error) {
-	sock, err := openSocket()
+func Open(o Options) (*Driver, error) {
+	d, err := nft.Open(table, o.families()...)
 	if err != nil {
 		return nil, err
 	}
-	reader, err := openSocket()
-	if err != nil {
-		return nil, errors.Join(err, sock.Close())
-	}
-	return &Driver{table: table, owner: tableOwner, families: o.families(), reader: reader, sock: sock, batch: newBatch(table), lost: true}, nil
+	return &Driver{d, o.families()}, nil
 }
 
-// The buffers asked for.
-const (
-	sendBuffer    = 64 << 20
-	receiveBuffer = 8 << 20
-)
-
-func openSocket() (*netlink.Socket, error) {
-	s, err := netlink.Open()
-	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", absent(err))
-	}
-	s.SetBuffers(sendBuffer, receiveBuffer)
-	return s, nil
-}
-
-// request asks nf_tables one thing.
-func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, family byte, fill func(*netlink.Writer), each func(netlink.Message) error) error {
-	err := sock.Request(ctx, subsystem<<8|kind, flags, family, fill, each)
-	if errors.Is(err, netlink.ErrInterrupted) {
-		return dataplane.ErrInterrupted
-	}
-	return err
-}
-
-// Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.sock.Close(), d.reader.Close()) }
-
-// maxOps keeps a transaction short: the kernel holds a lock over all tables of
-// the namespace, some 2 microseconds for each op.
-const maxOps = 12000
-
-// roughOp is more than what most ops take on the wire.
-const roughOp = 512
-
-// Limits implements dataplane.Driver. What does not fit into the socket's send
-// buffer, which is small without privileges, Commit cuts; batches are sized so
-// that this concerns large ports only.
-func (d *Driver) Limits() dataplane.Limits {
-	return dataplane.Limits{Atomic: true, Batch: min(maxOps, max(d.sock.Limit()/roughOp, 64))}
-}
-
-// Commit implements dataplane.Driver: all ops in one transaction where possible.
-// When that fails, the ops that the kernel did not like have its error, and all
-// others one that names the first of those.
-//
-// A chain that is new, and whatever else is, becomes visible before its rules do:
-// packets on their way would leave it by its end. So chains come in a transaction
-// of their own, before what refers to them.
-func (d *Driver) Commit(ctx context.Context, ops []op) []error {
-	errs := make([]error, len(ops))
-	if len(ops) == 0 {
-		return errs
-	}
-	if err := ctx.Err(); err != nil {
-		return all(errs, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.ours(ctx, ops); err != nil {
-		return all(errs, err)
-	}
-	_ = d.inTwo(ctx, ops, errs, unreachable(ops)) // in errs
-	return errs
-}
-
-// inTwo applies the first n ops and then, if that was done, the others. It returns
-// the first error.
-func (d *Driver) inTwo(ctx context.Context, ops []op, errs []error, n int) error {
-	if err := d.transact(ctx, ops[:n], errs[:n]); err != nil {
-		all(errs[n:], err)
-		return err
-	}
-	return d.transact(ctx, ops[n:], errs[n:])
-}
-
-// unreachable returns how many ops, from the first on, make sets and chains that
-// no packet meets before the ops behind them are done; 0 if there are no chains
-// among them.
-func unreachable(ops []op) (n int) {
-	for i, o := range ops {
-		chain := o.Key.Kind == KindChain
-		if o.Verb != ledger.Create || !chain && o.Key.Kind != KindSet || chain && o.New.Body.Chain.Hook.Type != "" {
-			break
-		}
-		if chain {
-			n = i + 1
+// Full implements dataplane.Bounded.
+func (d *Driver) Full() (what []string) {
+	for _, f := range d.families {
+		if d.Filled(f, AffinityFull) {
+			what = append(what, fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize))
 		}
 	}
-	return n
+	return what
 }
 
-// inParts applies what is too large for one transaction.
-func (d *Driver) inParts(ctx context.Context, ops []op, errs []error) error {
-	order := gathered(ops)
-	sorted, results := make([]op, len(ops)), make([]error, len(ops))
-	for i, at := range order {
-		sorted[i] = ops[at]
-	}
-	err := d.inTwo(ctx, sorted, results, cut(sorted))
-	for i, at := range order {
-		errs[at] = results[i]
-	}
-	return err
+// Probe finds out whether this kernel can do what we need, by doing it in
+// scratch tables that meet no packet: the same sets, maps and rules, and an
+// element of each kind. With no families it tries both. The error says what is
+// missing and what to do about it; a foreign table of our name is one. Any number
+// of processes may probe at once.
+func Probe(ctx context.Context, families ...model.Family) error {
+	o := Options{Families: families}
+	return nft.Try(ctx, table, probeObjects(o), o.families()...)
 }
 
-// transact applies ops, and returns the first error. It is one transaction if the
-// socket takes it in one message, else several.
-func (d *Driver) transact(ctx context.Context, ops []op, errs []error) error {
-	if len(ops) == 0 {
-		return nil
-	}
-	msgs := d.batch.encode(ops, d.sock.Next())
-	if len(ops) > 1 && len(msgs) > d.sock.Limit() {
-		return d.inParts(ctx, ops, errs)
-	}
-	d.sock.Reserve(d.batch.next - d.batch.seq)
-	if err := d.sock.Send(ctx, msgs); err != nil {
-		err = fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err)
-		all(errs, err)
-		return err
-	}
-	if err := d.outcome(ctx, ops, errs); err != nil {
-		if errors.Is(err, ledger.ErrUnknown) {
-			d.lost = true
-		}
-		for i := range errs {
-			if errs[i] == nil {
-				errs[i] = err
-			}
-		}
-		return err
-	}
-	d.generation = after(d.generation, 1)
-	d.commits++
-	return nil
-}
-
-// after is the generation after n more transactions; 0 is left out.
-func after(generation, n uint32) uint32 {
-	sum := generation + n
-	if sum < generation {
-		sum++
-	}
-	return sum
-}
-
-func all(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-// outcome reads what the kernel answered to the batch. It puts errors where
-// they belong and returns the first; that it is done, only the acknowledgement
-// of the last message says.
-func (d *Driver) outcome(ctx context.Context, ops []op, errs []error) error {
-	var failed error
-	done := false
-	for {
-		buf, err := d.sock.Receive()
-		switch {
-		case errors.Is(err, netlink.ErrNoAnswer) && failed != nil:
-			return fmt.Errorf("nothing of this transaction was done: %w", failed)
-		case errors.Is(err, netlink.ErrNoAnswer) && done:
-			return nil
-		case err != nil: // ENOBUFS: answers were lost
-			_ = d.sock.Drain(ctx) // or before the next request
-			return fmt.Errorf("nftables: read the answer: %w: %w", err, ledger.ErrUnknown)
-		}
-		for m, err := range netlink.Messages(buf) {
-			if err != nil {
-				return fmt.Errorf("nftables: %w: %w", err, ledger.ErrUnknown)
-			}
-			seq, errno, ok := d.answer(m)
-			switch {
-			case !ok:
-			case errno != 0:
-				err := d.blame(ops, errs, seq, errno, m)
-				failed = cmp.Or(failed, err)
-			case seq == d.batch.last():
-				done = true
-			}
+// probeObjects are the skeleton, and a port in it.
+func probeObjects(o Options) map[nft.Key]nft.Value {
+	c := NewCompiler(o)
+	objects := map[nft.Key]nft.Value{}
+	emit := func(k nft.Key, v nft.Value) { objects[k] = v }
+	host := &model.Host{}
+	for _, f := range o.families() {
+		addr := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
+		host.NodePorts.Prefixes = append(host.NodePorts.Prefixes, netip.PrefixFrom(addr, addr.BitLen()))
+		for _, sticky := range []time.Duration{0, time.Hour} {
+			c.Port(host, probePort(addr, sticky), emit)
 		}
 	}
+	c.Base(host, emit)
+	return objects
 }
 
-// answer reads an NLMSG_ERROR for a message of the batch.
-func (d *Driver) answer(m netlink.Message) (seq uint32, errno unix.Errno, ok bool) {
-	if m.Type != netlink.TypeError || len(m.Body) < 20 {
-		return 0, 0, false
+func probePort(addr netip.Addr, sticky time.Duration) *model.Port {
+	at := netip.AddrPortFrom(addr, 80)
+	if sticky > 0 {
+		at = netip.AddrPortFrom(addr, 81)
 	}
-	seq = binary.NativeEndian.Uint32(m.Body[12:]) // of the message that it is about
-	n, _ := m.Errno()
-	return seq, unix.Errno(n), seq-d.batch.seq < d.batch.next-d.batch.seq
-}
-
-// blame makes the error for a message that failed and gives it to its op.
-func (d *Driver) blame(ops []op, errs []error, seq uint32, errno unix.Errno, m netlink.Message) error {
-	hint, offset := details(m)
-	if name := d.batch.expression(seq, offset); name != "" {
-		hint = fmt.Sprintf(" (expression %q)", name)
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}, {Addr: netip.AddrPortFrom(addr, 82)}}}
+	act := model.Action{Pool: pool}
+	return &model.Port{
+		ID:              model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: model.FamilyOf(addr)},
+		SessionAffinity: sticky,
+		Frontends: []model.Frontend{{
+			Kind: model.KindLoadBalancer, At: at, On: [...]model.Action{act, act, act},
+			Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()-8).Masked()},
+		}},
 	}
-	i, ok := d.batch.culprit(seq, offset)
-	if !ok {
-		return fmt.Errorf("nftables: transaction of %d ops: %w%s", len(ops), errno, hint)
-	}
-	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key.in(d.table), errno, hint)
-	errs[i] = err
-	switch errno {
-	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an element that is there has another value
-		errs[i] = ledger.ErrConflict{Err: err}
-	}
-	return err
-}
-
-// details reads what else the kernel says of an error.
-func details(m netlink.Message) (hint string, offset uint32) {
-	if m.Flags&netlink.FlagAckTLVs == 0 {
-		return "", 0
-	}
-	rest := m.Body[20:]
-	if m.Flags&netlink.FlagCapped == 0 {
-		failed := int(binary.NativeEndian.Uint32(m.Body[4:]))
-		rest = m.Body[min((4+failed+3)&^3, len(m.Body)):]
-	}
-	for kind, v := range netlink.Attrs(rest) {
-		switch {
-		case kind == 1:
-			hint = " (" + netlink.Text(v) + ")"
-		case kind == 2 && len(v) == 4:
-			offset = binary.NativeEndian.Uint32(v)
-		}
-	}
-	return hint, offset
 }

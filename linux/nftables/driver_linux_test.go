@@ -8,9 +8,10 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-func mustCommit(t testing.TB, d *Driver, ops []ledger.Op[Key, Value]) {
+func mustCommit(t testing.TB, d *Driver, ops []nft.Op) {
 	t.Helper()
 	for i, err := range d.Commit(t.Context(), ops) {
 		if err != nil {
@@ -19,7 +20,7 @@ func mustCommit(t testing.TB, d *Driver, ops []ledger.Op[Key, Value]) {
 	}
 }
 
-func mustObserve(t testing.TB, d *Driver) map[Key]Value {
+func mustObserve(t testing.TB, d *Driver) map[nft.Key]nft.Value {
 	t.Helper()
 	have, err := d.Objects(t.Context())
 	if err != nil {
@@ -49,12 +50,12 @@ func TestScriptEqualsDriver(t *testing.T) {
 	t.Run("driver", func(t *testing.T) {
 		freshNamespace(t)
 		mustCommit(t, openDriver(t), creation(objects))
-		listings["driver"] = nft(t, "", "list", "ruleset")
+		listings["driver"] = runNFT(t, "", "list", "ruleset")
 	})
 	t.Run("script", func(t *testing.T) {
 		freshNamespace(t)
-		nft(t, Script(objects), "-f", "-")
-		listings["script"] = nft(t, "", "list", "ruleset")
+		runNFT(t, table.Script(objects), "-f", "-")
+		listings["script"] = runNFT(t, "", "list", "ruleset")
 	})
 	compareListings(t, listings["driver"], listings["script"])
 	if !strings.Contains(listings["driver"], "10.96.0.10 . tcp . 80 comment \"default/web:http\" : goto pick-3") {
@@ -92,30 +93,30 @@ func listingLines(listing string) map[string]int {
 }
 
 // planned is what the ledger would plan from one set of objects to the next.
-func planned(from, to map[Key]Value) []ledger.Op[Key, Value] {
+func planned(from, to map[nft.Key]nft.Value) []nft.Op {
 	c := NewCompiler(Options{})
-	var ops, deletes []ledger.Op[Key, Value]
+	var ops, deletes []nft.Op
 	for k, v := range to {
 		old, ok := from[k]
 		switch {
 		case !ok:
-			ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Create, Key: k, New: v})
-		case !old.equal(v):
-			ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: old, New: v})
+			ops = append(ops, nft.Op{Verb: ledger.Create, Key: k, New: v})
+		case !old.Equal(v):
+			ops = append(ops, nft.Op{Verb: ledger.Replace, Key: k, Old: old, New: v})
 		}
 	}
 	for k, v := range from {
 		if _, ok := to[k]; !ok {
-			deletes = append(deletes, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
+			deletes = append(deletes, nft.Op{Verb: ledger.Delete, Key: k, Old: v})
 		}
 	}
-	slices.SortStableFunc(ops, func(a, b op) int { return c.Rank(a.Key) - c.Rank(b.Key) })
-	slices.SortStableFunc(deletes, func(a, b op) int { return c.Rank(b.Key) - c.Rank(a.Key) })
+	slices.SortStableFunc(ops, func(a, b nft.Op) int { return c.Rank(a.Key) - c.Rank(b.Key) })
+	slices.SortStableFunc(deletes, func(a, b nft.Op) int { return c.Rank(b.Key) - c.Rank(a.Key) })
 	return append(ops, deletes...)
 }
 
 // mend brings the kernel to what is wanted and checks that it got there.
-func mend(t *testing.T, d *Driver, want map[Key]Value) (ops int) {
+func mend(t *testing.T, d *Driver, want map[nft.Key]nft.Value) (ops int) {
 	t.Helper()
 	plan := planned(mustObserve(t, d), want)
 	mustCommit(t, d, plan)
@@ -172,7 +173,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%d ops when nothing has changed, the first on %s", len(plan), plan[0].Key)
 		}
 	}
-	nft(t, "", "list", "ruleset")
+	runNFT(t, "", "list", "ruleset")
 }
 
 // Whatever others do to our tables is seen and can be mended.
@@ -183,7 +184,7 @@ func TestTampering(t *testing.T) {
 			d := openDriver(t)
 			want := compile(t, testHost, testPorts()...)
 			mend(t, d, want)
-			nft(t, script, "-f", "-")
+			runNFT(t, script, "-f", "-")
 			if seen, err := d.Disturbed(t.Context()); err != nil || !seen {
 				t.Errorf("not seen (%v)", err)
 			}
@@ -225,5 +226,5 @@ var tamperings = []string{
 	"insert rule ip tandem no-service jump { counter; drop; }",
 	"insert rule ip tandem no-service ip saddr { 1.1.1.1, 2.2.2.2 } drop",
 	// The whole table, made anew by something of another layout.
-	"delete table ip tandem\ntable ip tandem {\n comment \"" + tableOwner + " (layout 0)\"\n set slots { type ipv4_addr; }\n chain prerouting { type filter hook prerouting priority 0; }\n}",
+	"delete table ip tandem\ntable ip tandem {\n comment \"" + nft.Owner + " (layout 0)\"\n set slots { type ipv4_addr; }\n chain prerouting { type filter hook prerouting priority 0; }\n}",
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // A transaction that fails does nothing, blames the op that is to blame, by
@@ -22,27 +23,27 @@ func TestFailureIsAtomicAndNamed(t *testing.T) {
 	d := openDriver(t)
 	want := compile(t, testHost, testPorts()...)
 	mend(t, d, want)
-	slotKey := func(n uint16) Key {
-		return Key{Kind: KindElement, Family: model.IPv4, Set: Slots, Proto: model.TCP, Port: 80, Slot: n, Addr: [16]byte{10, 96, 0, 99}}
+	slotKey := func(n uint16) nft.Key {
+		return nft.Key{Kind: nft.KindElement, Family: model.IPv4, Set: Slots, Proto: model.TCP, Port: 80, Slot: n, Addr: [16]byte{10, 96, 0, 99}}
 	}
-	good := func(n uint16) op {
-		return op{Verb: ledger.Create, Key: slotKey(n), New: Value{To: [16]byte{1, 2, 3, 4}, Port: 5}}
+	good := func(n uint16) nft.Op {
+		return nft.Op{Verb: ledger.Create, Key: slotKey(n), New: nft.Value{To: [16]byte{1, 2, 3, 4}, Port: 5}}
 	}
-	for name, bad := range map[string]op{
+	for name, bad := range map[string]nft.Op{
 		"element that is not there": {Verb: ledger.Delete, Key: slotKey(900)},
 		"goto a chain that is not there": {
-			Verb: ledger.Create, Key: nodeElement(NodePorts, model.IPv4, model.TCP, 7),
-			New: Value{Body: &Body{Verdict: VerdictGoto, Goto: "pick-77"}},
+			Verb: ledger.Create, Key: nft.PortKey(NodePorts, model.IPv4, model.TCP, 7),
+			New: nft.Value{Body: &nft.Body{Verdict: nft.VerdictGoto, Goto: "pick-77"}},
 		},
-		"chain in use":          {Verb: ledger.Delete, Key: chainKey(model.IPv4, chainRefuse)},
-		"rule to a missing set": {Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, []Rule{rule(In{Set: PortalsHost})})}}},
+		"chain in use":          {Verb: ledger.Delete, Key: nft.ChainKey(model.IPv4, chainReject)},
+		"rule to a missing set": {Verb: ledger.Create, Key: nft.ChainKey(model.IPv4, "x"), New: chainOf(model.IPv4, nft.NewRule(nft.Lookup{Set: &nft.Set{Name: "missing", Key: frontKey}}))},
 	} {
-		ops := []op{good(0), good(1), good(2), bad, good(3)}
+		ops := []nft.Op{good(0), good(1), good(2), bad, good(3)}
 		errs := d.Commit(t.Context(), ops)
 		for i, err := range errs {
 			if err == nil || errors.Is(err, ledger.ErrUnknown) {
 				t.Errorf("%s: op %d has the result %v", name, i, err)
-			} else if !strings.Contains(err.Error(), bad.Key.String()) {
+			} else if !strings.Contains(err.Error(), strings.Replace(bad.Key.String(), " ip ", " ip tandem ", 1)) {
 				t.Errorf("%s: op %d: %q does not name %s", name, i, err, bad.Key)
 			}
 		}
@@ -55,15 +56,20 @@ func TestFailureIsAtomicAndNamed(t *testing.T) {
 	}
 }
 
-// What only the transaction as a whole shows has no op to blame.
+// chainOf is the content of a chain that others go to.
+func chainOf(f model.Family, rules ...nft.Rule) nft.Value {
+	_, v := table.ChainObject(f, "", nft.Hook{}, rules)
+	return v
+}
+
+// What only the transaction as a whole shows has no nft.Op to blame.
 func TestFailureOfTheWhole(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)
 	want := compile(t, testHost, testPorts()...)
 	mend(t, d, want)
-	circle := newChain(model.IPv4, Hook{}, []Rule{rule(Goto{chainNodeOutput})})
-	key := chainKey(model.IPv4, chainNoService)
-	errs := d.Commit(t.Context(), []op{{Verb: ledger.Replace, Key: key, Old: want[key], New: Value{Body: &Body{Chain: circle}}}})
+	key, circle := table.ChainObject(model.IPv4, chainNoService, nft.Hook{}, []nft.Rule{nft.NewRule(nft.Goto{Chain: chainNodeOutput})})
+	errs := d.Commit(t.Context(), []nft.Op{{Verb: ledger.Replace, Key: key, Old: want[key], New: circle}})
 	if errs[0] == nil || errors.Is(errs[0], ledger.ErrUnknown) {
 		t.Errorf("chains that go in a circle: %v", errs[0])
 	}
@@ -122,8 +128,8 @@ add element ip6 kube-proxy service-ips { fd00::1 : drop }
 // What is not ours stays as it is, whatever we do.
 func TestForeignTables(t *testing.T) {
 	freshNamespace(t)
-	nft(t, foreign, "-f", "-")
-	before := nft(t, "", "list", "ruleset")
+	runNFT(t, foreign, "-f", "-")
+	before := runNFT(t, "", "list", "ruleset")
 	d := openDriver(t)
 	mend(t, d, compile(t, testHost, testPorts()...))
 	mend(t, d, compile(t, testHost, testPorts()[2:]...))
@@ -131,7 +137,7 @@ func TestForeignTables(t *testing.T) {
 		t.Error(err)
 	}
 	for _, table := range []string{"ip theirs", "inet tandem", "ip tandem-other", "ip6 kube-proxy"} {
-		if now := nft(t, "", "list", "table", strings.Fields(table)[0], strings.Fields(table)[1]); !strings.Contains(before, now) {
+		if now := runNFT(t, "", "list", "table", strings.Fields(table)[0], strings.Fields(table)[1]); !strings.Contains(before, now) {
 			t.Errorf("table %s was changed to\n%s", table, now)
 		}
 	}
@@ -139,7 +145,7 @@ func TestForeignTables(t *testing.T) {
 		if err := Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if after := nft(t, "", "list", "ruleset"); after != before {
+		if after := runNFT(t, "", "list", "ruleset"); after != before {
 			t.Errorf("after removal:\n%s\nbefore:\n%s", after, before)
 		}
 	}
@@ -152,11 +158,11 @@ func TestProbe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left := nft(t, "", "list", "ruleset"); left != "" {
+	if left := runNFT(t, "", "list", "ruleset"); left != "" {
 		t.Errorf("the probe leaves\n%s", left)
 	}
 	for errno, advice := range map[error]string{unix.EPERM: "CAP_NET_ADMIN", unix.EPROTONOSUPPORT: "modprobe nf_tables", unix.ENOENT: "nft_fib"} {
-		if err := advise(errno); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
+		if err := nft.Advise(errno); !errors.Is(err, errno) || !strings.Contains(err.Error(), advice) {
 			t.Errorf("%v: %v does not advise %q", errno, err, advice)
 		}
 	}
@@ -166,15 +172,14 @@ func TestProbe(t *testing.T) {
 // what Linux makes of it.
 func shrink(t testing.TB, d *Driver, size int) {
 	t.Helper()
-	d.sock.SetBuffers(size, receiveBuffer)
-	if got := d.sock.Limit(); got > 2*size {
+	if got := d.SetSendBuffer(size); got > 2*size {
 		t.Fatalf("the send buffer takes %d bytes", got)
 	}
 }
 
 // mustHave waits until all of what is wanted is read back. A dump may miss elements
 // while the kernel makes room for those that have come.
-func mustHave(t testing.TB, d *Driver, want map[Key]Value) {
+func mustHave(t testing.TB, d *Driver, want map[nft.Key]nft.Value) {
 	t.Helper()
 	var diffs []string
 	for range 100 {
@@ -191,7 +196,7 @@ func mustHave(t testing.TB, d *Driver, want map[Key]Value) {
 func TestSmallSendBuffer(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)
-	if batch := d.Limits().Batch; batch != maxOps {
+	if batch := d.Limits().Batch; batch != 12000 {
 		t.Errorf("batches of %d ops as root", batch)
 	}
 	shrink(t, d, 100000)
@@ -200,8 +205,8 @@ func TestSmallSendBuffer(t *testing.T) {
 		t.Errorf("only %d batches", n)
 	}
 	mustCommit(t, d, planned(small, want))
-	if d.commits < 5 {
-		t.Errorf("only %d transactions", d.commits)
+	if d.Transactions() < 5 {
+		t.Errorf("only %d transactions", d.Transactions())
 	}
 	mustHave(t, d, want)
 }
@@ -236,10 +241,10 @@ func TestRangesChangeInParts(t *testing.T) {
 	mustCommit(t, d, creation(narrow))
 	shrink(t, d, 2500)
 	for range 3 {
-		before := d.commits
+		before := d.Transactions()
 		mustCommit(t, d, planned(narrow, wide))
-		if d.commits-before < 3 {
-			t.Errorf("only %d transactions", d.commits-before)
+		if d.Transactions()-before < 3 {
+			t.Errorf("only %d transactions", d.Transactions()-before)
 		}
 		mustHave(t, d, wide)
 		mustCommit(t, d, planned(wide, narrow))

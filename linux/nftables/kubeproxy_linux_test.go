@@ -8,7 +8,7 @@ import (
 // Only tables that kube-proxy has signed are its own.
 func TestKubeProxyTables(t *testing.T) {
 	freshNamespace(t)
-	nft(t, `table ip kube-proxy { comment "rules for kube-proxy"; chain a { counter; }; chain b { jump a; }; }
+	runNFT(t, `table ip kube-proxy { comment "rules for kube-proxy"; chain a { counter; }; chain b { jump a; }; }
 table ip6 kube-proxy { comment "somebody's own"; }
 table ip other { comment "rules for kube-proxy"; }`, "-f", "-")
 	left, err := kubeProxy(t.Context())
@@ -18,7 +18,7 @@ table ip other { comment "rules for kube-proxy"; }`, "-f", "-")
 	if err := left.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	tables := nft(t, "", "list", "tables")
+	tables := runNFT(t, "", "list", "tables")
 	if strings.Contains(tables, "ip kube-proxy") || !strings.Contains(tables, "ip6 kube-proxy") || !strings.Contains(tables, "ip other") {
 		t.Fatalf("left:\n%s", tables)
 	}

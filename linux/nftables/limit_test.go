@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 func poolOf(n int) *model.Pool {
@@ -37,8 +38,8 @@ func TestTooManyEndpoints(t *testing.T) {
 		p := sticky(port("p",
 			front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(many, false))),
 			front(model.KindExternalIP, "203.0.113.1:80", on(balance(many, false), balance(many, false), balance(few, false)))), test.sticky)
-		objects := map[Key]Value{}
-		gaps := NewCompiler(Options{}).Port(testHost, p, func(k Key, v Value) { objects[k] = v })
+		objects := map[nft.Key]nft.Value{}
+		gaps := NewCompiler(Options{}).Port(testHost, p, func(k nft.Key, v nft.Value) { objects[k] = v })
 		if len(gaps) != len(test.gaps) {
 			t.Errorf("%d endpoints, affinity %s: gaps %v", test.n, test.sticky, gaps)
 			continue
@@ -48,11 +49,11 @@ func TestTooManyEndpoints(t *testing.T) {
 				t.Errorf("%d endpoints, affinity %s: gap %v, want %q for the whole port", test.n, test.sticky, g, test.gaps[i])
 			}
 		}
-		to := objects[frontElement(VIPs, model.TCP, p.Frontends[0].At)]
+		to := objects[nft.AddrPortKey(VIPs, model.TCP, p.Frontends[0].At)]
 		if to.Body == nil || !strings.HasPrefix(to.Body.Goto, test.chain) {
 			t.Errorf("%d endpoints, affinity %s: goes to %+v, want %s", test.n, test.sticky, to.Body, test.chain)
 		}
-		if _, ok := objects[chainKey(model.IPv4, to.Body.Goto)]; !ok {
+		if _, ok := objects[nft.ChainKey(model.IPv4, to.Body.Goto)]; !ok {
 			t.Errorf("%d endpoints, affinity %s: there is no chain %s", test.n, test.sticky, to.Body.Goto)
 		}
 	}

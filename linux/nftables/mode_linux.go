@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // probe tries IPv4, which every node needs. Where the kernel has no nftables for
@@ -21,12 +22,12 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	o := options(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
-	if err := Check(Table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
-		return nil, advise(err)
+	if err := nft.Check(table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
+		return nil, nft.Advise(err)
 	}
 	switch err := Probe(context.Background(), model.IPv6); {
 	case lacking(err):
-		slog.Warn("IPv6 is not served: this kernel has no nftables for it", "error", err)
+		slog.Warn("IPv6 not served: the kernel lacks nftables for it", "err", err)
 		o.Families = []model.Family{model.IPv4}
 	case err != nil:
 		return nil, fmt.Errorf("nftables for IPv6: %w", err)
@@ -43,10 +44,51 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 // the next time, or is for somebody to decide, such as a foreign table of our
 // name: it does not tell that a family cannot be served.
 func lacking(err error) bool {
-	for _, missing := range []error{dataplane.ErrAbsent, errAltered, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
+	for _, missing := range []error{dataplane.ErrAbsent, nft.ErrAltered, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
 		if errors.Is(err, missing) {
 			return true
 		}
 	}
 	return false
+}
+
+// What kube-proxy's nftables mode calls its tables, and how their comments
+// begin: pkg/proxy/nftables/proxier.go of Kubernetes 1.36.
+var kubeProxyTable = nft.NewTable("kube-proxy", "rules for kube-proxy", "")
+
+// kubeProxy finds the tables of kube-proxy. Others of that name are nobody's
+// that we know, and stay.
+func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
+	d, err := nft.Open(kubeProxyTable)
+	if err != nil {
+		return left, nft.Advise(err)
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	for _, f := range model.Families() {
+		has, err := d.Has(ctx, f)
+		switch {
+		case errors.Is(err, nft.ErrForeign):
+		case err != nil:
+			return left, nft.Advise(err)
+		case has:
+			left.Found = append(left.Found, "nftables table "+nft.FamilyName(f)+" "+kubeProxyTable.Name)
+		}
+	}
+	left.Remove = removeKubeProxy
+	return left, nil
+}
+
+func removeKubeProxy(ctx context.Context) error {
+	var failed error
+	for _, f := range model.Families() {
+		d, err := nft.Open(kubeProxyTable, f)
+		if err != nil {
+			return nft.Advise(err)
+		}
+		if err := d.Remove(ctx); !errors.Is(err, nft.ErrForeign) {
+			failed = errors.Join(failed, err)
+		}
+		failed = errors.Join(failed, d.Close())
+	}
+	return failed
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Only what the kernel does not have means that a family is not served: what
@@ -18,8 +19,9 @@ func TestLacking(t *testing.T) {
 		nil:                      false,
 		unix.EAFNOSUPPORT:        true,
 		unix.ENOENT:              true,
-		errAltered:               true,
-		ErrForeign:               false,
+		dataplane.ErrAbsent:      true,
+		nft.ErrAltered:           true,
+		nft.ErrForeign:           false,
 		dataplane.ErrInterrupted: false,
 		unix.ENOMEM:              false,
 		unix.EPERM:               false,
@@ -27,7 +29,7 @@ func TestLacking(t *testing.T) {
 		errors.New("no buffer"):  false,
 	} {
 		if err != nil {
-			err = advise(fmt.Errorf("nftables: %w", err))
+			err = nft.Advise(fmt.Errorf("nftables: %w", err))
 		}
 		if lacking(err) != want {
 			t.Errorf("%v: lacking %v", err, !want)

@@ -8,10 +8,10 @@ func TestAwkwardNames(t *testing.T) {
 		t.Run("", func(t *testing.T) {
 			freshNamespace(t)
 			want := compile(t, testHost, awkwardPort(name, name, name))
-			nft(t, Script(want), "-c", "-f", "-")
+			runNFT(t, table.Script(want), "-c", "-f", "-")
 			d := openDriver(t)
 			mend(t, d, want)
-			nft(t, "", "list", "ruleset")
+			runNFT(t, "", "list", "ruleset")
 		})
 	}
 }

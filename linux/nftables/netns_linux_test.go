@@ -50,9 +50,9 @@ func mustBeApart(t testing.TB) {
 	}
 }
 
-// nft runs the nft command in the test's namespace. Children inherit the
+// runNFT runs the nft command in the test's namespace. Children inherit the
 // namespace of the thread that starts them.
-func nft(t testing.TB, stdin string, args ...string) string {
+func runNFT(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	mustBeApart(t)
 	path, err := exec.LookPath("nft")
@@ -86,5 +86,5 @@ func Remove(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	return d.removeTables(ctx)
+	return d.Remove(ctx)
 }

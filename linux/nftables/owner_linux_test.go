@@ -15,13 +15,15 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // namesakes are tables with our name that are somebody else's, also in disguise.
 var namesakes = map[string]string{
 	"no comment":    "table ip tandem {\n set slots { type ipv4_addr; elements = { 1.1.1.1 }; }\n chain prerouting { type filter hook prerouting priority 0; ip saddr @slots drop; }\n}",
 	"their comment": "table ip tandem {\n comment \"two horses\"\n chain refuse { counter; }\n}",
-	"ours inside":   "table ip tandem {\n comment \"not: " + tableComment + "\"\n}",
+	"ours inside":   "table ip tandem {\n comment \"not: " + comment + "\"\n}",
 	"dormant":       "table ip tandem { flags dormant; }",
 }
 
@@ -31,14 +33,14 @@ func TestNamesake(t *testing.T) {
 	for name, script := range namesakes {
 		t.Run(name, func(t *testing.T) {
 			freshNamespace(t)
-			nft(t, script, "-f", "-")
-			before := nft(t, "", "list", "ruleset")
+			runNFT(t, script, "-f", "-")
+			before := runNFT(t, "", "list", "ruleset")
 			refused := func(what string, err error) {
 				t.Helper()
-				if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "table ip tandem") || !strings.Contains(err.Error(), "delete") {
+				if !errors.Is(err, nft.ErrForeign) || !strings.Contains(err.Error(), "table ip tandem") || !strings.Contains(err.Error(), "delete") {
 					t.Errorf("%s: %v", what, err)
 				}
-				if after := nft(t, "", "list", "ruleset"); after != before {
+				if after := runNFT(t, "", "list", "ruleset"); after != before {
 					t.Fatalf("%s: the table is now\n%s\nand was\n%s", what, after, before)
 				}
 			}
@@ -48,12 +50,12 @@ func TestNamesake(t *testing.T) {
 			if len(have) > 0 {
 				t.Errorf("%d objects of it are taken for ours", len(have))
 			}
-			table := tableKey(model.IPv4)
-			for what, ops := range map[string][]op{
+			table := nft.TableKey(model.IPv4)
+			for what, ops := range map[string][]nft.Op{
 				"create":  creation(compile(t, testHost, testPorts()...)),
-				"replace": {{Verb: ledger.Replace, Key: table, New: Value{Body: &Body{Comment: tableComment}}}},
+				"replace": {{Verb: ledger.Replace, Key: table, New: nft.Value{Body: &nft.Body{Comment: comment}}}},
 				"delete":  {{Verb: ledger.Delete, Key: table}},
-				"add":     {{Verb: ledger.Create, Key: chainKey(model.IPv4, "x"), New: Value{Body: &Body{Chain: newChain(model.IPv4, Hook{}, nil)}}}},
+				"add":     {{Verb: ledger.Create, Key: nft.ChainKey(model.IPv4, "x"), New: chainOf(model.IPv4)}},
 			} {
 				refused(what, d.Commit(t.Context(), ops)[0])
 			}
@@ -67,17 +69,21 @@ func TestNamesake(t *testing.T) {
 // either: the kernel refuses.
 func TestNamesakeInBetween(t *testing.T) {
 	freshNamespace(t)
-	nft(t, namesakes["ours inside"], "-f", "-")
-	before := nft(t, "", "list", "ruleset")
-	d := openDriver(t)
+	runNFT(t, namesakes["ours inside"], "-f", "-")
+	before := runNFT(t, "", "list", "ruleset")
+	sock, err := netlink.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.Close()
 	ops := creation(compile(t, testHost))
-	if err := d.sock.Send(t.Context(), d.batch.encode(ops, d.sock.Next())); err != nil {
+	if err := sock.Send(t.Context(), table.Encode(ops, sock.Next())); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.sock.Drain(t.Context()); err != nil {
+	if err := sock.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if after := nft(t, "", "list", "ruleset"); after != before {
+	if after := runNFT(t, "", "list", "ruleset"); after != before {
 		t.Errorf("the table is now\n%s", after)
 	}
 }
@@ -86,11 +92,11 @@ func TestNamesakeInBetween(t *testing.T) {
 func TestRemoveBesideNamesake(t *testing.T) {
 	freshNamespace(t)
 	mustCommit(t, openDriver(t), creation(compile(t, testHost)))
-	nft(t, "delete table ip tandem\n"+namesakes["no comment"], "-f", "-")
-	if err := Remove(t.Context()); !errors.Is(err, ErrForeign) {
+	runNFT(t, "delete table ip tandem\n"+namesakes["no comment"], "-f", "-")
+	if err := Remove(t.Context()); !errors.Is(err, nft.ErrForeign) {
 		t.Errorf("removal: %v", err)
 	}
-	if left := nft(t, "", "list", "tables"); left != "table ip tandem\n" {
+	if left := runNFT(t, "", "list", "tables"); left != "table ip tandem\n" {
 		t.Errorf("left is %q", left)
 	}
 }
@@ -99,7 +105,7 @@ func TestRemoveBesideNamesake(t *testing.T) {
 func TestProbesAtOnce(t *testing.T) {
 	freshNamespace(t)
 	mustCommit(t, openDriver(t), creation(compile(t, testHost, testPorts()...)))
-	before := nft(t, "", "list", "ruleset")
+	before := runNFT(t, "", "list", "ruleset")
 	space, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +131,7 @@ func TestProbesAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if after := nft(t, "", "list", "ruleset"); after != before {
+	if after := runNFT(t, "", "list", "ruleset"); after != before {
 		t.Errorf("the probes leave\n%s", after)
 	}
 }
@@ -135,20 +141,22 @@ func TestProbesAtOnce(t *testing.T) {
 func TestProbeSweeps(t *testing.T) {
 	freshNamespace(t)
 	now := time.Now()
+	n := 0
 	script := func(family string, made time.Time, comment string) string {
-		return fmt.Sprintf("table %s %s { comment \"%s\"; }\n", family, scratchName(made), comment)
+		n++
+		return fmt.Sprintf("table %s tandem-probe-%d-%08x { comment \"%s\"; }\n", family, made.Unix(), n, comment)
 	}
-	stay := script("ip", now, tableComment) +
+	stay := script("ip", now, comment) +
 		script("ip6", now.Add(-time.Hour), "somebody's") +
 		script("inet", now.Add(-time.Hour), "somebody's") +
-		"table ip tandem-probe-mine { comment \"" + tableComment + "\"; }\n"
-	nft(t, stay, "-f", "-")
-	before := nft(t, "", "list", "ruleset")
-	nft(t, script("ip", now.Add(-time.Hour), tableComment)+script("ip6", now.Add(-time.Hour), tableOwner+" (layout 0)"), "-f", "-")
+		"table ip tandem-probe-mine { comment \"" + comment + "\"; }\n"
+	runNFT(t, stay, "-f", "-")
+	before := runNFT(t, "", "list", "ruleset")
+	runNFT(t, script("ip", now.Add(-time.Hour), comment)+script("ip6", now.Add(-time.Hour), nft.Owner+" (layout 0)"), "-f", "-")
 	if err := Probe(t.Context(), model.IPv4); err != nil {
 		t.Fatal(err)
 	}
-	if after := nft(t, "", "list", "ruleset"); after != before {
+	if after := runNFT(t, "", "list", "ruleset"); after != before {
 		t.Errorf("the probe leaves\n%s\nand not\n%s", after, before)
 	}
 }

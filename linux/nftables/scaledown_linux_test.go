@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // fate counts what leaves a node: packets to an endpoint, and packets whose
@@ -35,7 +36,7 @@ var fateCount = regexp.MustCompile(`daddr (\S+) counter packets (\d+)`)
 
 // fates reads the counters of fate. It runs in the node.
 func fates(t testing.TB) (leaked, balanced int) {
-	for _, m := range fateCount.FindAllStringSubmatch(nft(t, "", "list", "table", "ip", "fate"), -1) {
+	for _, m := range fateCount.FindAllStringSubmatch(runNFT(t, "", "list", "table", "ip", "fate"), -1) {
 		n, err := strconv.Atoi(m[2])
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +77,7 @@ func newScaling(t *testing.T, n int, fronts ...string) *scaling {
 	s := &scaling{t: t, net: net, port: port("web", front(model.KindExternalIP, "10.96.0.10:80", onAll(drop)))}
 	s.port.ID.Proto = model.UDP
 	s.do(func() {
-		nft(t, fate, "-f", "-")
+		runNFT(t, fate, "-f", "-")
 		s.driver = openDriver(t)
 		if s.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
 			t.Fatal(err)
@@ -172,10 +173,10 @@ func (s *scaling) while(what string, f func()) {
 // where there is none it is dropped. It never leaves with the Service's address.
 func TestMissingSlot(t *testing.T) {
 	s := newScaling(t, 64)
-	slot := func(i int) op {
-		k := frontElement(Slots, model.UDP, s.port.Frontends[0].At)
+	slot := func(i int) nft.Op {
+		k := nft.AddrPortKey(Slots, model.UDP, s.port.Frontends[0].At)
 		k.Slot = uint16(i)
-		return op{Verb: ledger.Delete, Key: k}
+		return nft.Op{Verb: ledger.Delete, Key: k}
 	}
 	check := func(what string, want int) {
 		t.Helper()
@@ -189,10 +190,10 @@ func TestMissingSlot(t *testing.T) {
 	}
 	check("all slots", 200)
 	for i := 1; i < 64; i++ {
-		mustCommit(t, s.driver, []op{slot(i)})
+		mustCommit(t, s.driver, []nft.Op{slot(i)})
 	}
 	check("only the first slot", 200)
-	mustCommit(t, s.driver, []op{slot(0)})
+	mustCommit(t, s.driver, []nft.Op{slot(0)})
 	check("no slot", 0)
 }
 
@@ -252,7 +253,7 @@ func TestRootlessLargePort(t *testing.T) {
 	want := compile(t, testHost, s.port)
 	for _, lingering := range []uint32{1, endpoints / 2} {
 		p := pick{slots: Slots, class: noSNAT, count: lingering}
-		want[chainKey(model.IPv4, p.name())] = NewCompiler(Options{}).pick(p).bodies[model.IPv4]
+		want[nft.ChainKey(model.IPv4, p.name())] = NewCompiler(Options{}).pick(p).bodies[model.IPv4]
 	}
 	mustHave(t, s.driver, want)
 }

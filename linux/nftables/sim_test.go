@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // senders is one of each origin, by family.
@@ -39,7 +40,7 @@ func TestSimIsOracle(t *testing.T) {
 	for _, pods := range []model.PodMatch{testHost.Pods, {Interface: "veth0"}, {Prefix: "veth"}, {}} {
 		host := *testHost
 		host.Pods = pods
-		sim := NewSim(compile(t, &host, ports...), &host)
+		sim := nft.NewSim(compile(t, &host, ports...), &host)
 		for _, p := range ports {
 			for _, f := range p.Frontends {
 				for _, at := range around(&host, f) {
@@ -96,7 +97,7 @@ func TestAllAnswers(t *testing.T) {
 func checkAnswers(t *testing.T, p *model.Port) {
 	t.Helper()
 	objects := compile(t, testHost, p)
-	sim := NewSim(objects, testHost)
+	sim := nft.NewSim(objects, testHost)
 	to := p.Frontends[0].At
 	if to.Addr().IsUnspecified() {
 		to = netip.AddrPortFrom(testHost.IPs[0], to.Port())
@@ -110,7 +111,7 @@ func checkAnswers(t *testing.T, p *model.Port) {
 	}
 	same := p.Frontends[0].On[0] == p.Frontends[0].On[1] && p.Frontends[0].On[1] == p.Frontends[0].On[2]
 	for k := range objects {
-		override := k.Kind == KindElement && (k.Set == VIPsPod || k.Set == VIPsHost || k.Set == NodePortsPod || k.Set == NodePortsHost)
+		override := k.Kind == nft.KindElement && (k.Set == VIPsPod || k.Set == VIPsHost || k.Set == NodePortsPod || k.Set == NodePortsHost)
 		if same && override {
 			t.Errorf("%+v: the same for all needs no %s", p.Frontends[0].On, k)
 		}
@@ -141,8 +142,8 @@ func TestGaps(t *testing.T) {
 		{testHost, ranged, "closed to all", oracle.Drop},
 		{&loopback, front(model.KindNodePort, "0.0.0.0:80", onAll(balance(a, true))), "loopback", oracle.Forward},
 	} {
-		objects := map[Key]Value{}
-		emit := func(k Key, v Value) { objects[k] = v }
+		objects := map[nft.Key]nft.Value{}
+		emit := func(k nft.Key, v nft.Value) { objects[k] = v }
 		NewCompiler(Options{}).Base(test.host, emit)
 		gaps := fmt.Sprint(NewCompiler(Options{}).Port(test.host, port("p", test.front), emit))
 		if !strings.Contains(gaps, test.gap) {
@@ -153,12 +154,12 @@ func TestGaps(t *testing.T) {
 		if test.front.Kind == model.KindNodePort {
 			packet.Dst = netip.AddrPortFrom(testHost.IPs[0], 80)
 		}
-		if got := NewSim(objects, test.host).Decide(packet); got.Fate != test.fate {
+		if got := nft.NewSim(objects, test.host).Decide(packet); got.Fate != test.fate {
 			t.Errorf("%s: %v, want %v", test.gap, got.Fate, test.fate)
 		}
 	}
 	v4only := NewCompiler(Options{Families: []model.Family{model.IPv4}})
-	gaps := v4only.Port(testHost, port("p", front(model.KindClusterIP, "[fd00::1]:80", onAll(drop))), func(k Key, _ Value) { t.Errorf("%s for a family that is not served", k) })
+	gaps := v4only.Port(testHost, port("p", front(model.KindClusterIP, "[fd00::1]:80", onAll(drop))), func(k nft.Key, _ nft.Value) { t.Errorf("%s for a family that is not served", k) })
 	if len(gaps) != 1 {
 		t.Errorf("gaps %v for a family that is not served", gaps)
 	}

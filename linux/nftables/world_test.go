@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // The little world of these tests, as in ci/scenarios.
@@ -67,11 +67,11 @@ func sticky(p *model.Port, d time.Duration) *model.Port {
 	return p
 }
 
-func compile(t testing.TB, host *model.Host, ports ...*model.Port) map[Key]Value {
+func compile(t testing.TB, host *model.Host, ports ...*model.Port) map[nft.Key]nft.Value {
 	t.Helper()
 	c := NewCompiler(Options{})
-	objects := map[Key]Value{}
-	emit := func(k Key, v Value) {
+	objects := map[nft.Key]nft.Value{}
+	emit := func(k nft.Key, v nft.Value) {
 		if old, ok := objects[k]; ok && !c.Equal(old, v) {
 			t.Errorf("%s is emitted with two values", k)
 		}
@@ -137,25 +137,25 @@ func testPorts() []*model.Port {
 
 // creation is the ops that make objects, in the order that the ledger would
 // give.
-func creation(objects map[Key]Value) []ledger.Op[Key, Value] {
+func creation(objects map[nft.Key]nft.Value) []nft.Op {
 	c := NewCompiler(Options{})
-	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
-	slices.SortStableFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
-	var ops []ledger.Op[Key, Value]
+	keys := table.Sorted(objects)
+	slices.SortStableFunc(keys, func(a, b nft.Key) int { return c.Rank(a) - c.Rank(b) })
+	var ops []nft.Op
 	for _, k := range keys {
-		ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Create, Key: k, New: objects[k]})
+		ops = append(ops, nft.Op{Verb: ledger.Create, Key: k, New: objects[k]})
 	}
 	return ops
 }
 
 // differences lists how two sets of objects differ, for people.
-func differences(want, have map[Key]Value) (diffs []string) {
+func differences(want, have map[nft.Key]nft.Value) (diffs []string) {
 	for k, v := range want {
 		h, ok := have[k]
 		switch {
 		case !ok:
 			diffs = append(diffs, "missing: "+k.String())
-		case !v.equal(h):
+		case !v.Equal(h):
 			diffs = append(diffs, fmt.Sprintf("differs: %s: want %+v, have %+v", k, v.Body, h.Body))
 		}
 	}

@@ -181,7 +181,7 @@ func (c *Compiler) Rank(k Key) int {
 	return 2 * int(k.Kind)
 }
 
-// Linger implements dataplane.Compiler.
+// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Equal implements dataplane.Compiler.

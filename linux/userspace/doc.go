@@ -21,7 +21,7 @@
 //
 // Where iptables is not installed or does not work, the same chains are in two
 // tables of nftables, "ip tandem-userspace" and "ip6 tandem-userspace", written
-// over netlink by linux/nftables. There an entry is an element of the map of its
+// over netlink by linux/nft. There an entry is an element of the map of its
 // chain, and a packet is looked up once, however many there are. What an earlier
 // run has left in the other kind of table goes as soon as the rules are in place.
 //

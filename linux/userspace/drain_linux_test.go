@@ -134,7 +134,7 @@ func TestDrain(t *testing.T) {
 			t.Error(err)
 		}
 		p.stop()
-		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable) {
+		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable.Name) {
 			t.Errorf("left:\n%s", got)
 		}
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -88,7 +88,7 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	if err == nil && w.Failed == 0 && !b.tidy {
 		b.tidy = true
-		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nftables.ErrForeign) {
+		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nft.ErrForeign) {
 			slog.Warn("what an earlier run may have left in another table was not removed", "mode", relay.Mode, "error", err)
 		}
 	}
@@ -145,13 +145,13 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 
 // tryNFT writes everything to a scratch table that no packet meets.
 func tryNFT(ctx context.Context, _ table, f model.Family) error {
-	objects := map[nftables.Key]nftables.Value{}
-	put := func(k nftables.Key, v nftables.Value) { objects[k] = v }
+	objects := map[nft.Key]nft.Value{}
+	put := func(k nft.Key, v nft.Value) { objects[k] = v }
 	NewCompiler(anyMark, f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, slices.Collect(v.Rules.All()), put) })
 	k, rules := specimen(f)
 	nftObjects(k, rules, put)
 	nftObjects(Key{Kind: KindChain, Family: f, Chain: "probe"}, rules[1:], put)
-	return nftables.Try(ctx, nftTable, objects, f)
+	return nft.Try(ctx, nftTable, objects, f)
 }
 
 // specimen returns an entry and, as rules, itself and one of each match.

@@ -3,7 +3,7 @@ package userspace
 import (
 	"strings"
 
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -18,49 +18,71 @@ import (
 //		elements = { 10.96.0.10 . tcp . 80 comment "default/web" : 169.254.84.1 . 40000 }
 //	}
 
-// nftTable is the name of our tables, "ip" and "ip6".
-const nftTable = "tandem-userspace"
+// The sets of our tables in nftables.
+var (
+	portalFields   = []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
+	nodePortFields = []nft.Field{nft.L4Proto, nft.Dport} // node ports have no address of their own
+
+	nftClusterIPs = &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.Daddr}}
+	nftGuarded    = &nft.Set{Name: "guarded", Key: portalFields}
+
+	// nftAllowed is a portal and a range of sources. A rule looks up the protocol as
+	// connection tracking has it, in network order: nft has an expression for that
+	// which Linux 6.12 rejects for a single byte.
+	nftAllowed = &nft.Set{
+		Name: "allowed", Key: append(portalFields[:3:3], nft.Saddr), Interval: true,
+		Loads: []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr},
+	}
+)
 
 // nftMaps are the maps of the chains whose entries all lead to the shelter.
-var nftMaps = map[string]nftables.SetID{
-	chainPod: nftables.PortalsPod, chainContainer: nftables.PortalsContainer, chainHost: nftables.PortalsHost,
-	chainNodePod: nftables.NodePortPod, chainNodeContainer: nftables.NodePortContainer, chainNodeHost: nftables.NodePortHost,
+var nftMaps = map[string]*nft.Set{
+	chainPod:           {Name: "portals-pod", Key: portalFields, Data: nft.DataEndpoint},
+	chainContainer:     {Name: "portals-container", Key: portalFields, Data: nft.DataEndpoint},
+	chainHost:          {Name: "portals-host", Key: portalFields, Data: nft.DataEndpoint},
+	chainNodePod:       {Name: "nodeport-pod", Key: nodePortFields, Data: nft.DataEndpoint},
+	chainNodeContainer: {Name: "nodeport-container", Key: nodePortFields, Data: nft.DataEndpoint},
+	chainNodeHost:      {Name: "nodeport-host", Key: nodePortFields, Data: nft.DataEndpoint},
 }
 
+// nftTable is our table in nftables. The number in its comment must change whenever
+// the meaning of a set or a rule does.
+var nftTable = nft.NewTable("tandem-userspace", nft.Owner, nft.Owner+" (layout 2)", nftSets()...)
+
 // nftHooks are the chains in the system's places.
-var nftHooks = map[string]nftables.Point{xtables.PreRouting: nftables.PreRouting, xtables.Output: nftables.LocalOut}
+var nftHooks = map[string]nft.Point{xtables.PreRouting: nft.PreRouting, xtables.Output: nft.LocalOut}
 
 // behindOthers is how much later than destination NAT the last chains come.
 const behindOthers = 10
 
 // nftSets are all sets and maps of a table.
-func nftSets() []nftables.SetID {
-	ids := []nftables.SetID{nftables.Guarded, nftables.Allowed, nftables.ClusterIPs}
+func nftSets() []*nft.Set {
+	sets := []*nft.Set{nftClusterIPs, nftGuarded, nftAllowed}
 	for _, chain := range entryChains {
-		if id, ok := nftMaps[chain]; ok {
-			ids = append(ids, id)
+		if s, ok := nftMaps[chain]; ok {
+			sets = append(sets, s)
 		}
 	}
-	return ids
+	return sets
 }
 
 // nftObjects emits what an object of ours is in nftables; rules are its content.
-func nftObjects(k Key, rules []xtables.Rule, emit func(nftables.Key, nftables.Value)) {
+func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 	switch k.Kind {
 	case KindTable:
-		emit(nftables.TableObject(k.Family))
-		for _, id := range nftSets() {
-			emit(nftables.SetObject(k.Family, id))
+		emit(nftTable.Object(k.Family))
+		for _, s := range nftTable.Sets() {
+			emit(nft.SetObject(k.Family, s))
 		}
 	case KindChain:
-		emit(nftables.ChainObject(k.Family, k.Chain, nftables.Hook{}, nftRules(k.Chain, rules)))
+		emit(nftTable.ChainObject(k.Family, k.Chain, nft.Hook{}, nftRules(k.Chain, rules)))
 	case KindJump:
-		hook, name := nftables.Entrance(nftHooks[k.Chain]), strings.ToLower(k.Chain)
+		hook, name := nft.NATHook(nftHooks[k.Chain]), strings.ToLower(k.Chain)
 		if k.Late {
 			hook.Priority += behindOthers
 			name += "-last"
 		}
-		emit(nftables.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
+		emit(nftTable.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
 	case KindEntry:
 		rules = append(rules, xtables.Rule{}) // to delete it, its key is enough
 		emit(nftEntry(k, rules[0]).Object())
@@ -69,25 +91,25 @@ func nftObjects(k Key, rules []xtables.Rule, emit func(nftables.Key, nftables.Va
 
 // digest stands for the rules of a chain or a jump in nftables.
 func digest(k Key, rules []xtables.Rule) (d uint64) {
-	nftObjects(k, rules, func(_ nftables.Key, v nftables.Value) { d = v.Body.Chain.Digest })
+	nftObjects(k, rules, func(_ nft.Key, v nft.Value) { d = v.Body.Chain.Digest })
 	return d
 }
 
 // nftRules returns the rules of a chain: those that look its entries up, or the
 // given ones.
-func nftRules(chain string, rules []xtables.Rule) (all []nftables.Rule) {
-	rule := func(comment string, s ...nftables.Statement) {
-		all = append(all, nftables.Rule{Statements: s, Comment: comment})
+func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
+	rule := func(comment string, s ...nft.Statement) {
+		all = append(all, nft.Rule{Statements: s, Comment: comment})
 	}
 	id, isMap := nftMaps[chain]
 	switch {
 	case isMap:
-		rule("", nftables.SendToFound{Map: id})
+		rule("", nft.DNATMap{Map: id})
 	case chain == chainGuard:
-		rule("outside of the source ranges", nftables.In{Set: nftables.Guarded}, nftables.In{Set: nftables.Allowed, Not: true},
-			nftables.Jump{Chain: chainDrop})
+		rule("outside of the source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
+			nft.Jump{Chain: chainDrop})
 	case chain == chainClosed:
-		rule(sayClosed, nftables.In{Set: nftables.ClusterIPs}, nftables.Jump{Chain: chainRefuse})
+		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainRefuse})
 	}
 	for _, r := range rules {
 		rule(r.Comment, nftStatements(r)...)
@@ -96,40 +118,40 @@ func nftRules(chain string, rules []xtables.Rule) (all []nftables.Rule) {
 }
 
 // nftStatements returns a rule without a port as nftables has it.
-func nftStatements(r xtables.Rule) (all []nftables.Statement) {
+func nftStatements(r xtables.Rule) (all []nft.Statement) {
 	if r.Src.Prefix.IsValid() {
-		all = append(all, nftables.SourceIn{Prefix: r.Src.Prefix})
+		all = append(all, nft.SourceIn{Prefix: r.Src.Prefix})
 	}
 	if r.Dst.Prefix.IsValid() {
-		all = append(all, nftables.DestinationIn{Prefix: r.Dst.Prefix})
+		all = append(all, nft.DestinationIn{Prefix: r.Dst.Prefix})
 	}
 	if r.In.Name != "" {
 		name, some := strings.CutSuffix(r.In.Name, "+")
-		all = append(all, nftables.InputIs{Name: name, Prefix: some})
+		all = append(all, nft.IifName{Name: name, Prefix: some})
 	}
 	if r.Proto != 0 {
-		all = append(all, nftables.ProtocolIs{Proto: r.Proto})
+		all = append(all, nft.L4ProtoIs{Proto: r.Proto})
 	}
 	for _, m := range r.Matches {
 		switch m := m.(type) {
 		case xtables.DstLocal:
-			all = append(all, nftables.DestinationIsLocal{})
+			all = append(all, nft.FibLocal{})
 		case xtables.HasMark:
-			all = append(all, nftables.MarkHas{Bit: m.Mask})
+			all = append(all, nft.MarkHas{Bit: m.Mask})
 		}
 	}
 	switch to := r.Target.(type) {
 	case xtables.DNAT:
-		return append(all, nftables.SendTo{To: to.To})
+		return append(all, nft.DNAT{To: to.To})
 	case xtables.Jump:
-		return append(all, nftables.Jump{Chain: to.Chain})
+		return append(all, nft.Jump{Chain: to.Chain})
 	}
-	return append(all, nftables.Return{})
+	return append(all, nft.Return{})
 }
 
 // nftEntry returns the element for an entry, given as a rule.
-func nftEntry(k Key, r xtables.Rule) nftables.Entry {
-	e := nftables.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
+func nftEntry(k Key, r xtables.Rule) nft.Entry {
+	e := nft.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
 	switch id, isMap := nftMaps[k.Chain]; {
 	case isMap:
 		e.Set = id
@@ -139,29 +161,29 @@ func nftEntry(k Key, r xtables.Rule) nftables.Entry {
 			e.To = shelterPort(k.Family, end)
 		}
 	case k.Chain == chainClosed:
-		e.Set = nftables.ClusterIPs
+		e.Set = nftClusterIPs
 	case k.From.IsValid():
-		e.Set, e.From = nftables.Allowed, k.From
+		e.Set, e.From = nftAllowed, k.From
 	default:
-		e.Set = nftables.Guarded
+		e.Set = nftGuarded
 	}
 	return e
 }
 
 // nftRule is the reverse of nftEntry.
-func nftRule(e nftables.Entry) (chain string, r xtables.Rule) {
+func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
 	r = xtables.Rule{Proto: e.Proto, Ports: xtables.Port(e.At.Port()), Comment: e.Comment}
 	if !e.At.Addr().IsUnspecified() {
 		r.Dst = xtables.Address(e.At.Addr())
 	}
 	switch e.Set {
-	case nftables.ClusterIPs:
+	case nftClusterIPs:
 		r.Target = xtables.Jump{Chain: chainRefuse}
 		return chainClosed, r
-	case nftables.Guarded:
+	case nftGuarded:
 		r.Target = xtables.Jump{Chain: chainDrop}
 		return chainGuard, r
-	case nftables.Allowed:
+	case nftAllowed:
 		r.Target, r.Src = xtables.Return, xtables.Within(e.From)
 		return chainGuard, r
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // ownTables are the tables of our own in nftables.
 type ownTables struct {
-	driver   *nftables.Driver
+	driver   *nft.Driver
 	families []model.Family
 	reading  sync.Mutex
 }
@@ -22,7 +22,7 @@ type ownTables struct {
 func openNFT(context.Context) (table, error) {
 	var families []model.Family
 	for _, f := range model.Families() {
-		err := nftables.Check(nftTable, f)
+		err := nft.Check(nftTable, f)
 		switch {
 		case err == nil:
 			families = append(families, f)
@@ -30,7 +30,7 @@ func openNFT(context.Context) (table, error) {
 			return nil, err
 		}
 	}
-	d, err := nftables.OpenTable(nftTable, families...)
+	d, err := nft.Open(nftTable, families...)
 	if err != nil {
 		return nil, err
 	}
@@ -76,17 +76,17 @@ func (t *ownTables) Close() error { return t.driver.Close() }
 
 // nftOps returns changes of one family as those of nftables' objects. A table that
 // goes takes with it what is in it.
-func nftOps(edits []edit) (ops []ledger.Op[nftables.Key, nftables.Value]) {
+func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 	for _, e := range edits {
 		if e.key.Kind == KindTable && e.verb == ledger.Delete {
-			k, _ := nftables.TableObject(e.key.Family)
-			return append(ops[:0], ledger.Op[nftables.Key, nftables.Value]{Verb: ledger.Delete, Key: k})
+			k, _ := nftTable.Object(e.key.Family)
+			return append(ops[:0], ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: k})
 		}
 		if e.key.Kind == KindAlien {
-			ops = append(ops, ledger.Op[nftables.Key, nftables.Value]{Verb: ledger.Delete, Key: e.have.alien})
+			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.alien})
 			continue
 		}
-		nftObjects(e.key, e.rules, func(k nftables.Key, v nftables.Value) {
+		nftObjects(e.key, e.rules, func(k nft.Key, v nft.Value) {
 			ops = append(ops, nftOp(e.verb, k, v))
 		})
 	}
@@ -95,9 +95,9 @@ func nftOps(edits []edit) (ops []ledger.Op[nftables.Key, nftables.Value]) {
 
 // nftOp returns a change of an object. With a table that is replaced its sets go,
 // so they are created.
-func nftOp(verb ledger.Verb, k nftables.Key, v nftables.Value) ledger.Op[nftables.Key, nftables.Value] {
-	op := ledger.Op[nftables.Key, nftables.Value]{Verb: verb, Key: k}
-	if k.Kind == nftables.KindSet {
+func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Value] {
+	op := ledger.Op[nft.Key, nft.Value]{Verb: verb, Key: k}
+	if k.Kind == nft.KindSet {
 		op.Verb = ledger.Create
 	}
 	if verb != ledger.Create {

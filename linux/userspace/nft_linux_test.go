@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // harms are what others may do to our table, as nft scripts: T is the table, O
@@ -51,13 +51,13 @@ func TestForeignHandsInNFT(t *testing.T) {
 			t.Errorf("nobody was there: %t, %v", disturbed, err)
 		}
 		comment := Key{Kind: KindTable}
-		nftObjects(comment, nil, func(k nftables.Key, v nftables.Value) {
-			if k.Kind == nftables.KindTable {
+		nftObjects(comment, nil, func(k nft.Key, v nft.Value) {
+			if k.Kind == nft.KindTable {
 				comment.Rest = v.Body.Comment
 			}
 		})
 		for what, harm := range harms {
-			harm = strings.NewReplacer(" T ", " ip "+nftTable+" ", "table T", "table ip "+nftTable, "O\"", comment.Rest+"\"").Replace(harm)
+			harm = strings.NewReplacer(" T ", " ip "+nftTable.Name+" ", "table T", "table ip "+nftTable.Name, "O\"", comment.Rest+"\"").Replace(harm)
 			do(t, "nft '"+harm+"'")
 			if disturbed, err := p.Disturbed(t.Context()); err != nil || !disturbed {
 				t.Errorf("%s: noticed %t, %v", what, disturbed, err)
@@ -117,20 +117,20 @@ func TestRestartWritesNothingToNFT(t *testing.T) {
 
 // A table that has our name and is not ours is not touched, whenever it comes.
 func TestNamesakeInNFT(t *testing.T) {
-	const theirs = "nft 'table ip " + nftTable + " { chain c { tcp dport 99 drop; }; }'"
+	theirs := "nft 'table ip " + nftTable.Name + " { chain c { tcp dport 99 drop; }; }'"
 	onNode(t, kinds()[1], func(t *testing.T) {
 		p := start(t, kinds()[1], web())
 		defer p.stop()
 		p.sync()
-		do(t, "nft delete table ip "+nftTable+" && "+theirs)
+		do(t, "nft delete table ip "+nftTable.Name+" && "+theirs)
 		before := ruleset(t)
-		if _, err := p.Audit(t.Context()); !errors.Is(err, nftables.ErrForeign) {
+		if _, err := p.Audit(t.Context()); !errors.Is(err, nft.ErrForeign) {
 			t.Errorf("audit: %v", err)
 		}
-		if err := p.Remove(t.Context()); !errors.Is(err, nftables.ErrForeign) {
+		if err := p.Remove(t.Context()); !errors.Is(err, nft.ErrForeign) {
 			t.Errorf("removal: %v", err)
 		}
-		if _, err := openNFT(t.Context()); !errors.Is(err, nftables.ErrForeign) || !strings.Contains(err.Error(), nftTable) {
+		if _, err := openNFT(t.Context()); !errors.Is(err, nft.ErrForeign) || !strings.Contains(err.Error(), nftTable.Name) {
 			t.Errorf("opening: %v", err)
 		}
 		if after := ruleset(t); after != before {
@@ -176,7 +176,7 @@ func TestBackToIPTables(t *testing.T) {
 		}
 		begin(t, plane{Backend: b, t: t}, web(), dns()).sync()
 		for _, r := range rules(t) {
-			if strings.Contains(r, nftTable) {
+			if strings.Contains(r, nftTable.Name) {
 				t.Errorf("left: %s", r)
 			}
 		}
@@ -192,7 +192,7 @@ func TestBackToIPTables(t *testing.T) {
 		if err := remove(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable) {
+		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable.Name) {
 			t.Errorf("after the removal:\n%s", got)
 		}
 		if has, err := hasShelter(model.IPv4); has || err != nil {

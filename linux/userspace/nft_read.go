@@ -5,17 +5,17 @@ import (
 	"math"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // nftFound turns the objects of our tables into ours. A table whose sets or hooks
 // are not as they should be is told alone: it is made anew.
-func nftFound(have map[nftables.Key]nftables.Value) map[Key]found {
+func nftFound(have map[nft.Key]nft.Value) map[Key]found {
 	put := map[Key]found{}
 	for _, f := range model.Families() {
 		known, right := nftKnown(f, have)
 		table := Key{Kind: KindTable, Family: f}
-		n, _ := nftables.TableObject(f)
+		n, _ := nftTable.Object(f)
 		if _, there := have[n]; !there {
 			continue
 		}
@@ -34,16 +34,16 @@ func nftFound(have map[nftables.Key]nftables.Value) map[Key]found {
 
 // nftKnown returns what the objects with fixed names are of ours, and whether
 // those that cannot be mended in place are right.
-func nftKnown(f model.Family, have map[nftables.Key]nftables.Value) (known map[nftables.Key]Key, right bool) {
-	known, right = map[nftables.Key]Key{}, true
+func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key, right bool) {
+	known, right = map[nft.Key]Key{}, true
 	table := Key{Kind: KindTable, Family: f}
-	nftObjects(table, nil, func(n nftables.Key, want nftables.Value) {
+	nftObjects(table, nil, func(n nft.Key, want nft.Value) {
 		known[n] = table
 		v, ok := have[n]
 		right = right && ok && v.Equal(want)
 	})
 	chain := func(k Key) {
-		nftObjects(k, nil, func(n nftables.Key, want nftables.Value) {
+		nftObjects(k, nil, func(n nft.Key, want nft.Value) {
 			known[n] = k
 			v, ok := have[n]
 			right = right && (!ok || v.Body.Chain.Hook == want.Body.Chain.Hook)
@@ -60,7 +60,7 @@ func nftKnown(f model.Family, have map[nftables.Key]nftables.Value) (known map[n
 }
 
 // nftOne turns one object into one of ours.
-func nftOne(n nftables.Key, v nftables.Value, known map[nftables.Key]Key, put map[Key]found) {
+func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 	k, ok := known[n]
 	switch {
 	case ok && k.Kind == KindTable:
@@ -75,8 +75,8 @@ func nftOne(n nftables.Key, v nftables.Value, known map[nftables.Key]Key, put ma
 }
 
 // nftEntryFound puts an element that is an entry of ours.
-func nftEntryFound(n nftables.Key, v nftables.Value, put map[Key]found) bool {
-	e, ok := nftables.EntryOf(n, v)
+func nftEntryFound(n nft.Key, v nft.Value, put map[Key]found) bool {
+	e, ok := nft.EntryOf(n, v)
 	if !ok {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -24,14 +24,14 @@ func relayPorts(objects map[Key]Value) map[RelayID]uint16 {
 }
 
 // inNFT returns what objects are in nftables.
-func inNFT(objects map[Key]Value, ports map[RelayID]uint16) map[nftables.Key]nftables.Value {
-	all := map[nftables.Key]nftables.Value{}
+func inNFT(objects map[Key]Value, ports map[RelayID]uint16) map[nft.Key]nft.Value {
+	all := map[nft.Key]nft.Value{}
 	for k, v := range objects {
 		rules := slices.Collect(v.Rules.All())
 		if k.Kind == KindEntry {
 			rules = []xtables.Rule{entryRule(k, v.To, ports[v.To.Relay])}
 		}
-		nftObjects(k, rules, func(k nftables.Key, v nftables.Value) { all[k] = v })
+		nftObjects(k, rules, func(k nft.Key, v nft.Value) { all[k] = v })
 	}
 	return all
 }
@@ -44,7 +44,7 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 		relays[port] = id
 	}
 	behind := NewSim(objects, host)
-	kernel := nftables.NewSim(inNFT(objects, ports), host)
+	kernel := nft.NewSim(inNFT(objects, ports), host)
 	return func(p oracle.Packet) oracle.Outcome {
 		out := kernel.Decide(p)
 		if out.Fate != oracle.Forward || len(out.Endpoints) != 1 {
@@ -96,11 +96,11 @@ func TestObjectsComeBackFromNFT(t *testing.T) {
 
 // Whatever an element holds, it is either not ours or written back the same.
 func FuzzNFTEntry(f *testing.F) {
-	f.Add(uint8(nftables.PortalsHost), false, []byte{10, 96, 0, 10}, []byte{169, 254, 84, 1}, uint16(80), uint16(40000), uint8(model.TCP), uint8(0), "default/web:http, pool 2")
-	f.Add(uint8(nftables.Allowed), false, []byte{10, 96, 0, 10}, []byte{10, 0, 0, 0}, uint16(80), uint16(0), uint8(model.TCP), uint8(8), "default/web: allowed")
-	f.Add(uint8(nftables.Guarded), true, []byte{1}, []byte{2}, uint16(80), uint16(0), uint8(model.UDP), uint8(0), "default/web: dropped")
-	f.Add(uint8(nftables.ClusterIPs), true, []byte{1}, []byte{2}, uint16(0), uint16(1), uint8(0), uint8(0), sayClosed)
-	f.Add(uint8(nftables.NodePortPod), false, []byte{}, []byte{169, 254, 84, 1}, uint16(30080), uint16(1), uint8(model.TCP), uint8(0), "a/b: refused")
+	f.Add(uint8(5), false, []byte{10, 96, 0, 10}, []byte{169, 254, 84, 1}, uint16(80), uint16(40000), uint8(model.TCP), uint8(0), "default/web:http, pool 2")
+	f.Add(uint8(2), false, []byte{10, 96, 0, 10}, []byte{10, 0, 0, 0}, uint16(80), uint16(0), uint8(model.TCP), uint8(8), "default/web: allowed")
+	f.Add(uint8(1), true, []byte{1}, []byte{2}, uint16(80), uint16(0), uint8(model.UDP), uint8(0), "default/web: dropped")
+	f.Add(uint8(0), true, []byte{1}, []byte{2}, uint16(0), uint16(1), uint8(0), uint8(0), sayClosed)
+	f.Add(uint8(6), false, []byte{}, []byte{169, 254, 84, 1}, uint16(30080), uint16(1), uint8(model.TCP), uint8(0), "a/b: refused")
 	f.Fuzz(func(t *testing.T, set uint8, six bool, at, to []byte, front, back uint16, proto, bits uint8, comment string) {
 		family, size := model.IPv4, 4
 		if six {
@@ -110,7 +110,7 @@ func FuzzNFTEntry(f *testing.F) {
 			a, _ := netip.AddrFromSlice(append(b, make([]byte, size)...)[:size])
 			return a
 		}
-		e := nftables.Entry{Set: nftables.SetID(set%uint8(nftables.NodePortHost) + 1), Family: family, Proto: model.Proto(proto), Comment: comment}
+		e := nft.Entry{Set: nftTable.Sets()[int(set)%len(nftTable.Sets())], Family: family, Proto: model.Proto(proto), Comment: comment}
 		e.At, e.To = netip.AddrPortFrom(addr(at), front), netip.AddrPortFrom(addr(to), back)
 		e.From = netip.PrefixFrom(addr(to), int(bits)%(8*size+1)).Masked()
 		n, v := e.Object()
@@ -119,7 +119,7 @@ func FuzzNFTEntry(f *testing.F) {
 			return
 		}
 		for k, f := range put {
-			nftObjects(k, []xtables.Rule{entryRule(k, f.To, f.port)}, func(again nftables.Key, same nftables.Value) {
+			nftObjects(k, []xtables.Rule{entryRule(k, f.To, f.port)}, func(again nft.Key, same nft.Value) {
 				if again != n || !same.Equal(v) {
 					t.Errorf("%s came back as %s, %+v for %+v", n, again, same, v)
 				}

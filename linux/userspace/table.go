@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/nftables"
+	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -52,7 +52,7 @@ type found struct {
 // installed is a rule as it stands in its table.
 type installed struct {
 	printed xtables.Rules // in iptables
-	alien   nftables.Key  // in nftables, where our own keys tell enough of all else
+	alien   nft.Key       // in nftables, where our own keys tell enough of all else
 
 	relay RelayID // that it leads to, and on which port; zero for none
 	port  uint16

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"encoding/binary"
@@ -6,13 +6,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-func (s SourceIn) encode(e *encoder) { e.prefix(saddr, equal, s.Prefix) }
+func (s SourceIn) encode(e *encoder) { e.prefix(Saddr, equal, s.Prefix) }
 
-func (s DestinationIn) encode(e *encoder) { e.prefix(daddr, equal, s.Prefix) }
+func (s DestinationIn) encode(e *encoder) {
+	op := equal
+	if s.Not {
+		op = notEqual
+	}
+	e.prefix(Daddr, op, s.Prefix)
+}
 
-func (s DestinationNotIn) encode(e *encoder) { e.prefix(daddr, notEqual, s.Prefix) }
-
-func (s DestinationIsLocal) encode(e *encoder) {
+func (s FibLocal) encode(e *encoder) {
 	op := equal
 	if s.Not {
 		op = notEqual
@@ -25,7 +29,7 @@ func (s DestinationIsLocal) encode(e *encoder) {
 	e.cmp(reg0, op, host32(2)) // RTN_LOCAL
 }
 
-func (s InputIs) encode(e *encoder) {
+func (s IifName) encode(e *encoder) {
 	name := []byte(s.Name)
 	if !s.Prefix {
 		name = append(name, make([]byte, max(16-len(name), 1))...)[:16] // IFNAMSIZ
@@ -34,7 +38,7 @@ func (s InputIs) encode(e *encoder) {
 	e.cmp(reg0, equal, name)
 }
 
-func (s ProtocolIs) encode(e *encoder) {
+func (s L4ProtoIs) encode(e *encoder) {
 	e.meta(reg0, metaL4Proto)
 	e.cmp(reg0, equal, []byte{byte(s.Proto)})
 }
@@ -49,11 +53,10 @@ func (s MarkHas) encode(e *encoder) {
 	e.cmp(reg0, op, host32(0))
 }
 
-func (IsNew) encode(e *encoder) { e.state(1 << 3) } // NF_CT_STATE_BIT(IP_CT_NEW)
-
-func (IsKnown) encode(e *encoder) { e.state(1<<1 | 1<<2) } // IP_CT_ESTABLISHED, IP_CT_RELATED
-
-func (IsInvalid) encode(e *encoder) { e.state(1 << 0) } // NF_CT_STATE_INVALID_BIT
+func (s CtState) encode(e *encoder) {
+	e.conntrack(0, uint32(s.States)) // NFT_CT_STATE
+	e.cmp(reg0, notEqual, host32(0))
+}
 
 func (NotSYN) encode(e *encoder) {
 	e.payload(reg0, baseTransport, 13, 1)
@@ -61,7 +64,7 @@ func (NotSYN) encode(e *encoder) {
 	e.cmp(reg0, equal, []byte{0})
 }
 
-func (s WasBalanced) encode(e *encoder) {
+func (s CtDNAT) encode(e *encoder) {
 	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
 	op := notEqual
 	if s.Not {
@@ -70,42 +73,38 @@ func (s WasBalanced) encode(e *encoder) {
 	e.cmp(reg0, op, host32(0))
 }
 
-func (s In) encode(e *encoder) {
-	e.load(sets[s.Set].loaded(e.family))
-	e.lookup(s.Set.String(), -1, s.Not)
+func (s Lookup) encode(e *encoder) {
+	e.load(s.Set.loaded(e.family))
+	e.lookup(s.Set, -1, s.Not)
 }
 
 func (s SetMark) encode(e *encoder) { e.mark(^s.Bit, s.Bit) }
 
 func (s ClearMark) encode(e *encoder) { e.mark(^s.Bit, 0) }
 
-func (s Put) encode(e *encoder) {
-	reg := e.load(sets[s.Map].loaded(e.family))
-	if s.Count > 0 {
-		e.numgen(reg, s.Count, s.First)
-	}
-	e.lookup(s.Map.String(), reg0, false)
-	e.store(s.In)
+func (s SetAddr) encode(e *encoder) {
+	e.lookupNumber(s.Map, s.Number)
+	e.store(s.Field)
 }
 
-func (PutBackSource) encode(e *encoder) {
-	e.load([]field{client})
-	e.store(saddr)
+func (RestoreSource) encode(e *encoder) {
+	e.load([]Field{CtSaddr})
+	e.store(Saddr)
 }
 
-func (s Remember) encode(e *encoder) {
+func (s Update) encode(e *encoder) {
 	const update = 1 // NFT_DYNSET_OP_UPDATE
-	e.dynset(s.Set, update, s.For)
+	e.dynset(s.Set, update, s.Timeout)
 }
 
-func (s Forget) encode(e *encoder) {
+func (s Delete) encode(e *encoder) {
 	const remove = 2 // NFT_DYNSET_OP_DELETE
 	e.dynset(s.Set, remove, 0)
 }
 
-func (s Look) encode(e *encoder) {
-	e.load(sets[s.Map].key)
-	e.lookup(s.Map.String(), regVerdict, false)
+func (s Vmap) encode(e *encoder) {
+	e.load(s.Map.Key)
+	e.lookup(s.Map, regVerdict, false)
 }
 
 func (s Goto) encode(e *encoder) { e.verdict(codeGoto, s.Chain) }
@@ -114,7 +113,7 @@ func (s Jump) encode(e *encoder) { e.verdict(codeJump, s.Chain) }
 
 func (Return) encode(e *encoder) { e.verdict(codeReturn, "") }
 
-func (Refuse) encode(e *encoder) {
+func (Reject) encode(e *encoder) {
 	port := uint8(3) // ICMP_PORT_UNREACH
 	if e.family == model.IPv6 {
 		port = 4 // ICMPV6_PORT_UNREACH
@@ -127,9 +126,9 @@ func (Refuse) encode(e *encoder) {
 
 func (Accept) encode(e *encoder) { e.verdict(codeAccept, "") }
 
-func (Discard) encode(e *encoder) { e.verdict(codeDrop, "") }
+func (Drop) encode(e *encoder) { e.verdict(codeDrop, "") }
 
-func (s SendTo) encode(e *encoder) {
+func (s DNAT) encode(e *encoder) {
 	addr := s.To.Addr().AsSlice()
 	port := reg0 + addressLen(e.family)/4
 	e.immediate(reg0, addr)
@@ -137,16 +136,18 @@ func (s SendTo) encode(e *encoder) {
 	e.dnat(2) // NF_NAT_RANGE_PROTO_SPECIFIED, as nft writes it
 }
 
-func (s SendToFound) encode(e *encoder) {
-	e.load(sets[s.Map].loaded(e.family))
-	e.lookup(s.Map.String(), reg0, false)
+func (s DNATMap) encode(e *encoder) {
+	e.lookupNumber(s.Map, s.Number)
 	e.dnat(0)
 }
 
-func (s SendToSlot) encode(e *encoder) {
-	e.numgen(e.load(sets[s.Map].key), s.Count, s.First)
-	e.lookup(s.Map.String(), reg0, false)
-	e.dnat(0)
+// lookupNumber looks the packet up in a map, with a random number in the key.
+func (e *encoder) lookupNumber(s *Set, n Numgen) {
+	reg := e.load(s.loaded(e.family))
+	if n.Mod > 0 {
+		e.numgen(reg, n)
+	}
+	e.lookup(s, reg0, false)
 }
 
 func (Masquerade) encode(e *encoder) {

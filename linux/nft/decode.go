@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"bytes"
@@ -13,26 +13,38 @@ import (
 // elements that are objects of their own: those it passes on. It only parses;
 // messages may come in any order.
 type snapshot struct {
-	name     string // of the table
-	owner    string // what its comment begins with, if it is ours
+	table    *Table
 	family   model.Family
 	found    func(Key, Value)
 	objects  map[Key]Value
 	hooks    map[string]Hook
 	rules    map[string][]uint64   // digests, in order
-	ranges   [numSets][]rawElement // of the sets of ranges
+	ranges   map[*Set][]rawElement // of the sets of ranges
 	names    map[string]string     // chains' names, each kept once
 	damage   bool                  // the table must be made anew
 	hasTable bool
-	foreign  bool // the table is not ours
-	full     bool // AffinityFull has something
+	foreign  bool          // the table is not ours
+	filled   map[*Set]bool // by rules
 }
 
-func newSnapshot(table, owner string, f model.Family, found func(Key, Value)) *snapshot {
+func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 	return &snapshot{
-		name: table, owner: owner, family: f, found: found, objects: map[Key]Value{}, hooks: map[string]Hook{},
-		rules: map[string][]uint64{}, names: map[string]string{},
+		table: t, family: f, found: found, objects: map[Key]Value{}, hooks: map[string]Hook{},
+		rules: map[string][]uint64{}, names: map[string]string{}, ranges: map[*Set][]rawElement{}, filled: map[*Set]bool{},
 	}
+}
+
+// Decode passes on the objects of the table of a family that messages of the kernel
+// tell of. What is no message ends it.
+func (t *Table) Decode(f model.Family, dump []byte, found func(Key, Value)) {
+	s := newSnapshot(t, f, found)
+	for m, err := range netlink.Messages(dump) {
+		if err != nil {
+			break
+		}
+		_ = s.add(m) // there is no error
+	}
+	s.finish()
 }
 
 // add takes one message. What is of other tables is passed over. There is no
@@ -43,7 +55,7 @@ func (s *snapshot) add(m netlink.Message) error {
 	}
 	switch messageOf(m) {
 	case msgNewTable:
-		s.table(m)
+		s.addTable(m)
 	case msgNewChain:
 		s.chain(m)
 	case msgNewRule:
@@ -56,16 +68,16 @@ func (s *snapshot) add(m netlink.Message) error {
 	return nil
 }
 
-func (s *snapshot) table(m netlink.Message) {
+func (s *snapshot) addTable(m netlink.Message) {
 	name, comment, flags := parseTable(m)
-	if name != s.name {
+	if name != s.table.Name {
 		return
 	}
 	s.hasTable = true
-	s.foreign = !strings.HasPrefix(comment, s.owner)
+	s.foreign = !strings.HasPrefix(comment, s.table.Owner)
 	// A flag is one that we never set, such as dormant: none of our rules works.
-	s.damage = s.damage || flags != 0 || comment != tableComment
-	s.objects[tableKey(s.family)] = Value{Body: &Body{Comment: comment}}
+	s.damage = s.damage || flags != 0 || comment != s.table.Comment
+	s.objects[TableKey(s.family)] = Value{Body: &Body{Comment: comment}}
 }
 
 func parseTable(m netlink.Message) (name, comment string, flags uint32) {
@@ -103,7 +115,7 @@ func (s *snapshot) chain(m netlink.Message) {
 		}
 	}
 	const binding = 4 // a chain without a name, part of a rule and going with it
-	if table == s.name && flags&binding == 0 {
+	if table == s.table.Name && flags&binding == 0 {
 		s.hooks[name] = h
 	}
 }
@@ -132,7 +144,7 @@ func (s *snapshot) rule(m netlink.Message) {
 			digest = ruleDigest(v)
 		}
 	}
-	if table == s.name {
+	if table == s.table.Name {
 		s.rules[chain] = append(s.rules[chain], digest)
 	}
 }
@@ -165,31 +177,31 @@ func (s *snapshot) set(m netlink.Message) {
 		}
 	}
 	const anonymous = 1 // part of a rule and going with it
-	if table != s.name || sh.flags&anonymous != 0 {
+	if table != s.table.Name || sh.flags&anonymous != 0 {
 		return
 	}
-	if id := setNamed(name); id != noSet {
-		s.damage = s.damage || sh != shapeOf(s.family, sets[id].Set)
+	if known := s.table.named[name]; known != nil {
+		s.damage = s.damage || sh != shapeOf(s.family, known)
 	}
-	s.objects[setKey(s.family, name)] = Value{Body: &Body{Set: sh}}
+	s.objects[SetKey(s.family, name)] = Value{Body: &Body{Set: sh}}
 }
 
 func (s *snapshot) elements(m netlink.Message) {
 	var table string
-	set := noSet
+	var set *Set
 	for kind, v := range m.Attrs() {
 		switch kind {
 		case 1:
 			table = netlink.Text(v)
 		case 2:
-			set = setNamed(netlink.Text(v))
+			set = s.table.named[netlink.Text(v)]
 		case 3:
-			if table != s.name || set == noSet {
+			if table != s.table.Name || set == nil {
 				return
 			}
 			for _, elem := range netlink.Attrs(v) {
-				if set.ruled() {
-					s.full = s.full || set == AffinityFull
+				if set.Dynamic() {
+					s.filled[set] = true
 					continue
 				}
 				s.element(set, parseElement(elem))
@@ -198,7 +210,7 @@ func (s *snapshot) elements(m netlink.Message) {
 	}
 }
 
-func (s *snapshot) element(set SetID, e rawElement) {
+func (s *snapshot) element(set *Set, e rawElement) {
 	if set.ranges() {
 		// The bytes are the reader's, which uses them again.
 		e.key, e.keyEnd, e.userdata, e.data = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil
@@ -207,7 +219,7 @@ func (s *snapshot) element(set SetID, e rawElement) {
 	}
 	k, v, ok := e.parse(s.family, set)
 	if !ok {
-		s.found(e.alien(s.family, set), Value{})
+		s.found(e.foreign(s.family, set), Value{})
 		return
 	}
 	if v.Body != nil && v.Body.Goto != "" {
@@ -233,7 +245,7 @@ func (s *snapshot) finish() {
 		return
 	}
 	if s.damage {
-		s.found(tableKey(s.family), Value{Body: &Body{Comment: "damaged or of another version"}})
+		s.found(TableKey(s.family), Value{Body: &Body{Comment: "damaged or of another version"}})
 		return
 	}
 	for name, h := range s.hooks {
@@ -241,12 +253,12 @@ func (s *snapshot) finish() {
 		if slices.Contains(s.rules[name], 0) {
 			c.Digest = 0 // a rule that is not ours
 		}
-		s.objects[chainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
+		s.objects[ChainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
 	}
 	for k, v := range s.objects {
 		s.found(k, v)
 	}
 	for set, raw := range s.ranges {
-		ranges(s.family, SetID(set), raw, s.found)
+		ranges(s.family, set, raw, s.found)
 	}
 }

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -18,17 +20,17 @@ import (
 // ErrForeign says that a table has our name and is not ours.
 var ErrForeign = errors.New("is not Tandem's and is left alone")
 
-func notOurs(f model.Family, table string) error {
-	name := familyName(f) + " " + table
+func (t *Table) foreign(f model.Family) error {
+	name := FamilyName(f) + " " + t.Name
 	return fmt.Errorf("table %s %w: its comment does not begin with %q. If somebody uses it, give it another name; "+
 		"otherwise, or if it was Tandem's and has lost its comment, delete it with \"nft delete table %s\"",
-		name, ErrForeign, tableOwner, name)
+		name, ErrForeign, t.Owner, name)
 }
 
-// Check reads whether the tables of a name are ours or not there. Else the error
+// Check reads whether the tables are ours or not there. Else the error
 // is ErrForeign, or why they cannot be read.
-func Check(table string, families ...model.Family) error {
-	d, err := OpenTable(table, families...)
+func Check(t *Table, families ...model.Family) error {
+	d, err := Open(t, families...)
 	if err != nil {
 		return err
 	}
@@ -44,22 +46,28 @@ func Check(table string, families ...model.Family) error {
 // look begins a snapshot of the table of a family, over a socket: it has the table if there is
 // one. A table that is not ours is an error.
 func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
-	s := newSnapshot(d.table, d.owner, f, found)
-	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table) }, s.add)
+	s := newSnapshot(d.table, f, found)
+	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table.Name) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return s, nil
 	case err != nil:
-		return nil, fmt.Errorf("table %s %s: %w", familyName(f), d.table, absent(err))
+		return nil, fmt.Errorf("table %s %s: %w", FamilyName(f), d.table.Name, absent(err))
 	case s.foreign:
-		return nil, notOurs(f, d.table)
+		return nil, d.table.foreign(f)
 	}
 	return s, nil
 }
 
+// Has reports whether there is the driver's table of a family.
+func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
+	s, err := d.look(ctx, d.reader, f, nil)
+	return err == nil && s.hasTable, err
+}
+
 // ours makes sure that the tables which ops are for are ours, or not there.
 // Somebody may have put another in the place of ours since it was read.
-func (d *Driver) ours(ctx context.Context, ops []op) error {
+func (d *Driver) ours(ctx context.Context, ops []Op) error {
 	var seen [2]bool
 	for _, o := range ops {
 		if seen[o.Key.Family] {
@@ -73,9 +81,9 @@ func (d *Driver) ours(ctx context.Context, ops []op) error {
 	return nil
 }
 
-// removeTables deletes the driver's tables, each on its own: one may be
+// Remove deletes the driver's tables, each on its own: one may be
 // impossible on a kernel without that family.
-func (d *Driver) removeTables(ctx context.Context) error {
+func (d *Driver) Remove(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
 		s, err := d.look(ctx, d.reader, f, nil)
@@ -86,10 +94,23 @@ func (d *Driver) removeTables(ctx context.Context) error {
 		case !s.hasTable:
 			continue
 		}
-		gone := d.Commit(ctx, []op{{Verb: ledger.Delete, Key: tableKey(f)}})[0]
+		gone := d.Commit(ctx, []Op{{Verb: ledger.Delete, Key: TableKey(f)}})[0]
 		if !errors.Is(gone, unix.ENOENT) { // somebody else was faster
 			failed = errors.Join(failed, gone)
 		}
 	}
 	return failed
+}
+
+// absent adds dataplane.ErrAbsent to what a question to nf_tables came to, where
+// that says that the kernel has no nf_tables: EINVAL is how nfnetlink calls a
+// subsystem that it does not know, and the others are from a kernel without any
+// nfnetlink.
+func absent(err error) error {
+	for _, missing := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
+		if errors.Is(err, missing) {
+			return fmt.Errorf("%w: nf_tables %w in the kernel", err, dataplane.ErrAbsent)
+		}
+	}
+	return err
 }

@@ -1,6 +1,9 @@
-package nftables
+package nft
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 // Attributes of an element (enum nft_set_elem_attributes).
 const (
@@ -35,9 +38,10 @@ func (e *encoder) verdictData(code uint32, chain string) {
 // key is enough.
 func (e *encoder) element(k Key, v Value, whole bool) {
 	switch {
-	case k.Kind == KindAlien:
+	case k.Kind == KindForeign:
 		at := e.Nest(1)
-		e.Buf = append(e.Buf, k.Rest...)
+		raw, _ := k.Detail.value().(rawKey)
+		e.Buf = append(e.Buf, raw...)
 		e.NestEnd(at)
 	case k.Set.ranges():
 		e.rangeElements(k, whole)
@@ -49,7 +53,7 @@ func (e *encoder) element(k Key, v Value, whole bool) {
 func (e *encoder) plainElement(k Key, v Value, whole bool) {
 	at := e.Nest(1) // NFTA_LIST_ELEM
 	e.key(elemKey, k, false)
-	if k.Set == Allowed {
+	if k.Set.rangeBehind() {
 		e.key(elemKeyEnd, k, true)
 	}
 	if whole {
@@ -59,8 +63,8 @@ func (e *encoder) plainElement(k Key, v Value, whole bool) {
 }
 
 func (e *encoder) elementData(k Key, v Value) {
-	switch sets[k.Set].data {
-	case endpoint:
+	switch k.Set.Data {
+	case DataEndpoint:
 		at := e.Nest(elemData)
 		n := addressLen(k.Family)
 		e.Header(1, n+4)
@@ -68,9 +72,9 @@ func (e *encoder) elementData(k Key, v Value) {
 		e.Buf = binary.BigEndian.AppendUint16(e.Buf, v.Port)
 		e.Buf = append(e.Buf, 0, 0)
 		e.NestEnd(at)
-	case address:
+	case DataAddress:
 		e.constant(elemData, v.To[:addressLen(k.Family)])
-	case verdict:
+	case DataVerdict:
 		at := e.Nest(elemData)
 		if v.Body.Verdict == VerdictGoto {
 			e.verdictData(codeGoto, v.Body.Goto)
@@ -101,39 +105,49 @@ func (e *encoder) key(kind uint16, k Key, end bool) {
 // packets in network order, slots in that of the host.
 func (k Key) append(b []byte, end bool) []byte {
 	n := addressLen(k.Family)
-	key := sets[k.Set].key
+	key := k.Set.Key
 	for i, f := range key {
 		switch f {
-		case l4proto:
+		case L4Proto:
 			b = append(b, byte(k.Proto))
 			if len(key) > 1 {
 				b = append(b, 0, 0, 0)
 			}
-		case dport, sport:
+		case Dport, Sport:
 			b = binary.BigEndian.AppendUint16(b, k.Port)
 			b = append(b, 0, 0)
-		case slot:
+		case Number:
 			b = binary.NativeEndian.AppendUint32(b, uint32(k.Slot))
 		default:
-			switch {
-			case i == 0 || k.Rest == "":
+			if i == 0 || k.Detail == (Detail{}) {
 				b = append(b, k.Addr[:n]...)
-			case end:
-				b = append(b, k.Rest[n:]...)
-			default:
-				b = append(b, k.Rest[:n]...)
+			} else {
+				b = append(b, k.lastAddr(end).AsSlice()...)
 			}
 		}
 	}
 	return b
 }
 
+// lastAddr is the address in the last field of a key with details: the first or the
+// last one of a range, or a second address.
+func (k Key) lastAddr(end bool) netip.Addr {
+	r, ok := k.Range()
+	switch {
+	case ok && end:
+		return r.Last
+	case ok:
+		return r.First
+	}
+	return k.second()
+}
+
 // rangeElements writes a range of a set whose only field it is: as its first
 // address, and the first one behind it marked as an end. A range up to the last
 // address there is has no end.
 func (e *encoder) rangeElements(k Key, whole bool) {
-	_, last, _ := k.bounds()
-	behind := last.Next()
+	r, _ := k.Range()
+	behind := r.Last.Next()
 	at := e.Nest(1)
 	e.key(elemKey, k, false)
 	if whole && !behind.IsValid() {

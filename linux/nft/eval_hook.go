@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"cmp"
@@ -31,17 +31,17 @@ func hooks(objects map[Key]Value) map[attachment][]Key {
 }
 
 // hook sends a packet through the chains attached to a point. Those of type nat
-// do not see what is balanced already.
+// that rewrite destinations do not see a packet whose destination was.
 func (s *Sim) hook(at Point, start step) []step {
 	ends := []step{start}
 	for _, name := range s.hooks[attachment{start.family, at}] {
 		nat := s.objects[name].Body.Chain.Hook.Type == "nat"
 		var next []step
 		for _, end := range ends {
-			if end.to == refused || end.to == discarded || nat && end.balanced {
+			if end.to == rejected || end.to == dropped || nat && end.dnat && at != PostRouting {
 				next = append(next, end)
 			} else {
-				next = append(next, s.chain(name.Rest, end.packet, 0)...)
+				next = append(next, s.chain(name.Name(), end.packet, 0)...)
 			}
 		}
 		ends = next
@@ -56,7 +56,7 @@ func (s *Sim) routed(p packet) (all []step) {
 		return s.hook(LocalOut, step{packet: p, to: accepted})
 	}
 	for _, end := range s.hook(PreRouting, step{packet: p, to: accepted}) {
-		if end.to == refused || end.to == discarded || s.local(end.packet) {
+		if end.to == rejected || end.to == dropped || s.local(end.packet) {
 			all = append(all, end)
 		} else {
 			all = append(all, s.hook(Forward, end)...)

@@ -1,10 +1,9 @@
-package nftables
+package nft
 
 import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -15,15 +14,15 @@ import (
 // is a script that loads with "nft -f" into a host without our tables, and what
 // "nft list ruleset" then shows, but for the line breaks between elements. Of
 // some objects it shows those.
-func Script(objects map[Key]Value) string {
-	s := script{objects: objects, elements: map[Key][]Key{}}
+func (t *Table) Script(objects map[Key]Value) string {
+	s := script{Table: t, objects: objects, elements: map[Key][]Key{}}
 	var tables [2][]Key // the rest of each family
-	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		set := setKey(k.Family, k.Set.String())
+	for _, k := range t.Sorted(objects) {
 		switch k.Kind {
-		case KindAlien:
+		case KindForeign:
 			continue
 		case KindElement:
+			set := SetKey(k.Family, k.Set.Name)
 			if _, defined := objects[set]; !defined && len(s.elements[set]) == 0 {
 				tables[k.Family] = append(tables[k.Family], set)
 			}
@@ -40,27 +39,34 @@ func Script(objects map[Key]Value) string {
 	return s.String()
 }
 
-// compareKeys orders objects for people: by family and kind, then sets as
-// layout.go has them, the rest by name or address.
-func compareKeys(a, b Key) int {
-	return cmp.Or(
-		cmp.Compare(a.Family, b.Family), cmp.Compare(a.Kind, b.Kind),
-		cmp.Compare(setOrder(a), setOrder(b)),
-		slices.Compare(a.Addr[:], b.Addr[:]), cmp.Compare(a.Proto, b.Proto),
-		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Slot, b.Slot), strings.Compare(a.Rest, b.Rest))
+// Sorted returns the keys of objects in the order of Script.
+func (t *Table) Sorted(objects map[Key]Value) []Key {
+	return slices.SortedFunc(maps.Keys(objects), t.compare)
 }
 
-func setOrder(k Key) SetID {
-	if k.Kind != KindSet {
-		return k.Set
+// compare orders objects for people: by family and kind, then sets as the table
+// has them, the rest by name or address.
+func (t *Table) compare(a, b Key) int {
+	return cmp.Or(
+		cmp.Compare(a.Family, b.Family), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(t.setOrder(a), t.setOrder(b)),
+		slices.Compare(a.Addr[:], b.Addr[:]), cmp.Compare(a.Proto, b.Proto),
+		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Slot, b.Slot), a.Detail.compare(b.Detail))
+}
+
+func (t *Table) setOrder(k Key) int {
+	s := k.Set
+	if k.Kind == KindSet {
+		s = t.named[k.Name()]
 	}
-	if id := setNamed(k.Rest); id != noSet {
-		return id
+	if s == nil {
+		return len(t.sets)
 	}
-	return numSets
+	return s.order
 }
 
 type script struct {
+	*Table
 	strings.Builder
 	objects  map[Key]Value
 	elements map[Key][]Key
@@ -69,9 +75,9 @@ type script struct {
 func (s *script) linef(format string, a ...any) { fmt.Fprintf(s, format+"\n", a...) }
 
 func (s *script) table(f model.Family, keys []Key) {
-	s.linef("table %s %s {", familyName(f), Table)
-	if t, ok := s.objects[tableKey(f)]; ok {
-		s.linef("\tcomment \"%s\"", commentText(t.Body.Comment))
+	s.linef("table %s %s {", FamilyName(f), s.Name)
+	if t, ok := s.objects[TableKey(f)]; ok {
+		s.linef("\tcomment \"%s\"", CommentText(t.Body.Comment))
 	}
 	slices.SortStableFunc(keys, func(a, b Key) int { return cmp.Compare(a.Kind, b.Kind) })
 	for _, k := range keys {
@@ -86,17 +92,17 @@ func (s *script) table(f model.Family, keys []Key) {
 }
 
 func (s *script) set(k Key) {
-	def := sets[setNamed(k.Rest)].Set
+	def := s.named[k.Name()]
 	kind, gives := "set", ""
-	switch def.data {
-	case verdict:
+	switch def.Data {
+	case DataVerdict:
 		kind, gives = "map", " : verdict"
-	case endpoint:
-		kind, gives = "map", " : "+keyText(k.Family, []field{daddr, dport}, "")
-	case address:
-		kind, gives = "map", " : "+keyText(k.Family, []field{daddr}, "")
+	case DataEndpoint:
+		kind, gives = "map", " : "+keyText(k.Family, endpointFields, "")
+	case DataAddress:
+		kind, gives = "map", " : "+keyText(k.Family, addressFields, "")
 	}
-	s.linef("\n\t%s %s {", kind, k.Rest)
+	s.linef("\n\t%s %s {", kind, k.Name())
 	if _, defined := s.objects[k]; defined {
 		s.linef("\t\ttypeof %s%s", keyText(k.Family, def.stored(k.Family), "numgen random mod 65536"), gives)
 		s.setFlags(def)
@@ -109,28 +115,28 @@ func (s *script) set(k Key) {
 		if i == len(s.elements[k])-1 {
 			sep = " }"
 		}
-		s.linef("%s%s%s%s", lead, e.elementText(), valueText(e, s.objects[e]), sep)
+		s.linef("%s%s%s", lead, e.Text(s.objects[e]), sep)
 	}
 	s.linef("\t}")
 }
 
-func (s *script) setFlags(def Set) {
-	if def.interval {
+func (s *script) setFlags(def *Set) {
+	if def.Interval {
 		s.linef("\t\tflags interval")
 	}
-	if def.size > 0 {
-		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", def.size)
+	if def.Size > 0 {
+		s.linef("\t\tsize %d\n\t\tflags dynamic,timeout", def.Size)
 	}
 }
 
 func (s *script) chain(k Key) {
 	c := s.objects[k].Body.Chain
-	s.linef("\n\tchain %s {", k.Rest)
+	s.linef("\n\tchain %s {", k.Name())
 	if c.Hook.Type != "" {
 		s.linef("\t\t%s", c.Hook)
 	}
 	for _, r := range c.Rules {
-		s.linef("\t\t%s", r.text(k.Family))
+		s.linef("\t\t%s", r.Text(k.Family))
 	}
 	s.linef("\t}")
 }
@@ -153,44 +159,46 @@ func (h Hook) String() string {
 		priority = "filter"
 	}
 	policy := "accept"
-	if h.Policy != policyAccept {
+	if h.Policy != PolicyAccept {
 		policy = "drop"
 	}
 	return fmt.Sprintf("type %s hook %s priority %s; policy %s;", h.Type, point, priority, policy)
 }
 
-func (r Rule) text(f model.Family) string {
+// Text spells the rule.
+func (r Rule) Text(f model.Family) string {
 	parts := make([]string, 0, len(r.Statements)+1)
 	for _, s := range r.Statements {
 		parts = append(parts, s.text(f))
 	}
 	if r.Comment != "" {
-		parts = append(parts, `comment "`+commentText(r.Comment)+`"`)
+		parts = append(parts, `comment "`+CommentText(r.Comment)+`"`)
 	}
 	return strings.Join(parts, " ")
 }
 
+// Text spells an element: its key, and what it gives.
+func (k Key) Text(v Value) string { return k.elementText() + valueText(k, v) }
+
 // elementText spells the key of an element.
 func (k Key) elementText() string {
-	addr := unpacked(k.Family, k.Addr)
 	var parts []string
-	for i, f := range sets[min(k.Set, numSets-1)].key {
+	for i, f := range k.Set.Key {
 		switch f {
-		case l4proto:
+		case L4Proto:
 			parts = append(parts, protoText(k.Proto))
-		case dport, sport:
+		case Dport, Sport:
 			parts = append(parts, fmt.Sprint(k.Port))
-		case slot:
+		case Number:
 			parts = append(parts, fmt.Sprint(k.Slot))
 		default:
-			switch first, last, ok := k.bounds(); {
-			case i > 0 && ok || k.Set.ranges() && ok:
-				parts = append(parts, rangeText(first, last))
-			case i > 0 && len(k.Rest) == addressLen(k.Family):
-				second, _ := netip.AddrFromSlice([]byte(k.Rest))
-				parts = append(parts, second.String())
+			switch r, ok := k.Range(); {
+			case ok && (i > 0 || k.Set.ranges()):
+				parts = append(parts, r.String())
+			case i > 0:
+				parts = append(parts, k.second().String())
 			default:
-				parts = append(parts, addr.String())
+				parts = append(parts, unpacked(k.Family, k.Addr).String())
 			}
 		}
 	}
@@ -198,28 +206,28 @@ func (k Key) elementText() string {
 }
 
 func valueText(k Key, v Value) (answer string) {
-	switch sets[min(k.Set, numSets-1)].data {
-	case endpoint:
-		to := v.endpoint(k.Family)
+	switch k.Set.Data {
+	case DataEndpoint:
+		to := v.Endpoint(k.Family)
 		answer = fmt.Sprintf(" : %s . %d", to.Addr(), to.Port())
-	case address:
-		answer = " : " + v.endpoint(k.Family).Addr().String()
-	case verdict:
+	case DataAddress:
+		answer = " : " + v.Endpoint(k.Family).Addr().String()
+	case DataVerdict:
 		answer = " : drop"
 		if v.Body.Verdict == VerdictGoto {
 			answer = " : goto " + v.Body.Goto
 		}
 	}
 	if v.Body != nil && v.Body.Comment != "" {
-		answer = ` comment "` + commentText(v.Body.Comment) + `"` + answer
+		answer = ` comment "` + CommentText(v.Body.Comment) + `"` + answer
 	}
 	return answer
 }
 
-// rangeText spells a range of addresses, as a prefix where it is one.
-func rangeText(first, last netip.Addr) string {
-	if p := prefixOf(first, last); p.IsValid() {
+// String spells the range, as a prefix where it is one.
+func (r Range) String() string {
+	if p := r.prefix(); p.IsValid() {
 		return prefixText(p)
 	}
-	return first.String() + "-" + last.String()
+	return r.First.String() + "-" + r.Last.String()
 }

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"net/netip"
@@ -13,16 +13,16 @@ import (
 type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
-	ranges  map[SetID][]Key
+	ranges  map[*Set][]Key
 	hooks   map[attachment][]Key // chains in the order in which packets meet them
 }
 
 // NewSim returns a simulator of the objects on a host. It keeps both and
 // changes neither.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	s := &Sim{objects: objects, host: host, ranges: map[SetID][]Key{}, hooks: hooks(objects)}
+	s := &Sim{objects: objects, host: host, ranges: map[*Set][]Key{}, hooks: hooks(objects)}
 	for k := range objects {
-		if _, _, ok := k.bounds(); ok {
+		if _, ok := k.Range(); ok {
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		}
 	}
@@ -32,12 +32,12 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 // packet is a packet on its way.
 type packet struct {
 	oracle.Packet
-	family   model.Family
-	mark     uint32
-	balanced bool          // Dst is an endpoint's
-	origin   oracle.Packet // as it came
-	kept     netip.Addr    // what Remember had a map keep
-	forgot   bool          // what the objects say of the client
+	family model.Family
+	mark   uint32
+	dnat   bool          // Dst is an endpoint's
+	origin oracle.Packet // as it came
+	kept   netip.Addr    // what Update had a map keep
+	forgot bool          // what the objects say of the client
 }
 
 // step is one thing that a statement may do to a packet.
@@ -57,8 +57,8 @@ const (
 	returned     // from the chain: accepted where there is nowhere to return to
 	accepted
 	masqueraded
-	refused
-	discarded
+	rejected
+	dropped
 )
 
 // Decide returns what happens to a packet: every endpoint that it may reach. A
@@ -69,17 +69,17 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
 	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p}) {
 		switch {
-		case end.to == refused:
+		case end.to == rejected:
 			out.Fate = oracle.Reject
-		case end.to == discarded:
+		case end.to == dropped:
 			out.Fate = oracle.Drop
-		case !end.balanced:
+		case !end.dnat:
 			out.Fate = oracle.Pass
 		default:
 			// What is for the host itself never gets to postrouting or, when it
 			// is from the host too, has the host's address already.
 			leaves := !slices.Contains(s.host.IPs, end.Dst.Addr())
-			for _, last := range s.chain(chainPostrouting, end.packet, 0) {
+			for _, last := range s.hook(PostRouting, step{packet: end.packet, to: accepted}) {
 				found[last.Dst] = leaves && last.to == masqueraded
 			}
 		}
@@ -96,7 +96,7 @@ const maxDepth = 16
 
 // chain returns how a packet may leave a chain.
 func (s *Sim) chain(name string, p packet, depth int) []step {
-	v, ok := s.objects[chainKey(p.family, name)]
+	v, ok := s.objects[ChainKey(p.family, name)]
 	if !ok || depth > maxDepth {
 		return []step{{packet: p, to: accepted}}
 	}
@@ -138,43 +138,41 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 }
 
 // element finds what a set or map has for a packet.
-func (s *Sim) element(id SetID, p packet, number uint32) (Value, bool) {
-	k := Key{Kind: KindElement, Family: p.family, Set: id}
-	for i, f := range sets[id].loaded(model.IPv4) { // which has no hashes: they stand for what they are of
+func (s *Sim) element(set *Set, p packet, number uint32) (Value, bool) {
+	k := Key{Kind: KindElement, Family: p.family, Set: set}
+	for i, f := range set.loaded(model.IPv4) { // which has no hashes: they stand for what they are of
 		switch {
-		case f == l4proto, f == flowProto:
+		case f == L4Proto, f == CtProto:
 			k.Proto = p.Proto
-		case f == dport:
+		case f == Dport:
 			k.Port = p.Dst.Port()
-		case f == sport: // oracle.Packet has none
+		case f == Sport: // oracle.Packet has none
 			return Value{}, false
-		case f == slot:
+		case f == Number:
 			k.Slot = uint16(number)
-		case sets[id].interval && i == len(sets[id].key)-1:
+		case set.Interval && i == len(set.Key)-1:
 			return s.within(k, p)
 		case i == 0:
 			k.Addr = packed(p.address(f))
 		default: // a second address
-			if a := p.address(f); packed(a) != k.Addr {
-				k.Rest = string(a.AsSlice())
-			}
+			k = k.WithSecond(p.address(f))
 		}
 	}
-	if id.ruled() && p.kept.IsValid() {
-		return addressValue(p.kept), true
+	if set.Dynamic() && p.kept.IsValid() {
+		return AddressValue(p.kept), true
 	}
 	v, ok := s.objects[k]
-	return v, ok && !(id.ruled() && p.forgot)
+	return v, ok && !(set.Dynamic() && p.forgot)
 }
 
 // address is one of a packet's addresses.
-func (p packet) address(f field) netip.Addr {
+func (p packet) address(f Field) netip.Addr {
 	switch f {
-	case saddr:
+	case Saddr:
 		return p.Src
-	case client:
+	case CtSaddr:
 		return p.origin.Src
-	case frontAddr:
+	case CtDaddr:
 		return p.origin.Dst.Addr()
 	}
 	return p.Dst.Addr()
@@ -188,8 +186,8 @@ func (s *Sim) within(k Key, p packet) (Value, bool) {
 		a = p.Dst.Addr()
 	}
 	return Value{}, slices.ContainsFunc(s.ranges[k.Set], func(r Key) bool {
-		first, last, _ := r.bounds()
+		in, _ := r.Range()
 		same := alone || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
-		return same && r.Family == k.Family && first.Compare(a) <= 0 && a.Compare(last) <= 0
+		return same && r.Family == k.Family && in.First.Compare(a) <= 0 && a.Compare(in.Last) <= 0
 	})
 }

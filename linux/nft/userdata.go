@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"encoding/binary"
@@ -47,9 +47,9 @@ func (n *notes) comment(s string) {
 	if s == "" {
 		return
 	}
-	start := commentText(s)
+	start := CommentText(s)
 	n.add(noteComment, append([]byte(start), 0))
-	if rest := plain(s); len(rest) > len(start) {
+	if rest := printable(s); len(rest) > len(start) {
 		n.add(noteRest, []byte(rest[len(start):min(len(rest), maxComment)]))
 	}
 }
@@ -75,10 +75,10 @@ func note(b []byte, kind byte) []byte {
 }
 
 // ruleNotes are the notes of a rule.
-func ruleNotes(r Rule, f model.Family) []byte {
+func (t *Table) ruleNotes(f model.Family, r Rule) []byte {
 	var n notes
 	n.comment(r.Comment)
-	n.add(noteDigest, binary.BigEndian.AppendUint64(nil, r.digest(f)))
+	n.add(noteDigest, binary.BigEndian.AppendUint64(nil, t.digest(f, r)))
 	return n
 }
 
@@ -107,23 +107,23 @@ const (
 )
 
 // setNotes describe the types of a set.
-func setNotes(f model.Family, s Set) []byte {
+func setNotes(f model.Family, s *Set) []byte {
 	var n notes
 	key := s.stored(f)
 	n.num(noteKeyOrder, byteOrder(key))
-	if s.data != nothing {
+	if s.Data != NoData {
 		n.num(noteDataOrder, 0)
 	}
 	n.add(noteKeyTypeof, typeofKey(f, key))
-	switch s.data {
-	case verdict:
+	switch s.Data {
+	case DataVerdict:
 		n.add(noteDataTypeof, typeof(exprVerdict, nil))
-	case endpoint:
-		n.add(noteDataTypeof, typeofKey(f, []field{daddr, dport}))
-	case address:
-		n.add(noteDataTypeof, typeofKey(f, []field{daddr}))
+	case DataEndpoint:
+		n.add(noteDataTypeof, typeofKey(f, endpointFields))
+	case DataAddress:
+		n.add(noteDataTypeof, typeofKey(f, addressFields))
 	}
-	if s.data != nothing {
+	if s.Data != NoData {
 		n.num(noteDataInterval, 0)
 	}
 	return n
@@ -131,11 +131,11 @@ func setNotes(f model.Family, s Set) []byte {
 
 // byteOrder is that of the host (1), of the network (2) or, for several fields,
 // none.
-func byteOrder(key []field) uint32 {
+func byteOrder(key []Field) uint32 {
 	switch {
 	case len(key) > 1:
 		return 0
-	case key[0] == l4proto:
+	case key[0] == L4Proto:
 		return 1
 	}
 	return 2
@@ -148,7 +148,7 @@ func typeof(expr uint32, details []byte) []byte {
 	return n
 }
 
-func typeofKey(f model.Family, key []field) []byte {
+func typeofKey(f model.Family, key []Field) []byte {
 	if len(key) == 1 {
 		return typeofField(f, key[0])
 	}
@@ -159,28 +159,28 @@ func typeofKey(f model.Family, key []field) []byte {
 	return typeof(exprConcat, parts)
 }
 
-func typeofField(f model.Family, k field) []byte {
+func typeofField(f model.Family, k Field) []byte {
 	var n notes
 	switch k {
-	case l4proto:
+	case L4Proto:
 		n.num(0, metaL4Proto)
 		return typeof(exprMeta, n)
-	case slot: // numgen random mod 65536
+	case Number: // numgen random mod 65536
 		n.num(0, 1)
 		n.num(1, 65536)
 		n.num(2, 0)
 		return typeof(exprNumgen, n)
-	case dport:
+	case Dport:
 		n.num(0, protoTransport)
 		n.num(1, 2)
-	case sport:
+	case Sport:
 		n.num(0, protoTransport)
 		n.num(1, 1)
 	default:
-		ip := map[field]uint32{saddr: 11, daddr: 12}
+		ip := map[Field]uint32{Saddr: 11, Daddr: 12}
 		proto := uint32(protoIP)
 		if f == model.IPv6 {
-			ip, proto = map[field]uint32{saddr: 8, daddr: 9}, protoIP6
+			ip, proto = map[Field]uint32{Saddr: 8, Daddr: 9}, protoIP6
 		}
 		n.num(0, proto)
 		n.num(1, ip[k])

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"slices"
@@ -7,19 +7,19 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// op is one difference that a batch makes.
-type op = ledger.Op[Key, Value]
+// Op is one difference that a batch makes.
+type Op = ledger.Op[Key, Value]
 
 // batch turns ops into the messages of one transaction. Its memory is used
 // again for the next one.
 type batch struct {
 	encoder
-	name    string // of the table
+	table   *Table
 	seq     uint32 // of the first message, BATCH_BEGIN
 	next    uint32
 	sent    []sent
 	places  []place
-	pending [2][numSets]pending // element ops by family and set
+	pending [2][]pending // element ops by family and set
 }
 
 // sent is a message of the batch: by its index, its sequence number.
@@ -37,9 +37,17 @@ type place struct {
 
 type pending struct{ del, add []int32 }
 
-func newBatch(table string) *batch {
-	return &batch{encoder: encoder{Writer: &netlink.Writer{}}, name: table}
+func newBatch(t *Table) *batch {
+	b := &batch{encoder: encoder{Writer: &netlink.Writer{}}, table: t}
+	for f := range b.pending {
+		b.pending[f] = make([]pending, len(t.sets))
+	}
+	return b
 }
+
+// Encode returns ops as the messages of one transaction, the first of which has the
+// number seq.
+func (t *Table) Encode(ops []Op, seq uint32) []byte { return newBatch(t).encode(ops, seq) }
 
 // maxElements is how long a list of elements gets: the length of an attribute
 // has 16 bits.
@@ -49,7 +57,7 @@ const maxElements = 60000
 // take them: what is in the way goes first, then everything is declared before
 // it is used, and what others referred to goes last. Only the last op is
 // acknowledged. The bytes are valid until the next call.
-func (b *batch) encode(ops []op, seq uint32) []byte {
+func (b *batch) encode(ops []Op, seq uint32) []byte {
 	b.Buf, b.sent, b.places = b.Buf[:0], b.sent[:0], b.places[:0]
 	b.seq, b.next = seq, seq
 	b.Begin(batchBegin, 0, b.take(-1), 0, subsystem)
@@ -84,7 +92,7 @@ func (b *batch) message(kind, flags uint16, op int, k Key) {
 }
 
 // sort files the element ops by their sets.
-func (b *batch) sort(ops []op) {
+func (b *batch) sort(ops []Op) {
 	for f := range b.pending {
 		for s := range b.pending[f] {
 			p := &b.pending[f][s]
@@ -92,10 +100,10 @@ func (b *batch) sort(ops []op) {
 		}
 	}
 	for i, o := range ops {
-		if o.Key.Kind != KindElement && o.Key.Kind != KindAlien {
+		if o.Key.Kind != KindElement && o.Key.Kind != KindForeign {
 			continue
 		}
-		p := &b.pending[o.Key.Family][o.Key.Set]
+		p := &b.pending[o.Key.Family][o.Key.Set.order]
 		if o.Verb != ledger.Create {
 			p.del = append(p.del, int32(i))
 		}
@@ -107,9 +115,9 @@ func (b *batch) sort(ops []op) {
 
 // elements deletes or adds the elements of all sets. What is replaced is
 // deleted and added again, which nobody sees as it is one transaction.
-func (b *batch) elements(ops []op, del bool) {
+func (b *batch) elements(ops []Op, del bool) {
 	for f := range b.pending {
-		for s := noSet + 1; s < numSets; s++ {
+		for s := range b.pending[f] {
 			list := b.pending[f][s].add
 			if del {
 				list = b.pending[f][s].del
@@ -122,15 +130,15 @@ func (b *batch) elements(ops []op, del bool) {
 }
 
 // elementList writes one message and returns for how many ops.
-func (b *batch) elementList(ops []op, list []int32, del bool) (n int) {
+func (b *batch) elementList(ops []Op, list []int32, del bool) (n int) {
 	first := ops[list[0]].Key
 	kind, flags := uint16(msgNewSetElem), uint16(netlink.FlagCreate)
 	if del {
 		kind, flags = msgDelSetElem, 0
 	}
 	b.message(kind, flags, -1, first)
-	b.Text(1, b.name)
-	b.Text(2, first.Set.String())
+	b.Text(1, b.table.Name)
+	b.Text(2, first.Set.Name)
 	at := b.Nest(3)
 	for n < len(list) && len(b.Buf)-at < maxElements {
 		o := &ops[list[n]]
@@ -146,7 +154,7 @@ func (b *batch) elementList(ops []op, list []int32, del bool) (n int) {
 // remove deletes sets, then chains, then tables. No rule is left that refers to
 // them by now, but elements of sets that others put into our tables may refer to
 // chains.
-func (b *batch) remove(ops []op) {
+func (b *batch) remove(ops []Op) {
 	for _, kind := range []Kind{KindSet, KindChain, KindTable} {
 		for i, o := range ops {
 			if o.Verb != ledger.Delete || o.Key.Kind != kind {
@@ -155,8 +163,8 @@ func (b *batch) remove(ops []op) {
 			switch kind {
 			case KindSet:
 				b.message(msgDelSet, 0, i, o.Key)
-				b.Text(1, b.name)
-				b.Text(2, o.Key.Rest)
+				b.Text(1, b.table.Name)
+				b.Text(2, o.Key.Name())
 				b.End()
 			case KindChain:
 				b.delChain(i, o.Key)
@@ -207,7 +215,7 @@ func (b *batch) expression(seq, offset uint32) string {
 		return ""
 	}
 	for kind, v := range netlink.Attrs(b.Buf[at:]) {
-		if name := netlink.Text(v); kind == 1 && plain(name) == name && name != "" {
+		if name := netlink.Text(v); kind == 1 && printable(name) == name && name != "" {
 			return name
 		}
 		break

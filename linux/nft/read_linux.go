@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"context"
@@ -59,42 +59,37 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		return err
 	}
 	family := netlink.FamilyOf(f)
-	table := func(w *netlink.Writer) { w.Text(1, d.table) }
+	table := func(w *netlink.Writer) { w.Text(1, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, kind, family, table, s); err != nil {
 			return err
 		}
 	}
-	for id := noSet + 1; id < numSets && !s.damage; id++ {
-		if _, ok := s.objects[setKey(f, id.String())]; !ok || id == Affinity { // which clients there are is not ours to know
+	for _, one := range d.table.sets {
+		if _, ok := s.objects[SetKey(f, one.Name)]; !ok || one.Unread || s.damage {
 			continue
 		}
-		set := func(w *netlink.Writer) { w.Text(1, d.table); w.Text(2, id.String()) }
+		set := func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(2, one.Name) }
 		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
 			return err
 		}
 	}
 	s.finish()
-	d.noteFull(f, s.full)
+	d.noteFilled(f, s.filled)
 	return nil
 }
 
-func (d *Driver) noteFull(f model.Family, full bool) {
+func (d *Driver) noteFilled(f model.Family, sets map[*Set]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.full[f] = full
+	d.filled[f] = sets
 }
 
-// Full implements dataplane.Filling.
-func (d *Driver) Full() (what []string) {
+// Filled reports whether a set that rules fill had elements when it was read last.
+func (d *Driver) Filled(f model.Family, s *Set) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, f := range d.families {
-		if d.full[f] {
-			what = append(what, fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize))
-		}
-	}
-	return what
+	return d.filled[f][s]
 }
 
 func (d *Driver) dump(ctx context.Context, kind uint16, family byte, fill func(*netlink.Writer), s *snapshot) error {
@@ -132,7 +127,7 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 	if err != nil || !s.hasTable {
 		return err
 	}
-	var read [numSets]bool // sets that were read as a whole
+	read := map[*Set]bool{} // sets that were read as a whole
 	for _, k := range keys {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -157,11 +152,11 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 	if err != nil || !s.hasTable {
 		return s, err
 	}
-	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table) }, s.add)
+	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table.Name) }, s.add)
 }
 
 // whole says that the kernel does not tell an object by its key alone.
-func (k Key) whole() bool { return k.Kind == KindAlien || k.Kind == KindElement && k.Set.ranges() }
+func (k Key) whole() bool { return k.Kind == KindForeign || k.Kind == KindElement && k.Set.ranges() }
 
 // getOne reads the object of a key into a snapshot; ENOENT says that there is
 // none.
@@ -170,20 +165,20 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	defer d.mu.Unlock()
 	family := netlink.FamilyOf(k.Family)
 	in := func(name string) func(*netlink.Writer) {
-		return func(w *netlink.Writer) { w.Text(1, d.table); w.Text(2, name) }
+		return func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(2, name) }
 	}
 	switch {
 	case k.Kind == KindChain:
-		chain := func(w *netlink.Writer) { w.Text(1, d.table); w.Text(3, k.Rest) }
+		chain := func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(3, k.Name()) }
 		if err := request(ctx, d.sock, msgGetChain, 0, family, chain, s.add); err != nil {
 			return err
 		}
-		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(k.Rest), s.add)
+		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(k.Name()), s.add)
 	case k.whole():
-		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(k.Set.String()), s.add)
+		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(k.Set.Name), s.add)
 	case k.Kind == KindElement:
 		return request(ctx, d.sock, msgGetSetElem, 0, family, func(w *netlink.Writer) {
-			in(k.Set.String())(w)
+			in(k.Set.Name)(w)
 			at := w.Nest(3)
 			(&encoder{Writer: w, family: k.Family}).element(k, Value{}, false)
 			w.NestEnd(at)

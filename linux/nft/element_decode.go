@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"encoding/binary"
@@ -70,8 +70,8 @@ func constant(b []byte) []byte {
 	return nil
 }
 
-// alien names an element by what it takes to delete it.
-func (e rawElement) alien(f model.Family, set SetID) Key {
+// foreign names an element by what it takes to delete it.
+func (e rawElement) foreign(f model.Family, set *Set) Key {
 	w := encoder{Writer: &netlink.Writer{}}
 	if e.end {
 		w.Uint32(elemFlags, elemIntervalEnd)
@@ -80,21 +80,21 @@ func (e rawElement) alien(f model.Family, set SetID) Key {
 	if e.keyEnd != nil {
 		w.constant(elemKeyEnd, e.keyEnd)
 	}
-	return Key{Kind: KindAlien, Family: f, Set: set, Rest: string(w.Buf)}
+	return Key{Kind: KindForeign, Family: f, Set: set, Detail: detail(rawKey(w.Buf))}
 }
 
 // parse makes an object of an element; ok is false when it cannot be ours.
-func (e rawElement) parse(f model.Family, set SetID) (k Key, v Value, ok bool) {
+func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
-	if e.strange || len(e.key) != keyLen(f, sets[set].key) || !k.parseKey(e.key) {
+	if e.strange || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
 		return k, v, false
 	}
-	if set == Allowed {
+	if set.rangeBehind() {
 		first := len(e.key) - addressLen(f)
 		if len(e.keyEnd) != len(e.key) || string(e.keyEnd[:first]) != string(e.key[:first]) {
 			return k, v, false
 		}
-		k.Rest = string(e.key[first:]) + string(e.keyEnd[first:])
+		k = k.withRange(Range{addressOf(e.key[first:]), addressOf(e.keyEnd[first:])})
 	}
 	v, ok = e.value(f, set)
 	var scratch [64]byte // an audit does this for everything: without garbage
@@ -104,7 +104,7 @@ func (e rawElement) parse(f model.Family, set SetID) (k Key, v Value, ok bool) {
 
 func (k *Key) parseKey(b []byte) bool {
 	n := addressLen(k.Family)
-	key := sets[k.Set].key
+	key := k.Set.Key
 	for i, f := range key {
 		size := (fieldLen(k.Family, f) + 3) &^ 3
 		if len(key) == 1 {
@@ -113,11 +113,11 @@ func (k *Key) parseKey(b []byte) bool {
 		part := b[:size]
 		b = b[size:]
 		switch f {
-		case l4proto:
+		case L4Proto:
 			k.Proto = model.Proto(part[0])
-		case dport, sport:
+		case Dport, Sport:
 			k.Port = binary.BigEndian.Uint16(part)
-		case slot:
+		case Number:
 			number := binary.NativeEndian.Uint32(part)
 			if number > 0xffff {
 				return false
@@ -126,29 +126,29 @@ func (k *Key) parseKey(b []byte) bool {
 		default:
 			if i == 0 {
 				copy(k.Addr[:], part)
-			} else if string(part) != string(k.Addr[:n]) {
-				k.Rest = string(part)
+			} else if !k.Set.Interval && string(part) != string(k.Addr[:n]) {
+				k.Detail = detail(addressOf(part))
 			}
 		}
 	}
 	return true
 }
 
-func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
-	switch sets[set].data {
-	case endpoint:
+func (e rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
+	switch set.Data {
+	case DataEndpoint:
 		n := addressLen(f)
 		if len(e.data) != n+4 {
 			return v, false
 		}
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
-	case address:
+	case DataAddress:
 		if len(e.data) != addressLen(f) {
 			return v, false
 		}
 		copy(v.To[:], e.data)
-	case verdict:
+	case DataVerdict:
 		v.Body = &Body{Verdict: verdictOther}
 		switch {
 		case e.hasVerdict && e.code == codeDrop:
@@ -167,8 +167,8 @@ func (e rawElement) value(f model.Family, set SetID) (v Value, ok bool) {
 }
 
 // ranges puts the elements of a set of ranges together again: first addresses and
-// ends, in any order. What does not fit together is alien.
-func ranges(f model.Family, set SetID, raw []rawElement, put func(Key, Value)) {
+// ends, in any order. What does not fit together is foreign.
+func ranges(f model.Family, set *Set, raw []rawElement, put func(Key, Value)) {
 	n := addressLen(f)
 	slices.SortFunc(raw, func(a, b rawElement) int {
 		if c := slices.Compare(a.key, b.key); c != 0 || a.end == b.end {
@@ -179,31 +179,27 @@ func ranges(f model.Family, set SetID, raw []rawElement, put func(Key, Value)) {
 		}
 		return 1
 	})
-	last := func(first, behind []byte) string {
-		a, _ := netip.AddrFromSlice(behind)
-		return string(first) + string(a.Prev().AsSlice())
-	}
 	for i := 0; i < len(raw); i++ {
 		e := raw[i]
 		switch {
 		case e.strange || len(e.key) != n:
-			put(e.alien(f, set), Value{})
+			put(e.foreign(f, set), Value{})
 		case e.end: // nft itself puts one before the first range: it means nothing
 		case i+1 < len(raw) && raw[i+1].end && len(raw[i+1].key) == n:
-			k := Key{Kind: KindElement, Family: f, Set: set, Rest: last(e.key, raw[i+1].key)}
-			copy(k.Addr[:], e.key)
-			put(k, Value{})
+			first := addressOf(e.key)
+			put(AddrKey(set, first).withRange(Range{first, addressOf(raw[i+1].key).Prev()}), Value{})
 			i++
 		case i+1 == len(raw):
-			k := Key{Kind: KindElement, Family: f, Set: set}
-			k.Rest = string(e.key)
-			for range n {
-				k.Rest += "\xff"
-			}
-			copy(k.Addr[:], e.key)
-			put(k, Value{})
+			first := addressOf(e.key)
+			put(AddrKey(set, first).withRange(Range{first, model.Last(netip.PrefixFrom(first, 0))}), Value{})
 		default:
-			put(e.alien(f, set), Value{})
+			put(e.foreign(f, set), Value{})
 		}
 	}
+}
+
+// addressOf returns the address in some bytes of the right number.
+func addressOf(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }

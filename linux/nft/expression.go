@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"encoding/binary"
@@ -100,22 +100,22 @@ func (e *encoder) verdict(code uint32, chain string) {
 	})
 }
 
-func (e *encoder) numgen(reg int, of, first uint32) {
+func (e *encoder) numgen(reg int, n Numgen) {
 	e.expr("numgen", func() {
 		e.Uint32(1, uint32(reg))
-		e.Uint32(2, of)
+		e.Uint32(2, n.Mod)
 		e.Uint32(3, 1) // NFT_NG_RANDOM
-		if first > 0 {
-			e.Uint32(4, first)
+		if n.Offset > 0 {
+			e.Uint32(4, n.Offset)
 		}
 	})
 }
 
 // lookup looks reg0 and what follows up in a set; dreg is where the data of a
 // map go, or -1.
-func (e *encoder) lookup(set string, dreg int, not bool) {
+func (e *encoder) lookup(set *Set, dreg int, not bool) {
 	e.expr("lookup", func() {
-		e.Text(1, set)
+		e.Text(1, set.Name)
 		e.Uint32(2, reg0)
 		if dreg >= 0 {
 			e.Uint32(3, uint32(dreg))
@@ -126,23 +126,23 @@ func (e *encoder) lookup(set string, dreg int, not bool) {
 	})
 }
 
-// load puts a key into the registers from reg0 on. It stops before a slot and
-// returns the register for it.
-func (e *encoder) load(key []field) (reg int) {
+// load puts a key into the registers from reg0 on. It stops before a
+// Number and returns the register for it.
+func (e *encoder) load(key []Field) (reg int) {
 	reg = reg0
 	for _, k := range key {
 		switch k {
-		case slot:
+		case Number:
 			return reg
-		case l4proto:
+		case L4Proto:
 			e.meta(reg, metaL4Proto)
-		case flowProto:
-			e.flowProtocol(reg)
-		case dport:
+		case CtProto:
+			e.ctProto(reg)
+		case Dport:
 			e.payload(reg, baseTransport, 2, 2)
-		case sport:
+		case Sport:
 			e.payload(reg, baseTransport, 0, 2)
-		case client, frontAddr:
+		case CtSaddr, CtDaddr:
 			e.original(reg, k)
 		case hash1, hash2:
 			e.jhash(reg, uint32(k-hash1)+1)
@@ -156,8 +156,8 @@ func (e *encoder) load(key []field) (reg int) {
 
 // original loads an address that the packet came with, as connection tracking has
 // it.
-func (e *encoder) original(reg int, k field) {
-	key := map[field]uint32{client: 19, frontAddr: 20}[k] // NFT_CT_SRC_IP, NFT_CT_DST_IP
+func (e *encoder) original(reg int, k Field) {
+	key := map[Field]uint32{CtSaddr: 19, CtDaddr: 20}[k] // NFT_CT_SRC_IP, NFT_CT_DST_IP
 	if e.family == model.IPv6 {
 		key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
 	}
@@ -169,7 +169,7 @@ func (e *encoder) original(reg int, k field) {
 }
 
 // hashedFields are what a hash in a key is of.
-var hashedFields = []field{client, saddr}
+var hashedFields = []Field{CtSaddr, Saddr}
 
 // regHashed is where they are loaded: behind the data that go with a key.
 const regHashed = reg0 + 7
@@ -178,7 +178,7 @@ const regHashed = reg0 + 7
 func (e *encoder) jhash(reg int, seed uint32) {
 	at := regHashed
 	for _, k := range hashedFields {
-		if k == client {
+		if k == CtSaddr {
 			e.original(at, k)
 		} else {
 			e.payload(at, baseNetwork, e.offset(k), addressLen(e.family))
@@ -199,7 +199,7 @@ func (e *encoder) jhash(reg int, seed uint32) {
 const hashModulus = 1<<32 - 1
 
 // store writes reg0 over an address of the packet, and corrects its checksums.
-func (e *encoder) store(k field) {
+func (e *encoder) store(k Field) {
 	e.expr("payload", func() {
 		e.Uint32(2, baseNetwork)
 		e.Uint32(3, uint32(e.offset(k)))
@@ -215,18 +215,18 @@ func (e *encoder) store(k field) {
 
 // dynset has a rule write to a set or, with the packet's destination as data, a
 // map.
-func (e *encoder) dynset(set SetID, op uint32, timeout time.Duration) {
-	key := sets[set].loaded(e.family)
+func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration) {
+	key := set.loaded(e.family)
 	e.load(key)
 	data := reg0 + len(key) // all of them take one register
-	if sets[set].data != nothing {
-		e.payload(data, baseNetwork, e.offset(daddr), addressLen(e.family))
+	if set.Data != NoData {
+		e.payload(data, baseNetwork, e.offset(Daddr), addressLen(e.family))
 	}
 	e.expr("dynset", func() {
-		e.Text(1, set.String())
+		e.Text(1, set.Name)
 		e.Uint32(3, op)
 		e.Uint32(4, reg0)
-		if sets[set].data != nothing {
+		if set.Data != NoData {
 			e.Uint32(5, uint32(data))
 		}
 		if timeout > 0 {
@@ -236,16 +236,16 @@ func (e *encoder) dynset(set SetID, op uint32, timeout time.Duration) {
 }
 
 // offset is where an address is in the network header.
-func (e *encoder) offset(k field) int {
+func (e *encoder) offset(k Field) int {
 	if e.family == model.IPv4 {
-		return map[field]int{saddr: 12, daddr: 16}[k]
+		return map[Field]int{Saddr: 12, Daddr: 16}[k]
 	}
-	return map[field]int{saddr: 8, daddr: 24}[k]
+	return map[Field]int{Saddr: 8, Daddr: 24}[k]
 }
 
 // prefix compares an address with a prefix, the way nft does: whole bytes
 // without a mask.
-func (e *encoder) prefix(k field, op int, p netip.Prefix) {
+func (e *encoder) prefix(k Field, op int, p netip.Prefix) {
 	p = p.Masked()
 	b := p.Addr().AsSlice()
 	n := max(p.Bits()/8, 1)
@@ -274,14 +274,8 @@ func (e *encoder) conntrack(key, bit uint32) {
 	e.bitwise(host32(bit), host32(0))
 }
 
-// state matches packets whose state in connection tracking is one of bits.
-func (e *encoder) state(bits uint32) {
-	e.conntrack(0, bits) // NFT_CT_STATE
-	e.cmp(reg0, notEqual, host32(0))
-}
-
-// flowProtocol loads the protocol of the packet's connection.
-func (e *encoder) flowProtocol(reg int) {
+// ctProto loads the protocol of the packet's connection.
+func (e *encoder) ctProto(reg int) {
 	e.expr("ct", func() {
 		e.Uint32(1, uint32(reg))
 		e.Uint32(2, 10) // NFT_CT_PROTOCOL

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"encoding/binary"
@@ -40,13 +40,13 @@ func TestAbsent(t *testing.T) {
 		unix.EINVAL: true, unix.EPROTONOSUPPORT: true, unix.EAFNOSUPPORT: true,
 		unix.EPERM: false, unix.ENOMEM: false, unix.ENOBUFS: false,
 	} {
-		d := &Driver{table: Table, owner: tableOwner}
+		d := &Driver{table: NewTable("tandem", Owner, Owner)}
 		_, err := d.look(t.Context(), refusing(t, errno), model.IPv4, nil)
-		if !errors.Is(err, errno) || errors.Is(err, dataplane.ErrAbsent) != want || lacking(err) != want {
+		if !errors.Is(err, errno) || errors.Is(err, dataplane.ErrAbsent) != want {
 			t.Errorf("%v: %v", errno, err)
 		}
-		if advised := strings.Contains(advise(err).Error(), "modprobe nf_tables"); advised != want {
-			t.Errorf("%v: %v", errno, advise(err))
+		if advised := strings.Contains(Advise(err).Error(), "modprobe nf_tables"); advised != want {
+			t.Errorf("%v: %v", errno, Advise(err))
 		}
 	}
 }

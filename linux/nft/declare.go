@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -8,7 +8,7 @@ import (
 
 // tables makes tables, and throws away those that are replaced, with all that is
 // in them.
-func (b *batch) tables(ops []op) {
+func (b *batch) tables(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind != KindTable || o.Verb == ledger.Delete {
 			continue
@@ -18,7 +18,7 @@ func (b *batch) tables(ops []op) {
 		}
 		// Exclusive: a table that is there already is not ours to write to.
 		b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive, i, o.Key)
-		b.Text(1, b.name)
+		b.Text(1, b.table.Name)
 		var n notes
 		n.comment(o.New.Body.Comment)
 		b.Bytes(6, n)
@@ -27,25 +27,25 @@ func (b *batch) tables(ops []op) {
 }
 
 func (b *batch) delTable(op int, f model.Family) {
-	b.message(msgDelTable, 0, op, tableKey(f))
-	b.Text(1, b.name)
+	b.message(msgDelTable, 0, op, TableKey(f))
+	b.Text(1, b.table.Name)
 	b.End()
 }
 
 // flush takes the rules out of chains that change or go.
-func (b *batch) flush(ops []op) {
+func (b *batch) flush(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind == KindChain && o.Verb != ledger.Create {
 			b.message(msgDelRule, 0, i, o.Key)
-			b.Text(1, b.name)
-			b.Text(2, o.Key.Rest)
+			b.Text(1, b.table.Name)
+			b.Text(2, o.Key.Name())
 			b.End()
 		}
 	}
 }
 
 // declare makes sets and chains. A chain whose hook differs must be made anew.
-func (b *batch) declare(ops []op) {
+func (b *batch) declare(ops []Op) {
 	for i, o := range ops {
 		switch {
 		case o.Verb == ledger.Delete:
@@ -60,11 +60,11 @@ func (b *batch) declare(ops []op) {
 	}
 }
 
-func (b *batch) newSet(i int, o op) {
-	def, sh := sets[setNamed(o.Key.Rest)].Set, o.New.Body.Set
+func (b *batch) newSet(i int, o Op) {
+	def, sh := b.table.named[o.Key.Name()], o.New.Body.Set
 	b.message(msgNewSet, netlink.FlagCreate, i, o.Key)
-	b.Text(1, b.name)
-	b.Text(2, o.Key.Rest)
+	b.Text(1, b.table.Name)
+	b.Text(2, o.Key.Name())
 	b.Uint32(3, sh.flags)
 	b.Uint32(4, sh.keyType)
 	b.Uint32(5, sh.keyLen)
@@ -80,14 +80,14 @@ func (b *batch) newSet(i int, o op) {
 
 // describe writes a set's size, and the lengths of its fields where the kernel
 // must know them.
-func (b *batch) describe(def Set, sh shape) {
+func (b *batch) describe(def *Set, sh shape) {
 	desc := b.Nest(9)
 	if sh.size > 0 {
 		b.Uint32(1, sh.size)
 	}
 	if sh.flags&setConcat != 0 {
 		fields := b.Nest(2)
-		for _, k := range def.key {
+		for _, k := range def.Key {
 			at := b.Nest(1)
 			b.Uint32(1, uint32(fieldLen(b.family, k)))
 			b.NestEnd(at)
@@ -97,15 +97,15 @@ func (b *batch) describe(def Set, sh shape) {
 	b.NestEnd(desc)
 }
 
-func (b *batch) newChain(i int, o op) {
+func (b *batch) newChain(i int, o Op) {
 	h := o.New.Body.Chain.Hook
 	flags := uint16(netlink.FlagCreate)
 	if o.Verb == ledger.Create {
 		flags |= netlink.FlagExclusive // of one that is there the rules would stay, before ours
 	}
 	b.message(msgNewChain, flags, i, o.Key)
-	b.Text(1, b.name)
-	b.Text(3, o.Key.Rest)
+	b.Text(1, b.table.Name)
+	b.Text(3, o.Key.Name())
 	if h.Type != "" {
 		at := b.Nest(4)
 		b.Uint32(1, uint32(h.Point))
@@ -119,26 +119,26 @@ func (b *batch) newChain(i int, o op) {
 
 func (b *batch) delChain(i int, k Key) {
 	b.message(msgDelChain, 0, i, k)
-	b.Text(1, b.name)
-	b.Text(3, k.Rest)
+	b.Text(1, b.table.Name)
+	b.Text(3, k.Name())
 	b.End()
 }
 
-func (b *batch) rules(ops []op) {
+func (b *batch) rules(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind != KindChain || o.Verb == ledger.Delete {
 			continue
 		}
 		for _, r := range o.New.Body.Chain.Rules {
 			b.message(msgNewRule, netlink.FlagCreate|netlink.FlagAppend, i, o.Key)
-			b.Text(1, b.name)
-			b.Text(2, o.Key.Rest)
+			b.Text(1, b.table.Name)
+			b.Text(2, o.Key.Name())
 			list := b.Nest(4)
 			for _, s := range r.Statements {
 				s.encode(&b.encoder)
 			}
 			b.NestEnd(list)
-			b.Bytes(7, ruleNotes(r, o.Key.Family))
+			b.Bytes(7, b.table.ruleNotes(o.Key.Family, r))
 			b.End()
 		}
 	}

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 // gathered returns the indices of ops in an order in which ranges that may overlap
 // are together, those that go first. Where others of the front come, they go as
 // early as those; else they stay behind what needs them.
-func gathered(ops []op) (order []int) {
+func gathered(ops []Op) (order []int) {
 	begins := map[Key]int{} // where ranges of a group are
 	at := make([]int, len(ops))
 	order = make([]int, len(ops))
@@ -36,7 +36,7 @@ func gathered(ops []op) (order []int) {
 	return order
 }
 
-func stays(o op) int {
+func stays(o Op) int {
 	if o.Verb == ledger.Delete {
 		return 0
 	}
@@ -45,19 +45,21 @@ func stays(o op) int {
 
 // overlapping returns what ranges have in common that may overlap: the set, and the
 // front where that is in its keys. It is false for what is no range.
-func overlapping(o op) (group Key, ok bool) {
+func overlapping(o Op) (group Key, ok bool) {
+	if _, ok = o.Key.Range(); !ok {
+		return group, false
+	}
 	group = Key{Family: o.Key.Family, Set: o.Key.Set}
-	if o.Key.Set == Allowed {
+	if o.Key.Set.rangeBehind() {
 		group.Proto, group.Port, group.Addr = o.Key.Proto, o.Key.Port, o.Key.Addr
 	}
-	_, _, ok = o.Key.bounds()
-	return group, ok
+	return group, true
 }
 
 // cut returns where ops that are gathered are cut in two: as near to the middle as
 // can be without separating ranges that may overlap. Where there is nothing else,
 // these are cut: some may be missing for a moment then.
-func cut(ops []op) int {
+func cut(ops []Op) int {
 	half := len(ops) / 2
 	for off := range len(ops) - half {
 		for _, i := range [...]int{max(half-off, 1), half + off} {

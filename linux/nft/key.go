@@ -1,0 +1,205 @@
+package nft
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"unique"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Kind is the kind of an object.
+type Kind uint8
+
+// The kinds of object.
+const (
+	KindTable   Kind = iota
+	KindSet          // the definition of a set or map
+	KindChain        // a chain with its rules
+	KindElement      // an element of a set or map
+	KindForeign      // an element that we cannot have written
+)
+
+// Key names an object. It is small because there is one for every endpoint of
+// every frontend: 40 bytes, without memory of its own for the common kinds.
+type Key struct {
+	Port   uint16
+	Slot   uint16
+	Kind   Kind
+	Family model.Family
+	Proto  model.Proto
+	Set    *Set     // of elements
+	Addr   [16]byte // in the first 4 bytes for IPv4
+	Detail Detail
+}
+
+// Detail is what only few keys have beside the fields: the name of a set or chain;
+// of an element a Range, or a second address that is not Addr again; of a foreign
+// element its rawKey.
+type Detail struct{ handle unique.Handle[any] }
+
+type (
+	name   string
+	rawKey string // the attributes that it takes to delete an element
+
+	// Range is from the first to the last of some addresses.
+	Range struct{ First, Last netip.Addr }
+)
+
+func detail(v any) Detail { return Detail{unique.Make(v)} }
+
+func (d Detail) value() any {
+	if d == (Detail{}) {
+		return nil
+	}
+	return d.handle.Value()
+}
+
+// compare orders the details of keys of one kind.
+func (d Detail) compare(o Detail) int {
+	if d == o {
+		return 0
+	}
+	switch a := d.value().(type) {
+	case name:
+		b, _ := o.value().(name)
+		return strings.Compare(string(a), string(b))
+	case rawKey:
+		b, _ := o.value().(rawKey)
+		return strings.Compare(string(a), string(b))
+	case netip.Addr:
+		b, _ := o.value().(netip.Addr)
+		return a.Compare(b)
+	case Range:
+		b, _ := o.value().(Range)
+		return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last))
+	}
+	return -1
+}
+
+// Name returns the name of a set or chain.
+func (k Key) Name() string {
+	n, _ := k.Detail.value().(name)
+	return string(n)
+}
+
+// Range returns the range of addresses that an element of a set with ranges stands
+// for; ok is false for all others.
+func (k Key) Range() (r Range, ok bool) {
+	r, ok = k.Detail.value().(Range)
+	return r, ok
+}
+
+// second returns the second address of an element's key.
+func (k Key) second() netip.Addr {
+	if a, ok := k.Detail.value().(netip.Addr); ok {
+		return a
+	}
+	return unpacked(k.Family, k.Addr)
+}
+
+// WithSecond returns the key with a second address.
+func (k Key) WithSecond(a netip.Addr) Key {
+	k.Detail = Detail{}
+	if packed(a) != k.Addr {
+		k.Detail = detail(a)
+	}
+	return k
+}
+
+// Within returns the key for a prefix as its range.
+func (k Key) Within(p netip.Prefix) Key {
+	p = p.Masked()
+	return k.withRange(Range{p.Addr(), model.Last(p)})
+}
+
+func (k Key) withRange(r Range) Key {
+	k.Detail = detail(r)
+	return k
+}
+
+// prefix returns the prefix that a range is; the zero value where it is none.
+func (r Range) prefix() netip.Prefix {
+	for bits := r.First.BitLen(); bits >= 0; bits-- {
+		if p := netip.PrefixFrom(r.First, bits); p.Masked() == p && model.Last(p) == r.Last {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
+// TableKey names a table.
+func TableKey(f model.Family) Key { return Key{Kind: KindTable, Family: f} }
+
+// ChainKey names a chain.
+func ChainKey(f model.Family, n string) Key {
+	return Key{Kind: KindChain, Family: f, Detail: detail(name(n))}
+}
+
+// SetKey names a set or map.
+func SetKey(f model.Family, n string) Key {
+	return Key{Kind: KindSet, Family: f, Detail: detail(name(n))}
+}
+
+// AddrPortKey names the element for an address and port.
+func AddrPortKey(set *Set, proto model.Proto, at netip.AddrPort) Key {
+	return Key{Kind: KindElement, Family: model.FamilyOf(at.Addr()), Set: set, Proto: proto, Port: at.Port(), Addr: packed(at.Addr())}
+}
+
+// PortKey names the element for a port without address.
+func PortKey(set *Set, f model.Family, proto model.Proto, port uint16) Key {
+	return Key{Kind: KindElement, Family: f, Set: set, Proto: proto, Port: port}
+}
+
+// AddrKey names the element for an address alone.
+func AddrKey(set *Set, a netip.Addr) Key {
+	return Key{Kind: KindElement, Family: model.FamilyOf(a), Set: set, Addr: packed(a)}
+}
+
+// packed returns the bytes of an address, IPv4 in the first four.
+func packed(a netip.Addr) (b [16]byte) {
+	if a.Is4() {
+		v4 := a.As4()
+		copy(b[:], v4[:])
+		return b
+	}
+	return a.As16()
+}
+
+// unpacked is the reverse of packed.
+func unpacked(f model.Family, b [16]byte) netip.Addr {
+	if f == model.IPv4 {
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrFrom16(b)
+}
+
+// FamilyName is a family's name in nft.
+func FamilyName(f model.Family) string {
+	if f == model.IPv4 {
+		return "ip"
+	}
+	return "ip6"
+}
+
+// String names the object, with the family for its table.
+func (k Key) String() string { return k.in("") }
+
+// in names the object, for instance in errors, with its table's name.
+func (k Key) in(table string) string {
+	table = strings.TrimSuffix(FamilyName(k.Family)+" "+table, " ")
+	switch k.Kind {
+	case KindTable:
+		return "table " + table
+	case KindSet:
+		return "set " + table + " " + k.Name()
+	case KindChain:
+		return "chain " + table + " " + k.Name()
+	case KindForeign:
+		raw, _ := k.Detail.value().(rawKey)
+		return fmt.Sprintf("foreign element %x of %s %s", string(raw), table, k.Set)
+	}
+	return fmt.Sprintf("element { %s } of %s %s", k.elementText(), table, k.Set)
+}

@@ -1,0 +1,43 @@
+package nft
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A cut separates no ranges of one frontend, unless there is nothing else.
+func TestCut(t *testing.T) {
+	slots := &Set{Name: "slots", Key: []Field{Daddr, L4Proto, Dport}}
+	allowed := &Set{Name: "allowed", Key: []Field{Daddr, L4Proto, Dport, Saddr}, Interval: true}
+	key := func(front, r string) Key {
+		return AddrPortKey(allowed, model.TCP, netip.MustParseAddrPort(front)).Within(netip.MustParsePrefix(r))
+	}
+	slot := Op{Key: AddrPortKey(slots, model.TCP, netip.MustParseAddrPort("10.96.0.1:80"))}
+	come := Op{Key: key("10.96.0.1:80", "10.0.0.0/8")}
+	goes := Op{Verb: ledger.Delete, Key: key("10.96.0.1:80", "10.0.0.0/24")}
+	other := Op{Key: key("10.96.0.2:80", "10.0.0.0/8")}
+	for name, c := range map[string]struct {
+		ops  []Op
+		want int
+	}{
+		"no ranges":  {[]Op{slot, slot, slot, slot}, 2},
+		"at the end": {[]Op{goes, come, slot}, 2},
+		"in front":   {[]Op{slot, goes, come}, 1},
+		"two fronts": {[]Op{goes, come, other, other, other}, 2},
+		"one front":  {[]Op{goes, goes, come, come}, 2},
+		"two":        {[]Op{goes, come}, 1},
+	} {
+		if got := cut(c.ops); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+	order := gathered([]Op{slot, come, other, slot, goes})
+	for i, want := range []int{0, 4, 1, 2, 3} {
+		if order[i] != want {
+			t.Fatalf("order %v", order)
+		}
+	}
+}

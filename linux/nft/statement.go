@@ -1,0 +1,153 @@
+package nft
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Rule is one rule: statements from left to right, where a match that fails
+// ends it.
+type Rule struct {
+	Statements []Statement
+	Comment    string
+}
+
+// NewRule makes a rule without a comment.
+func NewRule(s ...Statement) Rule { return Rule{Statements: s} }
+
+// Statement is one part of a rule. There is one description of rules, as values of
+// the types below; what is shown, loaded and evaluated all comes from it.
+type Statement interface {
+	text(model.Family) string // as nft spells it (statement_text.go)
+	encode(*encoder)          // as netlink expressions (statement_encode.go)
+	eval(*Sim, packet) []step // what it does to a packet (statement_eval.go)
+}
+
+// CtStates are states of connection tracking.
+type CtStates uint32
+
+// The states that rules match.
+const (
+	CtInvalid CtStates = 1 << 0      // NF_CT_STATE_INVALID_BIT
+	CtKnown   CtStates = 1<<1 | 1<<2 // established, related: NF_CT_STATE_BIT of IP_CT_ESTABLISHED, IP_CT_RELATED
+	CtNew     CtStates = 1 << 3      // NF_CT_STATE_BIT(IP_CT_NEW)
+)
+
+// Matches.
+type (
+	// SourceIn matches senders in a prefix: "ip saddr".
+	SourceIn struct{ Prefix netip.Prefix }
+
+	// DestinationIn matches packets to a prefix: "ip daddr".
+	DestinationIn struct {
+		Prefix netip.Prefix
+		Not    bool
+	}
+
+	// FibLocal matches packets to an address of this host: "fib daddr type local".
+	FibLocal struct{ Not bool }
+
+	// IifName matches packets that came in by an interface, or by any whose name
+	// starts so.
+	IifName struct {
+		Name   string
+		Prefix bool
+	}
+
+	// L4ProtoIs matches packets of one protocol: "meta l4proto".
+	L4ProtoIs struct{ Proto model.Proto }
+
+	// MarkHas matches packets whose mark has the bit: "meta mark & bit != 0".
+	MarkHas struct {
+		Bit uint32
+		Not bool
+	}
+
+	// CtState matches packets in one of the states.
+	CtState struct{ States CtStates }
+
+	// CtDNAT matches connections whose destination was rewritten, by us or by
+	// others: "ct status dnat".
+	CtDNAT struct{ Not bool }
+
+	// NotSYN matches TCP packets that open no connection: "tcp flags ! syn".
+	NotSYN struct{}
+
+	// Lookup matches packets whose key is in a set: "@set".
+	Lookup struct {
+		Set *Set
+		Not bool
+	}
+)
+
+// Numgen is a random number in a key: Offset <= number < Offset+Mod. Zero is none.
+type Numgen struct{ Mod, Offset uint32 }
+
+// Statements that change a packet, or a set.
+type (
+	// SetMark and ClearMark change one bit of the packet's mark: "meta mark set".
+	SetMark   struct{ Bit uint32 }
+	ClearMark struct{ Bit uint32 }
+
+	// SetAddr writes what a map has for the packet, if it has anything, over one of
+	// the packet's addresses, Saddr or Daddr: "ip daddr set ... map @map".
+	SetAddr struct {
+		Field  Field
+		Map    *Set
+		Number Numgen
+	}
+
+	// RestoreSource gives the packet the source again that it came with: "ip saddr
+	// set ct original ip saddr".
+	RestoreSource struct{}
+
+	// Update has a set or map keep the packet's key, for a time that starts anew when
+	// it does already. A map keeps the destination with it, the first one that it was
+	// told. It matches, unless there is no room.
+	Update struct {
+		Set     *Set
+		Timeout time.Duration
+	}
+
+	// Delete ends what Update did.
+	Delete struct{ Set *Set }
+)
+
+// Verdicts, and NAT.
+type (
+	// Vmap does what a verdict map has for the packet, if it has anything.
+	Vmap struct{ Map *Set }
+
+	// Goto continues in another chain and does not come back.
+	Goto struct{ Chain string }
+
+	// Jump comes back when the other chain has not decided.
+	Jump struct{ Chain string }
+
+	// Return goes back to where the chain was jumped to from.
+	Return struct{}
+
+	// Reject answers with "port unreachable".
+	Reject struct{}
+
+	// Accept lets a packet pass the hook.
+	Accept struct{}
+
+	// Drop does not answer.
+	Drop struct{}
+
+	// DNAT rewrites the destination.
+	DNAT struct{ To netip.AddrPort }
+
+	// DNATMap rewrites the destination to what a map has for the packet, if it has
+	// anything: "dnat ip addr . port to ... map @map".
+	DNATMap struct {
+		Map    *Set
+		Number Numgen
+	}
+
+	// Masquerade rewrites the source to an address of this host.
+	Masquerade struct{}
+)

@@ -1,0 +1,84 @@
+package nft
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Owner is what the comments of all tables of Tandem begin with.
+const Owner = "Kubernetes Services, kept by Tandem"
+
+// Table is a table of one name in each of the families ip and ip6, with the sets
+// and maps that it may have.
+type Table struct {
+	Name string
+
+	// Owner is what the comment of the table begins with, whatever its version. A
+	// table of that name without it is somebody else's: it is neither read as ours
+	// nor written to.
+	Owner string
+
+	// Comment is seen by people and tells the version. A table of ours with another
+	// one is made anew, so it must change whenever the meaning of a set, a map or a
+	// rule does.
+	Comment string
+
+	sets  []*Set
+	named map[string]*Set
+}
+
+// NewTable returns a table with sets, which are listed in that order. A set is of
+// one table.
+func NewTable(name, owner, comment string, sets ...*Set) *Table {
+	t := &Table{Name: name, Owner: owner, Comment: comment, sets: sets, named: map[string]*Set{}}
+	for i, s := range sets {
+		s.order = i
+		t.named[s.Name] = s
+	}
+	return t
+}
+
+// Sets returns the sets, for reading only.
+func (t *Table) Sets() []*Set { return t.sets }
+
+// Object returns the table of a family.
+func (t *Table) Object(f model.Family) (Key, Value) {
+	return TableKey(f), Value{Body: &Body{Comment: t.Comment}}
+}
+
+// SetObject returns a set or a map, without elements.
+func SetObject(f model.Family, s *Set) (Key, Value) {
+	return SetKey(f, s.Name), Value{Body: &Body{Set: shapeOf(f, s)}}
+}
+
+// ChainObject returns a chain with its rules.
+func (t *Table) ChainObject(f model.Family, name string, h Hook, rules []Rule) (Key, Value) {
+	return ChainKey(f, name), Value{Body: &Body{Chain: t.newChain(f, h, rules)}}
+}
+
+func (t *Table) newChain(f model.Family, h Hook, rules []Rule) *Chain {
+	digests := make([]uint64, len(rules))
+	for i, r := range rules {
+		digests[i] = t.digest(f, r)
+	}
+	return &Chain{Hook: h, Rules: rules, Digest: chainDigest(h, digests)}
+}
+
+// digest stands for a rule. It is kept with the rule in the kernel, where it
+// tells whether the rule is the one that we would write now: what the kernel
+// gives back of a rule is not what was written, byte for byte.
+func (t *Table) digest(f model.Family, r Rule) uint64 {
+	return digestOf(t.Comment + "\n" + r.Text(f))
+}
+
+func chainDigest(h Hook, rules []uint64) uint64 {
+	return digestOf(fmt.Sprintf("%+v %x", h, rules))
+}
+
+func digestOf(s string) uint64 {
+	sum := sha256.Sum256([]byte(s))
+	return binary.BigEndian.Uint64(sum[:])
+}
