@@ -17,7 +17,7 @@ type flowTable interface {
 func openFlows() (flowTable, error) { return conntrack.Open() }
 
 // openSite returns the network namespace of the calling thread.
-func openSite() (site, error) { return host.Here() }
+func openSite() (site, error) { return host.OpenNamespace() }
 
 // examineHost checks what is not about one mode.
-func examineHost() []diagnosis.Check { return host.Examine() }
+func examineHost() []diagnosis.Check { return host.Diagnose() }
