@@ -29,7 +29,7 @@ func Prepare(root string, c *config.Config, log *slog.Logger) (failed []error) {
 		case err != nil:
 			failed = append(failed, err)
 		case changed:
-			log.Info("set", "what", s.name(), "value", s.Want)
+			log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
 		}
 	}
 	return failed

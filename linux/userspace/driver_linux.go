@@ -20,15 +20,15 @@ import (
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
-	table  table
-	lodger bool // the address is not its own: another driver uses it
+	table      table
+	sharedAddr bool // the address is not its own: another driver uses it
 
-	mu     sync.Mutex // Observe may run beside Commit
-	rules  map[Key]installed
-	relays relays
-	sinks  [2]sink
+	mu        sync.Mutex // Observe may run beside Commit
+	rules     map[Key]installed
+	relays    relays
+	dropPorts [2]dropListeners
 	// While Observe reads, what is committed beside it; nil else.
-	meanwhile map[Key]bool
+	committed map[Key]bool
 }
 
 var (
@@ -54,9 +54,9 @@ func (d *Driver) Close() error {
 	err := d.relays.server.Close(grace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for f := range d.sinks {
-		err = errors.Join(err, d.sinks[f].close())
-		d.sinks[f] = nil
+	for f := range d.dropPorts {
+		err = errors.Join(err, d.dropPorts[f].close())
+		d.dropPorts[f] = nil
 	}
 	return errors.Join(err, d.table.Close())
 }
@@ -77,11 +77,11 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	stale := staleFlows(ops, d.rules)
 	var edits [2][]edit
 	for i, op := range ops {
-		if d.meanwhile != nil {
-			d.meanwhile[op.Key] = true
+		if d.committed != nil {
+			d.committed[op.Key] = true
 		}
 		if op.Verb != ledger.Delete && !inTable(op.Key) {
-			errs[i] = d.provide(op)
+			errs[i] = d.create(op)
 		}
 	}
 	for i, op := range ops {
@@ -102,34 +102,34 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete):
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
-			errs[i] = d.withdraw(op.Key)
+			errs[i] = d.remove(op.Key)
 		}
 	}
 	d.forget(ctx, stale)
 	return errs
 }
 
-// provide makes or changes what rules lead to.
-func (d *Driver) provide(op ledger.Op[Key, Value]) (err error) {
+// create makes or changes what rules lead to.
+func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
-	case KindShelter:
-		return addShelter(k.Family)
-	case KindSink:
-		d.sinks[k.Family], err = openSink(k.Family)
+	case KindAddress:
+		return addRelayAddr(k.Family)
+	case KindDropPort:
+		d.dropPorts[k.Family], err = openDropPort(k.Family)
 		return err
 	default:
 		return d.relays.listen(k.Relay, op.New.Policy)
 	}
 }
 
-// withdraw removes what no rule leads to any more.
-func (d *Driver) withdraw(k Key) error {
+// remove removes what no rule leads to any more.
+func (d *Driver) remove(k Key) error {
 	switch k.Kind {
-	case KindShelter:
-		return removeShelter(k.Family)
-	case KindSink:
-		err := d.sinks[k.Family].close()
-		d.sinks[k.Family] = nil
+	case KindAddress:
+		return removeRelayAddr(k.Family)
+	case KindDropPort:
+		err := d.dropPorts[k.Family].close()
+		d.dropPorts[k.Family] = nil
 		return err
 	}
 	d.relays.close(k.Relay)
@@ -161,7 +161,7 @@ func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	case op.Verb == ledger.Delete || k.Kind != KindEntry:
 		e := edit{op.Verb, k, slices.Collect(op.New.Rules.All()), d.rules[k]}
 		*edits = append(*edits, e)
-		d.book(e)
+		d.record(e)
 	default:
 		d.put(op.Verb, k, op.New.To, edits)
 	}
@@ -178,13 +178,13 @@ func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	now.printed = xtables.List(rule)
 	*edits = append(*edits, edit{verb, k, []xtables.Rule{rule}, d.rules[k]})
 	d.rules[k] = now
-	if d.meanwhile != nil {
-		d.meanwhile[k] = true
+	if d.committed != nil {
+		d.committed[k] = true
 	}
 }
 
-// book keeps what will be installed of a change to anything but entries.
-func (d *Driver) book(e edit) {
+// record keeps what will be installed of a change to anything but entries.
+func (d *Driver) record(e edit) {
 	switch {
 	case e.verb == ledger.Delete:
 		delete(d.rules, e.key)
@@ -198,8 +198,8 @@ func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
 	deleteFlows(ctx, stale, d.relaysOf)
 }
 
-// relaysOf returns the relays that any entry of a front leads to: which of them,
-// is for the origin of a flow to say.
+// relaysOf returns the relays that any entry of a frontend leads to: which of
+// them depends on the origin of a flow.
 func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 	keep := flows.Set{}
 	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
@@ -220,16 +220,16 @@ const draining = time.Hour
 // the address the kernel would lose their packets, and a mode that comes back
 // before finds what it needs.
 func (d *Driver) Drain(ctx context.Context) error {
-	if err := d.shut(ctx); err != nil {
-		return fmt.Errorf("leave new connections to others: %w", err)
+	if err := d.stopNewConnections(ctx); err != nil {
+		return fmt.Errorf("start draining: %w", err)
 	}
 	d.relays.server.Drain(ctx, draining)
 	return ctx.Err()
 }
 
-// shut takes the ways in from the tables, the flows that were led to relays from
-// the kernel, and has relays end that nobody is led to any more.
-func (d *Driver) shut(ctx context.Context) error {
+// stopNewConnections takes the ways in from the tables, the flows that were led to relays from
+// the kernel, and closes relays that no rule leads to any more.
+func (d *Driver) stopNewConnections(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var ways [2][]edit
@@ -238,7 +238,7 @@ func (d *Driver) shut(ctx context.Context) error {
 		switch {
 		case k.Kind == KindJump:
 			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
-		case tracked(k):
+		case hasFlows(k):
 			stale = append(stale, endedFlows(k, have.port))
 		}
 	}

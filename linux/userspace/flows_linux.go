@@ -16,16 +16,18 @@ import (
 // leads elsewhere from now on, that memory is stale; as long as it leads to its
 // relay there is none, whatever becomes of endpoints.
 
-// tracked reports whether an entry leads flows that the kernel remembers for
+// hasFlows reports whether an entry leads flows that the kernel remembers for
 // longer than their connection.
-func tracked(k Key) bool { return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard }
+func hasFlows(k Key) bool {
+	return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard
+}
 
 // staleFlows returns what ops on entries make stale, in the words of before them. What
 // is to be kept is known only when relays listen.
 func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
 	for _, op := range ops {
 		switch {
-		case !tracked(op.Key):
+		case !hasFlows(op.Key):
 		case op.Verb == ledger.Delete:
 			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port))
 		default:
@@ -42,7 +44,7 @@ func endedFlows(k Key, port uint16) flows.Match {
 	f := k.Family
 	return flows.Match{
 		Proto: model.UDP, Frontend: k.At,
-		Gone: flows.SetOf(shelterPort(f, port), shelterPort(f, refusingPort), shelterPort(f, silentPort)),
+		Gone: flows.SetOf(relayAddrPort(f, port), relayAddrPort(f, rejectPort), relayAddrPort(f, dropPort)),
 	}
 }
 
@@ -64,7 +66,7 @@ func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend n
 		_, err = table.Delete(ctx, x.Matches())
 	}
 	if err != nil {
-		slog.Warn("stale UDP flows were not all removed", "error", err)
+		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)
 	}
 }
 

@@ -31,9 +31,9 @@ func (b *batch) edit(e edit) {
 	}
 }
 
-// withoutNeedless leaves out the deletion of rules whose chain goes: to find each
+// withoutImplied leaves out the deletion of rules whose chain goes: to find each
 // of them the command would read the whole chain.
-func withoutNeedless(edits []edit) (rest []edit) {
+func withoutImplied(edits []edit) (rest []edit) {
 	gone := map[string]bool{}
 	for _, e := range edits {
 		if e.key.Kind == KindChain && e.verb == ledger.Delete {
@@ -69,10 +69,10 @@ func Script(objects map[Key]Value) string {
 	}
 	var b strings.Builder
 	for _, f := range model.Families() {
-		if _, ok := objects[Key{Kind: KindShelter, Family: f}]; !ok {
+		if _, ok := objects[Key{Kind: KindAddress, Family: f}]; !ok {
 			continue
 		}
-		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), Shelter(f))
+		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), RelayAddr(f))
 		batch := &batch{}
 		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
 			switch v := objects[k]; {
@@ -159,7 +159,7 @@ func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
 func natEntry(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	k, to, port, ok := entryOf(f, chain, l.Rule())
 	if _, twice := put[k]; !ok || twice {
-		alien(f, chain, l, put)
+		unexpected(f, chain, l, put)
 		return
 	}
 	put[k] = entryFound(to, port, installed{printed: xtables.Printed(l)})
@@ -186,14 +186,14 @@ func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 		return
 	}
 	if _, twice := put[k]; twice || !rule.Equal(jumpRule(k)) {
-		alien(f, chain, l, put)
+		unexpected(f, chain, l, put)
 		return
 	}
 	put[k] = found{Value{Rules: xtables.List(rule)}, installed{printed: xtables.Printed(l)}}
 }
 
-func alien(f model.Family, chain string, l xtables.Line, put map[Key]found) {
-	k := Key{Kind: KindAlien, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
+func unexpected(f model.Family, chain string, l xtables.Line, put map[Key]found) {
+	k := Key{Kind: KindUnexpected, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
 	for n := 2; ; n++ { // equal rules
 		if _, taken := put[k]; !taken {
 			break

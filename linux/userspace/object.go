@@ -19,27 +19,27 @@ type Kind uint8
 
 // The kinds of object.
 const (
-	KindShelter Kind = iota // the address of the relays
-	KindSink                // what listens on its silent port
-	KindTable               // what holds the chains
-	KindChain               // a chain of ours with its fixed rules
-	KindRelay               // a listener and its endpoints
-	KindEntry               // a rule for one front
-	KindJump                // the way into our chains, in a chain of the system
-	KindAlien               // a rule in one of our chains that we cannot have written
+	KindAddress    Kind = iota // the address of the relays
+	KindDropPort               // what listens on its drop port
+	KindTable                  // what holds the chains
+	KindChain                  // a chain of ours with its fixed rules
+	KindRelay                  // a listener and its endpoints
+	KindEntry                  // a rule for one frontend
+	KindJump                   // the way into our chains, in a chain of the system
+	KindUnexpected             // a rule in one of our chains that we cannot have written
 )
 
 // Key names an object.
 type Key struct {
 	Kind   Kind
 	Family model.Family
-	Chain  string         // of chains, entries, jumps and aliens
+	Chain  string         // of chains, entries, jumps and unexpected rules
 	Proto  model.Proto    // of entries; 0 for all
-	At     netip.AddrPort // of entries: the front; port 0 for all
+	At     netip.AddrPort // of entries: the frontend; port 0 for all
 	From   netip.Prefix   // of entries: the only clients; the zero value for all
 	Relay  RelayID        // of relays
 	Late   bool           // of jumps: behind the rules of all others
-	Rest   string         // of aliens: the rule's text, and its number among equals
+	Rest   string         // of unexpected rules: the text, and its number among equals
 }
 
 // Value is the content of an object.
@@ -69,9 +69,9 @@ type Do uint8
 // The kinds of target.
 const (
 	ToRelay Do = iota
-	Refuse     // answer that nobody listens
-	Silence    // do not answer
-	Admit      // not refused here
+	Reject     // answer that nothing listens
+	Drop       // do not answer
+	Accept     // not refused here
 	unknown    // nothing that we write
 )
 
@@ -98,9 +98,9 @@ func (id RelayID) String() string {
 // String names the object for people, for instance in errors.
 func (k Key) String() string {
 	switch k.Kind {
-	case KindShelter:
-		return "address " + Shelter(k.Family).String()
-	case KindSink:
+	case KindAddress:
+		return "address " + RelayAddr(k.Family).String()
+	case KindDropPort:
 		return k.Family.String() + " sink"
 	case KindTable:
 		return k.Family.String() + " table"
@@ -113,7 +113,7 @@ func (k Key) String() string {
 	case KindJump:
 		return fmt.Sprintf("%s jump in %s", k.Family, k.Chain)
 	}
-	return fmt.Sprintf("foreign rule in %s: %s", k.Chain, k.Rest)
+	return fmt.Sprintf("unexpected rule in %s: %s", k.Chain, k.Rest)
 }
 
 // jumpRule is the rule of a KindJump.
@@ -168,18 +168,18 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	}
 	switch to.Do {
 	case ToRelay:
-		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: shelterPort(k.Family, port)}
-	case Refuse:
+		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
+	case Reject:
 		r.Comment, r.Target = to.Relay.Port.String()+sayRefused, xtables.Jump{Chain: chainRefuse}
 		if k.Chain == chainClosed {
 			r.Comment = sayClosed
 		}
-	case Silence:
+	case Drop:
 		r.Comment, r.Target = to.Relay.Port.String()+sayDropped, xtables.Jump{Chain: chainDrop}
-	case Admit:
+	case Accept:
 		r.Comment, r.Target = to.Relay.Port.String()+sayAdmit, xtables.Return
 	}
-	r.Comment = clean(r.Comment)
+	r.Comment = sanitize(r.Comment)
 	return r
 }
 
@@ -201,13 +201,13 @@ func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, po
 	}
 	switch {
 	case name == sayClosed:
-		to.Do, name = Refuse, ""
+		to.Do, name = Reject, ""
 	case cut(sayRefused):
-		to.Do = Refuse
+		to.Do = Reject
 	case cut(sayDropped):
-		to.Do = Silence
+		to.Do = Drop
 	case cut(sayAdmit):
-		to.Do = Admit
+		to.Do = Accept
 		if !r.Src.Prefix.IsValid() {
 			k.From = netip.PrefixFrom(f.Unspecified(), 0)
 		}
@@ -252,21 +252,21 @@ func (k Key) text(to Target) string {
 	if k.From.IsValid() {
 		where = fmt.Sprintf("from %s %s", k.From, where)
 	}
-	do := [...]string{ToRelay: "relay " + to.Relay.String(), Refuse: "refuse", Silence: "drop", Admit: "go on"}[to.Do]
+	do := [...]string{ToRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
 	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
 }
 
-// longest is how many bytes a comment may have: 255 in iptables, 251 in nftables.
-const longest = 250
+// maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
+const maxComment = 250
 
-// clean makes a text fit for a comment: not too long, and nothing that the tools
+// sanitize makes a text fit for a comment: not too long, and nothing that the tools
 // would take for more than text.
-func clean(s string) string {
+func sanitize(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
 			return '?'
 		}
 		return r
 	}, s)
-	return s[:min(len(s), longest)]
+	return s[:min(len(s), maxComment)]
 }

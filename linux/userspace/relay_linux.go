@@ -19,14 +19,14 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// address is the shelter as an address of lo, for this host alone: of host scope
+// loAddress is the relay address as an address of lo, for this host alone: of host scope
 // and deprecated, so that the kernel never chooses it as a source.
-func address(f model.Family) (netlink.Link, *netlink.Addr, error) {
+func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
-		return nil, nil, fmt.Errorf("the loopback interface: %w", err)
+		return nil, nil, fmt.Errorf("loopback interface: %w", err)
 	}
-	a := Shelter(f)
+	a := RelayAddr(f)
 	addr := &netlink.Addr{
 		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
 		Scope: unix.RT_SCOPE_HOST,
@@ -38,8 +38,8 @@ func address(f model.Family) (netlink.Link, *netlink.Addr, error) {
 	return lo, addr, nil
 }
 
-func addShelter(f model.Family) error {
-	lo, addr, err := address(f)
+func addRelayAddr(f model.Family) error {
+	lo, addr, err := loAddress(f)
 	if err != nil {
 		return err
 	}
@@ -55,17 +55,17 @@ func reachable(f model.Family) (err error) {
 	const attempts, pause = 200, 10 * time.Millisecond
 	for range attempts {
 		var routes []netlink.Route
-		routes, err = netlink.RouteGet(Shelter(f).AsSlice())
+		routes, err = netlink.RouteGet(RelayAddr(f).AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return nil
 		}
 		time.Sleep(pause)
 	}
-	return fmt.Errorf("%s was added to lo and cannot be reached: %w", Shelter(f), cmp.Or(err, error(unix.ENETUNREACH)))
+	return fmt.Errorf("%s was added to lo but is not reachable: %w", RelayAddr(f), cmp.Or(err, error(unix.ENETUNREACH)))
 }
 
-func removeShelter(f model.Family) error {
-	lo, addr, err := address(f)
+func removeRelayAddr(f model.Family) error {
+	lo, addr, err := loAddress(f)
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func removeShelter(f model.Family) error {
 	return nil
 }
 
-func hasShelter(f model.Family) (bool, error) {
-	lo, addr, err := address(f)
+func hasRelayAddr(f model.Family) (bool, error) {
+	lo, addr, err := loAddress(f)
 	if err != nil {
 		return false, err
 	}
@@ -97,27 +97,27 @@ func hasShelter(f model.Family) (bool, error) {
 	return false, nil
 }
 
-// sink listens on the silent port: sockets whose filter lets no packet in, so
-// that clients hear nothing, not even that somebody listens.
-type sink []io.Closer
+// dropListeners listens on the drop port: sockets whose filter drops every packet, so
+// that clients get no answer at all.
+type dropListeners []io.Closer
 
-func openSink(f model.Family) (s sink, err error) {
-	at := netip.AddrPortFrom(Shelter(f), silentPort).String()
-	config := net.ListenConfig{Control: deafen}
+func openDropPort(f model.Family) (s dropListeners, err error) {
+	at := netip.AddrPortFrom(RelayAddr(f), dropPort).String()
+	config := net.ListenConfig{Control: dropAll}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), "tcp", at)
 	if err != nil {
-		return nil, fmt.Errorf("the silent port: %w", err)
+		return nil, fmt.Errorf("drop port: %w", err)
 	}
 	s = append(s, l)
 	u, err := config.ListenPacket(context.Background(), "udp", at)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the silent port: %w", err), s.close())
+		return nil, errors.Join(fmt.Errorf("drop port: %w", err), s.close())
 	}
 	return append(s, u), nil
 }
 
-func (s sink) close() error {
+func (s dropListeners) close() error {
 	var errs []error
 	for _, c := range s {
 		errs = append(errs, c.Close())
@@ -125,8 +125,8 @@ func (s sink) close() error {
 	return errors.Join(errs...)
 }
 
-// deafen gives a socket a filter that keeps nothing of any packet.
-func deafen(_, _ string, c syscall.RawConn) error {
+// dropAll gives a socket a filter that keeps nothing of any packet.
+func dropAll(_, _ string, c syscall.RawConn) error {
 	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	var err error
 	control := c.Control(func(fd uintptr) {
@@ -162,9 +162,9 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 		return nil
 	}
 	before := r.ports[id]
-	l, err := r.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, before), *p)
+	l, err := r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, before), *p)
 	if err != nil && before != 0 {
-		l, err = r.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, 0), *p)
+		l, err = r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, 0), *p)
 	}
 	if err != nil {
 		return err
