@@ -90,11 +90,24 @@ func (t *tally) take(e event) string {
 }
 
 func (t *tally) keep(at test, line string) {
-	if i := strings.Index(line, "corpus: "); i >= 0 {
-		t.notes = append(t.notes, fmt.Sprintf("%s: %s", at.pkg, line[i+len("corpus: "):]))
+	if _, note, ok := strings.Cut(line, "corpus: "); ok {
+		t.note(at.pkg + ": " + note)
 	}
 	lines := append(t.output[at], line)
 	t.output[at] = lines[max(0, len(lines)-keptLines):]
+}
+
+// noteLength is how much of a note is told, in bytes.
+const noteLength = 150
+
+// note keeps a line for the summary, once.
+func (t *tally) note(line string) {
+	if len(line) > noteLength {
+		line = strings.ToValidUTF8(line[:noteLength], "") + "..."
+	}
+	if !slices.Contains(t.notes, line) {
+		t.notes = append(t.notes, line)
+	}
 }
 
 func (t *tally) result(at test, action string) {
