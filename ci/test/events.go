@@ -134,7 +134,7 @@ func (t *tally) ended(at test, e event) string {
 	t.packages++
 	text := strings.Join(t.output[at], "\n")
 	if e.Action == "fail" {
-		t.failed = append(t.failed, at)
+		t.failed = append(append(t.failed, t.unfinished(at.pkg)...), at)
 		if e.FailedBuild != "" {
 			t.output[at] = t.output[test{short(e.FailedBuild), ""}]
 		}
@@ -146,6 +146,18 @@ func (t *tally) ended(at test, e event) string {
 		cached = "  as before"
 	}
 	return fmt.Sprintf("ok    %-28s %5d tests %7.1f s%s", at.pkg, t.counts[at.pkg], e.Elapsed, cached)
+}
+
+// unfinished returns the tests of a package that have ended without a result:
+// their output says what has stopped them, such as a time limit.
+func (t *tally) unfinished(pkg string) (all []test) {
+	for at := range t.output {
+		if at.pkg == pkg && at.name != "" && !slices.Contains(t.failed, at) {
+			all = append(all, at)
+		}
+	}
+	slices.SortFunc(all, func(a, b test) int { return strings.Compare(a.name, b.name) })
+	return all
 }
 
 // now says which tests run.
