@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/features"
 	"k8s.io/klog/v2"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -27,7 +28,7 @@ type logger struct {
 // through klog and logrus goes into it as well.
 func newLog(w io.Writer, c *config.Config) *logger {
 	l := &logger{}
-	o := slog.HandlerOptions{Level: &l.level}
+	o := slog.HandlerOptions{Level: &l.level, ReplaceAttr: infoLevels}
 	var h slog.Handler = slog.NewTextHandler(w, &o)
 	if c.Logging.Format == "json" {
 		o.ReplaceAttr = klogKeys
@@ -38,6 +39,9 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	klog.SetSlogLogger(slog.New(klogHandler{h, &l.klog}))
 	slog.SetDefault(l.Logger)
 	bridgeLogrus(l.Logger)
+	// client-go logs all its feature gates when it asks for the first one: at verbosity 0
+	// that is silent.
+	features.FeatureGates().Enabled(features.WatchListClient)
 	l.set(c)
 	return l
 }
@@ -90,14 +94,16 @@ func (h klogHandler) WithGroup(name string) slog.Handler {
 // klogKeys gives a record the keys that kube-proxy's JSON has: ts in
 // milliseconds; beside it level, in words.
 func klogKeys(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) > 0 {
-		return a
+	if t, ok := a.Value.Any().(time.Time); ok && len(groups) == 0 && a.Key == slog.TimeKey {
+		return slog.Float64("ts", float64(t.UnixMicro())/1000)
 	}
-	switch a.Key {
-	case slog.TimeKey:
-		if t, ok := a.Value.Any().(time.Time); ok {
-			return slog.Float64("ts", float64(t.UnixMicro())/1000)
-		}
+	return infoLevels(groups, a)
+}
+
+// infoLevels shows --v=1 to 3 as INFO, as klog does, and not as DEBUG+3 to +1.
+func infoLevels(groups []string, a slog.Attr) slog.Attr {
+	if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey && level > slog.LevelDebug && level < slog.LevelInfo {
+		return slog.Any(slog.LevelKey, slog.LevelInfo)
 	}
 	return a
 }

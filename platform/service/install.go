@@ -33,7 +33,7 @@ func Install(spec Spec) error {
 		return err
 	}
 	if state != Absent {
-		return fmt.Errorf("service %s is installed already, state %s: to run a new version, tandem stop and tandem start; to change flags, tandem uninstall first", Name, state)
+		return fmt.Errorf("service %s is installed already and %s: tandem stop and tandem start run a new version of the program; for other flags, tandem uninstall first", Name, state)
 	}
 	if err := createFolders(); err != nil {
 		return err
