@@ -16,13 +16,13 @@ import (
 
 // ErrInterrupted is what Observe returns where the data plane has changed while
 // it was read, in a way that may hide objects from the reader.
-var ErrInterrupted = errors.New("changed while it was read")
+var ErrInterrupted = errors.New("data plane changed while it was read")
 
 // ReadLimit is how long a reading of the data plane may take. A driver that goes
 // on after that is not listened to any more.
 const ReadLimit = 3 * time.Minute
 
-var errReading = errors.New("another reading of the data plane has not ended")
+var errReading = errors.New("another read of the data plane is in progress")
 
 const (
 	readTries = 10   // how often a reading that is interrupted is begun anew
@@ -82,7 +82,7 @@ func retryInterrupted(read func() error) (err error) {
 			return err
 		}
 	}
-	return fmt.Errorf("%w, %d times in a row", err, readTries)
+	return fmt.Errorf("%w (%d attempts)", err, readTries)
 }
 
 // read reads the whole data plane.

@@ -140,7 +140,7 @@ func FirstOf(name config.Mode, ways ...Mode) Mode {
 			return nil, err
 		}
 		if err != nil {
-			slog.Warn("the better ways of this mode do not work here", "mode", name, "error", err)
+			slog.Warn("using fallback implementation", "mode", name, "err", err)
 		}
 		return way.Open(c)
 	}
@@ -170,5 +170,5 @@ func firstWorking(ctx context.Context, ways []Mode) (Mode, error) {
 		}
 		failed = append(failed, err)
 	}
-	return Mode{}, fmt.Errorf("no way works here: %w", errors.Join(failed...))
+	return Mode{}, fmt.Errorf("no implementation works on this node: %w", errors.Join(failed...))
 }

@@ -71,7 +71,7 @@ func (s *run[K, V]) readBack() (err error) {
 		wait = s.readWait
 	}
 	s.readAt = time.Now().Add(wait)
-	s.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
+	s.readErr = fmt.Errorf("writes paused until the data plane can be read: %w", err)
 	return s.readErr
 }
 

@@ -111,7 +111,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		r.counted(Written)
 	case over:
 		r.counted(GivenUp)
-		r.log.Warn("an Event was not written", "object", record.About.String(), "reason", record.Reason, "error", err)
+		r.log.Warn("writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
 	}
 }
 

@@ -175,7 +175,7 @@ func rejectRebinding(h http.Handler) http.Handler {
 			host = strings.Trim(r.Host, "[]")
 		}
 		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
-			http.Error(w, "ask by IP address or as localhost", http.StatusForbidden)
+			http.Error(w, "Host header must be an IP address or localhost", http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -189,7 +189,7 @@ func loopbackOnly(h http.HandlerFunc) http.Handler {
 	return rejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !client.Addr().Unmap().IsLoopback() {
-			http.Error(w, "ask from this machine, over a loopback address", http.StatusForbidden)
+			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)
 			return
 		}
 		h(w, r)

@@ -66,7 +66,7 @@ func (s *Server) Open(ctx context.Context) error {
 		return err
 	}
 	if !s.reported {
-		s.Log.Error("address cannot be served, will be tried again", "server", s.Name, "address", s.Address, "error", err, "every", bindEvery)
+		s.Log.Error("listen failed; retrying", "server", s.Name, "address", s.Address, "err", err, "every", bindEvery)
 	}
 	s.reported = true
 	return nil
@@ -118,7 +118,7 @@ func (s *Server) serve(ctx context.Context) {
 	_ = server.Close() // with all its connections
 	s.bound = nil
 	if ctx.Err() == nil {
-		s.Log.Error("a server ended, it is started again", "server", s.Name, "error", err)
+		s.Log.Error("server stopped; restarting", "server", s.Name, "err", err)
 	}
 }
 
@@ -144,10 +144,10 @@ func readOnly(h http.Handler) http.Handler {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			w.Header().Set("Connection", "close")
-			http.Error(w, "only GET and HEAD are answered", http.StatusMethodNotAllowed)
+			http.Error(w, "only GET and HEAD are allowed", http.StatusMethodNotAllowed)
 		case r.ContentLength != 0:
 			w.Header().Set("Connection", "close") // its body is not read
-			http.Error(w, "a request must have no body", http.StatusRequestEntityTooLarge)
+			http.Error(w, "request body not allowed", http.StatusRequestEntityTooLarge)
 		default:
 			h.ServeHTTP(w, r)
 		}

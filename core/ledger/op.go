@@ -53,7 +53,7 @@ var ErrUnknown = errors.New("outcome unknown")
 type ErrBusy struct{ After time.Duration }
 
 // Error implements error.
-func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }
+func (e ErrBusy) Error() string { return fmt.Sprintf("busy; retry in %s", e.After) }
 
 // ErrConflict is the result of an op that was not done because its key is not as
 // the books say: it is there and should be created, or is not and should be

@@ -130,7 +130,7 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 	listed := 0
 	for i, slice := range from {
 		if listed += len(slice.Ports); listed > MaxEntries {
-			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices are left out: with them they list more than %d ports", len(from)-i, len(from), MaxEntries)
+			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), MaxEntries)
 			break
 		}
 		if len(slice.Endpoints) > 0 {
@@ -165,7 +165,7 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, from []*mode
 		return
 	}
 	s.perPort = max(1, MaxEntries/fronts)
-	r.Problem(svc, model.WhyTooLarge, "%d endpoints of its %d frontends (ports x addresses x endpoints), at most %d are served: %d of each port, ready ones and those of this node first",
+	r.Problem(svc, model.WhyTooLarge, "%d endpoints of %d frontends (ports x addresses x endpoints), limit %d: serving %d of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
 	s.ranks = make(map[*model.Slice]*[ranks][]int, len(from))
 	for _, slice := range from {

@@ -65,7 +65,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 		if l.found > l.max {
 			return model.Problem{
 				Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
-				Detail: fmt.Sprintf("%d %s, at most %d are served", l.found, l.what, l.max),
+				Detail: fmt.Sprintf("%d %s, limit %d", l.found, l.what, l.max),
 			}, true
 		}
 	}

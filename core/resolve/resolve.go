@@ -16,7 +16,7 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r.index = r.indexSlices(host, svc, from)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {
-			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints: as many are protected from other Services, as API servers", MaxAPIServers)
+			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints; only these are protected from other Services as API servers", MaxAPIServers)
 		}
 	}
 	for _, family := range model.Families() {

@@ -185,7 +185,7 @@ func decimal(s string) string {
 // the world reads those octets as octal (CVE-2021-29923), and means another host.
 func (f *faults) zeros(path string, i int, field, s string) {
 	if d := decimal(s); d != s {
-		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, taken as "+d)
+		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, read as "+d)
 	}
 }
 

@@ -43,7 +43,7 @@ func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
 			}
 			addr, remark := parseAddr(a.Address)
 			if remark == "" && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast()) {
-				remark = "no address of a node"
+				remark = "not a node address"
 			}
 			if remark != "" {
 				f.bad(model.WhyBadAddress, at("status.addresses", i, "address"), a.Address, remark)

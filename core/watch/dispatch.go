@@ -189,13 +189,13 @@ func (d *dispatcher) list() []model.Problem {
 	})
 	if more := len(all) - mostProblems; more > 0 {
 		all = append(all[:mostProblems:mostProblems], model.Problem{
-			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems of its objects", more),
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", more),
 		})
 	}
 	if !d.hasNode {
 		all = append(all, model.Problem{
 			Object: "Node " + printable(d.nodeName), Why: model.WhyNoNode,
-			Detail: "it is not on the API server; if its name is another, give that with --hostname-override",
+			Detail: "not found on the API server; if the node has another name, set --hostname-override",
 		})
 	}
 	return all

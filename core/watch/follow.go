@@ -142,7 +142,7 @@ func (f *follower) list(ctx context.Context) error {
 		}
 		options.Continue, options.ResourceVersion = page.GetContinue(), ""
 	}
-	return errors.New("the list does not end")
+	return errors.New("list has too many pages")
 }
 
 // from returns the version that a list must not be older than. The first one may

@@ -37,7 +37,7 @@ type Source struct {
 // here, since nothing is kept that could be told again.
 func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
-		return nil, errors.New("the name of this Node is not known; give it with --hostname-override")
+		return nil, errors.New("node name unknown; set --hostname-override")
 	}
 	from := processEnvironment()
 	from.connected = hooks.Connected
@@ -46,7 +46,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		return nil, err
 	}
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
-		log.Warn("anybody on this machine can write the kubeconfig, and so decide which API server is believed; take that right away with chmod o-w", "kubeconfig", kubeconfig)
+		log.Warn("kubeconfig is world-writable; remove that permission with chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newFailureLog(log)

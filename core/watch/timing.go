@@ -23,10 +23,10 @@ func defaultLimits() limits {
 }
 
 var (
-	errSilent = errors.New("no answer for too long")
-	errCut    = errors.New("the connection was cut")
-	errShort  = errors.New("the watch ended at once")
-	errPart   = errors.New("the stream ended before the list was complete")
+	errSilent = errors.New("no response within the time limit")
+	errCut    = errors.New("connection closed")
+	errShort  = errors.New("watch ended at once")
+	errPart   = errors.New("stream ended before the list was complete")
 )
 
 // How long to wait between requests of one kind of objects that fail. A server

@@ -23,8 +23,8 @@ const (
 )
 
 var (
-	errTooMuch  = errors.New("answer too large")
-	errRedirect = errors.New("redirect refused")
+	errTooMuch  = errors.New("response too large")
+	errRedirect = errors.New("redirect rejected")
 )
 
 // sameServer is an http.Client's CheckRedirect. Each request carries the
@@ -32,10 +32,10 @@ var (
 func sameServer(next *http.Request, before []*http.Request) error {
 	first := before[0].URL
 	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host {
-		return fmt.Errorf("%w: the API server %s sends to %s", errRedirect, first.Host, next.URL.Redacted())
+		return fmt.Errorf("%w: API server %s redirects to %s", errRedirect, first.Host, next.URL.Redacted())
 	}
 	if len(before) > maxHops {
-		return fmt.Errorf("%w: the API server %s redirects more than %d times", errRedirect, first.Host, maxHops)
+		return fmt.Errorf("%w: API server %s redirects more than %d times", errRedirect, first.Host, maxHops)
 	}
 	return nil
 }

@@ -111,9 +111,9 @@ func (d *Driver[K, V]) Disturbed(context.Context) (bool, error) {
 
 // Errors of ops that do not fit: they show a mistake in the books.
 var (
-	ErrExists  = errors.New("exists already")
+	ErrExists  = errors.New("already exists")
 	ErrMissing = errors.New("does not exist")
-	ErrStale   = errors.New("is not what the op says it is")
+	ErrStale   = errors.New("differs from the op's old value")
 )
 
 // Commit applies ops.
