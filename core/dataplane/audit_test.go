@@ -376,7 +376,7 @@ func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 	})
 }
 
-// More suspects than are looked at one by one are read again, and what that
+// More suspects than are read one by one are read again, and what that
 // misses is looked at: two readings that miss the same object agree on nothing.
 func TestTwoReadingsThatMissTheSameFindNoDrift(t *testing.T) {
 	const n = 300 // of seven objects each

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// toy compiles a port to one object a front, one an endpoint, and one shared by
+// toy compiles a port to one object a frontend, one an endpoint, and one shared by
 // all ports with the same number of endpoints.
 type toy struct{}
 

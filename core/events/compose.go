@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Composer knows what is worth an Event, and puts it in words. Node is the Node
+// Composer composes the Events of the proxy. Node is the Node
 // that this machine is.
 type Composer struct{ Node string }
 
@@ -23,42 +23,42 @@ func (t Composer) node(kind Type, reason, action, format string, args ...any) Ev
 	return Event{About: Object{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
 }
 
-// Starting tells that the proxy starts.
+// Starting: the proxy starts.
 func (t Composer) Starting(version, mode string) Event {
 	return t.node(Normal, "Starting", startAction, "tandem %s starting in mode %s", version, mode)
 }
 
-// HealthAddress tells that the health address cannot be bound.
+// HealthAddress: the health address cannot be bound.
 func (t Composer) HealthAddress(err error) Event {
 	return t.node(Warning, "FailedToStartProxierHealthcheck", startAction,
 		"%v. Health checks are not served: free the port, or set --healthz-bind-address", err)
 }
 
-// MetricsAddress tells that the metrics address cannot be bound.
+// MetricsAddress: the metrics address cannot be bound.
 func (t Composer) MetricsAddress(err error) Event {
 	return t.node(Warning, "FailedToStartMetricServer", startAction,
 		"%v. Metrics are not served: free the port, or set --metrics-bind-address", err)
 }
 
-// Fallback tells that another mode runs than was asked for.
+// Fallback: another mode runs than the configured one.
 func (t Composer) Fallback(asked, runs string, err error) Event {
 	return t.node(Warning, "ModeFallback", startAction,
 		"mode %s unavailable (%v); using mode %s. Run `tandem doctor` on the node for details", asked, err, runs)
 }
 
-// Switched tells that the mode was changed while running.
+// Switched: the mode was changed while running.
 func (t Composer) Switched(from, to string) Event {
 	return t.node(Normal, "ModeSwitched", programAction, "switched to mode %s from mode %s", to, from)
 }
 
-// Drifted tells that others changed the data plane. The number of objects would
+// Drifted: the data plane was changed externally. The number of objects would
 // make each an Event of its own.
 func (t Composer) Drifted() Event {
 	return t.node(Warning, "RulesRepaired", programAction,
 		"another program on this node changed or removed rules of Services; they were repaired. See the log for the number and time")
 }
 
-// Check tells that a healthCheckNodePort cannot be served.
+// Check: a healthCheckNodePort cannot be served.
 func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)
 	e.Note = fmt.Sprintf("node %s cannot serve healthCheckNodePort %d: %v. Load balancers treat the node as one without endpoints; "+
@@ -66,8 +66,8 @@ func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	return e
 }
 
-// ServiceState tells of a Service whose state has changed; ok is false when that
-// needs no Event: problems that make it Partial are told one by one.
+// ServiceState: the state of a Service has changed; ok is false when that
+// needs no Event: problems that make it Partial have Events of their own.
 func (t Composer) ServiceState(s engine.Standing) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
@@ -88,7 +88,7 @@ func (t Composer) ServiceState(s engine.Standing) (e Event, ok bool) {
 	return e, true
 }
 
-// Problem tells of something refused, skipped or impossible; ok is false when
+// Problem: something was rejected, skipped or is unsupported; ok is false when
 // it is about no object of the API.
 func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	kind, name, found := strings.Cut(p.Object, " ")

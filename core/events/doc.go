@@ -1,5 +1,5 @@
 // Package events decides which Kubernetes Events are written: about the Node,
-// and about Services when their state changes. It talks to nobody.
+// and about Services when their state changes. It does no I/O.
 //
 //	engine, servers ──Event──▶ Recorder.Add ──▶ journal ──Record──▶ Sink (API server, log)
 //	                           never blocks     merges, limits

@@ -115,7 +115,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 	}
 }
 
-// ToLog returns a Sink for where there is no API server. Whoever adds an Event
+// ToLog returns a Sink for where there is no API server. The caller of Add
 // has logged what it is about, so this is for those who look for Events.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {

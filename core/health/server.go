@@ -36,7 +36,7 @@ type Server struct {
 	// HardFail makes an address that cannot be bound an error; otherwise it is
 	// tried again every 5 s.
 	HardFail bool
-	// Failed, unless nil, is told that the address cannot be bound: once, until it
+	// Failed, unless nil, is called when the address cannot be bound: once, until it
 	// could be.
 	Failed func(error)
 	Log    *slog.Logger
@@ -45,7 +45,7 @@ type Server struct {
 	reported bool
 }
 
-// Open binds the address. Whoever calls it learns at once that it is taken, and
+// Open binds the address, so that its caller knows at once that it is in use, and
 // Run then serves what was bound. Without HardFail there is no error: Run tries
 // on.
 func (s *Server) Open(ctx context.Context) error {
@@ -80,7 +80,7 @@ func (s *Server) Addr() net.Addr {
 	return s.bound.Addr()
 }
 
-// Close gives up what Open bound and nobody runs.
+// Close closes what Open bound and Run does not serve.
 func (s *Server) Close() error {
 	if s.bound == nil {
 		return nil

@@ -58,7 +58,7 @@ func settle(l *ledger.Ledger[string, string], batches [][]ledger.Op[string, stri
 // adopt takes have as what is installed.
 func adopt(l *ledger.Ledger[string, string], have map[string]string) { review(l.Adopt(), have) }
 
-// audit compares have with the books and returns how many keys differ.
+// audit compares have with the ledger and returns how many keys differ.
 func audit(l *ledger.Ledger[string, string], have map[string]string) int {
 	return review(l.Review(), have)
 }
@@ -362,7 +362,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 	}
 }
 
-// An op that did not fit shows that the books are wrong: they are corrected and
+// An op that did not fit shows that the ledger are wrong: they are corrected and
 // the op is planned anew, as another one where need be.
 func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 	l := ledger.New[string, string](rules{})
@@ -489,7 +489,7 @@ func TestSharedObjectsAreNobodysOwn(t *testing.T) {
 	expect(t, render(l.Plan(epoch, 0)), "0 create chain1 >v")
 }
 
-// What failed of one owner is tried again together, however often each part had
+// What failed of one owner is retried together, however often each part had
 // failed before.
 func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 	l := ledger.New[string, string](rules{})

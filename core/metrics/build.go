@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kubernetes is the release whose kube-proxy Tandem stands in for.
+// Kubernetes is the release whose kube-proxy Tandem replaces.
 const Kubernetes = "1.36.3"
 
-// buildInfo are two constants that tell what runs. kubernetes_build_info names
-// the release that we stand in for, since alerts compare its git_version between
+// buildInfo are two constants about this build. kubernetes_build_info names
+// the release that we replace, since alerts compare its git_version between
 // all components of a cluster; tandem_build_info names our own.
 func buildInfo(version string) []prometheus.Collector {
 	part := strings.SplitN(Kubernetes, ".", 3)

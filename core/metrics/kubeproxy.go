@@ -81,7 +81,7 @@ func (p *kubeProxySet) synced(s engine.Sync) {
 }
 
 // changedFamilies says which families a sync changed: both where it repaired or
-// retried, which is not told by family.
+// retried, which is not known by family.
 func changedFamilies(s engine.Sync) [2]bool {
 	if s.Ports == [2]int{} {
 		return [2]bool{true, true}

@@ -14,14 +14,14 @@ import (
 type Sources struct {
 	Version string
 	Status  func() engine.Status
-	// Ages tells how long ago each kind of input was last known to be up to date;
+	// Ages returns how long ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
 	Ages func() map[string]time.Duration
 	// Packets are those that the iptables mode counts; nil where nothing does.
 	Packets func() dataplane.Packets
 }
 
-// scrapeCollector is a collector of what is known when somebody asks: the engine's
+// scrapeCollector collects what is read at each scrape: the engine's
 // status and the age of the inputs. Nothing is counted for it on a change's path.
 type scrapeCollector struct{ Sources }
 

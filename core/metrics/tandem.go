@@ -81,6 +81,6 @@ func tandemCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_" + name, Help: help})
 }
 
-// since is how many seconds ago a time was; 0 when the clock of whoever told it
-// is ahead of ours.
+// since is how many seconds ago a time was; 0 when the clock it comes from
+// is ahead.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }

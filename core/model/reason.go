@@ -6,7 +6,7 @@ import (
 )
 
 // Reason says why policy decided as it did. It goes with every Action and every
-// Problem, so that a user can be told, in the same words on every system.
+// Problem, so that users see the same words on every system.
 type Reason uint8
 
 // The reasons. Why an Action is what it is:
@@ -46,7 +46,7 @@ const (
 	WhyServiceRange      // an external address in a range of cluster IPs
 	WhyPodRange          // an external address in a range of pods
 	WhyNotAllowed        // an external IP that the administrator has not allowed
-	WhyClosed            // loadBalancerSourceRanges lets nobody in
+	WhyClosed            // loadBalancerSourceRanges allows no client
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -99,11 +99,11 @@ type Problem struct {
 	Where  string // "file:line", or empty
 	Why    Reason
 	Detail string // what exactly: the address, the other Service, ...
-	Unfit  bool   // no load balancer shall send traffic here while it lasts
+	Unfit  bool   // the node is unfit for traffic while it lasts
 }
 
 // MaxProblems bounds the problems of one object: it may have thousands of ports or
-// endpoints, and nobody reads a thousand lines that say the same.
+// endpoints.
 const MaxProblems = 20
 
 // More says in the last of one object's problems how many there are beside them.
@@ -126,7 +126,7 @@ func (p Problem) String() string {
 // Gap is something a backend cannot do for a port on this system. The rest of
 // the port works.
 type Gap struct {
-	Frontend netip.AddrPort // the front it is about; the zero value for the whole port
+	Frontend netip.AddrPort // the frontend it is about; the zero value for the whole port
 	Detail   string
 	// Source says that nothing is missing but the client's address: endpoints
 	// see one of this host where Action.SNAT says otherwise. That is how a whole
@@ -150,7 +150,7 @@ type State uint8
 // The states.
 const (
 	Programmed State = iota // everything that it asks for works
-	Partial                 // it works, but for problems that are told
+	Partial                 // it works, except for the problems reported
 	Failing                 // the data plane refuses part of it; retried
 	States                  // how many there are
 )
@@ -158,7 +158,7 @@ const (
 // String returns the state's name: stable, for machines.
 func (s State) String() string { return [...]string{"Programmed", "Partial", "Failing"}[s] }
 
-// StateOf tells the state of a Service from what is known of it.
+// StateOf returns the state of a Service.
 func StateOf(failing, problems bool) State {
 	switch {
 	case failing:

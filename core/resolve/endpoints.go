@@ -11,7 +11,7 @@ import (
 // about its use.
 type endpoint struct {
 	addr               netip.AddrPort
-	local, nodeUnknown bool // on this node; nobody knows where
+	local, nodeUnknown bool // on this node; nodeName is empty
 	state              model.EndpointState
 	hints              *model.Hints
 }
@@ -20,7 +20,7 @@ type endpoint struct {
 //
 // Slices belong to a port by port name and protocol; the Service's targetPort
 // plays no part, so the numbers may differ from slice to slice. Where one
-// address and port stands in several slices (it moves from one to another, or a
+// address and port is in several slices (it moves from one to another, or a
 // finished pod's address was given to a new one) the best conditions count, in
 // whatever order they are met: kubernetes issue 135266.
 func (r *Result) endpoints(

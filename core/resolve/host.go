@@ -64,7 +64,7 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 
 // familyProblems says which settings name addresses of a family only that this node
 // does not have: they do nothing, and the family that it has is served without
-// them. Where pods are told by them kube-proxy ends with an error
+// them. Where local pods are detected by them kube-proxy exits with an error
 // (checkBadIPConfig of cmd/kube-proxy); here the node is unfit for traffic.
 func familyProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
 	ips := ownIPs(c.NodeIP, node.IPs)
@@ -178,7 +178,7 @@ func rangesFor(c *config.Config, node *model.Node, ips []netip.Addr, cidrs []*mo
 	return r
 }
 
-// overlap names who else is in a range; empty for nobody.
+// overlap says what else is in a range; empty for nothing.
 func overlap(p netip.Prefix, ips []netip.Addr, pods []netip.Prefix) string {
 	if i := slices.IndexFunc(ips, p.Contains); i >= 0 {
 		return fmt.Sprintf("contains %s, an address of this node", ips[i])

@@ -100,7 +100,7 @@ func (a *portIndex) find(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// removeLost takes the fronts from a result that another Service holds, or that give way
+// removeLost takes the frontends from a result that another Service holds, or that give way
 // to an address of another one.
 func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {

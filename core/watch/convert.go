@@ -83,7 +83,7 @@ func printable(s string) string {
 	return s
 }
 
-// intern returns a string equal to s that all equal strings share. A cluster
+// intern returns s in the copy that all equal strings share. A cluster
 // has few nodes and zones but names them in every endpoint.
 func intern(s string) string {
 	if s == "" {

@@ -10,7 +10,7 @@ import (
 )
 
 // taintLeaving is put on nodes that the cluster autoscaler is about to delete
-// (KEP-3458): load balancers shall stop using them.
+// (KEP-3458): load balancers must stop using them.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
 // Node converts a Node.

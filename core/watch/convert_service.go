@@ -23,7 +23,7 @@ const (
 const annotationKeepVIP = "preserve-destination"
 
 // Service converts a Service. It returns nil for those that have no virtual IP
-// or are not ours: headless, ExternalName, without cluster IP, or labelled for
+// or that we do not serve: headless, ExternalName, without cluster IP, or labelled for
 // another proxy. That is no problem. It also returns nil if no cluster IP is
 // usable, which is one.
 func Service(s *corev1.Service) (*model.Service, []model.Problem) {

@@ -123,7 +123,7 @@ func (p environment) pod() (*rest.Config, error) {
 	}, nil
 }
 
-// environment is where this process finds files and its environment.
+// environment is the file system and environment variables of this process.
 type environment struct {
 	getenv func(string) string
 	exists func(string) bool
@@ -132,7 +132,7 @@ type environment struct {
 }
 
 // WorldWritable reports whether anybody on this machine may write a file or folder. On
-// Windows the mode of a file does not tell.
+// Windows the mode of a file does not say.
 func WorldWritable(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// Hooks are told what no Sink needs. They may be nil, and must not block.
+// Hooks get what no Sink needs. They may be nil, and must not block.
 type Hooks struct {
 	// Request follows every request, on its goroutine.
 	Request func(Request)
@@ -34,7 +34,7 @@ type Source struct {
 // Open prepares to follow the API server that a configuration names, and makes
 // no connection yet: a server that is down is waited for. The errors are those
 // of the configuration and its files. Its time between resyncs is of no use
-// here, since nothing is kept that could be told again.
+// here, since no objects are kept.
 func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
 		return nil, errors.New("node name unknown; set --hostname-override")
@@ -75,8 +75,8 @@ func (s *Source) EventWriter() (*EventWriter, error) {
 func (s *Source) Client() *Client { return s.client }
 
 // Run follows the API server until ctx ends, then it returns nil. Whatever
-// happens to the server or the connection, it tries again, and nothing that the
-// sink was told is taken back because of it.
+// happens to the server or the connection, it retries, and nothing that the
+// sink has is removed because of it.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	defer s.client.Close()
 	s.sink.Sink = sink

@@ -52,7 +52,7 @@ func (r Resource) stale(now time.Time, limit time.Duration) string {
 	return ""
 }
 
-// resourceStatus are the signs of life of one follower. It is safe for concurrent use.
+// resourceStatus is what is known of following one kind of objects. It is safe for concurrent use.
 type resourceStatus struct {
 	log    *failureLog
 	name   string
@@ -104,7 +104,7 @@ func (v *resourceStatus) event(works bool) {
 	}
 }
 
-// works notes that a watch does what it should.
+// works records that a watch succeeds.
 func (v *resourceStatus) works() {
 	v.mu.Lock()
 	failing := v.r.Failing
@@ -155,7 +155,7 @@ const (
 	repeatOther = 10 * time.Second
 )
 
-// failureLog logs failures of requests when they last, and when they are over: once,
+// failureLog logs requests that keep failing, and when they succeed again: once,
 // though several kinds of objects meet the same one. It is safe for concurrent
 // use.
 type failureLog struct {

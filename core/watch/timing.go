@@ -48,7 +48,7 @@ const startRefusals = 5
 // steadyTime is how long a stream must have lasted to count as a success.
 const steadyTime = time.Second
 
-// backoff says how long to wait after a request. The zero value is ready.
+// backoff is how long to wait after a failed request. The zero value is ready.
 type backoff struct {
 	unanswered, refused int // failures since the last success: without an answer, with one
 }
