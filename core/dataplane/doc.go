@@ -6,7 +6,7 @@
 //	                                                          │ Plan
 //	kernel, HNS ◀── Driver.Commit ◀────── batches of ops ◀────┤
 //	     │                │ one result for each op            │
-//	     │                └─────────────── Settle ───────────▶│ (have)
+//	     │                └─────────────── Record ───────────▶│ (have)
 //	     └── Driver.Observe ── Adopt at start, Audit later ──▶┘
 //
 // A change costs what its ports cost. Nothing here walks all ports but a change

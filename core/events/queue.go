@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limits are the budgets of a journal.
+// limits are the budgets of a queue.
 type limits struct {
 	waiting int // records that wait to be written
 	known   int // Events that are remembered, to merge equal ones

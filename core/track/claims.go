@@ -220,16 +220,16 @@ func (c *claims) indexBelow(object *model.Service, s *service, in bool) {
 		}
 		port := resolve.NodePortOf(a)
 		for _, above := range []claim{{at: netip.AddrPortFrom(a.At.Addr(), 0)}, {port.At, port.Proto}} {
-			crowd := c.below[above]
+			set := c.below[above]
 			if in {
-				crowd.add(s)
+				set.add(s)
 			} else {
-				crowd.remove(s)
+				set.remove(s)
 			}
-			if crowd.empty() {
+			if set.empty() {
 				delete(c.below, above)
 			} else {
-				c.below[above] = crowd
+				c.below[above] = set
 			}
 		}
 	}

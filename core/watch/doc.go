@@ -38,7 +38,7 @@
 //
 // Lists are streamed, or come in pages where a server cannot do that: see
 // follower. No answer is unbounded, redirects to another server are refused, and
-// a failure that lasts is logged whatever its text: see bounded and journal.
+// a failure that lasts is logged whatever its text: see boundedTransport and failureLog.
 //
 // # Signs of life
 //
