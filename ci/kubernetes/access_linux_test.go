@@ -144,7 +144,7 @@ func TestTokenRenewed(t *testing.T) {
 	if err := c.StartServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.says(30*time.Second, "refuses our credentials")
+	n.says(30*time.Second, "rejected the credentials")
 	if got, err := n.reach(); err != nil || got != "10.244.1.2" {
 		t.Errorf("with a worthless token %s answers (%v), want what was there", got, err)
 	}

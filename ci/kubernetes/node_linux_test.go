@@ -130,7 +130,10 @@ func (n *node) run(kubeconfig string) {
 
 // reach makes a connection to web and returns who answered.
 func (n *node) reach() (server string, err error) {
-	a, err := n.net.Dial(lab.Call{From: clientPod, Proto: model.TCP, To: clusterIP, Timeout: 500 * time.Millisecond})
+	// Just below the first retransmission of a SYN (1 s, RFC 6298): a dropped packet
+	// fails, a machine under load does not.
+	const patience = 900 * time.Millisecond
+	a, err := n.net.Dial(lab.Call{From: clientPod, Proto: model.TCP, To: clusterIP, Timeout: patience})
 	if err == nil && a.Outcome != lab.Answered {
 		err = errors.New(a.Outcome.String())
 	}

@@ -114,7 +114,7 @@ func TestPlan(t *testing.T) {
 	for _, line := range []string{
 		"default/web",
 		"10.96.0.10:80/tcp  cluster IP",
-		"from pod                 balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over the cluster's ready endpoints)",
+		"from pod                 balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over ready endpoints of the cluster)",
 		"from host, outside       balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
 		"plan: 1 Services, 1 ports,",
 	} {

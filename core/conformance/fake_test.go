@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// The fake data plane is a table of fronts by address, one mark for each cluster
+// The fake data plane is a table of frontends by address, one mark for each cluster
 // IP, and in the base the ranges of cluster IPs. It is complete and right, unless
 // a test breaks it.
 type fakeKey struct {

@@ -60,7 +60,7 @@ func LargeServices(part int) []Large {
 	}
 	return []Large{
 		large("40,000 addresses", 40_000/part, 1, 1, 10),
-		large("the most addresses", resolve.MaxAddresses/part, 5, 1, 6),
+		large("the most addresses", resolve.MaxAddresses/part, 2, 1, 15),
 		large("10,000 ports", 1, 10_000/part, 1, 10),
 		large("the most ports", 1, resolve.MaxPorts/2/part, 1, 20, dual),
 		large("1,000 ports x 1,000 endpoints", 1, 1_000/part, 1, 1_000),

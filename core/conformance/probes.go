@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Probes returns packets to every front and just beside it, from every kind of
+// Probes returns packets to every frontend and just beside it, from every kind of
 // sender: pods, the host, outside, the endpoints themselves (hairpin) and the
 // edges of source ranges; and to the edges of the ranges of cluster IPs. Each
 // packet is there once, in a fixed order.
@@ -86,7 +86,7 @@ func (ps *probes) add(s sender, proto model.Proto, to netip.AddrPort) {
 	ps.all = append(ps.all, p)
 }
 
-// targets are the addresses a front answers on, and for node ports those it
+// targets are the addresses a frontend answers on, and for node ports those it
 // must not answer on.
 func (ps *probes) targets(family model.Family, f *model.Frontend) (all []netip.AddrPort) {
 	if f.Kind != model.KindNodePort {
@@ -161,7 +161,7 @@ func isHost(host *model.Host, a netip.Addr) bool {
 }
 
 // edges are the first and last clients of each source range and their
-// neighbours, and the front's own address, which the host uses as its source
+// neighbours, and the frontend's own address, which the host uses as its source
 // where it is bound locally.
 func edges(f *model.Frontend) (all []sender) {
 	if !f.Restricted {

@@ -31,7 +31,7 @@ type Scenario struct {
 	Shared  []netip.Prefix // addresses on its dummy devices, which it says nothing of
 }
 
-// Step is one state of the manifests' folder and what packets shall meet then.
+// Step is one state of the manifests' folder and what packets must meet then.
 // Steps share file contents; nobody may change them.
 type Step struct {
 	Number           int

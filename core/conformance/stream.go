@@ -86,9 +86,9 @@ func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 		now, next = next, next.Change(rng)
 	}
 	d.Fail = nil
-	s.settled(t, b, d)
+	s.converged(t, b, d)
 	s.same(t, now, tracker, d.Objects, true)
-	s.outlived(t, b)
+	s.afterDelays(t, b)
 	s.same(t, now, tracker, d.Objects, false)
 	if ops, err := s.restart(ctx, now, d); err != nil || ops != 0 {
 		t.Errorf("a restart with nothing changed did %d ops (%v)", ops, err)
@@ -117,8 +117,8 @@ func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) 
 	}
 }
 
-// outlived lets time pass until all that lingers is gone.
-func (s Suite[K, V]) outlived(t *testing.T, b dataplane.Backend) {
+// afterDelays lets time pass until all delayed deletions are done.
+func (s Suite[K, V]) afterDelays(t *testing.T, b dataplane.Backend) {
 	t.Helper()
 	for waits := 0; !b.Next().IsZero(); waits++ {
 		if waits == 1000 {
@@ -148,8 +148,8 @@ func (s Suite[K, V]) restart(ctx context.Context, now Random, d *memory.Driver[K
 	return d.Ops - before, err
 }
 
-// settled waits for what failed to be tried again, and then demands peace.
-func (s Suite[K, V]) settled(t *testing.T, b dataplane.Backend, d *memory.Driver[K, V]) {
+// converged waits for what failed to be tried again, and then demands that a sync does nothing.
+func (s Suite[K, V]) converged(t *testing.T, b dataplane.Backend, d *memory.Driver[K, V]) {
 	t.Helper()
 	ctx := context.Background()
 	for attempts := 0; len(b.Health().Failures) > 0; attempts++ {
@@ -171,8 +171,8 @@ func (s Suite[K, V]) settled(t *testing.T, b dataplane.Backend, d *memory.Driver
 }
 
 // same compares what is installed with a compilation from scratch. More may be
-// installed only while objects linger, and only such as the compiler lets.
-func (s Suite[K, V]) same(t *testing.T, w Random, tracker *track.Tracker, have map[K]V, lingering bool) {
+// installed only while deletions are delayed, and only those with a DeleteDelay.
+func (s Suite[K, V]) same(t *testing.T, w Random, tracker *track.Tracker, have map[K]V, delayed bool) {
 	t.Helper()
 	want, err := compile(s.Compiler, w.Host, Ports(tracker))
 	if err != nil {
@@ -186,7 +186,7 @@ func (s Suite[K, V]) same(t *testing.T, w Random, tracker *track.Tracker, have m
 		}
 	}
 	for k, v := range have {
-		if _, ok := want.objects[k]; !ok && !(lingering && s.Compiler.DeleteDelay(k) > 0) {
+		if _, ok := want.objects[k]; !ok && !(delayed && s.Compiler.DeleteDelay(k) > 0) {
 			t.Errorf("%v is left over: %v", k, v)
 		}
 	}

@@ -9,23 +9,23 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 )
 
-// lingering lets every object stay a while.
-type lingering struct{ fakeCompiler }
+// delayed delays every deletion.
+type delayed struct{ fakeCompiler }
 
-func (lingering) DeleteDelay(fakeKey) time.Duration { return time.Minute }
+func (delayed) DeleteDelay(fakeKey) time.Duration { return time.Minute }
 
-// The stream holds for a data plane whose objects linger.
+// The stream holds for a data plane whose deletions are delayed.
 func TestStreamWithLingering(t *testing.T) {
 	s := fakeSuite()
-	s.Compiler = lingering{}
+	s.Compiler = delayed{}
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { s.stream(t, NewRand(seed), seed%2 == 1) })
 	}
 }
 
-// What a restart writes is found, with objects that linger as without.
+// What a restart writes is found, with delayed deletions as without.
 func TestRestartFindsWrites(t *testing.T) {
-	for name, c := range map[string]dataplane.Compiler[fakeKey, fakeValue]{"plain": fakeCompiler{}, "lingering": lingering{}} {
+	for name, c := range map[string]dataplane.Compiler[fakeKey, fakeValue]{"plain": fakeCompiler{}, "delayed": delayed{}} {
 		s := fakeSuite()
 		s.Compiler = c
 		w := RandomWorld(NewRand(1))

@@ -165,8 +165,8 @@ func compile[K comparable, V any](c dataplane.Compiler[K, V], host *model.Host, 
 }
 
 // excuse returns the gap that covers a packet, if any: one for the whole port,
-// for the very front, or, with port 0, for the ports of an address that no
-// Service has claimed. A gap never covers packets to other fronts.
+// for the very frontend, or, with port 0, for the ports of an address that no
+// Service has claimed. A gap never covers packets to other frontends.
 func excuse(gaps map[model.PortID][]model.Gap, p oracle.Packet, want oracle.Outcome) (model.Gap, bool) {
 	front := p.Dst
 	switch {

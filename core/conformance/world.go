@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// World tells what shall be programmed after a step. The steps of a scenario
+// World tells what is to be programmed after a step. The steps of a scenario
 // must be given in their order, each once: a world remembers, as a running
 // proxy does, the slot order of pools and objects whose manifest has broken.
 type World func(Step) (*model.Host, []*model.Port, error)

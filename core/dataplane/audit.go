@@ -16,18 +16,18 @@ import (
 
 // ErrInterrupted is what Observe returns where the data plane has changed while
 // it was read, in a way that may hide objects from the reader.
-var ErrInterrupted = errors.New("changed while it was read")
+var ErrInterrupted = errors.New("data plane changed while it was read")
 
 // ReadLimit is how long a reading of the data plane may take unless its driver sets
 // another limit. A driver that goes on after that is not listened to any more.
 const ReadLimit = 3 * time.Minute
 
-var errReading = errors.New("another reading of the data plane has not ended")
+var errReading = errors.New("another read of the data plane is in progress")
 
 const (
 	readTries = 10   // how often a reading that is interrupted is begun anew
 	readChunk = 256  // objects that are compared at once: 50 µs or so
-	mostGets  = 1024 // suspects that are looked at one by one; of more there is a second reading first
+	mostGets  = 1024 // suspects that are read one by one; of more there is a second reading first
 )
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
@@ -45,7 +45,7 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 	return drift, err
 }
 
-// withReview compares the data plane with the books, and returns how many keys were
+// withReview compares the data plane with the ledger, and returns how many keys were
 // not as they say. What a driver says after ctx has ended counts for nothing, and
 // until it returns nothing else is read.
 func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Review[K, V],
@@ -82,7 +82,7 @@ func retryInterrupted(read func() error) (err error) {
 			return err
 		}
 	}
-	return fmt.Errorf("%w, %d times in a row", err, readTries)
+	return fmt.Errorf("%w (%d attempts)", err, readTries)
 }
 
 // read reads the whole data plane.
@@ -122,7 +122,7 @@ func (b *backend[K, V]) pause() {
 	b.mu.Lock()
 }
 
-// confirm has a second look at what differs from the books, and enters what
+// confirm reads again what differs from the ledger, and accepts what
 // differs still: a reading beside writes may miss objects that are there.
 func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) error {
 	if len(r.Suspects) == 0 {
@@ -146,7 +146,7 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 
 // get reads what is installed under keys: one by one where the driver can do
 // that and there are few, else by a reading of everything. That may miss objects,
-// as the one before it: so the keys that it does not tell are looked at one by one
+// as the one before it: so the keys that it does not return are read one by one
 // if those are few.
 func (b *backend[K, V]) get(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	getter, ok := b.driver.(Getter[K, V])
@@ -203,8 +203,8 @@ func getAll[K comparable, V any](ctx context.Context, from Getter[K, V], keys []
 
 // findOwners finds the ports that drifted objects belong to, so that the ops that
 // repair them are kept together, and notes the ports whose connections may have
-// gone astray. The caller holds the lock; changes get in between two ports. Of a
-// port that changes meanwhile it may miss an object: its repair stands for itself
+// gone to a wrong endpoint. The caller holds the lock and releases it between two ports. Of a
+// port that changes meanwhile it may miss an object: its repair has no owner
 // then.
 func (b *backend[K, V]) findOwners(drifted map[K]*model.PortID) {
 	if len(drifted) == 0 || b.host == nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// crowd is a synced data plane of many ports.
-func crowd(t testing.TB, n int) (b dataplane.Backend, kernel *memory.Driver[string, string], ports []*model.Port) {
+// manyPorts is a synced data plane of many ports.
+func manyPorts(t testing.TB, n int) (b dataplane.Backend, kernel *memory.Driver[string, string], ports []*model.Port) {
 	kernel = memory.New[string](toy{}.Equal, dataplane.Limits{})
 	b = dataplane.New(toy{}, kernel)
 	if err := b.Adopt(t.Context()); err != nil {
@@ -42,7 +42,7 @@ func crowd(t testing.TB, n int) (b dataplane.Backend, kernel *memory.Driver[stri
 // known by its port.
 func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 	const n = 2000
-	b, kernel, ports := crowd(t, n)
+	b, kernel, ports := manyPorts(t, n)
 	rng := rand.New(rand.NewPCG(1, 2))
 	kernel.Do(func() { kernel.Miss = func(string) bool { return rng.IntN(500) == 0 } })
 	for round := range 20 {
@@ -91,7 +91,7 @@ func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 // What has drifted is known by its port, and the port is told of once it is
 // right again. The base is everybody's.
 func TestRepairedPortsAreTold(t *testing.T) {
-	b, kernel, ports := crowd(t, 10)
+	b, kernel, ports := manyPorts(t, 10)
 	repaired := func(damage func(map[string]string)) int {
 		t.Helper()
 		kernel.Disturb(damage)
@@ -139,7 +139,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 // end counts for nothing.
 func TestAReadingThatNeverEndsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, kernel, ports := crowd(t, 10)
+		b, kernel, ports := manyPorts(t, 10)
 		hang := make(chan struct{})
 		kernel.Do(func() { kernel.Slow = func() { <-hang } })
 		late := make(chan error, 1)
@@ -204,7 +204,7 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 func BenchmarkAudit(bench *testing.B) {
 	for _, n := range []int{1000, 10_000, 50_000} {
 		bench.Run(fmt.Sprint("services=", n), func(bench *testing.B) {
-			b, _, ports := crowd(bench, n)
+			b, _, ports := manyPorts(bench, n)
 			var waits []time.Duration
 			for bench.Loop() {
 				done := make(chan struct{})
@@ -348,7 +348,7 @@ func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
 // An audit that fails after a good reading has not repaired what that would have
 // shown.
 func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
-	b, kernel, _ := crowd(t, 1)
+	b, kernel, _ := manyPorts(t, 1)
 	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
 	kernel.Do(func() { kernel.Slow = func() { kernel.Do(func() { kernel.Broken = errors.New("no memory") }) } })
 	if _, err := b.Audit(t.Context()); err == nil {
@@ -394,11 +394,11 @@ func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 	})
 }
 
-// More suspects than are looked at one by one are read again, and what that
+// More suspects than are read one by one are read again, and what that
 // misses is looked at: two readings that miss the same object agree on nothing.
 func TestTwoReadingsThatMissTheSameFindNoDrift(t *testing.T) {
 	const n = 300 // of seven objects each
-	b, kernel, ports := crowd(t, n)
+	b, kernel, ports := manyPorts(t, n)
 	missed := "3 " + ports[0].Frontends[0].At.String()
 	kernel.Do(func() { kernel.Miss = func(k string) bool { return k == missed } })
 	edited := 0

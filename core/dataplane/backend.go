@@ -21,7 +21,7 @@ type Backend interface {
 	// error: until it succeeds nothing may be synced.
 	Adopt(context.Context) error
 
-	// Slots tells how the installed pools are ordered (resolve.Slots).
+	// Slots returns the order of the installed pools (resolve.Slots).
 	Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 
 	// SetHost sets the host that everything is compiled for, and compiles
@@ -38,14 +38,14 @@ type Backend interface {
 	KeepUnknown(doubt bool)
 
 	// Sync applies what differs. The error is that of the first op that failed;
-	// what failed or was deferred is tried again at Next, the rest is done.
+	// what failed or was deferred is retried at Next, the rest is done.
 	Sync(context.Context) (Work, error)
 
 	// Next is when Sync wants to be called without a change; zero for never.
 	Next() time.Time
 
-	// Disturbed reports, cheaply, whether somebody else wrote to the data
-	// plane, so that an Audit is due. Data planes that cannot tell say no.
+	// Disturbed reports, cheaply, whether another program wrote to the data
+	// plane, so that an Audit is due. Data planes that cannot know return false.
 	Disturbed(context.Context) (bool, error)
 
 	// Audit reads everything back and returns how many objects are not as the
@@ -57,14 +57,14 @@ type Backend interface {
 
 	// Repaired returns the ports that an audit, or an op that did not fit, found
 	// damaged and that have been right again since a Sync, once: connections that
-	// began in between may have gone astray.
+	// began in between may have reached a wrong endpoint.
 	Repaired() []model.PortID
 
 	// Drain waits until connections that would end with the data plane have
 	// ended, and has it take no new ones: see Drainer. Most have none.
 	Drain(context.Context) error
 
-	// Remove deletes everything that is ours, and nothing else. It waits for no
+	// Remove deletes all objects that it owns, and nothing else. It waits for no
 	// connection.
 	Remove(context.Context) error
 
@@ -78,7 +78,7 @@ type Backend interface {
 	// ReadLimit is how long Adopt and Audit may take.
 	ReadLimit() time.Duration
 	// Full lists what the data plane had no room for, as the last Adopt or Audit found
-	// it. The same is told in the same words. It costs nothing.
+	// it. Equal states have equal texts. It costs nothing.
 	Full() []string
 
 	Close() error
@@ -95,7 +95,7 @@ type Work struct {
 	// ledger.ErrDeferred.
 	Deferred int
 
-	// Corrected is how many objects were not as the books said, which some op's
+	// Corrected is how many objects were not as expected, which some op's
 	// failing has shown.
 	Corrected int
 
@@ -115,7 +115,7 @@ type Health struct {
 	Objects  int // how many objects are wanted or installed
 	Gaps     map[model.PortID][]model.Gap
 	Failures map[model.PortID]error // the base, and what ports share, have the zero id
-	// Left is why something that nobody needs any more is still there. No port
+	// Left is why an object that is not wanted any more is still there. No port
 	// waits for it.
 	Left error
 }

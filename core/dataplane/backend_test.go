@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// toy compiles a port to one object a front, one an endpoint, and one shared by
+// toy compiles a port to one object a frontend, one an endpoint, and one shared by
 // all ports with the same number of endpoints.
 type toy struct{}
 
@@ -108,7 +108,7 @@ func TestAChangeWritesWhatDiffers(t *testing.T) {
 	b.sync("replace 2 10.96.0.1:80 1")
 	b.sync()
 	b.Update([]model.Delta{{Old: v2}})
-	b.sync("delete 3 10.96.0.1:80", "delete 2 10.96.0.1:80 0", "delete 2 10.96.0.1:80 1") // the shared object lingers
+	b.sync("delete 3 10.96.0.1:80", "delete 2 10.96.0.1:80 0", "delete 2 10.96.0.1:80 1") // the deletion of the shared object is delayed
 	if got := slices.Sorted(maps.Keys(b.kernel.Objects)); !slices.Equal(got, []string{"0 base", "1 count 2"}) {
 		t.Errorf("left: %q", got)
 	}

@@ -24,7 +24,7 @@ type Compiler[K comparable, V any] interface {
 	// Base emits the skeleton: what is there before any Service.
 	Base(host *model.Host, emit func(K, V))
 
-	// Port emits everything one port needs, and tells what this data plane
+	// Port emits everything one port needs, and returns what this data plane
 	// cannot do for it.
 	Port(host *model.Host, port *model.Port, emit func(K, V)) []model.Gap
 
@@ -32,7 +32,7 @@ type Compiler[K comparable, V any] interface {
 	// Deletion runs backwards.
 	Rank(K) int
 
-	// DeleteDelay is how long an object that nobody needs any more stays, in case it
+	// DeleteDelay is how long an object that is not wanted any more stays, in case it
 	// is soon needed again. Zero for all but objects that are dear to make.
 	DeleteDelay(K) time.Duration
 
@@ -42,7 +42,7 @@ type Compiler[K comparable, V any] interface {
 
 // Slotter is implemented by compilers whose objects number a pool's endpoints.
 type Slotter[K comparable, V any] interface {
-	// Slots returns the endpoints that the installed objects give to a front
+	// Slots returns the endpoints that the installed objects give to a frontend
 	// for an origin, in the order of their slots, or nil when they have none. At
 	// adoption it lets pools keep the order that the kernel already has.
 	Slots(have func(K) (V, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
@@ -52,23 +52,23 @@ type Slotter[K comparable, V any] interface {
 // replace or delete, and in which order, is given. A Driver is used by one
 // goroutine at a time, but for Observe.
 type Driver[K comparable, V any] interface {
-	// Observe reads back the objects that are ours, and tells them one by one: an
-	// object may be told more than once. An error means "could not read" and
-	// changes nothing, whatever was told before; it is never taken as "nothing
+	// Observe reads back the objects that we own, and passes them to found one by one: an
+	// object may be passed more than once. An error means "could not read" and
+	// changes nothing, whatever was passed before; it is never taken as "nothing
 	// there". ErrInterrupted asks for another attempt.
 	//
 	// Reading takes long where there is much, and changes do not wait for it:
 	// Observe may run on a goroutine of its own while Commit runs on another.
 	// There is at most one at a time. What it says of objects that are committed
-	// meanwhile is not used. It may miss objects beside those, and tell what was
-	// there a moment ago: what differs from the books is looked at again (Getter).
+	// meanwhile is not used. It may miss objects beside those, and return what was
+	// there a moment ago: what differs from the ledger is read again (Getter).
 	// It returns soon after ctx has ended.
 	Observe(ctx context.Context, found func(K, V)) error
 
 	// Commit applies ops in the given order and returns one result for each: nil
 	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
-	// cannot be told, any other error when it was not done: ErrConflict, from a
-	// Getter, when the books are wrong about the op's key, ErrDeferred when there was
+	// is unknown, any other error when it was not done: ErrConflict, from a
+	// Getter, when the ledger is wrong about the op's key, ErrDeferred when there was
 	// no time for it: where single ops are slow, a Commit ends after a second or two,
 	// so that changes and probes need not wait for thousands of them. At least one op
 	// is tried, and those of one port follow each other. From an atomic driver
@@ -82,7 +82,7 @@ type Driver[K comparable, V any] interface {
 	Close() error
 }
 
-// Limits tell how ops are given to a Driver.
+// Limits say how ops are passed to a Driver.
 type Limits struct {
 	// Atomic drivers apply all ops of a Commit or none. One that takes more than
 	// the data plane can in one transaction is applied in several, in the order of
@@ -97,17 +97,17 @@ type Limits struct {
 }
 
 // Getter is implemented by drivers that can look at single objects. It makes an
-// audit cheap where that has suspects, and mends the books without one after
+// audit cheap where that has suspects, and corrects the ledger without one after
 // ErrConflict and ErrUnknown. Drivers without it are read as a whole instead.
 type Getter[K comparable, V any] interface {
-	// Get tells which of the keys are there now, and with what content: those
-	// that it does not tell are absent. It may be called by any goroutine, also
+	// Get passes to found which of the keys are there now, and their content: those
+	// that it does not pass are absent. It may be called by any goroutine, also
 	// beside Commit, between whose transactions it reads each object, and Observe.
 	Get(ctx context.Context, keys []K, found func(K, V)) error
 }
 
-// Sentinel is implemented by drivers that can tell cheaply, without reading
-// objects, whether somebody else wrote to the data plane.
+// Sentinel is implemented by drivers that know cheaply, without reading
+// objects, whether another program wrote to the data plane.
 type Sentinel interface {
 	// Disturbed reports whether anyone but this driver has committed since the
 	// last Observe. It may say yes for changes that do not concern us.
@@ -117,8 +117,8 @@ type Sentinel interface {
 // Bounded is implemented by drivers whose data plane keeps something that comes with
 // packets, such as clients, and has room for so much of it.
 type Bounded interface {
-	// Full lists what had no room, as the last Observe found it. The same is told in
-	// the same words. It costs nothing.
+	// Full lists what had no room, as the last Observe found it. Equal states have
+	// equal texts. It costs nothing.
 	Full() []string
 }
 
@@ -135,7 +135,7 @@ type Drainer interface {
 // RuleCounter is implemented by backends that program rules of iptables, for the
 // metrics that kube-proxy has of them. It is used like a Backend.
 type RuleCounter interface {
-	// Rules tells for each table of each family how many rules of ours it has, and
+	// Rules reports for each table of each family how many of our rules it has, and
 	// how many were written since the last call.
 	Rules(tell func(table string, f model.Family, total, written int))
 }

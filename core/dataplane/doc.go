@@ -6,7 +6,7 @@
 //	                                                          │ Plan
 //	kernel, HNS ◀── Driver.Commit ◀────── batches of ops ◀────┤
 //	     │                │ one result for each op            │
-//	     │                └─────────────── Settle ───────────▶│ (have)
+//	     │                └─────────────── Record ───────────▶│ (have)
 //	     └── Driver.Observe ── Adopt at start, Audit later ──▶┘
 //
 // A change costs what its ports cost. Nothing here walks all ports but a change
@@ -17,21 +17,21 @@
 //
 // The first reading is believed. An audit only suspects by its reading: objects
 // come and go meanwhile, and a dump beside writes misses neighbours of those. It
-// streams what the driver tells past the books, and keeps nothing but the keys
+// streams what the driver reads past the ledger, and keeps nothing but the keys
 // that differ:
 //
 //	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
 //	Getter.Get, or another Observe ─▶ Review.Confirm, Enter ─▶ drift, planned for repair
 //
 // An audit runs on its caller's goroutine beside everything else; a lock that is
-// held for some 50 µs at a time guards the books. Keys that ops were given out
-// for since it began are not judged by it: the books know better. A second look
+// held for some 50 µs at a time guards the ledger. Keys that were planned
+// since it began are ignored by it: the ledger knows better. A second read
 // at what is left decides, so drift is found by two looks that agree. Ports of
-// drifted objects are told when they are right again (Repaired): connections that
-// began in between may have gone astray.
+// drifted objects are reported when they are right again (Repaired): connections that
+// began in between may have reached a wrong endpoint.
 //
-// Books that are wrong in spite of that show by ops that do not fit. After
-// ErrConflict the keys of those ops are looked at, the books are corrected, and
+// A ledger that is wrong in spite of that shows by ops that fail. After
+// ErrConflict the keys of those ops are read, the ledger is corrected, and
 // the ops are planned anew in the same Sync; their ports count as damaged. After
 // ErrUnknown the keys are looked at by the next Sync, before anything else is
 // written; a driver that is no Getter is read as a whole then.
@@ -47,12 +47,12 @@
 // a backend has to know:
 //
 //   - The compiler reads finished Actions from model.Port and decides no policy.
-//     Where pods cannot be told from others, FromPod has FromOutside's Action.
+//     Where pods cannot be recognised from others, FromPod has FromOutside's Action.
 //   - A compiler whose objects number a pool's endpoints is a Slotter, and writes
 //     them in the pool's order: the order is stable, and after a restart it is
 //     the one that is installed. Without Slotter the order means nothing.
 //   - The simulator gets objects, and of the host only what a kernel knows by
-//     itself: addresses and interfaces. How pods are told from others, and which
+//     itself: addresses and interfaces. How pods are recognised, and which
 //     addresses node ports have, it must find in objects: those of Base.
 //   - conformance.Run judges both in the backend's TestCorpus. With a Golden, the
 //     flag -update writes what ports compile to into ci/scenarios, as want/MODE.

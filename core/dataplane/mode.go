@@ -37,12 +37,12 @@ type Mode struct {
 	// here; empty for none. config.Strict forbids it.
 	Fallback config.Mode
 
-	// Probe tells whether the mode can work on this machine, by trying in a
+	// Probe reports whether the mode can work on this machine, by trying in a
 	// place of its own. The error says what is missing and how to get it.
 	Probe func(context.Context) error
 
 	// Auto is what auto asks instead of Probe, where a mode has a way to work that
-	// nobody should get unasked. Nil is Probe.
+	// must be asked for by name. Nil is Probe.
 	Auto func(context.Context) error
 
 	// Await waits for what others have to make before Open can do its work, and may
@@ -140,7 +140,7 @@ func FirstOf(name config.Mode, ways ...Mode) Mode {
 			return nil, err
 		}
 		if err != nil {
-			slog.Warn("the better ways of this mode do not work here", "mode", name, "error", err)
+			slog.Warn("using fallback implementation", "mode", name, "err", err)
 		}
 		return way.Open(c)
 	}
@@ -170,5 +170,5 @@ func firstWorking(ctx context.Context, ways []Mode) (Mode, error) {
 		}
 		failed = append(failed, err)
 	}
-	return Mode{}, fmt.Errorf("no way works here: %w", errors.Join(failed...))
+	return Mode{}, fmt.Errorf("no implementation works on this node: %w", errors.Join(failed...))
 }

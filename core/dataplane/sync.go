@@ -45,12 +45,12 @@ type run[K comparable, V any] struct {
 	work   Work
 	err    error // the first
 	budget int
-	now    time.Time // one for all, so that what fails together is tried again together
+	now    time.Time // one for all, so that what fails together is retried together
 	again  bool      // ops were returned to be planned anew
 }
 
 // readBack finds out what is installed after the outcome of a commit could not
-// be told. Until that works nothing is written; attempts are spaced out however
+// be known. Until that works nothing is written; attempts are spaced out however
 // often it is called.
 func (s *run[K, V]) readBack() (err error) {
 	if s.now.Before(s.readAt) {
@@ -71,11 +71,11 @@ func (s *run[K, V]) readBack() (err error) {
 		wait = s.readWait
 	}
 	s.readAt = time.Now().Add(wait)
-	s.readErr = fmt.Errorf("nothing is written until the data plane can be read again: %w", err)
+	s.readErr = fmt.Errorf("writes paused until the data plane can be read: %w", err)
 	return s.readErr
 }
 
-// reread has a look at single keys, and corrects the books.
+// reread reads single keys, and corrects the ledger.
 func (s *run[K, V]) reread(getter Getter[K, V], keys []K) error {
 	have, err := getAll(s.ctx, getter, keys)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 	return s.ledger.Plan(s.now, s.driver.Limits().Batch)
 }
 
-// commit applies a batch and settles each of its ops. What fails as a whole is cut
+// commit applies a batch and records the result of each op. What fails as a whole is cut
 // in two until it is a single owner's, and is left alone.
 func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
@@ -124,7 +124,7 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	case failed == nil || !s.driver.Limits().Atomic:
 		s.recordEach(batch, errs)
 	case busy(failed):
-		// Nothing is wrong with any op: somebody else holds the data plane.
+		// Nothing is wrong with any op: another program holds the data plane.
 		s.recordEach(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
@@ -132,7 +132,7 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	}
 }
 
-// recordDone settles the ops that were done, and returns the others.
+// recordDone records the ops that were done, and returns the others.
 func (s *run[K, V]) recordDone(batch []ledger.Op[K, V], errs []error) (failed []ledger.Op[K, V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,9 +146,9 @@ func (s *run[K, V]) recordDone(batch []ledger.Op[K, V], errs []error) (failed []
 	return failed
 }
 
-// resolveConflicts corrects the books where ops do not fit what is installed, and has those
+// resolveConflicts corrects the ledger where ops do not match what is installed, and has those
 // ops planned anew, with all others of the batch that were not done for them. Their
-// ports were damaged (Repaired). It reports whether the books were wrong.
+// ports were damaged (Repaired). It reports whether the ledger was wrong.
 func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool {
 	getter, ok := s.driver.(Getter[K, V])
 	var keys []K
@@ -286,8 +286,8 @@ func worst(errs []error) (failed error) {
 	return failed
 }
 
-// Remove plans against an empty wish list, so the driver sees nothing but
-// deletions of objects it reported as ours.
+// Remove plans with nothing wanted, so the driver sees nothing but
+// deletions of objects that it reported as owned.
 func (b *backend[K, V]) Remove(ctx context.Context) error {
 	fresh := newBackend(b.compiler, b.driver, ledger.Rules[K, V](noDelay[K, V]{b.compiler}), b.reading)
 	if err := fresh.Adopt(ctx); err != nil {
@@ -306,7 +306,7 @@ func SyncAll(ctx context.Context, b Backend) (Work, error) {
 	}
 }
 
-// noDelay are a compiler's rules for objects, without any lingering.
+// noDelay are a compiler's rules for objects, without any DeleteDelay.
 type noDelay[K comparable, V any] struct{ ledger.Rules[K, V] }
 
 func (noDelay[K, V]) DeleteDelay(K) time.Duration { return 0 }

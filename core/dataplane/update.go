@@ -69,8 +69,8 @@ func (b *backend[K, V]) compile(port *model.Port) {
 func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, object[K, V]{k, v}) }
 func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
 
-// replaceObjects tells the ledger that an owner's objects were before and are after.
-// Most are the same, in the same place of both lists: those it never hears of.
+// replaceObjects changes an owner's objects in the ledger from before to after.
+// Most are the same, in the same place of both lists: those are skipped.
 // The rest is wanted before anything is released, so that objects which only
 // changed places are left alone as well.
 func (b *backend[K, V]) replaceObjects(owner *model.PortID) {

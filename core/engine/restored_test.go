@@ -39,7 +39,7 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 			}
 		})}
 	}
-	if err := growth.Linear(4000, restore); err != nil {
+	if err := growth.Linear(2000, restore); err != nil {
 		t.Error(err)
 	}
 }

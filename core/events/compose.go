@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Composer knows what is worth an Event, and puts it in words. Node is the Node
+// Composer composes the Events of the proxy. Node is the Node
 // that this machine is.
 type Composer struct{ Node string }
 
@@ -23,64 +23,64 @@ func (t Composer) node(kind Type, reason, action, format string, args ...any) Ev
 	return Event{About: Object{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
 }
 
-// Starting tells that the proxy starts.
+// Starting: the proxy starts.
 func (t Composer) Starting(version, mode string) Event {
-	return t.node(Normal, "Starting", startAction, "tandem %s starts in mode %s", version, mode)
+	return t.node(Normal, "Starting", startAction, "tandem %s starting in mode %s", version, mode)
 }
 
-// HealthAddress tells that the health address cannot be bound.
+// HealthAddress: the health address cannot be bound.
 func (t Composer) HealthAddress(err error) Event {
 	return t.node(Warning, "FailedToStartProxierHealthcheck", startAction,
-		"%v. Load balancers and kubelets get no answer: free the port, or set --healthz-bind-address", err)
+		"%v. Health checks are not served: free the port, or set --healthz-bind-address", err)
 }
 
-// MetricsAddress tells that the metrics address cannot be bound.
+// MetricsAddress: the metrics address cannot be bound.
 func (t Composer) MetricsAddress(err error) Event {
 	return t.node(Warning, "FailedToStartMetricServer", startAction,
-		"%v. There are no metrics: free the port, or set --metrics-bind-address", err)
+		"%v. Metrics are not served: free the port, or set --metrics-bind-address", err)
 }
 
-// Fallback tells that another mode runs than was asked for.
+// Fallback: another mode runs than the configured one.
 func (t Composer) Fallback(asked, runs string, err error) Event {
 	return t.node(Warning, "ModeFallback", startAction,
-		"mode %s does not work here (%v), so mode %s runs. `tandem doctor` on the node says what is missing", asked, err, runs)
+		"mode %s unavailable (%v); using mode %s. Run `tandem doctor` on the node for details", asked, err, runs)
 }
 
-// Switched tells that the mode was changed while running.
+// Switched: the mode was changed while running.
 func (t Composer) Switched(from, to string) Event {
-	return t.node(Normal, "ModeSwitched", programAction, "mode %s runs in place of mode %s", to, from)
+	return t.node(Normal, "ModeSwitched", programAction, "switched to mode %s from mode %s", to, from)
 }
 
-// Drifted tells that others changed the data plane. The number of objects would
+// Drifted: the data plane was changed externally. The number of objects would
 // make each an Event of its own.
 func (t Composer) Drifted() Event {
 	return t.node(Warning, "RulesRepaired", programAction,
-		"something else on this node changed or removed rules of Services; they are set right. The log says how many, and when")
+		"another program on this node changed or removed rules of Services; they were repaired. See the log for the number and time")
 }
 
-// Check tells that a healthCheckNodePort cannot be served.
+// Check: a healthCheckNodePort cannot be served.
 func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)
-	e.Note = fmt.Sprintf("node %s cannot serve healthCheckNodePort %d: %v. Load balancers take it for one without endpoints; "+
-		"free the port there, or give the Service another", t.Node, port, err)
+	e.Note = fmt.Sprintf("node %s cannot serve healthCheckNodePort %d: %v. Load balancers treat the node as one without endpoints; "+
+		"free the port on the node, or set another one in the Service", t.Node, port, err)
 	return e
 }
 
-// ServiceState tells of a Service whose state has changed; ok is false when that
-// needs no Event: problems that make it Partial are told one by one.
+// ServiceState tells that the state of a Service has changed; ok is false when that
+// needs no Event: problems that make it Partial have Events of their own.
 func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
 		return e, false
 	case s.State == model.Failing:
 		e = aboutService(s.Service, Warning, "ProgrammingFailed", programAction)
-		e.Note = fmt.Sprintf("node %s could not program all of it and tries again: %s. `tandem status` there shows what works", t.Node, s.Detail)
+		e.Note = fmt.Sprintf("node %s could not program all of it and retries: %s. Run `tandem status` on the node for details", t.Node, s.Detail)
 	case s.Was == model.Partial:
 		e = aboutService(s.Service, Normal, "Programmed", programAction)
-		e.Note, e.Everywhere = "nothing of it is refused or left out any more", true
+		e.Note, e.Everywhere = "fully programmed; all problems are solved", true
 	case s.State == model.Partial:
 		e = aboutService(s.Service, Normal, "Programmed", programAction)
-		e.Note = fmt.Sprintf("node %s has programmed it again, but for this: %s", t.Node, s.Detail)
+		e.Note = fmt.Sprintf("node %s has programmed it again, except: %s", t.Node, s.Detail)
 	default:
 		e = aboutService(s.Service, Normal, "Programmed", programAction)
 		e.Note = fmt.Sprintf("node %s has programmed all of it", t.Node)
@@ -88,7 +88,7 @@ func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	return e, true
 }
 
-// Problem tells of something refused, skipped or impossible; ok is false when
+// Problem: something was rejected, skipped or is unsupported; ok is false when
 // it is about no object of the API.
 func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	kind, name, found := strings.Cut(p.Object, " ")
@@ -122,25 +122,25 @@ func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
 func hint(why model.Reason) string {
 	switch why {
 	case model.WhyFrontendTaken:
-		return "Give one of the two another address or port; a cluster IP, a node port of this node or else the older Service keeps it until then"
+		return "Change the address or port of one of them; until then a cluster IP, a node port of this node, or else the older Service keeps it"
 	case model.WhyBadAddress:
-		return "Remove the address; everything else of the object is in use"
+		return "Remove the address; the rest of the object is used"
 	case model.WhyClosed:
 		return "Add a range of its family to loadBalancerSourceRanges, or remove the address"
 	case model.WhyOwnFrontend:
-		return "Point the endpoint to what shall serve, not to the Service"
+		return "Set the endpoint to the address of a backend, not of the Service"
 	case model.WhyBadRange:
-		return "Write loadBalancerSourceRanges as CIDRs such as 192.0.2.0/24; clients of the bad one are kept out"
+		return "Write loadBalancerSourceRanges as CIDRs such as 192.0.2.0/24; clients in the invalid one are dropped"
 	case model.WhyNoTargetPort:
 		return "Give the ports of the EndpointSlices the names and protocols of the Service's ports"
 	case model.WhyInvalid:
-		return "Correct the field; what was last understood of the object stands"
+		return "Correct the field; the last valid version of the object stays in use"
 	case model.WhyUnsupported:
-		return "Run this node in a mode that can (`tandem doctor`), or do without"
+		return "Run this node in a mode that supports it (`tandem doctor`)"
 	case model.WhyTooLarge:
-		return "Make several Services of it; what was last good of it stands, and of endpoints those within the limit are served"
+		return "Split the Service; its last valid version stays in use, with endpoints up to the limit"
 	case model.WhyNoNode:
-		return "Check that the Node object exists under the name that --hostname-override gives"
+		return "Check that a Node object with the name of --hostname-override exists"
 	}
 	return ""
 }

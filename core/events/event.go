@@ -34,8 +34,8 @@ type Event struct {
 	Action string // what was being done, likewise
 	Note   string // what happened, and what to do about it
 
-	// Everywhere says that every node would tell the same. Then the first one to
-	// write it tells it for all.
+	// Everywhere says that every node would write the same. Then the first one to
+	// write it does so for all.
 	Everywhere bool
 }
 
@@ -48,7 +48,7 @@ type Record struct {
 	Written     bool // an earlier Record of it was written
 }
 
-// Name is the name of the API object for an Event that a node tells. It is the
+// Name is the name of the API object for a node's Event. It is the
 // same for equal Events, so that neither a restart nor other nodes write them
 // anew.
 func (e Event) Name(node string) string {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limits are the budgets of a journal.
+// limits are the budgets of a queue.
 type limits struct {
 	waiting int // records that wait to be written
 	known   int // Events that are remembered, to merge equal ones
@@ -33,7 +33,7 @@ func standard() limits {
 	}
 }
 
-// queue holds what is to be written. It is pure: it is told the time. It is
+// queue holds what is to be written. It is pure: the time is an argument. It is
 // not safe for concurrent use.
 type queue struct {
 	limits
@@ -128,7 +128,7 @@ func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	return nil, wait
 }
 
-// done takes the outcome of a record that was taken with the count told, and
+// done takes the result of a record that was taken with this count, and
 // reports whether it is over: written, or given up. Final says that trying again
 // is of no use.
 func (j *queue) done(now time.Time, n *entry, told int, err error, final bool) (over bool) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// clerk is a journal with a clock.
+// clerk is a queue with a clock.
 type clerk struct {
 	*queue
 	now time.Time

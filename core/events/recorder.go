@@ -111,11 +111,11 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		r.counted(Written)
 	case over:
 		r.counted(GivenUp)
-		r.log.Warn("an Event was not written", "object", record.About.String(), "reason", record.Reason, "error", err)
+		r.log.Warn("writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
 	}
 }
 
-// ToLog returns a Sink for where there is no API server. Whoever adds an Event
+// ToLog returns a Sink for where there is no API server. The caller of Add
 // has logged what it is about, so this is for those who look for Events.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {

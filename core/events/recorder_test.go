@@ -100,8 +100,8 @@ func TestAddNeverBlocks(t *testing.T) {
 	})
 }
 
-func TestTeller(t *testing.T) {
-	teller := events.Composer{Node: "n1"}
+func TestComposer(t *testing.T) {
+	composer := events.Composer{Node: "n1"}
 	web := model.ServiceName{Namespace: "shop", Name: "web"}
 	standing := func(was, is model.State) engine.StateChange {
 		return engine.StateChange{Service: web, Was: was, State: is, Detail: "no space"}
@@ -114,26 +114,26 @@ func TestTeller(t *testing.T) {
 	}
 	just := func(e events.Event) string { return show(e, true) }
 	for _, c := range []struct{ got, want string }{
-		{just(teller.Starting("v1", "nftables")), "Node n1 | Normal Starting | tandem v1 starts in mode nftables"},
-		{just(teller.HealthAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartProxierHealthcheck | taken. "},
-		{just(teller.MetricsAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartMetricServer | taken. "},
-		{just(teller.Fallback("ipvs", "iptables", errors.New("no ip_vs"))), "Node n1 | Warning ModeFallback | mode ipvs does not work here (no ip_vs), so mode iptables runs"},
-		{just(teller.Switched("iptables", "nftables")), "Node n1 | Normal ModeSwitched | mode nftables runs"},
-		{just(teller.Drifted()), "Node n1 | Warning RulesRepaired | "},
-		{just(teller.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
-		{show(teller.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and tries again: no space"},
-		{show(teller.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
-		{show(teller.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, but for this: no space"},
-		{show(teller.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | nothing of it"},
-		{show(teller.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
-		{show(teller.ServiceState(engine.StateChange{Service: web, Was: model.Failing, Gone: true})), "-"},
-		{show(teller.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Give one"},
-		{show(teller.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
-		{show(teller.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
-		{show(teller.Problem(model.Problem{Object: `Service "a\nb"/web`})), "-"},
-		{show(teller.Problem(model.Problem{Object: "Service web"})), "-"},
-		{show(teller.Problem(model.Problem{Object: "file x.yaml"})), "-"},
-		{show(teller.Problem(model.Problem{})), "-"},
+		{just(composer.Starting("v1", "nftables")), "Node n1 | Normal Starting | tandem v1 starting in mode nftables"},
+		{just(composer.HealthAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartProxierHealthcheck | taken. "},
+		{just(composer.MetricsAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartMetricServer | taken. "},
+		{just(composer.Fallback("ipvs", "iptables", errors.New("no ip_vs"))), "Node n1 | Warning ModeFallback | mode ipvs unavailable (no ip_vs); using mode iptables"},
+		{just(composer.Switched("iptables", "nftables")), "Node n1 | Normal ModeSwitched | switched to mode nftables"},
+		{just(composer.Drifted()), "Node n1 | Warning RulesRepaired | "},
+		{just(composer.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
+		{show(composer.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and retries: no space"},
+		{show(composer.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
+		{show(composer.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, except: no space"},
+		{show(composer.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | fully programmed"},
+		{show(composer.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
+		{show(composer.ServiceState(engine.StateChange{Service: web, Was: model.Failing, Gone: true})), "-"},
+		{show(composer.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Change the address"},
+		{show(composer.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
+		{show(composer.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
+		{show(composer.Problem(model.Problem{Object: `Service "a\nb"/web`})), "-"},
+		{show(composer.Problem(model.Problem{Object: "Service web"})), "-"},
+		{show(composer.Problem(model.Problem{Object: "file x.yaml"})), "-"},
+		{show(composer.Problem(model.Problem{})), "-"},
 	} {
 		if !strings.HasPrefix(c.got, c.want) {
 			t.Errorf("got  %s\nwant %s", c.got, c.want)

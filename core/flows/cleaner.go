@@ -15,10 +15,10 @@ type Table interface {
 	Delete(ctx context.Context, stale []Match) (deleted int, err error)
 }
 
-// Report tells about one call of Table.Delete, which is about one IP family.
+// Report is the result of one call of Table.Delete, for one IP family.
 type Report struct {
 	Family    model.Family
-	Frontends int // how many fronts it was about
+	Frontends int // how many frontends it was about
 	Deleted   int // flows
 	Took      time.Duration
 	Err       error         // nil when done
@@ -34,7 +34,7 @@ type Hooks struct {
 
 const (
 	// maxFrontends bounds what waits while the table fails. It is more than all
-	// UDP fronts of a large cluster; only endless churn gets there.
+	// UDP frontends of a large cluster; only endless churn gets there.
 	maxFrontends = 1 << 16
 
 	// A failed attempt is repeated after minPause, then after twice as long each
@@ -45,7 +45,7 @@ const (
 
 // Cleaner deletes stale flows on a goroutine of its own, so that changes of the
 // rules never wait for it: walking a large table takes tens of milliseconds.
-// What is enqueued while it works is merged and done in one go afterwards.
+// What is enqueued while it works is merged and done at once afterwards.
 type Cleaner struct {
 	table Table
 	hooks Hooks
@@ -79,7 +79,7 @@ func (c *Cleaner) Close() {
 }
 
 // Update enqueues what changes that are now in effect make stale, and corrects
-// what waits about fronts whose endpoints have changed since. It never blocks.
+// what waits about frontends whose endpoints have changed since. It never blocks.
 func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
 	stale := Stale(host, deltas)
 	c.mu.Lock()

@@ -4,19 +4,19 @@
 // Connection tracking decides about a flow once, at its first packet. A flow
 // that was sent to an endpoint stays with it after the endpoint is gone, and one
 // that left untranslated before its Service existed stays untranslated, for as
-// long as its client keeps sending. TCP notices and connects again; a UDP client
-// with a fixed source port talks into the void for ever.
+// long as its client keeps sending. TCP notices and reconnects; a UDP client
+// with a fixed source port loses its packets for ever.
 //
 //	[]model.Delta ──Stale──▶ []Match ──▶ Cleaner ──one goroutine──▶ Table.Delete
 //	                           (pure)     merges, retries            (linux/conntrack)
 //
-// A Match is a statement about one front: which flows to it are stale and which
-// endpoints still serve it. Later statements about a front correct earlier ones,
+// A Match is a statement about one frontend: which flows to it are stale and which
+// endpoints still serve it. Later statements about a frontend correct earlier ones,
 // so that those which wait, because the table is busy or failing, can be merged
 // and never hit a flow that newer rules made.
 //
 // Only UDP is looked at, as in kube-proxy. TCP and SCTP have handshakes: their
 // stale flows end by a reset, an abort or a time-out of their own, and a Port does
-// not tell an endpoint that is deleted from one that is merely unready, whose
+// not distinguish a deleted endpoint from an unready one, whose
 // connections still work and must not be cut.
 package flows

@@ -70,7 +70,7 @@ func (s Set) union(o Set) Set {
 }
 
 // liveEndpoints returns the endpoints that may serve flows of a port: those that get new
-// ones, whatever the front or the sender, and those that drain. It is empty for
+// ones, whatever the frontend or the sender, and those that drain. It is empty for
 // a port that is not there.
 func liveEndpoints(p *model.Port) Set {
 	if p == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Match says which flows to one front are stale. A flow from an endpoint in Keep
+// Match says which flows to one frontend are stale. A flow from an endpoint in Keep
 // never is; one from an endpoint in Gone always is; Reach decides about the rest.
 // A Match is immutable.
 type Match struct {
@@ -18,12 +18,12 @@ type Match struct {
 	Frontend netip.AddrPort
 
 	// Own are the addresses on which a node port is known to answer; nil for
-	// other fronts. A flow to the same port of any other address may be foreign:
-	// only Gone can tell.
+	// other frontends. A flow to the same port of any other address may not be a Service's:
+	// only Gone decides.
 	Own []netip.Addr
 
 	Reach Reach
-	Gone  Set // endpoints that served the front and no longer do
+	Gone  Set // endpoints that served the frontend and no longer do
 	Keep  Set // endpoints that serve it now
 }
 
@@ -32,9 +32,9 @@ type Reach uint8
 
 // The reaches, each wider than the one before.
 const (
-	OnlyGone   Reach = iota // no further: the front is as it was, but for the endpoints in Gone
-	Translated              // all translated flows: the front was removed
-	Everything              // untranslated ones too: the front is new, or has its first endpoints
+	OnlyGone   Reach = iota // no further: the frontend is as it was, but for the endpoints in Gone
+	Translated              // all translated flows: the frontend was removed
+	Everything              // untranslated ones too: the frontend is new, or has its first endpoints
 )
 
 // maxGone bounds the endpoints that a Match remembers through merges.
@@ -46,7 +46,7 @@ func (m *Match) Family() model.Family { return model.FamilyOf(m.Frontend.Addr())
 // AnyAddr reports whether the match is about a node port.
 func (m *Match) AnyAddr() bool { return m.Frontend.Addr().IsUnspecified() }
 
-// Stale reports whether f is a stale flow to the match's front.
+// Stale reports whether f is a stale flow to the match's frontend.
 func (m *Match) Stale(f Flow) bool {
 	if !m.covers(f) || m.Keep.Has(f.From) {
 		return false
@@ -67,7 +67,7 @@ func (m *Match) covers(f Flow) bool {
 	return m.Frontend == f.Dst || m.AnyAddr() && m.Family() == model.FamilyOf(f.Dst.Addr())
 }
 
-// merge returns what holds after m and then n were said of the same front.
+// merge returns what holds after m and then n were said of the same frontend.
 func (m *Match) merge(n Match) Match {
 	if n.Reach == OnlyGone {
 		n.Reach = m.Reach
@@ -75,8 +75,8 @@ func (m *Match) merge(n Match) Match {
 	latest := n.Gone
 	n.Gone = m.Gone.union(n.Gone)
 	if len(n.Gone) > maxGone && len(m.Gone) > 0 {
-		// Whoever serves is in Keep, so all other translated flows of a front
-		// that is ours are stale: the list can be forgotten.
+		// Current endpoints are in Keep, so all other translated flows of a frontend
+		// that we own are stale: the list is not needed.
 		n.Gone, n.Reach = latest, max(n.Reach, Translated)
 	}
 	if n.Reach >= Translated && !n.AnyAddr() {
@@ -85,7 +85,7 @@ func (m *Match) merge(n Match) Match {
 	return n
 }
 
-// Index is a set of matches, one for each front, in the order of their first
+// Index is a set of matches, one for each frontend, in the order of their first
 // appearance. It finds the match of a flow in constant time. The zero value is
 // empty. It may be read from several goroutines but not changed meanwhile.
 type Index struct {
@@ -98,7 +98,7 @@ type frontendKey struct {
 	at    netip.AddrPort
 }
 
-// IndexOf returns an index of the given matches; later ones about the same front
+// IndexOf returns an index of the given matches; later ones about the same frontend
 // correct earlier ones.
 func IndexOf(matches []Match) *Index {
 	x := &Index{at: make(map[frontendKey]int, len(matches))}
@@ -108,7 +108,7 @@ func IndexOf(matches []Match) *Index {
 	return x
 }
 
-// Add adds a match, or merges it with the one that is there for its front.
+// Add adds a match, or merges it with the one that is there for its frontend.
 func (x *Index) Add(m Match) {
 	key := frontendKey{m.Proto, m.Frontend}
 	if i, ok := x.at[key]; ok {
@@ -138,10 +138,10 @@ func (x *Index) Stale(f Flow) bool {
 	return m != nil && m.Stale(f)
 }
 
-// has reports whether a match about the front of m is there.
+// has reports whether a match about the frontend of m is there.
 func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
 
-// updateKeep tells matches about the fronts of p who serves them now.
+// updateKeep sets the current endpoints in matches about the frontends of p.
 func (x *Index) updateKeep(p *model.Port) {
 	var keep Set
 	for _, f := range p.Frontends {

@@ -8,20 +8,20 @@ import (
 )
 
 // Stale returns what a batch of changes makes stale, at most one Match for each
-// front, in an order that equal arguments repeat. It is to be called with
+// frontend, in an order that equal arguments repeat. It is to be called with
 // changes that are in effect: flows that are deleted earlier come back as they
 // were. Its work is linear in the changed ports and their endpoints.
 //
-//	front removed                          all flows translated for it
-//	front added, or served again           all flows but those to its endpoints
-//	endpoint gone from a front that stays  the flows to that endpoint
-//	endpoint only draining, or added       none
+//	frontend removed                          all flows translated for it
+//	frontend added, or served again           all flows but those to its endpoints
+//	endpoint gone from a frontend that stays  the flows to that endpoint
+//	endpoint only draining, or added          none
 //
 // kube-proxy leaves the flows of ports that lost all endpoints
-// (kubernetes#139628) and those that a new front should catch.
+// (kubernetes#139628) and those that a new frontend should catch.
 func Stale(host *model.Host, deltas []model.Delta) []Match {
 	var x Index
-	// Removals go first: a front may move from one port to another within a
+	// Removals go first: a frontend may move from one port to another within a
 	// batch, and what its new port says must hold.
 	for _, d := range deltas {
 		if connectionless(d.ID().Proto) {
@@ -36,11 +36,11 @@ func Stale(host *model.Host, deltas []model.Delta) []Match {
 	return x.Matches()
 }
 
-// connectionless reports whether nobody but us will ever notice that a flow of
-// this protocol leads nowhere. The package comment says why SCTP is not.
+// connectionless reports whether no protocol state will ever end a stale flow of
+// this protocol. The package comment says why SCTP is not.
 func connectionless(p model.Proto) bool { return p == model.UDP }
 
-// removed adds the fronts that only the old port has.
+// removed adds the frontends that only the old port has.
 func removed(x *Index, host *model.Host, d model.Delta) {
 	if d.Old == nil {
 		return
@@ -59,7 +59,7 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 	}
 }
 
-// present adds the fronts of the new port that have something stale.
+// present adds the frontends of the new port that have something stale.
 func present(x *Index, host *model.Host, d model.Delta) {
 	if d.New == nil {
 		return
@@ -87,7 +87,7 @@ func present(x *Index, host *model.Host, d model.Delta) {
 	}
 }
 
-// served reports whether any sender reaches an endpoint through the front.
+// served reports whether any sender reaches an endpoint through the frontend.
 func served(f *model.Frontend) bool {
 	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
 }
@@ -98,7 +98,7 @@ func sameEndpoints(a, b *model.Port) bool {
 }
 
 // nodePortAddresses returns the host's addresses on which a node port answers, as far as they
-// are known; nil for other fronts.
+// are known; nil for other frontends.
 func nodePortAddresses(host *model.Host, at netip.AddrPort) []netip.Addr {
 	if !at.Addr().IsUnspecified() {
 		return nil

@@ -27,7 +27,7 @@ func host() *model.Host {
 	}
 }
 
-// port makes a UDP port whose fronts all balance over the endpoints, or reject
+// port makes a UDP port whose frontends all balance over the endpoints, or reject
 // when there are none.
 func port(name string, fronts, endpoints []string, draining ...string) *model.Port {
 	p := &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: "default", Name: name}, Proto: model.UDP}}
@@ -238,8 +238,8 @@ func TestNodePortsAnswerOnlyWhereTheHostSays(t *testing.T) {
 	}
 }
 
-// A front whose policy finally finds an endpoint is served again although its
-// port had endpoints, for other fronts, all the time.
+// A frontend whose policy finally finds an endpoint is served again although its
+// port had endpoints, for other frontends, all the time.
 func TestFrontServedAgain(t *testing.T) {
 	before := port("dns", list(vip, lb), list(epA))
 	for o := range before.Frontends[1].On {

@@ -41,7 +41,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// step changes some ports and returns the changes. No two ports have a front in
+// step changes some ports and returns the changes. No two ports have a frontend in
 // common.
 func (w *world) step() []model.Delta {
 	changed := map[string]*model.Port{"a": nil, "b": nil, "c": nil}

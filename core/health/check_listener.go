@@ -65,7 +65,7 @@ func (c *Checks) start(ctx context.Context, t task) {
 	if err == nil {
 		c.open[t.key] = k
 		if c.failing[t.key] != nil {
-			c.o.Log.Info("health check node port is served after all", "service", t.key.service.String(), "port", t.port)
+			c.o.Log.Info("healthCheckNodePort is served now", "service", t.key.service.String(), "port", t.port)
 			delete(c.failing, t.key)
 		}
 		return
@@ -75,8 +75,8 @@ func (c *Checks) start(ctx context.Context, t task) {
 		f = &failure{port: t.port, wait: firstBind}
 		c.failing[t.key] = f
 		err = c.explain(k, err)
-		c.o.Log.Warn("health check node port cannot be served, will be tried again",
-			"service", t.key.service.String(), "port", t.port, "family", t.key.family.String(), "error", err)
+		c.o.Log.Warn("listening on healthCheckNodePort failed; retrying",
+			"service", t.key.service.String(), "port", t.port, "family", t.key.family.String(), "err", err)
 		if c.o.Failed != nil {
 			c.o.Failed(t.key.service, t.port, err)
 		}
@@ -112,7 +112,7 @@ func (c *Checks) bind(ctx context.Context, k *check) error {
 func (c *Checks) explain(k *check, err error) error {
 	for key, other := range c.open {
 		if key.family == k.key.family && other.port == k.port {
-			return fmt.Errorf("%w: it is the health check node port of Service %s", err, key.service)
+			return fmt.Errorf("%w: it is the healthCheckNodePort of Service %s", err, key.service)
 		}
 	}
 	return err
@@ -171,7 +171,7 @@ type serviceName struct {
 func (c *Checks) answer(w http.ResponseWriter, r *http.Request) {
 	conn := connOf(r)
 	if conn == nil || conn.check == nil {
-		http.Error(w, "no Service is asked about here", http.StatusNotFound)
+		http.Error(w, "no Service on this address", http.StatusNotFound)
 		return
 	}
 	k := conn.check

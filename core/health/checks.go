@@ -16,7 +16,7 @@ import (
 // Checks serves the healthCheckNodePort of every Service that has one: load
 // balancers ask there whether this node has endpoints for it (KEP-3458, and
 // externalTrafficPolicy Local). One listener serves a Service in a family; all
-// share one bounded crowd of connections.
+// share one connection limit.
 //
 //	engine ──Update(deltas)──▶ wanted, counts ──dirty──▶ Run: close, open, retry
 //	                                  └──────── read by the handlers
@@ -44,7 +44,7 @@ type Checks struct {
 type ChecksOptions struct {
 	Listen  Listen      // nil for the usual
 	Healthy func() bool // the proxy; part of every answer
-	// Failed, unless nil, is told that a port cannot be served: once, until it
+	// Failed, unless nil, is called when a port cannot be served: once, until it
 	// could be.
 	Failed func(svc model.ServiceName, port uint16, err error)
 	Log    *slog.Logger
@@ -56,7 +56,7 @@ type checkKey struct {
 	family  model.Family
 }
 
-// wanted is a check as it shall be.
+// wanted is the desired state of a check.
 type wanted struct {
 	port  uint16
 	refs  int          // ports of the Service that ask for it
@@ -158,8 +158,8 @@ func (c *Checks) shutdown() {
 	c.group.Wait()
 }
 
-// task is a check that Run has to look at, as it shall be now; its wanted is
-// nil when it shall not be.
+// task is a check that Run has to reconcile, in its desired state; its wanted is
+// nil when it is to be closed.
 type task struct {
 	key    checkKey
 	wanted *wanted

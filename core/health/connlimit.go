@@ -16,18 +16,18 @@ type connLimiter struct {
 	all list.List // of *conn: the one that waits for longest is first
 }
 
-// conn is a connection of a crowd.
+// conn is a connection that counts towards a limit.
 type conn struct {
 	net.Conn
 	limiter *connLimiter
 	check   *check // whose listener it came by; nil outside Checks
 
-	// Guarded by crowd.mu:
-	elem *list.Element // nil when it is no longer in the crowd
+	// Guarded by limiter.mu:
+	elem *list.Element // nil once it is closed
 	busy bool          // a request is being answered
 }
 
-// add takes in a connection. In a full crowd the longest idle connection is
+// add counts a connection. At the limit the longest idle connection is
 // closed for it; it returns nil, and closes c, when all are busy.
 func (w *connLimiter) add(c net.Conn, of *check) *conn {
 	n := &conn{Conn: c, limiter: w, check: of}
@@ -76,7 +76,7 @@ func (w *connLimiter) closeAll(of *check) {
 	}
 }
 
-// Close closes a connection and takes it out of its crowd.
+// Close closes a connection, which counts no longer.
 func (c *conn) Close() error {
 	c.limiter.mu.Lock()
 	if c.elem != nil {
@@ -97,7 +97,7 @@ func (c *conn) answering(busy bool) {
 	}
 }
 
-// limitedListener is a listener whose connections enter a crowd.
+// limitedListener is a listener with a limit of connections.
 type limitedListener struct {
 	net.Listener
 	limiter *connLimiter

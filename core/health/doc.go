@@ -8,6 +8,6 @@
 // Paths, codes, headers and JSON fields are those of kube-proxy 1.36, with more
 // fields where we know more. Unlike there, all servers answer GET and HEAD only,
 // give no client much time or room, and hold a bounded number of connections:
-// when that is reached, whoever has been idle for longest has to go, so that a
-// thousand clients that say nothing keep nobody else from being answered.
+// when that is reached, the longest idle one is closed, so that a
+// thousand silent clients do not lock out the others.
 package health

@@ -33,7 +33,7 @@ const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
 // there /healthz can fail, with the reasons, and nothing can be written:
-// /debug/flags/v is not there. /status is for whoever reads metrics, /configz and
+// /debug/flags/v is not there. /status is for readers of metrics, /configz and
 // profiles are for this machine alone, and none of them for web pages.
 func Pages(s Sources) http.Handler {
 	mux := http.NewServeMux()
@@ -88,7 +88,7 @@ func (s Sources) componentCheck(name string, good func(status.Health) bool) http
 }
 
 // statusAge is how old a status may be. Making one takes the engine's time, so
-// that whoever asks all the time must not get one each time.
+// that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
 // cached serves a document, made anew when the last one is too old, one at a
@@ -117,7 +117,7 @@ func newCached(status func(context.Context) (any, error)) *cached {
 }
 
 // get waits for its turn no longer than its client does: an engine that is busy for
-// minutes must not gather clients until nobody else gets an answer.
+// minutes must not collect clients until none gets an answer.
 func (r *cached) get(ctx context.Context) ([]byte, error) {
 	select {
 	case r.turn <- struct{}{}:
@@ -166,7 +166,7 @@ func (r *cached) forget() {
 }
 
 // rejectRebinding refuses requests that a browser was tricked into sending: a name that
-// is not this machine's in the Host header means that somebody else's DNS led
+// is not this machine's in the Host header means that another DNS name led
 // here (DNS rebinding).
 func rejectRebinding(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +175,7 @@ func rejectRebinding(h http.Handler) http.Handler {
 			host = strings.Trim(r.Host, "[]")
 		}
 		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
-			http.Error(w, "ask by IP address or as localhost", http.StatusForbidden)
+			http.Error(w, "Host header must be an IP address or localhost", http.StatusForbidden)
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -189,7 +189,7 @@ func loopbackOnly(h http.HandlerFunc) http.Handler {
 	return rejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !client.Addr().Unmap().IsLoopback() {
-			http.Error(w, "ask from this machine, over a loopback address", http.StatusForbidden)
+			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)
 			return
 		}
 		h(w, r)

@@ -11,10 +11,10 @@ import (
 
 // Probes answers load balancers and kubelets on /healthz and /livez, in
 // kube-proxy's words (KEP-3458, KEP-3836). health is asked for every request;
-// counted, unless nil, is told the probe ("healthz" or "livez") and the answer's
+// counted, unless nil, gets the probe ("healthz" or "livez") and the response's
 // code.
 //
-// /healthz says whether this node shall get traffic: not before everything was
+// /healthz says whether this node may get traffic: not before everything was
 // programmed once, not while changes are stuck, and not when the node is about to
 // go. /livez fails only while changes are stuck: a restart would help nothing
 // else, least of all an API server that is away.
@@ -99,5 +99,5 @@ func writeBytes(w http.ResponseWriter, code int, kind string, b []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(b) // a client that is gone; there is nobody to tell
+	_, _ = w.Write(b) // the client may be gone
 }

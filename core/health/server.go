@@ -36,7 +36,7 @@ type Server struct {
 	// HardFail makes an address that cannot be bound an error; otherwise it is
 	// tried again every 5 s.
 	HardFail bool
-	// Failed, unless nil, is told that the address cannot be bound: once, until it
+	// Failed, unless nil, is called when the address cannot be bound: once, until it
 	// could be.
 	Failed func(error)
 	Log    *slog.Logger
@@ -45,7 +45,7 @@ type Server struct {
 	reported bool
 }
 
-// Open binds the address. Whoever calls it learns at once that it is taken, and
+// Open binds the address, so that its caller knows at once that it is in use, and
 // Run then serves what was bound. Without HardFail there is no error: Run tries
 // on.
 func (s *Server) Open(ctx context.Context) error {
@@ -66,7 +66,7 @@ func (s *Server) Open(ctx context.Context) error {
 		return err
 	}
 	if !s.reported {
-		s.Log.Error("address cannot be served, will be tried again", "server", s.Name, "address", s.Address, "error", err, "every", bindEvery)
+		s.Log.Error("listen failed; retrying", "server", s.Name, "address", s.Address, "err", err, "every", bindEvery)
 	}
 	s.reported = true
 	return nil
@@ -80,7 +80,7 @@ func (s *Server) Addr() net.Addr {
 	return s.bound.Addr()
 }
 
-// Close gives up what Open bound and nobody runs.
+// Close closes what Open bound and Run does not serve.
 func (s *Server) Close() error {
 	if s.bound == nil {
 		return nil
@@ -118,7 +118,7 @@ func (s *Server) serve(ctx context.Context) {
 	_ = server.Close() // with all its connections
 	s.bound = nil
 	if ctx.Err() == nil {
-		s.Log.Error("a server ended, it is started again", "server", s.Name, "error", err)
+		s.Log.Error("server stopped; restarting", "server", s.Name, "err", err)
 	}
 }
 
@@ -144,10 +144,10 @@ func readOnly(h http.Handler) http.Handler {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			w.Header().Set("Connection", "close")
-			http.Error(w, "only GET and HEAD are answered", http.StatusMethodNotAllowed)
+			http.Error(w, "only GET and HEAD are allowed", http.StatusMethodNotAllowed)
 		case r.ContentLength != 0:
 			w.Header().Set("Connection", "close") // its body is not read
-			http.Error(w, "a request must have no body", http.StatusRequestEntityTooLarge)
+			http.Error(w, "request body not allowed", http.StatusRequestEntityTooLarge)
 		default:
 			h.ServeHTTP(w, r)
 		}

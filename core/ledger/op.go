@@ -13,7 +13,7 @@ type Op[K comparable, V any] struct {
 	Verb Verb
 	Key  K
 	Old  V // what is installed; the zero value for Create
-	New  V // what shall be; the zero value for Delete
+	New  V // what is to be; the zero value for Delete
 
 	// Owner is the port for whose sake the object changes, nil for the base and
 	// for left-overs. Ops of one owner belong together.
@@ -57,10 +57,10 @@ var ErrDeferred = errors.New("not programmed yet")
 type ErrBusy struct{ After time.Duration }
 
 // Error implements error.
-func (e ErrBusy) Error() string { return fmt.Sprintf("busy, ask again in %s", e.After) }
+func (e ErrBusy) Error() string { return fmt.Sprintf("busy; retry in %s", e.After) }
 
 // ErrConflict is the result of an op that was not done because its key is not as
-// the books say: it is there and should be created, or is not and should be
+// the ledger says: it is there and should be created, or is not and should be
 // replaced or deleted.
 type ErrConflict struct{ Err error }
 
@@ -71,7 +71,7 @@ func (e ErrConflict) Error() string { return e.Err.Error() }
 func (e ErrConflict) Unwrap() error { return e.Err }
 
 // ErrLeft is the result of an op that failed halfway: what it has left behind is
-// neither the old nor the new object. It is booked, and the op is tried again.
+// neither the old nor the new object. It is booked, and the op is retried.
 type ErrLeft[V any] struct {
 	Value V
 	There bool // false: nothing is installed any more

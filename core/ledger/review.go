@@ -20,7 +20,7 @@ type Review[K comparable, V any] struct {
 
 	ledger  *Ledger[K, V]
 	trust   bool
-	written map[K]struct{} // keys that ops were settled for meanwhile
+	written map[K]struct{} // keys whose ops have ended since
 }
 
 // Review begins a Review in which differences are suspects until confirmed.

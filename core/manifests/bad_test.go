@@ -43,10 +43,10 @@ func TestBadDocuments(t *testing.T) {
 		"object for int or string": {head + "spec: {ports: [{targetPort: {}}]}", []string{"7: Service default/web: spec.ports[0].targetPort: is an object, not a valid IntOrString"}},
 		"time":                     {named + "metadata: {name: web, creationTimestamp: now}", []string{`6: Service default/web: metadata.creationTimestamp: "now" is a string, not a valid Time`}},
 
-		"bad range":        {cidr + "spec:\n  cidrs:\n  - 10.96.0.0/12\n  - 10.96.0.0/40", []string{"10: ServiceCIDR more: spec.cidrs[1]: 10.96.0.0/40: not a CIDR"}},
+		"bad range":        {cidr + "spec:\n  cidrs:\n  - 10.96.0.0/12\n  - 10.96.0.0/40", []string{"10: ServiceCIDR more: spec.cidrs[1]: 10.96.0.0/40: invalid CIDR"}},
 		"range for ranges": {cidr + "spec: {cidrs: 10.96.0.0/12}", []string{`7: ServiceCIDR more: spec.cidrs: "10.96.0.0/12" is a string, must be a list`}},
-		"range by address": {cidr + "spec: {cidrs: [10.96.0.0]}", []string{"7: ServiceCIDR more: spec.cidrs[0]: 10.96.0.0: not a CIDR"}},
-		"mapped range":     {cidr + "spec: {cidrs: ['::ffff:10.96.0.0/108']}", []string{"7: ServiceCIDR more: spec.cidrs[0]: ::ffff:10.96.0.0/108: not a CIDR"}},
+		"range by address": {cidr + "spec: {cidrs: [10.96.0.0]}", []string{"7: ServiceCIDR more: spec.cidrs[0]: 10.96.0.0: invalid CIDR"}},
+		"mapped range":     {cidr + "spec: {cidrs: ['::ffff:10.96.0.0/108']}", []string{"7: ServiceCIDR more: spec.cidrs[0]: ::ffff:10.96.0.0/108: invalid CIDR"}},
 		"range's field":    {cidr + "spec: {cidr: [10.96.0.0/12]}", []string{"7: ServiceCIDR more: spec.cidr: unknown field"}},
 		"range's version":  {"apiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR", []string{`4: document: apiVersion: "networking.k8s.io/v1beta1" is not read for kind ServiceCIDR: use networking.k8s.io/v1`}},
 
@@ -186,7 +186,7 @@ endpoints:
 `})
 	equal(t, "problems", problems, []string{
 		"x.yaml:9: Service default/web: spec.externalIPs[1]: 127.0.0.1 (loopback): not usable as an endpoint or virtual IP",
-		"x.yaml:11: Service default/web: spec.ports[0].port: 70000 (not within 1..65535, port left out): not valid",
+		"x.yaml:11: Service default/web: spec.ports[0].port: 70000 (not within 1..65535, port ignored): invalid",
 		"x.yaml:13: Service default/web: spec.ports[1].nodePort: missing: there is no API server here that would assign one",
 		"x.yaml:18: Service default/unassigned: spec.clusterIP: missing: there is no API server here that would assign one",
 		"x.yaml:38: EndpointSlice default/e: endpoints[1].addresses[0]: 169.254.169.254 (link-local): not usable as an endpoint or virtual IP",

@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kubernetes is the release whose kube-proxy Tandem stands in for.
+// Kubernetes is the release whose kube-proxy Tandem replaces.
 const Kubernetes = "1.36.3"
 
-// buildInfo are two constants that tell what runs. kubernetes_build_info names
-// the release that we stand in for, since alerts compare its git_version between
+// buildInfo are two constants about this build. kubernetes_build_info names
+// the release that we replace, since alerts compare its git_version between
 // all components of a cluster; tandem_build_info names our own.
 func buildInfo(version string) []prometheus.Collector {
 	part := strings.SplitN(Kubernetes, ".", 3)
@@ -30,12 +30,12 @@ func buildInfo(version string) []prometheus.Collector {
 		}
 	}
 	return []prometheus.Collector{
-		constant("kubernetes_build_info", "Always 1; the labels tell the release of Kubernetes that this stands in for.", prometheus.Labels{
+		constant("kubernetes_build_info", "Always 1; labeled with the Kubernetes version whose kube-proxy this replaces.", prometheus.Labels{
 			"major": part[0], "minor": part[1], "git_version": "v" + Kubernetes + "+tandem",
 			"git_commit": commit, "git_tree_state": tree, "build_date": date,
 			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
 		}),
-		constant("tandem_build_info", "Always 1; the label tells the version.", prometheus.Labels{"version": version}),
+		constant("tandem_build_info", "Always 1; labeled with the version.", prometheus.Labels{"version": version}),
 	}
 }
 

@@ -30,18 +30,18 @@ type kubeProxySet struct {
 func newKubeProxySet() kubeProxySet {
 	sync := prometheus.ExponentialBuckets(0.001, 2, 15)
 	return kubeProxySet{
-		syncTook:    histogram("sync_proxy_rules_duration_seconds", "Time that one sync took, for each family it changed.", sync),
-		fullTook:    histogram("sync_full_proxy_rules_duration_seconds", "Time that a sync of everything took: the first, and after a change of the node.", sync),
-		partTook:    histogram("sync_partial_proxy_rules_duration_seconds", "Time that a sync of changes took.", sync),
-		programming: histogram("network_programming_duration_seconds", "Time from a change of a Service or pod in the cluster until it was in effect here.", programmingBuckets()),
+		syncTook:    histogram("sync_proxy_rules_duration_seconds", "Duration of a sync, for each IP family it changed.", sync),
+		fullTook:    histogram("sync_full_proxy_rules_duration_seconds", "Duration of a full sync: at the start, and after a change of the node.", sync),
+		partTook:    histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a partial sync.", sync),
+		programming: histogram("network_programming_duration_seconds", "Time from a change of a Service or pod in the cluster until it was programmed on this node.", programmingBuckets()),
 		noLocal: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-			Help: "Service ports with policy Local that have endpoints, but none on this node.",
+			Help: "Service ports with traffic policy Local that have endpoints, but none on this node.",
 		}, []string{policyLabel, familyLabel}),
-		healthz:      counterVec("proxy_healthz_total", "Answers of /healthz, by HTTP status.", "code"),
-		livez:        counterVec("proxy_livez_total", "Answers of /livez, by HTTP status.", "code"),
-		flowsTook:    histogram("conntrack_reconciler_sync_duration_seconds", "Time that a search for stale conntrack entries took.", sync),
-		flowsDeleted: counterVec("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted.", familyLabel),
+		healthz:      counterVec("proxy_healthz_total", "Responses of /healthz by HTTP status.", "code"),
+		livez:        counterVec("proxy_livez_total", "Responses of /livez by HTTP status.", "code"),
+		flowsTook:    histogram("conntrack_reconciler_sync_duration_seconds", "Duration of a cleanup of stale conntrack entries.", sync),
+		flowsDeleted: counterVec("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries deleted.", familyLabel),
 	}
 }
 
@@ -81,7 +81,7 @@ func (p *kubeProxySet) synced(s engine.Sync) {
 }
 
 // changedFamilies says which families a sync changed: both where it repaired or
-// retried, which is not told by family.
+// retried, which is not known by family.
 func changedFamilies(s engine.Sync) [2]bool {
 	if s.Ports == [2]int{} {
 		return [2]bool{true, true}

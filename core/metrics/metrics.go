@@ -1,4 +1,4 @@
-// Package metrics is what Tandem tells Prometheus. Metrics that kube-proxy has
+// Package metrics holds Tandem's Prometheus metrics. Metrics that kube-proxy has
 // too carry its names, types, labels and buckets, so that its dashboards and
 // alerts go on working; the rest is called tandem_*.
 //
@@ -106,7 +106,7 @@ func (m *Metrics) Handler() http.Handler {
 // SLIs serves the outcomes of health checks.
 func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
 
-// Rules tells how many iptables rules of ours a table has, and how many the last
+// Rules sets how many of our iptables rules a table has, and how many the last
 // sync wrote. Table is "filter" or "nat". In other modes it does nothing.
 func (m *Metrics) Rules(table string, f model.Family, total, written int) {
 	if mode := m.mode.Load(); mode != nil && mode.rules != nil {

@@ -19,21 +19,21 @@ func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
 	s := &modeSet{}
 	switch mode {
 	case "iptables":
-		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that were refused at least in part.", familyLabel)
-		partial := counterVec("sync_proxy_rules_iptables_partial_restore_failures_total", "Always 0: a refused sync is not followed by one of everything.", familyLabel)
-		s.rules = rules("sync_proxy_rules_iptables_total", "Rules that are ours.")
-		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Rules that the last sync wrote.")
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed at least in part.", familyLabel)
+		partial := counterVec("sync_proxy_rules_iptables_partial_restore_failures_total", "Always 0: a failed sync does not cause a full one.", familyLabel)
+		s.rules = rules("sync_proxy_rules_iptables_total", "Number of iptables rules owned by the proxy.")
+		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Number of iptables rules written by the last sync.")
 		s.add(s.failures, partial)
 		s.all = append(s.all, s.rules, s.rulesLatest)
 		if count != nil {
 			s.all = append(s.all, packets(count))
 		}
 	case "ipvs":
-		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that were refused at least in part.", familyLabel)
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed at least in part.", familyLabel)
 		s.add(s.failures)
 	case "nftables":
-		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that were refused at least in part.", familyLabel)
-		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: nothing is left to clean up after a sync.", familyLabel)
+		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that failed at least in part.", familyLabel)
+		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: there is no separate cleanup.", familyLabel)
 		s.add(s.failures, cleanup)
 	}
 	return s
@@ -70,9 +70,9 @@ type packets func() dataplane.Packets
 
 var (
 	invalidPackets = prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"Packets dropped because conntrack calls them invalid.", nil, nil)
+		"Packets dropped because conntrack considers them invalid.", nil, nil)
 	localhostPackets = prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-		"Packets accepted on node ports of loopback addresses: the first one of each connection.", nil, nil)
+		"Connections accepted on NodePorts of loopback addresses, counted by their first packet.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -14,14 +14,14 @@ import (
 type Sources struct {
 	Version string
 	Status  func() engine.Status
-	// Ages tells how long ago each kind of input was last known to be up to date;
+	// Ages returns how long ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
 	Ages func() map[string]time.Duration
 	// Packets are those that the iptables mode counts; nil where nothing does.
 	Packets func() dataplane.Packets
 }
 
-// scrapeCollector is a collector of what is known when somebody asks: the engine's
+// scrapeCollector collects what is read at each scrape: the engine's
 // status and the age of the inputs. Nothing is counted for it on a change's path.
 type scrapeCollector struct{ Sources }
 
@@ -41,17 +41,17 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	s := q.Status()
 	for _, f := range model.Families() {
-		send(gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", "When everything was last known to be programmed, in seconds since the epoch.", epoch(s.SyncedAt), familyLabel, f.String())
-		send(gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "When a change last arrived, in seconds since the epoch.", epoch(s.LatestAt), familyLabel, f.String())
+		send(gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", "Time when all rules were last known to be programmed, in seconds since Unix epoch.", epoch(s.SyncedAt), familyLabel, f.String())
+		send(gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "Time when a change last arrived, in seconds since Unix epoch.", epoch(s.LatestAt), familyLabel, f.String())
 	}
-	send(gauge, "kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Changes of EndpointSlices that are not applied yet.", float64(s.Seen.Slices-s.Done.Slices))
-	send(counter, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Changes of EndpointSlices that arrived.", float64(s.Seen.Slices))
-	send(gauge, "kubeproxy_sync_proxy_rules_service_changes_pending", "Changes of Services that are not applied yet.", float64(s.Seen.Services-s.Done.Services))
-	send(counter, "kubeproxy_sync_proxy_rules_service_changes_total", "Changes of Services that arrived.", float64(s.Seen.Services))
+	send(gauge, "kubeproxy_sync_proxy_rules_endpoint_changes_pending", "Pending EndpointSlice changes.", float64(s.Seen.Slices-s.Done.Slices))
+	send(counter, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "EndpointSlice changes received.", float64(s.Seen.Slices))
+	send(gauge, "kubeproxy_sync_proxy_rules_service_changes_pending", "Pending Service changes.", float64(s.Seen.Services-s.Done.Services))
+	send(counter, "kubeproxy_sync_proxy_rules_service_changes_total", "Service changes received.", float64(s.Seen.Services))
 
-	send(counter, "tandem_dataplane_drift_objects_total", "Objects that were found changed by others.", float64(s.Drift))
-	send(counter, "tandem_audits_total", "How often the data plane was read back and compared.", float64(s.Audits.Done))
-	send(counter, "tandem_audit_failures_total", "How often it could not be read back.", float64(s.Audits.Failed))
+	send(counter, "tandem_dataplane_drift_objects_total", "Objects of the data plane that an audit found changed externally.", float64(s.Drift))
+	send(counter, "tandem_audits_total", "Audits of the data plane.", float64(s.Audits.Done))
+	send(counter, "tandem_audit_failures_total", "Audits that failed to read the data plane.", float64(s.Audits.Failed))
 	for state, n := range s.Services {
 		send(gauge, "tandem_services", "Services by state.", float64(n), "state", model.State(state).String())
 	}
@@ -59,7 +59,7 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	for resource, age := range q.Ages() {
-		send(gauge, "tandem_watch_age_seconds", "Time since the watch of a resource was last known to be alive.", age.Seconds(), "resource", resource)
+		send(gauge, "tandem_watch_age_seconds", "Time since the last sign of life from the watch of a resource.", age.Seconds(), "resource", resource)
 	}
 }
 

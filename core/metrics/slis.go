@@ -20,14 +20,14 @@ func newSLIs() slis {
 	s := slis{
 		registry: prometheus.NewRegistry(),
 		latest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubernetes_healthcheck", Help: "Outcome of a health check: 1 is good.",
+			Name: "kubernetes_healthcheck", Help: "Result of a health check: 1 for success, 0 for failure.",
 		}, []string{"name", "type"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubernetes_healthchecks_total", Help: "Outcomes of health checks.",
+			Name: "kubernetes_healthchecks_total", Help: "Number of health check results.",
 		}, []string{"name", "type", "status"}),
 	}
 	start := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "process_start_time_seconds", Help: "When the process started, in seconds since the epoch.",
+		Name: "process_start_time_seconds", Help: "Start time of the process since Unix epoch in seconds.",
 	})
 	start.Set(epoch(time.Now()))
 	s.registry.MustRegister(s.latest, s.total, start)

@@ -26,22 +26,22 @@ func newTandemSet() tandemSet {
 	fine := prometheus.ExponentialBuckets(0.00001, 4, 12) // 10 µs to 42 s
 	sizes := prometheus.ExponentialBuckets(1, 4, 10)      // 1 to 262,144
 	return tandemSet{
-		wait:       tandemHistogram("event_wait_seconds", "Time from the arrival of an event to the start of the sync that applied it.", fine),
-		programmed: tandemHistogram("event_programmed_seconds", "Time from the arrival of an event to the end of the sync that applied it.", fine),
-		ports:      tandemHistogram("sync_ports", "Service ports that a sync changed.", sizes),
-		objects:    tandemHistogram("sync_ops", "Objects that a sync wrote.", sizes),
-		failures:   tandemCounter("sync_failures_total", "Syncs in which something could not be programmed."),
+		wait:       tandemHistogram("event_wait_seconds", "Time from receiving an event to the start of the sync that applied it.", fine),
+		programmed: tandemHistogram("event_programmed_seconds", "Time from receiving an event to the end of the sync that applied it.", fine),
+		ports:      tandemHistogram("sync_ports", "Service ports changed per sync.", sizes),
+		objects:    tandemHistogram("sync_ops", "Objects of the data plane written per sync.", sizes),
+		failures:   tandemCounter("sync_failures_total", "Syncs with at least one failure."),
 		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_dataplane_ops_total", Help: "Objects created, replaced or deleted in the data plane.",
 		}, []string{"verb"}),
-		opFailures: tandemCounter("dataplane_op_failures_total", "Operations that the data plane refused."),
-		commits:    tandemCounter("dataplane_commits_total", "Transactions with the data plane."),
-		repaired:   tandemCounter("dataplane_repaired_objects_total", "Objects that others had changed, and that were set right."),
+		opFailures: tandemCounter("dataplane_op_failures_total", "Operations that the data plane rejected."),
+		commits:    tandemCounter("dataplane_commits_total", "Transactions committed to the data plane."),
+		repaired:   tandemCounter("dataplane_repaired_objects_total", "Externally changed objects that were repaired."),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_problems_total", Help: "Things refused, skipped or impossible that came up, by reason.",
+			Name: "tandem_problems_total", Help: "New problems with objects: rejected, skipped or unsupported, by reason.",
 		}, []string{"reason"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_events_total", Help: "Kubernetes Events that were written, dropped for their number, or given up after errors.",
+			Name: "tandem_events_total", Help: "Kubernetes Events by outcome: written, dropped by the rate limit, or given up after errors.",
 		}, []string{"outcome"}),
 	}
 }
@@ -81,6 +81,6 @@ func tandemCounter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_" + name, Help: help})
 }
 
-// since is how many seconds ago a time was; 0 when the clock of whoever told it
-// is ahead of ours.
+// since is how many seconds ago a time was; 0 when the clock it comes from
+// is ahead.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }

@@ -6,7 +6,7 @@
 //	Slice  ──┼── core/resolve ──▶   (one Service port of one IP family)
 //	Host   ──┘
 //
-// Inputs are what a source (the API server, a folder of manifests) tells us.
+// Inputs are what a source (the API server, a folder of manifests) provides.
 // A Port is what the policy makes of them: for each address (Frontend) and each
 // kind of sender (Origin) the finished Action. Nothing after core/resolve looks
 // at traffic policies, readiness, hints or detect-local again.

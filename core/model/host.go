@@ -17,8 +17,8 @@ type Host struct {
 	MasqueradeAll bool
 
 	// ServiceCIDRs are ranges that have cluster IPs and nothing else in them. What
-	// is for one of their addresses that no Service has is dropped, whoever sends
-	// it: were it let go, it would wander from router to router. Canonical, and
+	// is for one of their addresses that no Service has is dropped, whatever sends
+	// it: forwarded, it could loop between routers. Canonical, and
 	// empty where no range is known.
 	ServiceCIDRs []netip.Prefix
 
@@ -79,7 +79,7 @@ func (h *Host) Primary(f Family) (addr netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// PodMatch tells packets of this node's pods from all others ("detect local").
+// PodMatch recognises packets of this node's pods ("detect local").
 // At most one of its fields is set; the zero value knows no pods.
 type PodMatch struct {
 	CIDRs     []netip.Prefix // source addresses; at most one a family
@@ -87,7 +87,7 @@ type PodMatch struct {
 	Prefix    string         // the start of the names of the pods' interfaces
 }
 
-// Known reports whether pods of family f can be told from other senders.
+// Known reports whether pods of family f can be recognised.
 func (m PodMatch) Known(f Family) bool {
 	if m.Interface != "" || m.Prefix != "" {
 		return true

@@ -17,7 +17,7 @@ const (
 )
 
 // TrafficPolicy says which endpoints may serve: those of the whole cluster or
-// those on this node only. It is an input of core/resolve and nobody else's.
+// those on this node only. Only core/resolve reads it.
 type TrafficPolicy uint8
 
 // The traffic policies.

@@ -76,7 +76,7 @@ const (
 // Families lists both families, for ranging.
 func Families() [2]Family { return [2]Family{IPv4, IPv6} }
 
-// FamilyOf tells the family of an address. IPv4-mapped IPv6 addresses never
+// FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses never
 // reach the model: the sources refuse them.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {

@@ -18,9 +18,9 @@ type Port struct {
 	PreserveDestination bool
 
 	// HealthPort is the Service's healthCheckNodePort, or 0. LocalReady is what
-	// it tells load balancers: on how many distinct addresses of this family the
+	// it reports to load balancers: on how many distinct addresses of this family the
 	// Service has ready endpoints on this node, whichever of its ports they serve.
-	// It is 0 where there is no HealthPort: nobody asks.
+	// It is 0 where there is no HealthPort.
 	HealthPort uint16
 	LocalReady int
 
@@ -38,21 +38,21 @@ type Frontend struct {
 	// one of the family: Host.NodePorts says on which addresses it answers.
 	At netip.AddrPort
 
-	// Restricted fronts answer only clients inside Allow; all others are
+	// Restricted frontends answer only clients inside Allow; all others are
 	// dropped, whatever their origin. Allow holds no prefix twice and none that
 	// lies inside another, in address order; it may be empty.
 	Restricted bool
 	Allow      []netip.Prefix
 
-	// On is the finished answer for each kind of sender. Where pods cannot be told
+	// On is the finished answer for each kind of sender. Where pods cannot be recognised
 	// from others (Host.Pods), FromPod has FromOutside's.
 	On [Origins]Action
 }
 
-// Kind is the kind of a front.
+// Kind is the kind of a frontend.
 type Kind uint8
 
-// The kinds of front.
+// The kinds of frontend.
 const (
 	KindClusterIP Kind = iota
 	KindExternalIP
@@ -110,7 +110,7 @@ func (v Verdict) String() string { return [...]string{"balance", "reject", "drop
 // Pool is a set of endpoints that share new connections evenly. It is never
 // empty. The order is a slot order: it has no meaning but is kept stable under
 // change (see Reslot), so that data planes that number their endpoints rewrite
-// only what differs. Pools are shared between fronts by pointer.
+// only what differs. Pools are shared between frontends by pointer.
 type Pool struct{ Endpoints []Endpoint }
 
 // Endpoint is one member of a Pool.
@@ -125,8 +125,8 @@ type Endpoint struct {
 // answer itself directly, from an address that it did not ask.
 func (e Endpoint) Hairpins() bool { return e.Local || e.NodeUnknown }
 
-// FrontendIndex finds fronts of a port by address. It is for comparing two states of
-// one port, of which most fronts are in the same place: a map is made only where
+// FrontendIndex finds frontends of a port by address. It is for comparing two states of
+// one port, of which most frontends are in the same place: a map is made only where
 // many are not. The zero value finds none.
 type FrontendIndex struct {
 	fronts []Frontend
@@ -141,7 +141,7 @@ func IndexFrontends(p *Port) (x FrontendIndex) {
 	return x
 }
 
-// Find returns a front, most likely in a place; nil when there is none.
+// Find returns a frontend, most likely in a place; nil when there is none.
 func (x *FrontendIndex) Find(place int, at netip.AddrPort) *Frontend {
 	const few = 16 // not worth a map
 	switch {
@@ -201,7 +201,7 @@ func (p *Pool) Equal(o *Pool) bool {
 	return p == o || p != nil && o != nil && slices.Equal(p.Endpoints, o.Endpoints)
 }
 
-// Pools returns the distinct pools of a port, in the order in which its fronts
+// Pools returns the distinct pools of a port, in the order in which its frontends
 // use them. There are at most two: the cluster's and the local one.
 func (p *Port) Pools() []*Pool {
 	pools := make([]*Pool, 0, 2)

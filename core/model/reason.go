@@ -6,7 +6,7 @@ import (
 )
 
 // Reason says why policy decided as it did. It goes with every Action and every
-// Problem, so that a user can be told, in the same words on every system.
+// Problem, so that users see the same words on every system.
 type Reason uint8
 
 // The reasons. Why an Action is what it is:
@@ -14,7 +14,7 @@ const (
 	WhyClusterEndpoints     Reason = iota // balanced over ready endpoints of the whole cluster
 	WhyLocalEndpoints                     // policy Local: balanced over this node's endpoints
 	WhyZoneHints                          // topology hints: endpoints meant for this zone
-	WhyNodeHints                          // topology hints: endpoints meant for this node
+	WhyNodeHints                          // topology hints: endpoints for this node
 	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
 	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
@@ -35,7 +35,7 @@ const (
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // what the Node object says is needed, and there is none
-	WhyOtherProxy        // another proxy answers for the same addresses
+	WhyOtherProxy        // another proxy handles the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyTooLarge          // more than one Service may cost
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
@@ -46,43 +46,43 @@ const (
 	WhyServiceRange      // an external address in a range of cluster IPs
 	WhyPodRange          // an external address in a range of pods
 	WhyNotAllowed        // an external IP that the administrator has not allowed
-	WhyClosed            // loadBalancerSourceRanges lets nobody in
+	WhyClosed            // loadBalancerSourceRanges allows no client
 )
 
 var reasons = [...]struct{ name, text string }{
-	WhyClusterEndpoints:     {"ClusterEndpoints", "balanced over the cluster's ready endpoints"},
-	WhyLocalEndpoints:       {"LocalEndpoints", "policy Local: balanced over this node's endpoints only"},
-	WhyZoneHints:            {"ZoneHints", "topology hints: endpoints meant for this node's zone"},
-	WhyNodeHints:            {"NodeHints", "topology hints: endpoints meant for this node"},
-	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no endpoint is ready: those that still serve while terminating"},
-	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not bind this node's own pods and processes"},
-	WhyNoEndpoints:          {"NoEndpoints", "no endpoint serves this port: refused"},
-	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "policy Local and no endpoint on this node: dropped"},
-	WhyOutsideRanges:        {"OutsideRanges", "the client is outside loadBalancerSourceRanges: dropped"},
-	WhyNoSuchPort:           {"NoSuchPort", "the cluster IP has no such port: refused"},
-	WhyNotOurs:              {"NotOurs", "no Service has this address: left alone"},
-	WhyUnallocated:          {"Unallocated", "an address for cluster IPs that no Service has: dropped"},
+	WhyClusterEndpoints:     {"ClusterEndpoints", "balanced over ready endpoints of the cluster"},
+	WhyLocalEndpoints:       {"LocalEndpoints", "traffic policy Local: balanced over endpoints on this node"},
+	WhyZoneHints:            {"ZoneHints", "topology hints: endpoints for this node's zone"},
+	WhyNodeHints:            {"NodeHints", "topology hints: endpoints for this node"},
+	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no ready endpoints: using serving terminating endpoints"},
+	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not apply to this node's own pods and processes"},
+	WhyNoEndpoints:          {"NoEndpoints", "no endpoints: rejected"},
+	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "traffic policy Local and no endpoint on this node: dropped"},
+	WhyOutsideRanges:        {"OutsideRanges", "client not in loadBalancerSourceRanges: dropped"},
+	WhyNoSuchPort:           {"NoSuchPort", "no such port on this cluster IP: rejected"},
+	WhyNotOurs:              {"NotOurs", "no Service has this address: passed"},
+	WhyUnallocated:          {"Unallocated", "in a ServiceCIDR but not allocated to a Service: dropped"},
 	WhyFrontendTaken:        {"FrontendTaken", "another Service already has this address and port"},
 	WhyBadAddress:           {"BadAddress", "not usable as an endpoint or virtual IP"},
-	WhyOwnFrontend:          {"OwnFrontend", "the endpoint is an address of its own Service: a loop"},
-	WhyBadRange:             {"BadRange", "not a CIDR"},
+	WhyOwnFrontend:          {"OwnFrontend", "endpoint is an address of its own Service (loop)"},
+	WhyBadRange:             {"BadRange", "invalid CIDR"},
 	WhyNoTargetPort:         {"NoTargetPort", "no EndpointSlice of the Service has a port of this name and protocol"},
-	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "the same endpoint twice with different conditions; the better one is used"},
-	WhyInvalid:              {"Invalid", "not valid"},
-	WhyUnsupported:          {"Unsupported", "this mode cannot do it"},
-	WhyNoNode:               {"NoNode", "the Node object of this machine is not known"},
-	WhyOtherProxy:           {"OtherProxy", "another proxy answers for the same addresses"},
-	WhySharedRange:          {"SharedRange", "not for cluster IPs alone: addresses that no Service has are left alone"},
-	WhyTooLarge:             {"TooLarge", "beyond the limits of one Service, which keep it from holding up others"},
-	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
-	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
-	WhyFull:                 {"Full", "no room for more"},
-	WhyNodeAddress:          {"NodeAddress", "an address of this node cannot be a Service's"},
-	WhyAPIServer:            {"APIServerAddress", "an address of the API server cannot be a Service's"},
-	WhyServiceRange:         {"InServiceCIDR", "addresses of a ServiceCIDR are for cluster IPs alone"},
-	WhyPodRange:             {"InPodCIDR", "addresses of pods cannot be a Service's"},
-	WhyNotAllowed:           {"NotAllowed", "not among the allowed external IPs"},
-	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this family: closed to all clients"},
+	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "duplicate endpoint with different conditions; using the better one"},
+	WhyInvalid:              {"Invalid", "invalid"},
+	WhyUnsupported:          {"Unsupported", "not supported by this mode"},
+	WhyNoNode:               {"NoNode", "Node object of this machine not found"},
+	WhyOtherProxy:           {"OtherProxy", "another proxy handles the same addresses"},
+	WhySharedRange:          {"SharedRange", "not exclusive to cluster IPs: unallocated addresses are passed"},
+	WhyTooLarge:             {"TooLarge", "exceeds the limits of one Service"},
+	WhyRestart:              {"RestartNeeded", "takes effect at the next start"},
+	WhyOtherFamily:          {"OtherFamily", "no address of an IP family that this node has"},
+	WhyFull:                 {"Full", "capacity reached"},
+	WhyNodeAddress:          {"NodeAddress", "address belongs to this node"},
+	WhyAPIServer:            {"APIServerAddress", "address belongs to the API server"},
+	WhyServiceRange:         {"InServiceCIDR", "ServiceCIDRs are reserved for cluster IPs"},
+	WhyPodRange:             {"InPodCIDR", "pod CIDRs are reserved for pods"},
+	WhyNotAllowed:           {"NotAllowed", "not in the allowed external IPs"},
+	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this IP family: all clients dropped"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for
@@ -99,11 +99,11 @@ type Problem struct {
 	Where  string // "file:line", or empty
 	Why    Reason
 	Detail string // what exactly: the address, the other Service, ...
-	Unfit  bool   // no load balancer shall send traffic here while it lasts
+	Unfit  bool   // the node is unfit for traffic while it lasts
 }
 
 // MaxProblems bounds the problems of one object: it may have thousands of ports or
-// endpoints, and nobody reads a thousand lines that say the same.
+// endpoints.
 const MaxProblems = 20
 
 // More says in the last of one object's problems how many there are beside them.
@@ -126,7 +126,7 @@ func (p Problem) String() string {
 // Gap is something a backend cannot do for a port on this system. The rest of
 // the port works.
 type Gap struct {
-	Frontend netip.AddrPort // the front it is about; the zero value for the whole port
+	Frontend netip.AddrPort // the frontend it is about; the zero value for the whole port
 	Detail   string
 	// Source says that nothing is missing but the client's address: endpoints
 	// see one of this host where Action.SNAT says otherwise. That is how a whole
@@ -150,7 +150,7 @@ type State uint8
 // The states.
 const (
 	Programmed State = iota // everything that it asks for works
-	Partial                 // it works, but for problems that are told
+	Partial                 // it works, except for the problems reported
 	Failing                 // the data plane refuses part of it; retried
 	States                  // how many there are
 )
@@ -158,7 +158,7 @@ const (
 // String returns the state's name: stable, for machines.
 func (s State) String() string { return [...]string{"Programmed", "Partial", "Failing"}[s] }
 
-// StateOf tells the state of a Service from what is known of it.
+// StateOf returns the state of a Service.
 func StateOf(failing, problems bool) State {
 	switch {
 	case failing:

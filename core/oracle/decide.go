@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Decide says what must happen to a packet, given everything that shall be
+// Decide returns what must happen to a packet, given everything that is to be
 // programmed. It walks all ports.
 func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	port, front := find(host, ports, p)
@@ -38,7 +38,7 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	return out
 }
 
-// Origin tells where a packet is from. Pods come first: the host's own address
+// Origin returns where a packet is from. Pods come first: the host's own address
 // inside the pods' range counts as a pod.
 func Origin(host *model.Host, p Packet) model.Origin {
 	switch {
@@ -50,7 +50,7 @@ func Origin(host *model.Host, p Packet) model.Origin {
 	return model.FromOutside
 }
 
-// find returns the front a packet is for. Addresses of Services come before
+// find returns the frontend a packet is for. Addresses of Services come before
 // node ports, which answer on this host's own addresses only.
 func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Frontend) {
 	if port, f := at(ports, p.Proto, p.Dst); f != nil {
@@ -76,10 +76,10 @@ func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port,
 	return nil, nil
 }
 
-// unclaimed is the answer where no front is. A cluster IP refuses all its other
+// unclaimed is the outcome where there is no frontend. A cluster IP refuses all its other
 // ports, since nothing else can be meant by it. What could be a cluster IP and is
-// none stays silent: whoever asks may have heard of its Service sooner than this
-// node, and will try again. All else is not ours.
+// none is dropped: the client may know of its Service sooner than this
+// node, and will retry. All other packets pass.
 func unclaimed(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	for _, port := range ports {
 		for _, f := range port.Frontends {

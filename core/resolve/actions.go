@@ -11,8 +11,8 @@ type actions = [model.Origins]model.Action
 
 // internal is what a cluster IP does (internalTrafficPolicy, KEP-2086).
 //
-// Whoever is not a pod of this node is SNATed, since the endpoint's answer must
-// come back through here. When pods cannot be told from others nobody is: SNAT
+// Clients other than pods of this node are SNATed, since the endpoint's reply must
+// come back through this node. When pods cannot be recognised no client is: SNAT
 // for all would hide every client, and a cluster that works without a detector
 // routes Service answers by other means.
 func internal(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
@@ -55,7 +55,7 @@ func external(host *model.Host, svc *model.Service, family model.Family, p pools
 	return on
 }
 
-// balance is the Action over a pool, or what stands in its place when it is
+// balance is the Action over a pool, or its replacement when the pool is
 // empty: refusal when nothing serves anywhere, so that clients fail at once;
 // silence when other nodes could serve, so that a load balancer or a retry
 // finds them.

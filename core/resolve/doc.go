@@ -21,7 +21,7 @@
 // spec.externalIPs are written by whoever may write a Service (CVE-2020-8554).
 // status.loadBalancer is written by controllers, which the administrator has
 // installed, but the ports are the users'. So the first may have no address that
-// is somebody's, and the second no address and port that a node cannot spare:
+// is in use, and the second no address and port that a node needs itself:
 //
 //	                                            external IP  load balancer IP
 //	the API server's address and port (TCP)     refused      refused, always
@@ -34,7 +34,7 @@
 //
 // --allowed-external-ips lifts what does not say always. A cluster IP is refused
 // where it is an address of this node or of the API server, since it closes all
-// other ports. What is refused is no claim: it keeps the address from nobody.
+// other ports. A rejected address is no claim: other Services may have it.
 //
 // A node port takes a port of this node's addresses: 22, 10250, this proxy's, and those
 // of an API server on them (TCP) are refused, always.

@@ -11,7 +11,7 @@ import (
 // about its use.
 type endpoint struct {
 	addr               netip.AddrPort
-	local, nodeUnknown bool // on this node; nobody knows where
+	local, nodeUnknown bool // on this node; nodeName is empty
 	state              model.EndpointState
 	hints              *model.Hints
 }
@@ -20,7 +20,7 @@ type endpoint struct {
 //
 // Slices belong to a port by port name and protocol; the Service's targetPort
 // plays no part, so the numbers may differ from slice to slice. Where one
-// address and port stands in several slices (it moves from one to another, or a
+// address and port is in several slices (it moves from one to another, or a
 // finished pod's address was given to a new one) the best conditions count, in
 // whatever order they are met: kubernetes issue 135266.
 func (r *Result) endpoints(
@@ -130,7 +130,7 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 	listed := 0
 	for i, slice := range from {
 		if listed += len(slice.Ports); listed > MaxEntries {
-			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices are left out: with them they list more than %d ports", len(from)-i, len(from), MaxEntries)
+			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), MaxEntries)
 			break
 		}
 		if len(slice.Endpoints) > 0 {
@@ -165,7 +165,7 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, from []*mode
 		return
 	}
 	s.perPort = max(1, MaxEntries/fronts)
-	r.Problem(svc, model.WhyTooLarge, "%d endpoints of its %d frontends (ports x addresses x endpoints), at most %d are served: %d of each port, ready ones and those of this node first",
+	r.Problem(svc, model.WhyTooLarge, "%d endpoints of %d frontends (ports x addresses x endpoints), limit %d: serving %d of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
 	s.ranks = make(map[*model.Slice]*[ranks][]int, len(from))
 	for _, slice := range from {

@@ -52,10 +52,10 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 		ps = append(ps, model.Problem{Object: "Node " + node.Name, Why: why, Detail: detail})
 	}
 	if c.NodePorts.Primary && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
-		problem("node ports answer nowhere: they are for the primary addresses, and it has none")
+		problem("nodePorts are not served: nodePortAddresses is primary, and the Node has no address")
 	}
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
-		problem("pods are not told from other clients: NodeCIDR needs its podCIDR, and it has none")
+		problem("local pods cannot be detected: NodeCIDR needs a podCIDR, and the Node has none")
 	}
 	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine.Addresses)
 	ps = append(ps, familyProblems(c, node)...)
@@ -64,7 +64,7 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 
 // familyProblems says which settings name addresses of a family only that this node
 // does not have: they do nothing, and the family that it has is served without
-// them. Where pods are told by them kube-proxy ends with an error
+// them. Where local pods are detected by them kube-proxy exits with an error
 // (checkBadIPConfig of cmd/kube-proxy); here the node is unfit for traffic.
 func familyProblems(c *config.Config, node *model.Node) (ps []model.Problem) {
 	ips := ownIPs(c.NodeIP, node.IPs)
@@ -178,17 +178,17 @@ func rangesFor(c *config.Config, node *model.Node, ips []netip.Addr, cidrs []*mo
 	return r
 }
 
-// overlap names who else is in a range; empty for nobody.
+// overlap says what else is in a range; empty for nothing.
 func overlap(p netip.Prefix, ips []netip.Addr, pods []netip.Prefix) string {
 	if i := slices.IndexFunc(ips, p.Contains); i >= 0 {
-		return fmt.Sprintf("%s in it is this node's own address", ips[i])
+		return fmt.Sprintf("contains %s, an address of this node", ips[i])
 	}
 	if i := slices.IndexFunc(pods, p.Overlaps); i >= 0 {
-		return fmt.Sprintf("pods have addresses of %s", pods[i])
+		return fmt.Sprintf("overlaps the pod CIDR %s", pods[i])
 	}
 	family := model.FamilyOf(p.Addr())
 	if !slices.ContainsFunc(ips, func(a netip.Addr) bool { return model.FamilyOf(a) == family }) {
-		return fmt.Sprintf("no %s address of this node is known, which might be in it", family)
+		return fmt.Sprintf("this node's %s address is unknown and might be in it", family)
 	}
 	return ""
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// The limits of one Service. Whoever may write Services and EndpointSlices in one
-// namespace must not be able to hold up the changes of all others, so that what
-// one Service can cost is bounded: these keep the way from its objects to those of
-// a data plane (core/track to core/ledger) within some 50 ms of one core. The
-// README lists them.
+// The limits of one Service. Users who may write Services and EndpointSlices in one
+// namespace must not be able to delay the changes of all others, so the cost of
+// one Service is bounded. The goal is 50 ms of one core from its objects to those of
+// a data plane (core/track to core/ledger); core/conformance logs what each mode
+// takes. The README lists the limits.
 const (
 	// MaxAddresses is how many cluster, external and load balancer IPs a Service
 	// may have. One object of the API has room for 100,000; load balancers give a
@@ -20,11 +20,12 @@ const (
 
 	// MaxPorts is how many ports a Service may have. One object of the API has room
 	// for some 20,000; there are 2,768 node ports by default.
-	MaxPorts = 5_000
+	MaxPorts = 2_500
 
 	// MaxFrontends is how many frontends those make: each port on each address, and on
-	// the node port of each IP family.
-	MaxFrontends = 5_000
+	// the node port of each IP family. A frontend takes a data plane up to seven
+	// objects (nftables), so these cost about as much as MaxEntries entries.
+	MaxFrontends = 2_500
 
 	// MaxEntries is how many entries of a data plane may follow from a Service:
 	// each endpoint of a port for each of its frontends, and each source range for
@@ -65,7 +66,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 		if l.found > l.max {
 			return model.Problem{
 				Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
-				Detail: fmt.Sprintf("%d %s, at most %d are served", l.found, l.what, l.max),
+				Detail: fmt.Sprintf("%d %s, limit %d", l.found, l.what, l.max),
 			}, true
 		}
 	}

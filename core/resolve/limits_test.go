@@ -38,25 +38,25 @@ func TestExcess(t *testing.T) {
 	}{
 		{service(), ""},
 		{withPorts(resolve.MaxPorts), ""},
-		{withPorts(resolve.MaxPorts + 1), "5001 ports, at most 5000 are served"},
+		{withPorts(resolve.MaxPorts + 1), "2501 ports, limit 2500"},
 		{with(service(), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", resolve.MaxAddresses-1) }), ""},
-		{with(service(), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", resolve.MaxAddresses) }), "1001 addresses, at most 1000 are served"},
-		{with(withPorts(5), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), ""},
-		{with(withPorts(6), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), "6000 frontends (ports x addresses), at most 5000"},
-		{with(withPorts(2501), func(s *model.Service) { s.ClusterIPs = append(s.ClusterIPs, addr("fd00::1")) }), "5002 frontends"},
-		{with(withPorts(2501), func(s *model.Service) {
+		{with(service(), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", resolve.MaxAddresses) }), "1001 addresses, limit 1000"},
+		{with(withPorts(2), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), ""},
+		{with(withPorts(3), func(s *model.Service) { s.ExternalIPs = addrs("198.18.0.0", 999) }), "3000 frontends (ports x addresses), limit 2500"},
+		{with(withPorts(1251), func(s *model.Service) { s.ClusterIPs = append(s.ClusterIPs, addr("fd00::1")) }), "2502 frontends"},
+		{with(withPorts(1251), func(s *model.Service) {
 			s.Type = model.NodePort
 			for i := range s.Ports {
 				s.Ports[i].NodePort = uint16(30000 + i)
 			}
-		}), "5002 frontends"},
-		{with(withPorts(4000), func(s *model.Service) { s.ExternalIPs = addrs("2001:db8::1", 10) }), ""}, // a family that it has no cluster IP of
+		}), "2502 frontends"},
+		{with(withPorts(2000), func(s *model.Service) { s.ExternalIPs = addrs("2001:db8::1", 10) }), ""}, // a family that it has no cluster IP of
 		{with(withPorts(10), func(s *model.Service) {
 			s.Type, s.Restricted, s.LoadBalancerIPs = model.LoadBalancer, true, addrs("203.0.113.1", 1)
 			for _, a := range addrs("100.64.0.0", 3001) {
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
 			}
-		}), "30010 source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges), at most 30000"},
+		}), "30010 source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges), limit 30000"},
 	} {
 		p, over := resolve.Excess(c.service)
 		if over != (c.want != "") || !strings.HasPrefix(p.Detail, c.want) || over && (p.Why != model.WhyTooLarge || p.Object != "Service ns/svc") {
@@ -82,7 +82,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	r := resolve.Service(host(), svc, []*model.Slice{s})
-	const text = "100000 endpoints of its 100 frontends (ports x addresses x endpoints), at most 30000 are served: 300 of each port, ready ones and those of this node first"
+	const text = "100000 endpoints of 100 frontends (ports x addresses x endpoints), limit 30000: serving 300 of each port, ready and local ones first"
 	if len(r.Problems) != 1 || r.Problems[0].Detail != text || r.Problems[0].Why != model.WhyTooLarge {
 		t.Errorf("problems: %v", r.Problems)
 	}

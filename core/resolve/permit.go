@@ -62,7 +62,7 @@ func refuseExternal(host *model.Host, a Address) refusal {
 	case external && mine:
 		return unlessAllowed(model.WhyNodeAddress, a, "")
 	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
-		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d is this node's own", a.At.Port()))
+		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d this node uses itself", a.At.Port()))
 	case external && hasAPIServer(host, ip):
 		return unlessAllowed(model.WhyAPIServer, a, "")
 	case contains(host.ServiceCIDRs, ip):
@@ -84,9 +84,9 @@ func refuseNodePort(host *model.Host, a Address) refusal {
 	switch {
 	case a.Proto != model.TCP:
 	case slices.Contains(g.Ports, port):
-		return refusal{model.WhyNodeAddress, fmt.Sprintf("node port %d, which is this node's own", port)}
+		return refusal{model.WhyNodeAddress, fmt.Sprintf("node port %d, which this node uses itself", port)}
 	case slices.ContainsFunc(g.APIServers, answers):
-		return refusal{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server has on this node", port)}
+		return refusal{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server uses on this node", port)}
 	}
 	return refusal{}
 }

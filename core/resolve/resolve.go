@@ -16,7 +16,7 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 	r.index = r.indexSlices(host, svc, from)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {
-			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints: as many are protected from other Services, as API servers", MaxAPIServers)
+			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints; only these are protected from other Services as API servers", MaxAPIServers)
 		}
 	}
 	for _, family := range model.Families() {
@@ -77,7 +77,7 @@ func healthPort(svc *model.Service) uint16 {
 
 // countLocal notes which of a port's endpoints a load balancer may count on: the
 // ready ones of this node. Those that terminate still serve, but the balancer
-// shall send nothing new to them (KEP-1669).
+// must send nothing new to them (KEP-1669).
 func (r *Result) countLocal(svc *model.Service, all []endpoint) {
 	if healthPort(svc) == 0 {
 		return
@@ -92,7 +92,7 @@ func (r *Result) countLocal(svc *model.Service, all []endpoint) {
 	}
 }
 
-// setHealth tells all ports of a family what load balancers are told. A pod that
+// setHealth sets what load balancers are told on all ports of a family. A pod that
 // serves several ports is one endpoint to them.
 func (r *Result) setHealth(svc *model.Service, ports []*model.Port) {
 	for _, p := range ports {
@@ -101,7 +101,7 @@ func (r *Result) setHealth(svc *model.Service, ports []*model.Port) {
 	clear(r.local)
 }
 
-// reportClosed says which addresses let nobody in, for want of a source range of their
+// reportClosed reports addresses that allow no client, for want of a source range of their
 // family.
 func (r *Result) reportClosed(svc *model.Service, addresses []Address) {
 	for _, a := range addresses {

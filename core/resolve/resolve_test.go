@@ -447,12 +447,12 @@ func TestServiceCIDRs(t *testing.T) {
 		{"none", node, nil, "[]"},
 		{"one", node, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12")}, "[10.96.0.0/12]"},
 		{"several, one in another", node, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12"), cidr("b", "10.8.0.0/16"), cidr("c", "10.96.8.0/24")}, "[10.8.0.0/16 10.96.0.0/12]"},
-		{"the node's network", node, []*model.ServiceCIDR{cidr("a", "192.0.2.0/24", "10.96.0.0/12")}, "[10.96.0.0/12] a.yaml:1: ServiceCIDR a: 192.0.2.0/24: 192.0.2.1 in it is this node's own address"},
-		{"all there is", node, []*model.ServiceCIDR{cidr("a", "0.0.0.0/0")}, "[] a.yaml:1: ServiceCIDR a: 0.0.0.0/0: 192.0.2.1 in it is this node's own address"},
-		{"this node's pods", node, []*model.ServiceCIDR{cidr("a", "10.1.0.0/16")}, "[] a.yaml:1: ServiceCIDR a: 10.1.0.0/16: pods have addresses of 10.1.0.0/24"},
-		{"among the cluster's pods", node, []*model.ServiceCIDR{cidr("a", "10.2.3.0/24")}, "[] a.yaml:1: ServiceCIDR a: 10.2.3.0/24: pods have addresses of 10.2.0.0/16"},
-		{"another family than the node's", node, []*model.ServiceCIDR{cidr("a", "fd00::/112")}, "[] a.yaml:1: ServiceCIDR a: fd00::/112: no IPv6 address of this node is known, which might be in it"},
-		{"no Node", nil, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12")}, "[] a.yaml:1: ServiceCIDR a: 10.96.0.0/12: no IPv4 address of this node is known, which might be in it"},
+		{"the node's network", node, []*model.ServiceCIDR{cidr("a", "192.0.2.0/24", "10.96.0.0/12")}, "[10.96.0.0/12] a.yaml:1: ServiceCIDR a: 192.0.2.0/24: contains 192.0.2.1, an address of this node"},
+		{"all there is", node, []*model.ServiceCIDR{cidr("a", "0.0.0.0/0")}, "[] a.yaml:1: ServiceCIDR a: 0.0.0.0/0: contains 192.0.2.1, an address of this node"},
+		{"this node's pods", node, []*model.ServiceCIDR{cidr("a", "10.1.0.0/16")}, "[] a.yaml:1: ServiceCIDR a: 10.1.0.0/16: overlaps the pod CIDR 10.1.0.0/24"},
+		{"among the cluster's pods", node, []*model.ServiceCIDR{cidr("a", "10.2.3.0/24")}, "[] a.yaml:1: ServiceCIDR a: 10.2.3.0/24: overlaps the pod CIDR 10.2.0.0/16"},
+		{"another family than the node's", node, []*model.ServiceCIDR{cidr("a", "fd00::/112")}, "[] a.yaml:1: ServiceCIDR a: fd00::/112: this node's IPv6 address is unknown and might be in it"},
+		{"no Node", nil, []*model.ServiceCIDR{cidr("a", "10.96.0.0/12")}, "[] a.yaml:1: ServiceCIDR a: 10.96.0.0/12: this node's IPv4 address is unknown and might be in it"},
 	} {
 		c := config.Default()
 		c.NodeName, c.ClusterCIDRs = "here", []netip.Prefix{prefix("10.2.0.0/16")}

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Slots tells in which order a front's endpoints are installed for an origin;
+// Slots returns in which order a frontend's endpoints are installed for an origin;
 // nil when it has none. It is how a data plane's numbering survives a restart.
 type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 
@@ -22,7 +22,7 @@ func Reslot(port, old *model.Port, installed Slots) {
 	}
 }
 
-// predecessor finds the order of the pool that served the same front and origin
+// predecessor finds the order of the pool that served the same frontend and origin
 // before.
 func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontendIndex, installed Slots) []netip.AddrPort {
 	for i := range port.Frontends {

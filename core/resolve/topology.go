@@ -10,7 +10,7 @@ import (
 // KEP-4444): those meant for this node, else those meant for its zone, else
 // all. Hints count only when every ready endpoint has them, because a half
 // hinted set means that the controller is still at work, and only when they
-// leave somebody to serve.
+// leave at least one endpoint.
 func applyHints(host *model.Host, all []endpoint) ([]endpoint, model.Reason) {
 	nodes := func(h *model.Hints) []string { return h.Nodes }
 	zones := func(h *model.Hints) []string { return h.Zones }

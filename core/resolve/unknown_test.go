@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Where pods cannot be told from others, FromPod has FromOutside's action: no
+// Where pods cannot be recognised from others, FromPod has FromOutside's action: no
 // backend has to ask.
 func TestUnknownPodsAreOutside(t *testing.T) {
 	seen := 0

@@ -81,7 +81,7 @@ func TestText(t *testing.T) {
 		"! ns/gap: ns/gap:http: no affinity here\n",
 		"! data plane: shared chain refused\n",
 		"! data plane: no client addresses\n",
-		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: not valid (b.yaml:7)` + "\n",
+		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: invalid (b.yaml:7)` + "\n",
 	} {
 		if !strings.Contains(b.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, b.String())

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// claims settle who owns an address when several Services ask for it: the
+// claims decide which Service owns an address when several ask for it: the
 // oldest, and among equals the first by name, so that the answer does not depend
 // on the order of events and survives a restart. When the holder goes the next
 // in line takes over. Addresses that policy refuses a Service are not claimed: it
@@ -19,7 +19,7 @@ type claims struct {
 	holder map[claim]*service
 	rivals map[claim][]*service // all claimants, holder first; only where there are several
 	// below are the Services with external or load balancer IPs that give way when
-	// somebody holds a claim (resolve.OutrankedBy).
+	// another Service holds a claim (resolve.OutrankedBy).
 	below map[claim]serviceSet
 }
 
@@ -220,16 +220,16 @@ func (c *claims) indexBelow(object *model.Service, s *service, in bool) {
 		}
 		port := resolve.NodePortOf(a)
 		for _, above := range []claim{{at: netip.AddrPortFrom(a.At.Addr(), 0)}, {port.At, port.Proto}} {
-			crowd := c.below[above]
+			set := c.below[above]
 			if in {
-				crowd.add(s)
+				set.add(s)
 			} else {
-				crowd.remove(s)
+				set.remove(s)
 			}
-			if crowd.empty() {
+			if set.empty() {
 				delete(c.below, above)
 			} else {
-				c.below[above] = crowd
+				c.below[above] = set
 			}
 		}
 	}

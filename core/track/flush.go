@@ -100,7 +100,7 @@ func (a *portIndex) find(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// removeLost takes the fronts from a result that another Service holds, or that give way
+// removeLost takes the frontends from a result that another Service holds, or that give way
 // to an address of another one.
 func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 	for _, p := range r.Ports {
@@ -123,11 +123,11 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 			if above.At.Port() != 0 {
 				what += fmt.Sprintf(" %d", above.At.Port())
 			}
-			return fmt.Sprintf("%s %s (%s) is a %s of %s", a.Kind, a.At, a.Proto, what, holder.name)
+			return fmt.Sprintf("%s %s (%s) is a %s of Service %s", a.Kind, a.At, a.Proto, what, holder.name)
 		}
 	}
 	if holder := t.claims.holder[claim{a.At, a.Proto}]; holder != s {
-		return fmt.Sprintf("%s %s (%s) belongs to %s", a.Kind, a.At, a.Proto, holder.name)
+		return fmt.Sprintf("%s %s (%s) belongs to Service %s", a.Kind, a.At, a.Proto, holder.name)
 	}
 	return ""
 }

@@ -69,7 +69,7 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr.SetService(over)
 	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2")
-	const text = "Service ns/a: 40001 addresses, at most 1000 are served: beyond the limits of one Service, which keep it from holding up others"
+	const text = "Service ns/a: 40001 addresses, limit 1000: exceeds the limits of one Service"
 	if ps := tr.Service(name("a")).Problems; len(ps) != 1 || ps[0].String() != text {
 		t.Errorf("problems: %v", ps)
 	}

@@ -83,7 +83,7 @@ func (t *Tracker) NewProblems() []model.Problem {
 func (t *Tracker) Stats() Stats { return t.stats }
 
 // SetService adds or replaces a Service. One that exceeds a limit is refused: its
-// last good object stands and, where there is none, one without any port.
+// last good object is kept and, where there is none, one without any port.
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
 	s.excess = nil

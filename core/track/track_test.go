@@ -119,7 +119,7 @@ func TestAddressConflicts(t *testing.T) {
 	tr.SetService(b)
 	tr.SetService(c)
 	want(t, tr, "+ns/b:p80; +ns/c:p80 frontless")
-	if p := tr.Services()[1].Problems; len(p) != 1 || p[0].Why != model.WhyFrontendTaken || !strings.Contains(p[0].Detail, "belongs to ns/b") {
+	if p := tr.Services()[1].Problems; len(p) != 1 || p[0].Why != model.WhyFrontendTaken || !strings.Contains(p[0].Detail, "belongs to Service ns/b") {
 		t.Errorf("problems: %v", p)
 	}
 	tr.SetService(a) // comes last, but before b by name

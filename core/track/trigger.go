@@ -59,7 +59,7 @@ func (ts *triggers) add(s *service, before, now *model.Slice) {
 	ts.count++
 }
 
-// forget drops a Service's triggers: after a deletion the last one tells of an
+// forget drops a Service's triggers: after a deletion the last one belongs to an
 // older change, as in kube-proxy.
 func (ts *triggers) forget(s *service) {
 	ts.count -= len(ts.waiting[s])

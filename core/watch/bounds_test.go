@@ -23,7 +23,7 @@ func TestRedirectKeepsTheToken(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, apitest.Options{Tokens: []string{"secret"}})
 			lift := w.server.Fail(apitest.Rule{Resource: "services", Status: code, Location: elsewhere.URL + "/api/v1/services", Message: "moved"})
-			w.run().until("the refusal", func() bool { return strings.Contains(w.resource("services").Err, "redirect refused: the API server") })
+			w.run().until("the refusal", func() bool { return strings.Contains(w.resource("services").Err, "redirect rejected: API server") })
 			lift()
 			w.synced()
 			w.becomes(initial)
@@ -91,7 +91,7 @@ func withResource(r apitest.Rule) apitest.Rule {
 func TestListsAreBounded(t *testing.T) {
 	body := &boundedBody{io.NopCloser(zeros{}), new(atomic.Int64), maxAnswer, "in one answer"}
 	n, err := io.Copy(io.Discard, body)
-	if err == nil || !strings.Contains(err.Error(), "answer too large: more than 512 MiB in one answer") || n > maxAnswer {
+	if err == nil || !strings.Contains(err.Error(), "response too large: more than 512 MiB in one answer") || n > maxAnswer {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 }

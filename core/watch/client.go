@@ -46,7 +46,7 @@ type Request struct {
 	Took   time.Duration // to the headers of the answer
 }
 
-// Connect prepares a connection, and makes none yet. Each request is told to
+// Connect prepares a connection, and makes none yet. Each request is passed to
 // seen, on its own goroutine, unless that is nil.
 func Connect(api config.API, seen func(Request)) (*Client, error) {
 	return processEnvironment().connect(api, seen)
@@ -165,7 +165,7 @@ func (c *Client) Codec() kruntime.ParameterCodec { return kruntime.NewParameterC
 // Close ends the connections that are idle.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
-// observedTransport tells of every request that passes.
+// observedTransport reports every request.
 type observedTransport struct {
 	next http.RoundTripper
 	seen func(Request)

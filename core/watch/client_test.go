@@ -30,11 +30,11 @@ func TestKubeconfigMistakes(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ old, new, want string }{
 		"fine":           {"", "", ""},
-		"no context":     {"current-context: c\n", "", "no current-context; kubectl --kubeconfig FILE config view"},
-		"other context":  {"current-context: c", "current-context: d", `current-context "d" is not among its contexts; kubectl`},
-		"no cluster":     {"cluster: k,", "cluster: l,", `context "c": cluster "l" is not among its clusters; kubectl`},
-		"no user":        {"user: u}}]", "user: v}}]", `context "c": user "v" is not among its users; kubectl`},
-		"no server":      {`server: "https://192.0.2.1:6443"`, `server: ""`, `cluster "k" has no server; kubectl`},
+		"no context":     {"current-context: c\n", "", "no current-context; see kubectl --kubeconfig FILE config view"},
+		"other context":  {"current-context: c", "current-context: d", `current-context "d" is not defined; see kubectl`},
+		"no cluster":     {"cluster: k,", "cluster: l,", `context "c": cluster "l" is not defined; see kubectl`},
+		"no user":        {"user: u}}]", "user: v}}]", `context "c": user "v" is not defined; see kubectl`},
+		"no server":      {`server: "https://192.0.2.1:6443"`, `server: ""`, `cluster "k" has no server; see kubectl`},
 		"no YAML":        {"kind: Config", "kind: {", "it must be YAML of kind Config"},
 		"another kind":   {"kind: Config", "kind: Pod", "it must be YAML of kind Config"},
 		"no token file":  {"{token: secret}", "{tokenFile: /no/token}", "/no/token: no such file"},
@@ -63,8 +63,8 @@ func TestConnectionMistakes(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"no kubeconfig": {config.API{Kubeconfig: "/no/kubeconfig"}, nil, "kubeconfig /no/kubeconfig: file does not exist; give the path of one with --kubeconfig"},
-		"nothing":       {config.API{}, nil, "this is no pod"},
+		"no kubeconfig": {config.API{Kubeconfig: "/no/kubeconfig"}, nil, "kubeconfig /no/kubeconfig: file does not exist; set --kubeconfig to its path"},
+		"nothing":       {config.API{}, nil, "not running in a pod"},
 		"no account": {
 			config.API{},
 			map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"},

@@ -83,7 +83,7 @@ func printable(s string) string {
 	return s
 }
 
-// intern returns a string equal to s that all equal strings share. A cluster
+// intern returns s in the copy that all equal strings share. A cluster
 // has few nodes and zones but names them in every endpoint.
 func intern(s string) string {
 	if s == "" {
@@ -185,7 +185,7 @@ func decimal(s string) string {
 // the world reads those octets as octal (CVE-2021-29923), and means another host.
 func (f *faults) zeros(path string, i int, field, s string) {
 	if d := decimal(s); d != s {
-		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, taken as "+d)
+		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, read as "+d)
 	}
 }
 

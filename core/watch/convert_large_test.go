@@ -70,7 +70,7 @@ func TestHintsAreBounded(t *testing.T) {
 	s := sliceFor("web")
 	s.Endpoints = []discoveryv1.Endpoint{e}
 	m, problems := Slice(s)
-	expect(t, problems, "Invalid: endpoints[0].hints: 1000 (more than 8, the others are left out)")
+	expect(t, problems, "Invalid: endpoints[0].hints: 1000 (more than 8, the rest is ignored)")
 	if h := m.Endpoints[0].Hints; len(h.Zones) != maxHints || len(h.Nodes) != maxHints {
 		t.Errorf("%d zones, %d nodes", len(h.Zones), len(h.Nodes))
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // taintLeaving is put on nodes that the cluster autoscaler is about to delete
-// (KEP-3458): load balancers shall stop using them.
+// (KEP-3458): load balancers must stop using them.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
 // Node converts a Node.
@@ -43,7 +43,7 @@ func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
 			}
 			addr, remark := parseAddr(a.Address)
 			if remark == "" && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast()) {
-				remark = "no address of a node"
+				remark = "not a node address"
 			}
 			if remark != "" {
 				f.bad(model.WhyBadAddress, at("status.addresses", i, "address"), a.Address, remark)

@@ -25,7 +25,7 @@ func TestNode(t *testing.T) {
 		}},
 	})
 	expect(t, problems,
-		"BadAddress: status.addresses[4].address: 127.0.0.1 (no address of a node)",
+		"BadAddress: status.addresses[4].address: 127.0.0.1 (not a node address)",
 		"BadAddress: status.addresses[6].address: node.example.com (not an IP address)",
 		"BadRange: spec.podCIDRs[2]: bad")
 	want := &model.Node{

@@ -23,7 +23,7 @@ const (
 const annotationKeepVIP = "preserve-destination"
 
 // Service converts a Service. It returns nil for those that have no virtual IP
-// or are not ours: headless, ExternalName, without cluster IP, or labelled for
+// or that we do not serve: headless, ExternalName, without cluster IP, or labelled for
 // another proxy. That is no problem. It also returns nil if no cluster IP is
 // usable, which is one.
 func Service(s *corev1.Service) (*model.Service, []model.Problem) {
@@ -85,7 +85,7 @@ func clusterIPs(f *faults, spec *corev1.ServiceSpec) []netip.Addr {
 			return nil
 		}
 		if d := decimal(spec.ClusterIP); d != spec.ClusterIP {
-			f.bad(model.WhyInvalid, "spec.clusterIP", spec.ClusterIP, "leading zeros, taken as "+d)
+			f.bad(model.WhyInvalid, "spec.clusterIP", spec.ClusterIP, "leading zeros, read as "+d)
 		}
 		return []netip.Addr{addr}
 	}
@@ -104,7 +104,7 @@ func serviceType(f *faults, t corev1.ServiceType) model.ServiceType {
 	case corev1.ServiceTypeLoadBalancer:
 		return model.LoadBalancer
 	}
-	f.bad(model.WhyInvalid, "spec.type", string(t), "unknown, taken as ClusterIP")
+	f.bad(model.WhyInvalid, "spec.type", string(t), "unknown, using ClusterIP")
 	return model.ClusterIP
 }
 
@@ -115,7 +115,7 @@ func trafficPolicy(f *faults, path, s string) model.TrafficPolicy {
 	case "Local":
 		return model.Local
 	}
-	f.bad(model.WhyInvalid, path, s, "unknown, taken as Cluster")
+	f.bad(model.WhyInvalid, path, s, "unknown, using Cluster")
 	return model.Cluster
 }
 
@@ -125,7 +125,7 @@ func sessionAffinity(f *faults, spec *corev1.ServiceSpec) time.Duration {
 		return 0
 	case corev1.ServiceAffinityClientIP:
 	default:
-		f.bad(model.WhyInvalid, "spec.sessionAffinity", string(spec.SessionAffinity), "unknown, taken as None")
+		f.bad(model.WhyInvalid, "spec.sessionAffinity", string(spec.SessionAffinity), "unknown, using None")
 		return 0
 	}
 	c := spec.SessionAffinityConfig
@@ -136,10 +136,10 @@ func sessionAffinity(f *faults, spec *corev1.ServiceSpec) time.Duration {
 	n := *c.ClientIP.TimeoutSeconds
 	switch d := time.Duration(n) * time.Second; {
 	case d <= 0:
-		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, taken as 10800")
+		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, using 10800")
 		return defaultAffinity
 	case d > maxAffinity:
-		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, taken as 86400")
+		f.bad(model.WhyInvalid, path, strconv.Itoa(int(n)), "not within 1..86400, using 86400")
 		return maxAffinity
 	default:
 		return d
@@ -174,7 +174,7 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 			continue
 		}
 		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
-			f.bad(model.WhyInvalid, at(path, i, "ipMode"), string(*in.IPMode), "unknown, address left out")
+			f.bad(model.WhyInvalid, at(path, i, "ipMode"), string(*in.IPMode), "unknown, address ignored")
 			continue
 		}
 		addr, remark := serviceAddr(in.IP)
@@ -209,15 +209,15 @@ func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []m
 		proto, okProto := protocol(string(p.Protocol))
 		switch {
 		case !okPort:
-			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(p.Port)), "not within 1..65535, port left out")
+			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(p.Port)), "not within 1..65535, port ignored")
 		case !okProto:
-			f.bad(model.WhyInvalid, at(path, i, "protocol"), string(p.Protocol), "none of TCP, UDP, SCTP, port left out")
+			f.bad(model.WhyInvalid, at(path, i, "protocol"), string(p.Protocol), "not TCP, UDP or SCTP; port ignored")
 		case !portName(p.Name):
-			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "not a DNS label, port left out")
+			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "not a DNS label, port ignored")
 		case numbers[number{port, proto}]:
-			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(port))+"/"+proto.String(), "twice, the first one counts")
+			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(port))+"/"+proto.String(), "duplicate, the first one is used")
 		case names[name{p.Name, proto}]:
-			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "twice, the first one counts")
+			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "duplicate, the first one is used")
 		default:
 			numbers[number{port, proto}], names[name{p.Name, proto}] = true, true
 			ports = append(ports, model.ServicePort{
@@ -234,7 +234,7 @@ func nodePort(f *faults, t model.ServiceType, i int, n int32) uint16 {
 	}
 	path, value := at("spec.ports", i, "nodePort"), strconv.Itoa(int(n))
 	if t == model.ClusterIP {
-		f.bad(model.WhyInvalid, path, value, "only for types NodePort and LoadBalancer")
+		f.bad(model.WhyInvalid, path, value, "only valid for types NodePort and LoadBalancer")
 		return 0
 	}
 	port, ok := port16(n)

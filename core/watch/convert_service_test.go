@@ -143,27 +143,27 @@ func TestServiceFields(t *testing.T) {
 		"affinity, nil time":   {affinity(nil), sticky(3 * time.Hour), ""},
 		"affinity, nil client": {func(s *corev1.Service) { affinity(nil)(s); s.Spec.SessionAffinityConfig.ClientIP = nil }, sticky(3 * time.Hour), ""},
 		"affinity 1":           {affinity(ptr[int32](1)), sticky(time.Second), ""},
-		"affinity 0":           {affinity(ptr[int32](0)), sticky(3 * time.Hour), timeout + "0 (not within 1..86400, taken as 10800)"},
-		"affinity -1":          {affinity(ptr[int32](-1)), sticky(3 * time.Hour), timeout + "-1 (not within 1..86400, taken as 10800)"},
-		"affinity 86401":       {affinity(ptr[int32](86401)), sticky(24 * time.Hour), timeout + "86401 (not within 1..86400, taken as 86400)"},
-		"affinity 2^31-1":      {affinity(ptr[int32](1<<31 - 1)), sticky(24 * time.Hour), timeout + "2147483647 (not within 1..86400, taken as 86400)"},
+		"affinity 0":           {affinity(ptr[int32](0)), sticky(3 * time.Hour), timeout + "0 (not within 1..86400, using 10800)"},
+		"affinity -1":          {affinity(ptr[int32](-1)), sticky(3 * time.Hour), timeout + "-1 (not within 1..86400, using 10800)"},
+		"affinity 86401":       {affinity(ptr[int32](86401)), sticky(24 * time.Hour), timeout + "86401 (not within 1..86400, using 86400)"},
+		"affinity 2^31-1":      {affinity(ptr[int32](1<<31 - 1)), sticky(24 * time.Hour), timeout + "2147483647 (not within 1..86400, using 86400)"},
 		"affinity unknown": {
 			func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" }, sticky(0),
-			"Invalid: spec.sessionAffinity: Cookie (unknown, taken as None)",
+			"Invalid: spec.sessionAffinity: Cookie (unknown, using None)",
 		},
 		"type unknown": {
 			func(s *corev1.Service) { s.Spec.Type = "Magic" }, func(s *model.Service) bool { return s.Type == model.ClusterIP },
-			"Invalid: spec.type: Magic (unknown, taken as ClusterIP)",
+			"Invalid: spec.type: Magic (unknown, using ClusterIP)",
 		},
 		"external policy unknown": {
 			func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = "local" }, func(s *model.Service) bool { return s.External == model.Cluster },
-			"Invalid: spec.externalTrafficPolicy: local (unknown, taken as Cluster)",
+			"Invalid: spec.externalTrafficPolicy: local (unknown, using Cluster)",
 		},
 		"internal policy unknown": {
 			func(s *corev1.Service) {
 				s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicy("x\ny"))
 			}, func(s *model.Service) bool { return s.Internal == model.Cluster },
-			`Invalid: spec.internalTrafficPolicy: "x\ny" (unknown, taken as Cluster)`,
+			`Invalid: spec.internalTrafficPolicy: "x\ny" (unknown, using Cluster)`,
 		},
 		"external IP": {
 			func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"169.254.169.254", "203.0.113.1"} },
@@ -239,7 +239,7 @@ func TestServiceIngress(t *testing.T) {
 		}
 	}))
 	expect(t, problems,
-		"Invalid: status.loadBalancer.ingress[6].ipMode: Both (unknown, address left out)",
+		"Invalid: status.loadBalancer.ingress[6].ipMode: Both (unknown, address ignored)",
 		"BadAddress: status.loadBalancer.ingress[7].ip: 127.0.0.1 (loopback)",
 		"BadAddress: status.loadBalancer.ingress[8].ip: 224.0.0.1 (multicast)")
 	if want := addrs("203.0.113.1", "203.0.113.2", "2001:db8:cafe::1"); !reflect.DeepEqual(got.LoadBalancerIPs, want) {
@@ -293,13 +293,13 @@ func TestServicePorts(t *testing.T) {
 		}
 	}))
 	expect(t, problems,
-		"Invalid: spec.ports[0].port: 0 (not within 1..65535, port left out)",
-		"Invalid: spec.ports[1].port: -1 (not within 1..65535, port left out)",
-		"Invalid: spec.ports[2].port: 70000 (not within 1..65535, port left out)",
-		"Invalid: spec.ports[3].protocol: XTP (none of TCP, UDP, SCTP, port left out)",
-		`Invalid: spec.ports[4].name: "\"; }" (not a DNS label, port left out)`,
-		"Invalid: spec.ports[6].port: 80/tcp (twice, the first one counts)",
-		"Invalid: spec.ports[7].name: a (twice, the first one counts)",
+		"Invalid: spec.ports[0].port: 0 (not within 1..65535, port ignored)",
+		"Invalid: spec.ports[1].port: -1 (not within 1..65535, port ignored)",
+		"Invalid: spec.ports[2].port: 70000 (not within 1..65535, port ignored)",
+		"Invalid: spec.ports[3].protocol: XTP (not TCP, UDP or SCTP; port ignored)",
+		`Invalid: spec.ports[4].name: "\"; }" (not a DNS label, port ignored)`,
+		"Invalid: spec.ports[6].port: 80/tcp (duplicate, the first one is used)",
+		"Invalid: spec.ports[7].name: a (duplicate, the first one is used)",
 		"Invalid: spec.ports[8].nodePort: 65536 (not within 1..65535)",
 		"Invalid: spec.ports[9].nodePort: -3 (not within 1..65535)")
 	want := []model.ServicePort{
@@ -311,7 +311,7 @@ func TestServicePorts(t *testing.T) {
 		t.Errorf("got %+v", got.Ports)
 	}
 	got, problems = Service(web(func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 30080 }))
-	expect(t, problems, "Invalid: spec.ports[0].nodePort: 30080 (only for types NodePort and LoadBalancer)")
+	expect(t, problems, "Invalid: spec.ports[0].nodePort: 30080 (only valid for types NodePort and LoadBalancer)")
 	if got.Ports[0].NodePort != 0 {
 		t.Error("a ClusterIP Service has a NodePort")
 	}

@@ -25,7 +25,7 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 	f := &faults{kind: "EndpointSlice", meta: &s.ObjectMeta}
 	family, ok := addressType(s.AddressType)
 	if !ok {
-		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "none of IPv4, IPv6, FQDN")
+		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "not IPv4, IPv6 or FQDN")
 		return nil, f.problems()
 	}
 	return &model.Slice{
@@ -72,7 +72,7 @@ func slicePorts(f *faults, list []discoveryv1.EndpointPort) []model.SlicePort {
 		switch {
 		case !ok:
 		case !names.Add(name{p.Name, p.Proto}):
-			f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "twice, the first one counts")
+			f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "duplicate, the first one is used")
 		default:
 			ports = append(ports, p)
 		}
@@ -89,18 +89,18 @@ func slicePort(f *faults, i int, p *discoveryv1.EndpointPort) (port model.SliceP
 		protoName = string(*p.Protocol)
 	}
 	if p.Port == nil {
-		f.add(model.WhyInvalid, at("ports", i, "port"), "missing, port left out")
+		f.add(model.WhyInvalid, at("ports", i, "port"), "missing, port ignored")
 		return port, false
 	}
 	number, okPort := port16(*p.Port)
 	proto, okProto := protocol(protoName)
 	switch {
 	case !okPort:
-		f.bad(model.WhyInvalid, at("ports", i, "port"), strconv.Itoa(int(*p.Port)), "not within 1..65535, port left out")
+		f.bad(model.WhyInvalid, at("ports", i, "port"), strconv.Itoa(int(*p.Port)), "not within 1..65535, port ignored")
 	case !okProto:
-		f.bad(model.WhyInvalid, at("ports", i, "protocol"), protoName, "none of TCP, UDP, SCTP, port left out")
+		f.bad(model.WhyInvalid, at("ports", i, "protocol"), protoName, "not TCP, UDP or SCTP; port ignored")
 	case !portName(name):
-		f.bad(model.WhyInvalid, at("ports", i, "name"), name, "not a DNS label, port left out")
+		f.bad(model.WhyInvalid, at("ports", i, "name"), name, "not a DNS label, port ignored")
 	default:
 		return model.SlicePort{Name: intern(name), Proto: proto, Port: number}, true
 	}
@@ -168,7 +168,7 @@ func hints(f *faults, i int, h *discoveryv1.EndpointHints, last *model.Hints) *m
 		return last
 	}
 	if n := max(len(h.ForZones), len(h.ForNodes)); n > maxHints {
-		f.bad(model.WhyInvalid, at("endpoints", i, "hints"), strconv.Itoa(n), fmt.Sprintf("more than %d, the others are left out", maxHints))
+		f.bad(model.WhyInvalid, at("endpoints", i, "hints"), strconv.Itoa(n), fmt.Sprintf("more than %d, the rest is ignored", maxHints))
 	}
 	out := &model.Hints{}
 	for _, z := range h.ForZones[:min(len(h.ForZones), maxHints)] {

@@ -77,8 +77,8 @@ func TestSliceNotOurs(t *testing.T) {
 		}
 	}
 	for addressType, want := range map[string]string{
-		"":    `Invalid: addressType: "" (none of IPv4, IPv6, FQDN)`,
-		"IPX": "Invalid: addressType: IPX (none of IPv4, IPv6, FQDN)",
+		"":    `Invalid: addressType: "" (not IPv4, IPv6 or FQDN)`,
+		"IPX": "Invalid: addressType: IPX (not IPv4, IPv6 or FQDN)",
 	} {
 		got, problems := Slice(endpointSlice(func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressType(addressType) }))
 		expect(t, problems, want)
@@ -103,13 +103,13 @@ func TestSlicePorts(t *testing.T) {
 		}
 	}))
 	expect(t, problems,
-		"Invalid: ports[0].port (missing, port left out)",
-		"Invalid: ports[1].port: 0 (not within 1..65535, port left out)",
-		"Invalid: ports[2].port: -1 (not within 1..65535, port left out)",
-		"Invalid: ports[3].port: 70000 (not within 1..65535, port left out)",
-		"Invalid: ports[4].protocol: XTP (none of TCP, UDP, SCTP, port left out)",
-		`Invalid: ports[5].name: "$(id)" (not a DNS label, port left out)`,
-		`Invalid: ports[7].name: "" (twice, the first one counts)`)
+		"Invalid: ports[0].port (missing, port ignored)",
+		"Invalid: ports[1].port: 0 (not within 1..65535, port ignored)",
+		"Invalid: ports[2].port: -1 (not within 1..65535, port ignored)",
+		"Invalid: ports[3].port: 70000 (not within 1..65535, port ignored)",
+		"Invalid: ports[4].protocol: XTP (not TCP, UDP or SCTP; port ignored)",
+		`Invalid: ports[5].name: "$(id)" (not a DNS label, port ignored)`,
+		`Invalid: ports[7].name: "" (duplicate, the first one is used)`)
 	want := []model.SlicePort{{Proto: model.TCP, Port: 8080}, {Name: "b", Proto: model.TCP, Port: 8082}}
 	if !reflect.DeepEqual(got.Ports, want) {
 		t.Errorf("got %+v", got.Ports)

@@ -20,10 +20,10 @@ func TestLeadingZeros(t *testing.T) {
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.010"}}}},
 	})
 	expect(t, problems,
-		"Invalid: spec.clusterIP: 010.096.000.001 (leading zeros, taken as 10.96.0.1)",
-		"Invalid: spec.externalIPs[0]: 198.018.0.1 (leading zeros, taken as 198.18.0.1)",
-		"Invalid: spec.loadBalancerSourceRanges[0]: 010.0.0.0/8 (leading zeros, taken as 10.0.0.0/8)",
-		"Invalid: status.loadBalancer.ingress[0].ip: 203.0.113.010 (leading zeros, taken as 203.0.113.10)")
+		"Invalid: spec.clusterIP: 010.096.000.001 (leading zeros, read as 10.96.0.1)",
+		"Invalid: spec.externalIPs[0]: 198.018.0.1 (leading zeros, read as 198.18.0.1)",
+		"Invalid: spec.loadBalancerSourceRanges[0]: 010.0.0.0/8 (leading zeros, read as 10.0.0.0/8)",
+		"Invalid: status.loadBalancer.ingress[0].ip: 203.0.113.010 (leading zeros, read as 203.0.113.10)")
 	if s.ClusterIPs[0] != netip.MustParseAddr("10.96.0.1") || len(s.ExternalIPs) != 1 || s.LoadBalancerIPs[0] != netip.MustParseAddr("203.0.113.10") ||
 		s.SourceRanges[0] != netip.MustParsePrefix("10.0.0.0/8") {
 		t.Errorf("got %+v", s)
@@ -31,12 +31,12 @@ func TestLeadingZeros(t *testing.T) {
 	e := sliceFor("web")
 	e.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.08"}}}
 	slice, problems := Slice(e)
-	expect(t, problems, "Invalid: endpoints[0].addresses[0]: 10.0.0.08 (leading zeros, taken as 10.0.0.8)")
+	expect(t, problems, "Invalid: endpoints[0].addresses[0]: 10.0.0.08 (leading zeros, read as 10.0.0.8)")
 	if slice.Endpoints[0].Addr != netip.MustParseAddr("10.0.0.8") {
 		t.Errorf("got %s", slice.Endpoints[0].Addr)
 	}
 	n, problems := Node(&corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.02.1"}}}})
-	expect(t, problems, "Invalid: status.addresses[0].address: 192.0.02.1 (leading zeros, taken as 192.0.2.1)")
+	expect(t, problems, "Invalid: status.addresses[0].address: 192.0.02.1 (leading zeros, read as 192.0.2.1)")
 	if n.IPs[0] != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("got %s", n.IPs[0])
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// mostProblems bounds what a sink is told is wrong: a controller that writes
+// mostProblems bounds the problems passed to a sink: a controller that writes
 // nonsense writes it to thousands of objects.
 const mostProblems = 1000
 
-// dispatcher is where the followers hand in what they know. It keeps the sink's calls
-// apart, collects the problems of all objects, and decides when the sink can be
+// dispatcher takes what the followers read. It serializes the sink's calls
+// and collects the problems of all objects, and decides when the sink can be
 // told that it knows everything. It is safe for concurrent use.
 type dispatcher struct {
 	sink     Sink
@@ -27,7 +27,7 @@ type dispatcher struct {
 	services, slices, node, cidrs latch
 	changed                       chan struct{} // problems or what is refused changed
 
-	mu         sync.Mutex // also held while the sink is told
+	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
 	refused    map[objectKey]bool // objects that no version could be understood of
 	hasNode    bool
@@ -59,15 +59,15 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	}
 }
 
-// put tells the sink of an object, and returns whether the sink knows it now and
+// put passes an object to the sink, and returns whether the sink knows it now and
 // whether it is worth remembering. Where nothing of an object is usable its last
-// good version stands.
+// good version is kept.
 func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := k.set(o)
 	refused := !out.served && len(out.problems) > 0
-	if before && !out.served && !refused { // no longer ours, such as a Service that became headless
+	if before && !out.served && !refused { // no longer served, such as a Service that became headless
 		k.remove(n)
 	}
 	served = out.served || before && refused
@@ -80,7 +80,7 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 	return served, served || refused
 }
 
-// drop tells the sink that an object is gone.
+// drop removes an object from the sink.
 func (d *dispatcher) drop(k *kind, n name, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +134,7 @@ func (d *dispatcher) listed(k *kind) {
 	}
 }
 
-// run tells the sink when it knows everything, and then what is wrong, until ctx
+// run calls Synced when everything was passed to the sink, and then Problems, until ctx
 // ends. The Node and the ServiceCIDRs are waited for, but not for ever: most
 // Services need nothing of them.
 func (d *dispatcher) run(ctx context.Context) {
@@ -167,7 +167,7 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
-// flush tells the sink what is wrong, and whether anything is in doubt.
+// flush passes the sink all problems, and whether anything is in doubt.
 func (d *dispatcher) flush() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,13 +189,13 @@ func (d *dispatcher) list() []model.Problem {
 	})
 	if more := len(all) - mostProblems; more > 0 {
 		all = append(all[:mostProblems:mostProblems], model.Problem{
-			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems of its objects", more),
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", more),
 		})
 	}
 	if !d.hasNode {
 		all = append(all, model.Problem{
 			Object: "Node " + printable(d.nodeName), Why: model.WhyNoNode,
-			Detail: "it is not on the API server; if its name is another, give that with --hostname-override",
+			Detail: "not found on the API server; if the node has another name, set --hostname-override",
 		})
 	}
 	return all

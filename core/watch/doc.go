@@ -20,7 +20,7 @@
 //
 // The Detail of every problem starts with the path of the field it is about,
 // such as "spec.ports[1].port: 70000". FieldPath cuts it off again, for those
-// who can tell where that field stands.
+// who know the line of that field.
 //
 // # The source
 //
@@ -30,15 +30,15 @@
 // stay here. It asks client-go's REST client itself, and not through a
 // Reflector, because that one holds every object twice while it lists, lists
 // all again after most errors, paces a server that is down like one that is
-// overloaded, and cannot tell a quiet watch from a dead one.
+// overloaded, and cannot distinguish a quiet watch from a dead one.
 //
-// What is there is told before what is gone, and nothing is ever deleted on the
-// word of a list that did not end. The sink is told Synced once Services and
+// What exists is passed on before what is gone, and nothing is ever deleted on the
+// base of a list that did not end. Synced is called once Services and
 // EndpointSlices are complete; from then on every event is passed on at once.
 //
 // Lists are streamed, or come in pages where a server cannot do that: see
 // follower. No answer is unbounded, redirects to another server are refused, and
-// a failure that lasts is logged whatever its text: see bounded and journal.
+// a failure that lasts is logged whatever its text: see boundedTransport and failureLog.
 //
 // # Signs of life
 //
@@ -47,6 +47,6 @@
 // pings (client-go asks after 30 s of silence and gives up 15 s later), but a
 // server may send no bookmarks, and one that hangs may still answer pings. So a
 // watch without an event or a bookmark for 70 s is cut and begun again where it
-// ended. A server that then answers is alive and has told everything; one that
+// ended. A server that then answers is alive and has sent everything; one that
 // does not is reported by Source.Stale 85 s after its last word.
 package watch

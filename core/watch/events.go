@@ -23,8 +23,8 @@ type EventWriter struct {
 	Node   string // the Node that this machine is
 }
 
-// reporter is the controller that tells: whoever asks for kube-proxy's Events
-// gets ours. The instance tells them apart.
+// reporter is the reporting controller: who lists kube-proxy's Events
+// gets ours. The instance distinguishes them.
 const reporter = "kube-proxy"
 
 // maxNote is how many bytes the note of an Event may have, by the API.
@@ -40,7 +40,7 @@ func (c *Client) Events(node string) (*EventWriter, error) {
 	return &EventWriter{Client: client, Node: node}, nil
 }
 
-// Write is an events.Sink. Several nodes may tell one Event under one name: the
+// Write is an events.Sink. Several nodes may write one Event under one name: the
 // first of them makes it, and that it is there is as good as written.
 func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 	if r.Written {
@@ -65,19 +65,19 @@ func refused(r events.Record, err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("event about %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
+		return fmt.Errorf("Event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
 			"unless the namespace is being deleted", r.About, events.ErrRefused, err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return fmt.Errorf("event about %s: %w: %w", r.About, events.ErrRefused, err)
+		return fmt.Errorf("Event for %s: %w: %w", r.About, events.ErrRefused, err)
 	}
-	return fmt.Errorf("event about %s: %w", r.About, err)
+	return fmt.Errorf("Event for %s: %w", r.About, err)
 }
 
 func (w *EventWriter) create(ctx context.Context, r events.Record) error {
 	return w.Client.Post().Namespace(namespaceOf(r)).Resource("events").Body(w.object(r)).Do(ctx).Error()
 }
 
-// patch tells how often an Event has come by now. Others' fields stay.
+// patch updates the count of an Event. Other fields stay.
 func (w *EventWriter) patch(ctx context.Context, r events.Record) error {
 	b, err := json.Marshal(map[string]any{"series": seriesOf(r, 2)})
 	if err != nil {

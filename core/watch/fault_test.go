@@ -55,7 +55,7 @@ func TestServerIsDown(t *testing.T) {
 			if again := len(w.server.Requests("list", "services")); again != lists {
 				t.Error("everything was listed again")
 			}
-			w.until("the good news", func() bool { return strings.Contains(w.logs.String(), "the API server is followed again") })
+			w.until("the good news", func() bool { return strings.Contains(w.logs.String(), "API server reachable again") })
 			if n := strings.Count(w.logs.String(), "connection refused"); n > 2 {
 				t.Errorf("logged %d times that the connection was refused", n)
 			}
@@ -248,7 +248,7 @@ func TestHang(t *testing.T) {
 			lift := w.server.Fail(apitest.Rule{Resource: "services", Hang: true})
 			w.server.Put(service("web", 81))
 			stale := func() string { return strings.Join(w.source.Stale(time.Now()), "; ") }
-			w.until("the report", func() bool { return strings.HasPrefix(stale(), "watch of services silent since") })
+			w.until("the report", func() bool { return strings.HasPrefix(stale(), "watch of services silent for") })
 			if strings.Contains(stale(), "endpointslices") {
 				t.Errorf("stale: %s", stale())
 			}
@@ -398,7 +398,7 @@ func TestTokenIsRenewed(t *testing.T) {
 	w.run().synced()
 	w.server.Accept("second")
 	w.server.Cut("services")
-	w.until("a refusal", func() bool { return strings.Contains(w.resource("services").Err, "refuses our credentials") })
+	w.until("a refusal", func() bool { return strings.Contains(w.resource("services").Err, "rejected the credentials") })
 	if err := os.WriteFile(token, []byte("second"), 0o600); err != nil {
 		t.Fatal(err)
 	}

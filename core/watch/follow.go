@@ -73,7 +73,7 @@ func (f *follower) request(ctx context.Context) error {
 	return f.stream(ctx)
 }
 
-// nextDelay draws the conclusions from how a request ended, and returns how long to
+// nextDelay chooses the next request from how the last one ended, and returns how long to
 // wait before the next.
 func (f *follower) nextDelay(err error) time.Duration {
 	switch {
@@ -92,7 +92,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 		f.status.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		f.dispatcher.listed(&f.kind) // nobody waits for it
+		f.dispatcher.listed(&f.kind) // it is optional
 		if f.backoff.refused < startRefusals {
 			break
 		}
@@ -142,7 +142,7 @@ func (f *follower) list(ctx context.Context) error {
 		}
 		options.Continue, options.ResourceVersion = page.GetContinue(), ""
 	}
-	return errors.New("the list does not end")
+	return errors.New("list has too many pages")
 }
 
 // from returns the version that a list must not be older than. The first one may
@@ -180,7 +180,7 @@ func (f *follower) get(options *metav1.ListOptions) *rest.Request {
 	return f.client.Get().Resource(f.resource).VersionedParams(options, f.codec).MaxRetries(0)
 }
 
-// watchTimeout returns after how many seconds a server shall end a watch, so
+// watchTimeout returns after how many seconds a server ends a watch, so
 // that watches move on to servers that are new. It is what Reflectors ask for.
 func watchTimeout() *int64 {
 	seconds := 300 + rand.Int64N(300)
@@ -209,7 +209,7 @@ func tooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// versions is what a follower remembers of objects: not the objects.
+// versions is what a follower keeps of objects: not the objects.
 type versions struct {
 	known    map[name]version
 	epoch    uint32 // counts listings

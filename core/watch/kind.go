@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Sink takes what a Source tells. Its methods are called by several goroutines,
+// Sink takes what a Source reads. Its methods are called by several goroutines,
 // one at a time, and should not block: while they do, the API server waits.
 type Sink interface {
 	SetService(*model.Service)
@@ -26,7 +26,7 @@ type Sink interface {
 	// Problems replaces all that is wrong with the objects.
 	Problems([]model.Problem)
 
-	// Synced is called once all Services and EndpointSlices have been told, and
+	// Synced is called once all Services and EndpointSlices have been passed on, and
 	// the Node and ServiceCIDRs if they are to be had soon, and again when whole
 	// changes: it says whether something could be understood of each.
 	Synced(whole bool)

@@ -46,14 +46,14 @@ func (p environment) kubeconfig(name, server string) (*rest.Config, error) {
 	kube, err := clientcmd.LoadFromFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, wrong(fs.ErrNotExist, "give the path of one with --kubeconfig, or none in a pod with a service account")
+		return nil, wrong(fs.ErrNotExist, "set --kubeconfig to its path, or leave it empty in a pod with a service account")
 	case errors.Is(err, fs.ErrPermission):
-		return nil, wrong(fs.ErrPermission, "let the user that this runs as read it")
+		return nil, wrong(fs.ErrPermission, "make it readable for the user that runs tandem")
 	case err != nil:
-		return nil, wrong(err, "it must be YAML of kind Config, as kubectl config view prints it")
+		return nil, wrong(err, "it must be YAML of kind Config, as printed by kubectl config view")
 	}
 	if err := p.complete(kube, server); err != nil {
-		return nil, wrong(err, "kubectl --kubeconfig FILE config view shows what it holds")
+		return nil, wrong(err, "see kubectl --kubeconfig FILE config view")
 	}
 	// A pod's paths name no drive, and on Windows those are relative to client-go.
 	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
@@ -87,17 +87,17 @@ func (p environment) complete(kube *clientcmdapi.Config, server string) error {
 	}
 	c := kube.Contexts[kube.CurrentContext]
 	if c == nil {
-		return fmt.Errorf("current-context %q is not among its contexts", kube.CurrentContext)
+		return fmt.Errorf("current-context %q is not defined", kube.CurrentContext)
 	}
 	cluster := kube.Clusters[c.Cluster]
 	if cluster == nil {
-		return fmt.Errorf("context %q: cluster %q is not among its clusters", kube.CurrentContext, c.Cluster)
+		return fmt.Errorf("context %q: cluster %q is not defined", kube.CurrentContext, c.Cluster)
 	}
 	if cluster.Server == "" && server == "" {
 		return fmt.Errorf("cluster %q has no server", c.Cluster)
 	}
 	if c.AuthInfo != "" && kube.AuthInfos[c.AuthInfo] == nil {
-		return fmt.Errorf("context %q: user %q is not among its users", kube.CurrentContext, c.AuthInfo)
+		return fmt.Errorf("context %q: user %q is not defined", kube.CurrentContext, c.AuthInfo)
 	}
 	return nil
 }
@@ -107,13 +107,13 @@ func (p environment) complete(kube *clientcmdapi.Config, server string) error {
 func (p environment) pod() (*rest.Config, error) {
 	host, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("no API server: this is no pod (KUBERNETES_SERVICE_HOST and _PORT are not set); " +
-			"give --kubeconfig or --master, or a folder with --manifests")
+		return nil, errors.New("no API server: not running in a pod (KUBERNETES_SERVICE_HOST and _PORT are not set); " +
+			"set --kubeconfig or --master, or a folder with --manifests")
 	}
 	token, ca := p.path(accountToken), p.path(accountCA)
 	for _, file := range []string{token, ca} {
 		if _, err := os.ReadFile(file); err != nil {
-			return nil, fmt.Errorf("service account of the pod: %w; give the pod a serviceAccountName and do not set automountServiceAccountToken to false, or give --kubeconfig", err)
+			return nil, fmt.Errorf("service account of the pod: %w; set serviceAccountName and do not set automountServiceAccountToken to false, or set --kubeconfig", err)
 		}
 	}
 	return &rest.Config{
@@ -123,7 +123,7 @@ func (p environment) pod() (*rest.Config, error) {
 	}, nil
 }
 
-// environment is where this process finds files and its environment.
+// environment is the file system and environment variables of this process.
 type environment struct {
 	getenv func(string) string
 	exists func(string) bool
@@ -132,7 +132,7 @@ type environment struct {
 }
 
 // WorldWritable reports whether anybody on this machine may write a file or folder. On
-// Windows the mode of a file does not tell.
+// Windows the mode of a file does not say.
 func WorldWritable(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0

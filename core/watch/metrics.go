@@ -30,22 +30,22 @@ func newClientMetrics() []prometheus.Collector {
 	hour, day := time.Hour.Seconds(), 24*time.Hour.Seconds()
 	ages := []float64{hour / 6, hour / 2, hour, 4 * hour, day, 7 * day, 30 * day, 90 * day, 180 * day, 360 * day, 1440 * day}
 
-	requests := distribution("request_duration_seconds", "Time that requests took.", latency, "verb", "host")
-	waits := distribution("rate_limiter_duration_seconds", "Time that requests waited for the client's own limit.", latency, "verb", "host")
-	sent := distribution("request_size_bytes", "Size of requests.", size, "verb", "host")
-	received := distribution("response_size_bytes", "Size of answers.", size, "verb", "host")
-	results := count("requests_total", "Requests, by HTTP status.", "code", "method", "host")
-	retries := count("request_retries_total", "Requests that were repeated, by HTTP status.", "code", "verb", "host")
-	calls := count("exec_plugin_call_total", "Calls of a credential plugin.", "code", "call_status")
+	requests := distribution("request_duration_seconds", "Request latency in seconds.", latency, "verb", "host")
+	waits := distribution("rate_limiter_duration_seconds", "Client-side rate limiter latency in seconds.", latency, "verb", "host")
+	sent := distribution("request_size_bytes", "Request size in bytes.", size, "verb", "host")
+	received := distribution("response_size_bytes", "Response size in bytes.", size, "verb", "host")
+	results := count("requests_total", "Requests by HTTP status.", "code", "method", "host")
+	retries := count("request_retries_total", "Request retries by HTTP status.", "code", "verb", "host")
+	calls := count("exec_plugin_call_total", "Calls of an exec credential plugin.", "code", "call_status")
 	rotation := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "rest_client_exec_plugin_certificate_rotation_age", Help: "Age in seconds of a credential plugin's certificate when it was replaced.", Buckets: ages,
+		Name: "rest_client_exec_plugin_certificate_rotation_age", Help: "Age in seconds of an exec plugin's client certificate when it was rotated.", Buckets: ages,
 	})
 	expiry := &expiry{}
-	transports := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rest_client_transport_cache_entries", Help: "Transports that are kept."})
-	created := count("transport_create_calls_total", "Transports that were asked for, by what became of it.", "result")
-	reloads := count("transport_ca_reload_total", "Attempts to read the certificate authorities again.", "result", "reason")
-	rotated := prometheus.NewCounter(prometheus.CounterOpts{Name: "rest_client_transport_cert_rotation_gc_calls_total", Help: "Certificate rotations that ended with their transport."})
-	dropped := count("transport_cache_gc_calls_total", "Transports that nobody used any more, by what became of them.", "result")
+	transports := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rest_client_transport_cache_entries", Help: "Entries in the transport cache."})
+	created := count("transport_create_calls_total", "Transport lookups by result.", "result")
+	reloads := count("transport_ca_reload_total", "CA reloads by result and reason.", "result", "reason")
+	rotated := prometheus.NewCounter(prometheus.CounterOpts{Name: "rest_client_transport_cert_rotation_gc_calls_total", Help: "Certificate rotations stopped together with their transport."})
+	dropped := count("transport_cache_gc_calls_total", "Transports garbage-collected, by result.", "result")
 
 	metrics.Register(metrics.RegisterOpts{
 		ClientCertExpiry:             expiry,
@@ -135,7 +135,7 @@ func (e *expiry) Set(at *time.Time) { e.at.Store(at) }
 func (e *expiry) collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "rest_client_exec_plugin_ttl_seconds",
-		Help: "Time until the first certificate of a credential plugin expires, negative when it has; +Inf without one.",
+		Help: "Time until the first exec plugin certificate expires, negative after expiry; +Inf without one.",
 	}, func() float64 {
 		if at := e.at.Load(); at != nil {
 			return time.Until(*at).Seconds()

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// Hooks are told what no Sink needs. They may be nil, and must not block.
+// Hooks get what no Sink needs. They may be nil, and must not block.
 type Hooks struct {
 	// Request follows every request, on its goroutine.
 	Request func(Request)
@@ -34,10 +34,10 @@ type Source struct {
 // Open prepares to follow the API server that a configuration names, and makes
 // no connection yet: a server that is down is waited for. The errors are those
 // of the configuration and its files. Its time between resyncs is of no use
-// here, since nothing is kept that could be told again.
+// here, since no objects are kept.
 func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
-		return nil, errors.New("the name of this Node is not known; give it with --hostname-override")
+		return nil, errors.New("node name unknown; set --hostname-override")
 	}
 	from := processEnvironment()
 	from.connected = hooks.Connected
@@ -46,7 +46,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		return nil, err
 	}
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
-		log.Warn("anybody on this machine can write the kubeconfig, and so decide which API server is believed; take that right away with chmod o-w", "kubeconfig", kubeconfig)
+		log.Warn("kubeconfig is world-writable; remove that permission with chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newFailureLog(log)
@@ -75,8 +75,8 @@ func (s *Source) EventWriter() (*EventWriter, error) {
 func (s *Source) Client() *Client { return s.client }
 
 // Run follows the API server until ctx ends, then it returns nil. Whatever
-// happens to the server or the connection, it tries again, and nothing that the
-// sink was told is taken back because of it.
+// happens to the server or the connection, it retries, and nothing that the
+// sink has is removed because of it.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	defer s.client.Close()
 	s.sink.Sink = sink

@@ -49,7 +49,7 @@ func follow(w *world) {
 	w.server.Put(service("db", 5433))
 	w.server.Delete(service("web", 80), sliceOf("web"), nodeIn("b"))
 	w.becomes("node node-1 b leaving=true, service default/db 5433")
-	w.until("the problem with the Node", func() bool { return strings.Contains(w.sink.complaints(), "Node node-1: it is not on the API server") })
+	w.until("the problem with the Node", func() bool { return strings.Contains(w.sink.complaints(), "Node node-1: not found on the API server") })
 	if stale := w.source.Stale(time.Now()); len(stale) > 0 {
 		w.t.Errorf("stale: %v", stale)
 	}
@@ -123,7 +123,7 @@ func TestSyncedWaits(t *testing.T) {
 			if synced, _, _ := w.sink.told(); len(synced) > 0 {
 				t.Fatal("synced without " + slow)
 			}
-			if stale := strings.Join(w.source.Stale(time.Now()), ""); !strings.Contains(stale, slow+" have not been read yet") {
+			if stale := strings.Join(w.source.Stale(time.Now()), ""); !strings.Contains(stale, slow+" not listed for") {
 				t.Errorf("stale: %q", stale)
 			}
 			lift()
@@ -215,7 +215,7 @@ func TestServiceCIDRsMissing(t *testing.T) {
 	}
 	for _, w := range []*world{absent, forbidden} {
 		w.synced()
-		w.until("the warning", func() bool { return strings.Contains(w.logs.String(), "going on without") })
+		w.until("the warning", func() bool { return strings.Contains(w.logs.String(), "continuing without it") })
 		time.Sleep(300 * time.Millisecond)
 		if n := len(w.server.Requests("", "")); n > 3+startRefusals+1 { // what is absent has no name
 			t.Errorf("asked %d times", n)

@@ -45,14 +45,14 @@ func (r Resource) stale(now time.Time, limit time.Duration) string {
 	case r.Optional:
 		return ""
 	case !r.Listed:
-		return fmt.Sprintf("%s have not been read yet, for %ds%s", r.Name, int(age.Seconds()), why)
+		return fmt.Sprintf("%s not listed for %ds%s", r.Name, int(age.Seconds()), why)
 	case age > limit:
-		return fmt.Sprintf("watch of %s silent since %ds, what they said last stands%s", r.Name, int(age.Seconds()), why)
+		return fmt.Sprintf("watch of %s silent for %ds; keeping last known state%s", r.Name, int(age.Seconds()), why)
 	}
 	return ""
 }
 
-// resourceStatus are the signs of life of one follower. It is safe for concurrent use.
+// resourceStatus is what is known of following one kind of objects. It is safe for concurrent use.
 type resourceStatus struct {
 	log    *failureLog
 	name   string
@@ -104,7 +104,7 @@ func (v *resourceStatus) event(works bool) {
 	}
 }
 
-// works notes that a watch does what it should.
+// works records that a watch succeeds.
 func (v *resourceStatus) works() {
 	v.mu.Lock()
 	failing := v.r.Failing
@@ -155,7 +155,7 @@ const (
 	repeatOther = 10 * time.Second
 )
 
-// failureLog logs failures of requests when they last, and when they are over: once,
+// failureLog logs requests that keep failing, and when they succeed again: once,
 // though several kinds of objects meet the same one. It is safe for concurrent
 // use.
 type failureLog struct {
@@ -199,7 +199,7 @@ func (j *failureLog) failed(resource, text string) {
 		f.other = min(2*f.other, repeatLog)
 	}
 	f.loggedAt, f.text, j.logged = now, text, true
-	j.log.Warn("the API server cannot be followed, what it said last stands", "resource", resource, "error", text, "since", j.since)
+	j.log.Warn("API server unreachable; keeping last known state", "resource", resource, "err", text, "since", j.since)
 }
 
 func (f *failure) due(now time.Time, text string) bool {
@@ -226,7 +226,7 @@ func (j *failureLog) missing(resource, text string) {
 	defer j.mu.Unlock()
 	if !j.absent[resource] {
 		j.absent[resource] = true
-		j.log.Warn("the API server does not show a kind of objects, going on without", "resource", resource, "error", text)
+		j.log.Warn("optional API resource not available; continuing without it", "resource", resource, "err", text)
 	}
 }
 
@@ -239,7 +239,7 @@ func (j *failureLog) recovered(resource string) {
 	}
 	if j.logged {
 		j.logged = false
-		j.log.Info("the API server is followed again", "after", time.Since(j.since))
+		j.log.Info("API server reachable again", "after", time.Since(j.since))
 	}
 }
 
@@ -258,15 +258,15 @@ func reason(k *kind, err error, server string) string {
 		return fmt.Sprintf("%s; bind the user to the ClusterRole system:node-proxier, or add to its role: "+
 			`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, status, k.version.Group, k.resource)
 	case apierrors.IsUnauthorized(err):
-		return "the API server refuses our credentials: " + status + "; is the token or client certificate expired, or of another cluster?"
+		return "API server rejected the credentials: " + status + "; is the token or client certificate expired, or of another cluster?"
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the API server does not have %s of %s: %s; is it older than that?", k.resource, k.version, status)
+		return fmt.Sprintf("API server does not serve %s of %s: %s; is its version too old?", k.resource, k.version, status)
 	case errors.As(err, new(apierrors.APIStatus)):
-		return fmt.Sprintf("the API server cannot answer for %s: %s", k.groupResource(), status)
+		return fmt.Sprintf("API server cannot serve %s: %s", k.groupResource(), status)
 	}
 	var at *url.Error // its text holds the whole URL
 	if errors.As(err, &at) {
 		err = at.Err
 	}
-	return fmt.Sprintf("the API server %s: %v", server, err)
+	return fmt.Sprintf("API server %s: %v", server, err)
 }

@@ -143,7 +143,7 @@ func outdated(v, at string) bool {
 	return err == nil && order <= 0
 }
 
-// put tells the sink of an object, unless it knows this very version of it.
+// put passes an object to the sink, unless it has this version of it.
 func (f *follower) put(o runtime.Object, m metav1.Object) {
 	n := name{intern(m.GetNamespace()), m.GetName()}
 	if f.versions.same(n, m.GetResourceVersion()) {
@@ -158,7 +158,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 	f.status.objects(len(f.versions.known))
 }
 
-// drop tells the sink that an object is gone.
+// drop removes an object from the sink.
 func (f *follower) drop(n name) {
 	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
 	f.versions.delete(n)

@@ -23,10 +23,10 @@ func defaultLimits() limits {
 }
 
 var (
-	errSilent = errors.New("no answer for too long")
-	errCut    = errors.New("the connection was cut")
-	errShort  = errors.New("the watch ended at once")
-	errPart   = errors.New("the stream ended before the list was complete")
+	errSilent = errors.New("no response within the time limit")
+	errCut    = errors.New("connection closed")
+	errShort  = errors.New("watch ended at once")
+	errPart   = errors.New("stream ended before the list was complete")
 )
 
 // How long to wait between requests of one kind of objects that fail. A server
@@ -48,7 +48,7 @@ const startRefusals = 5
 // steadyTime is how long a stream must have lasted to count as a success.
 const steadyTime = time.Second
 
-// backoff says how long to wait after a request. The zero value is ready.
+// backoff is how long to wait after a failed request. The zero value is ready.
 type backoff struct {
 	unanswered, refused int // failures since the last success: without an answer, with one
 }

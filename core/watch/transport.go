@@ -23,8 +23,8 @@ const (
 )
 
 var (
-	errTooMuch  = errors.New("answer too large")
-	errRedirect = errors.New("redirect refused")
+	errTooMuch  = errors.New("response too large")
+	errRedirect = errors.New("redirect rejected")
 )
 
 // sameServer is an http.Client's CheckRedirect. Each request carries the
@@ -32,10 +32,10 @@ var (
 func sameServer(next *http.Request, before []*http.Request) error {
 	first := before[0].URL
 	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host {
-		return fmt.Errorf("%w: the API server %s sends to %s", errRedirect, first.Host, next.URL.Redacted())
+		return fmt.Errorf("%w: API server %s redirects to %s", errRedirect, first.Host, next.URL.Redacted())
 	}
 	if len(before) > maxHops {
-		return fmt.Errorf("%w: the API server %s redirects more than %d times", errRedirect, first.Host, maxHops)
+		return fmt.Errorf("%w: API server %s redirects more than %d times", errRedirect, first.Host, maxHops)
 	}
 	return nil
 }
@@ -99,18 +99,18 @@ type (
 	lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)
 )
 
-// The bounds of what is told of a server with a name.
+// The bounds of what is reported of a server with a name.
 const (
 	lookupTimeout = time.Second
 	maxAddresses  = 64
 	maxKnown      = 2 * maxAddresses
 )
 
-// reportServers tells the addresses of what is connected to, before the connection is
-// used. As long as the server's name does not resolve what was told before is told with
+// reportServers reports the addresses of what is connected to, before the connection is
+// used. While the server's name does not resolve what was reported before is reported with
 // them.
 func reportServers(dial dialer, resolve lookup, tell func([]netip.AddrPort)) dialer {
-	var mu sync.Mutex // of known, and so that the last told is the last known
+	var mu sync.Mutex // of known; also orders the reports
 	var known []netip.AddrPort
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)

@@ -1,4 +1,4 @@
-// Package memory is a data plane that is a map. It stands in for a kernel where
+// Package memory is a data plane that is a map. It replaces a kernel where
 // none is needed: in the property tests of every backend, and as the smallest
 // example of a dataplane.Driver.
 package memory
@@ -59,7 +59,7 @@ func (d *Driver[K, V]) Disturb(change func(map[K]V)) {
 	})
 }
 
-// Observe tells the objects.
+// Observe passes the objects to found.
 func (d *Driver[K, V]) Observe(_ context.Context, found func(K, V)) error {
 	have, slow, err := d.read()
 	for k, v := range have {
@@ -109,11 +109,11 @@ func (d *Driver[K, V]) Disturbed(context.Context) (bool, error) {
 	return d.disturbed, nil
 }
 
-// Errors of ops that do not fit: they show a mistake in the books.
+// Errors of ops that do not match: they show a mistake in the ledger.
 var (
-	ErrExists  = errors.New("exists already")
+	ErrExists  = errors.New("already exists")
 	ErrMissing = errors.New("does not exist")
-	ErrStale   = errors.New("is not what the op says it is")
+	ErrStale   = errors.New("differs from the op's old value")
 )
 
 // Commit applies ops.

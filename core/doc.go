@@ -1,0 +1,66 @@
+// Package core is the operating-system independent part of Tandem: it decides
+// what every Service address does, and keeps a data plane in that state. It holds
+// no code itself; this page shows how its packages lead into one another.
+//
+//	API server ──▶ watch ──────┐ *model.Service, *model.Slice, *model.Node, ...
+//	folder ──────▶ manifests ──┤
+//	                           ▼
+//	                         engine  one goroutine owns all state
+//	   ┌───────────────────────┴────────────────────────────────────────┐
+//	   │ track ──dirty Services──▶ resolve ──[]model.Delta──▶ dataplane │
+//	   │ inputs by name            policy, pure               │    ▲    │
+//	   │                                      Compiler.Port ◀─┘    │    │
+//	   │                                      objects ──▶ ledger ──┘    │
+//	   │                                        want - have = ops       │
+//	   └──────────────┬────────────────────────────────────────┬────────┘
+//	                  │ status, deltas                         │ ops, one result each
+//	                  ▼                                        ▼
+//	   health, metrics, events, status, flows       Driver: linux/..., windows/..., core/relay
+//
+// # The way of a change
+//
+// One endpoint of a Service is replaced:
+//
+//  1. watch decodes the EndpointSlice and converts it (watch.Slice). What is wrong
+//     with it becomes a model.Problem; the rest is passed on.
+//  2. engine takes it from its inbox and stores it in track.Tracker, which marks the
+//     Service dirty. More events may follow; they form one batch.
+//  3. Tracker.Flush resolves the dirty Services: resolve.Service chooses endpoints,
+//     pools and Actions; resolve.Reslot keeps the order of endpoints, so that one
+//     slot changes. Ports that differ from before are the deltas.
+//  4. dataplane.Backend.Update compiles the old and the new model.Port to objects
+//     and tells the ledger which are wanted and which are released.
+//  5. Backend.Sync takes the differences from the ledger as ops, in the order of
+//     their ranks, and commits them by the Driver. Each result is recorded; what
+//     failed is retried with back-off.
+//  6. engine publishes its status; flows deletes stale UDP conntrack entries; health
+//     and metrics take the deltas.
+//
+// Nothing on this way visits other Services or reads the kernel. Audits do that
+// beside it (package dataplane).
+//
+// # What each package promises
+//
+//	model        immutable values; no Kubernetes types, no I/O, no clock
+//	watch        API server to model; keeps no objects; deletes only what the server has deleted
+//	manifests    a folder to model; an error names file and line, and affects its object only
+//	track        any order of events; cost is that of the dirty Services
+//	resolve      pure; all Service policy, each decision with its Reason
+//	ledger       the only diff; no I/O
+//	dataplane    the only sync; Compiler is pure, Driver only writes and reads
+//	engine       one goroutine; the last good state stays when anything fails
+//	flows        stale flows of a delta; never blocks the engine
+//	health       HTTP servers that only read; bounded connections
+//	events       Kubernetes Events: merged, limited, never blocking
+//	metrics      kube-proxy's names; no label with the name of a Service or an address
+//	status       the document that `tandem status` and /status show
+//	relay        the userspace data plane: TCP and UDP relays on any system
+//	config       typed and validated configuration
+//	oracle       reference semantics: what must happen to one packet
+//	conformance  the test suite that every backend runs
+//
+// Imports point downwards: resolve knows nothing of track, the ledger nothing of
+// data planes, and nothing here of linux or windows. Only watch and manifests import
+// k8s.io. A new backend is a folder with a Compiler and a Driver, and one line in
+// platform: see package dataplane.
+package core
