@@ -126,12 +126,17 @@ func (c *calls) deleteEndpoint(ctx context.Context, id string) error {
 	return run(ctx, c, "delete endpoint "+id, func(h HNS) error { return h.DeleteEndpoint(id) })
 }
 
-func (c *calls) balancers(ctx context.Context) ([]LoadBalancer, error) {
-	all, err := do(ctx, c, "list load balancers", HNS.Balancers)
-	for i := range all {
-		all[i] = lower(all[i])
+func (c *calls) balancerIDs(ctx context.Context) ([]string, error) {
+	ids, err := do(ctx, c, "list load balancers", HNS.BalancerIDs)
+	for i := range ids {
+		ids[i] = strings.ToLower(ids[i])
 	}
-	return all, err
+	return ids, err
+}
+
+func (c *calls) balancer(ctx context.Context, id string) (LoadBalancer, error) {
+	lb, err := do(ctx, c, "read load balancer "+id, func(h HNS) (LoadBalancer, error) { return h.Balancer(id) })
+	return lower(lb), err
 }
 
 func (c *calls) createBalancer(ctx context.Context, k Key, lb LoadBalancer) (LoadBalancer, error) {
