@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/health"
@@ -54,7 +55,10 @@ func (p *Proxy) openServers(ctx context.Context) (err error) {
 	p.servers.checks = health.NewChecks(health.ChecksOptions{
 		Listen: p.servers.site.Listen, Log: p.log,
 		Healthy: func() bool { return p.health().Healthy() },
-		Failed:  func(svc model.ServiceName, port uint16, err error) { p.recorder.Add(p.teller.Check(svc, port, err)) },
+		Unserved: func(id model.PortID) bool {
+			return slices.ContainsFunc(p.counter().Gaps(id), func(g model.Gap) bool { return g.Unserved })
+		},
+		Failed: func(svc model.ServiceName, port uint16, err error) { p.recorder.Add(p.teller.Check(svc, port, err)) },
 	})
 	return nil
 }

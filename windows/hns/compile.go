@@ -18,6 +18,7 @@ type Options struct {
 	ClientDSR bool // and it is used for cluster IPs too (--enable-dsr)
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
+	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
 	Probes    Probes
 }
 
@@ -115,6 +116,10 @@ func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 	if f != nil {
 		g.Frontend = f.At
 	}
+	p.add(g)
+}
+
+func (p *portCompiler) add(g model.Gap) {
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
 	}
@@ -213,9 +218,12 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 // open reports whether a front can be served to those who may use it, and to
 // them only. What HNS cannot close stays closed to all.
 func (p *portCompiler) open(f *model.Frontend) bool {
-	if f.Restricted {
-		p.gap(f, "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away")
+	if f.Restricted && !p.options.Trust {
+		p.add(model.Gap{Frontend: f.At, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
 		return false
+	}
+	if f.Restricted {
+		p.gap(f, "programmed for all clients: loadBalancerSourceRanges are left to the cloud's load balancer (--winkernel-source-ranges=trust)")
 	}
 	if f.Kind != model.KindNodePort {
 		return true

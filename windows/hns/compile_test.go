@@ -220,3 +220,20 @@ func TestTheDestinationStaysKept(t *testing.T) {
 		}
 	})
 }
+
+// Behind a cloud's own filter a load balancer IP with source ranges must not be
+// black-holed: that can be asked for. Otherwise it is not served, and health checks
+// are told.
+func TestSourceRangesThatTheCloudEnforces(t *testing.T) {
+	for _, trust := range []bool{false, true} {
+		p := ported(model.KindLoadBalancer, "203.0.113.1:80", true, pool(1, func(int) string { return "10.244.2.1:80" }))
+		p.Frontends[0].Restricted = true
+		o := hns.Newest()
+		o.Trust = trust
+		b, _ := compiled(o, node, p)
+		gaps := hns.NewCompiler(o).Port(node, p, func(hns.Key, hns.Value) {})
+		if (b != nil) != trust || len(gaps) != 1 || gaps[0].Unserved == trust || gaps[0].Frontend != p.Frontends[0].At {
+			t.Errorf("trust %t: %+v, gaps %+v", trust, b, gaps)
+		}
+	}
+}

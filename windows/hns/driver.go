@@ -19,6 +19,7 @@ type Settings struct {
 	Network   string     // the network's name; empty to find it
 	Root      string     // the name of the endpoint that stands for the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
+	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the file that remembers what is ours; empty for none
 	Log       *slog.Logger
 
@@ -45,6 +46,7 @@ type Driver struct {
 	table    *table
 	doubt    atomic.Bool   // something is not as it was left: read back
 	instance atomic.Uint32 // of HNS, when it was last looked at
+	alone    atomic.Int64  // pods without loopback DSR that the log has told of
 
 	// Owned by Commit:
 	modify   bool         // load balancers can be changed in place
@@ -316,8 +318,11 @@ const manyWithoutDSR = 16384 / 64 / 2
 
 func (d *Driver) warn() {
 	d.table.mu.Lock()
-	n, degraded := d.table.withoutDSR(), d.table.countDegraded()
+	n, degraded, alone := d.table.withoutDSR(), d.table.countDegraded(), d.table.withoutLoopback()
 	d.table.mu.Unlock()
+	if d.settings.DSR && alone > 0 && d.alone.Swap(int64(alone)) == 0 {
+		d.settings.Log.Warn("pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off", "pods", alone)
+	}
 	if degraded > 0 {
 		d.settings.Log.Warn("load balancers are degraded: their rules are not in the virtual switch; replacing ours", "balancers", degraded)
 	}

@@ -70,7 +70,7 @@ func (c Code) String() string {
 		{codeNetworkNotFound, "the network does not exist"},
 		{codeEndpointNotFound, "the endpoint does not exist"},
 		{codePolicyExists, "exists already"},
-		{codePortExists, "exists already: another load balancer or a listening process has the port"},
+		{codePortExists, "exists already: another object or a listening process has the address or port"},
 		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},
 		{codeOutsideSubnet, "the address is in no subnet of the network: check the podCIDR of the node and --network-name"},
 		{codeBadInternalPort, "the port mapping is invalid"},

@@ -28,7 +28,7 @@ func Mode() dataplane.Mode {
 // not known here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := Newest()
-	o.ClientDSR, o.Probes = c.Windows.DSR, probes(c)
+	o.ClientDSR, o.Probes, o.Trust = c.Windows.DSR, probes(c), trust(c)
 	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
 	return dataplane.Plan{Native: Script(objects, o.Overlay), Objects: len(objects), Gaps: gaps}
 }
@@ -38,9 +38,12 @@ func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	return Options{
 		Overlay: describe(n).overlay, DSR: f.DSR, ClientDSR: c.Windows.DSR,
-		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c),
+		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c), Trust: trust(c),
 	}
 }
+
+// trust says whether source ranges are left to the cloud.
+func trust(c *config.Config) bool { return c.Windows.SourceRanges == config.TrustRanges }
 
 // probes are what the configuration says of health checks.
 func probes(c *config.Config) Probes {
@@ -79,7 +82,7 @@ func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.B
 
 // find completes the settings, and waits for HNS and for the network.
 func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, Version, Network, error) {
-	s.Network, s.Root = cmp.Or(c.Windows.NetworkName, s.Network), c.Windows.RootHNSEndpoint
+	s.Network, s.Root, s.DSR = cmp.Or(c.Windows.NetworkName, s.Network), c.Windows.RootHNSEndpoint, c.Windows.DSR
 	if text := c.Windows.SourceVIP; text != "" {
 		a, err := netip.ParseAddr(text)
 		if err != nil {

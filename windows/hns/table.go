@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
@@ -86,6 +87,30 @@ func (t *table) countDegraded() (n int) {
 		seen[have.lb.ID] = true
 	}
 	return n
+}
+
+// withoutLoopback counts the pods of this node that DSR keeps from reaching
+// themselves through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
+// win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
+// whose destination is the pod itself.
+func (t *table) withoutLoopback() (n int) {
+	for _, e := range t.endpoints {
+		if e.Flags&FlagRemote == 0 && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
+			n++
+		}
+	}
+	return n
+}
+
+func hasLoopback(e Endpoint) bool {
+	own := addresses(e)
+	return slices.ContainsFunc(e.Policies, func(p Policy) bool {
+		var s struct{ Destinations []string }
+		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {
+			a, err := netip.ParseAddr(to)
+			return err == nil && slices.Contains(own, a)
+		})
+	})
 }
 
 // put adds or replaces an endpoint.
