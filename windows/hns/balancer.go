@@ -153,7 +153,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	switch {
 	case notImplemented(err):
 		c.modify = false
-		c.settings.Log.Warn("HNS cannot change load balancers in place", "error", err)
+		c.settings.Log.Warn("HNS cannot modify load balancers; replacing them from now on", "err", err)
 		return false, nil
 	case is(err, codeNotFound): // the load balancer itself has gone
 		c.note(k, LoadBalancer{})
@@ -162,7 +162,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 		return false, err
 	case !sameSet(got.HostComputeEndpoints, want.HostComputeEndpoints):
 		c.modify = false
-		c.settings.Log.Warn("HNS reported a change of a load balancer that it did not make; load balancers are replaced from now on")
+		c.settings.Log.Warn("HNS did not apply a modification that it reported as done; replacing load balancers from now on")
 		return false, nil
 	}
 	c.accept(k, want, got)

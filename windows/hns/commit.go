@@ -138,12 +138,12 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 // as long as this process lives.
 func (c *commit) remember(id string) {
 	if err := c.journal.add(id); err != nil {
-		c.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }
 
 func (c *commit) forget(id string) {
 	if err := c.journal.gone(id); err != nil {
-		c.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }

@@ -171,7 +171,7 @@ func (p *portCompiler) front(f *model.Frontend) {
 	act := p.answer(f)
 	if act.Verdict != model.Balance {
 		if act.Verdict == model.Reject {
-			p.gap(f, "without endpoints clients wait in vain: HNS cannot refuse")
+			p.gap(f, "without endpoints connections time out: HNS cannot reject")
 		}
 		return
 	}

@@ -150,7 +150,7 @@ func (d *Driver) findMAC() {
 	}
 	mac, err := d.settings.MAC(a)
 	if err != nil {
-		d.settings.Log.Warn("no interface has the node's address", "address", a, "error", err)
+		d.settings.Log.Warn("finding the MAC address of the node failed", "address", a, "err", err)
 	}
 	f.hostMAC = mac
 }
@@ -184,7 +184,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		seen[lb.ID] = true
 	}
 	if err := d.journal.prune(before, seen); err != nil {
-		d.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 	d.warn()
 	return d.objects(), nil
