@@ -20,7 +20,7 @@ type servers struct {
 
 // openServers binds the addresses of the configuration in a network. What is
 // opened later, healthCheckNodePorts, listens there as well.
-func openServers(ctx context.Context, c *config.Config, n network, from health.Sources, r *reporter, log *slog.Logger) (s servers, err error) {
+func openServers(ctx context.Context, c *config.Config, n network, from health.Sources, unserved func(model.PortID) bool, r *reporter, log *slog.Logger) (s servers, err error) {
 	open := func(name, address string, failed func(error) events.Event) *health.Server {
 		return &health.Server{
 			Name: name, Address: address, Listen: n.Listen, HardFail: c.BindHardFail, Log: log,
@@ -29,8 +29,9 @@ func openServers(ctx context.Context, c *config.Config, n network, from health.S
 	}
 	s.checks = health.NewChecks(health.ChecksOptions{
 		Listen: n.Listen, Log: log,
-		Healthy: func() bool { return from.Health().Healthy() },
-		Failed:  func(svc model.ServiceName, port uint16, err error) { r.recorder.Add(r.teller.Check(svc, port, err)) },
+		Healthy:  func() bool { return from.Health().Healthy() },
+		Unserved: unserved,
+		Failed:   func(svc model.ServiceName, port uint16, err error) { r.recorder.Add(r.teller.Check(svc, port, err)) },
 	})
 	if a := c.HealthAddress; a != "" {
 		s.probes = open("health", a, r.teller.HealthAddress)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		}
 	}
 	p.report.metrics.Mode(string(p.choice.Name))
-	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.report, p.log)
+	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
 	return err
 }
 
@@ -245,6 +246,11 @@ func (p *Proxy) packets() dataplane.Packets {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
+}
+
+// unserved reports whether load balancer IPs of a port are not programmed.
+func (p *Proxy) unserved(id model.PortID) bool {
+	return slices.ContainsFunc(p.engine.Current().Backend.Gaps(id), func(g model.Gap) bool { return g.Unserved })
 }
 
 // synced is what follows a sync, on the engine's goroutine.

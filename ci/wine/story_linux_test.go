@@ -85,7 +85,7 @@ func (n *node) hnsLoses() {
 // noticed that.
 func (n *node) whileDown(do func()) {
 	n.Helper()
-	const complaint = "HNS does not answer"
+	const complaint = "HNS is unavailable"
 	before := strings.Count(n.log.String(), complaint)
 	n.emu.Down(true)
 	do()

@@ -106,7 +106,18 @@ type Windows struct {
 	DSR                   bool   // cluster IPs answer past the load balancer, where HNS can; see defaultDSR
 	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
 	ForwardHealthCheckVIP bool
+	SourceRanges          SourceRanges
 }
+
+// SourceRanges says what becomes of a load balancer IP whose
+// loadBalancerSourceRanges HNS cannot enforce.
+type SourceRanges string
+
+// The ways to treat source ranges.
+const (
+	EnforceRanges SourceRanges = "enforce" // such an IP is not programmed
+	TrustRanges   SourceRanges = "trust"   // it is: the cloud's load balancer filters
+)
 
 // Conntrack is how the node's connection tracking shall be set. 0 and nil keep
 // what is there.

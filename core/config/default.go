@@ -35,7 +35,7 @@ func Default() Config {
 		Conntrack: Conntrack{
 			MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablished: &established, TCPCloseWait: &closeWait,
 		},
-		Windows: Windows{RootHNSEndpoint: "cbr0"},
+		Windows: Windows{RootHNSEndpoint: "cbr0", SourceRanges: EnforceRanges},
 	}
 }
 

@@ -28,6 +28,12 @@ func windowsSettings() []Setting {
 			Value: func(c *Config) Value { return boolean(&c.Windows.ForwardHealthCheckVIP) },
 		},
 		{
+			Flag: "winkernel-source-ranges", BesideFile: true, Counts: onWindows, Restart: restartRules,
+			Doc: "What becomes of load balancer IPs with loadBalancerSourceRanges, which HNS cannot enforce. enforce does not program them on this node; " +
+				"trust programs them for everybody, for clouds whose load balancers filter clients themselves.",
+			Value: func(c *Config) Value { return choice(&c.Windows.SourceRanges, EnforceRanges, TrustRanges) },
+		},
+		{
 			Path: "windowsRunAsService", Flag: "windows-service", BesideFile: true, Restart: restartSystem,
 			Doc:   "Run as a service of the Windows service manager. kube-proxy heeds the flag only; Tandem the field, too.",
 			Value: func(c *Config) Value { return boolean(&c.Windows.Service) },

@@ -71,7 +71,7 @@ type Driver[K comparable, V any] interface {
 	// Getter, when the ledger is wrong about the op's key, ErrDeferred when there was
 	// no time for it: where single ops are slow, a Commit ends after a second or two,
 	// so that changes and probes need not wait for thousands of them. At least one op
-	// is tried, and those of one port follow each other. From an atomic driver
+	// is tried. From an atomic driver
 	// ErrBusy says that the data plane as a whole cannot be written yet: then the
 	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error

@@ -44,6 +44,9 @@ type Checks struct {
 type ChecksOptions struct {
 	Listen  Listen      // nil for the usual
 	Healthy func() bool // the proxy; part of every answer
+	// Unserved, unless nil, tells of ports whose load balancer IPs are not programmed:
+	// their Services have no endpoints here, whatever there is. Update asks it.
+	Unserved func(model.PortID) bool
 	// Failed, unless nil, is called when a port cannot be served: once, until it
 	// could be.
 	Failed func(svc model.ServiceName, port uint16, err error)
@@ -119,7 +122,7 @@ func (c *Checks) apply(d model.Delta) {
 	}
 	if is {
 		w.refs++
-		w.local.Store(int64(d.New.LocalReady))
+		w.local.Store(int64(c.local(d.New)))
 		if w.port != d.New.HealthPort {
 			w.port = d.New.HealthPort
 			c.dirty[key] = true
@@ -129,6 +132,14 @@ func (c *Checks) apply(d model.Delta) {
 		delete(c.wanted, key)
 		c.dirty[key] = true
 	}
+}
+
+// local counts the endpoints of this node that a load balancer can reach.
+func (c *Checks) local(p *model.Port) int {
+	if c.o.Unserved != nil && c.o.Unserved(p.ID) {
+		return 0
+	}
+	return p.LocalReady
 }
 
 // Run listens until ctx ends.

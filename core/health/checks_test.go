@@ -31,17 +31,21 @@ type lab struct {
 	failed []string
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, change ...func(*health.ChecksOptions)) *lab {
 	l := &lab{wire: newWire(), t: t, host: everywhere(), ports: map[model.PortID]*model.Port{}}
 	l.healthy.Store(true)
-	l.Checks = health.NewChecks(health.ChecksOptions{
+	o := health.ChecksOptions{
 		Listen: l.Listen, Healthy: l.healthy.Load, Log: quiet,
 		Failed: func(svc model.ServiceName, port uint16, err error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.failed = append(l.failed, fmt.Sprintf("%s %d: %v", svc, port, err))
 		},
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	l.Checks = health.NewChecks(o)
 	return l
 }
 
@@ -278,4 +282,19 @@ func TestChecksAreBounded(t *testing.T) {
 		t.Errorf("end: %v, %d listeners left", err, l.count())
 	}
 	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
+}
+
+// A node where the load balancer's IP is not programmed has no endpoints for it,
+// whatever runs there.
+func TestAPortThatIsNotServedHasNoEndpoints(t *testing.T) {
+	good, bad := port("good", "", model.IPv4, 32080, 3), port("bad", "", model.IPv4, 32081, 3)
+	l := newLab(t, func(o *health.ChecksOptions) { o.Unserved = func(id model.PortID) bool { return id == bad.ID } })
+	run(t, l.Run)
+	l.set(good, bad)
+	for at, want := range map[string]int{"tcp4 0.0.0.0:32080": 200, "tcp4 0.0.0.0:32081": 503} {
+		l.up(at)
+		if code, _, text := l.ask(at); code != want {
+			t.Errorf("%s: %d, want %d: %s", at, code, want, text)
+		}
+	}
 }

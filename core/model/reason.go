@@ -132,6 +132,9 @@ type Gap struct {
 	// see one of this host where Action.SNAT says otherwise. That is how a whole
 	// mode works: it is said once, and makes no Service Partial.
 	Source bool
+	// Unserved says that the front is not programmed at all: health checks of its
+	// load balancer must fail here.
+	Unserved bool
 }
 
 // OwnGaps returns the gaps that a port does not share with all of its mode.

@@ -24,6 +24,9 @@ func (c *commit) balance(k Key, v Value) error {
 	c.table.mu.Lock()
 	f := c.table.facts
 	c.table.mu.Unlock()
+	if f.network.overlay && !f.source(v).IsValid() {
+		return errors.New("the overlay has no source VIP yet")
+	}
 	err = c.install(k, f.balancer(k, v, ids))
 	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
 		// One that was known has gone.
@@ -37,8 +40,8 @@ func (c *commit) balance(k Key, v Value) error {
 	}
 	for _, t := range v.Balancer.Endpoints {
 		if t.Local {
-			if err := c.yield(Key{Kind: KindRemote, Addr: t.Addr}); err != nil {
-				c.settings.Log.Warn("a remote endpoint is left where a pod is now", "address", t.Addr, "error", err)
+			if err := c.removeDuplicates(t.Addr); err != nil {
+				c.settings.Log.Warn("deleting the remote endpoint with a local pod's address failed", "address", t.Addr, "err", err)
 			}
 		}
 	}
@@ -116,11 +119,17 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	case !have.single:
 		return fmt.Errorf("the frontend is taken by load balancer %s, which is not ours", have.lb.ID)
 	}
-	c.remember(have.lb.ID)
-	if differs(have.lb, want) == "" {
+	c.remember(have.lb.ID) // one that has turned up since
+	c.table.mu.Lock()
+	mend := c.table.mendable(k, have.lb)
+	if mend {
+		c.table.mended(k)
+	}
+	c.table.mu.Unlock()
+	if differs(have.lb, want) == "" && !mend {
 		return nil
 	}
-	if c.modify && !beyondEndpoints(have.lb, want) {
+	if c.modify && !mend && !beyondEndpoints(have.lb, want) {
 		done, err := c.change(k, have.lb, want)
 		if done || err != nil {
 			return err
@@ -144,19 +153,19 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	switch {
 	case notImplemented(err):
 		c.modify = false
-		c.settings.Log.Warn("HNS cannot change load balancers in place", "error", err)
+		c.settings.Log.Warn("HNS cannot modify load balancers; replacing them from now on", "err", err)
 		return false, nil
 	case is(err, codeNotFound): // the load balancer itself has gone
 		c.note(k, LoadBalancer{})
 		return false, nil
 	case err != nil:
 		return false, err
-	case differs(got, want) != "":
+	case !sameSet(got.HostComputeEndpoints, want.HostComputeEndpoints):
 		c.modify = false
-		c.settings.Log.Warn("HNS says that it has changed a load balancer and has not: they are replaced from now on")
+		c.settings.Log.Warn("HNS did not apply a modification that it reported as done; replacing load balancers from now on")
 		return false, nil
 	}
-	c.note(k, got)
+	c.accept(k, want, got)
 	return true, nil
 }
 
@@ -179,8 +188,23 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 		return err
 	}
 	c.remember(got.ID)
-	c.note(k, got)
+	c.accept(k, want, got)
 	return nil
+}
+
+// accept takes what HNS returned as the load balancer that was asked for. HNS is
+// known to return other flags than it was given (calico#7305): what it returns
+// later is compared with this.
+func (c *commit) accept(k Key, want, got LoadBalancer) {
+	want.ID = got.ID
+	if err := c.journal.setEcho(want, got); err != nil {
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+	}
+	if other := differs(got, want); other != "" && !c.echoed {
+		c.echoed = true
+		c.settings.Log.Info("HNS returns load balancers with other settings than asked for; comparing with what it returned", "object", k.String(), "settings", other)
+	}
+	c.note(k, want)
 }
 
 // remove deletes a load balancer. HNS of Windows Server 2019 is known to refuse
@@ -218,7 +242,7 @@ func (c *commit) note(k Key, lb LoadBalancer) {
 // relist reads all load balancers anew.
 func (c *commit) relist() error {
 	c.relisted = true
-	all, err := c.listBalancers(c.ctx)
+	all, err := c.balancers(c.ctx)
 	if err != nil {
 		return errors.Join(errors.New("HNS has something in the load balancer's place"), err)
 	}

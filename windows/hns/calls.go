@@ -52,7 +52,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 		return result, err
 	}
 	if c.hung.Load() > 0 {
-		return result, fmt.Errorf("%s: HNS has not answered an earlier call yet: %w", what, ledger.ErrUnknown)
+		return result, fmt.Errorf("%s: an earlier HNS call has not returned: %w", what, ledger.ErrUnknown)
 	}
 	type answer struct {
 		value T
@@ -65,7 +65,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 		done <- answer{v, err}
 		if !state.CompareAndSwap(running, returned) {
 			c.hung.Add(-1)
-			c.log.Info("HNS has answered at last", "call", what)
+			c.log.Info("late HNS call returned", "call", what)
 		}
 	}()
 	report, end := time.NewTimer(c.slow), time.NewTimer(c.tooSlow)
@@ -76,13 +76,13 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 		case a := <-done:
 			return a.value, unknown(a.err)
 		case <-report.C:
-			c.log.Warn("HNS is slow to answer", "call", what, "after", c.slow)
+			c.log.Warn("HNS call is slow", "call", what, "after", c.slow)
 			continue
 		case <-ctx.Done():
 			err = fmt.Errorf("%s: %w", what, ctx.Err())
 		case <-end.C:
 			err = fmt.Errorf("%s: no answer within %s", what, c.tooSlow)
-			c.log.Error("HNS does not answer", "call", what, "after", c.tooSlow)
+			c.log.Error("HNS call timed out", "call", what, "after", c.tooSlow)
 		}
 		c.hung.Add(1)
 		if state.CompareAndSwap(running, abandoned) {
@@ -126,12 +126,17 @@ func (c *calls) deleteEndpoint(ctx context.Context, id string) error {
 	return run(ctx, c, "delete endpoint "+id, func(h HNS) error { return h.DeleteEndpoint(id) })
 }
 
-func (c *calls) balancers(ctx context.Context) ([]LoadBalancer, error) {
-	all, err := do(ctx, c, "list load balancers", HNS.Balancers)
-	for i := range all {
-		all[i] = lower(all[i])
+func (c *calls) balancerIDs(ctx context.Context) ([]string, error) {
+	ids, err := do(ctx, c, "list load balancers", HNS.BalancerIDs)
+	for i := range ids {
+		ids[i] = strings.ToLower(ids[i])
 	}
-	return all, err
+	return ids, err
+}
+
+func (c *calls) balancer(ctx context.Context, id string) (LoadBalancer, error) {
+	lb, err := do(ctx, c, "read load balancer "+id, func(h HNS) (LoadBalancer, error) { return h.Balancer(id) })
+	return lower(lb), err
 }
 
 func (c *calls) createBalancer(ctx context.Context, k Key, lb LoadBalancer) (LoadBalancer, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -21,67 +22,113 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
+// commitTime is how long a Commit may take until it leaves the rest for the next.
+const commitTime = 2 * time.Second
+
 // Commit implements dataplane.Driver. Each op stands for itself: one that fails
-// holds up no other. When HNS itself is not there the rest is not tried.
+// holds up no other. When HNS itself is not there the rest is not tried, and
+// when the time is up it is deferred.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	c := &commit{Driver: d, ctx: ctx}
+	c.claim(ops)
+	begun := time.Now()
 	errs := make([]error, len(ops))
-	var lost error
-	for _, i := range urgent(ops) {
-		if lost == nil {
+	var stop error
+	for n, i := range order(ops) {
+		if stop == nil && n > 0 && time.Since(begun) >= commitTime {
+			stop = ledger.ErrDeferred
+		}
+		if stop == nil {
 			errs[i] = c.apply(ops[i])
 		}
 		if errors.Is(errs[i], ledger.ErrUnknown) {
-			lost = errs[i]
+			stop = errs[i]
 		}
-		if lost != nil {
-			errs[i] = lost
+		if stop != nil {
+			errs[i] = stop
 		}
 	}
 	return errs
 }
 
-// urgent returns the order of ops: as they are given, but names come first. The
-// load balancers of DNS do not wait for the endpoints of all others.
-func urgent(ops []ledger.Op[Key, Value]) []int {
-	order := make([]int, len(ops))
-	needed := map[netip.Addr]bool{}
+// claim takes over the load balancers that others have made for the very frontends
+// of ours: endpoints that only they use can be replaced.
+func (c *commit) claim(ops []ledger.Op[Key, Value]) {
+	for _, op := range ops {
+		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {
+			continue
+		}
+		c.table.mu.Lock()
+		have, ok := c.table.balancers[op.Key]
+		c.table.mu.Unlock()
+		if ok && have.single {
+			c.remember(have.lb.ID)
+		}
+	}
+}
+
+// order returns the order of ops in which Services become usable one by one: what
+// all need comes first, then the load balancers with the endpoints that each needs
+// before it, those of DNS in front, then other endpoints, and deletions last; but
+// duplicates, beside which pods have no network, go at once.
+func order(ops []ledger.Op[Key, Value]) []int {
+	endpoints := map[netip.Addr][]int{}
+	var first, dns, others, last, all []int
 	for i, op := range ops {
-		order[i] = i
-		if op.Key.Kind == KindBalancer && op.Key.Port == dns && op.New.Balancer != nil {
-			needed[op.Key.Addr] = true
-			for _, t := range op.New.Balancer.Endpoints {
-				needed[t.Addr] = true
-			}
-		}
-	}
-	if len(needed) == 0 {
-		return order
-	}
-	class := func(op ledger.Op[Key, Value]) int {
 		switch {
+		case op.Key.Kind == KindNode, op.Key.Kind == KindSource && op.Verb != ledger.Delete, op.Key.Kind == KindDuplicate:
+			first = append(first, i)
 		case op.Verb == ledger.Delete:
-			return 2
-		case op.Key.Kind == KindNode, op.Key.Kind != KindBalancer && needed[op.Key.Addr], op.Key.Kind == KindBalancer && op.Key.Port == dns:
-			return 0
+			last = append(last, i)
+		case op.Key.Kind != KindBalancer:
+			endpoints[op.Key.Addr] = append(endpoints[op.Key.Addr], i)
+		case op.Key.Port == portDNS:
+			dns = append(dns, i)
+		default:
+			others = append(others, i)
 		}
-		return 1
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return class(ops[a]) - class(ops[b]) })
-	return order
+	all = append(make([]int, 0, len(ops)), first...)
+	take := func(a netip.Addr) {
+		all = append(all, endpoints[a]...)
+		delete(endpoints, a)
+	}
+	for _, i := range append(dns, others...) {
+		take(ops[i].Key.Addr) // the VIP's own
+		for _, t := range ops[i].New.Balancer.Endpoints {
+			take(t.Addr)
+		}
+		all = append(all, i)
+	}
+	for i, op := range ops {
+		if _, left := endpoints[op.Key.Addr]; left && slices.Contains(endpoints[op.Key.Addr], i) {
+			all = append(all, i)
+		}
+	}
+	return append(all, last...)
 }
 
 func (c *commit) apply(op ledger.Op[Key, Value]) error {
-	switch {
-	case op.Key.Kind == KindNode:
+	remove := op.Verb == ledger.Delete
+	switch op.Key.Kind {
+	case KindNode:
 		family := model.FamilyOf(op.Key.Addr)
 		c.setNode(family, op.New.Node)
 		return c.journal.setNode(family, op.New.Node)
-	case op.Key.Kind == KindBalancer && op.Verb == ledger.Delete:
-		return c.removeBalancer(op.Key)
-	case op.Key.Kind == KindBalancer:
+	case KindSource:
+		if remove {
+			return c.removeSource()
+		}
+		return c.makeSource()
+	case KindDuplicate:
+		return c.removeDuplicates(op.Key.Addr)
+	case KindBalancer:
+		if remove {
+			return c.removeBalancer(op.Key)
+		}
 		return c.balance(op.Key, op.New)
-	case op.Verb == ledger.Delete:
+	}
+	if remove {
 		return c.removeEndpoint(op.Key)
 	}
 	return c.makeEndpoint(op.Key, op.New)
@@ -91,12 +138,12 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 // as long as this process lives.
 func (c *commit) remember(id string) {
 	if err := c.journal.add(id); err != nil {
-		c.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }
 
 func (c *commit) forget(id string) {
 	if err := c.journal.gone(id); err != nil {
-		c.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }

@@ -18,6 +18,7 @@ type Options struct {
 	ClientDSR bool // and it is used for cluster IPs too (--enable-dsr)
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
+	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
 	Probes    Probes
 }
 
@@ -41,8 +42,8 @@ func NewCompiler(o Options) *Compiler { return &Compiler{o} }
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
-// dns is the port whose load balancers come first: nothing works without names.
-const dns = 53
+// portDNS is the port whose load balancers come first: nothing works without names.
+const portDNS = 53
 
 // Rank implements dataplane.Compiler: what is referred to comes before what
 // refers to it.
@@ -50,12 +51,16 @@ func (c *Compiler) Rank(k Key) int {
 	switch {
 	case k.Kind == KindNode:
 		return 0
-	case k.Kind != KindBalancer:
+	case k.Kind == KindSource:
 		return 1
-	case k.Port == dns:
+	case k.Kind == KindDuplicate: // deleted first: until then a pod has no network
+		return 5
+	case k.Kind != KindBalancer:
 		return 2
+	case k.Port == portDNS:
+		return 3
 	}
-	return 3
+	return 4
 }
 
 // linger is how long an endpoint stays that no load balancer needs: making one
@@ -70,11 +75,15 @@ func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	return 0
 }
 
-// Base implements dataplane.Compiler: the node's own addresses.
+// Base implements dataplane.Compiler: the node's own addresses, and on an overlay
+// the address that it sends from.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range model.Families() {
 		node, _ := host.Primary(f)
 		emit(nodeAddress(f), Value{Node: node})
+	}
+	if c.options.Overlay {
+		emit(sourceKey(), Value{})
 	}
 }
 
@@ -82,7 +91,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	p := portCompiler{options: c.options, host: host, port: port, emit: emit, known: map[Key]bool{}}
 	p.node, _ = host.Primary(port.ID.Family)
-	if p.family() {
+	if p.proto() && p.family() {
 		p.whole()
 		for i := range port.Frontends {
 			p.front(&port.Frontends[i])
@@ -107,9 +116,23 @@ func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 	if f != nil {
 		g.Frontend = f.At
 	}
+	p.add(g)
+}
+
+func (p *portCompiler) add(g model.Gap) {
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
 	}
+}
+
+// proto reports whether ports of this protocol can be served at all. Kubernetes
+// documents that SCTP is not supported on Windows (service-protocol-reference).
+func (p *portCompiler) proto() bool {
+	if p.port.ID.Proto == model.SCTP {
+		p.gap(nil, "SCTP is not served: load balancers of HNS have TCP and UDP")
+		return false
+	}
+	return true
 }
 
 // family reports whether ports of this family can be served at all.
@@ -148,7 +171,7 @@ func (p *portCompiler) front(f *model.Frontend) {
 	act := p.answer(f)
 	if act.Verdict != model.Balance {
 		if act.Verdict == model.Reject {
-			p.gap(f, "without endpoints clients wait in vain: HNS cannot refuse")
+			p.gap(f, "without endpoints connections time out: HNS cannot reject")
 		}
 		return
 	}
@@ -179,7 +202,9 @@ func (p *portCompiler) probe(f *model.Frontend) {
 		p.gap(f, "health checks do not reach this node: the Service has their port")
 		return
 	}
-	p.emit(k, Value{Node: p.node, Balancer: &Balancer{Port: port, Endpoints: []Target{self(p.port.ID.Family)}}})
+	p.emit(k, Value{Node: p.node, Balancer: &Balancer{
+		Port: port, Endpoints: []Target{self(p.port.ID.Family)}, PreserveDestination: p.preserves(),
+	}})
 }
 
 func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
@@ -193,9 +218,12 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 // open reports whether a front can be served to those who may use it, and to
 // them only. What HNS cannot close stays closed to all.
 func (p *portCompiler) open(f *model.Frontend) bool {
-	if f.Restricted {
-		p.gap(f, "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away")
+	if f.Restricted && !p.options.Trust {
+		p.add(model.Gap{Frontend: f.At, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
 		return false
+	}
+	if f.Restricted {
+		p.gap(f, "programmed for all clients: loadBalancerSourceRanges are left to the cloud's load balancer (--winkernel-source-ranges=trust)")
 	}
 	if f.Kind != model.KindNodePort {
 		return true

@@ -129,10 +129,10 @@ func TestFamiliesAndAffinity(t *testing.T) {
 	}
 	sticky := ported(model.KindClusterIP, "10.96.0.1:80", false, pool(1, func(int) string { return "10.244.2.1:80" }))
 	sticky.SessionAffinity = 1
-	if b, gap := compiled(hns.Newest(), node, sticky); !b.Sticky || !strings.Contains(gap, "timeout") {
+	if b, gap := compiled(hns.Newest(), node, sticky); !b.SessionAffinity || !strings.Contains(gap, "timeout") {
 		t.Errorf("%+v, %q", b, gap)
 	}
-	if b, gap := compiled(hns.Options{}, node, sticky); b.Sticky || !strings.Contains(gap, "12.0") {
+	if b, gap := compiled(hns.Options{}, node, sticky); b.SessionAffinity || !strings.Contains(gap, "12.0") {
 		t.Errorf("%+v, %q", b, gap)
 	}
 }
@@ -149,7 +149,7 @@ func TestScriptIsWhatHNSTakes(t *testing.T) {
 	if err := json.Unmarshal([]byte(hns.Script(objects, true)), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Endpoints) != 3 || got.Endpoints[0].Name != "tandem_10.244.2.1" || got.Endpoints[2].Name != "tandem-vip_10.96.0.1" {
+	if len(got.Endpoints) != 4 || got.Endpoints[0].Name != "tandem-source-vip" || got.Endpoints[1].Name != "tandem_10.244.2.1" || got.Endpoints[3].Name != "tandem-vip_10.96.0.1" {
 		t.Errorf("endpoints: %+v", got.Endpoints)
 	}
 	lb := got.LoadBalancers[0]
@@ -195,7 +195,7 @@ func TestTheDestinationIsKept(t *testing.T) {
 		p := ported(tt.kind, "203.0.113.1:80", true, both)
 		p.PreserveDestination = true
 		b, gap := compiled(tt.o, node, p)
-		if b == nil || b.KeepVIP != tt.kept || len(b.Endpoints) != tt.endpoints || !strings.Contains(gap, tt.gap) || tt.gap == "" && gap != "" {
+		if b == nil || b.PreserveDestination != tt.kept || len(b.Endpoints) != tt.endpoints || !strings.Contains(gap, tt.gap) || tt.gap == "" && gap != "" {
 			t.Errorf("%v: %+v, %q", tt.kind, b, gap)
 		}
 		if tt.kept && !b.DSR {
@@ -219,4 +219,21 @@ func TestTheDestinationStaysKept(t *testing.T) {
 			r.Errorf("a restart wrote %d times", n)
 		}
 	})
+}
+
+// Behind a cloud's own filter a load balancer IP with source ranges must not be
+// black-holed: that can be asked for. Otherwise it is not served, and health checks
+// are told.
+func TestSourceRangesThatTheCloudEnforces(t *testing.T) {
+	for _, trust := range []bool{false, true} {
+		p := ported(model.KindLoadBalancer, "203.0.113.1:80", true, pool(1, func(int) string { return "10.244.2.1:80" }))
+		p.Frontends[0].Restricted = true
+		o := hns.Newest()
+		o.Trust = trust
+		b, _ := compiled(o, node, p)
+		gaps := hns.NewCompiler(o).Port(node, p, func(hns.Key, hns.Value) {})
+		if (b != nil) != trust || len(gaps) != 1 || gaps[0].Unserved == trust || gaps[0].Frontend != p.Frontends[0].At {
+			t.Errorf("trust %t: %+v, gaps %+v", trust, b, gaps)
+		}
+	}
 }

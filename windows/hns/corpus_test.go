@@ -63,7 +63,7 @@ func line(k hns.Key, v hns.Value) string {
 	for _, flag := range []struct {
 		set  bool
 		name string
-	}{{b.DSR, "dsr"}, {b.External, "external"}, {b.Sticky, "sticky"}} {
+	}{{b.DSR, "dsr"}, {b.External, "external"}, {b.SessionAffinity, "sticky"}} {
 		if flag.set {
 			s += " " + flag.name
 		}

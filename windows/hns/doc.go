@@ -33,7 +33,7 @@
 //   - refuse connections where nothing serves;
 //   - treat this node's pods and processes unlike clients from outside;
 //   - source ranges: such a load balancer IP is not programmed at all (below);
-//   - endpoints on several ports behind one frontend; more than 1024 endpoints;
+//   - SCTP; endpoints on several ports behind one frontend; more than 1024 endpoints;
 //   - an affinity timeout; affinity before 12.0, IPv6 before 11.10 or on overlays;
 //   - endpoints with this node's own address; node ports on some addresses only;
 //   - endpoints of other nodes where the destination is to be kept (annotation
@@ -69,8 +69,26 @@
 //   - What the ACLs of a network (from 15.0) see is not documented.
 //
 // kube-proxy programs such a VIP for everybody (kubernetes#107019, #120033). Here
-// it is not programmed and the Service says why; its cluster IP and node port
-// are, as everywhere.
+// it is not programmed, the Service says why, and its healthCheckNodePort fails on
+// this node; its cluster IP and node port are programmed, as everywhere. Where the
+// cloud's load balancers filter clients themselves and send what is left to the
+// VIP, --winkernel-source-ranges=trust programs it for everybody.
+//
+// # What is written, and compared
+//
+// Services become usable one by one, DNS first: each load balancer follows its own
+// endpoints. A Commit ends after two seconds and leaves the rest for the next, so
+// that thousands of slow calls hold up neither changes nor probes.
+//
+// HNS returns other settings than it is given (calico#7305). What Create or Modify
+// returned is kept in the journal and compared with, not what was asked for.
+//
+// On an overlay the source VIP needs a local endpoint. It is found by its address
+// or a known name, or made: with the address of --source-vip or of flannel's
+// sourceVip.json, else with one that HNS chooses. Remote endpoints of others are
+// used where they lead to the right node, and replaced where not. Beside a remote
+// endpoint with its address a pod of this node has no network: such endpoints are
+// deleted, whoever made them.
 //
 // # Health checks of VIPs
 //
@@ -81,10 +99,10 @@
 // # What is known to go wrong
 //
 // Each of these has a test (fault_test.go, down_test.go, pod_test.go,
-// restart_test.go, overlay_test.go). HNS before 15.5 cannot change a load balancer in
+// restart_test.go, overlay_test.go, echo_test.go, migrate_test.go, cold_test.go). HNS before 15.5 cannot change a load balancer in
 // place, and 15.4 says it can: what it claims is compared, and a replacement is
-// one deletion and one creation with nothing in between. Lists fail as a whole
-// when one object vanishes. Calls hang: each has a watchdog, and no second one is
+// one deletion and one creation with nothing in between. Objects vanish while they
+// are listed. Calls hang: each has a watchdog, and no second one is
 // made while one hangs. HNS forgets load balancers, finds forgotten ones, lies
 // about deletions. Pods are in slices before they have an endpoint. Whatever it
 // is, "could not read" is never taken for "not there".

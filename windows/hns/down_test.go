@@ -20,7 +20,7 @@ func TestHNSIsDownForAWhile(t *testing.T) {
 		web(r)
 		r.emu.Down(true)
 		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
-		r.fails("HNS does not answer")
+		r.fails("HNS is unavailable")
 		for range 20 {
 			time.Sleep(time.Until(r.backend.Next()))
 			if _, err := r.backend.Sync(r.Context()); err == nil {
@@ -190,7 +190,7 @@ func TestACallThatHangs(t *testing.T) {
 		}
 		calls := r.emu.Calls()
 		time.Sleep(time.Until(r.backend.Next()))
-		r.fails("has not answered an earlier call")
+		r.fails("an earlier HNS call has not returned")
 		if n := r.emu.Calls(); n != calls {
 			r.Errorf("%d calls while one hangs", n-calls)
 		}

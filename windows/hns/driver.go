@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -17,6 +19,7 @@ type Settings struct {
 	Network   string     // the network's name; empty to find it
 	Root      string     // the name of the endpoint that stands for the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
+	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the file that remembers what is ours; empty for none
 	Log       *slog.Logger
 
@@ -43,9 +46,11 @@ type Driver struct {
 	table    *table
 	doubt    atomic.Bool   // something is not as it was left: read back
 	instance atomic.Uint32 // of HNS, when it was last looked at
+	alone    atomic.Int64  // pods without loopback DSR that the log has told of
 
 	// Owned by Commit:
 	modify   bool         // load balancers can be changed in place
+	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
 	borrowed map[Key]bool // wanted endpoints that others have made; under table.mu
 }
 
@@ -83,8 +88,12 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	return d
 }
 
+// readLimit bounds a reading of HNS: 10,000 objects at 43 ms (kubernetes#109124)
+// take seven minutes. Each call has a watchdog of its own.
+const readLimit = time.Hour
+
 // Limits implements dataplane.Driver. HNS has no transactions.
-func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
+func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readLimit} }
 
 // Disturbed implements dataplane.Sentinel. It asks HNS nothing: it reports that
 // its service was restarted, after which load balancers are known to be missing
@@ -141,7 +150,7 @@ func (d *Driver) findMAC() {
 	}
 	mac, err := d.settings.MAC(a)
 	if err != nil {
-		d.settings.Log.Warn("no interface has the node's address", "address", a, "error", err)
+		d.settings.Log.Warn("finding the MAC address of the node failed", "address", a, "err", err)
 	}
 	f.hostMAC = mac
 }
@@ -175,7 +184,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		seen[lb.ID] = true
 	}
 	if err := d.journal.prune(before, seen); err != nil {
-		d.settings.Log.Error("the journal of load balancers cannot be written", "error", err)
+		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 	d.warn()
 	return d.objects(), nil
@@ -194,11 +203,9 @@ func (d *Driver) read(ctx context.Context) (*reading, error) {
 	}
 	if n.overlay {
 		d.seekMAC()
-		if r.sourceVIP, err = d.settings.sourceVIP(r.endpoints); err != nil {
-			return nil, err
-		}
+		r.sourceVIP = d.settings.sourceVIP(r.endpoints)
 	}
-	if r.balancers, err = d.listBalancers(ctx); err != nil {
+	if r.balancers, err = d.balancers(ctx); err != nil {
 		return nil, err // not a reading of an HNS without load balancers
 	}
 	return r, nil
@@ -213,39 +220,63 @@ func (d *Driver) network(ctx context.Context) (network, error) {
 	return describe(n), err
 }
 
-// endpoints reads the endpoints of a network. Pods come and go meanwhile: what
-// vanishes between being listed and being read is not there.
+// endpoints reads the endpoints of a network that are not known yet.
 func (d *Driver) endpoints(ctx context.Context, network string) ([]Endpoint, error) {
-	ids, err := d.calls.endpointIDs(ctx, network)
+	return readAll(func() ([]string, error) { return d.calls.endpointIDs(ctx, network) }, func(id string) (Endpoint, error) {
+		if e, ok := d.table.known(id); ok {
+			return e, nil
+		}
+		return d.calls.endpoint(ctx, id)
+	})
+}
+
+// balancers reads all load balancers. Those of ours are as they were asked for,
+// unless they have changed since HNS returned them.
+func (d *Driver) balancers(ctx context.Context) ([]LoadBalancer, error) {
+	return readAll(func() ([]string, error) { return d.calls.balancerIDs(ctx) }, func(id string) (LoadBalancer, error) {
+		lb, err := d.calls.balancer(ctx, id)
+		return d.journal.asked(lb), err
+	})
+}
+
+// readTries is how often an object that is listed and cannot be found is looked for.
+const readTries = 3
+
+// readAll reads all objects of a list. Objects come and go meanwhile: one that
+// cannot be found is absent once a later list does not have it either. Until then
+// nothing was read.
+func readAll[T any](list func() ([]string, error), read func(id string) (T, error)) (all []T, err error) {
+	ids, err := list()
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Endpoint, 0, len(ids))
-	for _, id := range ids {
-		e, ok := d.table.known(id)
-		if !ok {
-			if e, err = d.calls.endpoint(ctx, id); notFound(err) {
-				continue
-			} else if err != nil {
+	var missing error
+	for range readTries {
+		var lost []string
+		for _, id := range ids {
+			v, err := read(id)
+			switch {
+			case notFound(err):
+				lost, missing = append(lost, id), err
+			case err != nil:
 				return nil, err
+			default:
+				all = append(all, v)
 			}
 		}
-		all = append(all, e)
+		if len(lost) == 0 {
+			return all, nil
+		}
+		now, err := list()
+		if err != nil {
+			return nil, err
+		}
+		ids = slices.DeleteFunc(lost, func(id string) bool { return !slices.Contains(now, id) })
+	}
+	if len(ids) > 0 {
+		return nil, fmt.Errorf("an object is listed and cannot be read: %w", missing)
 	}
 	return all, nil
-}
-
-// listAgain is how often a list is tried anew when one of its objects vanished
-// while it was read: then hcsshim returns nothing of it.
-const listAgain = 3
-
-func (d *Driver) listBalancers(ctx context.Context) (all []LoadBalancer, err error) {
-	for range listAgain {
-		if all, err = d.calls.balancers(ctx); !notFound(err) {
-			break
-		}
-	}
-	return all, err
 }
 
 // objects returns what of the table is ours.
@@ -261,10 +292,16 @@ func (d *Driver) objects() map[Key]Value {
 		if k, ok := ours(e); ok {
 			all[k] = readEndpoint(t.facts, k, e)
 		}
+		if a, ok := t.duplicate(e); ok {
+			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
+		}
+	}
+	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
+		all[sourceKey()] = Value{}
 	}
 	for k := range d.borrowed {
-		if _, ok := t.find(Target{Addr: k.Addr}); ok {
-			all[k] = Value{}
+		if v := t.facts.endpointValue(k); t.borrows(k, v) {
+			all[k] = v
 		}
 	}
 	for k, have := range t.balancers {
@@ -273,4 +310,23 @@ func (d *Driver) objects() map[Key]Value {
 		}
 	}
 	return all
+}
+
+// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
+// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
+const manyWithoutDSR = 16384 / 64 / 2
+
+func (d *Driver) warn() {
+	d.table.mu.Lock()
+	n, degraded, alone := d.table.withoutDSR(), d.table.countDegraded(), d.table.withoutLoopback()
+	d.table.mu.Unlock()
+	if d.settings.DSR && alone > 0 && d.alone.Swap(int64(alone)) == 0 {
+		d.settings.Log.Warn("pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off", "pods", alone)
+	}
+	if degraded > 0 {
+		d.settings.Log.Warn("load balancers are degraded: their rules are not in the virtual switch; replacing ours", "balancers", degraded)
+	}
+	if n > manyWithoutDSR {
+		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
+	}
 }

@@ -1,43 +1,108 @@
 package hns
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
 // makeEndpoint sees to it that there is an endpoint for a key. One that others
-// have made is as good: a pod of this node, or a remote endpoint that an earlier
-// proxy has left.
+// have made is as good if it leads to the same place: a pod of this node, or a
+// remote endpoint that an earlier proxy has left.
 func (c *commit) makeEndpoint(k Key, v Value) error {
 	if k.Kind == KindVIP && !c.sought {
 		c.sought = true
 		c.seekMAC()
 	}
-	t := c.table
-	t.mu.Lock()
-	old, have := t.own(k)
-	if have && readEndpoint(t.facts, k, old).equal(v) {
-		t.mu.Unlock()
-		return nil
-	}
-	_, others := t.find(Target{Addr: k.Addr})
-	if !have && others && k.Kind == KindRemote {
-		c.borrowed[k] = true
-		t.mu.Unlock()
-		return nil
-	}
-	t.mu.Unlock()
-
 	if err := c.route(k); err != nil {
 		return err
 	}
+	old, ok := c.inPlace(k, v)
+	if ok {
+		return nil
+	}
 	id, err := c.createEndpoint(k, v)
-	if err != nil || !have {
+	if addressTaken(err) {
+		if old == "" {
+			if err := c.refresh(); err != nil {
+				return err
+			}
+			if old, ok = c.inPlace(k, v); ok {
+				return nil
+			}
+		}
+		if old != "" {
+			return c.displace(k, v, old)
+		}
+	}
+	if err != nil || old == "" {
 		return err
 	}
-	return c.replaceEndpoint(old.ID, id)
+	if err := c.repoint(c.users(old), old, id); err != nil {
+		return err
+	}
+	return c.deleteEndpoint(old)
+}
+
+// inPlace reports whether the endpoint of a key is there as it should be, and
+// otherwise returns the id of the one that has its place, if any.
+func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
+	t := c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, have := t.own(k); have {
+		return e.ID, readEndpoint(t.facts, k, e).equal(v)
+	}
+	e, taken := t.stand(k)
+	if !taken || !suits(t.facts, k, v, e) {
+		return e.ID, false
+	}
+	c.borrowed[k] = true
+	return "", true
+}
+
+// displace makes an endpoint in the place of another that HNS does not allow it
+// beside. HNS may refuse to delete that one while load balancers of ours use it:
+// then these go for a moment.
+func (c *commit) displace(k Key, v Value, old string) error {
+	users := c.users(old)
+	err := c.deleteEndpoint(old)
+	var gone []LoadBalancer
+	if is(err, codeHasReferences) {
+		for _, u := range users {
+			c.table.mu.Lock()
+			lb := c.table.balancers[u].lb
+			c.table.mu.Unlock()
+			if err := c.remove(u, lb.ID); err != nil {
+				break
+			}
+			gone = append(gone, lb)
+		}
+		err = c.deleteEndpoint(old)
+	}
+	id := old
+	if err == nil {
+		id, err = c.createEndpoint(k, v)
+	}
+	if err != nil && len(gone) == 0 {
+		c.Doubt() // load balancers may use what is no more
+		return err
+	}
+	for i, lb := range gone {
+		lb.ID = ""
+		lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, id)
+		if err2 := c.create(users[i], lb); err2 != nil {
+			c.Doubt()
+			err = errors.Join(err, err2)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return c.repoint(users[len(gone):], old, id)
 }
 
 // route sees to it that an overlay's nodes are known before an endpoint is put
@@ -98,24 +163,24 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	return e.ID, nil
 }
 
-// replaceEndpoint lets everything that uses one endpoint use another, and
-// deletes it.
-func (c *commit) replaceEndpoint(old, new string) error {
-	for _, k := range c.users(old) {
+// repoint lets load balancers use another endpoint instead of one.
+func (c *commit) repoint(users []Key, old, new string) error {
+	for _, k := range users {
 		c.table.mu.Lock()
 		lb := c.table.balancers[k].lb
 		c.table.mu.Unlock()
-		lb.HostComputeEndpoints = slices.Clone(lb.HostComputeEndpoints)
-		for i, id := range lb.HostComputeEndpoints {
-			if id == old {
-				lb.HostComputeEndpoints[i] = new
-			}
-		}
+		lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, new)
 		if err := c.install(k, lb); err != nil {
 			return err
 		}
 	}
-	return c.deleteEndpoint(old)
+	return nil
+}
+
+// exchanged returns ids with another in the place of one; none is there twice.
+func exchanged(ids []string, old, new string) []string {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == old || id == new })
+	return append(ids, new)
 }
 
 // users returns the load balancers of ours that use an endpoint. It looks at
@@ -180,21 +245,36 @@ func (c *commit) refresh() error {
 	return nil
 }
 
-// yield deletes the remote endpoint of ours that stands where a pod of this node
-// is now, once nothing uses it: with two endpoints of one address HNS may pick
-// the wrong one (kubernetes#130963).
-func (c *commit) yield(k Key) error {
-	c.table.mu.Lock()
-	e, ok := c.table.own(k)
-	c.table.mu.Unlock()
-	if !ok || len(c.users(e.ID)) > 0 {
+// removeDuplicates deletes the remote endpoints, whoever made them, that have the
+// address of a pod of this node: beside one the pod has no network
+// (Windows-Containers#631), and HNS may pick the wrong one (kubernetes#130963).
+// Load balancers that use one use the pod's own from now on.
+func (c *commit) removeDuplicates(a netip.Addr) error {
+	t := c.table
+	t.mu.Lock()
+	pod, there := t.find(Target{a, true})
+	var remote []string
+	for _, id := range t.byAddr[a] {
+		if t.endpoints[id].Flags&FlagRemote != 0 {
+			remote = append(remote, id)
+		}
+	}
+	t.mu.Unlock()
+	if !there {
 		return nil
 	}
-	if err := c.deleteEndpoint(e.ID); err != nil {
-		return err
+	for _, id := range remote {
+		if err := c.repoint(c.users(id), id, pod); err != nil {
+			return err
+		}
+		if err := c.deleteEndpoint(id); err != nil {
+			return err
+		}
 	}
-	c.table.mu.Lock()
-	c.borrowed[k] = true // who still asks for it has the pod's own
-	c.table.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(remote) > 0 {
+		c.borrowed[Key{Kind: KindRemote, Addr: a}] = true // who still asks for it has the pod's own
+	}
 	return nil
 }

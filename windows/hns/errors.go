@@ -45,8 +45,13 @@ const (
 	codePolicyExists     Code = 0x803b0012
 	codePortExists       Code = 0x803b0013
 	codeUnsupported      Code = 0x803b0015
+	codeDegraded         Code = 0x803b0017
+	codeOutsideSubnet    Code = 0x803b001e
 	codeManagerStopped   Code = 0x803b0020
 	codeHasReferences    Code = 0x803b002c
+	codeBadInternalPort  Code = 0x803b002d
+	codeAddressReserved  Code = 0x803b002f
+	codeAddressInUse     Code = 0x1392
 )
 
 // String returns the code with its meaning, where that is known.
@@ -59,13 +64,18 @@ func (c Code) String() string {
 		{codeAlreadyExists, "exists already"},
 		{codeServiceStopped, "the service of HNS is stopped"},
 		{codeNotFound, "not found"},
-		{codeServerGone, "HNS does not answer"},
-		{codeCallFailed, "the call was cut off"},
+		{codeServerGone, "HNS is unavailable"},
+		{codeCallFailed, "the remote procedure call failed"},
 		{codeNotImplemented, "not implemented"},
 		{codeNetworkNotFound, "the network does not exist"},
 		{codeEndpointNotFound, "the endpoint does not exist"},
 		{codePolicyExists, "exists already"},
-		{codePortExists, "exists already"},
+		{codePortExists, "exists already: another object or a listening process has the address or port"},
+		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},
+		{codeOutsideSubnet, "the address is in no subnet of the network: check the podCIDR of the node and --network-name"},
+		{codeBadInternalPort, "the port mapping is invalid"},
+		{codeAddressReserved, "the address is invalid or reserved: another endpoint may have it"},
+		{codeAddressInUse, "the address is in use: another endpoint has it"},
 		{codeManagerStopped, "HNS is stopping"},
 		{codeHasReferences, "still in use"},
 	} {
@@ -88,7 +98,14 @@ func notFound(err error) bool {
 }
 
 // exists: there is another object in this one's place.
-func exists(err error) bool { return is(err, codeAlreadyExists, codePolicyExists, codePortExists) }
+func exists(err error) bool {
+	return is(err, codeAlreadyExists, codePolicyExists, codePortExists)
+}
+
+// addressTaken: there is another endpoint with the address.
+func addressTaken(err error) bool {
+	return exists(err) || is(err, codeAddressReserved, codeAddressInUse)
+}
 
 // notImplemented: this HNS cannot do it, and never will.
 func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUnsupported) }
@@ -107,8 +124,11 @@ func unknown(err error) error {
 	return err
 }
 
-// HandleLost reports whether an error says that a handle, or what it was for, is
-// no more: then it helps to open it again. Nothing was carried out.
-func HandleLost(err error) bool {
-	return is(err, codeInvalidHandle, codeNetworkNotFound, codeNotFound)
+// HandleLost reports whether a call with a handle failed in a way after which the
+// handle must not be used again: it, or what it was for, is no more, or HNS was
+// restarted, whose new process does not know it. With again the call was not
+// carried out, and may be made once more with a new handle.
+func HandleLost(err error) (lost, again bool) {
+	again = is(err, codeInvalidHandle, codeNetworkNotFound, codeNotFound)
+	return again || down(err), again
 }

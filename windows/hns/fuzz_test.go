@@ -1,11 +1,13 @@
 package hns
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -63,14 +65,24 @@ func FuzzSourceVIP(f *testing.F) {
 	})
 }
 
+// PowerShell 5 writes UTF-16 with a byte order mark, and UTF-8 with one when told
+// to; others write plain UTF-8.
 func TestSourceVIPOfFlannel(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sourceVip.json")
-	if err := os.WriteFile(file, []byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.244.1.9/24"}}`), 0o600); err != nil {
-		t.Fatal(err)
+	text := `{"cniVersion":"0.2.0","ip4":{"ip":"10.244.1.9/24"}}` + "\r\n"
+	wide, big := []byte{0xff, 0xfe}, []byte{0xfe, 0xff}
+	for _, u := range utf16.Encode([]rune(text)) {
+		wide, big = binary.LittleEndian.AppendUint16(wide, u), binary.BigEndian.AppendUint16(big, u)
 	}
-	a, err := Settings{SourceVIPFile: file}.sourceVIP(nil)
-	if err != nil || a != netip.MustParseAddr("10.244.1.9") {
-		t.Errorf("%s, %v", a, err)
+	for name, written := range map[string][]byte{
+		"UTF-8": []byte(text), "UTF-8 with a mark": []byte("\ufeff" + text), "UTF-16LE": wide, "UTF-16BE": big,
+	} {
+		file := filepath.Join(t.TempDir(), "sourceVip.json")
+		if err := os.WriteFile(file, written, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if a := (Settings{SourceVIPFile: file}).sourceVIP(nil); a != netip.MustParseAddr("10.244.1.9") {
+			t.Errorf("%s: got %s", name, a)
+		}
 	}
 }
 

@@ -11,17 +11,16 @@ import (
 )
 
 // hcnHNS is the HNS of this machine, through package hcn of Microsoft's hcsshim;
-// but for endpoints (endpoint_windows.go), since hcsshim opens the network for
-// each one that it makes, and lists all of them with their content.
+// but for what dll_windows.go has.
 type hcnHNS struct {
-	p procedures
+	f functions
 
 	mu      sync.Mutex
 	network string // that is held open
 	handle  uintptr
 }
 
-func newHCN() *hcnHNS { return &hcnHNS{p: computeNetwork()} }
+func newHCN() *hcnHNS { return &hcnHNS{f: computeNetwork()} }
 
 var _ HNS = (*hcnHNS)(nil)
 
@@ -41,15 +40,6 @@ func (h *hcnHNS) Networks() ([]Network, error) {
 		return nil, hcnError("list networks", err)
 	}
 	return recast[[]Network](all)
-}
-
-// Balancers implements HNS.
-func (h *hcnHNS) Balancers() ([]LoadBalancer, error) {
-	all, err := hcn.ListLoadBalancers()
-	if err != nil {
-		return nil, hcnError("list load balancers", err)
-	}
-	return recast[[]LoadBalancer](all)
 }
 
 // CreateBalancer implements HNS.

@@ -1,5 +1,10 @@
 package hns
 
+import (
+	"encoding/json"
+	"fmt"
+)
+
 // HNS is the Host Networking Service. Calls cannot be cancelled and may take
 // seconds. Their errors are of type *Error where HNS itself refused. It is safe
 // for concurrent use.
@@ -18,8 +23,156 @@ type HNS interface {
 	CreateEndpoint(Endpoint) (Endpoint, error)
 	DeleteEndpoint(id string) error // 1
 
-	Balancers() ([]LoadBalancer, error)                              // 1, and 3 for each
+	BalancerIDs() ([]string, error)                                  // 1
+	Balancer(id string) (LoadBalancer, error)                        // 3
 	CreateBalancer(LoadBalancer) (LoadBalancer, error)               // 3
 	ModifyBalancer(id string, to LoadBalancer) (LoadBalancer, error) // 4
 	DeleteBalancer(id string) error                                  // 1
+}
+
+// The objects of HNS, in the words of its schema 2.0. The names of fields are
+// those of the JSON; what is not here is never set by us and ignored when read.
+
+// Network is a virtual network.
+type Network struct {
+	ID       string `json:"ID,omitempty"`
+	Name     string `json:",omitempty"`
+	Type     string `json:",omitempty"`
+	Policies []Policy
+}
+
+// Policy is a setting of a network or an endpoint, of a type.
+type Policy struct {
+	Type     string
+	Settings json.RawMessage `json:",omitempty"`
+}
+
+// The types of networks and policies that matter here.
+const (
+	TypeOverlay  = "Overlay"
+	TypeL2Bridge = "L2Bridge"
+	TypeL2Tunnel = "L2Tunnel"
+
+	PolicyRemoteSubnet = "RemoteSubnetRoute"
+	PolicyProvider     = "ProviderAddress"
+)
+
+// RemoteSubnet says behind which node a range of pods lies
+// (PolicyRemoteSubnet).
+type RemoteSubnet struct {
+	DestinationPrefix string
+	ProviderAddress   string
+}
+
+// Provider is the address of the node behind which an endpoint lies
+// (PolicyProvider).
+type Provider struct {
+	ProviderAddress string `json:",omitempty"`
+}
+
+// Endpoint is a port of a network: of a pod, or of something elsewhere.
+type Endpoint struct {
+	ID                 string     `json:"ID,omitempty"`
+	Name               string     `json:",omitempty"`
+	HostComputeNetwork string     `json:",omitempty"`
+	Policies           []Policy   `json:",omitempty"`
+	IpConfigurations   []IpConfig `json:",omitempty"`
+	MacAddress         string     `json:",omitempty"`
+	Flags              uint32     `json:",omitempty"`
+	SchemaVersion      Version    `json:",omitzero"`
+}
+
+// IpConfig is an address of an endpoint.
+type IpConfig struct {
+	IpAddress    string `json:",omitempty"`
+	PrefixLength uint8  `json:",omitempty"`
+}
+
+// FlagRemote marks an endpoint that is not on this node.
+const FlagRemote = 1
+
+// LoadBalancer is a load balancer policy.
+type LoadBalancer struct {
+	ID                   string        `json:"ID,omitempty"`
+	HostComputeEndpoints []string      `json:",omitempty"` // ids
+	SourceVIP            string        `json:",omitempty"`
+	FrontendVIPs         []string      `json:",omitempty"` // none: the node's own addresses
+	PortMappings         []PortMapping `json:",omitempty"`
+	SchemaVersion        Version       `json:",omitzero"`
+	Flags                uint32        `json:",omitempty"`
+	State                uint32        `json:",omitempty"` // only in what is read
+}
+
+// StateDegraded is the State of a load balancer whose rules are not in the switch
+// (Microsoft's scripts in wcnscripts #21 and #24 look for it).
+const StateDegraded = 4
+
+// PortMapping is what a LoadBalancer listens on and sends to.
+type PortMapping struct {
+	Protocol         uint32 `json:",omitempty"`
+	InternalPort     uint16 `json:",omitempty"`
+	ExternalPort     uint16 `json:",omitempty"`
+	DistributionType uint32 `json:",omitempty"`
+	Flags            uint32 `json:",omitempty"`
+}
+
+// The flags of load balancers and their port mappings. hcsshim does not know
+// FlagVIPExternalIP, which kube-proxy uses since 1.20.
+const (
+	FlagDSR  = 1
+	FlagIPv6 = 2
+
+	FlagLocalRoutedVIP = 2
+	FlagUseMux         = 4
+	FlagPreserveDIP    = 8
+	FlagVIPExternalIP  = 16
+)
+
+// DistributeBySource sends all connections of a client to one endpoint. The
+// default is 0, by connection.
+const DistributeBySource = 2
+
+// Version is a version of HNS, or of its schema.
+type Version struct{ Major, Minor int }
+
+// String returns "major.minor".
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
+
+func (v Version) atLeast(major, minor int) bool {
+	return v.Major > major || v.Major == major && v.Minor >= minor
+}
+
+// oldest is the first version with the API that is used here (Windows Server
+// 2019).
+var oldest = Version{9, 2}
+
+// usable tells why a version cannot be used.
+func (v Version) usable() error {
+	if v.atLeast(oldest.Major, oldest.Minor) {
+		return nil
+	}
+	return fmt.Errorf("this HNS has version %s: %s is needed (Windows Server 2019)", v, oldest)
+}
+
+// Features are what a version can do, by the tables of hcsshim
+// (hcn/hcnglobals.go) but for Modify. They are worked out here since hcsshim
+// remembers for ever that HNS could not be asked.
+type Features struct {
+	DSR       bool
+	DualStack bool
+	Affinity  bool
+	// Modify changes a load balancer in place. hcsshim (0.14.1, and 0.15.0) says
+	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466):
+	// its answer is not asked for, and what Modify returns is compared.
+	Modify bool
+}
+
+// Features returns what a version can do.
+func (v Version) Features() Features {
+	return Features{
+		DSR:       v.Major == 9 && v.Minor >= 3 || v.atLeast(10, 2),
+		DualStack: v.atLeast(11, 10),
+		Affinity:  v.atLeast(12, 0),
+		Modify:    v.atLeast(15, 5),
+	}
 }

@@ -2,6 +2,7 @@ package hns
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,7 +24,10 @@ import (
 //	node 192.0.2.1
 //	lb 3f2c...
 //	gone 3f2c...
+//	echo {"ID":"3f2c...",...} {"ID":"3f2c...",...}
 //
+// An echo is a load balancer as it was asked for, and as HNS returned it when that
+// was something else.
 // An id that was deleted is forgotten only when HNS has shown not to have it:
 // deletions are known to succeed and do nothing (Windows-Containers#631). A line
 // that is cut off is ignored. It is safe for concurrent use.
@@ -33,8 +37,16 @@ type journal struct {
 	folder func(dir string, files ...string) error // makes it
 	file   *os.File
 	ids    map[string]bool // true when it was deleted, or was not there
+	echoes map[string]echo // of ids
+	grown  int             // bytes that were appended since the file was replaced
 	nodes  [2]netip.Addr
 }
+
+// echo is a load balancer that HNS returned otherwise than it was asked for.
+type echo struct{ asked, got LoadBalancer }
+
+// maxGrown is how much is appended before the file is replaced.
+const maxGrown = 1 << 20
 
 const header = "tandem-hns 1\n"
 
@@ -68,7 +80,7 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 // readJournal reads a journal that may be another process'. What is noted in it
 // from now on stays in memory.
 func readJournal(path string) (*journal, error) {
-	j := &journal{ids: map[string]bool{}}
+	j := &journal{ids: map[string]bool{}, echoes: map[string]echo{}}
 	if path == "" {
 		return j, nil
 	}
@@ -100,9 +112,27 @@ func (j *journal) parse(text []byte) error {
 			j.ids[value] = false
 		case word == "gone" && value != "":
 			j.ids[value] = true
+		case word == "echo":
+			j.parseEcho(value)
 		}
 	}
 	return nil
+}
+
+// parseEcho takes the echo that a line has, if it can be read.
+func (j *journal) parseEcho(line string) {
+	var e echo
+	lines := json.NewDecoder(strings.NewReader(line))
+	if lines.Decode(&e.asked) == nil && lines.Decode(&e.got) == nil && e.got.ID == e.asked.ID {
+		j.echoes[e.got.ID] = e
+	}
+}
+
+// String returns the echo as a line has it.
+func (e echo) String() string {
+	asked, _ := json.Marshal(e.asked) // plain structs of strings and numbers
+	got, _ := json.Marshal(e.got)
+	return string(asked) + " " + string(got)
 }
 
 func (j *journal) text() []byte {
@@ -121,6 +151,9 @@ func (j *journal) text() []byte {
 		b = fmt.Appendf(b, "lb %s\n", id)
 		if j.ids[id] {
 			b = fmt.Appendf(b, "gone %s\n", id)
+		}
+		if e, ok := j.echoes[id]; ok {
+			b = fmt.Appendf(b, "echo %s\n", e)
 		}
 	}
 	return b
@@ -146,7 +179,7 @@ func (j *journal) rewrite() error {
 		return err
 	}
 	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
-	j.file = f
+	j.file, j.grown = f, 0
 	return err
 }
 
@@ -165,10 +198,11 @@ func (j *journal) append(word, value string) error {
 	switch {
 	case j.path == "":
 		return nil
-	case j.file == nil: // the last write failed
+	case j.file == nil, j.grown > maxGrown: // the last write failed, or there were many
 		return j.rewrite()
 	}
-	_, err := j.file.WriteString(word + " " + value + "\n")
+	n, err := j.file.WriteString(word + " " + value + "\n")
+	j.grown += n
 	return err
 }
 
@@ -200,6 +234,34 @@ func (j *journal) gone(id string) error {
 	}
 	j.ids[id] = true
 	return j.append("gone", id)
+}
+
+// setEcho notes how HNS returned what was asked for.
+func (j *journal) setEcho(asked, got LoadBalancer) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := echo{asked, got}
+	if differs(got, asked) != "" {
+		j.echoes[got.ID] = e
+		return j.append("echo", e.String())
+	}
+	if _, ok := j.echoes[got.ID]; !ok {
+		return nil
+	}
+	delete(j.echoes, got.ID)
+	return j.rewrite()
+}
+
+// asked returns a load balancer that was read as it was asked for, if it is as HNS
+// returned it then; else as it was read.
+func (j *journal) asked(lb LoadBalancer) LoadBalancer {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e, ok := j.echoes[lb.ID]; ok && differs(lb, e.got) == "" {
+		e.asked.State = lb.State
+		return e.asked
+	}
+	return lb
 }
 
 // node returns this node's address of a family.
@@ -237,6 +299,7 @@ func (j *journal) prune(before, seen map[string]bool) error {
 		case gone:
 			changed = true
 			delete(j.ids, id)
+			delete(j.echoes, id)
 		default:
 			changed = true
 			j.ids[id] = true

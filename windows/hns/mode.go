@@ -1,7 +1,14 @@
 package hns
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"strings"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -21,7 +28,7 @@ func Mode() dataplane.Mode {
 // not known here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := Newest()
-	o.ClientDSR, o.Probes = c.Windows.DSR, probes(c)
+	o.ClientDSR, o.Probes, o.Trust = c.Windows.DSR, probes(c), trust(c)
 	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
 	return dataplane.Plan{Native: Script(objects, o.Overlay), Objects: len(objects), Gaps: gaps}
 }
@@ -31,9 +38,12 @@ func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	return Options{
 		Overlay: describe(n).overlay, DSR: f.DSR, ClientDSR: c.Windows.DSR,
-		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c),
+		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c), Trust: trust(c),
 	}
 }
+
+// trust says whether source ranges are left to the cloud.
+func trust(c *config.Config) bool { return c.Windows.SourceRanges == config.TrustRanges }
 
 // probes are what the configuration says of health checks.
 func probes(c *config.Config) Probes {
@@ -42,4 +52,108 @@ func probes(c *config.Config) Probes {
 		p.Port = a.Port()
 	}
 	return p
+}
+
+// asking is how long a pause is between two questions to an HNS that is not
+// ready yet, or has no network yet: a CNI plug-in makes it when it starts.
+const asking = time.Second
+
+// Open opens the data plane of an HNS, which it owns from now on. It waits for
+// HNS and for the network until ctx ends.
+func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
+	b, err := open(ctx, h, c, s)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
+	s, v, n, err := find(ctx, h, c, s)
+	if err != nil {
+		return nil, err
+	}
+	d, err := NewDriver(h, v, s)
+	if err != nil {
+		return nil, err
+	}
+	return dataplane.New(NewCompiler(options(v, n, c)), d), nil
+}
+
+// find completes the settings, and waits for HNS and for the network.
+func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, Version, Network, error) {
+	s.Network, s.Root, s.DSR = cmp.Or(c.Windows.NetworkName, s.Network), c.Windows.RootHNSEndpoint, c.Windows.DSR
+	if text := c.Windows.SourceVIP; text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return s, Version{}, Network{}, fmt.Errorf("source VIP: %w", err)
+		}
+		s.SourceVIP = a
+	}
+	calls := newCalls(h, s.Log)
+	v, err := calls.version(ctx)
+	if is(err, codeModuleNotFound) {
+		return s, v, Network{}, fmt.Errorf("HNS %w: %w", dataplane.ErrAbsent, err)
+	}
+	if err != nil {
+		return s, v, Network{}, fmt.Errorf("HNS: %w", err)
+	}
+	n, err := await(ctx, func() (Network, error) {
+		all, err := calls.networks(ctx)
+		if err != nil {
+			return Network{}, err
+		}
+		return FindNetwork(all, s.Network)
+	})
+	return s, v, n, err
+}
+
+// version waits for HNS to tell its version.
+func (c *calls) version(ctx context.Context) (Version, error) {
+	return await(ctx, func() (Version, error) { return do(ctx, c, "ask for the version", HNS.Version) })
+}
+
+// await asks until there is an answer, and returns the last error when ctx ends.
+// A system without HNS gets none later either.
+func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	var last error
+	for {
+		v, err := ask()
+		switch {
+		case err == nil || is(err, codeModuleNotFound):
+			return v, err
+		case ctx.Err() == nil:
+			last = err
+		case errors.Is(err, ctx.Err()) && last != nil: // it was not asked, or not for long
+			return v, last
+		default:
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(asking):
+		}
+	}
+}
+
+// interfaceMAC returns the hardware address of the interface that has an
+// address, as HNS writes it.
+func interfaceMAC(a netip.Addr) (string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, x := range addrs {
+			if p, err := netip.ParsePrefix(x.String()); err == nil && p.Addr().Unmap() == a {
+				return strings.ReplaceAll(i.HardwareAddr.String(), ":", "-"), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no interface has %s", a)
 }

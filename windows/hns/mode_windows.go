@@ -80,7 +80,7 @@ func closedFolder(dir string, files ...string) error {
 			return err
 		}
 		if ousted {
-			slog.Warn("a file was deleted that is neither the system's nor administrators': what it says is not believed", "file", f)
+			slog.Warn("deleted untrusted journal: owned by neither the system nor administrators", "file", f)
 		}
 	}
 	return nil

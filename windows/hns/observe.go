@@ -40,11 +40,11 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
-		Port:     m.InternalPort,
-		DSR:      lb.Flags&FlagDSR != 0,
-		External: m.Flags&FlagVIPExternalIP != 0,
-		Sticky:   m.DistributionType == DistributeBySource,
-		KeepVIP:  m.Flags&FlagPreserveDIP != 0,
+		Port:                m.InternalPort,
+		DSR:                 lb.Flags&FlagDSR != 0,
+		External:            m.Flags&FlagVIPExternalIP != 0,
+		SessionAffinity:     m.DistributionType == DistributeBySource,
+		PreserveDestination: m.Flags&FlagPreserveDIP != 0,
 	}
 	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
 	var lost int
@@ -69,6 +69,9 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		return v
 	}
 	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
+	if v.Stray == "" && t.mendable(k, lb) {
+		v.Stray = "degraded"
+	}
 	return v
 }
 
@@ -104,18 +107,43 @@ func sameAddr(a, b string) bool {
 	return a == b || err == nil && err2 == nil && x.Unmap() == y.Unmap()
 }
 
-// readEndpoint returns the object that a remote endpoint of ours is.
-func readEndpoint(f facts, k Key, e Endpoint) Value {
-	var v Value
+// endpointValue returns the object of a remote endpoint that is as it should be.
+func (f facts) endpointValue(k Key) (v Value) {
 	if k.Kind == KindVIP {
 		v.Node = f.node[model.FamilyOf(k.Addr)]
 	}
-	want := f.endpoint(k, v)
-	switch {
-	case !strings.EqualFold(e.MacAddress, want.MacAddress):
+	return v
+}
+
+// readEndpoint returns the object that a remote endpoint of ours is.
+func readEndpoint(f facts, k Key, e Endpoint) Value {
+	v := f.endpointValue(k)
+	if want := f.endpoint(k, v); !sameMAC(e, want) {
 		v.Stray = "MAC address " + e.MacAddress
-	case providerOf(e) != providerOf(want):
+	} else if !sameProvider(e, want) {
 		v.Stray = "behind " + providerOf(e).String()
 	}
 	return v
+}
+
+// suits reports whether an endpoint that others have made leads where the one of a
+// key would.
+func suits(f facts, k Key, v Value, e Endpoint) bool {
+	want := f.endpoint(k, v)
+	if k.Kind == KindVIP && !sameMAC(e, want) {
+		return false
+	}
+	return e.Flags&FlagRemote == 0 || sameProvider(e, want)
+}
+
+// What HNS does not tell of an endpoint cannot be compared.
+
+func sameMAC(have, want Endpoint) bool {
+	mac := strings.ReplaceAll(have.MacAddress, ":", "-")
+	return mac == "" || strings.EqualFold(mac, want.MacAddress)
+}
+
+func sameProvider(have, want Endpoint) bool {
+	node := providerOf(have)
+	return !node.IsValid() || node == providerOf(want)
 }

@@ -3,6 +3,8 @@ package hns_test
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -111,16 +113,83 @@ func TestAnOverlayWithoutASourceVIP(t *testing.T) {
 	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
 		r.settings.SourceVIP = netip.Addr{}
 		r.restart()
-		err := r.backend.Adopt(r.Context())
-		if err == nil || !strings.Contains(err.Error(), "--source-vip") {
-			r.Fatalf("got %v", err)
-		}
-		r.emu.AddEndpoint(hns.Endpoint{Name: "Calico_ep", HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.250"}}})
 		web(r)
-		if got := r.balancer("10.96.0.10").SourceVIP; got != "10.244.1.250" {
-			r.Errorf("source VIP %s", got)
+		if e := r.endpoint("tandem-source-vip"); e.IpConfigurations[0].IpAddress != "10.244.1.4" || e.MacAddress != hostMAC || e.Flags != 0 {
+			r.Errorf("source VIP endpoint %+v, want a local one with the first address that HNS has free", e)
+		}
+		r.sourced("10.244.1.4")
+		r.restart() // it is found again
+		r.begin()
+		r.sourced("10.244.1.4")
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("a restart wrote %d times", n)
+		}
+		r.emu.Remove(r.endpoint("tandem-source-vip").ID)
+		if drift := r.audit(); drift == 0 {
+			r.Error("a source VIP without an endpoint is no drift")
+		}
+		r.settle()
+		r.sourced("10.244.1.4")
+		if err := hns.Remove(r.Context(), r.emu.Client(), r.settings); err != nil {
+			r.Error(err)
+		}
+		for _, e := range r.emu.Endpoints() {
+			if strings.HasPrefix(e.Name, "tandem") {
+				r.Errorf("%s is left", e.Name)
+			}
 		}
 	})
+}
+
+// sourced demands the source VIP of the load balancer of web.
+func (r *rig) sourced(want string) {
+	r.Helper()
+	if got := r.balancer("10.96.0.10").SourceVIP; got != want {
+		r.Errorf("source VIP %s, want %s", got, want)
+	}
+}
+
+// An address that is set, or that flannel's scripts have reserved, has no endpoint
+// where no kube-proxy ever ran: it is made, with that address.
+func TestASourceVIPWithoutAnEndpoint(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sourceVip.json")
+	if err := os.WriteFile(file, []byte("\ufeff"+`{"ips":[{"address":"10.244.1.9/24"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	onNetwork(t, hnsemu.WS2019, hns.TypeOverlay, func(r *rig) {
+		r.settings.SourceVIP, r.settings.SourceVIPFile = netip.Addr{}, file
+		r.restart()
+		web(r)
+		if e := r.endpoint("tandem-source-vip"); e.IpConfigurations[0].IpAddress != "10.244.1.9" {
+			r.Errorf("source VIP endpoint %+v", e)
+		}
+		r.sourced("10.244.1.9")
+		if err := r.backend.Remove(r.Context()); err != nil {
+			r.Error(err)
+		}
+		if all := r.emu.Endpoints(); len(all) != 2 {
+			r.Errorf("left beside the two pods: %+v", all)
+		}
+	})
+}
+
+// Others' endpoints for it are used: of Calico, of OpenShift, and kube-proxy's own,
+// which has no name.
+func TestASourceVIPOfOthers(t *testing.T) {
+	for name, set := range map[string]string{"Calico_ep": "", "VIPEndpoint": "", "": "10.244.1.250"} {
+		onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+			r.settings.SourceVIP, _ = netip.ParseAddr(set)
+			r.emu.AddEndpoint(hns.Endpoint{Name: name, HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.250"}}})
+			r.restart()
+			web(r)
+			r.sourced("10.244.1.250")
+			for _, e := range r.emu.Endpoints() {
+				if e.Name == "tandem-source-vip" {
+					r.Errorf("beside %q a second one was made", name)
+				}
+			}
+		})
+	}
 }
 
 func TestFindNetwork(t *testing.T) {
@@ -164,9 +233,13 @@ func TestTheNodesAddressComesLater(t *testing.T) {
 			return hostMAC, nil
 		}
 		r.restart()
-		r.begin()
-		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
-		r.fails("no interface of this node")
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		r.backend.SetHost(r.host)
+		r.backend.Update([]model.Delta{{New: port("web", "10.96.0.10", "10.244.1.2 10.244.2.2")}})
+		r.ports["web"] = port("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.fails("no interface has the node's address")
 		there = true
 		r.settle()
 		if got := r.endpoint("tandem-vip_10.96.0.10").MacAddress; got != hostMAC {

@@ -133,3 +133,33 @@ func TestManyLoadBalancersWithoutDSRAreReported(t *testing.T) {
 		}
 	})
 }
+
+// With DSR a pod reaches itself through a Service only if its CNI plug-in has set
+// that up: the log says so, once, where it has not.
+func TestPodsWithoutLoopbackDSRAreReported(t *testing.T) {
+	for _, dsr := range []bool{false, true} {
+		on(t, hnsemu.WS2022, func(r *rig) {
+			var log bytes.Buffer
+			r.settings.Log, r.settings.DSR = slog.New(slog.NewTextHandler(&log, nil)), dsr
+			for _, e := range r.emu.Endpoints() {
+				r.emu.Remove(e.ID)
+			}
+			loopback := hns.Policy{Type: "OutBoundNAT", Settings: []byte(`{"Destinations":["10.244.1.7"]}`)}
+			r.emu.AddEndpoint(hns.Endpoint{
+				Name: "good", HostComputeNetwork: r.network, Policies: []hns.Policy{loopback}, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.7"}},
+			})
+			r.restart()
+			r.begin()
+			if log.Len() > 0 {
+				r.Errorf("all is well, and the log says %s", log.String())
+			}
+			r.emu.AddPod(r.network, "10.244.1.8")
+			for range 3 {
+				r.audit()
+			}
+			if n := strings.Count(log.String(), "loopbackDSR"); (n == 1) != dsr || n > 1 {
+				r.Errorf("DSR %t: told %d times: %s", dsr, n, log.String())
+			}
+		})
+	}
+}

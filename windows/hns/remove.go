@@ -45,7 +45,7 @@ func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
 // removeBalancers deletes the load balancers that the journal knows. Those that
 // HNS does not show are not forgotten: it may show them again.
 func (c *commit) removeBalancers() error {
-	all, err := c.listBalancers(c.ctx)
+	all, err := c.balancers(c.ctx)
 	if err != nil {
 		return fmt.Errorf("HNS: %w", err)
 	}
@@ -78,7 +78,7 @@ func (c *commit) removeEndpoints() error {
 			failed = append(failed, fmt.Errorf("network %s: %w", n.Name, err))
 		}
 		for _, e := range all {
-			if _, own := ours(e); !own {
+			if _, own := ours(e); !own && !isSource(e) {
 				continue
 			}
 			if err := c.deleteEndpoint(e.ID); err != nil {

@@ -3,6 +3,7 @@ package hns
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ var schema = Version{2, 0}
 const (
 	remotePrefix = "tandem_"
 	vipPrefix    = "tandem-vip_"
+	sourceName   = "tandem-source-vip"
 )
 
 // mac makes an address up from an IP, as kube-proxy does: remote endpoints need
@@ -65,6 +67,16 @@ func (f facts) endpoint(k Key, v Value) Endpoint {
 	return e
 }
 
+// sourceEndpoint renders the endpoint of the source VIP, which is local. Without an
+// address the network's own address management in HNS gives it one.
+func (f facts) sourceEndpoint() Endpoint {
+	e := Endpoint{Name: sourceName, HostComputeNetwork: f.network.id, MacAddress: f.hostMAC, SchemaVersion: schema}
+	if f.sourceVIP.IsValid() {
+		e.IpConfigurations = []IpConfig{{IpAddress: f.sourceVIP.String()}}
+	}
+	return e
+}
+
 func providerPolicy(node netip.Addr) Policy {
 	s, _ := json.Marshal(Provider{node.String()}) // a struct of a string
 	return Policy{Type: PolicyProvider, Settings: s}
@@ -75,13 +87,13 @@ func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
 	b := v.Balancer
 	m := PortMapping{Protocol: uint32(k.Proto), InternalPort: b.Port, ExternalPort: k.Port}
 	lb := LoadBalancer{HostComputeEndpoints: ids, SchemaVersion: schema}
-	if b.Sticky {
+	if b.SessionAffinity {
 		m.DistributionType = DistributeBySource
 	}
 	if b.External {
 		m.Flags |= FlagVIPExternalIP
 	}
-	if b.KeepVIP {
+	if b.PreserveDestination {
 		m.Flags |= FlagUseMux | FlagPreserveDIP
 	}
 	if k.Addr.IsUnspecified() {
@@ -151,4 +163,41 @@ func providerOf(e Endpoint) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// script is what would be asked of HNS, in the words of its schema. Ids, which
+// only HNS knows, are replaced by addresses.
+type script struct {
+	Endpoints     []Endpoint
+	LoadBalancers []LoadBalancer
+}
+
+// Script renders objects as the JSON that HNS would be given. Where remote pods
+// lie on an overlay, and its source VIP, is known on the node only.
+func Script(objects map[Key]Value, overlay bool) string {
+	f := facts{network: network{overlay: overlay}, hostMAC: "(host)"}
+	s := script{Endpoints: []Endpoint{}, LoadBalancers: []LoadBalancer{}}
+	for _, k := range slices.SortedFunc(maps.Keys(objects), Key.compare) {
+		v := objects[k]
+		switch k.Kind {
+		case KindNode:
+			f.node[model.FamilyOf(k.Addr)] = v.Node
+		case KindSource:
+			s.Endpoints = append(s.Endpoints, f.sourceEndpoint())
+		case KindBalancer:
+			s.LoadBalancers = append(s.LoadBalancers, f.balancer(k, v, names(v.Balancer.Endpoints)))
+		default:
+			s.Endpoints = append(s.Endpoints, f.endpoint(k, v))
+		}
+	}
+	b, _ := json.MarshalIndent(s, "", "  ") // plain structs of strings and numbers
+	return string(b) + "\n"
+}
+
+func names(ts []Target) []string {
+	all := make([]string, len(ts))
+	for i, t := range ts {
+		all[i] = t.String()
+	}
+	return all
 }

@@ -1,10 +1,13 @@
 package hns
 
 import (
+	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // table is what HNS is known to hold: what was read last, and what was done
@@ -21,6 +24,8 @@ type table struct {
 	rootName  string // of the endpoint that stands for this node; constant
 	root      string // its id; empty where it is not there
 
+	degraded map[Key]retry // load balancers that were made anew for it
+
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
 	changed map[Key]bool    // frontends that were written meanwhile
@@ -35,7 +40,77 @@ type installed struct {
 }
 
 func newTable(root string) *table {
-	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}}
+	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, degraded: map[Key]retry{}}
+}
+
+// retry is when a load balancer that is degraded is made anew again: that may help
+// or not, so it waits twice as long each time.
+type retry struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// The waits between attempts at a degraded load balancer.
+const (
+	firstMend = time.Minute
+	lastMend  = time.Hour
+)
+
+// mended notes that a degraded load balancer was made anew.
+func (t *table) mended(k Key) {
+	r := t.degraded[k]
+	r.wait = min(max(2*r.wait, firstMend), lastMend)
+	r.at = time.Now().Add(r.wait)
+	t.degraded[k] = r
+}
+
+// mendable reports whether a load balancer is degraded, and may be made anew now.
+func (t *table) mendable(k Key, lb LoadBalancer) bool {
+	return lb.State == StateDegraded && !time.Now().Before(t.degraded[k].at)
+}
+
+// recover forgets the attempts at load balancers that are in order.
+func (t *table) recover() {
+	maps.DeleteFunc(t.degraded, func(k Key, r retry) bool {
+		have, ok := t.balancers[k]
+		return !ok || have.lb.State != StateDegraded && time.Now().After(r.at)
+	})
+}
+
+// countDegraded counts the load balancers that are degraded, whoever's.
+func (t *table) countDegraded() (n int) {
+	seen := map[string]bool{}
+	for _, have := range t.balancers {
+		if have.lb.State == StateDegraded && !seen[have.lb.ID] {
+			n++
+		}
+		seen[have.lb.ID] = true
+	}
+	return n
+}
+
+// withoutLoopback counts the pods of this node that DSR keeps from reaching
+// themselves through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
+// win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
+// whose destination is the pod itself.
+func (t *table) withoutLoopback() (n int) {
+	for _, e := range t.endpoints {
+		if e.Flags&FlagRemote == 0 && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
+			n++
+		}
+	}
+	return n
+}
+
+func hasLoopback(e Endpoint) bool {
+	own := addresses(e)
+	return slices.ContainsFunc(e.Policies, func(p Policy) bool {
+		var s struct{ Destinations []string }
+		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {
+			a, err := netip.ParseAddr(to)
+			return err == nil && slices.Contains(own, a)
+		})
+	})
 }
 
 // put adds or replaces an endpoint.
@@ -116,6 +191,42 @@ func (t *table) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
+// stand returns an endpoint that others have made where a key would have one: of a
+// pod of this node, else a remote one.
+func (t *table) stand(k Key) (e Endpoint, ok bool) {
+	for _, id := range t.byAddr[k.Addr] {
+		o := t.endpoints[id]
+		if _, own := ours(o); own {
+			continue
+		}
+		if e, ok = o, true; o.Flags&FlagRemote == 0 {
+			break
+		}
+	}
+	return e, ok
+}
+
+// borrows reports whether an endpoint that others have made is as good as the one
+// of a key.
+func (t *table) borrows(k Key, v Value) bool {
+	e, ok := t.stand(k)
+	return ok && suits(t.facts, k, v, e)
+}
+
+// duplicate returns the address of a remote endpoint that a pod of this node has,
+// too.
+func (t *table) duplicate(e Endpoint) (netip.Addr, bool) {
+	if e.Flags&FlagRemote == 0 {
+		return netip.Addr{}, false
+	}
+	for _, a := range addresses(e) {
+		if _, ok := t.find(Target{a, true}); ok {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 // targetAddr returns which of an endpoint's addresses a frontend's family needs.
 func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 	for _, a := range addresses(e) {
@@ -175,6 +286,7 @@ func (t *table) end(r *reading) {
 			t.balancers[k] = have
 		}
 	}
+	t.recover()
 }
 
 // refresh takes the endpoints that there are.
@@ -195,4 +307,16 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 			t.drop(id)
 		}
 	}
+}
+
+// withoutDSR counts the load balancers that answers go back through, whoever's.
+func (t *table) withoutDSR() (n int) {
+	seen := map[string]bool{}
+	for _, have := range t.balancers {
+		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
+			n++
+		}
+		seen[have.lb.ID] = true
+	}
+	return n
 }

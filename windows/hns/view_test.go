@@ -123,7 +123,7 @@ func TestALookAtAnHNSThatIsDown(t *testing.T) {
 		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 		defer cancel()
 		c := config.Default()
-		if _, err := hns.Look(ctx, r.emu.Client(), &c, r.settings); err == nil || !strings.Contains(err.Error(), "HNS does not answer") {
+		if _, err := hns.Look(ctx, r.emu.Client(), &c, r.settings); err == nil || !strings.Contains(err.Error(), "HNS is unavailable") {
 			r.Errorf("got %v", err)
 		}
 		r.emu.Down(false)

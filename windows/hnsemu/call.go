@@ -97,9 +97,18 @@ func (e *Emulator) Do(r Request) Response {
 	if hook != nil {
 		c.Code = hook(&c)
 	}
+	out, cost := e.finish(r, &c)
+	if cost > 0 {
+		time.Sleep(cost)
+	}
+	return out
+}
+
+// finish carries a call out and logs it. It returns how long the caller has to
+// wait.
+func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var out Response
 	switch {
 	case c.Code != 0: // the hook's
 	case e.down:
@@ -107,15 +116,19 @@ func (e *Emulator) Do(r Request) Response {
 	default:
 		out, c.Code = e.carryOut(r, c.ID)
 	}
-	e.pass(&c)
+	before := e.now
+	e.pass(c)
+	if e.wait {
+		wait = e.now - before
+	}
 	if out.ID != "" {
 		c.ID = out.ID
 	}
-	e.log = append(e.log, c)
+	e.log = append(e.log, *c)
 	if c.Code != 0 {
-		return Response{Result: result(c.Code), Record: record(c)}
+		return Response{Result: result(c.Code), Record: record(*c)}, wait
 	}
-	return out
+	return out, wait
 }
 
 // pass lets time pass.
@@ -173,7 +186,7 @@ func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
 	}
 	h, ok := e.handles[r.Handle]
 	if !ok || h.kind != r.Kind {
-		return Response{}, invalidHandle
+		return Response{}, e.stale()
 	}
 	switch r.Verb {
 	case Modify:
@@ -187,6 +200,14 @@ func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
 	}
 	delete(e.handles, r.Handle)
 	return Response{}, 0
+}
+
+// stale is what a handle that is none is answered with.
+func (e *Emulator) stale() hns.Code {
+	if e.behaviour.StaleHandle != 0 {
+		return e.behaviour.StaleHandle
+	}
+	return invalidHandle
 }
 
 func (e *Emulator) open(k Kind, id string) uint64 {

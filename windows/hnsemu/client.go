@@ -45,11 +45,26 @@ func (c *Client) Version() (v hns.Version, err error) {
 }
 
 // Networks implements hns.HNS.
-func (c *Client) Networks() ([]hns.Network, error) { return list[hns.Network](c, Network) }
+func (c *Client) Networks() (all []hns.Network, err error) {
+	ids, err := c.ids(Network, "")
+	for _, id := range ids {
+		n, err := get[hns.Network](c, Network, id)
+		if err != nil { // hcsshim's list fails as a whole
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, err
+}
 
-// Balancers implements hns.HNS.
-func (c *Client) Balancers() ([]hns.LoadBalancer, error) {
-	return list[hns.LoadBalancer](c, LoadBalancer)
+// BalancerIDs implements hns.HNS.
+func (c *Client) BalancerIDs() ([]string, error) {
+	return c.ids(LoadBalancer, text(map[string]any{"SchemaVersion": hns.Version{Major: 2}}))
+}
+
+// Balancer implements hns.HNS.
+func (c *Client) Balancer(id string) (hns.LoadBalancer, error) {
+	return get[hns.LoadBalancer](c, LoadBalancer, id)
 }
 
 // EndpointIDs implements hns.HNS.
@@ -67,22 +82,6 @@ func (c *Client) ids(k Kind, query string) (ids []string, err error) {
 		err = json.Unmarshal([]byte(out.Text), &ids)
 	}
 	return ids, err
-}
-
-// list fails as a whole when one object fails, as hcsshim's does.
-func list[T any](c *Client, k Kind) (all []T, err error) {
-	ids, err := c.ids(k, "")
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		v, err := get[T](c, k, id)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, nil
 }
 
 func get[T any](c *Client, k Kind, id string) (v T, err error) {
@@ -109,8 +108,11 @@ func finish[T any](c *Client, k Kind, h uint64) (v T, err error) {
 // more, or HNS was restarted: it is opened once again.
 func (c *Client) CreateEndpoint(p hns.Endpoint) (hns.Endpoint, error) {
 	made, err := c.create(p)
-	if hns.HandleLost(err) {
+	lost, again := hns.HandleLost(err)
+	if lost {
 		c.release()
+	}
+	if again {
 		made, err = c.create(p)
 	}
 	return made, err

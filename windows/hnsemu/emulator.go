@@ -26,6 +26,29 @@ type Behaviour struct {
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
 	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
+	StaleHandle     hns.Code // what a handle from before a restart of HNS is answered with; 6 if 0
+
+	// Echo changes load balancers before they are kept: HNS does not keep all
+	// settings as it is given them. Nil keeps them.
+	Echo func(*hns.LoadBalancer)
+}
+
+// DropExternal is an Echo of an HNS that does not know VipExternalIP (calico#7305).
+func DropExternal(lb *hns.LoadBalancer) {
+	for i := range lb.PortMappings {
+		lb.PortMappings[i].Flags &^= hns.FlagVIPExternalIP
+	}
+}
+
+// Normalise is an Echo of an HNS that fills in the source VIP of load balancers
+// with DSR, and the default distribution.
+func Normalise(lb *hns.LoadBalancer) {
+	if lb.Flags&hns.FlagDSR != 0 {
+		lb.SourceVIP = ""
+	}
+	for i := range lb.PortMappings {
+		lb.PortMappings[i].DistributionType |= 4
+	}
 }
 
 // Emulator is an HNS in memory. It is safe for concurrent use.
@@ -36,6 +59,7 @@ type Emulator struct {
 	hook      func(*Call) hns.Code
 	cost      func(Call) time.Duration
 	down      bool
+	wait      bool
 
 	networks  map[string]hns.Network
 	endpoints map[string]hns.Endpoint
@@ -90,12 +114,25 @@ func (e *Emulator) Cost(f func(Call) time.Duration) {
 	e.cost = f
 }
 
+// Wait makes calls take their cost of the caller's clock, too: for tests in virtual
+// time.
+func (e *Emulator) Wait(wait bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.wait = wait
+}
+
 // Down stops HNS, or starts it again with all its state. Handles are lost.
 func (e *Emulator) Down(down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.down = down
 	clear(e.handles)
+}
+
+// Degrade sets the state of a load balancer that has lost its rules in the switch.
+func (e *Emulator) Degrade(id string, state uint32) {
+	e.Change(id, func(lb *hns.LoadBalancer) { lb.State = state })
 }
 
 // id makes a GUID.
@@ -144,6 +181,15 @@ func (e *Emulator) AddEndpoint(p hns.Endpoint) string {
 	e.endpoints[p.ID] = p
 	e.foreign[p.ID] = text(p)
 	return p.ID
+}
+
+// Leave adds an endpoint that an earlier proxy has left: it may be deleted.
+func (e *Emulator) Leave(p hns.Endpoint) string {
+	id := e.AddEndpoint(p)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.foreign, id)
+	return id
 }
 
 // AddPod adds the endpoint of a pod of this node.

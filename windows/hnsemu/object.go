@@ -23,7 +23,7 @@ func (e *Emulator) create(r Request) (Response, hns.Code) {
 func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 	h, ok := e.handles[r.Handle]
 	if !ok || h.kind != Network {
-		return Response{}, invalidHandle
+		return Response{}, e.stale()
 	}
 	if _, ok := e.networks[h.id]; !ok {
 		return Response{}, networkNotFound
@@ -31,6 +31,9 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 	var p hns.Endpoint
 	if json.Unmarshal([]byte(r.Text), &p) != nil {
 		return Response{}, invalidJSON
+	}
+	if len(p.IpConfigurations) == 0 {
+		p.IpConfigurations = []hns.IpConfig{{IpAddress: e.allot(h.id), PrefixLength: 24}}
 	}
 	for _, c := range p.IpConfigurations {
 		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
@@ -45,6 +48,15 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 	p.ID, p.HostComputeNetwork = e.id(), h.id
 	e.endpoints[p.ID] = p
 	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
+}
+
+// allot returns the lowest free address of this node's pods, 10.244.1.0/24.
+func (e *Emulator) allot(network string) string {
+	a := netip.MustParseAddr("10.244.1.2")
+	for e.taken(a.String(), network, 0) {
+		a = a.Next()
+	}
+	return a.String()
 }
 
 func (e *Emulator) taken(addr, network string, flags uint32) bool {
@@ -67,9 +79,17 @@ func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 		return Response{}, code
 	}
 	lb.ID = e.id()
-	e.balancers[lb.ID] = lb
+	e.keep(lb)
 	e.appeared(lb)
 	return Response{Handle: e.open(LoadBalancer, lb.ID), ID: lb.ID}, 0
+}
+
+// keep stores a load balancer, as HNS keeps it.
+func (e *Emulator) keep(lb hns.LoadBalancer) {
+	if e.behaviour.Echo != nil {
+		e.behaviour.Echo(&lb)
+	}
+	e.balancers[lb.ID] = lb
 }
 
 // valid refuses what HNS refuses.
@@ -143,7 +163,7 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 	if !slices.Equal(frontends(have), frontends(to)) {
 		return invalidPolicy
 	}
-	e.balancers[h.id] = to
+	e.keep(to)
 	return 0
 }
 

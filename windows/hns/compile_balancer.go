@@ -15,17 +15,20 @@ const most = 1024
 func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	keep := p.keeps(f)
 	usable := p.usable(f, act.Pool.Endpoints)
-	if keep {
-		usable = p.here(f, usable)
+	switch {
+	case keep:
+		usable = p.local(f, usable, "to other nodes HNS cannot keep the destination")
+	case f.Kind == model.KindNodePort && p.preserves():
+		usable = p.local(f, usable, "health checks of a preserve-destination Service must not reach other nodes")
 	}
 	if len(usable) == 0 {
 		return nil
 	}
 	b := &Balancer{
-		Port:     usable[0].Addr.Port(),
-		External: f.Kind != model.KindClusterIP,
-		Sticky:   p.port.SessionAffinity > 0 && p.options.Affinity,
-		KeepVIP:  keep,
+		Port:                usable[0].Addr.Port(),
+		External:            f.Kind != model.KindClusterIP,
+		SessionAffinity:     p.port.SessionAffinity > 0 && p.options.Affinity,
+		PreserveDestination: keep,
 	}
 	b.DSR = p.options.DSR && (!act.SNAT || keep)
 	if f.Kind == model.KindClusterIP {
@@ -52,12 +55,16 @@ func (p *portCompiler) keeps(f *model.Frontend) bool {
 	return p.options.DSR
 }
 
-// here returns the endpoints of this node: to others no packet finds its way
-// that still has the VIP as its destination.
-func (p *portCompiler) here(f *model.Frontend, all []model.Endpoint) []model.Endpoint {
+// preserves reports whether the Service asks for its destination to be preserved,
+// and HNS can do that.
+func (p *portCompiler) preserves() bool { return p.port.PreserveDestination && p.options.DSR }
+
+// local returns the endpoints of this node, and says why the others are left out.
+func (p *portCompiler) local(f *model.Frontend, all []model.Endpoint, why string) []model.Endpoint {
+	before := len(all)
 	local := slices.DeleteFunc(all, func(e model.Endpoint) bool { return !e.Local })
-	if n := len(all) - len(local); n > 0 {
-		p.gap(f, "%d of %d endpoints are left out: to other nodes HNS cannot keep the destination", n, len(all))
+	if n := before - len(local); n > 0 {
+		p.gap(f, "%d of %d endpoints are left out: %s", n, before, why)
 	}
 	return local
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -26,6 +27,8 @@ const (
 	// KindNode is this node's own address. HNS holds no such object: it is what
 	// the driver must know before it makes the others.
 	KindNode Kind = iota
+	// KindSource is the endpoint of an overlay's source VIP.
+	KindSource
 	// KindRemote is a remote endpoint: a pod, or host, of another node.
 	KindRemote
 	// KindVIP is a remote endpoint that makes a cluster IP reachable on an
@@ -33,16 +36,27 @@ const (
 	KindVIP
 	// KindBalancer is a load balancer of one frontend.
 	KindBalancer
+	// KindDuplicate is a remote endpoint with the address of a pod of this node,
+	// whoever made it. It is never wanted: beside it the pod has no network
+	// (Windows-Containers#631).
+	KindDuplicate
 )
 
 // nodeAddress is where a node's own address of a family is kept.
 func nodeAddress(f model.Family) Key { return Key{Kind: KindNode, Addr: f.Unspecified()} }
+
+// sourceKey is where the source VIP's endpoint is kept. Overlays have no IPv6.
+func sourceKey() Key { return Key{Kind: KindSource, Addr: model.IPv4.Unspecified()} }
 
 // String returns the object's name for people.
 func (k Key) String() string {
 	switch k.Kind {
 	case KindNode:
 		return "node address " + model.FamilyOf(k.Addr).String()
+	case KindSource:
+		return "source VIP endpoint"
+	case KindDuplicate:
+		return "duplicate endpoint " + k.Addr.String()
 	case KindRemote:
 		return "remote endpoint " + k.Addr.String()
 	case KindVIP:
@@ -80,12 +94,12 @@ type Value struct {
 
 // Balancer is a load balancer but for its frontend.
 type Balancer struct {
-	Endpoints []Target // in address order, none twice, never empty
-	Port      uint16   // where all of them listen
-	DSR       bool     // answers go directly to the client, whose address is kept
-	External  bool     // for clients beyond this node too
-	Sticky    bool     // all connections of a client go to one endpoint
-	KeepVIP   bool     // endpoints see the frontend's address as the destination
+	Endpoints           []Target // in address order, none twice, never empty
+	Port                uint16   // where all of them listen
+	DSR                 bool     // answers go directly to the client, whose address is kept
+	External            bool     // for clients beyond this node too
+	SessionAffinity     bool     // all connections of a client go to one endpoint
+	PreserveDestination bool     // endpoints see the frontend's address as the destination
 }
 
 // Target is an endpoint of a Balancer.
@@ -114,6 +128,32 @@ func (v Value) equal(o Value) bool {
 		return true
 	}
 	a, b := v.Balancer, o.Balancer
-	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.Sticky == b.Sticky && a.KeepVIP == b.KeepVIP &&
+	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.SessionAffinity == b.SessionAffinity && a.PreserveDestination == b.PreserveDestination &&
 		slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// String says in a line what an object is besides its name.
+func (v Value) String() string {
+	var words []string
+	if b := v.Balancer; b != nil {
+		words = append(words, fmt.Sprintf("to port %d of", b.Port))
+		for _, t := range b.Endpoints {
+			words = append(words, t.String())
+		}
+		for _, flag := range [...]struct {
+			set  bool
+			name string
+		}{{b.DSR, "DSR"}, {b.External, "external"}, {b.SessionAffinity, "session affinity"}, {b.PreserveDestination, "preserve destination"}} {
+			if flag.set {
+				words = append(words, flag.name)
+			}
+		}
+	}
+	if v.Node.IsValid() {
+		words = append(words, "on "+v.Node.String())
+	}
+	if v.Stray != "" {
+		words = append(words, "("+v.Stray+")")
+	}
+	return strings.Join(words, " ")
 }

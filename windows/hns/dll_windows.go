@@ -8,23 +8,32 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// The functions that hcsshim has, but not so that one endpoint costs what one
-// endpoint should.
-type procedures struct {
-	enumerate, open, query, close, create *windows.LazyProc // of endpoints
-	openNetwork, closeNetwork             *windows.LazyProc
+// functions are those that hcsshim has, but not so that one object costs what one
+// object should: it lists objects with all their content, and opens the network
+// for each endpoint that it makes.
+type functions struct {
+	endpoint, balancer        kindFunctions
+	createEndpoint            *windows.LazyProc
+	openNetwork, closeNetwork *windows.LazyProc
 }
 
-func computeNetwork() procedures {
+// kindFunctions are the functions by which objects of a kind are read.
+type kindFunctions struct{ enumerate, open, query, close *windows.LazyProc }
+
+func computeNetwork() functions {
 	dll := windows.NewLazySystemDLL("computenetwork.dll")
-	return procedures{
-		enumerate:    dll.NewProc("HcnEnumerateEndpoints"),
-		open:         dll.NewProc("HcnOpenEndpoint"),
-		query:        dll.NewProc("HcnQueryEndpointProperties"),
-		close:        dll.NewProc("HcnCloseEndpoint"),
-		create:       dll.NewProc("HcnCreateEndpoint"),
-		openNetwork:  dll.NewProc("HcnOpenNetwork"),
-		closeNetwork: dll.NewProc("HcnCloseNetwork"),
+	kind := func(name string) kindFunctions {
+		return kindFunctions{
+			enumerate: dll.NewProc("HcnEnumerate" + name + "s"),
+			open:      dll.NewProc("HcnOpen" + name),
+			query:     dll.NewProc("HcnQuery" + name + "Properties"),
+			close:     dll.NewProc("HcnClose" + name),
+		}
+	}
+	return functions{
+		endpoint: kind("Endpoint"), balancer: kind("LoadBalancer"),
+		createEndpoint: dll.NewProc("HcnCreateEndpoint"),
+		openNetwork:    dll.NewProc("HcnOpenNetwork"), closeNetwork: dll.NewProc("HcnCloseNetwork"),
 	}
 }
 
@@ -101,58 +110,77 @@ func guid(id string) (windows.GUID, error) {
 	return g, nil
 }
 
+// ids lists the objects of a kind. An empty filter is none.
+func (k kindFunctions) ids(filter string) ([]string, error) {
+	q, err := encode(query{schema, filter})
+	if err != nil {
+		return nil, err
+	}
+	var ids *uint16
+	if err := call(k.enumerate, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&ids))); err != nil {
+		return nil, err
+	}
+	return decode[[]string](k.enumerate, ids)
+}
+
+// read reads an object.
+func read[T any](k kindFunctions, id string) (v T, err error) {
+	g, err := guid(id)
+	if err != nil {
+		return v, err
+	}
+	var handle uintptr
+	if err := call(k.open, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&handle))); err != nil {
+		return v, err
+	}
+	return finish[T](k, handle)
+}
+
+// finish reads an open object and closes it.
+func finish[T any](k kindFunctions, handle uintptr) (v T, err error) {
+	defer k.close.Call(handle) // what it returns changes nothing
+	q, err := encode(query{SchemaVersion: schema})
+	if err != nil {
+		return v, err
+	}
+	var properties *uint16
+	if err := call(k.query, handle, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&properties))); err != nil {
+		return v, err
+	}
+	return decode[T](k.query, properties)
+}
+
 // EndpointIDs implements HNS.
 func (h *hcnHNS) EndpointIDs(network string) ([]string, error) {
 	filter, err := json.Marshal(map[string]string{"VirtualNetwork": network})
 	if err != nil {
 		return nil, err
 	}
-	q, err := encode(query{schema, string(filter)})
-	if err != nil {
-		return nil, err
-	}
-	var ids *uint16
-	if err := call(h.p.enumerate, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&ids))); err != nil {
-		return nil, err
-	}
-	return decode[[]string](h.p.enumerate, ids)
+	return h.f.endpoint.ids(string(filter))
 }
 
 // Endpoint implements HNS.
-func (h *hcnHNS) Endpoint(id string) (Endpoint, error) {
-	g, err := guid(id)
-	if err != nil {
-		return Endpoint{}, err
-	}
-	var handle uintptr
-	if err := call(h.p.open, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&handle))); err != nil {
-		return Endpoint{}, err
-	}
-	return h.finish(handle)
-}
+func (h *hcnHNS) Endpoint(id string) (Endpoint, error) { return read[Endpoint](h.f.endpoint, id) }
 
-// finish reads an open endpoint and closes it.
-func (h *hcnHNS) finish(handle uintptr) (Endpoint, error) {
-	defer h.p.close.Call(handle) // what it returns changes nothing
-	q, err := encode(query{SchemaVersion: schema})
-	if err != nil {
-		return Endpoint{}, err
-	}
-	var properties *uint16
-	if err := call(h.p.query, handle, uintptr(unsafe.Pointer(q)), uintptr(unsafe.Pointer(&properties))); err != nil {
-		return Endpoint{}, err
-	}
-	return decode[Endpoint](h.p.query, properties)
+// BalancerIDs implements HNS.
+func (h *hcnHNS) BalancerIDs() ([]string, error) { return h.f.balancer.ids("") }
+
+// Balancer implements HNS.
+func (h *hcnHNS) Balancer(id string) (LoadBalancer, error) {
+	return read[LoadBalancer](h.f.balancer, id)
 }
 
 // CreateEndpoint implements HNS. A network that was held open may be no more, or
-// HNS was restarted: it is opened once again.
+// HNS was restarted: it is opened once again, now or by the next call.
 func (h *hcnHNS) CreateEndpoint(e Endpoint) (Endpoint, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	made, err := h.create(e)
-	if HandleLost(err) {
+	lost, again := HandleLost(err)
+	if lost {
 		h.release()
+	}
+	if again {
 		made, err = h.create(e)
 	}
 	return made, err
@@ -168,11 +196,11 @@ func (h *hcnHNS) create(e Endpoint) (Endpoint, error) {
 	}
 	var id windows.GUID // HNS chooses one
 	var handle uintptr
-	err = call(h.p.create, h.handle, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(settings)), uintptr(unsafe.Pointer(&handle)))
+	err = call(h.f.createEndpoint, h.handle, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(settings)), uintptr(unsafe.Pointer(&handle)))
 	if err != nil {
 		return e, err
 	}
-	return h.finish(handle)
+	return finish[Endpoint](h.f.endpoint, handle)
 }
 
 // hold opens a network, and keeps it open for the next endpoint.
@@ -185,7 +213,7 @@ func (h *hcnHNS) hold(network string) error {
 		return err
 	}
 	h.release()
-	if err := call(h.p.openNetwork, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&h.handle))); err != nil {
+	if err := call(h.f.openNetwork, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(&h.handle))); err != nil {
 		return err
 	}
 	h.network = network
@@ -195,7 +223,7 @@ func (h *hcnHNS) hold(network string) error {
 func (h *hcnHNS) release() {
 	if h.network != "" {
 		h.network = ""
-		h.p.closeNetwork.Call(h.handle) // it may be gone already
+		h.f.closeNetwork.Call(h.handle) // it may be gone already
 	}
 }
 

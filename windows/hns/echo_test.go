@@ -1,0 +1,140 @@
+package hns_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// echoing runs a test on HNSs that return other settings than they were given:
+// without VipExternalIP (calico#7305), and with a source VIP and a distribution of
+// their own.
+func echoing(t *testing.T, v hns.Version, test func(*rig)) {
+	for _, echo := range []func(*hns.LoadBalancer){hnsemu.DropExternal, hnsemu.Normalise} {
+		on(t, v, func(r *rig) {
+			r.emu.Behave(hnsemu.Behaviour{Echo: echo})
+			r.ports["web"] = public("", "203.0.113.1:80", "10.244.2.2:8080", 0)
+			r.ports["api"] = port("api", "10.96.0.11", "10.244.2.2 10.244.2.3")
+			r.begin()
+			r.emu.Forget()
+			test(r)
+		})
+	}
+}
+
+// What HNS returned is what it is compared with: audits and restarts find no drift
+// and write nothing.
+func TestAnEchoIsNoDrift(t *testing.T) {
+	echoing(t, hnsemu.WS2019, func(r *rig) {
+		for range 2 {
+			if drift := r.audit(); drift != 0 {
+				r.Errorf("drift: %d", drift)
+			}
+			r.differs()
+			r.restart()
+			r.begin()
+			if n := r.emu.Writes(); n != 0 {
+				r.Errorf("%d writes", n)
+			}
+			r.gaps(0)
+		}
+	})
+}
+
+// A change behind our back is drift still, and an HNS that forgets the journal's
+// echo makes load balancers anew once.
+func TestDriftBesideAnEcho(t *testing.T) {
+	echoing(t, hnsemu.WS2019, func(r *rig) {
+		lb := r.balancer("203.0.113.1")
+		r.emu.Change(lb.ID, func(lb *hns.LoadBalancer) { lb.PortMappings[0].InternalPort = 1 })
+		if drift := r.audit(); drift != 1 {
+			r.Errorf("drift: %d", drift)
+		}
+		if got := r.balancer("203.0.113.1"); got.PortMappings[0].InternalPort != 8080 {
+			r.Errorf("%+v", got)
+		}
+		if err := os.Remove(r.settings.Journal); err != nil {
+			r.Fatal(err)
+		}
+		for range 2 {
+			r.restart()
+			r.begin()
+		}
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes of the second start", n)
+		}
+	})
+}
+
+// Endpoints change in place all the same, as often as they like: the journal stays
+// small, and is right after a restart.
+func TestAModifyWithAnEcho(t *testing.T) {
+	echoing(t, hnsemu.WS2025, func(r *rig) {
+		for i := range 3000 {
+			pod := []string{"10.244.2.2:8080", "10.244.2.3:8080"}[i%2]
+			p := public("", "203.0.113.1:80", pod, 0)
+			r.replace("web", p)
+			r.sync()
+		}
+		r.serves("203.0.113.1", "10.244.2.3")
+		r.gaps(0)
+		if n := r.emu.Calls("HcnModifyLoadBalancer"); n != 2999 {
+			r.Errorf("Modify was called %d times", n)
+		}
+		if info, err := os.Stat(r.settings.Journal); err != nil || info.Size() > 3<<19 {
+			r.Errorf("the journal has %d bytes, %v", info.Size(), err)
+		}
+		r.restart()
+		r.begin()
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+	})
+}
+
+// The switch has lost a load balancer's rules: HNS says that it is degraded. It is
+// made anew, but not again and again where that does not help.
+func TestADegradedLoadBalancer(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		lb := r.balancer("10.96.0.10")
+		r.emu.Degrade(lb.ID, hns.StateDegraded)
+		r.differs("differs load balancer 10.96.0.10:80/tcp")
+		if d := r.look().Dump(); d.Degraded != 1 {
+			r.Errorf("%d are degraded", d.Degraded)
+		}
+		if drift := r.audit(); drift != 1 {
+			r.Errorf("drift: %d", drift)
+		}
+		if r.balancer("10.96.0.10").ID == lb.ID {
+			r.Error("it is the same still")
+		}
+		r.differs()
+		served(r)
+	})
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	for code, fix := range map[hns.Code]string{
+		0x803b0013: "another", 0x803b001e: "subnet", 0x803b002f: "address", 0x803b0017: "degraded",
+	} {
+		if s := (&hns.Error{Call: "HcnCreateLoadBalancer", Code: code}).Error(); !strings.Contains(s, fix) {
+			t.Errorf("%s: no %q", s, fix)
+		}
+	}
+}
+
+// SCTP is not served by HNS' load balancers.
+func TestSCTPIsAGap(t *testing.T) {
+	p := port("web", "10.96.0.10", "10.244.2.2")
+	p.ID.Proto = model.SCTP
+	var objects int
+	gaps := hns.NewCompiler(hns.Newest()).Port(node, p, func(hns.Key, hns.Value) { objects++ })
+	if objects > 0 || len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "SCTP") {
+		t.Errorf("%d objects, gaps %v", objects, gaps)
+	}
+}

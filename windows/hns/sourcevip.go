@@ -1,0 +1,142 @@
+package hns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/unicode"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// The names of endpoints whose address is meant as the source VIP: a proposal
+// (kubernetes#123014), OpenShift's, Calico's and ours.
+var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceName}
+
+// sourceVIP finds the address that an overlay's load balancers send from: the one
+// that is set, that of an endpoint with a known name, or the one that flannel's
+// start scripts have reserved. Without any it is not valid: then one is to be had
+// from HNS.
+func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
+	if s.SourceVIP.IsValid() {
+		return s.SourceVIP
+	}
+	for _, name := range sourceNames {
+		for _, e := range all {
+			if e.Name != name || e.Flags&FlagRemote != 0 {
+				continue
+			}
+			if as := addresses(e); len(as) > 0 {
+				return as[0]
+			}
+		}
+	}
+	a, err := readSourceVIP(s.SourceVIPFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("reading the source VIP failed", "file", s.SourceVIPFile, "err", err)
+	}
+	return a
+}
+
+// makeSource sees to it that the source VIP has an endpoint: without one nothing
+// answers for the address. winkernel makes it in the same way.
+func (c *commit) makeSource() error {
+	if err := c.refresh(); err != nil { // a CNI plug-in may have made one since
+		return err
+	}
+	c.seekMAC()
+	t := c.table
+	t.mu.Lock()
+	if !t.facts.sourceVIP.IsValid() {
+		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
+	}
+	f := t.facts
+	_, there := t.find(Target{f.sourceVIP, true})
+	t.mu.Unlock()
+	switch {
+	case there:
+		return nil
+	case f.hostMAC == "":
+		return fmt.Errorf("no interface has the node's address %s", f.node[model.IPv4])
+	}
+	e, err := c.calls.createEndpoint(c.ctx, f.sourceEndpoint())
+	if err != nil {
+		return err
+	}
+	as := addresses(e)
+	if len(as) == 0 {
+		return fmt.Errorf("HNS gave the source VIP endpoint %s no address; set --source-vip", e.ID)
+	}
+	t.mu.Lock()
+	t.put(e)
+	t.facts.sourceVIP = as[0]
+	t.mu.Unlock()
+	if !f.sourceVIP.IsValid() {
+		c.settings.Log.Warn("source VIP chosen by HNS; if the CNI plug-in has an address management of its own, reserve one there and set --source-vip", "address", as[0])
+	}
+	return nil
+}
+
+// removeSource deletes the source VIP's endpoint if it is ours.
+func (c *commit) removeSource() error {
+	c.table.mu.Lock()
+	var own []string
+	for id, e := range c.table.endpoints {
+		if isSource(e) {
+			own = append(own, id)
+		}
+	}
+	c.table.mu.Unlock()
+	for _, id := range own {
+		if err := c.deleteEndpoint(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isSource(e Endpoint) bool { return e.Name == sourceName && e.Flags&FlagRemote == 0 }
+
+// readSourceVIP reads what host-local IPAM answered when the address was reserved.
+// PowerShell writes UTF-16 or UTF-8, with a byte order mark.
+func readSourceVIP(file string) (netip.Addr, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if text, err = (&encoding.Decoder{Transformer: unicode.BOMOverride(encoding.Nop.NewDecoder())}).Bytes(text); err != nil {
+		return netip.Addr{}, err
+	}
+	return parseSourceVIP(text)
+}
+
+func parseSourceVIP(text []byte) (netip.Addr, error) {
+	var answer struct {
+		IP4 struct {
+			IP string `json:"ip"`
+		} `json:"ip4"`
+		IPs []struct {
+			Address string `json:"address"`
+		} `json:"ips"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return netip.Addr{}, err
+	}
+	found := []string{answer.IP4.IP}
+	for _, ip := range answer.IPs {
+		found = append(found, ip.Address)
+	}
+	for _, s := range found {
+		if p, err := netip.ParsePrefix(s); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("no IPv4 address in %q", found)
+}
