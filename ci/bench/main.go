@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command bench measures what ci/bench/README.md claims. A benchmark declares its
 // worlds, its rows and its contenders; rounds, medians, ratios, printing and the
 // recorded figures are the same for all of them:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command dist builds what users install, from a clean checkout into one folder,
 // and the same bit for bit every time:
 //

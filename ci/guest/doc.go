@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command guest runs a program on a kernel of its own, so that tests of what the
 // machine's kernel lacks, such as IPVS, run anywhere:
 //

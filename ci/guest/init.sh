@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The first process of the guest. $GUEST_DIR holds the command to run. With
 # $GUEST_CONSOLE the guest is QEMU's, and that is where the program prints.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lint checks what the compiler does not: which way imports point.
 package lint
 

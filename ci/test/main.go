@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command test runs everything that proves Tandem right on this machine, in two
 // parts: `make test`, which is for people, and `make verify`, which is the rest.
 //
