@@ -188,10 +188,3 @@ func unknownSetting(name string) error {
 	}
 	return usageError{fmt.Errorf("%s 'tandem config explain' lists all", text)}
 }
-
-func atMostOne(c *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return usageError{fmt.Errorf("%s takes one argument at most, not %d", c.CommandPath(), len(args))}
-	}
-	return nil
-}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -168,6 +167,3 @@ func writeDiff(out io.Writer, d hns.Diff) error {
 	_, err := fmt.Fprintf(out, "diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))
 	return err
 }
-
-// errPending says that there are differences, which are on the standard output.
-var errPending = errors.New("HNS differs from desired state")

@@ -8,29 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
-)
-
-// The exit codes, the same for every verb.
-const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-	exitPending = 3 // there are differences
 )
 
 func main() {
@@ -65,19 +54,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", reached.CommandPath())
 	}
 	return code
-}
-
-// exitCode is that of a verb that ended with err.
-func exitCode(err error) int {
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errPending):
-		return exitPending
-	case errors.As(err, new(usageError)):
-		return exitUsage
-	}
-	return exitFailure
 }
 
 // verb adds the verb run where only flags are given, or where the program is called
@@ -124,45 +100,4 @@ EndpointSlices into the kernel, and keeps them up to date.
 	}
 	root.AddCommand(newDocs())
 	return root
-}
-
-// usageError is a mistake on the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// knownVerb rejects what is no verb of a command, and suggests one of it or of its
-// verbs.
-func knownVerb(c *cobra.Command, args []string) error {
-	i := slices.IndexFunc(args, func(a string) bool { return a != "" })
-	if i < 0 {
-		return nil
-	}
-	paths := map[string]string{} // by name; the shortest
-	var add func(*cobra.Command)
-	add = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			if path, known := paths[sub.Name()]; !sub.Hidden && (!known || len(sub.CommandPath()) < len(path)) {
-				paths[sub.Name()] = sub.CommandPath()
-			}
-			add(sub)
-		}
-	}
-	add(c)
-	text := fmt.Sprintf("%s has no verb %q", c.CommandPath(), args[i])
-	if near := config.Nearest(args[i], slices.Collect(maps.Keys(paths))); near != "" {
-		text += ": do you mean '" + paths[near] + "'?"
-	}
-	return usageError{errors.New(text)}
-}
-
-// noArgs accepts empty arguments, as kube-proxy does: templates of manifests produce
-// them.
-func noArgs(c *cobra.Command, args []string) error {
-	for _, a := range args {
-		if a != "" {
-			return usageError{fmt.Errorf("%s takes no argument: %q", c.CommandPath(), a)}
-		}
-	}
-	return nil
 }
