@@ -21,7 +21,7 @@ import (
 // nftTable is the name of our tables, "ip" and "ip6".
 const nftTable = "tandem-userspace"
 
-// nftMaps are the maps of the chains whose entries all lead to the shelter.
+// nftMaps are the maps of the chains whose entries all lead to the relay address.
 var nftMaps = map[string]nftables.SetID{
 	chainPod: nftables.PortalsPod, chainContainer: nftables.PortalsContainer, chainHost: nftables.PortalsHost,
 	chainNodePod: nftables.NodePortPod, chainNodeContainer: nftables.NodePortContainer, chainNodeHost: nftables.NodePortHost,
