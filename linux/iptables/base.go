@@ -69,7 +69,7 @@ func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Val
 // which they answer.
 func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
-	local := loopback[at.Family]
+	local := xtables.Loopback(at.Family)
 	closed := at.Family == model.IPv6 || !localnet(host)
 	for _, p := range host.NodePorts.Prefixes {
 		if model.FamilyOf(p.Addr()) != at.Family || closed && local.Bits() <= p.Bits() && local.Contains(p.Addr()) {

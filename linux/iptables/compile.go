@@ -122,7 +122,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	}
 	p := &portCompiler{
 		branches: &c.branches, host: host, port: port, emit: emit,
-		name: port.ID.String(), hash: portHash(port.ID),
+		name: port.ID.String(), hash: portHash(port.ID), pods: podMatch(port.ID.Family, host.Pods),
 	}
 	p.namePools()
 	for i := range port.Frontends {
@@ -237,7 +237,7 @@ func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xta
 	case on[model.FromPod].SNAT == mask:
 		return xtables.Rule{}, mask, true
 	}
-	pod := p.pods()
+	pod := p.pods
 	pod.Src.Not, pod.In.Not = mask && pod.Src.Prefix.IsValid(), mask && pod.In.Name != ""
 	return pod, true, true
 }

@@ -173,17 +173,11 @@ var (
 	portSpans     = []uint16{256, 16} // of ports
 )
 
-// loopback are the addresses that never leave a host.
-var loopback = [...]netip.Prefix{
-	model.IPv4: netip.MustParsePrefix("127.0.0.0/8"),
-	model.IPv6: netip.MustParsePrefix("::1/128"),
-}
-
 // blockLocalnet is the rule that keeps the network out of 127.0.0.0/8 while
 // route_localnet lets it in (CVE-2020-8558).
 func blockLocalnet() xtables.Rule {
 	return xtables.Rule{
-		Src: xtables.Addrs{Prefix: loopback[model.IPv4], Not: true}, Dst: xtables.Addrs{Prefix: loopback[model.IPv4]},
+		Src: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4), Not: true}, Dst: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4)},
 		Comment: "block incoming localnet connections",
 		Matches: []xtables.Match{xtables.State{Any: "RELATED,ESTABLISHED,DNAT", Not: true}},
 		Target:  xtables.Drop,
@@ -215,6 +209,6 @@ func invalid() xtables.Rule {
 func toLocalhost() xtables.Rule {
 	return xtables.Rule{
 		Comment: "counts connections to node ports on localhost",
-		Matches: []xtables.Match{xtables.OrigDst{Addrs: xtables.Within(loopback[model.IPv4])}},
+		Matches: []xtables.Match{xtables.OrigDst{Addrs: xtables.Within(xtables.Loopback(model.IPv4))}},
 	}
 }

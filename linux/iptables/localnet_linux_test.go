@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // route_localnet is open while node ports answer on 127.0.0.1, and afterwards
@@ -16,7 +18,7 @@ import (
 func TestRouteLocalnetIsPutBack(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		open := *benchHost
-		open.NodePorts = model.NodePortMatch{Prefixes: loopback[:1], Loopback: true}
+		open.NodePorts = model.NodePortMatch{Prefixes: []netip.Prefix{xtables.Loopback(model.IPv4)}, Loopback: true}
 		for _, was := range []string{"0", "1"} {
 			if err := host.EnsureSysctl(routeLocalnet, was); err != nil {
 				t.Skip(err)
@@ -74,7 +76,7 @@ func TestRouteLocalnetCannotBeSet(t *testing.T) {
 			t.Fatal(err)
 		}
 		open := *benchHost
-		open.NodePorts = model.NodePortMatch{Prefixes: loopback[:1], Loopback: true}
+		open.NodePorts = model.NodePortMatch{Prefixes: []netip.Prefix{xtables.Loopback(model.IPv4)}, Loopback: true}
 		b.SetHost(&open)
 		for _, p := range manyPorts(3) {
 			b.Update([]model.Delta{{New: p}})

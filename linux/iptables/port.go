@@ -13,8 +13,9 @@ type portCompiler struct {
 	host     *model.Host
 	port     *model.Port
 	emit     func(Key, Value)
-	name     string // as in comments
-	hash     string // as in names of chains
+	name     string       // as in comments
+	hash     string       // as in names of chains
+	pods     xtables.Rule // see podMatch
 	gaps     []model.Gap
 
 	pools     []*poolChain
@@ -137,22 +138,14 @@ func rejectTree(f *model.Frontend) tree {
 	return externalTree
 }
 
-// pods matches packets of this node's pods. It matches nothing in particular
+// podMatch matches packets of this node's pods. It matches nothing in particular
 // where they cannot be told, or where everybody is one: see actions.
-func (p *portCompiler) pods() (r xtables.Rule) {
-	m := p.host.Pods
-	switch {
-	case m.Interface != "":
-		r.In.Name = m.Interface
-	case m.Prefix != "":
-		r.In.Name = m.Prefix + "+"
+func podMatch(f model.Family, pods model.PodMatch) xtables.Rule {
+	arriving, _ := xtables.FromPods(f, pods)
+	if len(arriving) == 0 {
+		return xtables.Rule{}
 	}
-	for _, c := range m.CIDRs {
-		if model.FamilyOf(c.Addr()) == p.port.ID.Family {
-			r.Src = xtables.Within(c)
-		}
-	}
-	return r
+	return arriving[0] // there is one a family
 }
 
 // matchesAll reports whether a match of pods matches every packet.
@@ -165,7 +158,7 @@ var markMasq = xtables.Jump{Chain: chainMark}
 // replaced by those that count for it.
 func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods()) { // the prefix of all addresses
+	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods) { // the prefix of all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
 	}
 	return on
@@ -175,7 +168,7 @@ func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 // be asked for: pods come first, and who is neither pod nor host is outside.
 func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
 	return func(yield func(model.Origin, xtables.Rule) bool) {
-		if pod := p.pods(); !matchesAll(pod) && !yield(model.FromPod, pod) {
+		if pod := p.pods; !matchesAll(pod) && !yield(model.FromPod, pod) {
 			return
 		}
 		if yield(model.FromHost, xtables.Rule{Matches: []xtables.Match{xtables.SrcLocal{}}}) {

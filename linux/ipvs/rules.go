@@ -40,13 +40,6 @@ func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Va
 	}
 }
 
-func loopback(f model.Family) netip.Prefix {
-	if f == model.IPv4 {
-		return netip.MustParsePrefix("127.0.0.0/8")
-	}
-	return netip.MustParsePrefix("::1/128")
-}
-
 // ownedChain is a chain with some rules, and the one that says whose it is.
 func ownedChain(rules ...xtables.Rule) Value {
 	return Value{Rules: xtables.List(append([]xtables.Rule{ownerRule()}, rules...)...)}
@@ -55,7 +48,7 @@ func ownedChain(rules ...xtables.Rule) Value {
 // chains are the rules of every chain.
 func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xtables.Rule) {
 	r := ruleMaker{c.bits, f}
-	arriving, sent := r.pods(host.Pods)
+	arriving, sent := xtables.FromPods(f, host.Pods)
 	all[mangleIn] = r.classify(arriving, false)
 	// What IPVS has forwarded comes through here as well. It must not be routed by
 	// our rule once more.
@@ -114,23 +107,6 @@ func (r ruleMaker) mapMark(s SetID, fields string) xtables.MapMark {
 	return xtables.MapMark{Set: s.Name(r.family), Fields: fields}
 }
 
-// pods are matches of this node's pods, among what arrives and what the host
-// sends itself: that comes by no interface and can only be told by address.
-func (r ruleMaker) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
-	switch {
-	case m.Interface != "":
-		return []xtables.Rule{{In: xtables.Interface{Name: m.Interface}}}, nil
-	case m.Prefix != "":
-		return []xtables.Rule{{In: xtables.Interface{Name: m.Prefix + "+"}}}, nil
-	}
-	for _, p := range model.Canonical(m.CIDRs) {
-		if model.FamilyOf(p.Addr()) == r.family {
-			arriving = append(arriving, xtables.Rule{Src: xtables.Within(p)})
-		}
-	}
-	return arriving, arriving
-}
-
 // classify turns the mark of a packet into the action of its frontend for its
 // origin. Only the first packet of a connection is dropped, refused or
 // masqueraded; all others must only find their way to IPVS.
@@ -154,7 +130,7 @@ func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 		all = append(all, other)
 	}
 	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, unmarked(r.service), r.in(NodePortRanges, "dst"), xtables.DstLocal{})
-	nodePort.Dst = xtables.Addrs{Prefix: loopback(r.family), Not: true}
+	nodePort.Dst = xtables.Addrs{Prefix: xtables.Loopback(r.family), Not: true}
 	all = append(all, nodePort)
 	if host {
 		all = append(all, rule(r.mapMark(Host, "dst,dst")))

@@ -76,10 +76,12 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 		return unallocated(f, host)
 	case chainIn:
 		shut := xtables.Rule{Dst: xtables.Address(RelayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
-		in := hookChain{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
+		pods, _ := xtables.FromPods(f, host.Pods)
+		in := hookChain{pods: pods, pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)
 	case chainOut:
-		out := hookChain{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
+		_, pods := xtables.FromPods(f, host.Pods)
+		out := hookChain{pods: pods, pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
 		return append([]xtables.Rule{skipRelayTraffic(mark)}, out.rules(f, host)...)
 	}
 	return nil
@@ -117,7 +119,7 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 	}
 	rules = append(rules, xtables.JumpTo(w.other), xtables.JumpTo(chainClosed))
 	if !host.NodePorts.Loopback {
-		rules = append(rules, xtables.Rule{Dst: xtables.Within(loopback(f)), Target: xtables.Return})
+		rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
 	}
 	for _, p := range ofFamily(host.NodePorts.Prefixes, f) {
 		for _, r := range w.pods {
@@ -142,25 +144,6 @@ func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
 	return rules
 }
 
-// arriving returns the matches that tell pods' packets among those that arrive,
-// and sent among those of the host itself, which come by no interface.
-func arriving(f model.Family, pods model.PodMatch) []xtables.Rule {
-	switch {
-	case pods.Interface != "":
-		return []xtables.Rule{{In: xtables.Interface{Name: pods.Interface}}}
-	case pods.Prefix != "":
-		return []xtables.Rule{{In: xtables.Interface{Name: pods.Prefix + "+"}}}
-	}
-	return sent(f, pods)
-}
-
-func sent(f model.Family, pods model.PodMatch) (rules []xtables.Rule) {
-	for _, p := range ofFamily(pods.CIDRs, f) {
-		rules = append(rules, xtables.Rule{Src: xtables.Within(p)})
-	}
-	return rules
-}
-
 // ofFamily returns the prefixes of a family, none inside another.
 func ofFamily(ps []netip.Prefix, f model.Family) []netip.Prefix {
 	var all []netip.Prefix
@@ -170,11 +153,4 @@ func ofFamily(ps []netip.Prefix, f model.Family) []netip.Prefix {
 		}
 	}
 	return model.Canonical(all)
-}
-
-func loopback(f model.Family) netip.Prefix {
-	if f == model.IPv4 {
-		return netip.MustParsePrefix("127.0.0.0/8")
-	}
-	return netip.MustParsePrefix("::1/128")
 }

@@ -35,7 +35,7 @@ var (
 	}
 )
 
-// nftMaps are the maps of the chains whose entries all lead to the shelter.
+// nftMaps are the maps of the chains whose entries all lead to the relay address.
 var nftMaps = map[string]*nft.Set{
 	chainPod:           {Name: "portals-pod", Key: portalFields, Data: nft.DataEndpoint},
 	chainContainer:     {Name: "portals-container", Key: portalFields, Data: nft.DataEndpoint},

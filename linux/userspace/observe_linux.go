@@ -16,7 +16,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.committed = map[Key]bool{}
 	d.table.Reading()
 	d.mu.Unlock()
-	rules, sheltered, err := d.read(ctx)
+	rules, hasAddr, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	meanwhile := d.committed
@@ -26,7 +26,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	}
 	objects := map[Key]Value{}
 	for _, f := range d.table.Families() {
-		if sheltered[f] {
+		if hasAddr[f] {
 			objects[Key{Kind: KindAddress, Family: f}] = Value{}
 		}
 		if d.dropPorts[f] != nil {
@@ -51,19 +51,19 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	return objects, nil
 }
 
-func (d *Driver) read(ctx context.Context) (rules map[Key]found, sheltered [2]bool, err error) {
+func (d *Driver) read(ctx context.Context) (rules map[Key]found, hasAddr [2]bool, err error) {
 	if rules, err = d.table.Read(ctx); err != nil {
-		return rules, sheltered, err
+		return rules, hasAddr, err
 	}
 	for _, f := range d.table.Families() {
 		if d.sharedAddr {
 			break
 		}
-		if sheltered[f], err = hasRelayAddr(f); err != nil {
-			return rules, sheltered, err
+		if hasAddr[f], err = hasRelayAddr(f); err != nil {
+			return rules, hasAddr, err
 		}
 	}
-	return rules, sheltered, nil
+	return rules, hasAddr, nil
 }
 
 // target returns the content of what was read. An entry leads to a relay only

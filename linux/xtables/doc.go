@@ -18,6 +18,7 @@
 // options in parse.go and what it asks of a packet in eval.go.
 //
 //	rule.go          rules: matches and targets; tables, variants
+//	origin.go        matches of this node's pods and of loopback
 //	text.go          their text; Rules, lists of them that can be compared
 //	parse.go         and back
 //	save.go          what iptables-save and "iptables -S" print
