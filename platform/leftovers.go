@@ -76,7 +76,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 	switch {
 	case left != nil:
 		s.retire(engine.DataPlane{Mode: m, Backend: left})
-	case err != nil && !errors.Is(err, dataplane.ErrAbsent):
+	case err != nil && !errors.Is(err, dataplane.ErrAbsent) && ctx.Err() == nil:
 		s.log.Warn("removing leftovers of an earlier run failed", "mode", m.Name, "err", err)
 	}
 }
@@ -85,7 +85,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
 		found, err := takeOver(ctx)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("removing kube-proxy's rules failed in part", "err", err)
 		}
 		if len(found) > 0 {

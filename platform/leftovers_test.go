@@ -19,7 +19,7 @@ func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	s := &switcher{network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
 	s.engine = engine.New(engine.Options{
-		Host:     func(*model.Node, []*model.ServiceCIDR) *model.Host { return &model.Host{} },
+		Host:     func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return &model.Host{}, nil },
 		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),
 		AuditEvery: time.Hour, Log: log,
 	})

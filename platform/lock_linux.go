@@ -27,7 +27,7 @@ const systemFolder = "/run/tandem"
 //
 //   - a file, locked with flock(2), in a folder that only its owner can write.
 //     It excludes processes that share the folder, privileged or not;
-//   - a claim on the network namespace itself (host.Claim), which excludes
+//   - a claim on the network namespace itself (host.Lock), which excludes
 //     privileged ones that do not share it: a pod and the host, say.
 //
 // Neither can be taken without the privilege to program rules here, and both end
@@ -66,10 +66,10 @@ func (h *namespaceLock) take() (err error) {
 	default:
 		h.socket = path + ".sock"
 	}
-	h.claim, err = host.Claim()
+	h.claim, err = host.Lock()
 	switch {
-	case errors.Is(err, host.ErrClaimed):
-		return errLocked(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.ClaimQueue))
+	case errors.Is(err, host.ErrLocked):
+		return errLocked(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.LockQueue))
 	case err != nil && h.file == nil:
 		return fmt.Errorf("lock of this network namespace: %w; %w; set XDG_RUNTIME_DIR to a folder of your own", h.folderErr, err)
 	}

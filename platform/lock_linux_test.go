@@ -134,8 +134,8 @@ func TestLockHoldsForOtherMountNamespaces(t *testing.T) {
 	n := newNet(t)
 	var held platform.Held
 	if err := n.Do(netns.Node, func() error {
-		claim, err := host.Claim()
-		if errors.Is(err, host.ErrNoClaim) {
+		claim, err := host.Lock()
+		if errors.Is(err, host.ErrNoLock) {
 			t.Skip(err)
 		}
 		if err := errors.Join(err, claim.Close()); err != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // systemPipe is a named pipe that only administrators and the system can make:
-// the prefix is protected by the kernel. A pipe elsewhere belongs to whoever
-// makes it first.
+// the prefix is protected by the kernel. A pipe elsewhere belongs to its
+// first creator.
 const systemPipe = `\\.\pipe\ProtectedPrefix\Administrators\tandem-proxy`
 
 // pipe returns the pipe of a process with these rights, and who may open it. One

@@ -12,10 +12,10 @@ func thisSystem() system {
 	s := portable()
 	s.lock = lockNamespace
 	s.dialControl = dialNamespace
-	s.network = func() (network, error) { return host.Here() }
+	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
-	s.examine = host.Examine
+	s.examine = host.Diagnose
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText

@@ -267,10 +267,9 @@ func (p *Proxy) connected(all []netip.AddrPort) {
 
 // host merges the configuration with this machine's Node, the ranges of cluster IPs
 // and what the machine says of itself. The engine calls it on its own goroutine.
-func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 	c, machine := p.live.Load(), p.machine.now()
-	p.engine.Problems("host", resolve.HostProblems(c, n, cidrs, machine))
-	return resolve.Host(c, n, cidrs, machine)
+	return resolve.Host(c, n, cidrs, machine), resolve.HostProblems(c, n, cidrs, machine)
 }
 
 // gcPercent lets garbage grow to a third of what lives before it is collected,

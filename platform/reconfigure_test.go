@@ -39,10 +39,10 @@ func TestReconfigure(t *testing.T) {
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
 	hosts := make(chan *model.Host, 10)
 	p.engine = engine.New(engine.Options{
-		Host: func(n *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
-			h := p.host(n, cidrs)
+		Host: func(n *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+			h, problems := p.host(n, cidrs)
 			hosts <- h
-			return h
+			return h, problems
 		},
 		NodeName: "here", Backend: backend, AuditEvery: time.Hour, Log: p.log,
 	})

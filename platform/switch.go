@@ -40,7 +40,7 @@ type switcher struct {
 	running  context.Context // ends with the proxy
 	group    *sync.WaitGroup // of the proxy
 
-	clean    chan struct{} // closed when what earlier runs left was looked at
+	clean    chan struct{} // closed when leftovers of earlier runs were looked for
 	turn     turn          // of the one switch at a time; guards retiring
 	retiring map[config.Mode]retirement
 }
@@ -176,7 +176,7 @@ func (s *switcher) retire(old engine.DataPlane) (draining bool) {
 }
 
 // cancelRetirement ends the retirement of a mode that is to be used again. What is
-// left of it is adopted by whoever opens it next.
+// left of it is adopted when it is opened again.
 func (s *switcher) cancelRetirement(ctx context.Context, name config.Mode) error {
 	r, ok := s.retiring[name]
 	if !ok {

@@ -48,7 +48,7 @@ func (l *listener) await(t *testing.T, what string) {
 // notifyHung notifies a service manager of an engine that does not run.
 func notifyHung(ctx context.Context, m *serviceManager) {
 	e := engine.New(engine.Options{
-		Host: func(*model.Node, []*model.ServiceCIDR) *model.Host { return nil }, Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
+		Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return nil, nil }, Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
 	})
 	m.notify(ctx, e, func() status.Health { return status.HealthOf(e.Status(), time.Minute, nil) })
 }

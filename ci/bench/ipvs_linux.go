@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -56,9 +55,9 @@ const inNamespace = "TANDEM_BENCH_CONTENDER"
 
 func runIPVS(ctx context.Context, o options, f *figures) error {
 	w := world{services: or(o.world.services, 1000), endpoints: 5}
-	o.changes = or(o.changes, 10)
+	o.changes, o.patience = or(o.changes, 10), or(o.patience, 10*time.Minute)
 	if o.short {
-		w.services, o.changes = 20, 3
+		w.services, o.changes, o.patience = 20, 3, 2*time.Minute
 	}
 	f.World = w.String() + ", ipvs mode, in a guest: only the ratios mean something"
 	programs := map[string]string{"Tandem": o.tandem, "kube-proxy": o.kubeProxy}
@@ -70,6 +69,9 @@ func runIPVS(ctx context.Context, o options, f *figures) error {
 	}
 	var all []contender
 	for _, name := range []string{"Tandem", "kube-proxy"} {
+		if !o.chosen(name) {
+			continue
+		}
 		if programs[name] == "" {
 			f.Notes = append(f.Notes, name+" is not measured: no program is named")
 			continue
@@ -111,37 +113,36 @@ type ipvsRun struct {
 	ctx  context.Context
 	api  *apitest.Server
 	ipvs *ipvs.Handle
-}
 
-// apiAddress is where the proxies find the API server.
-const apiAddress = "127.0.0.1:8001"
+	patience time.Duration // for each step
+}
 
 // ipvsRound measures one proxy from its start and ends it.
 func ipvsRound(ctx context.Context, w world, o options, program string, s samples) error {
 	if err := makeNode(); err != nil {
 		return err
 	}
-	api, stop, err := serveAPI(w)
+	api, err := serveAPI(w)
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer api.Stop()
 	h, err := ipvs.New("")
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	r := &ipvsRun{world: w, ctx: ctx, api: api, ipvs: h}
+	r := &ipvsRun{world: w, ctx: ctx, api: api, ipvs: h, patience: o.patience}
 	begin := time.Now()
 	p, err := launch(o.dir, exec.Command(program,
-		"--master=http://"+apiAddress, "--kube-api-content-type=application/json",
+		"--master="+api.URL(), "--kube-api-content-type=application/json",
 		"--proxy-mode=ipvs", "--hostname-override="+nodeName, "--cluster-cidr="+podCIDR,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s"))
 	if err != nil {
 		return err
 	}
 	defer p.stop()
-	if err := until(ctx, 10*time.Minute, 200*time.Millisecond, func() (bool, error) { return r.complete(), p.ended() }); err != nil {
+	if err := until(ctx, o.patience, 200*time.Millisecond, func() (bool, error) { return r.complete(), p.ended() }); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.said())
 	}
 	s.add("cold", time.Since(begin).Seconds())
@@ -155,33 +156,19 @@ func ipvsRound(ctx context.Context, w world, o options, program string, s sample
 	return nil
 }
 
-// serveAPI serves the world where the proxies look for it.
-func serveAPI(w world) (api *apitest.Server, stop func(), err error) {
-	if api, err = apitest.Start(apitest.Options{Plain: true}); err != nil {
-		return nil, nil, err
+// serveAPI serves the world to the proxies.
+func serveAPI(w world) (*apitest.Server, error) {
+	api, err := apitest.Start(apitest.Options{Plain: true})
+	if err != nil {
+		return nil, err
 	}
 	n := node()
 	n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.244.1.0/24", []string{"10.244.1.0/24"}
-	n.Kind, n.APIVersion = "Node", "v1"
 	api.Put(n)
 	for i := range w.services {
 		api.Put(w.service(i), w.slice(i, 0, 0))
 	}
-	l, err := net.Listen("tcp", apiAddress)
-	if err != nil {
-		api.Stop()
-		return nil, nil, err
-	}
-	// kube-proxy gets its Node by name, which apitest does not serve.
-	mux := http.NewServeMux()
-	mux.Handle("/", api)
-	mux.HandleFunc("GET /api/v1/nodes/"+nodeName, func(out http.ResponseWriter, _ *http.Request) {
-		out.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(out).Encode(n)
-	})
-	server := &http.Server{Handler: mux}
-	go func() { _ = server.Serve(l) }()
-	return api, func() { _ = server.Close(); api.Stop() }, nil
+	return api, nil
 }
 
 // makeNode gives this namespace what a node has.
@@ -225,7 +212,7 @@ func (r *ipvsRun) change(i int, s samples) error {
 	want := r.pod(i, 0, 1).String()
 	begin := time.Now()
 	r.api.Put(r.slice(i, 1, 1))
-	err := until(r.ctx, 10*time.Minute, time.Millisecond, func() (bool, error) {
+	err := until(r.ctx, r.patience, time.Millisecond, func() (bool, error) {
 		have, err := r.destinations(i)
 		return slices.ContainsFunc(have, func(d *ipvs.Destination) bool { return d.Address.String() == want && d.Weight > 0 }), err
 	})

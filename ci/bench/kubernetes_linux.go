@@ -115,6 +115,9 @@ func runKubernetes(ctx context.Context, o options, f *figures) (err error) {
 	r := &kubernetesRun{options: o, cluster: c, generation: make([]int, o.world.services)}
 	var all []contender
 	for _, p := range proxies {
+		if !o.chosen(p.name) {
+			continue
+		}
 		all = append(all, contender{name: p.name, peer: p.peer, round: func(ctx context.Context, s samples) error { return r.round(ctx, p, s) }})
 	}
 	if err := inRounds(ctx, o.rounds, all, f); err != nil || o.outage == 0 {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -53,7 +52,7 @@ func runRelay(ctx context.Context, o options, f *figures) error {
 	}
 	var all []contender
 	for _, p := range []proxy{tandemRelay(o), nginx(o.dir), haproxy(o.dir), relayAlone(), noProxy()} {
-		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
+		if !o.chosen(p.name) {
 			continue
 		}
 		run, err := p.start(ctx, o.dir)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,7 +24,7 @@ type options struct {
 	world    world
 	rounds   int
 	changes  int           // per round and contender, at most
-	patience time.Duration // for all changes of a round and contender
+	patience time.Duration // for all changes of a round and contender; ipvs: for each step
 	outage   time.Duration // of the API server, at the end
 	mode     string        // Tandem's, in the kubernetes benchmark
 	short    bool          // the smallest size that shows that all works
@@ -33,6 +34,9 @@ type options struct {
 	upstream          string // the folder ci/kubernetes/upstream
 	dir               string // for this run's files
 }
+
+// chosen reports whether a contender is to be measured.
+func (o options) chosen(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
 
 // or returns a value or, where it is zero, another.
 func or[T comparable](value, other T) T {

@@ -90,11 +90,24 @@ func (t *tally) take(e event) string {
 }
 
 func (t *tally) keep(at test, line string) {
-	if i := strings.Index(line, "corpus: "); i >= 0 {
-		t.notes = append(t.notes, fmt.Sprintf("%s: %s", at.pkg, line[i+len("corpus: "):]))
+	if _, note, ok := strings.Cut(line, "corpus: "); ok {
+		t.note(at.pkg + ": " + note)
 	}
 	lines := append(t.output[at], line)
 	t.output[at] = lines[max(0, len(lines)-keptLines):]
+}
+
+// noteLength is how much of a note is told, in bytes.
+const noteLength = 150
+
+// note keeps a line for the summary, once.
+func (t *tally) note(line string) {
+	if len(line) > noteLength {
+		line = strings.ToValidUTF8(line[:noteLength], "") + "..."
+	}
+	if !slices.Contains(t.notes, line) {
+		t.notes = append(t.notes, line)
+	}
 }
 
 func (t *tally) result(at test, action string) {
@@ -121,7 +134,7 @@ func (t *tally) ended(at test, e event) string {
 	t.packages++
 	text := strings.Join(t.output[at], "\n")
 	if e.Action == "fail" {
-		t.failed = append(t.failed, at)
+		t.failed = append(append(t.failed, t.unfinished(at.pkg)...), at)
 		if e.FailedBuild != "" {
 			t.output[at] = t.output[test{short(e.FailedBuild), ""}]
 		}
@@ -133,6 +146,18 @@ func (t *tally) ended(at test, e event) string {
 		cached = "  as before"
 	}
 	return fmt.Sprintf("ok    %-28s %5d tests %7.1f s%s", at.pkg, t.counts[at.pkg], e.Elapsed, cached)
+}
+
+// unfinished returns the tests of a package that have ended without a result:
+// their output says what has stopped them, such as a time limit.
+func (t *tally) unfinished(pkg string) (all []test) {
+	for at := range t.output {
+		if at.pkg == pkg && at.name != "" && !slices.Contains(t.failed, at) {
+			all = append(all, at)
+		}
+	}
+	slices.SortFunc(all, func(a, b test) int { return strings.Compare(a.name, b.name) })
+	return all
 }
 
 // now says which tests run.

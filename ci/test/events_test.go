@@ -31,6 +31,9 @@ const stream = `{"Action":"start","Package":"github.com/tandem-proxy/tandem/core
 {"Action":"start","Package":"github.com/tandem-proxy/tandem/core/d"}
 {"Action":"output","Package":"github.com/tandem-proxy/tandem/core/d","Output":"ok  \tgithub.com/tandem-proxy/tandem/core/d\t(cached)\n"}
 {"Action":"pass","Package":"github.com/tandem-proxy/tandem/core/d","Elapsed":0}
+{"Action":"run","Package":"github.com/tandem-proxy/tandem/core/e","Test":"TestHangs"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/e","Test":"TestHangs","Output":"panic: test timed out after 20m0s\n"}
+{"Action":"fail","Package":"github.com/tandem-proxy/tandem/core/e","Elapsed":1200}
 go: something that is no event
 `
 
@@ -53,7 +56,8 @@ func TestSummary(t *testing.T) {
 		"\nFAIL core/b \n    core/b/b_test.go:1: undefined: x\n",
 		"skipped 1, such as core/a TestElsewhere: this kernel has no IPVS\n",
 		"core/a: nftables: 12 scenarios\n",
-		"\n3 packages, 1 tests passed, 4 failed, 1 skipped, in ",
+		"\nFAIL core/e TestHangs\n    panic: test timed out after 20m0s\n",
+		"\n4 packages, 1 tests passed, 6 failed, 1 skipped, in ",
 		"FAILED: tests\n",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -98,7 +98,7 @@ func TestService(t *testing.T) {
 	if h := s.emu.Handles(); h != 0 {
 		t.Errorf("%d handles are left open by a service that was stopped", h)
 	}
-	if log := s.logged(); !strings.Contains(log, "starting") || !strings.Contains(log, "stopped; what is programmed stays") {
+	if log := s.logged(); !strings.Contains(log, "starting") || !strings.Contains(log, "stopped; Services stay programmed") {
 		t.Errorf("the log says\n%s", log)
 	}
 

@@ -26,7 +26,7 @@ func TestStopBeforeTheNetwork(t *testing.T) {
 	if took := time.Since(begun); err != nil || took > 20*time.Second {
 		t.Errorf("it ended after %v: %v", took, err)
 	}
-	if log := n.log.String(); !strings.Contains(log, "stopped before it began") {
+	if log := n.log.String(); !strings.Contains(log, "stopped during start") {
 		t.Errorf("it said\n%s", log)
 	}
 }

@@ -20,11 +20,11 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
 		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
-an earlier one. Give it the flags or the file that run has where they name what is
-somebody else's (ipvs.excludeCIDRs).`,
+an earlier one. Give it the flags or the file that run has where they protect what
+others have programmed (ipvs.excludeCIDRs).`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
-			tellNotes(cmd, notes)
+			printNotes(cmd, notes)
 			if err != nil {
 				return err
 			}
@@ -35,8 +35,8 @@ somebody else's (ipvs.excludeCIDRs).`,
 	return c
 }
 
-// cleanupLocked cleans up while no tandem runs: one that does would put back
-// what is removed.
+// cleanupLocked cleans up while no tandem runs: a running one would program it
+// again.
 func cleanupLocked(cmd *cobra.Command, c *config.Config) (err error) {
 	lock, err := platform.Lock()
 	if err != nil {
@@ -46,11 +46,11 @@ func cleanupLocked(cmd *cobra.Command, c *config.Config) (err error) {
 	return cleanup(cmd.Context(), cmd.OutOrStdout(), c, platform.Local())
 }
 
-// cleanup removes what each of the modes left behind. One that fails keeps none
-// of the others from it.
+// cleanup removes what each of the modes has programmed. One that fails does not stop
+// the others.
 func cleanup(ctx context.Context, out io.Writer, c *config.Config, modes []dataplane.Mode) error {
 	if len(modes) == 0 {
-		fmt.Fprintln(out, "no mode of tandem works on this system: there is nothing to remove")
+		fmt.Fprintln(out, "no mode works on this system: nothing to remove")
 	}
 	var failed []error
 	for _, r := range platform.RemoveAll(ctx, c, modes) {

@@ -29,10 +29,10 @@ func newConfigCheck() *cobra.Command {
 	var here bool
 	c := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Report all that is wrong with a configuration, and what has no effect",
-		Long: `check reads a configuration file, and flags as run takes them, and says all that is
-wrong with them. It exits with 0 if nothing is, with 2 if something is, and with 1
-if the file cannot be read.`,
+		Short: "Report all mistakes of a configuration, and settings without effect",
+		Long: `check reads a configuration file, and flags as run takes them, and reports all
+mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if the file cannot
+be read.`,
 		Example: "  tandem config check /var/lib/kube-proxy/config.conf\n  tandem config check --config config.conf --hostname-override node-1",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,7 +47,7 @@ if the file cannot be read.`,
 				needs = append(needs, needHere)
 			}
 			c, notes, err := flags.config(needs...)
-			tellNotes(cmd, notes)
+			printNotes(cmd, notes)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ if the file cannot be read.`,
 		},
 	}
 	flags.register(c.Flags())
-	c.Flags().BoolVar(&here, "here", false, "look, too, whether this machine has what is named: the kubeconfig, the folder of manifests")
+	c.Flags().BoolVar(&here, "here", false, "also check that what is named exists on this machine: the kubeconfig, the folder of manifests")
 	return c
 }
 
@@ -144,13 +144,13 @@ func explainSetting(out io.Writer, s *config.Setting) {
 	row("default", orDash(v.String()))
 	switch {
 	case s.Unused != "":
-		row("change", "has no effect: "+s.Unused)
+		row("change", "no effect: "+s.Unused)
 	case s.Tried():
-		row("change", "is taken over by a running tandem where the new value works; else "+s.Restart)
+		row("change", "applied by a running tandem if the new value works; else "+s.Restart)
 	case s.Restart != "":
 		row("change", "needs a restart: "+s.Restart)
 	default:
-		row("change", "is taken over by a running tandem")
+		row("change", "applied by a running tandem")
 	}
 	if s.Deprecated != "" {
 		row("old", s.Deprecated)

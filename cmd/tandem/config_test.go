@@ -132,7 +132,7 @@ func TestReload(t *testing.T) {
 	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 	var out bytes.Buffer
 	f := configFlags{file: "c.conf", compat: strict, given: []config.Assignment{{Name: "--hostname-override", Words: []string{"n"}}}}
-	running, r := f.judge([]byte(head))
+	running, r := f.build([]byte(head))
 	if r.Err() != nil {
 		t.Fatal(r.Err())
 	}
@@ -149,7 +149,7 @@ func TestReload(t *testing.T) {
 	}
 	re.changed([]byte(head + "clusterCIDR: nonsense\nfoo: 1\n"))
 	if len(p.configs) != 2 || len(p.problems) != 1 || len(p.problems[0]) != 2 {
-		t.Errorf("mistakes are not taken over: %d, %v", len(p.configs), p.problems)
+		t.Errorf("mistakes are ignored: %d, %v", len(p.configs), p.problems)
 	}
 	re.changed([]byte(head))
 	if len(p.configs) != 3 || re.log.level.Level() != slog.LevelInfo {
@@ -157,7 +157,7 @@ func TestReload(t *testing.T) {
 	}
 	out.Reset()
 	re.changed([]byte(head + "mode: ipvs\nlogging: {verbosity: 4}\n"))
-	if text := out.String(); re.log.level.Level() != slog.LevelDebug || !strings.Contains(text, "live=\"mode logging.verbosity\" restart=\"\"") {
+	if text := out.String(); re.log.level.Level() != slog.LevelDebug || !strings.Contains(text, "applied=\"mode logging.verbosity\" restart=\"\"") {
 		t.Errorf("a mode that can be changed: level %s\n%s", re.log.level.Level(), text)
 	}
 }
@@ -184,7 +184,7 @@ func TestLogJSON(t *testing.T) {
 	c := config.Default()
 	c.Logging.Format, c.Logging.Modules = "json", []string{"config_test=6"}
 	log := newLog(&out, &c)
-	log.Error("bad", "error", errors.New("why"))
+	log.Error("bad", "err", errors.New("why"))
 	log.Debug("silent")
 	klog.InfoS("from klog", "key", "value")
 	klog.V(6).InfoS("told by vmodule")

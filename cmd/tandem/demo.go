@@ -41,7 +41,7 @@ else on this machine and, where the kernel allows it, needs no root.`,
 			return demo(cmd, inside)
 		},
 	}
-	c.Flags().BoolVar(&inside, "inside", false, "already in a namespace of its own")
+	c.Flags().BoolVar(&inside, "inside", false, "run in the present user namespace")
 	_ = c.Flags().MarkHidden("inside")
 	return c
 }
@@ -77,7 +77,7 @@ func demoFolder() (dir string, err error) {
 	return dir, nil
 }
 
-// demoPlan stands in for the demo where namespaces are not to be had.
+// demoPlan replaces the demo where there are no namespaces.
 func demoPlan(cmd *cobra.Command, why error) error {
 	fmt.Fprintf(cmd.OutOrStdout(), "The demo cannot run here: %v\nHere is what it would program:\n\n", why)
 	dir, err := demoFolder()

@@ -23,8 +23,8 @@ import (
 // demoTime bounds the whole demo.
 const demoTime = time.Minute
 
-// demo runs the demo as root of this machine or of a user namespace; where
-// neither is to be had it shows the plan.
+// demo runs the demo as root of this machine or of a user namespace, or without
+// either shows the plan.
 func demo(cmd *cobra.Command, inside bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), demoTime)
 	defer cancel()
@@ -39,7 +39,7 @@ func demo(cmd *cobra.Command, inside bool) error {
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	child.SysProcAttr = netns.UserNamespace()
 	if err := child.Start(); err != nil {
-		return demoPlan(cmd, fmt.Errorf("it needs root or a user namespace: %w", netns.Advise(err)))
+		return demoPlan(cmd, fmt.Errorf("requires root or a user namespace: %w", netns.Advise(err)))
 	}
 	if err := child.Wait(); err != nil {
 		return fmt.Errorf("demo in a user namespace: %w", err)
@@ -53,12 +53,12 @@ type stage struct {
 	proxy *platform.Proxy
 	dir   string
 	out   io.Writer
-	done  chan error // the proxy's end
+	done  chan error // the result of the proxy's Run
 }
 
 var (
 	demoPods  = []string{"10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"}
-	demoSpare = netip.MustParseAddrPort("10.244.1.5:8080") // takes the place of demoGone
+	demoSpare = netip.MustParseAddrPort("10.244.1.5:8080") // replaces demoGone
 	demoGone  = netip.MustParseAddrPort("10.244.1.3:8080")
 )
 

@@ -9,5 +9,5 @@ import (
 )
 
 func demo(cmd *cobra.Command, _ bool) error {
-	return demoPlan(cmd, errors.New("it needs network namespaces, which are part of Linux"))
+	return demoPlan(cmd, errors.New("requires network namespaces of Linux"))
 }

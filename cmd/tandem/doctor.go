@@ -17,11 +17,11 @@ func newDoctor() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine this machine: which modes work, and what keeps Services from working",
-		Long: `doctor tries each mode, and looks at the system, at what another proxy has left,
-and at the addresses that tandem would listen on. It changes nothing that lasts:
-modes are tried in network namespaces and chains that go away again, for which the
-kernel may load modules. The exit code is 1 when a check has failed.`,
+		Short: "Check this machine: which modes work, and what prevents Services from working",
+		Long: `doctor tries each mode, and checks the system, rules that kube-proxy has left, and
+the addresses that tandem would listen on. It changes nothing that lasts: modes are
+tried in temporary network namespaces and chains, for which the kernel may load
+modules. The exit code is 1 when a check fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config)
 			var err error
@@ -34,12 +34,12 @@ kernel may load modules. The exit code is 1 when a check has failed.`,
 				return usageError{fmt.Errorf("-o %s: choose table or json", output)}
 			}
 			if err == nil && diagnosis.Worst(checks) == diagnosis.Fail {
-				err = errors.New("a check has failed")
+				err = errors.New("a check failed")
 			}
 			return err
 		},
 	}
-	c.Flags().StringVar((*string)(&config.Mode), "proxy-mode", string(config.Mode), "the mode to look for: "+strings.Join(platform.Names(), " or "))
+	c.Flags().StringVar((*string)(&config.Mode), "proxy-mode", string(config.Mode), "the mode to check for: "+strings.Join(platform.Names(), " or "))
 	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	return c
 }

@@ -32,7 +32,7 @@ const (
 
 func (f *configFlags) register(fs *pflag.FlagSet) {
 	f.flags = fs
-	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored beside it, as in kube-proxy")
+	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
 	fs.StringVar(&f.compat, "compat", strict, "strict: unknown and duplicate fields of the file are errors; lenient: they are warnings, as in kube-proxy")
 	preset := config.Default()
 	for _, s := range config.Settings() {
@@ -42,7 +42,7 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 		v := s.Value(&preset)
 		flag := &pflag.Flag{
 			Name: s.Flag, Usage: usage(&s), DefValue: v.String(),
-			Value:  &words{kind: v.Kind, name: "--" + s.Flag, text: v.String(), given: &f.given},
+			Value:  &rawFlag{kind: v.Kind, name: "--" + s.Flag, text: v.String(), given: &f.given},
 			Hidden: s.Deprecated != "" || s.Unused != "" && s.Path == "",
 		}
 		if len(s.Flag) == 1 {
@@ -56,8 +56,8 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(normalize)
 }
 
-// normalize knows the short form --node, and underscores for dashes, which
-// kube-proxy takes as well.
+// normalize accepts the short form --node, and underscores for dashes, as kube-proxy
+// does.
 func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if name == "node" {
 		name = "hostname-override"
@@ -71,14 +71,14 @@ func usage(s *config.Setting) string {
 		text += ". One of: " + strings.Join(platform.Names(), ", ")
 	}
 	if s.Unused != "" {
-		text += ". Accepted, without effect"
+		text += ". Accepted; no effect"
 	}
 	return text
 }
 
-// words is a flag whose value is kept as it was written: what is wrong with it
-// is told together with all the rest.
-type words struct {
+// rawFlag is a flag whose value is kept as it was written: its mistakes are reported
+// together with all others.
+type rawFlag struct {
 	kind  config.Kind
 	name  string
 	text  string
@@ -87,7 +87,7 @@ type words struct {
 
 // Set implements pflag.Value. A flag that is there twice counts once, with its
 // last value; that of a list with all of them.
-func (w *words) Set(text string) error {
+func (w *rawFlag) Set(text string) error {
 	a := config.Assignment{Name: w.name, Words: []string{text}}
 	if w.kind.Many() {
 		a.Words = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
@@ -107,10 +107,10 @@ func (w *words) Set(text string) error {
 }
 
 // String implements pflag.Value.
-func (w *words) String() string { return w.text }
+func (w *rawFlag) String() string { return w.text }
 
 // Type implements pflag.Value: it is what help shows for the value.
-func (w *words) Type() string {
+func (w *rawFlag) Type() string {
 	switch w.kind {
 	case config.Bool:
 		return "bool"
@@ -130,16 +130,16 @@ func (w *words) Type() string {
 	return "string"
 }
 
-// need says what a verb cannot do without.
+// need checks what a verb requires.
 type need func(*config.Config) []config.Finding
 
-// config returns the configuration that file and flags make, or all that is
-// wrong with it. The notes are what has no effect.
+// config returns the configuration of file and flags, or all its mistakes. The notes
+// are about settings without effect.
 func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Finding, err error) {
 	if err := f.read(); err != nil {
 		return nil, nil, err
 	}
-	c, report := f.judge(f.text)
+	c, report := f.build(f.text)
 	for _, missing := range needs {
 		report.Problems = append(report.Problems, missing(c)...)
 	}
@@ -159,9 +159,9 @@ func (f *configFlags) read() (err error) {
 	return err
 }
 
-// judge makes a configuration of the file's content and the flags, and says what
-// is to be said about it.
-func (f *configFlags) judge(text []byte) (*config.Config, config.Report) {
+// build makes a configuration of the file's content and the flags, and reports
+// problems and notes.
+func (f *configFlags) build(text []byte) (*config.Config, config.Report) {
 	in := config.Input{HasFile: f.file != "", Flags: f.given, Mode: knownMode}
 	var said file.Decoded
 	if in.HasFile {
@@ -176,7 +176,7 @@ func (f *configFlags) judge(text []byte) (*config.Config, config.Report) {
 	case lenient:
 		said.Notes = append(said.Notes, said.Lapses...)
 	default:
-		said.Problems = append(said.Problems, config.Finding{Name: "--compat", Text: fmt.Sprintf("%q is neither %s nor %s", f.compat, strict, lenient)})
+		said.Problems = append(said.Problems, config.Finding{Name: "--compat", Text: fmt.Sprintf("%q: must be %s or %s", f.compat, strict, lenient)})
 	}
 	if c.NodeName == "" {
 		c.NodeName = hostName(&report)
@@ -195,13 +195,12 @@ func knownMode(m config.Mode) error {
 func hostName(r *config.Report) string {
 	name, err := os.Hostname()
 	if err != nil {
-		r.Problems = append(r.Problems, config.Finding{Name: "--hostname-override", Text: fmt.Sprintf("must be set, the host name cannot be read: %v", err)})
+		r.Problems = append(r.Problems, config.Finding{Name: "--hostname-override", Text: fmt.Sprintf("required, as reading the host name failed: %v", err)})
 	}
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// unknownFlags returns what is wrong with a command line that has unknown flags:
-// all of them, each with the one that may be meant.
+// unknownFlags reports all unknown flags of a command line, each with a suggestion.
 func unknownFlags(fs *pflag.FlagSet, args []string) error {
 	var names []string
 	fs.VisitAll(func(g *pflag.Flag) { names = append(names, g.Name) })

@@ -46,7 +46,7 @@ func TestFlagsAreKubeProxys(t *testing.T) {
 	}
 }
 
-// command parses a command line of run and judges it.
+// command parses a command line of run and builds its configuration.
 func command(t *testing.T, args ...string) (*config.Config, config.Report) {
 	t.Helper()
 	var f configFlags
@@ -58,7 +58,7 @@ func command(t *testing.T, args ...string) (*config.Config, config.Report) {
 	if _, _, err := f.config(); err != nil && !errors.As(err, new(usageError)) {
 		t.Fatal(err)
 	}
-	return f.judge(f.text)
+	return f.build(f.text)
 }
 
 // Each flag goes into the configuration with what it was given.

@@ -19,8 +19,8 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// hnsPatience bounds a look at HNS and at the source of Services.
-const hnsPatience = 2 * time.Minute
+// hnsTimeout bounds reading HNS and the source of Services.
+const hnsTimeout = 2 * time.Minute
 
 // openHNS gives access to an HNS: this machine's, or an emulated one.
 type openHNS func() (hns.HNS, hns.Settings, error)
@@ -28,9 +28,9 @@ type openHNS func() (hns.HNS, hns.Settings, error)
 func newHNS(open openHNS) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "hns",
-		Short: "Show what HNS holds on a Windows node, and how it differs from what it should",
-		Long: `hns reads the Host Networking Service and the journal of what is tandem's. It
-changes nothing, and a tandem may be at work.`,
+		Short: "Show what HNS holds on a Windows node, and how it differs from the desired state",
+		Long: `hns reads the Host Networking Service and the journal of what tandem owns. It
+changes nothing, and may be used while a tandem runs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(newHNSDump(open), newHNSDiff(open))
@@ -45,14 +45,14 @@ func newHNSDump(open openHNS) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:     "dump",
-		Short:   "List the endpoints and load balancers of the pods' network, and whose they are",
+		Short:   "List the endpoints and load balancers of the pods' network, and their owners",
 		Example: "  tandem hns dump\n  tandem hns dump --network-name cbr0 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := hnsConfig(cmd, &flags, output)
 			if err != nil {
 				return err
 			}
-			view, err := lookAtHNS(cmd.Context(), open, c)
+			view, err := readHNS(cmd.Context(), open, c)
 			if err != nil {
 				return err
 			}
@@ -75,9 +75,8 @@ func newHNSDiff(open openHNS) *cobra.Command {
 		Use:   "diff",
 		Short: "Compare HNS and the journal with what Services need",
 		Long: `diff reads Services from a folder of manifests or from the API server, as run
-does, and compares what they need with what HNS and the journal hold. Give it the
-flags that run has: they say what is needed. The exit code is 3 when something
-differs.`,
+does, and compares the desired state with what HNS and the journal hold. Give it the
+flags that run has. The exit code is 3 when something differs.`,
 		Example: "  tandem hns diff --kubeconfig C:\\k\\config --hostname-override win-1\n  tandem hns diff --manifests ./services -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := hnsConfig(cmd, &flags, output, needSource)
@@ -85,7 +84,7 @@ differs.`,
 				return err
 			}
 			d, problems, err := diffHNS(cmd.Context(), open, c)
-			tellProblems(cmd, problems)
+			printProblems(cmd, problems)
 			if err != nil {
 				return err
 			}
@@ -104,33 +103,33 @@ differs.`,
 	return c
 }
 
-// hnsConfig returns the configuration, and says what of it has no effect.
+// hnsConfig returns the configuration, and prints the notes on it.
 func hnsConfig(cmd *cobra.Command, flags *configFlags, output string, needs ...need) (*config.Config, error) {
 	if output != "table" && output != "json" {
 		return nil, usageError{fmt.Errorf("-o %s: choose table or json", output)}
 	}
 	c, notes, err := flags.config(needs...)
-	tellNotes(cmd, notes)
+	printNotes(cmd, notes)
 	return c, err
 }
 
-func lookAtHNS(ctx context.Context, open openHNS, c *config.Config) (*hns.View, error) {
+func readHNS(ctx context.Context, open openHNS, c *config.Config) (*hns.View, error) {
 	h, settings, err := open()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hnsPatience)
+	ctx, cancel := context.WithTimeout(ctx, hnsTimeout)
 	defer cancel()
 	return hns.Look(ctx, h, c, settings)
 }
 
-// diffHNS returns also what is wrong with the Services: they may be what differs.
+// diffHNS also returns the problems of Services, which may explain differences.
 func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []model.Problem, error) {
-	view, err := lookAtHNS(ctx, open, c)
+	view, err := readHNS(ctx, open, c)
 	if err != nil {
 		return hns.Diff{}, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hnsPatience)
+	ctx, cancel := context.WithTimeout(ctx, hnsTimeout)
 	defer cancel()
 	in, err := readInputs(ctx, c)
 	if err != nil {
@@ -170,6 +169,5 @@ func writeDiff(out io.Writer, d hns.Diff) error {
 	return err
 }
 
-// errPending says that something is not as it should be; what, is on the
-// standard output.
-var errPending = errors.New("what is there is not what is wanted")
+// errPending says that there are differences, which are on the standard output.
+var errPending = errors.New("HNS differs from desired state")

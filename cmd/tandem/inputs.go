@@ -17,21 +17,21 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// inputs is what a folder of manifests or an API server says at one moment.
+// inputs are the objects of a folder of manifests or an API server at one moment.
 type inputs struct {
 	nodes    []*model.Node
 	services []*model.Service
 	slices   []*model.Slice
 	cidrs    []*model.ServiceCIDR
-	problems []model.Problem // with what is not among them
+	problems []model.Problem // of what is not among them
 	machine  model.Machine   // this one
 }
 
-// readInputs reads the source that a configuration names, once, and what this
-// machine says of itself.
+// readInputs reads the source that a configuration names, once, and the addresses of
+// this machine.
 func readInputs(ctx context.Context, c *config.Config) (in inputs, err error) {
 	if c.Manifests == "" {
-		in, err = askServer(ctx, c)
+		in, err = listServer(ctx, c)
 	} else {
 		in, err = readFolder(ctx, c)
 	}
@@ -54,14 +54,14 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 	return in, nil
 }
 
-// askServer follows the API server until it has told everything, this machine's
+// listServer watches the API server until everything was delivered, this machine's
 // Node included.
-func askServer(ctx context.Context, c *config.Config) (inputs, error) {
+func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	g := &gathering{
+	g := &collector{
 		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
-		cidrs: map[string]*model.ServiceCIDR{}, whole: stop,
+		cidrs: map[string]*model.ServiceCIDR{}, complete: stop,
 	}
 	hooks := watch.Hooks{Connected: func(all []netip.AddrPort) { g.change(func() { g.servers = all }) }}
 	source, err := watch.Open(c, slog.New(slog.DiscardHandler), hooks)
@@ -72,7 +72,7 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 		return inputs{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return inputs{}, fmt.Errorf("%s has not told everything: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
+		return inputs{}, fmt.Errorf("reading %s failed: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,8 +83,8 @@ func askServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}, nil
 }
 
-// missing says what has not been told, and why, as far as that is known.
-func (g *gathering) missing(source *watch.Source, node string) string {
+// missing says what was not delivered, and why, as far as that is known.
+func (g *collector) missing(source *watch.Source, node string) string {
 	var why []string
 	for _, r := range source.Resources() {
 		if r.Err != "" {
@@ -100,13 +100,13 @@ func (g *gathering) missing(source *watch.Source, node string) string {
 		why = append(why, "there is no Node "+node)
 	}
 	if len(why) == 0 {
-		why = append(why, "no answer came in time")
+		why = append(why, "timeout")
 	}
 	return strings.Join(why, "; ")
 }
 
-// gathering keeps what it is told (watch.Sink) and says when that is all.
-type gathering struct {
+// collector keeps what is delivered (watch.Sink) and calls complete when that is all.
+type collector struct {
 	mu       sync.Mutex
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
@@ -115,42 +115,42 @@ type gathering struct {
 	servers  []netip.AddrPort
 	problems []model.Problem
 	synced   bool
-	whole    func()
+	complete func()
 }
 
-// change makes a change, and looks whether that was all.
-func (g *gathering) change(f func()) {
+// change makes a change, and checks whether that was all.
+func (g *collector) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
 	if g.synced && g.node != nil {
-		g.whole()
+		g.complete()
 	}
 }
 
 // SetService implements watch.Sink.
-func (g *gathering) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
+func (g *collector) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
 
 // DeleteService implements watch.Sink.
-func (g *gathering) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
+func (g *collector) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
 
 // SetSlice implements watch.Sink.
-func (g *gathering) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
+func (g *collector) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
 
 // DeleteSlice implements watch.Sink.
-func (g *gathering) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
+func (g *collector) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
 
 // SetNode implements watch.Sink.
-func (g *gathering) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
+func (g *collector) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
 
 // SetServiceCIDR implements watch.Sink.
-func (g *gathering) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
+func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
 
 // DeleteServiceCIDR implements watch.Sink.
-func (g *gathering) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
+func (g *collector) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
 
 // Problems implements watch.Sink.
-func (g *gathering) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
+func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 
 // Synced implements watch.Sink.
-func (g *gathering) Synced(bool) { g.change(func() { g.synced = true }) }
+func (g *collector) Synced(bool) { g.change(func() { g.synced = true }) }

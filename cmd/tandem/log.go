@@ -9,25 +9,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/features"
 	"k8s.io/klog/v2"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// logger is the process's log. How much it says can be changed while it is in
-// use.
+// logger is the process's log. Its level can be changed while it is in use.
 type logger struct {
 	*slog.Logger
 	level slog.LevelVar
-	klog  flag.FlagSet // how much Kubernetes' libraries say
+	klog  flag.FlagSet // verbosity of Kubernetes' libraries
 }
 
 // newLog opens the log, which is the default one from now on. What libraries write
 // through klog and logrus goes into it as well.
 func newLog(w io.Writer, c *config.Config) *logger {
 	l := &logger{}
-	o := slog.HandlerOptions{Level: &l.level}
+	o := slog.HandlerOptions{Level: &l.level, ReplaceAttr: infoLevels}
 	var h slog.Handler = slog.NewTextHandler(w, &o)
 	if c.Logging.Format == "json" {
 		o.ReplaceAttr = klogKeys
@@ -35,15 +36,18 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	}
 	l.Logger = slog.New(h)
 	klog.InitFlags(&l.klog)
-	klog.SetSlogLogger(slog.New(decided{h, &l.klog}))
+	klog.SetSlogLogger(slog.New(klogHandler{h, &l.klog}))
 	slog.SetDefault(l.Logger)
 	bridgeLogrus(l.Logger)
+	// client-go logs all its feature gates when it asks for the first one: at verbosity 0
+	// that is silent.
+	features.FeatureGates().Enabled(features.WatchListClient)
 	l.set(c)
 	return l
 }
 
-// jsonLines is where lines of JSON go that are safe to show; slog quotes those
-// of text itself.
+// jsonLines makes lines of JSON safe to show on a terminal; slog quotes those of text
+// itself.
 type jsonLines struct{ io.Writer }
 
 // Write implements io.Writer for whole lines.
@@ -54,53 +58,72 @@ func (w jsonLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// set takes over how much is to be logged.
+// set applies level and verbosity of a configuration.
 func (l *logger) set(c *config.Config) {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.LogLevel)) // checked before
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated before
 	l.level.Set(min(level, slog.Level(-c.Logging.Verbosity)))
-	// klog can only be told in flags. It locks them itself.
+	// klog is only configured by flags. It locks them itself.
 	_ = l.klog.Set("v", strconv.Itoa(c.Logging.Verbosity))
 	_ = l.klog.Set("vmodule", strings.Join(c.Logging.Modules, ","))
 }
 
-// decided is a handler for what klog has decided to log by its flags, which may
-// be for a single source file, and the log's own level does not matter. Loggers
-// that came in a context were not decided upon; as long as there is nothing for
-// single files, they are held to the verbosity.
-type decided struct {
+// klogHandler handles what klog has decided to log by its flags, which may be for a
+// single source file: the log's own level does not count. For loggers from a context
+// klog decides nothing: without flags for single files the verbosity counts.
+type klogHandler struct {
 	slog.Handler
 	flags *flag.FlagSet
 }
 
 // Enabled implements slog.Handler.
-func (h decided) Enabled(_ context.Context, level slog.Level) bool {
+func (h klogHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || klog.V(klog.Level(-level)).Enabled() || h.flags.Lookup("vmodule").Value.String() != ""
 }
 
 // WithAttrs implements slog.Handler.
-func (h decided) WithAttrs(as []slog.Attr) slog.Handler {
-	return decided{h.Handler.WithAttrs(as), h.flags}
+func (h klogHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return klogHandler{h.Handler.WithAttrs(as), h.flags}
 }
 
 // WithGroup implements slog.Handler.
-func (h decided) WithGroup(name string) slog.Handler {
-	return decided{h.Handler.WithGroup(name), h.flags}
+func (h klogHandler) WithGroup(name string) slog.Handler {
+	return klogHandler{h.Handler.WithGroup(name), h.flags}
 }
 
 // klogKeys gives a record the keys that kube-proxy's JSON has: ts in
-// milliseconds, err; beside them level, in words.
+// milliseconds; beside it level, in words.
 func klogKeys(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) > 0 {
-		return a
+	if t, ok := a.Value.Any().(time.Time); ok && len(groups) == 0 && a.Key == slog.TimeKey {
+		return slog.Float64("ts", float64(t.UnixMicro())/1000)
 	}
-	switch a.Key {
-	case slog.TimeKey:
-		if t, ok := a.Value.Any().(time.Time); ok {
-			return slog.Float64("ts", float64(t.UnixMicro())/1000)
-		}
-	case "error":
-		a.Key = "err"
+	return infoLevels(groups, a)
+}
+
+// infoLevels shows --v=1 to 3 as INFO, as klog does, and not as DEBUG+3 to +1.
+func infoLevels(groups []string, a slog.Attr) slog.Attr {
+	if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey && level > slog.LevelDebug && level < slog.LevelInfo {
+		return slog.Any(slog.LevelKey, slog.LevelInfo)
 	}
 	return a
+}
+
+// logrusHook sends what libraries write through logrus, moby/ipvs and hcsshim, to
+// this process's log, at level debug: callers get their errors anyway.
+type logrusHook struct{ log *slog.Logger }
+
+func bridgeLogrus(log *slog.Logger) {
+	l := logrus.StandardLogger()
+	l.SetOutput(io.Discard)
+	l.ReplaceHooks(logrus.LevelHooks{})
+	l.AddHook(logrusHook{log})
+}
+
+// Levels implements logrus.Hook.
+func (logrusHook) Levels() []logrus.Level { return logrus.AllLevels }
+
+// Fire implements logrus.Hook.
+func (h logrusHook) Fire(e *logrus.Entry) error {
+	h.log.Debug("logrus", "level", e.Level.String(), "message", e.Message)
+	return nil
 }

@@ -30,7 +30,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	exitPending = 3 // something is not as it should be
+	exitPending = 3 // there are differences
 )
 
 func main() {
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.As(err, new(*pflag.NotExistError)) {
 			err = cmp.Or(unknownFlags(c.Flags(), line), err)
-			if c == root { // of which verb they are is the question
+			if c == root { // the verb is unknown then
 				err = cmp.Or(knownVerb(root, line[:1]), err)
 			}
 		}
@@ -80,9 +80,9 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// verb adds the verb run where only flags are given, or where the program goes
-// by kube-proxy's name, so that it can take its place unchanged. --version, in
-// whatever form, prints the version and no more, as it does there.
+// verb adds the verb run where only flags are given, or where the program is called
+// kube-proxy, so that it can replace it unchanged. --version, in whatever form,
+// prints the version and no more, as in kube-proxy.
 func verb(args []string) []string {
 	name, rest := strings.TrimSuffix(filepath.Base(args[0]), ".exe"), args[1:]
 	if name != "kube-proxy" {
@@ -102,8 +102,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tandem",
 		Short: "A Kubernetes Service proxy for Linux and Windows",
-		Long: `tandem makes Kubernetes Services work on this machine: it turns Services and
-EndpointSlices into rules of the kernel, and keeps them right.
+		Long: `tandem implements Kubernetes Services on this machine: it programs Services and
+EndpointSlices into the kernel, and keeps them up to date.
 
   tandem demo                              see it work, here and now
   tandem plan --manifests ./services       what would be programmed, and why
@@ -131,8 +131,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// knownVerb refuses what is no verb of a command, and names the one that may be
-// meant: also one of a verb's own.
+// knownVerb rejects what is no verb of a command, and suggests one of it or of its
+// verbs.
 func knownVerb(c *cobra.Command, args []string) error {
 	i := slices.IndexFunc(args, func(a string) bool { return a != "" })
 	if i < 0 {
@@ -156,12 +156,12 @@ func knownVerb(c *cobra.Command, args []string) error {
 	return usageError{errors.New(text)}
 }
 
-// noArgs takes empty arguments, as kube-proxy does: templates of manifests leave
-// them behind.
+// noArgs accepts empty arguments, as kube-proxy does: templates of manifests produce
+// them.
 func noArgs(c *cobra.Command, args []string) error {
 	for _, a := range args {
 		if a != "" {
-			return usageError{fmt.Errorf("%s takes no argument, but was given %q", c.CommandPath(), a)}
+			return usageError{fmt.Errorf("%s takes no argument: %q", c.CommandPath(), a)}
 		}
 	}
 	return nil

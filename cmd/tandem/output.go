@@ -25,15 +25,15 @@ func writeJSON(out io.Writer, v any) error {
 	return err
 }
 
-// tellNotes says what is to be said of a configuration, beside the result.
-func tellNotes(cmd *cobra.Command, notes []config.Finding) {
+// printNotes prints the notes on a configuration, beside the result.
+func printNotes(cmd *cobra.Command, notes []config.Finding) {
 	for _, n := range notes {
 		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(n.String()))
 	}
 }
 
-// tellProblems says what is wrong with the inputs, beside the result.
-func tellProblems(cmd *cobra.Command, problems []model.Problem) {
+// printProblems prints the problems of the inputs, beside the result.
+func printProblems(cmd *cobra.Command, problems []model.Problem) {
 	for _, p := range problems {
 		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(p.String()))
 	}

@@ -25,7 +25,7 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
-		Long: `plan reads manifests and shows what a node would make of them, for any mode and
+		Long: `plan reads manifests and shows what a node would program for them, in any mode and
 on any system. It needs no privileges and changes nothing.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
@@ -34,26 +34,26 @@ on any system. It needs no privileges and changes nothing.`,
 			if err != nil {
 				return err
 			}
-			tellNotes(cmd, notes)
+			printNotes(cmd, notes)
 			w, err := readWorld(cmd, c)
 			if err != nil {
 				return err
 			}
-			tellProblems(cmd, w.problems)
+			printProblems(cmd, w.problems)
 			return w.print(cmd.OutOrStdout(), output)
 		},
 	}
 	flags.register(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "summary", "summary, native (what the mode's own tools read) or json")
+	c.Flags().StringVarP(&output, "output", "o", "summary", "summary, native (the input of the mode's own tools) or json")
 	return c
 }
 
-// needManifests is what plan needs: it asks no API server.
+// needManifests is what plan needs: it reads no API server.
 func needManifests(c *config.Config) []config.Finding {
 	if c.Manifests != "" {
 		return nil
 	}
-	return []config.Finding{{Name: "--manifests", Text: "name a folder or file of manifests, or - for the standard input"}}
+	return []config.Finding{{Name: "--manifests", Text: "required: a folder or file of manifests, or - for the standard input"}}
 }
 
 // world is what a folder of manifests means to a node in a mode.
@@ -111,7 +111,7 @@ func (w *world) print(out io.Writer, format string) error {
 	return usageError{fmt.Errorf("-o %s: choose summary, native or json", format)}
 }
 
-// summary prints each address with what happens to its clients, and why.
+// summary prints each frontend with the action for its clients, and why.
 func (w *world) summary(out io.Writer) error {
 	d := w.document()
 	for _, s := range d.Services {
@@ -171,7 +171,7 @@ type planFront struct {
 	Answers  []planAnswer `json:"answers"`
 }
 
-// planAnswer is what clients of some origins get.
+// planAnswer is the action for clients of some origins.
 type planAnswer struct {
 	From      string   `json:"from"`
 	Verdict   string   `json:"verdict"`
@@ -238,7 +238,7 @@ func (a planAnswer) same(b planAnswer) bool {
 	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
 }
 
-// sources says who is let in, where not all are.
+// sources names the allowed clients, where not all are.
 func (f planFront) sources() string {
 	if f.Sources == nil {
 		return ""

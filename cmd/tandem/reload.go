@@ -6,19 +6,18 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// reconfigurable is a running proxy, as its configuration sees it.
+// reconfigurable is a running proxy.
 type reconfigurable interface {
 	Reconfigure(next *config.Config, where string) (live *config.Config, restart []config.Change)
 	Misconfigured(problems []config.Finding, where string)
 }
 
-// reloader takes over what it can of a configuration file that has changed. It
-// belongs to one goroutine.
+// reloader applies what it can of a configuration file that has changed. It belongs
+// to one goroutine.
 //
-// kube-proxy ends itself when it notices a change, and relies on being started
-// again. Here a running proxy goes on, also with --compat=lenient: what it can
-// take over is in effect at once, and the rest is told in the log and in `tandem
-// status`.
+// kube-proxy exits when it notices a change, and relies on being restarted. Here a
+// running proxy continues, also with --compat=lenient: what it can apply is in
+// effect at once, and the rest is shown by the log and `tandem status`.
 type reloader struct {
 	flags   *configFlags
 	running *config.Config // what is in effect
@@ -26,21 +25,20 @@ type reloader struct {
 	log     *logger
 }
 
-// changed is told the new content of the file. One with mistakes changes
-// nothing.
+// changed takes the new content of the file. An invalid one changes nothing.
 func (r *reloader) changed(text []byte) {
 	where := r.flags.file
-	next, report := r.flags.judge(text)
+	next, report := r.flags.build(text)
 	if len(report.Problems) > 0 {
-		r.log.Error("configuration not taken over, the last one stands", "file", where, "problems", len(report.Problems))
+		r.log.Error("invalid configuration ignored", "file", where, "problems", len(report.Problems))
 		r.proxy.Misconfigured(report.Problems, where)
 		return
 	}
 	live, restart := r.proxy.Reconfigure(next, where)
 	r.log.set(live)
-	changed, others := config.Diff(r.running, live) // a mode that was changed is among the others
+	changed, others := config.Diff(r.running, live) // a mode that was changed is among others
 	r.running = live
-	r.log.Info("configuration read again", "file", where, "live", names(append(changed, others...)), "restart", names(restart))
+	r.log.Info("configuration reloaded", "file", where, "applied", names(append(changed, others...)), "restart", names(restart))
 }
 
 func names(cs []config.Change) string {

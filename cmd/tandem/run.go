@@ -27,19 +27,19 @@ func newRun() *cobra.Command {
 	var flags runFlags
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Program Services on this machine and keep them right",
-		Long: `run takes every flag and the configuration file of kube-proxy, so that it can take
-its place. 'tandem config explain' says what each setting does, and which changes
-of the file a running tandem takes over.`,
+		Short: "Program Services on this machine and keep them up to date",
+		Long: `run takes every flag and the configuration file of kube-proxy, so that it can
+replace it. 'tandem config explain' says what each setting does, and which changes
+of the file a running tandem applies.`,
 		Example: `  tandem run --manifests ./services --hostname-override node-1
   tandem run --config /var/lib/kube-proxy/config.conf --hostname-override node-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
 	fs := c.Flags()
 	flags.register(fs)
-	fs.StringVar(&flags.writeTo, "write-config-to", "", "write the configuration that flags and file make to this file, and exit")
+	fs.StringVar(&flags.writeTo, "write-config-to", "", "write the resulting configuration to this file, and exit")
 	fs.BoolVar(&flags.cleanup, "cleanup", false, "remove everything that tandem programmed on this machine, and exit")
-	fs.BoolVar(&flags.initOnly, "init-only", false, "set what needs full root privileges, and exit; after that CAP_NET_ADMIN is enough")
+	fs.BoolVar(&flags.initOnly, "init-only", false, "set the system parameters that need full root privileges, and exit; after that CAP_NET_ADMIN is enough")
 	return c
 }
 
@@ -69,16 +69,15 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	return nil
 }
 
-// asService tells whether flags or file ask for a service. It is asked before
-// anything can go wrong: mistakes of a service's configuration belong into its
-// log.
+// asService reports whether flags or file ask for a service. It comes first, so that
+// mistakes in a service's configuration go to its log.
 func (f *runFlags) asService() bool {
 	_ = f.read()
-	c, _ := f.judge(f.text)
+	c, _ := f.build(f.text)
 	return c.Windows.Service
 }
 
-// work is what run is for.
+// work runs the proxy.
 func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error {
 	c, log, err := f.begin(out, needSource)
 	if err != nil {
@@ -96,7 +95,7 @@ func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger,
 	}
 	log := newLog(out, c)
 	for _, n := range notes {
-		log.Warn("configuration", "name", n.Name, "note", n.Text, "where", n.Where)
+		log.Warn("configuration note", "name", n.Name, "note", n.Text, "where", n.Where)
 	}
 	return c, log, nil
 }
@@ -105,8 +104,8 @@ func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger,
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
-	if err != nil && ctx.Err() != nil { // a service manager would start what has failed again
-		log.Info("stopped before it began", "waiting", err)
+	if err != nil && ctx.Err() != nil { // not a failure, on which a service manager would restart it
+		log.Info("stopped during start", "err", err)
 		return nil
 	}
 	if err != nil {
@@ -127,20 +126,20 @@ func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, rea
 	stop()
 	beside.Wait()
 	if err == nil {
-		log.Info("stopped; what is programmed stays")
+		log.Info("stopped; Services stay programmed")
 	}
 	return err
 }
 
-// needSource is what run needs: something that tells where Services come from.
-// In a pod its cluster is found.
+// needSource is what run needs: where Services come from. In a pod that is its
+// cluster.
 func needSource(c *config.Config) []config.Finding {
 	if c.Manifests != "" || c.API.Kubeconfig != "" || c.API.Server != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		return nil
 	}
 	return []config.Finding{{
 		Name: "--manifests",
-		Text: "name a folder or file of manifests, or an API server with --kubeconfig or --master: outside a pod of the cluster it is not found",
+		Text: "required outside a pod, unless --kubeconfig or --master names an API server: a folder or file of manifests",
 	}}
 }
 

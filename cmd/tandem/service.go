@@ -18,17 +18,17 @@ func newInstall() *cobra.Command {
 	var flags configFlags
 	c := &cobra.Command{
 		Use:   "install [flags of run]",
-		Short: "Make tandem a service of this system: a systemd unit, or a Windows service",
-		Long: `install makes a service that runs tandem with the flags given here, whenever the
-system starts. They are checked first: with a mistake in them nothing is changed.
-tandem start starts it now.`,
+		Short: "Install tandem as a service of this system: a systemd unit, or a Windows service",
+		Long: `install makes a service that runs tandem with the flags given here when the system
+starts. They are checked first: with a mistake in them nothing is changed. tandem
+start starts it now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, notes, err := flags.config(needSource, needHere)
 			if err != nil {
 				return err
 			}
-			tellNotes(cmd, notes)
+			printNotes(cmd, notes)
 			args := append([]string{"run"}, given(cmd.Flags())...)
 			unit := func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) }
 			if err := service.Install(service.Spec{Arguments: args, Unit: unit}); err != nil {
@@ -42,8 +42,8 @@ tandem start starts it now.`,
 	return c
 }
 
-// needHere is what a service needs of its machine: what says where Services come
-// from is there, and can be read.
+// needHere is what a service needs of its machine: the source of Services can be
+// read.
 func needHere(c *config.Config) []config.Finding {
 	name, err := "--manifests", error(nil)
 	switch {
@@ -59,7 +59,7 @@ func needHere(c *config.Config) []config.Finding {
 	return []config.Finding{{Name: name, Text: err.Error()}}
 }
 
-// given returns the flags that were set, in a form to be given again anywhere.
+// given returns the flags that were set, with absolute paths.
 func given(fs *pflag.FlagSet) (args []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		value := f.Value.String()
@@ -72,8 +72,8 @@ func given(fs *pflag.FlagSet) (args []string) {
 	return args
 }
 
-// absolute returns the full path of a file: a service starts in another folder.
-// Nothing stays nothing.
+// absolute returns the full path of a file: a service starts in another folder. The
+// empty path stays empty.
 func absolute(path string) string {
 	if full, err := filepath.Abs(path); err == nil && path != "" {
 		return full
@@ -82,7 +82,7 @@ func absolute(path string) string {
 }
 
 func newUninstall() *cobra.Command {
-	return simple("uninstall", "Stop the service and take it away; what is programmed stays (see cleanup)", "uninstalled", service.Uninstall)
+	return simple("uninstall", "Stop and remove the service; Services stay programmed (see cleanup)", "uninstalled", service.Uninstall)
 }
 
 func newStart() *cobra.Command {
@@ -90,7 +90,7 @@ func newStart() *cobra.Command {
 }
 
 func newStop() *cobra.Command {
-	return simple("stop", "Stop the service; what is programmed stays, and works", "stopped", service.Stop)
+	return simple("stop", "Stop the service; Services stay programmed", "stopped", service.Stop)
 }
 
 func simple(verb, short, done string, do func() error) *cobra.Command {

@@ -18,7 +18,7 @@ func newStatus() *cobra.Command {
 	var address, output string
 	c := &cobra.Command{
 		Use:     "status",
-		Short:   "Show what the running tandem serves, what it refused, and why",
+		Short:   "Show what the running tandem serves, what it rejected, and why",
 		Example: "  tandem status\n  tandem status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := fetchStatus(cmd, address)
@@ -39,13 +39,13 @@ func newStatus() *cobra.Command {
 	return c
 }
 
-// whereabouts says where a tandem that does not answer may be.
-func whereabouts() string {
+// hint says why a tandem may not answer.
+func hint() string {
 	switch state, _ := service.Status(); state {
 	case service.Stopped:
-		return "its service is stopped: tandem start"
+		return "the service is stopped: run tandem start"
 	case service.Running:
-		return "its service runs: was it given another --metrics-bind-address?"
+		return "the service runs: does it have another --metrics-bind-address?"
 	}
 	return "is it running, and with this --metrics-bind-address?"
 }
@@ -61,15 +61,15 @@ func fetchStatus(cmd *cobra.Command, address string) (doc status.Document, err e
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{Proxy: nil}}
 	res, err := client.Do(req)
 	if err != nil {
-		return doc, fmt.Errorf("no tandem answers at %s: %w; %s", address, err, whereabouts())
+		return doc, fmt.Errorf("tandem does not answer at %s: %w; %s", address, err, hint())
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
-		return doc, fmt.Errorf("tandem at %s answers %s: %s", address, res.Status, text)
+		return doc, fmt.Errorf("tandem at %s answered %s: %s", address, res.Status, text)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, statusLimit)).Decode(&doc); err != nil {
-		return doc, fmt.Errorf("the answer of %s is not a status of tandem: %w", address, err)
+		return doc, fmt.Errorf("%s did not answer with a status of tandem: %w", address, err)
 	}
 	return doc, nil
 }

@@ -19,21 +19,21 @@ func newSwitch() *cobra.Command {
 		Use:   "switch --to MODE",
 		Short: "Change the mode of the running tandem while its Services are in use",
 		Long: `switch makes the tandem that runs here program the other mode beside the present
-one, lets it take over, and then removes the old one. New connections never fail.
-If the other mode cannot do it all, or you interrupt this, nothing changes.
+one, use it, and then remove the old one. New connections never fail. If the other
+mode cannot program everything, or on an interrupt, nothing changes.
 
-The configuration is left as it is: set its mode too if the change shall outlive
-a restart.`,
+The configuration is not changed: set its mode too to keep the mode after a
+restart.`,
 		Example: "  tandem switch --to iptables",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := platform.Find(config.Mode(to)); err != nil || to == string(config.Auto) {
-				return usageError{fmt.Errorf("--to %q: name one of %s", to, strings.Join(platform.Names()[1:], ", "))}
+				return usageError{fmt.Errorf("--to %q: must be one of %s", to, strings.Join(platform.Names()[1:], ", "))}
 			}
 			done, err := platform.SwitchTo(cmd.Context(), config.Mode(to))
 			if err != nil {
 				return err
 			}
-			told(cmd.OutOrStdout(), done)
+			printSwitched(cmd.OutOrStdout(), done)
 			return nil
 		},
 	}
@@ -41,12 +41,12 @@ a restart.`,
 	return c
 }
 
-func told(w io.Writer, s platform.Switched) {
+func printSwitched(w io.Writer, s platform.Switched) {
 	fmt.Fprintf(w, "switched from %s to %s in %s: %d objects\n", s.From, s.To, s.Took.Round(time.Millisecond), s.Objects)
 	for _, gap := range s.Gaps {
-		fmt.Fprintf(w, "  %s cannot: %s\n", s.To, printable.Text(gap))
+		fmt.Fprintf(w, "  unsupported by %s: %s\n", s.To, printable.Text(gap))
 	}
 	if s.Draining {
-		fmt.Fprintf(w, "%s still carries connections; it is removed when they have ended\n", s.From)
+		fmt.Fprintf(w, "%s has connections and drains; it is removed when they have ended\n", s.From)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // World tells what shall be programmed after a step. The steps of a scenario
 // must be given in their order, each once: a world remembers, as a running
-// kubeProxy does, the slot order of pools and objects whose manifest has broken.
+// proxy does, the slot order of pools and objects whose manifest has broken.
 type World func(Step) (*model.Host, []*model.Port, error)
 
 // NewWorld returns the world of a scenario: manifests, tracker and policy as in

@@ -87,10 +87,11 @@ func retryInterrupted(read func() error) (err error) {
 
 // read reads the whole data plane.
 func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error {
-	return retryInterrupted(func() error { return b.readOnce(ctx, r) })
+	return retryInterrupted(func() error { return b.readOnce(ctx, r, func(K, V) {}) })
 }
 
-func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) error {
+// readOnce compares everything with the books, and passes it on.
+func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V], found func(K, V)) error {
 	b.incomplete.Store(false)
 	chunk := make([]object[K, V], 0, readChunk)
 	compare := func() {
@@ -102,6 +103,7 @@ func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V]) er
 		chunk = chunk[:0]
 	}
 	err := b.driver.Observe(ctx, func(k K, v V) {
+		found(k, v)
 		if chunk = append(chunk, object[K, V]{k, v}); len(chunk) == readChunk {
 			compare()
 		}
@@ -130,7 +132,7 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 	for k := range r.Suspects {
 		keys = append(keys, k)
 	}
-	have, err := b.get(ctx, keys)
+	have, err := b.get(ctx, r, keys)
 	if err != nil {
 		return err
 	}
@@ -146,12 +148,12 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 // that and there are few, else by a reading of everything. That may miss objects,
 // as the one before it: so the keys that it does not tell are looked at one by one
 // if those are few.
-func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err error) {
+func (b *backend[K, V]) get(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	getter, ok := b.driver.(Getter[K, V])
 	if ok && len(keys) <= mostGets {
 		return getAll(ctx, getter, keys)
 	}
-	have, err = b.readAgain(ctx, keys)
+	have, err = b.readAgain(ctx, r, keys)
 	if err != nil || !ok {
 		return have, err
 	}
@@ -164,21 +166,30 @@ func (b *backend[K, V]) get(ctx context.Context, keys []K) (have map[K]V, err er
 	return have, err
 }
 
-// readAgain reads everything, and returns what is installed under keys.
-func (b *backend[K, V]) readAgain(ctx context.Context, keys []K) (have map[K]V, err error) {
+// readAgain reads everything, and returns what is installed under keys. It uses the
+// Sentinel's notice up: so all of it is compared, and where it differs under other
+// keys, on which one look does not decide, another audit is due.
+func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	asked := make(map[K]struct{}, len(keys))
 	for _, k := range keys {
 		asked[k] = struct{}{}
 	}
-	b.incomplete.Store(true)
 	err = retryInterrupted(func() error {
 		have = map[K]V{}
-		return b.driver.Observe(ctx, func(k K, v V) {
+		return b.readOnce(ctx, r, func(k K, v V) {
 			if _, ok := asked[k]; ok {
 				have[k] = v
 			}
 		})
 	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k := range r.Suspects {
+		if _, ok := asked[k]; !ok {
+			b.incomplete.Store(true)
+			delete(r.Suspects, k)
+		}
+	}
 	return have, err
 }
 

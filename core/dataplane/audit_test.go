@@ -289,6 +289,24 @@ func suspects(t *testing.T, b dataplane.Backend) bool {
 	return yes
 }
 
+// An audit that reads twice, and finds the same both times, leaves no suspicion.
+func TestTheSecondReadingIsAnAudit(t *testing.T) {
+	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
+	b := dataplane.New(toy{}, plain{kernel, kernel})
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(&model.Host{Name: "here"})
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kernel.Disturb(func(o map[string]string) { delete(o, "0 base") })
+	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil || suspects(t, b) {
+		t.Errorf("drift %d, %v; or another audit is due", drift, err)
+	}
+}
+
 // What others write between the two readings of one audit is suspected after it,
 // though the second reading has seen it: that one looks at what it was asked for.
 func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {

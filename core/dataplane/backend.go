@@ -140,7 +140,7 @@ type backend[K comparable, V any] struct {
 	compiler Compiler[K, V]
 	driver   Driver[K, V]
 	gaps     map[model.PortID][]model.Gap
-	reading  *sync.Mutex // versions while the driver is in Observe, even after it was given up
+	reading  *sync.Mutex // held while the driver is in Observe, even after it was given up
 
 	// A reading that was not compared in full has used the Sentinel up: what others
 	// wrote before it may have escaped notice.

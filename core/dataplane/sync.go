@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// budget is how many commits a Sync may spend on finding what is wrong with
+// bisectBudget is how many commits a Sync may spend on finding what is wrong with
 // batches that fail as a whole. When it is used up the rest of a failing batch
 // waits for the next Sync: then it is not one object that is wrong.
 const bisectBudget = 64

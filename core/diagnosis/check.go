@@ -1,6 +1,6 @@
-// Package diagnosis is what `tandem doctor` says of a machine: checks that each
-// found something, and what to do about it. The checks themselves live where
-// their subject does: modes in platform, the kernel in linux/host.
+// Package diagnosis has the results of `tandem doctor`: what each check found, and how
+// to fix it. The checks themselves are where their subject is: modes in platform, the
+// kernel in linux/host.
 package diagnosis
 
 import (
@@ -15,7 +15,7 @@ import (
 type Check struct {
 	ID    string `json:"id"` // stable, for scripts: "mode-nftables"
 	Level Level  `json:"level"`
-	Found string `json:"found"`         // what is so
+	Found string `json:"found"`         // what was found
 	Fix   string `json:"fix,omitempty"` // what to do about it, as a command where there is one
 }
 

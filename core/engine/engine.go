@@ -38,8 +38,8 @@ import (
 // Options are what an Engine needs.
 type Options struct {
 	// Host merges the Node object, nil while it is not known, and the ServiceCIDRs,
-	// by name, with the configuration.
-	Host func(*model.Node, []*model.ServiceCIDR) *model.Host
+	// by name, with the configuration. The problems are those of the result.
+	Host func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem)
 	// NodeName is the Node that is this machine; others are ignored.
 	NodeName string
 	Mode     dataplane.Mode    // that Backend belongs to
@@ -51,7 +51,7 @@ type Options struct {
 	Hooks      Hooks
 }
 
-// Hooks are told what the engine did, on its goroutine: they must not block.
+// Hooks are called on the engine's goroutine after what it did: they must not block.
 type Hooks struct {
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
@@ -78,6 +78,7 @@ type Engine struct {
 	first    chan struct{}             // closed when a sync has succeeded
 
 	// Owned by Run:
+	started      time.Time
 	auditEvery   time.Duration
 	minGap       time.Duration
 	tracker      *track.Tracker

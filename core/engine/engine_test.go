@@ -64,12 +64,12 @@ func start(t *testing.T, change func(*engine.Options)) *bench { return startOn(t
 func startOn(t *testing.T, kernel *memory.Driver[string, string], change func(*engine.Options)) *bench {
 	b := &bench{kernel: kernel}
 	o := engine.Options{
-		Host: func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
+		Host: func(n *model.Node, _ []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 			h := &model.Host{Name: "here"}
 			if n != nil {
 				h.IPs = n.IPs
 			}
-			return h
+			return h, nil
 		},
 		NodeName: "here", Backend: dataplane.New(fronts{}, b.kernel), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int) { b.drift += n }},
@@ -411,12 +411,12 @@ func TestServiceCIDRs(t *testing.T) {
 		kernel := newKernel()
 		b := startOn(t, kernel, func(o *engine.Options) {
 			o.Backend = dataplane.New(fronts{&compiled}, kernel)
-			o.Host = func(_ *model.Node, cidrs []*model.ServiceCIDR) *model.Host {
+			o.Host = func(_ *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 				h := &model.Host{Name: "here"}
 				for _, c := range cidrs {
 					h.ServiceCIDRs = append(h.ServiceCIDRs, c.CIDRs...)
 				}
-				return h
+				return h, nil
 			}
 		})
 		cidr := func(name, p string) *model.ServiceCIDR {
@@ -587,17 +587,17 @@ func TestSourceProblemsAreToldOnce(t *testing.T) {
 	})
 }
 
-// Retune changes the pace, and what the configuration makes of the last Node.
-func TestRetune(t *testing.T) {
+// SetTiming changes the pace, and what the configuration makes of the last Node.
+func TestSetTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		name, commits := "before", 0
 		b := start(t, func(o *engine.Options) {
-			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
+			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 				h := &model.Host{Name: name}
 				if n != nil {
 					h.IPs = n.IPs
 				}
-				return h
+				return h, nil
 			}
 		})
 		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})

@@ -179,11 +179,11 @@ func TestANodeThatIsMadeAgainKeepsItsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen model.Node
 		b := start(t, func(o *engine.Options) {
-			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) *model.Host {
+			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 				if n != nil {
 					seen = *n
 				}
-				return &model.Host{Name: "here", IPs: seen.IPs}
+				return &model.Host{Name: "here", IPs: seen.IPs}, nil
 			}
 		})
 		ips := service("x", "192.0.2.1").ClusterIPs

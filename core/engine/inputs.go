@@ -91,15 +91,17 @@ func (e *Engine) HostChanged() {
 // Problems replaces the problems of a source. What is new is logged and counted,
 // once the source has delivered everything: before that it may be over in a moment.
 func (e *Engine) Problems(source string, ps []model.Problem) {
-	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(time.Time) {
-		old := e.problems[source]
-		e.problems[source] = ps
-		unfit := e.unfit()
-		e.publish(func(s *Status) { s.Unfit = unfit })
-		if e.sourceSynced {
-			e.reportNew(ps, old)
-		}
-	}})
+	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(time.Time) { e.setProblems(source, ps) }})
+}
+
+func (e *Engine) setProblems(source string, ps []model.Problem) {
+	old := e.problems[source]
+	e.problems[source] = ps
+	unfit := e.unfit()
+	e.publish(func(s *Status) { s.Unfit = unfit })
+	if e.sourceSynced {
+		e.reportNew(ps, old)
+	}
 }
 
 // Synced says that the source has delivered everything it knows; from now on
@@ -141,7 +143,9 @@ func completeNode(n, before *model.Node) *model.Node {
 // setHost asks what the host is now, and updates tracker and backend.
 func (e *Engine) setHost(since time.Time) {
 	cidrs := slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
-	h, old := e.options.Host(e.node, cidrs), e.tracker.Host()
+	h, problems := e.options.Host(e.node, cidrs)
+	e.setProblems("host", problems) // at once: those of the host before are obsolete
+	old := e.tracker.Host()
 	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
 		return
 	}
@@ -151,7 +155,7 @@ func (e *Engine) setHost(since time.Time) {
 	e.change(since)
 }
 
-// unfit is a problem for which this node shall get no traffic, in words; empty for
+// unfit is a problem for which this node must get no traffic, in words; empty for
 // none.
 func (e *Engine) unfit() string {
 	for _, source := range slices.Sorted(maps.Keys(e.problems)) {

@@ -47,12 +47,13 @@ func (e *Engine) reportGaps(id model.PortID, gaps []model.Gap, count map[model.S
 	}
 }
 
-// reportModeGap reports, once, what the whole mode cannot do. It is kept under the
-// zero port.
+// reportModeGap reports, once, what the whole mode does not support: it was chosen,
+// so that it is no warning. It is kept under the zero port.
 func (e *Engine) reportModeGap(g model.Gap) {
 	if reported := e.reported[model.PortID{}]; !slices.Contains(reported, g) {
 		e.reported[model.PortID{}] = append(reported, g)
-		e.report(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
+		e.options.Log.Info("mode limitation", "mode", e.current.Load().Mode.Name, "detail", g.Detail)
+		e.hookProblem(model.Problem{Object: "data plane", Why: model.WhyUnsupported, Detail: g.Detail})
 	}
 }
 
@@ -85,6 +86,10 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 
 func (e *Engine) report(p model.Problem) {
 	e.options.Log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
+	e.hookProblem(p)
+}
+
+func (e *Engine) hookProblem(p model.Problem) {
 	if e.options.Hooks.Problem != nil {
 		e.options.Hooks.Problem(p)
 	}

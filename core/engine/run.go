@@ -10,7 +10,8 @@ const adoptRetry = time.Second
 
 // Run works until ctx ends, once. What is programmed stays.
 func (e *Engine) Run(ctx context.Context) error {
-	e.setHost(time.Now())
+	e.started = time.Now()
+	e.setHost(e.started)
 	defer e.stopAudit()
 	defer close(e.inbox.ended)
 	timer := time.NewTimer(0)

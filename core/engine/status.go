@@ -28,7 +28,7 @@ type Status struct {
 
 	Services [model.States]int // how many there are in each state
 	Leaving  bool              // this machine's Node is being deleted, or marked for it
-	Unfit    string            // a problem for which this node shall get no traffic; empty for none
+	Unfit    string            // a problem for which this node must get no traffic; empty for none
 }
 
 // Snapshot is everything the engine knows at one moment. It is immutable, and

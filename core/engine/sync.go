@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -28,20 +29,21 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
-	e.record(end, r, failing)
+	first := e.record(end, r, failing)
 	e.reportPorts(deltas)
 	if r.idle() {
 		return
 	}
 	if ctx.Err() == nil {
-		e.logSync(&r)
+		e.logSync(ctx, &r, first)
 	}
 	if e.options.Hooks.Synced != nil {
 		e.options.Hooks.Synced(r)
 	}
 }
 
-func (e *Engine) logSync(r *Sync) {
+// logSync logs a sync: the first one as a summary, later ones by Service.
+func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 	log := e.options.Log
 	if r.Work.Refused != nil {
 		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
@@ -53,6 +55,69 @@ func (e *Engine) logSync(r *Sync) {
 		log.Error("sync failed in part; retrying", "err", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.backend().Next())
 	}
 	log.Debug("synced", "ports", r.Ports[0]+r.Ports[1], "ops", r.Work.Ops, "commits", r.Work.Commits, "took", r.Took)
+	switch {
+	case first:
+		log.Info("services programmed", "services", e.tracker.Len(), "endpoints", endpointCount(r.Applied),
+			"mode", e.current.Load().Mode.Name, "took", time.Since(e.started))
+	case log.Enabled(ctx, levelChange) && e.Status().Synced:
+		e.logChanges(ctx, r)
+	}
+}
+
+// levelChange is that of --v=2.
+const levelChange = slog.Level(-2)
+
+// maxChanges is how many Services of a sync are logged by name.
+const maxChanges = 20
+
+// logChanges logs the Services whose changes are in effect now.
+func (e *Engine) logChanges(ctx context.Context, r *Sync) {
+	var services model.Unique[model.ServiceName]
+	n := 0
+	for _, d := range r.Applied {
+		name := d.ID().Service
+		if !services.Add(name) {
+			continue
+		}
+		if n++; n > maxChanges {
+			continue
+		}
+		s := e.tracker.Service(name)
+		if len(s.Ports) == 0 {
+			e.options.Log.Log(ctx, levelChange, "service removed", "service", name.String(), "took", r.Took)
+			continue
+		}
+		endpoints := 0
+		for _, p := range s.Ports {
+			endpoints += widest(p)
+		}
+		e.options.Log.Log(ctx, levelChange, "service programmed", "service", name.String(), "ports", len(s.Ports), "endpoints", endpoints, "took", r.Took)
+	}
+	if n > maxChanges {
+		e.options.Log.Log(ctx, levelChange, "more services programmed", "services", n-maxChanges, "took", r.Took)
+	}
+}
+
+// endpointCount counts the endpoints of ports, each port's own.
+func endpointCount(deltas []model.Delta) (n int) {
+	for _, d := range deltas {
+		if d.New != nil {
+			n += widest(d.New)
+		}
+	}
+	return n
+}
+
+// widest is the size of a port's largest pool.
+func widest(p *model.Port) (n int) {
+	for i := range p.Frontends {
+		for _, act := range p.Frontends[i].On {
+			if act.Pool != nil {
+				n = max(n, len(act.Pool.Endpoints))
+			}
+		}
+	}
+	return n
 }
 
 // account fills in what a sync means for the Services and for those who asked for
@@ -121,11 +186,12 @@ func (e *Engine) applied(deltas []model.Delta, failing failures) []model.Delta {
 	return applied
 }
 
-// record publishes a sync. While it is stuck, what is queued stays queued; what is
-// deferred is queued since this sync, which made progress.
-func (e *Engine) record(end time.Time, r Sync, failing failures) {
+// record publishes a sync, and reports whether it is the first that succeeded. While
+// it is stuck, what is queued stays queued; what is deferred is queued since this
+// sync, which made progress.
+func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 	stuck, more := e.stuck(r, failing), r.Work.Deferred > 0
-	first := !e.status.Load().Synced && !stuck && !more
+	first = !e.status.Load().Synced && !stuck && !more
 	e.publish(func(s *Status) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
@@ -143,6 +209,7 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) {
 	if first {
 		close(e.first)
 	}
+	return first
 }
 
 // failures asks the backend, where there can be any.

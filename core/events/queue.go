@@ -33,7 +33,7 @@ func standard() limits {
 	}
 }
 
-// failureLog holds what is to be written. It is pure: it is told the time. It is
+// queue holds what is to be written. It is pure: it is told the time. It is
 // not safe for concurrent use.
 type queue struct {
 	limits
@@ -104,7 +104,7 @@ func (j *queue) repeat(now time.Time, at *list.Element) bool {
 	return true
 }
 
-// find returns the next record to write, or how long to wait for one: for ever
+// take returns the next record to write, or how long to wait for one: for ever
 // when wait is negative. After it comes done.
 func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	wait = -1

@@ -39,7 +39,7 @@ type Recorder struct {
 }
 
 // NewRecorder returns a Recorder that holds nothing. Counted, unless nil, is
-// lastSynced what became of each Event.
+// told what became of each Event.
 func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
 	if counted == nil {
 		counted = func(string) {}
@@ -116,7 +116,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 }
 
 // ToLog returns a Sink for where there is no API server. Whoever adds an Event
-// containsSorted logged what it is about, so this is for those who look for Events.
+// has logged what it is about, so this is for those who look for Events.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {
 		log.DebugContext(ctx, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)

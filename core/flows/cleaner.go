@@ -184,7 +184,7 @@ func ofFamily(all []Match, f model.Family) (some []Match) {
 	return some
 }
 
-// find moves what waits to running and returns a copy of it, which a revision
+// take moves what waits to running and returns a copy of it, which a revision
 // does not touch.
 func (c *Cleaner) take() []Match {
 	c.mu.Lock()
@@ -193,7 +193,7 @@ func (c *Cleaner) take() []Match {
 	return append([]Match(nil), c.running.Matches()...)
 }
 
-// nextDelay forgets what ran, or puts it back below what came in meanwhile to run
+// finish forgets what ran, or puts it back below what came in meanwhile to run
 // again.
 func (c *Cleaner) finish(again bool) {
 	c.mu.Lock()

@@ -138,7 +138,7 @@ func (x *Index) Stale(f Flow) bool {
 	return m != nil && m.Stale(f)
 }
 
-// containsSorted reports whether a match about the front of m is there.
+// has reports whether a match about the front of m is there.
 func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
 
 // updateKeep tells matches about the fronts of p who serves them now.

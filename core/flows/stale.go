@@ -97,7 +97,7 @@ func sameEndpoints(a, b *model.Port) bool {
 		slices.EqualFunc(a.Pools(), b.Pools(), (*model.Pool).Equal)
 }
 
-// tandem returns the host's addresses on which a node port answers, as far as they
+// nodePortAddresses returns the host's addresses on which a node port answers, as far as they
 // are known; nil for other fronts.
 func nodePortAddresses(host *model.Host, at netip.AddrPort) []netip.Addr {
 	if !at.Addr().IsUnspecified() {

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// limiter bounds how many connections a server has. It is safe for concurrent use.
+// connLimiter bounds how many connections a server has. It is safe for concurrent use.
 type connLimiter struct {
 	max int
 
@@ -28,7 +28,7 @@ type conn struct {
 }
 
 // add takes in a connection. In a full crowd the longest idle connection is
-// reportClosed for it; it returns nil, and closes c, when all are busy.
+// closed for it; it returns nil, and closes c, when all are busy.
 func (w *connLimiter) add(c net.Conn, of *check) *conn {
 	n := &conn{Conn: c, limiter: w, check: of}
 	w.mu.Lock()
@@ -97,7 +97,7 @@ func (c *conn) answering(busy bool) {
 	}
 }
 
-// latch is a listener whose connections enter a crowd.
+// limitedListener is a listener whose connections enter a crowd.
 type limitedListener struct {
 	net.Listener
 	limiter *connLimiter

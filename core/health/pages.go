@@ -167,7 +167,7 @@ func (r *cached) forget() {
 
 // rejectRebinding refuses requests that a browser was tricked into sending: a name that
 // is not this machine's in the Host header means that somebody else's DNS led
-// processEnvironment (DNS rebinding).
+// here (DNS rebinding).
 func rejectRebinding(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

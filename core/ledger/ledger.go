@@ -1,14 +1,14 @@
-// Package ledger keeps the books between what shall be installed in a data
-// plane and what is: the only diff in Tandem.
+// Package ledger compares the desired objects of a data plane with the
+// installed ones: the only diff in Tandem.
 //
 //	Want/Release ──▶ want ┐
 //	                      ├─ differing keys ──▶ Plan ──▶ ops ──▶ (driver)
 //	readings ──────▶ have ┘                                        │
 //	                  ▲──────────────── Record ◀───────────────────┘
 //
-// It does no I/O and reads no clock. Work is proportional to what changed: a
-// key is looked at only after somebody touched it. What fails stays in the
-// books as a difference and is planned again later; nothing else waits for it.
+// It does no I/O and reads no clock. Cost follows change: a key is visited only
+// after it was wanted, released or read. What fails stays a difference and is
+// retried with back-off; nothing else waits for it.
 package ledger
 
 import (
@@ -17,18 +17,19 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Ledger is the book of one data plane. It is not safe for concurrent use.
+// Ledger is the desired and installed state of one data plane. It is not safe
+// for concurrent use.
 type Ledger[K comparable, V any] struct {
 	rules   Rules[K, V]
-	entries map[K]entry[V]
-	stale   map[K]V        // what is installed where something else is wanted
-	dirty   []queued[K]    // differing keys, in the order in which they were touched
-	waiting map[K]deferral // differing keys that must not be tried before a time
+	entries map[K]*entry[V]
+	stale   map[K]V        // the installed value where another one is wanted
+	dirty   []queued[K, V] // differing keys, in the order in which they changed
+	waiting map[K]deferral // differing keys that must not be planned before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
 
-	review *Review[K, V] // the one that is under way; nil for none
+	review *Review[K, V] // the one in progress; nil for none
 
-	// keepUnknown keeps what was found installed and nobody has asked for.
+	// keepUnknown keeps what was found installed and was never wanted.
 	keepUnknown bool
 	kept        []K
 }
@@ -40,22 +41,22 @@ type Rules[K comparable, V any] interface {
 	Equal(a, b V) bool
 }
 
-// entry is what the books say of one key. There is one for every object, so it
-// is small: wanted and installed are nearly always the same and held once, and
-// the marks share a word.
+// entry is the state of one key. There is one for every object, so it is small:
+// the wanted and the installed value are nearly always the same and stored once,
+// and the marks share a word.
 type entry[V any] struct {
-	value V      // what is wanted; if nobody wants it, what is installed
-	refs  int32  // how many owners want it
-	marks uint32 // those below, and from placeUnit on the place in dirty, counted from 1
+	value V      // the wanted value; without owners the installed one
+	refs  int32  // number of owners
+	marks uint32 // the flags below; from posUnit on the position in dirty, counted from 1
 }
 
 const (
 	installed = 1 << iota // something is installed
 	stale                 // and it is not value, but in Ledger.stale
-	found                 // it was there, and nobody has asked for it since
-	inFlight              // an op is given out, and not settled
-	seen                  // the reading that is under way has told of it
-	posUnit               // environment 1
+	found                 // found installed, and never wanted since
+	inFlight              // planned, and its result not recorded yet
+	seen                  // read by the review in progress
+	posUnit               // position 1
 )
 
 func (e *entry[V]) is(mark uint32) bool { return e.marks&mark != 0 }
@@ -67,63 +68,74 @@ func (e *entry[V]) set(mark uint32, on bool) {
 	}
 }
 
-// environment is the entry's place in dirty, counted from 1; 0 when it is not there.
+// queuePos is the entry's position in dirty, counted from 1; 0 when it is not queued.
 func (e *entry[V]) queuePos() int { return int(e.marks / posUnit) }
 
 func (e *entry[V]) setQueuePos(n int) { e.marks = e.marks%posUnit + uint32(n)*posUnit }
 
-type queued[K comparable] struct {
+// queued is a key to plan. Its entry is the one in entries: queued entries are
+// never dropped.
+type queued[K comparable, V any] struct {
 	key   K
+	entry *entry[V]
 	owner *model.PortID
 }
 
 type deferral struct {
 	until    time.Time
 	owner    *model.PortID
-	attempts int // failed ones in a row
+	attempts int // consecutive failures
 	err      error
 }
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
-	return &Ledger[K, V]{rules: rules, entries: map[K]entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}}
+	return &Ledger[K, V]{rules: rules, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}}
 }
 
-// Want adds one owner's wish for an object. When several owners want one key
-// the last value counts: they are bound to agree.
+// Want adds an owner of an object. Owners that share a key must want the same
+// value; if they do not, the last one counts.
 func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
-	e := l.entries[key]
+	e := l.entry(key)
 	e.refs++
 	e.set(found, false)
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(key, e)
 		e.value = value
-		l.setInstalled(key, &e, have)
-		l.enqueue(&e, key, owner)
+		l.setInstalled(key, e, have)
+		l.enqueue(e, key, owner)
 	} else if _, waits := l.waiting[key]; waits {
-		l.enqueue(&e, key, owner) // what failed for others is tried again for this one
+		l.enqueue(e, key, owner) // what failed for other owners is retried for this one
 	}
-	l.entries[key] = e
 }
 
-// Release takes one owner's wish back. To change an owner's objects, Want the
+// Release removes an owner of an object. To change an owner's objects, Want the
 // new ones before releasing the old: objects in both are then left alone.
 func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
-	e, ok := l.entries[key]
-	if !ok || e.refs == 0 {
+	e := l.entries[key]
+	if e == nil || e.refs == 0 {
 		return
 	}
 	have := l.have(key, e)
 	e.refs--
 	if e.refs == 0 {
-		l.setInstalled(key, &e, have)
-		l.enqueue(&e, key, owner)
+		l.setInstalled(key, e, have)
+		l.enqueue(e, key, owner)
 	}
-	l.entries[key] = e
+}
+
+// entry returns the entry of a key, and adds one where there is none.
+func (l *Ledger[K, V]) entry(key K) *entry[V] {
+	e := l.entries[key]
+	if e == nil {
+		e = &entry[V]{}
+		l.entries[key] = e
+	}
+	return e
 }
 
 // have returns what is installed.
-func (l *Ledger[K, V]) have(key K, e entry[V]) (h installation[V]) {
+func (l *Ledger[K, V]) have(key K, e *entry[V]) (h installation[V]) {
 	switch {
 	case e.is(stale):
 		return installation[V]{l.stale[key], true}
@@ -139,7 +151,8 @@ type installation[V any] struct {
 	ok    bool
 }
 
-// setInstalled enters what is installed, where it belongs by what is wanted.
+// setInstalled stores what is installed: in value, or in Ledger.stale where
+// another value is wanted.
 func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
 	if e.is(stale) {
 		delete(l.stale, key)
@@ -155,43 +168,46 @@ func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
 	}
 }
 
-// queued queues a key, or makes the latest toucher its owner if it is queued.
-// The caller stores e.
+// enqueue queues a key. The owner of one that is queued already is replaced: the
+// latest counts.
 func (l *Ledger[K, V]) enqueue(e *entry[V], key K, owner *model.PortID) {
-	if place := e.queuePos(); place != 0 {
-		l.dirty[place-1].owner = owner
+	if pos := e.queuePos(); pos != 0 {
+		l.dirty[pos-1].owner = owner
 		return
 	}
-	l.dirty = append(l.dirty, queued[K]{key, owner})
+	l.dirty = append(l.dirty, queued[K, V]{key, e, owner})
 	e.setQueuePos(len(l.dirty))
 }
 
-// KeepUnknown says whether installed objects that nobody has ever asked for may stand
-// for something that could not be understood, and so are kept for now. When the
-// doubt is over they are planned for deletion.
+// KeepUnknown says whether installed objects that were never wanted may belong to
+// an input that could not be read, and are kept for now. When the doubt is over
+// they are planned for deletion.
 func (l *Ledger[K, V]) KeepUnknown(doubt bool) {
 	l.keepUnknown = doubt
 	if doubt {
 		return
 	}
 	for _, key := range l.kept {
-		if e, ok := l.entries[key]; ok && differs(e) {
-			l.enqueue(&e, key, nil)
-			l.entries[key] = e
+		if e := l.entries[key]; e != nil && differs(e) {
+			l.enqueue(e, key, nil)
 		}
 	}
 	l.kept = nil
 }
 
-func differs[V any](e entry[V]) bool {
+func differs[V any](e *entry[V]) bool {
 	return e.is(stale) || e.is(installed) != (e.refs > 0)
 }
 
-// Installed returns what the books say is installed under a key.
+// Installed returns the installed object of a key, as last read or written.
 func (l *Ledger[K, V]) Installed(key K) (v V, ok bool) {
-	h := l.have(key, l.entries[key])
+	e := l.entries[key]
+	if e == nil {
+		return v, false
+	}
+	h := l.have(key, e)
 	return h.value, h.ok
 }
 
-// Len returns how many objects are in the books.
+// Len returns how many objects are wanted or installed.
 func (l *Ledger[K, V]) Len() int { return len(l.entries) }

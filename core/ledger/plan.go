@@ -2,31 +2,31 @@ package ledger
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Plan drains the queue of differences into batches of ops, and with them every
-// deferred key whose time has come. Each batch is in the order in which it must
-// be carried out: creations and replacements by rising rank, then deletions by
-// falling rank. The ops of one owner are in one batch; batches have at most
-// limit ops (0: no limit) unless one owner alone has more.
+// Plan turns the queued differences, and the deferred keys that are due, into
+// batches of ops. Each batch is in the order in which it must be committed:
+// creations and replacements by rising rank, then deletions by falling rank. The
+// ops of one owner are in one batch; a batch has at most limit ops (0: no limit)
+// unless one owner alone has more.
 //
-// Every op must be Settled or Returned before the next Plan.
+// Every op must be given to Record or Return before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.requeueDue(now)
 	ops := make([]Op[K, V], 0, len(l.dirty))
 	for i := range l.dirty {
-		t := l.dirty[i]
-		e := l.entries[t.key]
+		t := &l.dirty[i]
+		e := t.entry
 		e.setQueuePos(0)
 		if !differs(e) {
 			l.keep(t.key, e)
 			continue
 		}
-		l.entries[t.key] = e
 		if e.refs == 0 && l.keepUnknown && e.is(found) {
 			l.kept = append(l.kept, t.key)
 			continue
@@ -35,14 +35,13 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			continue
 		}
 		e.set(inFlight, true)
-		l.entries[t.key] = e
-		ops = append(ops, l.op(t, e))
+		ops = append(ops, l.op(t))
 	}
-	// A queue that once held everything must not stay that large for ever.
-	if cap(l.dirty) > 4096 {
+	clear(l.dirty)
+	l.dirty = l.dirty[:0]
+	if cap(l.dirty) > 4096 { // after a full sync: free it
 		l.dirty = nil
 	}
-	l.dirty = l.dirty[:0]
 	return l.batches(ops, limit)
 }
 
@@ -59,37 +58,37 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		}
 	}
 	for key, d := range l.waiting {
-		// What failed of one owner is tried together: it may need each other.
+		// Failed ops of one owner are retried together: they may depend on each other.
 		together := d.owner != nil && d.err != nil && due[*d.owner]
 		if now.Before(d.until) && !together {
 			l.wakeBy(d.until)
 			continue
 		}
-		if e := l.entries[key]; e.queuePos() == 0 {
-			l.enqueue(&e, key, d.owner)
-			l.entries[key] = e
+		if e := l.entry(key); e.queuePos() == 0 {
+			l.enqueue(e, key, d.owner)
 		}
 	}
 }
 
-// delayDelete puts an unneeded object off until its time to linger is over, and
+// delayDelete defers the deletion of an object that has a DeleteDelay, and
 // reports whether it did.
-func (l *Ledger[K, V]) delayDelete(t queued[K], now time.Time) bool {
+func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	if d, waits := l.waiting[t.key]; waits {
 		return d.err == nil && now.Before(d.until)
 	}
-	linger := l.rules.DeleteDelay(t.key)
-	if linger == 0 {
+	delay := l.rules.DeleteDelay(t.key)
+	if delay == 0 {
 		return false
 	}
-	l.deferKey(t.key, deferral{until: now.Add(linger), owner: t.owner})
+	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner})
 	return true
 }
 
-func (l *Ledger[K, V]) op(t queued[K], e entry[V]) Op[K, V] {
+func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
+	e := t.entry
 	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
 	if e.refs > 1 {
-		op.Owner = nil // shared: it must not fail with one of those who need it
+		op.Owner = nil // shared: it must not fail with one of its owners
 	}
 	switch {
 	case e.refs == 0:
@@ -102,7 +101,7 @@ func (l *Ledger[K, V]) op(t queued[K], e entry[V]) Op[K, V] {
 	return op
 }
 
-// batches cuts ops between owners and puts each batch into its order.
+// batches cuts ops between owners and sorts each batch.
 func (l *Ledger[K, V]) batches(ops []Op[K, V], limit int) [][]Op[K, V] {
 	if len(ops) == 0 {
 		return nil
@@ -113,15 +112,44 @@ func (l *Ledger[K, V]) batches(ops []Op[K, V], limit int) [][]Op[K, V] {
 	var batches [][]Op[K, V]
 	for len(ops) > 0 {
 		n := cut(ops, limit)
-		batch := ops[:n:n]
-		slices.SortStableFunc(batch, l.order)
-		batches, ops = append(batches, batch), ops[n:]
+		batches, ops = append(batches, l.sorted(ops[:n])), ops[n:]
 	}
 	return batches
 }
 
-// group brings the ops of each owner together, owners in the order of their
-// compareClaims op. Ops without an owner come first, by rank: the base is needed by all.
+// sorted returns a batch in the order of commit. Ops of one position keep their
+// order. It takes linear time: positions are few, and a Service may have 30,000 ops.
+func (l *Ledger[K, V]) sorted(batch []Op[K, V]) []Op[K, V] {
+	next := map[int]int{} // by position: first how many ops, then where the next one goes
+	for i := range batch {
+		next[l.position(&batch[i])]++
+	}
+	start := 0
+	for _, p := range slices.Sorted(maps.Keys(next)) {
+		start, next[p] = start+next[p], start
+	}
+	all := make([]Op[K, V], len(batch))
+	for i := range batch {
+		p := l.position(&batch[i])
+		all[next[p]] = batch[i]
+		next[p]++
+	}
+	return all
+}
+
+// position is an op's place in a batch: creations and replacements by rising
+// rank, then deletions by falling rank.
+func (l *Ledger[K, V]) position(op *Op[K, V]) int {
+	const deletions = 1 << 30 // greater than any rank
+	rank := l.rules.Rank(op.Key)
+	if op.Verb == Delete {
+		return 2*deletions - rank
+	}
+	return rank
+}
+
+// group sorts ops by owner, owners in the order of their first op. Ops without an
+// owner come first, by position: all others depend on the base.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
 	first := map[model.PortID]int{{}: -1}
 	for i, op := range ops {
@@ -133,7 +161,7 @@ func (l *Ledger[K, V]) group(ops []Op[K, V]) {
 		if c := cmp.Compare(first[a.Port()], first[b.Port()]); c != 0 {
 			return c
 		}
-		return l.order(a, b)
+		return cmp.Compare(l.position(&a), l.position(&b))
 	})
 }
 
@@ -152,20 +180,4 @@ func cut[K comparable, V any](ops []Op[K, V], limit int) int {
 	for n = limit; n < len(ops) && ops[n].Port() == ops[n-1].Port(); n++ { // one owner larger than the limit
 	}
 	return n
-}
-
-func (l *Ledger[K, V]) order(a, b Op[K, V]) int {
-	del := func(o Op[K, V]) int {
-		if o.Verb == Delete {
-			return 1
-		}
-		return 0
-	}
-	if c := cmp.Compare(del(a), del(b)); c != 0 {
-		return c
-	}
-	if a.Verb == Delete {
-		return cmp.Compare(l.rules.Rank(b.Key), l.rules.Rank(a.Key))
-	}
-	return cmp.Compare(l.rules.Rank(a.Key), l.rules.Rank(b.Key))
 }

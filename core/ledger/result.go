@@ -7,55 +7,51 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// The waits between attempts at an op that fails: doubling, from firstRetry to
+// The back-off between attempts at an op that fails: doubling, from firstRetry to
 // lastRetry.
 const (
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
 
-// Record books the result of an op that Plan gave out.
+// Record takes the result of a planned op.
 func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) {
 	e := l.finish(op)
 	if err != nil {
 		var left ErrLeft[V]
 		if errors.As(err, &left) {
-			l.setInstalled(op.Key, &e, installation[V]{left.Value, left.There})
+			l.setInstalled(op.Key, e, installation[V]{left.Value, left.There})
 		}
-		l.entries[op.Key] = e
 		l.postpone(op, err, now)
 		return
 	}
-	delete(l.waiting, op.Key)
-	l.setInstalled(op.Key, &e, installation[V]{op.New, op.Verb != Delete})
+	l.setInstalled(op.Key, e, installation[V]{op.New, op.Verb != Delete})
 	l.keep(op.Key, e)
 }
 
-// Return takes an op back that was not done: its key is planned anew.
+// Return takes back an op that was not done: its key is planned again.
 func (l *Ledger[K, V]) Return(op Op[K, V]) {
 	e := l.finish(op)
-	l.enqueue(&e, op.Key, op.Owner)
-	l.entries[op.Key] = e
+	l.enqueue(e, op.Key, op.Owner)
 }
 
-// finish returns the entry of an op that was given out.
-func (l *Ledger[K, V]) finish(op Op[K, V]) entry[V] {
+// finish ends an op that was in flight, and returns its entry.
+func (l *Ledger[K, V]) finish(op Op[K, V]) *entry[V] {
 	if l.review != nil {
 		l.review.written[op.Key] = struct{}{}
 	}
-	e := l.entries[op.Key]
+	e := l.entry(op.Key)
 	e.set(inFlight, false)
 	return e
 }
 
-// keep stores an entry whose two sides agree, or forgets one that has none.
-func (l *Ledger[K, V]) keep(key K, e entry[V]) {
+// keep ends the retries of a key that differs no more, and drops its entry if it
+// is neither wanted nor installed.
+func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 	delete(l.waiting, key)
 	if e.refs == 0 && !e.is(installed) && e.queuePos() == 0 {
 		delete(l.entries, key)
-		return
 	}
-	l.entries[key] = e
 }
 
 func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
@@ -92,8 +88,8 @@ func backoff(attempts int) time.Duration {
 	return min(firstRetry<<attempts, lastRetry)
 }
 
-// Next returns when Plan should be called though nobody touched anything, the
-// zero time for never.
+// Next returns when a deferred key is due, so that Plan should be called without
+// a change; the zero time for never.
 func (l *Ledger[K, V]) Next() time.Time {
 	if len(l.waiting) == 0 {
 		return time.Time{}
@@ -101,12 +97,12 @@ func (l *Ledger[K, V]) Next() time.Time {
 	return l.next
 }
 
-// Failure is an op that failed and will be tried again.
+// Failure is an op that failed and will be retried.
 type Failure[K comparable] struct {
 	Key   K
 	Owner *model.PortID
 	Err   error
-	// Left says that nobody needs the object any more: it cannot be deleted.
+	// Left says that the object is not wanted any more: deleting it fails.
 	Left bool
 }
 
@@ -115,7 +111,7 @@ func (l *Ledger[K, V]) Failures() []Failure[K] {
 	var fs []Failure[K]
 	for key, d := range l.waiting {
 		if d.err != nil {
-			fs = append(fs, Failure[K]{key, d.owner, d.err, l.entries[key].refs == 0})
+			fs = append(fs, Failure[K]{key, d.owner, d.err, l.entry(key).refs == 0})
 		}
 	}
 	return fs

@@ -2,35 +2,35 @@ package ledger
 
 import "github.com/tandem-proxy/tandem/core/model"
 
-// Step is how many objects Sweep looks at between two pauses.
+// Step is how many objects Sweep compares between two pauses.
 const Step = 512
 
-// Review compares a reading of the data plane with the books, object by object,
-// while ops go on. Every method is called like those of the ledger; between two
+// Review compares a reading of the data plane with the ledger, object by object,
+// while ops go on. Its methods are called like those of the ledger; between two
 // calls the ledger may be used at any time. There is one Review at a time, from
-// Adopt or Review to Close; after that its methods find nothing any more.
+// Adopt or Review to Close; after that its methods do nothing.
 //
-// A reading may say of a key what was true before an op or after it. So keys that
-// ops were given out for since the Review began are not judged by it.
+// A reading may show a key as it was before an op or after it. So a Review ignores
+// keys that were written since it began.
 type Review[K comparable, V any] struct {
-	// Suspects are the keys that were not read as the books say, each with the
-	// port for whose sake it is repaired, which the caller may name.
+	// Suspects are the keys that were not read as expected, each with the port that
+	// owns the repair, which the caller may set.
 	Suspects map[K]*model.PortID
-	Accepted int // how many keys were entered that were not as the books said
+	Accepted int // keys that were corrected
 
 	ledger  *Ledger[K, V]
 	trust   bool
 	written map[K]struct{} // keys that ops were settled for meanwhile
 }
 
-// Review begins a Review that suspects what differs.
+// Review begins a Review in which differences are suspects until confirmed.
 func (l *Ledger[K, V]) Review() *Review[K, V] {
 	l.review = &Review[K, V]{Suspects: map[K]*model.PortID{}, ledger: l, written: map[K]struct{}{}}
 	return l.review
 }
 
-// Adopt begins a Review that enters what differs at once: for the first reading,
-// before which the books say nothing.
+// Adopt begins a Review that accepts every difference at once: for the first
+// reading, when the ledger knows nothing yet.
 func (l *Ledger[K, V]) Adopt() *Review[K, V] {
 	r := l.Review()
 	r.trust = true
@@ -46,30 +46,29 @@ func (r *Review[K, V]) Close() {
 
 func (r *Review[K, V]) open() bool { return r.ledger.review == r }
 
-// See takes an object that was read. It may be read more than once.
+// See takes an object that was read. One object may be seen more than once.
 func (r *Review[K, V]) See(key K, value V) {
 	if !r.open() {
 		return
 	}
 	l := r.ledger
-	e, known := l.entries[key]
-	e.set(seen, true)
-	if known {
-		l.entries[key] = e
+	e := l.entries[key]
+	if e == nil {
+		e = &entry[V]{} // added where it is accepted
 	}
+	e.set(seen, true)
 	r.compare(key, e, installation[V]{value, true})
 }
 
-// Sweep ends a reading: what is installed by the books was there unless it was
-// read. A reading that is not whole tells nothing, and its suspects are dropped.
-// After every Step of objects there is a pause.
+// Sweep ends a reading: installed objects that were not seen are missing. Where
+// the reading was not whole its suspects are dropped. It pauses after every Step
+// of objects.
 func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 	n := 0
 	for key, e := range r.ledger.entries {
 		switch {
 		case e.is(seen):
 			e.set(seen, false)
-			r.ledger.entries[key] = e
 		case whole && r.open():
 			r.compare(key, e, installation[V]{})
 		}
@@ -82,7 +81,7 @@ func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 	}
 }
 
-func (r *Review[K, V]) compare(key K, e entry[V], read installation[V]) {
+func (r *Review[K, V]) compare(key K, e *entry[V], read installation[V]) {
 	switch {
 	case !r.differs(key, e, read):
 	case r.trust:
@@ -93,41 +92,41 @@ func (r *Review[K, V]) compare(key K, e entry[V], read installation[V]) {
 	}
 }
 
-// differs reports whether what was read of a key is not what the books say.
-func (r *Review[K, V]) differs(key K, e entry[V], read installation[V]) bool {
+// differs reports whether what was read of a key is not what is expected.
+func (r *Review[K, V]) differs(key K, e *entry[V], read installation[V]) bool {
 	if _, moved := r.written[key]; moved || e.is(inFlight) {
 		return false
 	}
 	return !r.ledger.same(r.ledger.have(key, e), read)
 }
 
-// Confirm drops the suspects of which the books are right after all, given what
-// is installed under the suspects by a second look.
+// Confirm drops the suspects that a second reading of them, have, shows as
+// expected.
 func (r *Review[K, V]) Confirm(have map[K]V) {
 	for key := range r.Suspects {
 		v, ok := have[key]
-		if !r.open() || !r.differs(key, r.ledger.entries[key], installation[V]{v, ok}) {
+		if !r.open() || !r.differs(key, r.ledger.peek(key), installation[V]{v, ok}) {
 			delete(r.Suspects, key)
 		}
 	}
 }
 
-// Accept books what is installed under the suspects, and plans what differs from
-// what is wanted.
+// Accept takes what was read of the suspects as installed, and queues what differs
+// from what is wanted.
 func (r *Review[K, V]) Accept(have map[K]V) {
 	r.Confirm(have)
 	for key, owner := range r.Suspects {
 		v, ok := have[key]
-		r.ledger.correct(key, r.ledger.entries[key], installation[V]{v, ok}, owner)
+		r.ledger.correct(key, r.ledger.peek(key), installation[V]{v, ok}, owner)
 	}
 	r.Accepted += len(r.Suspects)
 }
 
-// Correct books what is installed under a key by a single look, and reports
-// whether the books said something else. A Review that is under way, which may
-// have begun before, does not judge the key any more.
+// Correct takes what a single read of a key returned as installed, and reports
+// whether that is news. A Review in progress, which may have read the key earlier,
+// ignores it from now on.
 func (l *Ledger[K, V]) Correct(key K, value V, there bool) (changed bool) {
-	e, read := l.entries[key], installation[V]{value, there}
+	e, read := l.peek(key), installation[V]{value, there}
 	if l.review != nil {
 		l.review.written[key] = struct{}{}
 	}
@@ -142,16 +141,25 @@ func (l *Ledger[K, V]) same(a, b installation[V]) bool {
 	return a.ok == b.ok && (!a.ok || l.rules.Equal(a.value, b.value))
 }
 
-// add books what was read of a key, and queues it if something is to be done.
-func (l *Ledger[K, V]) correct(key K, e entry[V], read installation[V], owner *model.PortID) {
+// peek returns the entry of a key, or an empty one that is not added.
+func (l *Ledger[K, V]) peek(key K) *entry[V] {
+	if e := l.entries[key]; e != nil {
+		return e
+	}
+	return &entry[V]{}
+}
+
+// correct takes what was read of a key as installed, and queues the key if it
+// differs from what is wanted.
+func (l *Ledger[K, V]) correct(key K, e *entry[V], read installation[V], owner *model.PortID) {
 	e.set(found, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
-	l.setInstalled(key, &e, read)
+	l.setInstalled(key, e, read)
+	l.entries[key] = e
 	if !differs(e) {
 		l.keep(key, e)
 		return
 	}
 	if _, waits := l.waiting[key]; !waits && e.queuePos() == 0 {
-		l.enqueue(&e, key, owner)
+		l.enqueue(e, key, owner)
 	}
-	l.entries[key] = e
 }

@@ -56,7 +56,7 @@ type failure struct {
 	err   error
 }
 
-// budget is how long a folder may be away before that is told as stale input: a
+// patience is how long a folder may be away before that is told as stale input: a
 // mount is replaced within moments.
 const patience = 10 * time.Second
 
@@ -87,7 +87,7 @@ const (
 )
 
 // Run delivers the content of the folder, and then its changes until ctx ends;
-// merge it returns nil. It returns an error if the folder cannot be listed at
+// then it returns nil. It returns an error if the folder cannot be listed at
 // the start. Later that is a problem and no more: what was there stands.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
@@ -245,7 +245,7 @@ func (d *delivery) delete(p placed) {
 	}
 }
 
-// lostTo reports that the folder cannot be listed any more.
+// lost reports that the folder cannot be listed any more.
 func (d *delivery) lost(err error) {
 	dir := d.reader.dir
 	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; what was in it stands", Why: model.WhyInvalid}})

@@ -89,7 +89,7 @@ func changedFamilies(s engine.Sync) [2]bool {
 	return [2]bool{s.Ports[model.IPv4] > 0, s.Ports[model.IPv6] > 0}
 }
 
-// countLocal adds or removes a port from those that lack local endpoints.
+// count adds or removes a port from those that lack local endpoints.
 func (p *kubeProxySet) count(port *model.Port, n float64) {
 	if port == nil {
 		return

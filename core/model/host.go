@@ -108,7 +108,7 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 }
 
 // NodePortMatch says on which of the host's own addresses NodePorts answer: the
-// rejectRebinding ones inside Prefixes. A family without a prefix has none. Loopback
+// local ones inside Prefixes. A family without a prefix has none. Loopback
 // addresses answer only where Loopback is set, and only in modes that can.
 type NodePortMatch struct {
 	Prefixes []netip.Prefix

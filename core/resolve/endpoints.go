@@ -72,7 +72,7 @@ func conditionRank(s model.EndpointState) (n int) {
 	return n
 }
 
-// index is what the slices of a Service have for its ports.
+// sliceIndex is what the slices of a Service have for its ports.
 type sliceIndex struct {
 	ports map[portKey]portSources
 	any   [2]bool // a family has endpoints, for whatever port

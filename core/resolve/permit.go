@@ -98,7 +98,7 @@ func unlessAllowed(why model.Reason, a Address, more string) refusal {
 		a.Kind, ip, more, netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)}
 }
 
-// tandem reports whether an address is one of this node's.
+// isOwn reports whether an address is one of this node's.
 func isOwn(host *model.Host, ip netip.Addr) bool {
 	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.Own, ip)
 }

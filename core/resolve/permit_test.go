@@ -52,7 +52,7 @@ func TestPermits(t *testing.T) {
 		{external, "8.8.8.8:53", "only", "NotAllowed"},
 		{external, "8.8.8.8:53", "only 203.0.113.0/24", "NotAllowed"},
 		{external, "203.0.113.1:80", "only 203.0.113.0/24", ""},
-		{balanced, "203.0.113.1:80", "only", ""}, // configured by a controller
+		{balanced, "203.0.113.1:80", "only", ""}, // given by a controller
 		{external, "192.0.2.1:22", "", "NodeAddress"},
 		{external, "192.0.2.1:80", "", "NodeAddress"},
 		{external, "192.0.2.1:22", "192.0.2.1/32", ""},

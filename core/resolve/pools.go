@@ -17,7 +17,7 @@ type pools struct {
 //
 // The cluster's pool has the ready endpoints, narrowed by topology hints; when
 // none is ready anywhere, those that still serve while they terminate. The
-// rejectRebinding pool is chosen in the same way among this node's endpoints alone, and
+// local pool is chosen in the same way among this node's endpoints alone, and
 // independently: a node whose last endpoint terminates goes on serving policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
 func choosePools(host *model.Host, all []endpoint) pools {

@@ -20,7 +20,7 @@ type Result struct {
 	index sliceIndex
 }
 
-// compareClaims reports whether there is no port of this id yet. It is called once for each
+// first reports whether there is no port of this id yet. It is called once for each
 // that is added.
 func (r *Result) first(id model.PortID) bool {
 	const few = 16 // not worth a map

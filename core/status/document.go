@@ -1,6 +1,5 @@
-// Package status says how Tandem is doing, in a form for people and machines:
-// what it serves, what it refused and why, and whether the data plane is as it
-// shall be.
+// Package status describes the state of a running Tandem, for people and machines:
+// what it serves, what it rejected and why, and whether the data plane is in sync.
 package status
 
 import (
@@ -29,7 +28,7 @@ type Document struct {
 	Drift    uint64     `json:"drift"`   // objects repaired since the start
 
 	Services []Service `json:"services"`
-	Problems []Problem `json:"problems,omitempty"` // of the source: objects that were not understood
+	Problems []Problem `json:"problems,omitempty"` // of the source: invalid objects
 }
 
 // Service is one Service.
@@ -53,7 +52,7 @@ type Frontend struct {
 	Sources []string `json:"sources,omitzero"`
 }
 
-// Problem is something that was refused, skipped, cannot be done or failed.
+// Problem is something that was rejected or skipped, is unsupported or failed.
 type Problem struct {
 	Object string `json:"object,omitempty"`
 	Where  string `json:"where,omitempty"`
@@ -75,9 +74,9 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
 	if err := s.Backend.Left; err != nil {
-		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "what is not needed any more is still there: " + err.Error()})
+		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "obsolete objects not removed: " + err.Error()})
 	}
-	if err := s.Backend.Failures[model.PortID{}]; err != nil { // what belongs to no Service alone
+	if err := s.Backend.Failures[model.PortID{}]; err != nil { // of no single Service
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
 	}
 	d.Problems = append(d.Problems, ofMode(s.Backend.Gaps)...)
@@ -95,7 +94,7 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 	failing := false
 	for _, p := range ports {
 		for i := range p.Frontends {
-			out.Frontends = append(out.Frontends, front(p, &p.Frontends[i]))
+			out.Frontends = append(out.Frontends, frontend(p, &p.Frontends[i]))
 		}
 		for _, g := range model.OwnGaps(s.Backend.Gaps[p.ID]) {
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: gap(p, g)})
@@ -109,7 +108,7 @@ func service(name model.ServiceName, ports []*model.Port, found []Problem, s *en
 	return out
 }
 
-func front(p *model.Port, f *model.Frontend) Frontend {
+func frontend(p *model.Port, f *model.Frontend) Frontend {
 	out := Frontend{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Proto: p.ID.Proto.String()}
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("*:%d", f.At.Port())
@@ -123,7 +122,7 @@ func front(p *model.Port, f *model.Frontend) Frontend {
 	return out
 }
 
-// Sources lists the only clients that a front lets in; nil where all are.
+// Sources lists the only clients that a frontend allows; nil for all.
 func Sources(f *model.Frontend) []string {
 	if !f.Restricted {
 		return nil
@@ -135,7 +134,7 @@ func Sources(f *model.Frontend) []string {
 	return list
 }
 
-// ofMode says once what the whole mode cannot do for anybody.
+// ofMode returns, once, what the whole mode does not support.
 func ofMode(gaps map[model.PortID][]model.Gap) []Problem {
 	for _, all := range gaps {
 		for _, g := range all {

@@ -11,21 +11,21 @@ import (
 type Health struct {
 	At       time.Time
 	SyncedAt time.Time // the end of the last sync that succeeded; zero before the first
-	Synced   bool      // the data plane was read back, and all that the source told was programmed once
+	Synced   bool      // the data plane was read back, and all that the source delivered was programmed once
 	Stuck    bool      // changes have been waiting for too long
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
 	Unfit    bool      // the configuration does not fit the node: see model.Problem
 
-	// Reasons says what is wrong, for people. It may also name what makes nothing
-	// of the above, such as an API server that is silent: the last good state
-	// stands, and traffic had better stay on the node that has it.
+	// Reasons says what is wrong, for people. It may also name what causes none of the
+	// above, such as an API server that does not answer: the last known state is kept,
+	// and traffic stays on the node.
 	Reasons []string
 }
 
 // Healthy reports whether what is programmed can be relied on.
 func (h Health) Healthy() bool { return h.Synced && !h.Stuck }
 
-// Ready reports whether load balancers shall send traffic to this node.
+// Ready reports whether load balancers may send traffic to this node.
 func (h Health) Ready() bool { return h.Healthy() && !h.Leaving && !h.Unfit }
 
 // Alive reports whether a restart would not help.
@@ -33,7 +33,7 @@ func (h Health) Alive() bool { return !h.Stuck }
 
 // HealthOf judges a status. Patience is how long a change may wait for being
 // programmed before the whole proxy counts as unhealthy: twice the sync period in
-// kube-proxy. A Service that the data plane refuses while others work is told in
+// kube-proxy. A Service that the data plane rejects while others work is reported in
 // its own state. Stale says which inputs are out of date, in words.
 func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.SourceSynced && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
@@ -42,7 +42,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 		add("the data plane has not been read back yet")
 	}
 	if !s.SourceSynced {
-		add("the source has not told everything yet")
+		add("the source is not synced yet")
 	} else if !s.Synced {
 		add("nothing has been programmed yet")
 	}

@@ -31,10 +31,10 @@ func TestHealth(t *testing.T) {
 			{name: "good", status: good, healthy: true, ready: true, alive: true},
 			{name: "one Service is refused", status: with(func(s *engine.Status) { s.Err, s.QueuedAt = errors.New("refused"), now }), healthy: true, ready: true, alive: true},
 			{name: "unread", status: engine.Status{SourceSynced: true, Synced: true}, alive: true, why: "has not been read back"},
-			{name: "untold", status: engine.Status{Adopted: true}, alive: true, why: "has not told everything"},
+			{name: "untold", status: engine.Status{Adopted: true}, alive: true, why: "source is not synced"},
 			{
 				name: "untold for long", status: engine.Status{Adopted: true, QueuedAt: minutesAgo}, alive: true,
-				why: "the source has not told everything yet",
+				why: "the source is not synced yet",
 			},
 			{name: "before the first sync", status: engine.Status{Adopted: true, SourceSynced: true}, alive: true, why: "nothing has been programmed yet"},
 			{

@@ -28,7 +28,7 @@ type claim struct {
 	proto model.Proto
 }
 
-// limiter is a set of Services, most of the time one.
+// serviceSet is a set of Services, most of the time one.
 type serviceSet struct {
 	one  *service
 	many map[*service]struct{} // nil for one
@@ -160,7 +160,7 @@ func without(all []*service, s *service) []*service {
 	return all
 }
 
-// nextDelay notes the claimants, in order. When the holder is another one than
+// assign notes the claimants, in order. When the holder is another one than
 // before, all of them are touched: losers say whom they lost to.
 func (c *claims) assign(at claim, all []*service, before *service) (touched []*service) {
 	c.holder[at] = all[0]

@@ -143,7 +143,7 @@ func (c *Client) Host() string { return c.config.Host }
 // connection and the limit of requests a second.
 func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) { return c.rest(gv, c.limit) }
 
-// backOff returns a client whose requests wait for a limiter, unless it is nil.
+// rest returns a client whose requests wait for a limiter, unless it is nil.
 func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (rest.Interface, error) {
 	rc := *c.config
 	rc.GroupVersion, rc.APIPath, rc.NegotiatedSerializer = &gv, "/apis", c.codecs.WithoutConversion()

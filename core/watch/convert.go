@@ -84,7 +84,7 @@ func printable(s string) string {
 }
 
 // intern returns a string equal to s that all equal strings share. A cluster
-// containsSorted few nodes and zones but names them in every endpoint.
+// has few nodes and zones but names them in every endpoint.
 func intern(s string) string {
 	if s == "" {
 		return ""

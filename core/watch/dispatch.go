@@ -18,7 +18,7 @@ const mostProblems = 1000
 
 // dispatcher is where the followers hand in what they know. It keeps the sink's calls
 // apart, collects the problems of all objects, and decides when the sink can be
-// lastSynced that it knows everything. It is safe for concurrent use.
+// told that it knows everything. It is safe for concurrent use.
 type dispatcher struct {
 	sink     Sink
 	nodeName string
@@ -73,14 +73,14 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 	served = out.served || before && refused
 	d.note(objectKey{k.resource, n}, out.problems, refused && !served)
 	if out.served && k.resource == "nodes" && !d.hasNode {
-		d.hasNode = true
+		d.hasNode, d.nodeRead = true, true
 		d.node.open()
 		d.signal()
 	}
 	return served, served || refused
 }
 
-// remove tells the sink that an object is gone.
+// drop tells the sink that an object is gone.
 func (d *dispatcher) drop(k *kind, n name, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -74,7 +74,7 @@ func (f *follower) request(ctx context.Context) error {
 }
 
 // nextDelay draws the conclusions from how a request ended, and returns how long to
-// deferKey before the next.
+// wait before the next.
 func (f *follower) nextDelay(err error) time.Duration {
 	switch {
 	case err == nil:

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/url"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,13 +14,17 @@ import (
 )
 
 // ClientMetrics makes client-go count its requests under the names that all of
-// Kubernetes' components have for it (component-base's restclient), and returns
-// what to register. client-go takes them once in a process: a second call returns
-// metrics that stay at zero.
+// Kubernetes' components use (component-base's restclient), and returns the
+// collectors to register. client-go takes its hooks once in a process, so every
+// call returns the same collectors.
 //
 // The labels are bounded: verbs, codes, and the API servers of one
 // configuration.
-func ClientMetrics() []prometheus.Collector {
+func ClientMetrics() []prometheus.Collector { return clientMetrics() }
+
+var clientMetrics = sync.OnceValue(newClientMetrics)
+
+func newClientMetrics() []prometheus.Collector {
 	latency := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
 	size := []float64{64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216} // 64 B to 16 MiB
 	hour, day := time.Hour.Seconds(), 24*time.Hour.Seconds()

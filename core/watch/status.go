@@ -104,7 +104,7 @@ func (v *resourceStatus) event(works bool) {
 	}
 }
 
-// firstWorking notes that a watch does what it should.
+// works notes that a watch does what it should.
 func (v *resourceStatus) works() {
 	v.mu.Lock()
 	failing := v.r.Failing
@@ -145,7 +145,7 @@ func (v *resourceStatus) missing(k *kind, err error) {
 }
 
 const (
-	// budget is how long a failure must last to be worth a line: a server that
+	// patience is how long a failure must last to be worth a line: a server that
 	// starts refuses everybody for a moment, until it has read its own rules.
 	patience = time.Second
 	// repeatLog is how often a failure that goes on is logged again.

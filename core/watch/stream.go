@@ -108,7 +108,7 @@ func (f *follower) event(e apiwatch.Event) error {
 	if outdated(at, f.at) {
 		return nil
 	}
-	f.backoff.reset() // differs is progress, and a listing alone is not: it may be followed by 410 each time
+	f.backoff.reset() // news is progress, and a listing alone is not: it may be followed by 410 each time
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)
@@ -158,7 +158,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 	f.status.objects(len(f.versions.known))
 }
 
-// remove tells the sink that an object is gone.
+// drop tells the sink that an object is gone.
 func (f *follower) drop(n name) {
 	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
 	f.versions.delete(n)

@@ -11,8 +11,8 @@ import (
 
 // limits are times that tests shorten.
 type limits struct {
-	silence  time.Duration // missing a sign of life a stream is cut
-	stale    time.Duration // missing a sign of life for so long something is wrong
+	silence  time.Duration // without a sign of life a stream is cut
+	stale    time.Duration // without a sign of life for so long something is wrong
 	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
 	flush    time.Duration // how long changes of problems are collected
 	unary    time.Duration // how long lists come in pages once the server failed to stream one

@@ -86,7 +86,7 @@ func upgraded(t *testing.T, m *debian.Machine) {
 	} {
 		m.Write("/etc/default/tandem", c.flags, 0o644)
 		m.Write("/etc/tandem/config.yaml", config+c.mistake, 0o600)
-		if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, c.said) || !strings.Contains(out, "What ran before still runs") {
+		if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, c.said) || !strings.Contains(out, "a running tandem is left alone") {
 			t.Errorf("upgrade with %q and flags %q: %s", c.mistake, c.flags, out)
 		}
 		want(t, m, "MainPID", pid)

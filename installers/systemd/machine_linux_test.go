@@ -64,7 +64,7 @@ func TestService(t *testing.T) {
 	if out, err := m.Try("systemctl", "cat", "tandem"); err == nil {
 		t.Errorf("uninstalled, but systemd knows it: %s", out)
 	}
-	if out, err := m.Try("tandem", "start"); err == nil || !strings.Contains(out, "tandem install does that") {
+	if out, err := m.Try("tandem", "start"); err == nil || !strings.Contains(out, "run tandem install") {
 		t.Errorf("start after that: %v: %s", err, out)
 	}
 }
@@ -121,7 +121,7 @@ func upgraded(t *testing.T, m *debian.Machine, refused func()) {
 		t.Errorf("process %s became %s", pid, now)
 	}
 	m.Do("tandem", "stop")
-	if out, err := m.Try("tandem", "status"); err == nil || !strings.Contains(out, "its service is stopped: tandem start") {
+	if out, err := m.Try("tandem", "status"); err == nil || !strings.Contains(out, "the service is stopped: run tandem start") {
 		t.Errorf("the status when it is stopped: %v: %s", err, out)
 	}
 	m.Do("tandem", "start")

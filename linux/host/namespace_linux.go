@@ -18,11 +18,11 @@ type Namespace struct{ file *os.File }
 // ownNamespace leads to the network namespace of the thread that opens it.
 const ownNamespace = "/proc/thread-self/ns/net"
 
-// Here returns the network namespace of the calling thread. Close it.
-func Here() (*Namespace, error) {
+// OpenNamespace returns the network namespace of the calling thread. Close it.
+func OpenNamespace() (*Namespace, error) {
 	f, err := os.Open(ownNamespace)
 	if err != nil {
-		return nil, fmt.Errorf("this network namespace: %w", err)
+		return nil, fmt.Errorf("current network namespace: %w", err)
 	}
 	return &Namespace{f}, nil
 }
@@ -70,7 +70,7 @@ func (n *Namespace) isHere() (bool, error) {
 	kept, errKept := n.file.Stat()
 	current, errCurrent := os.Stat(ownNamespace)
 	if err := errors.Join(errKept, errCurrent); err != nil {
-		return false, fmt.Errorf("this network namespace: %w", err)
+		return false, fmt.Errorf("current network namespace: %w", err)
 	}
 	return os.SameFile(kept, current), nil
 }

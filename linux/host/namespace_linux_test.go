@@ -22,7 +22,7 @@ func TestListenInANamespace(t *testing.T) {
 	}
 	defer n.Close()
 	var there *host.Namespace
-	if err := n.Do(netns.Node, func() (err error) { there, err = host.Here(); return err }); err != nil {
+	if err := n.Do(netns.Node, func() (err error) { there, err = host.OpenNamespace(); return err }); err != nil {
 		t.Fatal(err)
 	}
 	defer there.Close()
@@ -43,7 +43,7 @@ func TestListenInANamespace(t *testing.T) {
 	}); err != nil {
 		t.Errorf("from outside: %v", err)
 	}
-	here, err := host.Here()
+	here, err := host.OpenNamespace()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,19 +26,23 @@ func Prepare(root string, c *config.Config, log *slog.Logger) (failed []error) {
 	for _, s := range settings(root, c) {
 		changed, err := s.apply(root)
 		switch {
+		case err != nil && s.Path == oomScore && errors.Is(err, fs.ErrPermission):
+			log.Info("oom_score_adj unchanged", "err", err) // usual in containers; kube-proxy logs it at --v=2
 		case err != nil:
 			failed = append(failed, err)
 		case changed:
-			log.Info("set", "what", s.name(), "value", s.Want)
+			log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
 		}
 	}
 	return failed
 }
 
+const oomScore = "proc/self/oom_score_adj"
+
 func settings(root string, c *config.Config) []Setting {
 	all := Conntrack(c.Conntrack, cpus(root))
 	if c.OOMScoreAdj != nil {
-		all = append(all, Setting{Path: "proc/self/oom_score_adj", Want: *c.OOMScoreAdj})
+		all = append(all, Setting{Path: oomScore, Want: *c.OOMScoreAdj})
 	}
 	return all
 }

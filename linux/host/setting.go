@@ -12,7 +12,7 @@ type Setting struct {
 	// "proc/sys/net/netfilter/nf_conntrack_max".
 	Path string
 	Want int
-	// AtLeast leaves a larger value alone: somebody else may rely on it.
+	// AtLeast leaves a larger value alone: other programs may rely on it.
 	AtLeast bool
 }
 

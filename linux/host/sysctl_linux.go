@@ -44,9 +44,9 @@ func EnsureSysctl(name, value string) error {
 	return nil
 }
 
-// MaySetSysctl is nil when EnsureSysctl will be able to set a kernel parameter, and
+// CanSetSysctl is nil when EnsureSysctl will be able to set a kernel parameter, and
 // says why not before anything else is done that relies on it.
-func MaySetSysctl(name, value string) error {
+func CanSetSysctl(name, value string) error {
 	have, err := Sysctl(name)
 	if err != nil || have == value {
 		return err

@@ -23,7 +23,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			if !j.always {
 				r = r.With(xtables.State{Any: "NEW"})
 			}
-			emitLine(chainID{Family: f, Table: j.table, Chain: j.from}, r, emit)
+			emitRule(chainID{Family: f, Table: j.table, Chain: j.from}, r, emit)
 		}
 		for _, t := range trees {
 			emit(Key{chainID: chainID{Family: f, Table: t.table, Chain: t.root}}, Value{})
@@ -31,11 +31,11 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		emit(Key{chainID: filter(f, chainNodePorts)}, Value{})
 		c.constant(host, f, emit)
 		nodePorts(host, nat(f, chainServices), chainNodePorts, emit)
-		nodePorts(host, filter(f, chainExternal), chainClosed, emit)
+		nodePorts(host, filter(f, chainExternal), chainUnserved, emit)
 		unallocated(host, filter(f, chainServices), emit)
 	}
 	if c.serves(model.IPv4) && localnet(host) {
-		emitLine(filter(model.IPv4, xtables.Input), martians(), emit)
+		emitRule(filter(model.IPv4, xtables.Input), blockLocalnet(), emit)
 	}
 }
 
@@ -44,7 +44,7 @@ func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Val
 	bit := c.options.bit()
 	marked := xtables.HasMark{Value: bit, Mask: bit}
 	unmarked := xtables.HasMark{Value: bit, Mask: bit, Not: true}
-	emitWhole(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
+	emitChain(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
 	last := []xtables.Rule{
 		{Matches: []xtables.Match{unmarked}, Target: xtables.Return},
 		{Target: xtables.SetMark{Value: bit}},
@@ -53,7 +53,7 @@ func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Val
 	if f == model.IPv4 && localnet(host) {
 		last = slices.Insert(last, 1, toLocalhost())
 	}
-	emitWhole(nat(f, chainPostrouting), emit, last...)
+	emitChain(nat(f, chainPostrouting), emit, last...)
 	rules := []xtables.Rule{
 		invalid(),
 		{Comment: "kubernetes forwarding rules", Matches: []xtables.Match{marked}, Target: xtables.Accept},
@@ -62,7 +62,7 @@ func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Val
 	if c.options.Liberal {
 		rules = rules[1:]
 	}
-	emitWhole(filter(f, chainForward), emit, rules...)
+	emitChain(filter(f, chainForward), emit, rules...)
 }
 
 // nodePorts emits the rules that lead to the node ports, for the addresses on
@@ -81,19 +81,19 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 		case p.Bits() == 0:
 			r.Dst = xtables.Addrs{Prefix: local, Not: true}
 		default:
-			emitLine(at, xtables.Rule{Dst: xtables.Within(local), Target: xtables.Return}, emit)
+			emitRule(at, xtables.Rule{Dst: xtables.Within(local), Target: xtables.Return}, emit)
 		}
-		emitLine(at, r, emit)
+		emitRule(at, r, emit)
 	}
 }
 
-// unallocated emits the rules that drop what is for a cluster IP that there is
-// not. They come behind all fronts. What has been balanced is at its endpoint's
-// address by now, which may be anywhere.
+// unallocated emits the rules that drop what is for an unallocated cluster IP. They
+// come behind all frontends. A balanced packet has its endpoint's address by now,
+// which may be anywhere.
 func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	for _, p := range host.ServiceCIDRs {
 		if model.FamilyOf(p.Addr()) == at.Family {
-			emitLine(at, xtables.Rule{
+			emitRule(at, xtables.Rule{
 				Dst: xtables.Within(p), Comment: "for cluster IPs, and none of them",
 				Matches: []xtables.Match{xtables.DstLocal{Not: true}, xtables.State{Any: "DNAT", Not: true}}, Target: xtables.Drop,
 			}, emit)
@@ -101,8 +101,8 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	}
 }
 
-// specimen are the kinds of rules that a full-featured port gives.
-func specimen(f model.Family, t xtables.Table, randomFully bool) []xtables.Rule {
+// probeRules are the kinds of rules that a full-featured port gives.
+func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rule {
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"
 	to := xtables.Rule{Dst: xtables.Address(a), Proto: model.TCP, Ports: xtables.Port(80)}

@@ -63,7 +63,7 @@ func BenchmarkScript(b *testing.B) {
 	var s xtables.Script
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
-			s, _ = book{}.apply(ops)
+			s, _ = sharedChains{}.apply(ops)
 			_ = s.Text(xtables.NAT)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // same answers share it.
 func (p *portCompiler) external(on [model.Origins]model.Action) string {
 	for _, c := range p.externals {
-		if sameAnswers(c.on, on) {
+		if sameActions(c.on, on) {
 			return c.name
 		}
 	}
@@ -26,7 +26,7 @@ func (p *portCompiler) external(on [model.Origins]model.Action) string {
 	return name
 }
 
-func sameAnswers(a, b [model.Origins]model.Action) bool {
+func sameActions(a, b [model.Origins]model.Action) bool {
 	for o := range a {
 		if a[o].Verdict != b[o].Verdict || a[o].Pool != b[o].Pool || a[o].SNAT != b[o].SNAT {
 			return false
@@ -35,27 +35,27 @@ func sameAnswers(a, b [model.Origins]model.Action) bool {
 	return true
 }
 
-// externalChains emits them. Origins that are not balanced pass through and
+// emitExternals emits them. Origins that are not balanced pass through and
 // meet the filter table.
-func (p *portCompiler) externalChains() {
+func (p *portCompiler) emitExternals() {
 	for _, c := range p.externals {
-		emitWhole(p.chain(xtables.NAT, c.name), p.emit, p.answers(c.on)...)
+		emitChain(p.chain(xtables.NAT, c.name), p.emit, p.externalRules(c.on)...)
 	}
 }
 
-func (p *portCompiler) answers(on [model.Origins]model.Action) (rules []xtables.Rule) {
+func (p *portCompiler) externalRules(on [model.Origins]model.Action) (rules []xtables.Rule) {
 	last := on[model.FromOutside]
-	if sameAnswers(on, [...]model.Action{last, last, last}) {
-		return p.answer(model.FromOutside, xtables.Rule{}, last)
+	if sameActions(on, [...]model.Action{last, last, last}) {
+		return p.actionRules(model.FromOutside, xtables.Rule{}, last)
 	}
 	for o, from := range p.origins() {
-		rules = append(rules, p.answer(o, from, on[o])...)
+		rules = append(rules, p.actionRules(o, from, on[o])...)
 	}
 	return rules
 }
 
-// answer is what one origin gets.
-func (p *portCompiler) answer(o model.Origin, from xtables.Rule, a model.Action) (rules []xtables.Rule) {
+// originMark is what one origin gets.
+func (p *portCompiler) actionRules(o model.Origin, from xtables.Rule, a model.Action) (rules []xtables.Rule) {
 	if !balances(a) {
 		if o == model.FromOutside {
 			return nil
@@ -73,7 +73,7 @@ func (p *portCompiler) answer(o model.Origin, from xtables.Rule, a model.Action)
 	if o == model.FromHost {
 		to = "route " + to
 	}
-	from.Comment, from.Target = to, xtables.Jump{Chain: p.use(a.Pool).name}
+	from.Comment, from.Target = to, xtables.Jump{Chain: p.usePool(a.Pool).name}
 	if o == model.FromOutside {
 		from.Comment = ""
 	}
@@ -89,11 +89,11 @@ func (p *portCompiler) firewall(f *model.Frontend, target xtables.Target) xtable
 		rules = append(rules, xtables.Rule{Src: xtables.Within(r), Comment: p.comment(f), Target: target})
 	}
 	rules = append(rules, xtables.Rule{Comment: "other traffic to " + p.name + " will be dropped by " + chainFirewall})
-	emitWhole(p.chain(xtables.NAT, name), p.emit, rules...)
+	emitChain(p.chain(xtables.NAT, name), p.emit, rules...)
 	return xtables.Jump{Chain: name}
 }
 
-// firewallName is kube-proxy's for the port's first restricted front; each may
+// firewallName is kube-proxy's for the port's first restricted frontend; each may
 // have other ranges here, as its own address may be one.
 func (p *portCompiler) firewallName(f *model.Frontend) string {
 	first := slices.IndexFunc(p.port.Frontends, func(o model.Frontend) bool { return o.Restricted })
@@ -103,53 +103,53 @@ func (p *portCompiler) firewallName(f *model.Frontend) string {
 	return prefixFirewall + hash(p.hash, f.At.String())
 }
 
-// guard emits what the filter table does with clients outside of source ranges:
-// whoever is inside and balanced has another destination by then. Where some
-// are inside and not balanced, they must get past.
-func (p *portCompiler) guard(f *model.Frontend, refused bool) {
+// restrict emits what the filter table does with clients outside of source ranges:
+// a balanced client inside has another destination by then. Clients inside that
+// are not balanced must get past.
+func (p *portCompiler) dropOutside(f *model.Frontend, refused bool) {
 	at := p.leaf(firewallTree, f)
 	for _, r := range f.Allow {
 		if r.Bits() == 0 {
-			return // nobody is outside
+			return // the range is everything
 		}
 	}
 	if refused {
 		for _, prefix := range f.Allow {
-			r := p.to(f)
+			r := p.match(f)
 			r.Src, r.Target = xtables.Within(prefix), xtables.Return
-			emitLine(at, r, p.emit)
+			emitRule(at, r, p.emit)
 		}
 	}
-	r := p.to(f)
+	r := p.match(f)
 	r.Comment, r.Target = p.name+" traffic not accepted by "+p.firewallName(f), xtables.Drop
-	emitLine(at, r, p.emit)
+	emitRule(at, r, p.emit)
 }
 
-// poolChains emits the chains that choose an endpoint. Only an endpoint on this
+// emitPools emits the chains that choose an endpoint. Only an endpoint on this
 // node, which may be its own client (hairpin), and one that keeps clients has a
 // chain of its own: thousands of others need no more than a rule. A comment takes
 // 288 bytes of the kernel, which copies them for each change in the legacy
 // variant: a chain has one, on its first rule. Where that marks what is sent to
 // the cluster IP, as usual, it tells name, address and endpoints on one line, and
 // the rule that leads here has none.
-func (p *portCompiler) poolChains() {
+func (p *portCompiler) emitPools() {
 	own := map[netip.AddrPort]bool{}
 	for _, c := range p.pools {
 		if !c.used {
 			continue
 		}
-		rules := c.masks
+		rules := c.masquerade
 		endpoints := sorted(c.pool)
 		if p.port.SessionAffinity > 0 {
-			rules = append(rules, p.known(endpoints)...)
+			rules = append(rules, p.affinityRules(endpoints)...)
 		}
-		rules = append(rules, p.choice(endpoints)...)
+		rules = append(rules, p.balanceRules(endpoints)...)
 		if len(rules) > 0 {
-			rules[0].Comment = p.list(c, endpoints)
+			rules[0].Comment = p.describe(c, endpoints)
 		}
-		emitWhole(p.chain(xtables.NAT, c.name), p.emit, rules...)
+		emitChain(p.chain(xtables.NAT, c.name), p.emit, rules...)
 		for _, e := range endpoints {
-			if p.apart(e) && !own[e.Addr] {
+			if p.hasOwnChain(e) && !own[e.Addr] {
 				own[e.Addr] = true
 				p.endpoint(e)
 			}
@@ -157,13 +157,13 @@ func (p *portCompiler) poolChains() {
 	}
 }
 
-// apart reports whether an endpoint has a chain of its own.
-func (p *portCompiler) apart(e model.Endpoint) bool {
+// hasOwnChain reports whether an endpoint has a chain of its own.
+func (p *portCompiler) hasOwnChain(e model.Endpoint) bool {
 	return e.Hairpins() || p.port.SessionAffinity > 0
 }
 
-// known are the rules that send clients to where they were before.
-func (p *portCompiler) known(endpoints []model.Endpoint) (rules []xtables.Rule) {
+// affinityRules are the rules that send clients to where they were before.
+func (p *portCompiler) affinityRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
 		rules = append(rules, xtables.Rule{
@@ -174,12 +174,12 @@ func (p *portCompiler) known(endpoints []model.Endpoint) (rules []xtables.Rule) 
 	return rules
 }
 
-// choice are the rules that choose evenly: the first of n with the chance of
+// balanceRules are the rules that choose evenly: the first of n with the chance of
 // 1/n, the next of the n-1 left with 1/(n-1), and so on.
-func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []xtables.Rule) {
+func (p *portCompiler) balanceRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for i, e := range endpoints {
 		r := p.dnat(e)
-		if p.apart(e) {
+		if p.hasOwnChain(e) {
 			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
 		if left := len(endpoints) - i; left > 1 {
@@ -190,12 +190,12 @@ func (p *portCompiler) choice(endpoints []model.Endpoint) (rules []xtables.Rule)
 	return rules
 }
 
-// list names endpoints for people, as many as a comment can hold.
-func (p *portCompiler) list(c *poolChain, endpoints []model.Endpoint) string {
+// describe names endpoints for people, as many as a comment can hold.
+func (p *portCompiler) describe(c *poolChain, endpoints []model.Endpoint) string {
 	const room = xtables.MaxComment - len(" and 12345 more")
 	b := strings.Builder{}
 	b.WriteString(p.name)
-	if len(c.masks) > 0 {
+	if len(c.masquerade) > 0 {
 		b.WriteString(" cluster IP")
 	}
 	b.WriteString(" ->")
@@ -222,7 +222,7 @@ func (p *portCompiler) endpoint(e model.Endpoint) {
 	if p.port.SessionAffinity > 0 {
 		r = r.With(xtables.Recent{Name: name, Set: true})
 	}
-	emitWhole(p.chain(xtables.NAT, name), p.emit, append(rules, r)...)
+	emitChain(p.chain(xtables.NAT, name), p.emit, append(rules, r)...)
 }
 
 func (p *portCompiler) dnat(e model.Endpoint) xtables.Rule {

@@ -65,24 +65,24 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
 
-// Equal implements dataplane.Compiler. What a rule tells of the past is no
-// difference.
+// Equal implements dataplane.Compiler. The note that route_localnet was enabled
+// before is no difference.
 func (c *Compiler) Equal(a, b Value) bool {
-	return a == b || againstAlone(a) && againstAlone(b)
+	return a == b || onlyLocalnetRule(a) && onlyLocalnetRule(b)
 }
 
-// againstAlone reports whether an object is the rule against martians.
-func againstAlone(v Value) bool {
+// onlyLocalnetRule reports whether an object is the rule that blocks localnet.
+func onlyLocalnetRule(v Value) bool {
 	if v.Len() != 1 {
 		return false
 	}
 	for r := range v.All() {
-		return against(r)
+		return isLocalnetRule(r)
 	}
 	return false
 }
 
-// Linger implements dataplane.Compiler: nothing here is dear to make.
+// DeleteDelay implements dataplane.Compiler: nothing here is expensive to create.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: chains come before the rules that lead to
@@ -91,13 +91,13 @@ func (c *Compiler) Rank(k Key) int {
 	switch classOf(k.Chain) {
 	case whole:
 		return wholeRank(k.Chain)
-	case foreign:
+	case unowned:
 		return 8
 	}
-	switch k.Place {
-	case placeChain:
+	switch k.Rank {
+	case rankChain:
 		return 0
-	case placeBranch:
+	case rankBranch:
 		return 7
 	}
 	return 6
@@ -126,10 +126,10 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	}
 	p.namePools()
 	for i := range port.Frontends {
-		p.front(&port.Frontends[i])
+		p.frontend(&port.Frontends[i])
 	}
-	p.externalChains()
-	p.poolChains()
+	p.emitExternals()
+	p.emitPools()
 	p.healthPort()
 	return p.gaps
 }
@@ -140,40 +140,40 @@ func (p *portCompiler) healthPort() {
 	if p.port.HealthPort == 0 {
 		return
 	}
-	emitLine(p.chain(xtables.Filter, chainNodePorts), xtables.Rule{
+	emitRule(p.chain(xtables.Filter, chainNodePorts), xtables.Rule{
 		Proto: model.TCP, Ports: xtables.Port(p.port.HealthPort),
 		Comment: p.port.ID.Service.String() + " health check node port", Target: xtables.Accept,
 	}, p.emit)
 }
 
-// localhost is the gap of node ports on ::1, which nothing can route.
-func (p *portCompiler) localhost(f *model.Frontend) {
+// localhostGap is the gap of node ports on ::1, which nothing can route.
+func (p *portCompiler) localhostGap(f *model.Frontend) {
 	one := netip.IPv6Loopback()
-	if unspecified(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
+	if isNodePort(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
 		p.gap(f, "node ports do not answer on ::1")
 	}
 }
 
-// front emits what leads to one front: in the nat table for whoever is balanced,
-// in the filter table for all who are still on their way to the front's own
-// address after that.
-func (p *portCompiler) front(f *model.Frontend) {
-	p.localhost(f)
+// frontend emits the rules of one frontend: in the nat table for clients that are
+// balanced, in the filter table for packets that still have the frontend's address
+// after that.
+func (p *portCompiler) frontend(f *model.Frontend) {
+	p.localhostGap(f)
 	if f.Kind == model.KindClusterIP {
 		// Whatever else is sent to a cluster IP: no Service has that port. The comment
 		// is on the way there, once.
 		at := p.leaf(clusterTree, f)
-		emitLine(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
+		emitRule(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
 	}
-	if f.Restricted && unspecified(f) {
+	if f.Restricted && isNodePort(f) {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
-		r := p.to(f)
+		r := p.match(f)
 		r.Comment, r.Target = p.name+" has source ranges", xtables.Drop
-		emitLine(p.leaf(closedTree, f), r, p.emit)
+		emitRule(p.leaf(unservedTree, f), r, p.emit)
 		return
 	}
 	p.balance(f)
-	p.refuse(f)
+	p.reject(f)
 }
 
 // balance emits the rule of the nat table.
@@ -182,14 +182,14 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	if !slices.ContainsFunc(on[:], balances) {
 		return
 	}
-	r := p.to(f)
-	switch chain := p.direct(f); {
+	r := p.match(f)
+	switch chain := p.directPool(f); {
 	case chain != nil:
 		r.Target = xtables.Jump{Chain: chain.name}
-		if len(chain.masks) == 0 { // which tell the same
+		if len(chain.masquerade) == 0 { // which tell the same
 			r.Comment = p.comment(f)
 		}
-	case f.Restricted && len(f.Allow) == 0: // nobody gets there
+	case f.Restricted && len(f.Allow) == 0: // no client gets there
 		r.Comment = p.comment(f)
 	default:
 		r.Comment, r.Target = p.comment(f), xtables.Jump{Chain: p.external(on)}
@@ -197,13 +197,13 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	if f.Restricted {
 		r.Target = p.firewall(f, r.Target)
 	}
-	emitLine(p.leaf(dispatcher(f), f), r, p.emit)
+	emitRule(p.leaf(dispatchTree(f), f), r, p.emit)
 }
 
-// direct returns the chain of the one pool of a cluster IP, which all clients
+// directPool returns the chain of the one pool of a cluster IP, which all clients
 // get; nil where that is not so. What must be masqueraded is marked there, known
 // by the address it is for.
-func (p *portCompiler) direct(f *model.Frontend) *poolChain {
+func (p *portCompiler) directPool(f *model.Frontend) *poolChain {
 	if f.Kind != model.KindClusterIP || f.Restricted {
 		return nil
 	}
@@ -213,23 +213,23 @@ func (p *portCompiler) direct(f *model.Frontend) *poolChain {
 			return nil
 		}
 	}
-	from, some, ok := p.masked(on)
+	from, some, ok := p.masqueradeMatch(on)
 	if !ok {
 		return nil
 	}
-	chain := p.use(on[0].Pool)
+	chain := p.usePool(on[0].Pool)
 	if some {
-		r := p.to(f)
+		r := p.match(f)
 		r.Src, r.In = from.Src, from.In
 		r.Target = markMasq
-		chain.masks = append(chain.masks, r)
+		chain.masquerade = append(chain.masquerade, r)
 	}
 	return chain
 }
 
-// masked returns the match of clients that are masqueraded. It is not ok where
+// masqueradeMatch returns the match of clients that are masqueraded. It is not ok where
 // one match cannot tell them.
-func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
+func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
 	case on[model.FromHost].SNAT != mask:
@@ -242,9 +242,9 @@ func (p *portCompiler) masked(on [model.Origins]model.Action) (from xtables.Rule
 	return pod, true, true
 }
 
-// refuse emits what the filter table does with those who are not balanced. Who
-// is balanced has another destination by then. The last answer needs no match.
-func (p *portCompiler) refuse(f *model.Frontend) {
+// reject emits what the filter table does with clients that are not balanced: a
+// balanced packet has another destination by then. The last rule needs no match.
+func (p *portCompiler) reject(f *model.Frontend) {
 	var rules []xtables.Rule
 	on := p.actions(f)
 	for o, from := range p.origins() {
@@ -252,7 +252,7 @@ func (p *portCompiler) refuse(f *model.Frontend) {
 		if balances(a) {
 			continue
 		}
-		r := p.to(f)
+		r := p.match(f)
 		r.Src, r.In, r.Matches = from.Src, from.In, from.Matches
 		r.Comment, r.Target = p.name+" has no endpoints", xtables.Reject
 		if a.Verdict == model.Drop {
@@ -268,9 +268,9 @@ func (p *portCompiler) refuse(f *model.Frontend) {
 		last.Src, last.In, last.Matches = xtables.Addrs{}, xtables.Interface{}, nil
 	}
 	if f.Restricted {
-		p.guard(f, len(rules) > 0)
+		p.dropOutside(f, len(rules) > 0)
 	}
 	for _, r := range rules {
-		emitLine(p.leaf(refusals(f), f), r, p.emit)
+		emitRule(p.leaf(rejectTree(f), f), r, p.emit)
 	}
 }

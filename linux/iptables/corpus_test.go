@@ -30,7 +30,7 @@ func TestCorpus(t *testing.T) {
 func listing(objects map[Key]Value) string {
 	var b strings.Builder
 	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		if k.Place == placeBranch {
+		if k.Rank == rankBranch {
 			continue
 		}
 		for r := range strings.Lines(objects[k].String()) {

@@ -10,7 +10,7 @@
 //	  KUBE-POSTROUTING: masquerade what KUBE-MARK-MASQ has marked
 //	filter INPUT, FORWARD, OUTPUT: what is still for a Service's address now is not served
 //	  KUBE-PROXY-FIREWALL: drop clients outside of source ranges
-//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: refuse, or drop, as all of ServiceCIDRs
+//	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: reject, or drop, as all of ServiceCIDRs
 //
 // Names, hashes, comments and marks are kube-proxy's. Different are:
 //
@@ -22,8 +22,8 @@
 //     so each rule counts, and each comment twice: a pool's chain has one, on its
 //     first rule, which lists the endpoints. Where that rule has the cluster IP,
 //     too, the one that leads there has no comment.
-//   - Addresses of Services refuse the host itself, too, where nobody serves
-//     them; cluster IPs refuse ports that they do not have; node ports refuse
+//   - Addresses of Services reject the host itself, too, where they have no
+//     endpoints; cluster IPs reject ports that they do not have; node ports reject
 //     only on the addresses on which they would answer.
 //
 // Affinity is the kernel's xt_recent, which remembers the last 100 clients of an
@@ -37,17 +37,17 @@
 //
 // kube-proxy's counts of packets are those of two rules: in KUBE-FORWARD, which
 // drops what conntrack calls invalid, and in KUBE-POSTROUTING, where connections
-// to node ports on localhost come by. They are read when somebody asks.
+// to node ports on localhost pass. They are read on request.
 //
-// What others do to the rules is noticed within a second in the nft variant, where
+// External changes are detected within a second in the nft variant, where
 // the kernel counts transactions, and in the legacy variant wherever it changes
 // how many rules a table has or their size, such as a flush. An edit that leaves
 // both alone is found when the table is read the next time: every 30 s
 // (syncPeriod), with 10,000 Services every two minutes or so, since to read that
 // table takes half a second of processor time. Linux has no cheaper way to ask.
 //
-// Chains that have our names are ours: what kube-proxy has left is taken over
-// without a gap. Cleanup removes them only where Tandem was at work: it looks
+// Chains that have our names are ours: what kube-proxy has left is adopted
+// without a gap. Cleanup removes them only where Tandem ran: it looks
 // for chains that kube-proxy never makes.
 //
 // The files, each built on those before it:

@@ -25,15 +25,15 @@ type Driver struct {
 	tools    xtables.Tools
 	families []model.Family
 	ns       *host.Namespace
-	timid    bool // never makes a table, not even by reading it
+	readOnly bool // never makes a table, not even by reading it
 	watch    *xtables.Watch
 
-	mu    sync.Mutex
-	book  book
-	tally tally
+	mu     sync.Mutex
+	shared sharedChains
+	counts ruleCounts
 
-	localnet localnetSwitch
-	written  map[chainID]bool // since the Observe that is under way began; nil when none is
+	localnet  localnetSwitch
+	committed map[chainID]bool // since the Observe that is under way began; nil when none is
 }
 
 var (
@@ -47,7 +47,7 @@ var (
 // again every now and then, 0 for never. Close it after use; what it has
 // programmed stays.
 func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
-	ns, err := host.Here()
+	ns, err := host.OpenNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 		return nil, errors.Join(err, ns.Close())
 	}
 	w.Poll.Every = again
-	return &Driver{tools: t, families: families, ns: ns, watch: w, book: book{}}, nil
+	return &Driver{tools: t, families: families, ns: ns, watch: w, shared: sharedChains{}}, nil
 }
 
 // Close implements dataplane.Driver.
@@ -91,7 +91,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	done, failed, locked := 0, 0, false
 	for _, f := range model.Families() {
 		for _, t := range tables() {
-			part, places := pick(ops, f, t)
+			part, places := opsOf(ops, f, t)
 			if len(part) == 0 {
 				continue
 			}
@@ -111,9 +111,9 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	}
 	d.watch.AfterWrite(done)
 	if failed > 0 && (done > 0 || !locked) {
-		// The books may not be what the kernel has: somebody else may have been at
-		// it, or a part is written that its owner is told has failed.
-		d.watch.Suspect()
+		// The recorded state may differ from the kernel's: there may be an external
+		// change, or a part is written whose op is reported as failed.
+		d.watch.Invalidate()
 	}
 	return errs
 }
@@ -130,8 +130,8 @@ func all(errs []error, err error) []error {
 	return errs
 }
 
-// pick returns the ops of one table, and where they were.
-func pick(ops []op, f model.Family, t xtables.Table) (part []op, places []int) {
+// opsOf returns the ops of one table, and where they were.
+func opsOf(ops []op, f model.Family, t xtables.Table) (part []op, places []int) {
 	for i, o := range ops {
 		if o.Key.Family == f && o.Key.Table == t {
 			part, places = append(part, o), append(places, i)
@@ -143,13 +143,13 @@ func pick(ops []op, f model.Family, t xtables.Table) (part []op, places []int) {
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, ops []op) error {
 	var s xtables.Script
-	var pages book
+	var pages sharedChains
 	err := d.ns.Do(func() error {
 		ops, err := d.localnet.before(ops)
 		if err != nil {
 			return err
 		}
-		s, pages = d.book.apply(ops)
+		s, pages = d.shared.apply(ops)
 		if err := d.tools.Restore(ctx, f, s.Text(t)); err != nil {
 			return err
 		}
@@ -158,11 +158,11 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, op
 	if err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
-	d.book.keep(pages)
-	d.tally.wrote(f, t, ops, s.Written())
-	if d.written != nil {
+	d.shared.update(pages)
+	d.counts.add(f, t, ops, s.Written())
+	if d.committed != nil {
 		for id := range pages {
-			d.written[id] = true
+			d.committed[id] = true
 		}
 	}
 	return nil
@@ -179,39 +179,39 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 
 func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
-	d.written = map[chainID]bool{}
+	d.committed = map[chainID]bool{}
 	d.watch.BeforeRead()
 	d.mu.Unlock()
 	objects, pages, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer func() { d.written = nil }()
+	defer func() { d.committed = nil }()
 	if err != nil {
-		return nil, fmt.Errorf("iptables: read the rules: %w", err)
+		return nil, fmt.Errorf("iptables: read back: %w", err)
 	}
-	if len(d.written) == 0 {
-		d.tally.read(objects)
+	if len(d.committed) == 0 {
+		d.counts.reset(objects)
 	}
-	for id := range d.written { // what was written meanwhile is known better
+	for id := range d.committed { // what was written meanwhile is known better
 		delete(pages, id)
-		if es, ok := d.book[id]; ok {
+		if es, ok := d.shared[id]; ok {
 			pages[id] = es
 		}
 	}
-	d.book = pages
+	d.shared = pages
 	d.localnet.adopt(pages)
 	d.watch.AfterRead()
 	return objects, nil
 }
 
-func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, err error) {
-	objects, pages = map[Key]Value{}, book{}
+func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedChains, err error) {
+	objects, pages = map[Key]Value{}, sharedChains{}
 	for _, f := range d.families {
 		var text string
 		err := d.ns.Do(func() (err error) {
 			all := tables()
 			which := all[:]
-			if d.timid {
+			if d.readOnly {
 				which = d.tools.Present(f, which...)
 			}
 			text, err = d.tools.Save(ctx, f, which...)
@@ -225,7 +225,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages book, e
 			return nil, nil, err
 		}
 		maps.Copy(objects, r.objects)
-		maps.Copy(pages, r.book)
+		maps.Copy(pages, r.chains)
 	}
 	return objects, pages, nil
 }
@@ -236,10 +236,10 @@ func (d *Driver) Rules(tell func(table string, f model.Family, total, written in
 	defer d.mu.Unlock()
 	for _, f := range d.families {
 		for _, t := range tables() {
-			tell(t.String(), f, d.tally.total[f][t], d.tally.written[f][t])
+			tell(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
 		}
 	}
-	d.tally.written = [2][2]int{}
+	d.counts.written = [2][2]int{}
 }
 
 // packets returns how many packets a rule has matched. It is safe for concurrent
@@ -259,11 +259,11 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 	return d.watch.Disturbed()
 }
 
-// tally counts rules, by family and table.
-type tally struct{ total, written [2][2]int }
+// ruleCounts are numbers of rules, by family and table.
+type ruleCounts struct{ total, written [2][2]int }
 
-// wrote counts what a script has changed.
-func (t *tally) wrote(f model.Family, table xtables.Table, ops []op, rules int) {
+// add counts what a script has changed.
+func (t *ruleCounts) add(f model.Family, table xtables.Table, ops []op, rules int) {
 	for _, o := range ops {
 		t.total[f][table] -= o.Old.Len()
 		if o.Verb != ledger.Delete {
@@ -273,8 +273,8 @@ func (t *tally) wrote(f model.Family, table xtables.Table, ops []op, rules int) 
 	t.written[f][table] += rules
 }
 
-// read counts what there is.
-func (t *tally) read(objects map[Key]Value) {
+// reset counts what there is.
+func (t *ruleCounts) reset(objects map[Key]Value) {
 	t.total = [2][2]int{}
 	for k, v := range objects {
 		t.total[k.Family][k.Table] += v.Len()
@@ -289,48 +289,48 @@ const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
 // localnetSwitch keeps routeLocalnet and the rule together.
 type localnetSwitch struct {
-	ours bool // we have opened it
-	past bool // it was open before that
+	enabled    bool // we have opened it
+	wasEnabled bool // it was open before that
 }
 
 // adopt learns from a rule that is there.
-func (l *localnetSwitch) adopt(b book) {
-	if v := b.rules(martiansKey()); v.Len() > 0 {
-		l.ours, l.past = true, strings.Contains(v.String(), openBefore)
+func (l *localnetSwitch) adopt(b sharedChains) {
+	if v := b.rules(localnetKey()); v.Len() > 0 {
+		l.enabled, l.wasEnabled = true, strings.Contains(v.String(), wasEnabled)
 	}
 }
 
 // before prepares a transaction, and returns what is to be written.
 func (l *localnetSwitch) before(ops []op) ([]op, error) {
-	i := slices.IndexFunc(ops, func(o op) bool { return isMartians(o.Key) })
+	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
 	switch {
 	case i < 0:
 		return ops, nil
 	case ops[i].Verb != ledger.Delete:
-		if err := host.MaySetSysctl(routeLocalnet, "1"); err != nil {
+		if err := host.CanSetSysctl(routeLocalnet, "1"); err != nil {
 			return ops, err // else the rules are written, and said not to be
 		}
-		return l.remember(ops, i)
-	case l.past:
+		return l.noteEarlier(ops, i)
+	case l.wasEnabled:
 		return ops, nil
 	}
 	return ops, host.EnsureSysctl(routeLocalnet, "0")
 }
 
-// remember notes on a new rule that routeLocalnet was open before.
-func (l *localnetSwitch) remember(ops []op, i int) ([]op, error) {
+// noteEarlier notes on a new rule that routeLocalnet was open before.
+func (l *localnetSwitch) noteEarlier(ops []op, i int) ([]op, error) {
 	now, err := host.Sysctl(routeLocalnet)
 	if err != nil || ops[i].Verb != ledger.Create {
 		return ops, err
 	}
-	if !l.ours {
-		l.past = now != "0"
+	if !l.enabled {
+		l.wasEnabled = now != "0"
 	}
-	if !l.past {
+	if !l.wasEnabled {
 		return ops, nil
 	}
-	r := martians()
-	r.Comment += openBefore
+	r := blockLocalnet()
+	r.Comment += wasEnabled
 	ops = slices.Clone(ops)
 	ops[i].New = xtables.List(r)
 	return ops, nil
@@ -338,7 +338,7 @@ func (l *localnetSwitch) remember(ops []op, i int) ([]op, error) {
 
 // after follows a transaction.
 func (l *localnetSwitch) after(ops []op) error {
-	i := slices.IndexFunc(ops, func(o op) bool { return isMartians(o.Key) })
+	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
 	switch {
 	case i < 0:
 		return nil
@@ -346,13 +346,13 @@ func (l *localnetSwitch) after(ops []op) error {
 		*l = localnetSwitch{}
 		return nil
 	}
-	l.ours = true
+	l.enabled = true
 	return host.EnsureSysctl(routeLocalnet, "1")
 }
 
-func martiansKey() Key {
+func localnetKey() Key {
 	id := filter(model.IPv4, xtables.Input)
-	return Key{id, line(id, martians())}
+	return Key{id, position(id, blockLocalnet())}
 }
 
-func isMartians(k Key) bool { return k.Chain == xtables.Input && k == martiansKey() }
+func isLocalnetKey(k Key) bool { return k.Chain == xtables.Input && k == localnetKey() }

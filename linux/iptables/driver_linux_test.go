@@ -175,7 +175,7 @@ func TestDriftIsRepaired(t *testing.T) {
 				if strings.HasPrefix(chain, prefixCluster) {
 					svc = chain
 				}
-				if strings.HasPrefix(chain, vipTree.beginning+"10.96.0") && strings.HasSuffix(chain, "/26") {
+				if strings.HasPrefix(chain, vipTree.prefix+"10.96.0") && strings.HasSuffix(chain, "/26") {
 					tree = chain
 				}
 			}
@@ -311,12 +311,12 @@ func TestUnreadableLegacyTables(t *testing.T) {
 		if chosen, err := xtables.Choose(t.Context(), found); err == nil || !strings.Contains(err.Error(), "out of memory") {
 			t.Errorf("chosen %v (%v)", chosen, err)
 		}
-		here, err := host.Here()
+		here, err := host.OpenNamespace()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer here.Close()
-		if err := removeOurs(t.Context(), found, here); err == nil || !strings.Contains(err.Error(), "out of memory") {
+		if err := removeOwned(t.Context(), found, here); err == nil || !strings.Contains(err.Error(), "out of memory") {
 			t.Errorf("cleaned up: %v", err)
 		}
 	})
@@ -337,12 +337,12 @@ func TestUnlistedNFTTables(t *testing.T) {
 		if out, err := exec.Command("nft", "add rule ip nat POSTROUTING numgen inc mod 2 0 counter").CombinedOutput(); err != nil {
 			t.Skipf("%v: %s", err, out)
 		}
-		here, err := host.Here()
+		here, err := host.OpenNamespace()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer here.Close()
-		if err := removeOurs(t.Context(), found, here); !errors.Is(err, xtables.ErrIncompatible) {
+		if err := removeOwned(t.Context(), found, here); !errors.Is(err, xtables.ErrIncompatible) {
 			t.Errorf("cleaned up: %v", err)
 		}
 		if err := s.driver.Observe(t.Context(), func(Key, Value) {}); !errors.Is(err, xtables.ErrIncompatible) {

@@ -77,7 +77,7 @@ func (k *kernel) loop() *loop {
 	backend := dataplane.New(NewCompiler(Options{Families: []model.Family{model.IPv4}}), k.driver())
 	l := &loop{}
 	l.Engine = engine.New(engine.Options{
-		Host:    func(*model.Node, []*model.ServiceCIDR) *model.Host { return benchHost },
+		Host:    func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return benchHost, nil },
 		Backend: backend, AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Hooks: engine.Hooks{Synced: func(s engine.Sync) {
 			if s.Work.Commits > 0 {

@@ -48,8 +48,8 @@ func FuzzScript(f *testing.F) {
 		}
 		for k, v := range objects {
 			for r := range v.All() {
-				if r.Foreign != "" {
-					t.Fatalf("%s: %q is not understood", k, r.Foreign)
+				if r.Unparsed != "" {
+					t.Fatalf("%s: %q is not understood", k, r.Unparsed)
 				}
 			}
 			if back := xtables.List(slices.Collect(v.All())...); back != v {
@@ -73,11 +73,11 @@ func FuzzSave(f *testing.F) {
 			return
 		}
 		for k, v := range r.objects {
-			if k.Place == placeChain || k.alien() {
+			if k.Rank == rankChain || k.unexpected() {
 				continue
 			}
 			rules := slices.Collect(v.All())
-			if len(rules) != 1 || xtables.List(rules...) != v || line(k.chainID, rules[0]) != k.Line {
+			if len(rules) != 1 || xtables.List(rules...) != v || position(k.chainID, rules[0]) != k.Position {
 				t.Fatalf("%s: %q comes back as %q", k, v, rules)
 			}
 		}

@@ -25,10 +25,10 @@ func nat(f model.Family, chain string) chainID {
 // The chains that are always there. The names are kube-proxy's, and people and
 // tools know them; those with "of ours" in the comment are not.
 const (
-	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: cluster IPs that nobody serves
-	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: other addresses that nobody serves
+	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: cluster IPs without endpoints
+	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: other addresses without endpoints
 	chainNodePorts   = "KUBE-NODEPORTS"          // nat: dispatch by port; filter: health check ports
-	chainClosed      = "KUBE-NODEPORTS-UNSERVED" // filter: node ports that nobody serves; of ours
+	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: node ports without endpoints; of ours
 	chainFirewall    = "KUBE-PROXY-FIREWALL"     // filter: clients outside of source ranges
 	chainForward     = "KUBE-FORWARD"            // filter
 	chainMark        = "KUBE-MARK-MASQ"          // nat
@@ -69,11 +69,11 @@ var jumps = [...]struct {
 	{xtables.Filter, xtables.Output, chainServices, false, "kubernetes service portals"},
 }
 
-// class says whose a chain is and how its rules come about.
+// class is the ownership of a chain, and how its rules are made.
 type class uint8
 
 const (
-	foreign class = iota // not ours; in those of the kernel we have single rules
+	unowned class = iota // not ours; in those of the kernel we have single rules
 	shared               // many ports contribute rules
 	whole                // all rules are one object
 )
@@ -81,13 +81,13 @@ const (
 // classOf tells chains by their names.
 func classOf(chain string) class {
 	switch chain {
-	case chainServices, chainExternal, chainNodePorts, chainClosed, chainFirewall:
+	case chainServices, chainExternal, chainNodePorts, chainUnserved, chainFirewall:
 		return shared
 	case chainForward, chainMark, chainPostrouting:
 		return whole
 	}
 	for _, t := range trees {
-		if strings.HasPrefix(chain, t.beginning) {
+		if strings.HasPrefix(chain, t.prefix) {
 			return shared
 		}
 	}
@@ -96,7 +96,7 @@ func classOf(chain string) class {
 			return whole
 		}
 	}
-	return foreign
+	return unowned
 }
 
 // hashLength is how much of a hash is in names: 80 bits.
@@ -143,12 +143,12 @@ func portChain(beginning string, proto model.Proto, r xtables.Ports) string {
 //	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
 //
 // Below the root chains are left by goto: no other branch can have what one
-// lacks, so a packet goes back to whoever called the root.
+// lacks, so a packet returns to the caller of the root.
 type tree struct {
-	table     xtables.Table
-	root      string
-	beginning string // of the names of its chains
-	comment   string // on the rules of the root
+	table   xtables.Table
+	root    string
+	prefix  string // of the names of its chains
+	comment string // on the rules of the root
 }
 
 var (
@@ -157,9 +157,9 @@ var (
 	clusterTree  = tree{xtables.Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
 	externalTree = tree{xtables.Filter, chainExternal, "KUBE-XIP-", ""}
 	firewallTree = tree{xtables.Filter, chainFirewall, "KUBE-FIP-", ""}
-	closedTree   = tree{xtables.Filter, chainClosed, "KUBE-XNP-", ""}
+	unservedTree = tree{xtables.Filter, chainUnserved, "KUBE-XNP-", ""}
 
-	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, closedTree}
+	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, unservedTree}
 )
 
 // Where trees branch. Cluster IPs come from one range of at most 20 bits, in
@@ -169,8 +169,8 @@ var (
 // legacy table, which is copied for each change, so chains for too few addresses
 // cost more than they spare; chains for too many cost first packets.
 var (
-	branches = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
-	spans    = []uint16{256, 16} // of ports
+	prefixLengths = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
+	portSpans     = []uint16{256, 16} // of ports
 )
 
 // loopback are the addresses that never leave a host.
@@ -179,9 +179,9 @@ var loopback = [...]netip.Prefix{
 	model.IPv6: netip.MustParsePrefix("::1/128"),
 }
 
-// martians is the rule that keeps the network out of 127.0.0.0/8 while
+// blockLocalnet is the rule that keeps the network out of 127.0.0.0/8 while
 // route_localnet lets it in (CVE-2020-8558).
-func martians() xtables.Rule {
+func blockLocalnet() xtables.Rule {
 	return xtables.Rule{
 		Src: xtables.Addrs{Prefix: loopback[model.IPv4], Not: true}, Dst: xtables.Addrs{Prefix: loopback[model.IPv4]},
 		Comment: "block incoming localnet connections",
@@ -190,20 +190,20 @@ func martians() xtables.Rule {
 	}
 }
 
-// openBefore is on the rule against martians where route_localnet was on already
+// wasEnabled is on the rule that blocks localnet where route_localnet was on already
 // when that came: then it stays on when the rule goes. Rules outlive a proxy.
-const openBefore = "; route_localnet was on before"
+const wasEnabled = "; route_localnet was on before"
 
-// against reports whether a rule is the one against martians.
-func against(r xtables.Rule) bool {
-	r.Comment = strings.TrimSuffix(r.Comment, openBefore)
-	return r.Comment == martians().Comment && r.Equal(martians())
+// isLocalnetRule reports whether a rule is the one that blocks localnet.
+func isLocalnetRule(r xtables.Rule) bool {
+	r.Comment = strings.TrimSuffix(r.Comment, wasEnabled)
+	return r.Comment == blockLocalnet().Comment && r.Equal(blockLocalnet())
 }
 
 // Two rules are there to count, too: kube-proxy counts the same packets, by
 // objects of nfnetlink_acct, which not every kernel has. Rules count anywhere.
 
-// invalid drops packets that connection tracking makes no sense of. Some of them
+// invalid drops packets that connection tracking finds invalid. Some of them
 // would reset connections (issue 74839 of kubernetes/kubernetes).
 func invalid() xtables.Rule {
 	return xtables.Rule{Matches: []xtables.Match{xtables.State{Any: "INVALID"}}, Target: xtables.Drop}

@@ -24,8 +24,8 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if best.Without != nil {
-		slog.Warn("IPv6 is not served", "mode", Name, "error", best.Without)
+	if best.IPv6Error != nil {
+		slog.Warn("IPv6 not served", "mode", Name, "err", best.IPv6Error)
 	}
 	o := optionsOf(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
@@ -39,9 +39,9 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 }
 
 // probe finds out whether this host can do what we need.
-func probe(ctx context.Context) error { return xtables.Probe(ctx, specimen) }
+func probe(ctx context.Context) error { return xtables.Probe(ctx, probeRules) }
 
-// backend knows when our names are somebody else's, and counts.
+// backend removes the rules of both variants, and counts.
 type backend struct {
 	dataplane.Backend
 	driver    *Driver
@@ -64,7 +64,7 @@ func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
 
 // Remove implements dataplane.Backend, for both variants.
 func (b *backend) Remove(ctx context.Context) error {
-	return removeOurs(ctx, b.installed, b.driver.ns)
+	return removeOwned(ctx, b.installed, b.driver.ns)
 }
 
 // remove is Mode.Remove: opening would make tables of the legacy variant.
@@ -75,19 +75,19 @@ func remove(ctx context.Context, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
-	here, err := host.Here()
+	here, err := host.OpenNamespace()
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeOurs(ctx, installed, here), here.Close())
+	return errors.Join(removeOwned(ctx, installed, here), here.Close())
 }
 
-// removeOurs deletes what Tandem has programmed in any variant. Most chains have
+// removeOwned deletes what Tandem has programmed in any variant. Most chains have
 // the names that kube-proxy gives them: where there are none of those that only
 // Tandem makes, they are kube-proxy's, and stay.
-func removeOurs(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
+func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
-		if !ours(have) {
+		if !isTandem(have) {
 			return nil
 		}
 		return removeAll(ctx, d)
@@ -106,7 +106,7 @@ func removeAll(ctx context.Context, d *Driver) error {
 func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
-		d := &Driver{tools: t, families: t.Installed(), ns: ns, book: book{}, watch: xtables.Unwatched(), timid: true}
+		d := &Driver{tools: t, families: t.Installed(), ns: ns, shared: sharedChains{}, watch: xtables.NoWatch(), readOnly: true}
 		have, _, err := d.read(ctx)
 		switch {
 		case err != nil && (t.Variant == xtables.Legacy || errors.Is(err, xtables.ErrIncompatible)):
@@ -123,14 +123,14 @@ func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespac
 	return errors.Join(errs...)
 }
 
-// ours reports whether Tandem has programmed objects.
-func ours(objects map[Key]Value) bool {
+// isTandem reports whether Tandem has programmed objects.
+func isTandem(objects map[Key]Value) bool {
 	for k := range objects {
-		if k.Chain == chainClosed {
+		if k.Chain == chainUnserved {
 			return true
 		}
 		for _, t := range trees {
-			if strings.HasPrefix(k.Chain, t.beginning) {
+			if strings.HasPrefix(k.Chain, t.prefix) {
 				return true
 			}
 		}
@@ -141,8 +141,8 @@ func ours(objects map[Key]Value) bool {
 // kubeProxy finds chains with the names that kube-proxy and Tandem share where
 // none of those is that only Tandem makes. Running in this mode takes them over.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
-	left.Remove = func(ctx context.Context) error { return eachOfKubeProxy(ctx, removeAll) }
-	err = eachOfKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
+	left.Remove = func(ctx context.Context) error { return eachKubeProxy(ctx, removeAll) }
+	err = eachKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
 		have, _, err := d.read(ctx)
 		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.Variant))
 		return err
@@ -150,21 +150,21 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	return left, err
 }
 
-// eachOfKubeProxy calls f for each variant in which kube-proxy has left
+// eachKubeProxy calls f for each variant in which kube-proxy has left
 // something, in the network namespace of the calling thread.
-func eachOfKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
+func eachKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	installed, err := xtables.FindTools(ctx)
 	if err != nil {
 		return err
 	}
-	here, err := host.Here()
+	here, err := host.OpenNamespace()
 	if err != nil {
 		return err
 	}
 	err = eachInUse(ctx, installed, here, func(d *Driver, have map[Key]Value) error {
-		if ours(have) {
+		if isTandem(have) {
 			return nil
 		}
 		return f(ctx, d)

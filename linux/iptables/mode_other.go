@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errLinux = errors.New("iptables is part of Linux; on this system it can be planned, not run")
+var errLinux = errors.New("iptables needs Linux; on this system only plan works")
 
 func probe(context.Context) error { return errLinux }
 

@@ -27,9 +27,9 @@ func TestNamesAreKubeProxys(t *testing.T) {
 func TestClasses(t *testing.T) {
 	for name, want := range map[string]class{
 		"KUBE-SERVICES": shared, "KUBE-NODEPORTS": shared, "KUBE-POSTROUTING": whole, "KUBE-MARK-MASQ": whole,
-		"KUBE-SVC-NPX46M4PTMTKRN6Y": whole, "KUBE-SVC-NPX46M4PTMTKRN6": foreign, "KUBE-SVC-npx46m4ptmtkrn6y": foreign,
-		"KUBE-MARK-DROP": foreign, "KUBE-FIREWALL": foreign, "KUBE-KUBELET-CANARY": foreign, "KUBE-PROXY-CANARY": foreign,
-		"PREROUTING": foreign, "AWS-SNAT-CHAIN-0": foreign, "": foreign, "KUBE-IP-10.0.0.0/8": shared,
+		"KUBE-SVC-NPX46M4PTMTKRN6Y": whole, "KUBE-SVC-NPX46M4PTMTKRN6": unowned, "KUBE-SVC-npx46m4ptmtkrn6y": unowned,
+		"KUBE-MARK-DROP": unowned, "KUBE-FIREWALL": unowned, "KUBE-KUBELET-CANARY": unowned, "KUBE-PROXY-CANARY": unowned,
+		"PREROUTING": unowned, "AWS-SNAT-CHAIN-0": unowned, "": unowned, "KUBE-IP-10.0.0.0/8": shared,
 	} {
 		if got := classOf(name); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)

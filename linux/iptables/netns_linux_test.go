@@ -45,7 +45,7 @@ func eachVariant(t *testing.T, f func(t *testing.T, k *kernel)) {
 			k := &kernel{t: t, tools: tools}
 			k.enter()
 			c := &xtables.Commands{Tools: tools}
-			if err := c.Try(t.Context(), model.IPv4, specimen); err != nil {
+			if err := c.Try(t.Context(), model.IPv4, probeRules); err != nil {
 				t.Skip(err)
 			}
 			f(t, k)
@@ -80,7 +80,7 @@ func (k *kernel) driver() *Driver {
 	return d
 }
 
-// restore plays a foreign hand.
+// restore makes an external change.
 func (k *kernel) restore(f model.Family, text string) {
 	k.t.Helper()
 	if err := k.tools.Restore(k.t.Context(), f, []byte(text)); err != nil {

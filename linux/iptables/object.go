@@ -18,51 +18,51 @@ func tables() [2]xtables.Table { return [...]xtables.Table{xtables.Filter, xtabl
 
 // Key names an object: a whole chain that one port has for itself, or one rule
 // of a chain to which many contribute. A chain's rules are its objects in the
-// order of Line.
+// order of Position.
 type Key struct {
 	chainID
-	Line
+	Position
 }
 
-// Line is where a rule belongs in a chain to which many contribute. The zero Line
+// Position is where a rule belongs in a chain to which many contribute. The zero Position
 // is the chain itself, with all its rules where it is a port's own, and without
 // any where it is shared.
-type Line struct {
-	Place Place
-	N     uint32           // where it was found, of aliens
-	Asks  xtables.Selector // no two rules of a place ask for the same
+type Position struct {
+	Rank     Rank
+	Index    uint32           // its index in the chain, of unexpected rules
+	Selector xtables.Selector // what it matches: unique within a rank
 }
 
-// Place orders the rules of a chain to which many contribute.
-type Place uint8
+// Rank orders the rules of a chain to which many contribute.
+type Rank uint8
 
-// The places. Rules of one place are disjoint, but for the last.
+// The ranks. Rules of one rank are disjoint, but for the last.
 const (
-	placeChain    Place = iota // the chain itself
-	placeAlien                 // no place of its own: what should not be there
-	placeDisorder              // stands for rules that are not in their order
-	placeBranch                // parts of the tree
-	placePods                  // the more specific first: a front, for pods
-	placeHost                  // for the host itself
-	placePort                  // for whoever comes
-	placeAddress               // other ports of the address
-	placeLoopback              // what never gets to node ports
-	placeLast                  // the way on to node ports
-	placeJump                  // in chains of the kernel: from here on, in the order of jumps
+	rankChain      Rank = iota // the chain itself
+	rankUnexpected             // a rule that should not be there
+	rankDisorder               // stands for rules in a wrong order
+	rankBranch                 // parts of the tree
+	rankPods                   // the more specific first: a frontend, for pods
+	rankHost                   // for the host itself
+	rankPort                   // for all origins
+	rankAddress                // other ports of the address
+	rankLoopback               // what never gets to node ports
+	rankLast                   // the way on to node ports
+	rankJump                   // in chains of the kernel: from here on, in the order of jumps
 )
 
-func (l Line) compare(o Line) int {
-	return cmp.Or(cmp.Compare(l.Place, o.Place), cmp.Compare(l.N, o.N), l.Asks.Compare(o.Asks))
+func (l Position) compare(o Position) int {
+	return cmp.Or(cmp.Compare(l.Rank, o.Rank), cmp.Compare(l.Index, o.Index), l.Selector.Compare(o.Selector))
 }
 
-// alien reports whether a line should not be in its chain. To delete it is to write
+// unexpected reports whether a line should not be in its chain. To delete it is to write
 // the chain anew without it.
-func (l Line) alien() bool { return l.Place == placeAlien || l.Place == placeDisorder }
+func (l Position) unexpected() bool { return l.Rank == rankUnexpected || l.Rank == rankDisorder }
 
 // String returns the key as people know it.
 func (k Key) String() string {
 	s := k.Family.String() + " " + k.Table.String() + " " + k.Chain
-	if asks := k.Asks.String(); asks != "" {
+	if asks := k.Selector.String(); asks != "" {
 		s += " " + asks
 	}
 	return s
@@ -74,54 +74,56 @@ type Value = xtables.Rules
 // compareKeys orders keys as scripts list them.
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Table, b.Table),
-		strings.Compare(a.Chain, b.Chain), a.compare(b.Line))
+		strings.Compare(a.Chain, b.Chain), a.compare(b.Position))
 }
 
-// emitLine emits one rule of a shared chain.
-func emitLine(at chainID, r xtables.Rule, emit func(Key, Value)) {
-	emit(Key{at, line(at, r)}, xtables.List(r))
+// emitRule emits one rule of a shared chain.
+func emitRule(at chainID, r xtables.Rule, emit func(Key, Value)) {
+	emit(Key{at, position(at, r)}, xtables.List(r))
 }
 
-// line is where a rule belongs in a chain to which many contribute.
-func line(at chainID, r xtables.Rule) Line { return Line{Place: place(at, r), Asks: r.Selector()} }
+// position is where a rule belongs in a chain to which many contribute.
+func position(at chainID, r xtables.Rule) Position {
+	return Position{Rank: rankOf(at, r), Selector: r.Selector()}
+}
 
-func place(at chainID, r xtables.Rule) Place {
+func rankOf(at chainID, r xtables.Rule) Rank {
 	to := r.Chain()
 	switch {
-	case classOf(at.Chain) == foreign:
-		return jumpPlace(at, to)
-	case to == chainNodePorts || to == chainClosed:
-		return placeLast
+	case classOf(at.Chain) == unowned:
+		return jumpRank(at, to)
+	case to == chainNodePorts || to == chainUnserved:
+		return rankLast
 	case r.Target == xtables.Return && r.Proto == 0:
-		return placeLoopback
+		return rankLoopback
 	case classOf(to) == shared:
-		return placeBranch
+		return rankBranch
 	case r.Src.Prefix.IsValid() || r.In.Name != "":
-		return placePods
+		return rankPods
 	case slices.Contains(r.Matches, xtables.Match(xtables.SrcLocal{})):
-		return placeHost
+		return rankHost
 	case r.Proto != 0:
-		return placePort
+		return rankPort
 	}
-	return placeAddress
+	return rankAddress
 }
 
-// jumpPlace orders our rules in chains of the kernel: what leads nowhere, the rule
-// against martians, comes first.
-func jumpPlace(at chainID, to string) Place {
+// jumpRank orders our rules in chains of the kernel: the rule
+// that blocks localnet comes first.
+func jumpRank(at chainID, to string) Rank {
 	if to == "" {
-		return placeJump
+		return rankJump
 	}
 	for i, j := range jumps {
 		if j.table == at.Table && j.from == at.Chain && j.to == to {
-			return placeJump + 1 + Place(i)
+			return rankJump + 1 + Rank(i)
 		}
 	}
-	return placeJump + 1 + Place(len(jumps))
+	return rankJump + 1 + Rank(len(jumps))
 }
 
-// emitWhole emits a chain that is one object.
-func emitWhole(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
+// emitChain emits a chain that is one object.
+func emitChain(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
 	emit(Key{chainID: at}, xtables.List(rules...))
 }
 
@@ -130,11 +132,11 @@ func emitWhole(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
 func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
 	family := model.FamilyOf(a)
 	at := chainID{Family: family, Table: t.table, Chain: t.root}
-	for depth, bits := range branches[family] {
+	for depth, bits := range prefixLengths[family] {
 		prefix := netip.PrefixFrom(a, bits).Masked()
 		at = known.branch(branchID{t, prefix}, func() branch {
-			next := addressChain(t.beginning, prefix)
-			r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: below(depth, next)}
+			next := addressChain(t.prefix, prefix)
+			r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: enter(depth, next)}
 			if depth == 0 {
 				r.Comment = t.comment
 			}
@@ -147,11 +149,11 @@ func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value))
 // byPort does the same for a port.
 func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
 	at := chainID{Family: family, Table: t.table, Chain: t.root}
-	for depth, span := range spans {
+	for depth, span := range portSpans {
 		first := number &^ (span - 1)
 		r := xtables.Ports{First: first, Last: first + span - 1}
-		next := portChain(t.beginning, proto, r)
-		at = branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: below(depth, next)}).emit(emit)
+		next := portChain(t.prefix, proto, r)
+		at = branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: enter(depth, next)}).emit(emit)
 	}
 	return at
 }
@@ -163,8 +165,8 @@ type branch struct {
 	next chainID
 }
 
-// below is how a chain of a tree is entered.
-func below(depth int, chain string) xtables.Target {
+// enter is how a chain of a tree is entered.
+func enter(depth int, chain string) xtables.Target {
 	if depth == 0 {
 		return xtables.Jump{Chain: chain}
 	}
@@ -172,7 +174,7 @@ func below(depth int, chain string) xtables.Target {
 }
 
 func branchTo(at chainID, r xtables.Rule) branch {
-	return branch{Key{at, line(at, r)}, xtables.List(r), chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
+	return branch{Key{at, position(at, r)}, xtables.List(r), chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
 }
 
 func (b branch) emit(emit func(Key, Value)) chainID {
@@ -192,15 +194,15 @@ type branchID struct {
 	prefix netip.Prefix
 }
 
-// keptBranches bounds the cache, for a cluster whose addresses keep changing.
-const keptBranches = 1 << 16
+// maxBranches bounds the cache, for a cluster whose addresses keep changing.
+const maxBranches = 1 << 16
 
 func (c *branchCache) branch(id branchID, make func() branch) branch {
 	if b, ok := c.known.Load(id); ok {
 		return b.(branch)
 	}
 	b := make()
-	if c.size.Add(1) < keptBranches {
+	if c.size.Add(1) < maxBranches {
 		c.known.Store(id, b)
 	}
 	return b

@@ -23,10 +23,10 @@ type portCompiler struct {
 
 // poolChain is a chain that balances over a pool.
 type poolChain struct {
-	pool  *model.Pool
-	name  string
-	masks []xtables.Rule // what is masqueraded of what goes to cluster IPs
-	used  bool
+	pool       *model.Pool
+	name       string
+	masquerade []xtables.Rule // what is masqueraded of what goes to cluster IPs
+	used       bool
 }
 
 // externalChain is a chain that gives each origin its answer.
@@ -73,8 +73,8 @@ func (p *portCompiler) namePools() {
 	}
 }
 
-// use returns the chain of a pool, and remembers that it is needed.
-func (p *portCompiler) use(pool *model.Pool) *poolChain {
+// usePool returns the chain of a pool, and remembers that it is needed.
+func (p *portCompiler) usePool(pool *model.Pool) *poolChain {
 	i := slices.IndexFunc(p.pools, func(c *poolChain) bool { return c.pool == pool })
 	p.pools[i].used = true
 	return p.pools[i]
@@ -88,29 +88,29 @@ func sorted(pool *model.Pool) []model.Endpoint {
 	return es
 }
 
-// unspecified reports whether a front stands for all addresses of the host.
-func unspecified(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
+// isNodePort reports whether a frontend stands for all addresses of the host.
+func isNodePort(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
-// to matches what is sent to a front.
-func (p *portCompiler) to(f *model.Frontend) xtables.Rule {
+// match matches what is sent to a frontend.
+func (p *portCompiler) match(f *model.Frontend) xtables.Rule {
 	r := xtables.Rule{Proto: p.port.ID.Proto, Ports: xtables.Port(f.At.Port())}
-	if !unspecified(f) {
+	if !isNodePort(f) {
 		r.Dst = xtables.Address(f.At.Addr())
 	}
 	return r
 }
 
-// leaf emits the way to a front in a tree, and returns where it ends.
+// leaf emits the branches to a frontend in a tree, and returns the leaf.
 func (p *portCompiler) leaf(t tree, f *model.Frontend) chainID {
-	if unspecified(f) {
+	if isNodePort(f) {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
 	}
 	return t.byAddress(f.At.Addr(), p.branches, p.emit)
 }
 
-// dispatcher is where the nat table looks for a front.
-func dispatcher(f *model.Frontend) tree {
-	if unspecified(f) {
+// dispatchTree is where the nat table looks up a frontend.
+func dispatchTree(f *model.Frontend) tree {
+	if isNodePort(f) {
 		return portTree
 	}
 	return vipTree
@@ -118,21 +118,21 @@ func dispatcher(f *model.Frontend) tree {
 
 func balances(a model.Action) bool { return a.Verdict == model.Balance }
 
-// comment is what the rules of a front are known by.
+// comment names a frontend in its rules.
 func (p *portCompiler) comment(f *model.Frontend) string {
-	if unspecified(f) {
+	if isNodePort(f) {
 		return p.name
 	}
 	return p.name + " " + [...]string{"cluster IP", "external IP", "loadbalancer IP"}[f.Kind]
 }
 
-// refusals is where the filter table refuses a front's clients.
-func refusals(f *model.Frontend) tree {
+// rejectTree is where the filter table rejects a frontend's clients.
+func rejectTree(f *model.Frontend) tree {
 	switch f.Kind {
 	case model.KindClusterIP:
 		return clusterTree
 	case model.KindNodePort:
-		return closedTree
+		return unservedTree
 	}
 	return externalTree
 }
@@ -155,17 +155,17 @@ func (p *portCompiler) pods() (r xtables.Rule) {
 	return r
 }
 
-// everything reports whether a match of pods leaves nobody out.
-func everything(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
+// matchesAll reports whether a match of pods matches every packet.
+func matchesAll(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
 
 // markMasq marks packets to be masqueraded.
 var markMasq = xtables.Jump{Chain: chainMark}
 
-// actions returns a front's actions, with those of origins that no packet has
+// actions returns a frontend's actions, with those of origins that no packet has
 // replaced by those that count for it.
 func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && everything(p.pods()) { // the prefix of all addresses
+	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods()) { // the prefix of all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
 	}
 	return on
@@ -175,7 +175,7 @@ func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 // be asked for: pods come first, and who is neither pod nor host is outside.
 func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
 	return func(yield func(model.Origin, xtables.Rule) bool) {
-		if pod := p.pods(); !everything(pod) && !yield(model.FromPod, pod) {
+		if pod := p.pods(); !matchesAll(pod) && !yield(model.FromPod, pod) {
 			return
 		}
 		if yield(model.FromHost, xtables.Rule{Matches: []xtables.Match{xtables.SrcLocal{}}}) {

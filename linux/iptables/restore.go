@@ -13,50 +13,51 @@ import (
 // op is one difference between desired and installed state.
 type op = ledger.Op[Key, Value]
 
-// book is what is installed in chains to which many contribute, and what is
+// sharedChains is what is installed in chains to which many contribute, and what is
 // ours in those of the kernel: to change one rule, the chain is written anew.
 // A chain without entries is not there.
-type book map[chainID][]entry
+type sharedChains map[chainID][]entry
 
 // entry is one object of such a chain. Entries are in the order of their lines.
 type entry struct {
-	line  Line
+	line  Position
 	value Value
 }
 
-func (b book) set(k Key, v Value) {
+func (b sharedChains) set(k Key, v Value) {
 	es := b[k.chainID]
-	i, known := locate(es, k.Line)
+	i, known := locate(es, k.Position)
 	if known {
 		es[i].value = v
 	} else {
-		es = slices.Insert(es, i, entry{k.Line, v})
+		es = slices.Insert(es, i, entry{k.Position, v})
 	}
 	b[k.chainID] = es
 }
 
-func (b book) remove(k Key) {
-	if i, known := locate(b[k.chainID], k.Line); known {
+func (b sharedChains) remove(k Key) {
+	if i, known := locate(b[k.chainID], k.Position); known {
 		b[k.chainID] = slices.Delete(b[k.chainID], i, i+1)
 	}
 }
 
 // rules returns the rule of a key; none where there is none.
-func (b book) rules(k Key) (v Value) {
-	if i, known := locate(b[k.chainID], k.Line); known {
+func (b sharedChains) rules(k Key) (v Value) {
+	if i, known := locate(b[k.chainID], k.Position); known {
 		v = b[k.chainID][i].value
 	}
 	return v
 }
 
-func locate(es []entry, line Line) (place int, known bool) {
-	return slices.BinarySearchFunc(es, line, func(e entry, l Line) int { return e.line.compare(l) })
+func locate(es []entry, line Position) (place int, known bool) {
+	return slices.BinarySearchFunc(es, line, func(e entry, l Position) int { return e.line.compare(l) })
 }
 
-// apply returns the script of ops, which are all of one table, and the book's
-// pages as they are after it. The book stays as it is: the script may fail.
-func (b book) apply(ops []op) (s xtables.Script, after book) {
-	after = book{}
+// apply returns the script of ops, which are all of one table, and the
+// changed chains as they are after it. The receiver is unchanged: the script may
+// fail.
+func (b sharedChains) apply(ops []op) (s xtables.Script, after sharedChains) {
+	after = sharedChains{}
 	for _, o := range ops {
 		switch class := classOf(o.Key.Chain); {
 		case class == whole && o.Verb == ledger.Delete:
@@ -76,8 +77,8 @@ func (b book) apply(ops []op) (s xtables.Script, after book) {
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(after), func(a, b chainID) int { return strings.Compare(a.Chain, b.Chain) }) {
 		switch es := after[id]; {
-		case classOf(id.Chain) == foreign:
-			relay(&s, id.Chain, values(b[id], true), values(es, false))
+		case classOf(id.Chain) == unowned:
+			replaceRules(&s, id.Chain, values(b[id], true), values(es, false))
 		case len(es) == 0:
 			s.Drop(id.Chain)
 		default:
@@ -91,15 +92,15 @@ func (b book) apply(ops []op) (s xtables.Script, after book) {
 // not.
 func values(es []entry, aliens bool) (vs []Value) {
 	for _, e := range es {
-		if e.value.Len() > 0 && (aliens || !e.line.alien()) {
+		if e.value.Len() > 0 && (aliens || !e.line.unexpected()) {
 			vs = append(vs, e.value)
 		}
 	}
 	return vs
 }
 
-// keep takes pages over.
-func (b book) keep(pages book) {
+// update replaces chains by their content after a script.
+func (b sharedChains) update(pages sharedChains) {
 	for id, es := range pages {
 		if len(es) == 0 {
 			delete(b, id)
@@ -109,9 +110,9 @@ func (b book) keep(pages book) {
 	}
 }
 
-// relay replaces our rules in a chain of the kernel, whose other rules stay:
+// replaceRules replaces our rules in a chain of the kernel, whose other rules stay:
 // ours come to its top.
-func relay(s *xtables.Script, chain string, before, after []Value) {
+func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	for _, r := range before {
 		s.Delete(chain, r)
 	}
@@ -134,8 +135,8 @@ func Script(objects map[Key]Value) string {
 			rules = append(rules, objects[keys[0]])
 		}
 		s := &scripts[id.Family][id.Table]
-		if classOf(id.Chain) == foreign {
-			relay(s, id.Chain, nil, rules)
+		if classOf(id.Chain) == unowned {
+			replaceRules(s, id.Chain, nil, rules)
 		} else {
 			s.Rewrite(id.Chain, rules...)
 		}
@@ -156,14 +157,14 @@ func Script(objects map[Key]Value) string {
 // the content of chains that many share.
 type reading struct {
 	objects map[Key]Value
-	book    book
+	chains  sharedChains
 }
 
 // read takes what iptables-save printed. It passes over what is not ours: what is
-// not like anything of ours is foreign or, in a chain of ours, alien and to be
+// not like anything of ours is not owned or, in a chain of ours, unexpected and to be
 // removed.
 func read(family model.Family, output string) (*reading, error) {
-	r := &reading{objects: map[Key]Value{}, book: book{}}
+	r := &reading{objects: map[Key]Value{}, chains: sharedChains{}}
 	saved, err := xtables.ParseSave(output)
 	if err != nil {
 		return nil, err
@@ -182,60 +183,60 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 	for _, c := range chains {
 		id := chainID{Family: f, Table: t, Chain: c.Name}
 		class := classOf(c.Name)
-		if !c.Builtin && class == foreign {
+		if !c.Builtin && class == unowned {
 			continue
 		}
 		id.Chain = strings.Clone(c.Name) // else it would keep the listing in memory
 		switch {
 		case c.Builtin:
-			r.shared(id, ourJumps(c.Rules))
+			r.addShared(id, ownJumps(c.Rules))
 		case class == whole:
 			r.objects[Key{chainID: id}] = xtables.Canonical(c.Rules...)
 		default:
 			r.put(Key{chainID: id}, Value{})
-			r.shared(id, c.Rules)
+			r.addShared(id, c.Rules)
 		}
 	}
 }
 
-// ourJumps returns those rules of a chain of the kernel that are ours: whatever
-// leads to a chain of ours, and the one that stops martians.
-func ourJumps(rules []xtables.Line) (ours []xtables.Line) {
+// ownJumps returns those rules of a chain of the kernel that are ours: whatever
+// leads to a chain of ours, and the one that blocks localnet.
+func ownJumps(rules []xtables.Line) (ours []xtables.Line) {
 	for _, l := range rules {
-		if rule := l.Rule(); classOf(rule.Chain()) != foreign || against(rule) {
+		if rule := l.Rule(); classOf(rule.Chain()) != unowned || isLocalnetRule(rule) {
 			ours = append(ours, l)
 		}
 	}
 	return ours
 }
 
-// shared takes the rules of a chain to which many contribute, or of the kernel.
-func (r *reading) shared(id chainID, rules []xtables.Line) {
-	var last Line
+// addShared takes the rules of a chain to which many contribute, or of the kernel.
+func (r *reading) addShared(id chainID, rules []xtables.Line) {
+	var last Position
 	ordered := true
 	for n, l := range rules {
 		rule := l.Rule()
-		k := Key{id, line(id, rule)}
-		if _, twice := r.objects[k]; twice || rule.Foreign != "" {
-			k.Line = Line{placeAlien, uint32(n), xtables.Rule{Foreign: strings.Clone(string(l))}.Selector()}
+		k := Key{id, position(id, rule)}
+		if _, twice := r.objects[k]; twice || rule.Unparsed != "" {
+			k.Position = Position{rankUnexpected, uint32(n), xtables.Rule{Unparsed: strings.Clone(string(l))}.Selector()}
 			r.put(k, xtables.Printed(l))
 			continue
 		}
-		ordered = ordered && last.compare(k.Line) < 0
-		last = k.Line
+		ordered = ordered && last.compare(k.Position) < 0
+		last = k.Position
 		r.objects[k] = xtables.List(rule)
-		if classOf(id.Chain) == foreign {
-			r.book.set(k, xtables.Printed(l)) // to delete a rule it must be spelled as it was
+		if classOf(id.Chain) == unowned {
+			r.chains.set(k, xtables.Printed(l)) // to delete a rule it must be spelled as it was
 		} else {
-			r.book.set(k, r.objects[k])
+			r.chains.set(k, r.objects[k])
 		}
 	}
 	if !ordered {
-		r.put(Key{id, Line{Place: placeDisorder}}, Value{})
+		r.put(Key{id, Position{Rank: rankDisorder}}, Value{})
 	}
 }
 
 func (r *reading) put(k Key, v Value) {
 	r.objects[k] = v
-	r.book.set(k, v)
+	r.chains.set(k, v)
 }

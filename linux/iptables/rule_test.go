@@ -12,12 +12,12 @@ import (
 func TestRulesComeBack(t *testing.T) {
 	for _, f := range model.Families() {
 		for _, table := range tables() {
-			want := xtables.List(specimen(f, table, true)...)
+			want := xtables.List(probeRules(f, table, true)...)
 			if got := xtables.List(slices.Collect(want.All())...); got != want {
 				t.Errorf("%q is read as %q", want, got)
 			}
 			for r := range want.All() {
-				if r.Foreign != "" {
+				if r.Unparsed != "" {
 					t.Errorf("%q is not understood", r)
 				}
 			}

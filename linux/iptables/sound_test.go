@@ -25,13 +25,13 @@ func TestNothingDangles(t *testing.T) {
 				t.Errorf("%q comes back as %q", v, back)
 			}
 			for r := range v.All() {
-				if r.Foreign != "" {
+				if r.Unparsed != "" {
 					t.Fatalf("seed %d: %s: %q", seed, k, r)
 				}
-				if k.Place != placeChain && line(k.chainID, r) != k.Line {
-					t.Errorf("%s belongs to %v", k, line(k.chainID, r))
+				if k.Rank != rankChain && position(k.chainID, r) != k.Position {
+					t.Errorf("%s belongs to %v", k, position(k.chainID, r))
 				}
-				if classOf(r.Chain()) == foreign {
+				if classOf(r.Chain()) == unowned {
 					continue
 				}
 				to := Key{chainID: chainID{Family: k.Family, Table: k.Table, Chain: r.Chain()}}
@@ -42,7 +42,7 @@ func TestNothingDangles(t *testing.T) {
 			}
 		}
 		for k := range objects {
-			if classOf(k.Chain) != foreign && !entered[k.chainID] {
+			if classOf(k.Chain) != unowned && !entered[k.chainID] {
 				t.Errorf("seed %d: nothing leads to %s", seed, k)
 			}
 		}
@@ -53,7 +53,7 @@ func TestNothingDangles(t *testing.T) {
 func TestSharesAreEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7, 100, 5000} {
 		p := portCompiler{port: &model.Port{}}
-		rules := p.choice(make([]model.Endpoint, n))
+		rules := p.balanceRules(make([]model.Endpoint, n))
 		left := 1.0
 		for i, r := range rules {
 			share := left
@@ -79,7 +79,7 @@ func TestRuleCount(t *testing.T) {
 	for _, p := range manyPorts(16) {
 		c.Port(benchHost, p, func(k Key, v Value) {
 			switch n := v.Len(); {
-			case k.Place == placeBranch:
+			case k.Rank == rankBranch:
 				ways += n
 			default:
 				own += n

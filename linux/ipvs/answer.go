@@ -61,10 +61,10 @@ type frontendAddr struct {
 	at netip.AddrPort
 }
 
-// byMark is a virtual server by mark, which all fronts of a port share.
+// byMark is a virtual server by mark, which all frontends of a port share.
 type byMark struct {
 	pool *model.Pool
-	at   netip.AddrPort // its name: the lowest front that leads there
+	at   netip.AddrPort // its name: the lowest frontend that leads there
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
@@ -75,14 +75,14 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// A virtual server by address has one set of destinations for whoever asks. It
-// gets the pool of packets from outside, or where those are not balanced the
-// pool of somebody else. Where yet another origin has another pool, as pods and
+// A virtual server by address has one set of destinations for all origins. It
+// gets the pool of packets from outside, or where those are not balanced that of
+// another origin. Where yet another origin has another pool, as pods and
 // the host under externalTrafficPolicy Local, its packets get a mark that leads
 // them to a virtual server by mark, which IPVS looks for first.
 
-// main is the pool of the virtual server by address.
-func (f *frontendAddr) main() *model.Pool {
+// mainPool is the pool of the virtual server by address.
+func (f *frontendAddr) mainPool() *model.Pool {
 	for _, o := range []model.Origin{model.FromOutside, model.FromPod, model.FromHost} {
 		if pool := f.On[o].Pool; pool != nil {
 			return pool
@@ -91,9 +91,9 @@ func (f *frontendAddr) main() *model.Pool {
 	return nil
 }
 
-// common is the answer that all origins look at first: it is right for packets
+// commonMark is the answer that all origins look at first: it is right for packets
 // from outside, and where there is a choice for the others, too.
-func (p *portCompiler) common(f *frontendAddr) Mark {
+func (p *portCompiler) commonMark(f *frontendAddr) Mark {
 	outside, pod, host := f.On[model.FromOutside], f.On[model.FromPod], f.On[model.FromHost]
 	switch {
 	case outside.Verdict != model.Balance:
@@ -108,12 +108,12 @@ func (p *portCompiler) common(f *frontendAddr) Mark {
 // packet that the host sends from an address of the pods' range is a pod's, and
 // meets both sets: so where the host has an entry, pods have one.
 func (p *portCompiler) exceptions(f *frontendAddr, common Mark) {
-	pod, host := p.answer(f, model.FromPod), p.answer(f, model.FromHost)
-	own := host != Value{Mark: p.seen(common, model.FromHost)}
+	pod, host := p.originMark(f, model.FromPod), p.originMark(f, model.FromHost)
+	own := host != Value{Mark: p.commonFor(common, model.FromHost)}
 	if own {
 		p.exception(f, Host, host)
 	}
-	if own && p.host.Pods.Known(p.port.ID.Family) || pod != (Value{Mark: p.seen(common, model.FromPod)}) {
+	if own && p.host.Pods.Known(p.port.ID.Family) || pod != (Value{Mark: p.commonFor(common, model.FromPod)}) {
 		p.exception(f, Pods, pod)
 	}
 }
@@ -124,21 +124,21 @@ func (p *portCompiler) exception(f *frontendAddr, set SetID, v Value) {
 	p.emit(k, v)
 }
 
-// answer is what an origin gets.
-func (p *portCompiler) answer(f *frontendAddr, o model.Origin) Value {
+// originMark is what an origin gets.
+func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	act := f.On[o]
 	if act.Verdict != model.Balance {
 		return Value{Mark: p.bits.deny(act.Verdict)}
 	}
-	if act.Pool == f.main() {
+	if act.Pool == f.mainPool() {
 		return Value{Mark: p.bits.byAddress(act.SNAT)}
 	}
 	server := p.byMark[snatIndex(act.SNAT)]
 	return Value{Mark: p.bits.byMark(act.SNAT), Server: server.at, Via: viaOf(act.SNAT)}
 }
 
-// seen is what an origin gets of the common answer.
-func (p *portCompiler) seen(common Mark, o model.Origin) Mark {
+// commonFor is what an origin gets of the common answer.
+func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 	if common == p.bits.snatByChain() {
 		return p.bits.byAddress(o != model.FromPod)
 	}
@@ -160,7 +160,7 @@ func (p *portCompiler) assignByMark() {
 		f := &p.frontends[i]
 		for _, o := range []model.Origin{model.FromPod, model.FromHost} {
 			act := f.On[o]
-			if act.Pool == nil || act.Pool == f.main() {
+			if act.Pool == nil || act.Pool == f.mainPool() {
 				continue
 			}
 			s := &p.byMark[snatIndex(act.SNAT)]
@@ -183,7 +183,7 @@ func (p *portCompiler) servers() {
 		f := &p.frontends[i]
 		k := p.key(KindServer, f.at)
 		p.emit(k, p.server(k))
-		p.destinations(k, f.main())
+		p.destinations(k, f.mainPool())
 	}
 	for i, s := range p.byMark {
 		if s.pool != nil {

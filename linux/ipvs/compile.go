@@ -24,9 +24,9 @@ func (c *Compiler) Equal(a, b Value) bool { return a == b }
 // Linger implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Rank implements dataplane.Compiler: nothing is claimed before there is
-// somebody to serve it, so chains and the jumps to them come last of all, and a
-// front is open to all no moment before its source ranges hold.
+// Rank implements dataplane.Compiler: no packet is marked before there is
+// a virtual server for it, so chains and the jumps to them come last of all, and a
+// frontend is never open to all before its source ranges hold.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindLink, KindRule, KindRoute, KindSet:
@@ -43,9 +43,9 @@ func (c *Compiler) Rank(k Key) int {
 		return 11
 	}
 	switch k.Set {
-	case Allowed:
+	case SourceRanges:
 		return 3
-	case Guarded:
+	case Restricted:
 		return 4
 	case LoopBack:
 		return 5
@@ -68,7 +68,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	}
 	p.assignByMark()
 	for i := range p.frontends {
-		p.front(&p.frontends[i])
+		p.frontend(&p.frontends[i])
 	}
 	p.servers()
 	p.hairpins()
@@ -104,11 +104,11 @@ func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
 	return all
 }
 
-// front emits what tells packets to one address what to do.
-func (p *portCompiler) front(f *frontendAddr) {
-	common := p.common(f)
+// frontend emits what tells packets to one address what to do.
+func (p *portCompiler) frontend(f *frontendAddr) {
+	common := p.commonMark(f)
 	if f.Restricted {
-		p.guard(f)
+		p.restrict(f)
 	}
 	p.exceptions(f, common)
 	entry := p.key(KindEntry, f.at)
@@ -156,13 +156,13 @@ func (p *portCompiler) markSet(k model.Kind) SetID {
 	return NodePortSCTP
 }
 
-func (p *portCompiler) guard(f *frontendAddr) {
+func (p *portCompiler) restrict(f *frontendAddr) {
 	k := p.key(KindEntry, f.at)
-	k.Set = Allowed
+	k.Set = SourceRanges
 	for _, r := range f.Allow {
 		emitPrefix(k, r, p.emit)
 	}
-	k.Set = Guarded
+	k.Set = Restricted
 	p.emit(k, Value{})
 }
 

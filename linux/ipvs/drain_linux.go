@@ -57,14 +57,14 @@ type drains struct {
 	done   chan struct{}
 	now    func() time.Time
 
-	mu    sync.Mutex
-	until map[Key]map[Key]time.Time // by virtual server
-	fails bool                      // the last check did
+	mu        sync.Mutex
+	deadlines map[Key]map[Key]time.Time // by virtual server
+	failing   bool                      // the last check did
 }
 
 func startDrains(k *sockets, marks *fwmarks) *drains {
 	d := &drains{
-		kernel: k, marks: marks, now: time.Now, until: map[Key]map[Key]time.Time{},
+		kernel: k, marks: marks, now: time.Now, deadlines: map[Key]map[Key]time.Time{},
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go d.run()
@@ -96,21 +96,21 @@ func (d *drains) add(dest Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	server := dest.serverOf()
-	if d.until[server] == nil {
-		d.until[server] = map[Key]time.Time{}
+	if d.deadlines[server] == nil {
+		d.deadlines[server] = map[Key]time.Time{}
 	}
-	if _, known := d.until[server][dest]; !known {
-		d.until[server][dest] = d.now().Add(drainLimit)
+	if _, known := d.deadlines[server][dest]; !known {
+		d.deadlines[server][dest] = d.now().Add(drainLimit)
 	}
 }
 
-// stays takes a destination out of the list, and reports whether it was in it.
-func (d *drains) stays(dest Key) bool {
+// cancel takes a destination out of the list, and reports whether it was in it.
+func (d *drains) cancel(dest Key) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	server := dest.serverOf()
-	_, draining := d.until[server][dest]
-	delete(d.until[server], dest)
+	_, draining := d.deadlines[server][dest]
+	delete(d.deadlines[server], dest)
 	return draining
 }
 
@@ -118,7 +118,7 @@ func (d *drains) stays(dest Key) bool {
 func (d *drains) forget(server Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.until, server)
+	delete(d.deadlines, server)
 }
 
 // check deletes what is idle or late. It works on one virtual server at a time,
@@ -126,8 +126,8 @@ func (d *drains) forget(server Key) {
 // again, and told the first time.
 func (d *drains) check() {
 	d.mu.Lock()
-	servers := make([]Key, 0, len(d.until))
-	for server := range d.until {
+	servers := make([]Key, 0, len(d.deadlines))
+	for server := range d.deadlines {
 		servers = append(servers, server)
 	}
 	d.mu.Unlock()
@@ -139,17 +139,17 @@ func (d *drains) check() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if failed != nil && !d.fails {
-		slog.Warn("IPVS destinations that drain cannot be looked after", "error", failed, "retry", drainCheck)
+	if failed != nil && !d.failing {
+		slog.Warn("checking draining IPVS destinations failed", "mode", Name, "err", failed, "retry", drainCheck)
 	}
-	d.fails = failed != nil
+	d.failing = failed != nil
 }
 
 func (d *drains) checkServer(server Key) (failed error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.until[server]) == 0 {
-		delete(d.until, server)
+	if len(d.deadlines[server]) == 0 {
+		delete(d.deadlines, server)
 		return nil
 	}
 	s, err := service(d.marks, server)
@@ -163,7 +163,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 	left := map[Key]bool{}
 	for _, dest := range have {
 		k := destKey(server, dest)
-		until, draining := d.until[server][k]
+		until, draining := d.deadlines[server][k]
 		idle := dest.ActiveConnections == 0 && dest.InactiveConnections == 0
 		if !draining || dest.Weight != 0 {
 			continue
@@ -176,9 +176,9 @@ func (d *drains) checkServer(server Key) (failed error) {
 			left[k], failed = true, err
 		}
 	}
-	for k := range d.until[server] {
+	for k := range d.deadlines[server] {
 		if !left[k] {
-			delete(d.until[server], k)
+			delete(d.deadlines[server], k)
 		}
 	}
 	return failed

@@ -84,7 +84,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	c := commit{d, ctx, d.servers.begin(ops)}
 	for i := 0; i < len(ops); {
 		n := 1
-		for i+n < len(ops) && together(ops[i].Key.Kind) != 0 && together(ops[i+n].Key.Kind) == together(ops[i].Key.Kind) {
+		for i+n < len(ops) && batchKind(ops[i].Key.Kind) != 0 && batchKind(ops[i+n].Key.Kind) == batchKind(ops[i].Key.Kind) {
 			n++
 		}
 		c.apply(ops[i:i+n], errs[i:i+n])
@@ -105,7 +105,7 @@ func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 		fill(errs, err)
 		return
 	}
-	switch together(ops[0].Key.Kind) {
+	switch batchKind(ops[0].Key.Kind) {
 	case 1:
 		c.entries(ops, errs)
 	case 2:
@@ -135,7 +135,7 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 		return c.kernel.set(op.Verb, definition(op.Key))
 	case KindAddress:
 		if op.Verb == ledger.Replace {
-			return c.kernel.undivert(op.Key.Dst.Addr(), op.Old.Source)
+			return c.kernel.restoreSource(op.Key.Dst.Addr(), op.Old.Source)
 		}
 		return c.kernel.address(op.Verb, op.Key.Dst.Addr())
 	case KindServer:
@@ -181,7 +181,7 @@ type tables struct {
 }
 
 func openTables(c *xtables.Commands) (*tables, error) {
-	ns, err := host.Here()
+	ns, err := host.OpenNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -195,11 +195,11 @@ func (t *tables) close() error { return t.ns.Close() }
 // tables were written before.
 func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
 	for _, f := range model.Families() {
-		text := restore(f, ops)
+		text := restoreText(f, ops)
 		if text == nil {
 			continue
 		}
-		err := t.ns.Do(func() error { return t.RestorePatiently(ctx, f, text) })
+		err := t.ns.Do(func() error { return t.RestoreWait(ctx, f, text) })
 		if err != nil {
 			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
 		}

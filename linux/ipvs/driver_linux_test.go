@@ -17,10 +17,10 @@ func TestProbe(t *testing.T) {
 	if err := Probe(t.Context(), Options{}); err != nil {
 		t.Error(err)
 	}
-	if err := haveScheduler("wlc"); err != nil {
+	if err := checkScheduler("wlc"); err != nil {
 		t.Error(err)
 	}
-	err := haveScheduler("fastest")
+	err := checkScheduler("fastest")
 	for _, part := range []string{"fastest", "rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("an unknown scheduler: %q is missing in %v", part, err)

@@ -21,33 +21,33 @@ var _ dataplane.Drainer = (*Driver)(nil)
 // Drain implements dataplane.Drainer. The first packets of connections are left
 // to others from now on; virtual servers go as soon as they have no connection,
 // after drainLimit in any case. All else stays until then: what belongs to a
-// connection is still claimed, delivered here and forwarded.
+// connection is still marked, delivered here and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
 	var own []netip.Addr
 	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
-	if err := errors.Join(err, d.kernel.divert(own), d.turnAway(ctx)); err != nil {
-		return fmt.Errorf("ipvs: leave new connections to others: %w", err)
+	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
+		return fmt.Errorf("ipvs: start draining: %w", err)
 	}
 	late := time.NewTimer(drainLimit)
 	defer late.Stop()
 	tick := time.NewTicker(drainCheck)
 	defer tick.Stop()
 	for failing := false; ; {
-		busy, err := d.dismiss(ctx)
-		held, err2 := d.kernel.held()
+		busy, err := d.deleteIdle(ctx)
+		held, err2 := d.kernel.ownConnections()
 		busy += held
 		err = errors.Join(err, err2)
 		if err == nil && busy == 0 {
 			return nil
 		}
 		if err != nil && !failing && ctx.Err() == nil {
-			slog.Warn("IPVS cannot tell what connections it has", "error", err, "retry", drainCheck)
+			slog.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
 		}
 		failing = err != nil
 		select {
 		case <-tick.C:
 		case <-late.C:
-			slog.Warn("connections do not end; they are ended now", "mode", Name, "busy", busy, "after", drainLimit)
+			slog.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -55,14 +55,14 @@ func (d *Driver) Drain(ctx context.Context) error {
 	}
 }
 
-// turnAway has the jumps to the chains that claim leave out what is new. The
-// compiler knows no such jump, so whoever adopts it makes it a common one again,
+// skipNewConnections makes the jumps to the chains that classify skip new connections.
+// The compiler has no such jump, so the driver that adopts it makes it a common one,
 // when all that IPVS serves is there.
-func (d *Driver) turnAway(ctx context.Context) error {
+func (d *Driver) skipNewConnections(ctx context.Context) error {
 	var ops []ledger.Op[Key, Value]
 	for _, f := range d.options.families() {
 		err := d.tables.observe(ctx, f, func(k Key, v Value) {
-			if k.Kind == KindJump && k.Chain.claims() && !v.OldOnly {
+			if k.Kind == KindJump && k.Chain.classifies() && !v.OldOnly {
 				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
 			}
 		})
@@ -75,11 +75,11 @@ func (d *Driver) turnAway(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// dismiss deletes our virtual servers that have no connections of TCP and takes the
+// deleteIdle deletes our virtual servers that have no connections of TCP and takes the
 // destinations of all others out of the choice. It returns how many there were:
 // those just deleted count, since the next packet of a UDP flow must still get
 // to IPVS, which then forgets the flow (expire_nodest_conn).
-func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
+func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
 	all, err := d.kernel.ipvs.GetServices()
 	if err != nil {
 		return 0, err
@@ -93,7 +93,7 @@ func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
 			return 0, err
 		}
 		busy++
-		uses, err := d.used(s)
+		uses, err := d.drainServer(s)
 		if err != nil {
 			return 0, err
 		}
@@ -107,9 +107,9 @@ func (d *Driver) dismiss(ctx context.Context) (busy int, err error) {
 	return busy, nil
 }
 
-// used reports whether a virtual server has connections that must be waited for,
+// drainServer reports whether a virtual server has connections that must be waited for,
 // and if so sees to it that it gets no more.
-func (d *Driver) used(s *ipvs.Service) (bool, error) {
+func (d *Driver) drainServer(s *ipvs.Service) (bool, error) {
 	if s.FWMark == 0 && s.Protocol != unix.IPPROTO_TCP {
 		return false, nil
 	}

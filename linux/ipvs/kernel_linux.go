@@ -105,7 +105,7 @@ func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
 		}
 		return wrap("address "+a.String(), err)
 	}
-	addr := &netlink.Addr{IPNet: whole(a), Scope: unix.RT_SCOPE_HOST}
+	addr := &netlink.Addr{IPNet: hostPrefix(a), Scope: unix.RT_SCOPE_HOST}
 	if a.Is6() {
 		addr.Flags, addr.Scope = unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, 0
 		addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
@@ -116,7 +116,7 @@ func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
 	return ignore(wrap("address "+a.String(), k.links.AddrAdd(link, addr)), unix.EEXIST)
 }
 
-func whole(a netip.Addr) *net.IPNet {
+func hostPrefix(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
@@ -135,7 +135,7 @@ func (k *sockets) route(verb ledger.Verb, a netip.Addr) error {
 	const loopback = 1 // the index of lo in every network namespace
 	local := &netlink.Route{
 		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
-		Dst: whole(a), LinkIndex: loopback, Table: RouteTable,
+		Dst: hostPrefix(a), LinkIndex: loopback, Table: RouteTable,
 	}
 	if verb == ledger.Delete {
 		return ignore(wrap("local route to "+a.String(), k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT)
@@ -182,9 +182,9 @@ func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
 // from the moment on that another mode serves the host: a connection from the
 // cluster IP would end when the address goes.
 
-// divert has the host use an address of its own, where it has one, for new
+// preferNodeSource has the host use an address of its own, where it has one, for new
 // connections to those on the device. Old ones keep what they have.
-func (k *sockets) divert(own []netip.Addr) error {
+func (k *sockets) preferNodeSource(own []netip.Addr) error {
 	return k.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
 		for _, a := range own {
 			if a.Is4() == to.Is4() {
@@ -210,24 +210,24 @@ func (k *sockets) replaceSource(r netlink.Route, src netip.Addr) error {
 	return ignore(k.links.RouteDel(&r), unix.ESRCH)
 }
 
-// undivert makes an address anew whose route was diverted by a Drain that was
+// restoreSource makes an address anew whose route was diverted by a Drain that was
 // called off.
-func (k *sockets) undivert(a, src netip.Addr) error {
+func (k *sockets) restoreSource(a, src netip.Addr) error {
 	link, err := k.links.LinkByName(Link)
 	if err != nil {
 		return wrap("address "+a.String(), err)
 	}
 	diverted := &netlink.Route{
 		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
-		Dst: whole(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
+		Dst: hostPrefix(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
 	}
 	gone := ignore(wrap("local route to "+a.String(), k.links.RouteDel(diverted)), unix.ESRCH)
 	return errors.Join(gone, k.address(ledger.Delete, a), k.address(ledger.Create, a))
 }
 
-// sourceOf returns the source that a local route suggests to reach an address,
+// preferredSource returns the source that a local route suggests to reach an address,
 // where that is another one.
-func sourceOf(to netip.Addr, r netlink.Route) netip.Addr {
+func preferredSource(to netip.Addr, r netlink.Route) netip.Addr {
 	src, ok := netip.AddrFromSlice(r.Src)
 	if src = src.Unmap(); !ok || src == to {
 		return netip.Addr{}
@@ -269,9 +269,9 @@ func (k *sockets) eachLocalRoute(f func(netip.Addr, netlink.Route) error) error 
 	return nil
 }
 
-// held counts connections of the host's own that have an address on the device,
+// ownConnections counts connections of the host's own that have an address on the device,
 // which end when it goes.
-func (k *sockets) held() (n int, err error) {
+func (k *sockets) ownConnections() (n int, err error) {
 	addresses := map[netip.Addr]bool{}
 	err = k.eachLocalRoute(func(a netip.Addr, _ netlink.Route) error {
 		addresses[a] = true
@@ -283,7 +283,7 @@ func (k *sockets) held() (n int, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := k.links.SocketDiagTCP(family)
 		if errors.Is(err, unix.ENOENT) {
-			return 0, nil // a kernel without tcp_diag tells nobody
+			return 0, nil // a kernel without tcp_diag cannot list them
 		}
 		if err != nil {
 			return 0, fmt.Errorf("list connections: %w", err)
@@ -306,8 +306,8 @@ func openAddresses() (*host.Addresses, error) {
 	return host.OpenAddresses(func(l netlink.Link) bool { return l.Attrs().Name == Link })
 }
 
-// list returns addresses in their order.
-func list(a *host.Addresses) (ips []netip.Addr, err error) {
+// sortedAddresses returns addresses in their order.
+func sortedAddresses(a *host.Addresses) (ips []netip.Addr, err error) {
 	all, err := a.List()
 	for _, l := range all {
 		ips = append(ips, l.Prefix.Addr())
@@ -323,6 +323,6 @@ func nodeAddresses() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := list(a)
+	own, err := sortedAddresses(a)
 	return own, errors.Join(err, a.Close())
 }

@@ -12,11 +12,11 @@ const Name config.Mode = "ipvs"
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"
 
-// The rule that has claimed packets delivered here: fronts other than cluster IPs
+// The rule that has service packets delivered here: frontends other than cluster IPs
 // are on no device, so that all else about their addresses stays as the network
 // has it. kube-proxy puts them on kube-ipvs0, and with that takes over all their
 // ports and answers ARP for them. The table has each of those addresses and no
-// others: a claimed packet that another proxy has translated goes its way.
+// others: a service packet that another proxy has translated goes its way.
 const (
 	RoutePriority = 99     // behind the table of local addresses, before all others
 	RouteTable    = 254514 // local routes to external and load balancer IPs
@@ -29,16 +29,16 @@ type SetID uint8
 // a packet: see Mark.
 const (
 	noSet        SetID = iota
-	ClusterIPs         // fronts, with marks
-	ExternalIPs        // fronts, with marks
-	LoadBalancer       // fronts, with marks
+	ClusterIPs         // frontends, with marks
+	ExternalIPs        // frontends, with marks
+	LoadBalancer       // frontends, with marks
 	NodePortTCP        // node ports, with marks
 	NodePortUDP
 	NodePortSCTP    // the same by address, since bitmaps of ports know no SCTP
-	Pods            // fronts where this node's pods get another answer than all others, with marks
-	Host            // fronts where the host itself does, with marks
-	Guarded         // fronts with source ranges
-	Allowed         // a guarded front and a range that may use it
+	Pods            // frontends where this node's pods get another action than all others, with marks
+	Host            // frontends where the host itself does, with marks
+	Restricted      // frontends with source ranges
+	SourceRanges    // a restricted frontend and a range that may use it
 	LoopBack        // endpoints of this node, twice: connections back to their sender
 	VirtualIPs      // the cluster IPs: their other ports are refused
 	NodePortRanges  // where node ports answer
@@ -76,8 +76,8 @@ var setTable = [numSets]struct {
 	NodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
 	Pods:            {"FROM-POD", hashIPPort, true},
 	Host:            {"FROM-HOST", hashIPPort, true},
-	Guarded:         {"LOAD-BALANCER-FW", hashIPPort, false},
-	Allowed:         {"LOAD-BALANCER-SOURCE-CIDR", hashIPPortNet, false},
+	Restricted:      {"LOAD-BALANCER-FW", hashIPPort, false},
+	SourceRanges:    {"LOAD-BALANCER-SOURCE-CIDR", hashIPPortNet, false},
 	LoopBack:        {"LOOP-BACK", hashIPPortIP, false},
 	VirtualIPs:      {"IPVS-IPS", hashIP, false},
 	NodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
@@ -123,14 +123,14 @@ type ChainID uint8
 // their own, so that one mode can work beside the other while a node changes over.
 const (
 	noChain    ChainID = iota
-	mangleIn           // mark what is for a front: KUBE-SERVICES
+	mangleIn           // mark what is for a frontend: KUBE-SERVICES
 	mangleOut          // the same for what the host sends
 	manglePort         // node ports
 	mangleLast         // clear marks behind IPVS
-	natIn              // leave claimed packets to IPVS
+	natIn              // leave service packets to IPVS
 	natOut
 	natLast  // masquerade
-	filterIn // refuse
+	filterIn // reject
 	filterOut
 	filterPort
 	filterForward
@@ -161,17 +161,17 @@ func (c ChainID) from() string         { return chainTable[c].from }
 // String returns table and chain.
 func (c ChainID) String() string { return c.table().String() + " " + c.name() }
 
-// owner is the first rule of all our chains, which does nothing. A chain without it
+// ownerRule is the first rule of all our chains, which does nothing. A chain without it
 // is not ours, whatever its name: kube-proxy uses the same.
-func owner() xtables.Rule { return xtables.Rule{Comment: "kept by Tandem (ipvs, layout 1)"} }
+func ownerRule() xtables.Rule { return xtables.Rule{Comment: "kept by Tandem (ipvs, layout 1)"} }
 
-// claims reports whether a chain decides what IPVS gets.
-func (c ChainID) claims() bool { return c == mangleIn || c == mangleOut }
+// classifies reports whether a chain decides what IPVS gets.
+func (c ChainID) classifies() bool { return c == mangleIn || c == mangleOut }
 
 // What connection tracking says of the first packets of connections, and of others.
 var (
-	isNew = xtables.State{Any: "NEW"}
-	isOld = xtables.State{Any: "NEW", Not: true}
+	isNew         = xtables.State{Any: "NEW"}
+	isEstablished = xtables.State{Any: "NEW", Not: true}
 )
 
 // jumpRule is the rule that leads to a chain, for all packets or those of old
@@ -180,7 +180,7 @@ func (c ChainID) jumpRule(oldOnly bool) xtables.Rule {
 	r := xtables.JumpTo(c.name())
 	r.Comment = chainTable[c].comment
 	if oldOnly {
-		r = r.With(isOld)
+		r = r.With(isEstablished)
 	}
 	return r
 }

@@ -28,7 +28,7 @@ func probe(ctx context.Context) error {
 // run may have used it: it does not have the kernel load IPVS. Where IPv6 does not
 // work, IPv4 is served alone, and ports of IPv6 are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
-	if err := loaded(); err != nil {
+	if err := checkLoaded(); err != nil {
 		return nil, err
 	}
 	commands, _, err := xtables.Find(context.Background())
@@ -37,11 +37,11 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	}
 	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
-	if err := haveScheduler(o.scheduler()); err != nil {
+	if err := checkScheduler(o.scheduler()); err != nil {
 		return nil, err
 	}
-	if err := haveIPv6(commands); err != nil {
-		slog.Warn("IPv6 is not served", "mode", Name, "error", err)
+	if err := checkIPv6(commands); err != nil {
+		slog.Warn("IPv6 not served", "mode", Name, "err", err)
 		o.Families = []model.Family{model.IPv4}
 	}
 	d, err := Open(o, c.IPVS.ExcludeCIDRs, commands)
@@ -56,41 +56,41 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 // nothing, and one that is only cleared away needs nothing.
 type tuned struct {
 	dataplane.Backend
-	driver *Driver
-	config config.IPVS
-	done   bool
-	again  time.Time // after a failure
+	driver  *Driver
+	config  config.IPVS
+	done    bool
+	retryAt time.Time // after a failure
 }
 
-// tuneAgain is the pause before what is missing is tried again.
-const tuneAgain = time.Second
+// tuneRetry is the pause before what is missing is tried again.
+const tuneRetry = time.Second
 
 // Sync implements dataplane.Backend.
 func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
-		if err := t.driver.tables.ns.Do(func() error { return settings(t.config) }); err != nil {
-			t.again = time.Now().Add(tuneAgain)
+		if err := t.driver.tables.ns.Do(func() error { return applySysctls(t.config) }); err != nil {
+			t.retryAt = time.Now().Add(tuneRetry)
 			return dataplane.Work{Held: err}, err
 		}
-		if err := timeouts(t.driver.kernel.ipvs, t.config); err != nil {
-			slog.Warn("IPVS keeps its time-outs", "mode", Name, "error", err)
+		if err := applyTimeouts(t.driver.kernel.ipvs, t.config); err != nil {
+			slog.Warn("setting IPVS timeouts failed", "mode", Name, "err", err)
 		}
-		t.done, t.again = true, time.Time{}
+		t.done, t.retryAt = true, time.Time{}
 	}
 	return t.Backend.Sync(ctx)
 }
 
 // Next implements dataplane.Backend.
 func (t *tuned) Next() time.Time {
-	if !t.again.IsZero() {
-		return t.again
+	if !t.retryAt.IsZero() {
+		return t.retryAt
 	}
 	return t.Backend.Next()
 }
 
-// settings sets the kernel parameters that IPVS needs here. Without the first
+// applySysctls sets the kernel parameters that IPVS needs here. Without the first
 // nothing can be masqueraded; all others make a good answer better.
-func settings(c config.IPVS) error {
+func applySysctls(c config.IPVS) error {
 	if err := host.EnsureSysctl("net/ipv4/vs/conntrack", "1"); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func settings(c config.IPVS) error {
 		{"net/ipv4/vs/expire_quiescent_template", "1"}, // clients leave an endpoint that drains
 		{"net/ipv4/ip_forward", "1"},
 	}
-	if reuseDelays() {
+	if reuseIsDelayed() {
 		more = append(more, [2]string{"net/ipv4/vs/conn_reuse_mode", "0"})
 	}
 	if c.StrictARP {
@@ -107,15 +107,15 @@ func settings(c config.IPVS) error {
 	}
 	for _, s := range more {
 		if err := host.EnsureSysctl(s[0], s[1]); err != nil {
-			slog.Warn("a kernel parameter is not as it should be", "mode", Name, "error", err)
+			slog.Warn("setting a sysctl failed", "mode", Name, "err", err)
 		}
 	}
 	return nil
 }
 
-// reuseDelays reports whether a client that uses a port again has to wait a
+// reuseIsDelayed reports whether a client that uses a port again has to wait a
 // second: Linux 4.1 to 5.8 with conn_reuse_mode 1 (kubernetes/kubernetes#81775).
-func reuseDelays() bool {
+func reuseIsDelayed() bool {
 	var u unix.Utsname
 	var major, minor int
 	if unix.Uname(&u) != nil {
@@ -127,7 +127,7 @@ func reuseDelays() bool {
 	return major == 4 && minor >= 1 || major == 5 && minor < 9
 }
 
-func timeouts(h *ipvs.Handle, c config.IPVS) error {
+func applyTimeouts(h *ipvs.Handle, c config.IPVS) error {
 	if c.TCPTimeout == 0 && c.TCPFinTimeout == 0 && c.UDPTimeout == 0 {
 		return nil
 	}
@@ -152,7 +152,7 @@ type followed struct {
 func followAddresses(b dataplane.Backend) (_ dataplane.Backend, err error) {
 	f := &followed{Backend: b}
 	if f.addresses, err = openAddresses(); err == nil {
-		f.own, err = list(f.addresses)
+		f.own, err = sortedAddresses(f.addresses)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -186,7 +186,7 @@ func (f *followed) SetHost(h *model.Host) {
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	f.stale = f.stale || f.host != nil && f.addresses.Changed()
 	if f.stale {
-		own, err := list(f.addresses)
+		own, err := sortedAddresses(f.addresses)
 		if err != nil {
 			return false, err // and it is tried again
 		}

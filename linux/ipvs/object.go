@@ -16,7 +16,7 @@ type Kind uint8
 // The kinds.
 const (
 	KindLink    Kind = iota // kube-ipvs0
-	KindRule                // claimed packets look into RouteTable first
+	KindRule                // service packets look into RouteTable first
 	KindSet                 // an ipset
 	KindChain               // a chain of iptables with its rules
 	KindJump                // the jump to a chain
@@ -27,8 +27,8 @@ const (
 	KindRoute               // RouteTable: packets for an address are delivered here
 )
 
-// together groups kinds that are written at once; 0 is written alone.
-func together(k Kind) int {
+// batchKind groups kinds that are written at once; 0 is written alone.
+func batchKind(k Kind) int {
 	switch k {
 	case KindEntry:
 		return 1

@@ -80,12 +80,12 @@ func (o *observation) family(f model.Family) error {
 			return err
 		}
 	}
-	o.name(f)
+	o.nameServers(f)
 	return o.tables.observe(o.ctx, f, o.emit)
 }
 
 // rules reads the routing rule, and those from a time when the user had chosen
-// another bit of the mark: nobody else has this table.
+// another bit of the mark: this table is only ours.
 func (o *observation) rules(f model.Family) error {
 	rules, err := o.reader.links.RuleList(netlinkFamily(f))
 	if err != nil {
@@ -140,7 +140,7 @@ func (o *observation) set(k Key) error {
 			v.Mark = Mark{e.Mark, e.MarkMask}
 			if n, via := o.marks.parse(e.Mark); n != 0 && e.MarkMask == ^uint32(0) {
 				v.Via = via
-				o.lead(key, e.Mark)
+				o.noteServer(key, e.Mark)
 			}
 		}
 		o.emit(key, v)
@@ -148,9 +148,9 @@ func (o *observation) set(k Key) error {
 	return nil
 }
 
-// lead notes an entry that leads to a virtual server by mark, which is named by
-// the lowest front of those.
-func (o *observation) lead(entry Key, mark uint32) {
+// noteServer notes an entry that leads to a virtual server by mark, which is named by
+// the lowest frontend of those.
+func (o *observation) noteServer(entry Key, mark uint32) {
 	at := markKey{entry.Family, mark}
 	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
 		return
@@ -159,8 +159,8 @@ func (o *observation) lead(entry Key, mark uint32) {
 	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
 }
 
-// name puts the names of virtual servers into the entries that lead to them.
-func (o *observation) name(f model.Family) {
+// nameServers puts the names of virtual servers into the entries that lead to them.
+func (o *observation) nameServers(f model.Family) {
 	for k, v := range o.have {
 		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
 			v.Server = o.byMark[markKey{f, v.Mark.Value}].Dst
@@ -200,7 +200,7 @@ func (o *observation) link() error {
 	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
 		k := Key{Kind: KindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
 		if _, ok := o.have[k]; ok {
-			o.emit(k, Value{Source: sourceOf(to, r)})
+			o.emit(k, Value{Source: preferredSource(to, r)})
 		}
 		return nil
 	})
@@ -241,8 +241,8 @@ func (o *observation) servers() error {
 	return nil
 }
 
-// dest notes a destination. A weight that is not ours is somebody's edit: what
-// is not in the books is made anew.
+// dest notes a destination. Another weight is an external change: a
+// destination that is not reported is created again.
 func (o *observation) dest(k Key, weight int) {
 	switch weight {
 	case 0:

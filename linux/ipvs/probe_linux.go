@@ -31,21 +31,21 @@ func Probe(ctx context.Context, o Options) error {
 		return fmt.Errorf("ipvs mode: %w", err)
 	}
 	o.NoRandomFully = !commands.RandomFully()
-	if err := haveIPVS(); err != nil {
+	if err := checkIPVS(); err != nil {
 		return err
 	}
-	err = elsewhere(func() error { return try(ctx, o, commands) })
+	err = inNewNamespace(func() error { return tryAll(ctx, o, commands) })
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
 	}
 	return err
 }
 
-// haveIPVS asks for IPVS. The question makes the kernel load the module, on the
+// checkIPVS asks for IPVS. The question makes the kernel load the module, on the
 // host and by itself, where it is installed (MODULE_ALIAS_GENL_FAMILY in
 // net/netfilter/ipvs/ip_vs_ctl.c). Nothing else of IPVS is used before: its
 // library would look for a modprobe program and log what it thinks of the result.
-func haveIPVS() error {
+func checkIPVS() error {
 	h, err := netlink.NewHandle(unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
@@ -58,9 +58,9 @@ func haveIPVS() error {
 	return wrap("ask for IPVS", err)
 }
 
-// loaded tells whether the kernel has IPVS, without making it load the module;
+// checkLoaded tells whether the kernel has IPVS, without making it load the module;
 // unless kube-ipvs0 says that it was in use here.
-func loaded() error {
+func checkLoaded() error {
 	if _, err := os.Stat("/proc/thread-self/net/ip_vs"); err == nil {
 		return nil
 	}
@@ -72,8 +72,8 @@ func loaded() error {
 	link, err := links.LinkByName(Link)
 	switch {
 	case err == nil && link.Attrs().Alias == alias:
-		if err := haveIPVS(); err != nil {
-			return fmt.Errorf("link %s is there, but: %v", Link, err) // not ErrAbsent
+		if err := checkIPVS(); err != nil {
+			return fmt.Errorf("link %s exists, but: %v", Link, err) // not ErrAbsent
 		}
 		return nil
 	case ignore(err, unix.ENODEV) != nil:
@@ -82,14 +82,14 @@ func loaded() error {
 	return fmt.Errorf("the kernel has not loaded IPVS: it %w", dataplane.ErrAbsent)
 }
 
-// elsewhere runs f on a thread in a new network namespace. The thread ends with
+// inNewNamespace runs f on a thread in a new network namespace. The thread ends with
 // its goroutine.
-func elsewhere(f func() error) error {
+func inNewNamespace(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("a network namespace to try in: %w", err)
+			done <- fmt.Errorf("network namespace for probing: %w", err)
 			return
 		}
 		done <- f()
@@ -97,8 +97,8 @@ func elsewhere(f func() error) error {
 	return <-done
 }
 
-// try programs the skeleton and a Service, and reads them back.
-func try(ctx context.Context, o Options, commands *xtables.Commands) error {
+// tryAll programs the skeleton and a Service, and reads them back.
+func tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
 	d, err := Open(o, nil, commands)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo)); err != nil {
 		return err
 	}
-	objects, _ := dataplane.Compile(NewCompiler(o), trialHost(), trialPorts(o))
+	objects, _ := dataplane.Compile(NewCompiler(o), probeHost(), probePorts(o))
 	keys := slices.Collect(maps.Keys(objects))
 	c := NewCompiler(o)
 	slices.SortFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
@@ -118,7 +118,7 @@ func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 	}
 	for i, err := range d.Commit(ctx, ops) {
 		if err != nil {
-			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, advice(ops[i].Key))
+			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, moduleHint(ops[i].Key))
 		}
 	}
 	have, err := d.observe(ctx)
@@ -127,14 +127,14 @@ func try(ctx context.Context, o Options, commands *xtables.Commands) error {
 	}
 	for k, v := range objects {
 		if got, ok := have[k]; !ok || got != v {
-			return fmt.Errorf("ipvs mode: the kernel does not give %s back as it was written", k)
+			return fmt.Errorf("ipvs mode: %s read back differs from what was written", k)
 		}
 	}
 	return nil
 }
 
-// advice names the modules that an object needs.
-func advice(k Key) string {
+// moduleHint names the modules that an object needs.
+func moduleHint(k Key) string {
 	modules := map[Kind]string{
 		KindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
 		KindChain: "iptable_mangle iptable_nat iptable_filter xt_set xt_mark xt_comment xt_conntrack xt_addrtype xt_MASQUERADE",
@@ -145,7 +145,7 @@ func advice(k Key) string {
 	return "; the kernel modules are " + modules
 }
 
-func trialHost() *model.Host {
+func probeHost() *model.Host {
 	return &model.Host{
 		IPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
@@ -153,8 +153,8 @@ func trialHost() *model.Host {
 	}
 }
 
-// trialPorts are ports that need an object of every kind.
-func trialPorts(o Options) (ports []*model.Port) {
+// probePorts are ports that need an object of every kind.
+func probePorts(o Options) (ports []*model.Port) {
 	for _, f := range o.families() {
 		vip, ip := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("198.51.100.2")
 		if f == model.IPv6 {
@@ -174,9 +174,9 @@ func trialPorts(o Options) (ports []*model.Port) {
 	return ports
 }
 
-// haveIPv6 asks whether IPv6 and its iptables are there, in the network namespace
+// checkIPv6 asks whether IPv6 and its iptables are there, in the network namespace
 // of the calling thread.
-func haveIPv6(commands *xtables.Commands) error {
+func checkIPv6(commands *xtables.Commands) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return err
 	}
@@ -187,21 +187,21 @@ func haveIPv6(commands *xtables.Commands) error {
 	return err
 }
 
-// haveScheduler tries a scheduler in a place of its own. The error lists what
+// checkScheduler tries a scheduler in a place of its own. The error lists what
 // the kernel has instead.
-func haveScheduler(name string) error {
-	return elsewhere(func() error {
+func checkScheduler(name string) error {
+	return inNewNamespace(func() error {
 		h, err := ipvs.New("")
 		if err != nil {
 			return err
 		}
 		defer h.Close()
-		if scheduler(h, name) == nil {
+		if tryScheduler(h, name) == nil {
 			return nil
 		}
 		var have []string
 		for _, s := range strings.Fields("rr wrr lc wlc fo ovf lblc lblcr dh sh mh sed nq twos") {
-			if scheduler(h, s) == nil {
+			if tryScheduler(h, s) == nil {
 				have = append(have, s)
 			}
 		}
@@ -209,7 +209,7 @@ func haveScheduler(name string) error {
 	})
 }
 
-func scheduler(h *ipvs.Handle, name string) error {
+func tryScheduler(h *ipvs.Handle, name string) error {
 	s := &ipvs.Service{
 		AddressFamily: unix.AF_INET, Netmask: ^uint32(0), Protocol: unix.IPPROTO_TCP,
 		Address: net.IPv4(198, 51, 100, 1), Port: 20000, SchedName: name,

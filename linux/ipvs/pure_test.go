@@ -77,12 +77,12 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 			ops, want[k] = append(ops, ledger.Op[Key, Value]{Key: k, New: objects[k]}), objects[k]
 		}
 	}
-	saved := strings.NewReplacer("-I ", "-A ", " 1 -m", " -m").Replace(string(restore(model.IPv6, ops)))
+	saved := strings.NewReplacer("-I ", "-A ", " 1 -m", " -m").Replace(string(restoreText(model.IPv6, ops)))
 	have, err := readAll(model.IPv6, saved)
 	if len(want) == 0 || err != nil || !maps.Equal(have, want) {
 		t.Errorf("got %v\nwant %v", have, want)
 	}
-	foreign := strings.ReplaceAll(saved, owner().Comment, "somebody else")
+	foreign := strings.ReplaceAll(saved, ownerRule().Comment, "somebody else")
 	if have, err := readAll(model.IPv6, foreign); len(have) > 0 || err != nil {
 		t.Errorf("of somebody else, but ours: %v, %v", have, err)
 	}
@@ -99,7 +99,7 @@ func TestNoRuleIsForeign(t *testing.T) {
 	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
 	for k, v := range objects {
 		for r := range v.Rules.All() {
-			if r.Foreign != "" {
+			if r.Unparsed != "" {
 				t.Errorf("%s: %s", k, r)
 			}
 		}
@@ -111,12 +111,12 @@ func TestNoRuleIsForeign(t *testing.T) {
 func TestJumpsForOldConnectionsComeBack(t *testing.T) {
 	k := Key{Kind: KindJump, Chain: mangleIn}
 	leaving, staying := Value{OldOnly: true}, Value{}
-	mangle := "*mangle\n-A KUBE-SERVICES " + owner().String() + "\n-A PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
+	mangle := "*mangle\n-A KUBE-SERVICES " + ownerRule().String() + "\n-A PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	have, err := readAll(model.IPv4, mangle)
 	if v, ok := have[k]; !ok || !v.OldOnly || err != nil {
 		t.Errorf("read back: %v in %v (%v)", v, have, err)
 	}
-	got := string(restore(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}}))
+	got := string(restoreText(model.IPv4, []ledger.Op[Key, Value]{{Verb: ledger.Replace, Key: k, Old: leaving, New: staying}}))
 	want := "*mangle\n-I PREROUTING 1 " + mangleIn.jumpRule(false).String() + "\n-D PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -134,12 +134,12 @@ func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
 		if c.Rank(k) >= c.Rank(Key{Kind: KindJump}) && k.Kind != KindJump {
 			t.Errorf("%s does not come before the claims", k)
 		}
-		if together(k.Kind) == together(KindJump) {
+		if batchKind(k.Kind) == batchKind(KindJump) {
 			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v}, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
 		}
 	}
 	var tables []string
-	for line := range strings.Lines(string(restore(model.IPv4, ops))) {
+	for line := range strings.Lines(string(restoreText(model.IPv4, ops))) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
 			tables = append(tables, strings.TrimSpace(name))
 		}
@@ -176,8 +176,8 @@ func FuzzReadTables(f *testing.F) {
 	tables, _, _ = strings.Cut(tables, "\n# ")
 	f.Add(tables)
 	f.Add("*nat\n-A \n:X - [0:0]\n-A POSTROUTING\nCOMMIT\n")
-	f.Add("*filter\n-A KUBE-IPVS-FILTER -j DROP\n-A KUBE-IPVS-FILTER " + owner().String() + "\nCOMMIT\n")
-	f.Add("*filter\n-A KUBE-IPVS-FILTER " + owner().String() + " -j DROP\nCOMMIT\n")
+	f.Add("*filter\n-A KUBE-IPVS-FILTER -j DROP\n-A KUBE-IPVS-FILTER " + ownerRule().String() + "\nCOMMIT\n")
+	f.Add("*filter\n-A KUBE-IPVS-FILTER " + ownerRule().String() + " -j DROP\nCOMMIT\n")
 	f.Add("*filter\n-A INPUT " + filterIn.jumpRule(false).String() + "\nCOMMIT\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		have, err := readAll(model.IPv4, text)
@@ -190,7 +190,7 @@ func FuzzReadTables(f *testing.F) {
 			}
 			rules := slices.Collect(v.Rules.All())
 			_, led := have[Key{Kind: KindJump, Chain: k.Chain}]
-			if !slices.ContainsFunc(rules, owner().Equal) && (len(rules) > 0 || !led) {
+			if !slices.ContainsFunc(rules, ownerRule().Equal) && (len(rules) > 0 || !led) {
 				t.Errorf("%s is not ours: %s", k, v.Rules)
 			}
 		}

@@ -23,7 +23,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			if len(rules) == 0 {
 				continue
 			}
-			emit(Key{Kind: KindChain, Family: f, Chain: ChainID(id)}, owned(rules...))
+			emit(Key{Kind: KindChain, Family: f, Chain: ChainID(id)}, ownedChain(rules...))
 			if ChainID(id).from() != "" {
 				emit(Key{Kind: KindJump, Family: f, Chain: ChainID(id)}, Value{})
 			}
@@ -47,37 +47,37 @@ func loopback(f model.Family) netip.Prefix {
 	return netip.MustParsePrefix("::1/128")
 }
 
-// owned is a chain with some rules, and the one that says whose it is.
-func owned(rules ...xtables.Rule) Value {
-	return Value{Rules: xtables.List(append([]xtables.Rule{owner()}, rules...)...)}
+// ownedChain is a chain with some rules, and the one that says whose it is.
+func ownedChain(rules ...xtables.Rule) Value {
+	return Value{Rules: xtables.List(append([]xtables.Rule{ownerRule()}, rules...)...)}
 }
 
 // chains are the rules of every chain.
 func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xtables.Rule) {
-	r := rules{c.bits, f}
+	r := ruleMaker{c.bits, f}
 	arriving, sent := r.pods(host.Pods)
 	all[mangleIn] = r.classify(arriving, false)
 	// What IPVS has forwarded comes through here as well. It must not be routed by
 	// our rule once more.
-	forwarded := xtables.Rule{Matches: []xtables.Match{has(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
+	forwarded := xtables.Rule{Matches: []xtables.Match{marked(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
 	all[mangleOut] = slices.Insert(r.classify(sent, true), 0, forwarded)
 	all[manglePort] = []xtables.Rule{
-		{Proto: model.TCP, Target: r.translate(NodePortTCP, "dst")},
-		{Proto: model.UDP, Target: r.translate(NodePortUDP, "dst")},
-		{Target: r.translate(NodePortSCTP, "dst,dst")},
+		{Proto: model.TCP, Target: r.mapMark(NodePortTCP, "dst")},
+		{Proto: model.UDP, Target: r.mapMark(NodePortUDP, "dst")},
+		{Target: r.mapMark(NodePortSCTP, "dst,dst")},
 	}
-	all[mangleLast] = []xtables.Rule{rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, has(r.service))}
-	all[natIn] = []xtables.Rule{rule(xtables.Accept, has(r.service))}
+	all[mangleLast] = []xtables.Rule{rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, marked(r.service))}
+	all[natIn] = []xtables.Rule{rule(xtables.Accept, marked(r.service))}
 	all[natOut] = all[natIn]
 	masquerade := xtables.Masquerade{RandomFully: !c.options.NoRandomFully}
 	all[natLast] = []xtables.Rule{
 		rule(xtables.Masquerade{}, r.in(LoopBack, "dst,dst,src")),
 		rule(xtables.Masquerade{}, r.in(VirtualIPs, "src"), r.notIn(VirtualIPs, "dst")),
-		rule(xtables.Return, hasNot(r.masquerade)),
+		rule(xtables.Return, unmarked(r.masquerade)),
 		rule(xtables.SetMark{Mask: r.masquerade}),
 		rule(masquerade),
 	}
-	refuse := rule(xtables.Reject, has(r.denied)) // what has no endpoint
+	refuse := rule(xtables.Reject, marked(r.denied)) // what has no endpoint
 	// What IPVS has forwarded comes through here as well, most of it from others.
 	all[filterIn] = []xtables.Rule{refuse}
 	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{})}
@@ -86,8 +86,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	return all
 }
 
-// rules makes the rules of one family.
-type rules struct {
+// ruleMaker makes the rules of one family.
+type ruleMaker struct {
 	markBits
 	family model.Family
 }
@@ -96,27 +96,27 @@ func rule(to xtables.Target, asks ...xtables.Match) xtables.Rule {
 	return xtables.Rule{Matches: asks, Target: to}
 }
 
-func has(bits uint32) xtables.HasMark { return xtables.HasMark{Value: bits, Mask: bits} }
+func marked(bits uint32) xtables.HasMark { return xtables.HasMark{Value: bits, Mask: bits} }
 
-func hasNot(bits uint32) xtables.HasMark {
+func unmarked(bits uint32) xtables.HasMark {
 	return xtables.HasMark{Value: bits, Mask: bits, Not: true}
 }
 
-func (r rules) in(s SetID, fields string) xtables.InSet {
+func (r ruleMaker) in(s SetID, fields string) xtables.InSet {
 	return xtables.InSet{Set: s.Name(r.family), Fields: fields}
 }
 
-func (r rules) notIn(s SetID, fields string) xtables.InSet {
+func (r ruleMaker) notIn(s SetID, fields string) xtables.InSet {
 	return xtables.InSet{Set: s.Name(r.family), Fields: fields, Not: true}
 }
 
-func (r rules) translate(s SetID, fields string) xtables.MapMark {
+func (r ruleMaker) mapMark(s SetID, fields string) xtables.MapMark {
 	return xtables.MapMark{Set: s.Name(r.family), Fields: fields}
 }
 
 // pods are matches of this node's pods, among what arrives and what the host
 // sends itself: that comes by no interface and can only be told by address.
-func (r rules) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
+func (r ruleMaker) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
 	switch {
 	case m.Interface != "":
 		return []xtables.Rule{{In: xtables.Interface{Name: m.Interface}}}, nil
@@ -131,14 +131,14 @@ func (r rules) pods(m model.PodMatch) (arriving, sent []xtables.Rule) {
 	return arriving, arriving
 }
 
-// classify turns the mark of a packet into the answer of its front for its
-// sender. Only the first packet of a connection is dropped, refused or
+// classify turns the mark of a packet into the action of its frontend for its
+// origin. Only the first packet of a connection is dropped, refused or
 // masqueraded; all others must only find their way to IPVS.
-func (r rules) classify(pods []xtables.Rule, host bool) []xtables.Rule {
+func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 	all := []xtables.Rule{
 		// Connections of another proxy, from before we took over.
 		rule(xtables.Return, xtables.State{Any: "DNAT"}),
-		rule(xtables.Drop, r.in(Guarded, "dst,dst"), r.notIn(Allowed, "dst,dst,src"), isNew),
+		rule(xtables.Drop, r.in(Restricted, "dst,dst"), r.notIn(SourceRanges, "dst,dst,src"), isNew),
 		rule(xtables.SetMark{Value: r.masquerade, Mask: r.all()}),
 	}
 	for _, pod := range pods {
@@ -146,48 +146,48 @@ func (r rules) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 		all = append(all, pod)
 	}
 	for _, s := range []SetID{ClusterIPs, ExternalIPs, LoadBalancer} {
-		all = append(all, rule(r.translate(s, "dst,dst")))
+		all = append(all, rule(r.mapMark(s, "dst,dst")))
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} { // cluster IPs have no other ports
-		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, hasNot(r.service), r.in(VirtualIPs, "dst"))
+		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, unmarked(r.service), r.in(VirtualIPs, "dst"))
 		other.Proto = proto
 		all = append(all, other)
 	}
-	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, hasNot(r.service), r.in(NodePortRanges, "dst"), xtables.DstLocal{})
+	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, unmarked(r.service), r.in(NodePortRanges, "dst"), xtables.DstLocal{})
 	nodePort.Dst = xtables.Addrs{Prefix: loopback(r.family), Not: true}
 	all = append(all, nodePort)
 	if host {
-		all = append(all, rule(r.translate(Host, "dst,dst")))
+		all = append(all, rule(r.mapMark(Host, "dst,dst")))
 	}
 	for _, pod := range pods {
-		pod.Target = r.translate(Pods, "dst,dst")
+		pod.Target = r.mapMark(Pods, "dst,dst")
 		all = append(all, pod)
 	}
 	return append(all,
-		rule(xtables.Drop, has(r.all()), isNew),
-		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, hasNot(r.service)),
-		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, isOld),
+		rule(xtables.Drop, marked(r.all()), isNew),
+		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, unmarked(r.service)),
+		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, isEstablished),
 		// What is refused is not delivered here: an answer needs an address that
-		// this host has, and that of the front it has not.
-		rule(xtables.SetMark{Mask: r.service}, has(r.service|r.denied)),
+		// this host has, and that of the frontend it has not.
+		rule(xtables.SetMark{Mask: r.service}, marked(r.service|r.denied)),
 	)
 }
 
 // unallocated is the rule for what could be for a cluster IP, and is for none. It
 // comes behind destination NAT: an address that no Service of ours has may be
 // another proxy's (label service-proxy-name).
-func (r rules) unallocated() xtables.Rule {
+func (r ruleMaker) unallocated() xtables.Rule {
 	return rule(xtables.Drop, r.in(ServiceCIDRs, "dst"), xtables.DstLocal{Not: true}, isNew, xtables.State{Any: "DNAT", Not: true})
 }
 
-// ourTables are the tables with chains of ours, the one that claims packets last:
+// ourTables are the tables with chains of ours, the one that marks packets last:
 // then the others know already what to do with them.
 var ourTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
 
-// restore writes ops on the chains of one family for iptables-restore
+// restoreText writes ops on the chains of one family for iptables-restore
 // --noflush, one table at a time, and what is deleted after all else and the
 // other way round.
-func restore(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
+func restoreText(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
 	write := func(table xtables.Table, deletes bool) {
 		var some []ledger.Op[Key, Value]
 		for _, op := range ops {
@@ -218,7 +218,7 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 		switch {
 		case op.Key.Kind == KindJump:
 			if op.Verb == ledger.Delete || op.Old.Rules.Len() > 0 {
-				s.Delete(c.from(), c.installed(op.Old))
+				s.Delete(c.from(), c.installedJump(op.Old))
 			}
 		case op.Verb == ledger.Delete:
 			s.Drop(c.name())
@@ -230,15 +230,15 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 		if c := op.Key.Chain; op.Key.Kind == KindJump && op.Verb != ledger.Delete {
 			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New.OldOnly)))
 			if op.Verb == ledger.Replace && op.Old.Rules.Len() == 0 {
-				s.Delete(c.from(), c.installed(op.Old))
+				s.Delete(c.from(), c.installedJump(op.Old))
 			}
 		}
 	}
 	return s
 }
 
-// installed are the rules of a jump.
-func (c ChainID) installed(v Value) xtables.Rules {
+// installedJump are the rules of a jump.
+func (c ChainID) installedJump(v Value) xtables.Rules {
 	if v.Rules.Len() > 0 {
 		return v.Rules
 	}
@@ -247,8 +247,8 @@ func (c ChainID) installed(v Value) xtables.Rules {
 
 // readTables reads what iptables-save prints: our chains, and the jumps to them. A
 // chain is ours if it has the owner's rule, before which others may have put
-// theirs, or if it is empty and something leads there: then somebody has emptied
-// it.
+// theirs, or if it is empty and something leads there: then it was flushed
+// externally.
 func readTables(f model.Family, text string, emit func(Key, Value)) error {
 	tables, err := xtables.ParseSave(text)
 	if err != nil {
@@ -263,7 +263,7 @@ func readTables(f model.Family, text string, emit func(Key, Value)) error {
 	for c := noChain + 1; c < numChains; c++ {
 		lines := chains[c.String()]
 		v, led := c.jump(chains[c.table().String()+" "+c.from()])
-		owned := slices.ContainsFunc(lines, func(l xtables.Line) bool { return l.Rule().Equal(owner()) })
+		owned := slices.ContainsFunc(lines, func(l xtables.Line) bool { return l.Rule().Equal(ownerRule()) })
 		if !owned && (len(lines) > 0 || !led) {
 			continue
 		}

@@ -71,20 +71,20 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 			c.marks.release(op.Key)
 		}
 	case ledger.Replace:
-		err = missed(h.UpdateService(s))
+		err = deletedExternally(h.UpdateService(s))
 	default:
 		if err = h.NewService(s); errors.Is(err, unix.EEXIST) {
-			err = c.takeOver(op.Key, s)
+			err = c.adopt(op.Key, s)
 		}
 	}
 	return wrap(op.Key.String(), err)
 }
 
-// takeOver makes a virtual server ours that is there already: kube-proxy's, or
+// adopt makes an existing virtual server ours: kube-proxy's, or
 // one whose making was interrupted. Destinations that it has and shall not have
 // drain.
-func (c *serverCommit) takeOver(k Key, s *ipvs.Service) error {
-	if err := c.spare(k, s); err != nil {
+func (c *serverCommit) adopt(k Key, s *ipvs.Service) error {
+	if err := c.checkExcluded(k, s); err != nil {
 		return err
 	}
 	if err := c.kernel.ipvs.UpdateService(s); err != nil {
@@ -96,7 +96,7 @@ func (c *serverCommit) takeOver(k Key, s *ipvs.Service) error {
 	}
 	for _, d := range have {
 		if to := destKey(k, d); !c.wants(k, to.Peer) {
-			if err := c.release(to, s); err != nil {
+			if err := c.removeDest(to, s); err != nil {
 				return err
 			}
 		}
@@ -104,9 +104,9 @@ func (c *serverCommit) takeOver(k Key, s *ipvs.Service) error {
 	return nil
 }
 
-// spare is an error for a virtual server of somebody else's that is never
-// touched, nor any of its destinations.
-func (c *servers) spare(k Key, s *ipvs.Service) error {
+// checkExcluded is an error for a virtual server that is not owned and in an excluded
+// range: neither it nor its destinations are touched.
+func (c *servers) checkExcluded(k Key, s *ipvs.Service) error {
 	if k.Via != ByAddress || !slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(k.Dst.Addr()) }) {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (c *servers) spare(k Key, s *ipvs.Service) error {
 		return ignore(err, unix.ESRCH, unix.ENOENT)
 	}
 	if have.Flags&flagOurs == 0 {
-		return fmt.Errorf("somebody else has virtual server %s, and its address is excluded: %w", k.server(), unix.EEXIST)
+		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is excluded: %w", k.server(), unix.EEXIST)
 	}
 	return nil
 }
@@ -149,14 +149,14 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	if err != nil {
 		return wrap(op.Key.String(), err)
 	}
-	if err := c.spare(server, s); err != nil {
+	if err := c.checkExcluded(server, s); err != nil {
 		return wrap(op.Key.String(), err)
 	}
 	if op.Verb == ledger.Delete {
-		return wrap(op.Key.String(), c.release(op.Key, s))
+		return wrap(op.Key.String(), c.removeDest(op.Key, s))
 	}
 	h := c.kernel.ipvs
-	if c.drains.stays(op.Key) {
+	if c.drains.cancel(op.Key) {
 		if err = h.UpdateDestination(s, destination(op.Key, 1)); !errors.Is(err, unix.ENOENT) {
 			return wrap(op.Key.String(), err)
 		}
@@ -165,23 +165,23 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 		err = h.UpdateDestination(s, destination(op.Key, 1))
 	}
 	if !c.failed[server] {
-		err = missed(err)
+		err = deletedExternally(err)
 	}
 	return wrap(op.Key.String(), err)
 }
 
-// missed says of an error that a virtual server of ours is not there that it was
-// somebody else who took it away, and maybe more: all must be read back.
-func missed(err error) error {
+// deletedExternally marks the error that a virtual server of ours does not exist as an
+// external change, of maybe more: everything must be read back.
+func deletedExternally(err error) error {
 	if errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("somebody else has deleted the virtual server: %w: %w", err, ledger.ErrUnknown)
+		return fmt.Errorf("the virtual server was deleted externally: %w: %w", err, ledger.ErrUnknown)
 	}
 	return err
 }
 
-// release takes a destination out of the choice: that of TCP keeps its
-// connections until they end, all others go at once.
-func (c *serverCommit) release(k Key, s *ipvs.Service) error {
+// removeDest drains a destination of TCP, which keeps its connections until they
+// end, and deletes any other at once.
+func (c *serverCommit) removeDest(k Key, s *ipvs.Service) error {
 	h := c.kernel.ipvs
 	if k.Proto != model.TCP {
 		return ignore(h.DelDestination(s, destination(k, 0)), unix.ENOENT, unix.ESRCH)

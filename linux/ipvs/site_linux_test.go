@@ -86,7 +86,7 @@ func (s *site) open() {
 	s.t.Helper()
 	err := s.net.Do(netns.Node, func() (err error) {
 		c := config.IPVS{}
-		if err = settings(c); err == nil {
+		if err = applySysctls(c); err == nil {
 			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, s.commands)
 		}
 		return err

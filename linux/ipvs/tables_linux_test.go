@@ -126,7 +126,7 @@ func (t *tables) have(test *testing.T) map[Key]Value {
 	return found
 }
 
-func ours(rules ...xtables.Rule) Value { return owned(rules...) }
+func ours(rules ...xtables.Rule) Value { return ownedChain(rules...) }
 
 func create(kind Kind, c ChainID, v Value) ledger.Op[Key, Value] {
 	return ledger.Op[Key, Value]{Key: Key{Kind: kind, Chain: c}, New: v}

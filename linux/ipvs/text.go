@@ -141,5 +141,5 @@ func (t text) tables(keys []Key, f model.Family) []byte {
 			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: t.objects[k]})
 		}
 	}
-	return restore(f, ops)
+	return restoreText(f, ops)
 }

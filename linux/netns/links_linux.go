@@ -19,7 +19,7 @@ func (n *Net) build(ctx context.Context) error {
 		v6 = v6 || slices.ContainsFunc(addrs, netip.Addr.Is6)
 	}
 	if v6 && !haveIPv6() {
-		return errors.New("the plan has IPv6 addresses, but IPv6 is switched off in this kernel")
+		return errors.New("the plan has IPv6 addresses, but IPv6 is disabled in this kernel")
 	}
 	node, err := n.open(Node, append(everywhere(), router()...))
 	if err != nil {

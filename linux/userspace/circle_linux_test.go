@@ -19,14 +19,14 @@ import (
 
 // eachAlone runs a test with either kind of table, each in a process and a network
 // namespace of its own, so that relays dial there, too.
-func eachAlone(t *testing.T, test func(t *testing.T, k kind)) {
+func eachAlone(t *testing.T, test func(t *testing.T, k tableKind)) {
 	for i, name := range []string{"iptables", "nftables"} {
 		t.Run(name, func(t *testing.T) {
 			if os.Getenv(aloneVariable) == "" {
 				again(t, t.Name())
 				return
 			}
-			k := kinds()[i]
+			k := tableKinds()[i]
 			table, err := k.open(t.Context())
 			if err == nil {
 				err = errors.Join(k.try(t.Context(), table, model.IPv4), table.Close())
@@ -91,7 +91,7 @@ func nodePort(at string) model.Frontend {
 // Services that are each other's endpoints serve nobody, and one connection to
 // them is one.
 func TestServicesInACircle(t *testing.T) {
-	eachAlone(t, func(t *testing.T, k kind) {
+	eachAlone(t, func(t *testing.T, k tableKind) {
 		node(t)
 		var ports []*model.Port
 		for _, p := range []model.Proto{model.TCP, model.UDP} {
@@ -122,7 +122,7 @@ func TestServicesInACircle(t *testing.T) {
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
-		st := p.driver.server.Stats()
+		st := p.driver.relays.server.Stats()
 		if st.Accepted != 2 || st.Sessions > 2 || st.Open != 0 {
 			t.Errorf("two clients of TCP and two of UDP: %+v", st)
 		}
@@ -132,7 +132,7 @@ func TestServicesInACircle(t *testing.T) {
 // An endpoint on this node whose port is some node port's number is the one who
 // listens there.
 func TestEndpointOnTheNumberOfANodePort(t *testing.T) {
-	eachAlone(t, func(t *testing.T, k kind) {
+	eachAlone(t, func(t *testing.T, k tableKind) {
 		at := netip.AddrPortFrom(node(t), 30080).String()
 		l, err := net.Listen("tcp", at)
 		if err != nil {
@@ -160,7 +160,7 @@ func TestEndpointOnTheNumberOfANodePort(t *testing.T) {
 				}
 			}
 		}
-		if st := p.driver.server.Stats(); st.Accepted != 2 || st.Sessions != 2 {
+		if st := p.driver.relays.server.Stats(); st.Accepted != 2 || st.Sessions != 2 {
 			t.Errorf("two clients of TCP and two of UDP: %+v", st)
 		}
 	})

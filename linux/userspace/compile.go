@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -30,11 +31,15 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	return &Compiler{mark, families}
 }
 
+// markOf is the bit by which what relays send is known: the one for masquerading,
+// as it comes from this host already.
+func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
+
 // Base implements dataplane.Compiler.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
-		emit(Key{Kind: KindShelter, Family: f}, Value{})
-		emit(Key{Kind: KindSink, Family: f}, Value{})
+		emit(Key{Kind: KindAddress, Family: f}, Value{})
+		emit(Key{Kind: KindDropPort, Family: f}, Value{})
 		emit(Key{Kind: KindTable, Family: f}, Value{})
 		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
@@ -69,7 +74,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if !slices.Contains(c.families, port.ID.Family) {
 		return []model.Gap{{Detail: noFamily}}
 	}
-	closed(port, emit)
+	rejectOtherPorts(port, emit)
 	if port.ID.Proto == model.SCTP {
 		return []model.Gap{{Detail: noSCTP}}
 	}
@@ -78,18 +83,18 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		emit(Key{Kind: KindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
 	}
 	for i := range port.Frontends {
-		p := portals{port: port, pools: pools, front: &port.Frontends[i], emit: emit}
+		p := portals{port: port, pools: pools, frontend: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
-	if hides(host, port) {
+	if hidesSource(host, port) {
 		return []model.Gap{{Detail: noSource, Source: true}}
 	}
 	return nil
 }
 
-// hides reports whether any endpoint should see its clients' addresses. Those
+// hidesSource reports whether any endpoint should see its clients' addresses. Those
 // on the host's own addresses always should.
-func hides(host *model.Host, port *model.Port) bool {
+func hidesSource(host *model.Host, port *model.Port) bool {
 	own := func(e model.Endpoint) bool { return slices.Contains(host.IPs, e.Addr.Addr()) }
 	for i := range port.Frontends {
 		for _, a := range port.Frontends[i].On {
@@ -101,13 +106,13 @@ func hides(host *model.Host, port *model.Port) bool {
 	return false
 }
 
-// closed makes the entries by which cluster IPs refuse what no port is for, of
-// all protocols.
-func closed(port *model.Port, emit func(Key, Value)) {
+// rejectOtherPorts makes the entries by which cluster IPs reject other ports, of all
+// protocols.
+func rejectOtherPorts(port *model.Port, emit func(Key, Value)) {
 	for i := range port.Frontends {
 		if f := &port.Frontends[i]; f.Kind == model.KindClusterIP {
 			at := netip.AddrPortFrom(f.At.Addr(), 0)
-			emit(Key{Kind: KindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Refuse}})
+			emit(Key{Kind: KindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Reject}})
 		}
 	}
 }
@@ -125,30 +130,30 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 	return &p
 }
 
-// portals makes the entries of one front.
+// portals makes the entries of one frontend.
 type portals struct {
-	port  *model.Port
-	pools []*model.Pool
-	front *model.Frontend
-	emit  func(Key, Value)
+	port     *model.Port
+	pools    []*model.Pool
+	frontend *model.Frontend
+	emit     func(Key, Value)
 }
 
 func (p portals) all(podsKnown bool) {
 	pod, host, outside := p.target(model.FromPod), p.target(model.FromHost), p.target(model.FromOutside)
 	chains := [model.Origins]string{chainPod, chainHost, chainContainer}
-	if p.front.Kind == model.KindNodePort {
+	if p.frontend.Kind == model.KindNodePort {
 		chains = [model.Origins]string{chainNodePod, chainNodeHost, chainNodeContainer}
 	}
-	p.entry(chains[model.FromOutside], p.front.At, netip.Prefix{}, outside)
-	p.entry(chains[model.FromHost], p.front.At, netip.Prefix{}, host)
+	p.entry(chains[model.FromOutside], p.frontend.At, netip.Prefix{}, outside)
+	p.entry(chains[model.FromHost], p.frontend.At, netip.Prefix{}, host)
 	if podsKnown && (pod != outside || pod != host) {
-		p.entry(chains[model.FromPod], p.front.At, netip.Prefix{}, pod)
+		p.entry(chains[model.FromPod], p.frontend.At, netip.Prefix{}, pod)
 	}
-	if p.front.Restricted {
-		for _, from := range p.front.Allow {
-			p.entry(chainGuard, p.front.At, from, p.own(Admit))
+	if p.frontend.Restricted {
+		for _, from := range p.frontend.Allow {
+			p.entry(chainGuard, p.frontend.At, from, p.own(Accept))
 		}
-		p.entry(chainGuard, p.front.At, netip.Prefix{}, p.own(Silence))
+		p.entry(chainGuard, p.frontend.At, netip.Prefix{}, p.own(Drop))
 	}
 }
 
@@ -159,13 +164,13 @@ func (p portals) entry(chain string, at netip.AddrPort, from netip.Prefix, to Ta
 func (p portals) own(do Do) Target { return Target{Do: do, Relay: RelayID{Port: p.port.ID}} }
 
 func (p portals) target(from model.Origin) Target {
-	switch a := p.front.On[from]; a.Verdict {
+	switch a := p.frontend.On[from]; a.Verdict {
 	case model.Balance:
 		return Target{Do: ToRelay, Relay: RelayID{p.port.ID, uint8(slices.Index(p.pools, a.Pool))}}
 	case model.Reject:
-		return p.own(Refuse)
+		return p.own(Reject)
 	}
-	return p.own(Silence)
+	return p.own(Drop)
 }
 
 // Rank implements dataplane.Compiler. Who is allowed comes before who is not.

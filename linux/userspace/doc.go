@@ -3,18 +3,18 @@
 // that the mode has had since Kubernetes 1.0:
 //
 //	PREROUTING ─▶ KUBE-PORTALS-IN                OUTPUT ─▶ KUBE-PORTALS-OUT
-//	  KUBE-PORTALS-GUARD      outside of source ranges: silence
+//	  KUBE-PORTALS-GUARD      outside of source ranges: drop
 //	  KUBE-PORTALS-POD        where this node's pods get another answer
 //	  KUBE-PORTALS-CONTAINER, KUBE-PORTALS-HOST     address, protocol, port ─▶ relay
-//	  KUBE-PORTALS-CLOSED     other ports of cluster IPs: refused
+//	  KUBE-PORTALS-CLOSED     other ports of cluster IPs: reject
 //	  KUBE-NODEPORT-POD, -CONTAINER, -HOST          the same for node ports
-//	  behind the rules of all others: KUBE-PORTALS-UNALLOCATED, the silent rest of ServiceCIDRs
+//	  behind the rules of all others: KUBE-PORTALS-UNALLOCATED drops the rest of ServiceCIDRs
 //	                             │
 //	                             ▼
-//	         DNAT to 169.254.84.1:port  (the shelter, on lo)  ─▶ relay ─▶ endpoint
+//	         DNAT to 169.254.84.1:port  (the relay address, on lo)  ─▶ relay ─▶ endpoint
 //
-// Relays listen on an address that is for nothing else, the shelter: their ports
-// are in nobody's way, no client outside of this host can reach one but through
+// Relays listen on an address that is for nothing else, the relay address: their
+// ports conflict with none, no client outside of this host can reach one but through
 // its Service, and it is there whatever addresses the node gets or loses.
 // REDIRECT will not do: it drops what comes in by an interface without an
 // address, as those of many pods are.
@@ -25,31 +25,32 @@
 // chain, and a packet is looked up once, however many there are. What an earlier
 // run has left in the other kind of table goes as soon as the rules are in place.
 //
-// What the rules decide is exact: source ranges, refusals, silence and who is a
+// What the rules decide is exact: source ranges, rejects, drops and who is a
 // pod. But they are about TCP, UDP and SCTP: a ping to a cluster IP, or to one that
 // there is not, goes its way. And relays dial like anybody, so that an endpoint
 // inside a ServiceCIDR is not reached. Only the source address is lost: endpoints
-// see the node. When the proxy is down everything is refused; when it is back it
+// see the node. When the proxy is down everything is rejected; when it is back it
 // finds its rules and listens on the same ports again. When the mode is left, its
 // connections go on in the relays until they end, for an hour at most.
 //
 // What a relay sends carries the mark for masquerading and passes KUBE-PORTALS-OUT
 // untouched: a packet is translated once, as in the modes of the kernel. So two
-// Services that are each other's endpoints reach nobody, and an endpoint on a node
+// Services that are each other's endpoints reach none, and an endpoint on a node
 // port's number of this node is whoever listens there.
 //
-//	object.go          what there is: shelter, chains, entries, relays
-//	entry.go           entries as rules, and back
-//	skeleton.go        the chains and their ways into each other
+// The files, each built on those before it:
+//
+//	layout.go          the relay address; the chains and their fixed rules
+//	object.go          objects; entries as rules, and back
 //	compile.go         ports to objects (Compiler)
-//	sim.go, text.go    objects and a packet to an outcome; objects to text
-//	table.go           where rules are: nat_linux.go, iptables (linux/xtables);
-//	                   nft_linux.go, nftables
-//	batch.go           changes as a script; observe.go: the rules of iptables as
-//	                   objects
-//	nft.go             objects as those of nftables; nft_read.go: and back
-//	driver_linux.go    the host (Driver); leave_linux.go: what no rule leads to any
-//	                   more; observe_linux.go: what is there
-//	shelter_linux.go   the address; flows_linux.go: stale UDP flows
-//	mode.go            the mode; mode_linux.go: which kind of table works here
+//	sim.go             objects and a packet to an outcome
+//	table.go           where rules are: iptables or nftables
+//	nat*.go            the nat table of iptables: edits as scripts, and what
+//	                   iptables-save prints as objects
+//	nft*.go            tables of our own in nftables, the same
+//	relay_linux.go     what rules lead to: the address, the listeners, the drop port
+//	flows_linux.go     stale UDP flows in conntrack
+//	driver_linux.go    the host (Driver), also while it drains
+//	observe_linux.go   the host back to objects
+//	mode*.go           the mode, and which kind of table works here
 package userspace

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -18,38 +20,27 @@ import (
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
-	table  table
-	server *relay.Server
-	lodger bool // the address is not its own: another driver uses it
+	table      table
+	sharedAddr bool // the address is not its own: another driver uses it
 
-	mu     sync.Mutex // Observe may run beside Commit
-	rules  map[Key]installed
-	relays map[RelayID]*listener
-	ports  map[RelayID]uint16 // of an earlier run, from its rules
-	moved  bool               // some relay is not where rules lead
-	sinks  [2]sink
+	mu        sync.Mutex // Observe may run beside Commit
+	rules     map[Key]installed
+	relays    relays
+	dropPorts [2]dropListeners
 	// While Observe reads, what is committed beside it; nil else.
-	meanwhile map[Key]bool
-}
-
-// listener is a relay that listens.
-type listener struct {
-	*relay.Relay
-	policy *relay.Policy
+	committed map[Key]bool
 }
 
 var (
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
+	_ dataplane.Drainer            = (*Driver)(nil)
 )
 
 // open returns a driver for a table, which it owns. Close it after use; what is
 // in the kernel stays, the relays end.
 func open(t table, o relay.Options) *Driver {
-	return &Driver{
-		table: t, server: relay.NewServer(o),
-		rules: map[Key]installed{}, relays: map[RelayID]*listener{}, ports: map[RelayID]uint16{},
-	}
+	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o)}
 }
 
 // Limits implements dataplane.Driver.
@@ -60,12 +51,12 @@ const grace = 3 * time.Second
 
 // Close implements dataplane.Driver.
 func (d *Driver) Close() error {
-	err := d.server.Close(grace)
+	err := d.relays.server.Close(grace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for f := range d.sinks {
-		err = errors.Join(err, d.sinks[f].close())
-		d.sinks[f] = nil
+	for f := range d.dropPorts {
+		err = errors.Join(err, d.dropPorts[f].close())
+		d.dropPorts[f] = nil
 	}
 	return errors.Join(err, d.table.Close())
 }
@@ -83,14 +74,14 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	errs := make([]error, len(ops))
-	stale := d.stale(ops)
+	stale := staleFlows(ops, d.rules)
 	var edits [2][]edit
 	for i, op := range ops {
-		if d.meanwhile != nil {
-			d.meanwhile[op.Key] = true
+		if d.committed != nil {
+			d.committed[op.Key] = true
 		}
 		if op.Verb != ledger.Delete && !inTable(op.Key) {
-			errs[i] = d.provide(op)
+			errs[i] = d.create(op)
 		}
 	}
 	for i, op := range ops {
@@ -111,57 +102,49 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete):
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
-			errs[i] = d.withdraw(op.Key)
+			errs[i] = d.remove(op.Key)
 		}
 	}
 	d.forget(ctx, stale)
 	return errs
 }
 
-// provide makes or changes what rules lead to.
-func (d *Driver) provide(op ledger.Op[Key, Value]) (err error) {
+// create makes or changes what rules lead to.
+func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
-	case KindShelter:
-		return addShelter(k.Family)
-	case KindSink:
-		d.sinks[k.Family], err = openSink(k.Family)
+	case KindAddress:
+		return addRelayAddr(k.Family)
+	case KindDropPort:
+		d.dropPorts[k.Family], err = openDropPort(k.Family)
 		return err
 	default:
-		return d.listen(k.Relay, op.New.Policy)
+		return d.relays.listen(k.Relay, op.New.Policy)
 	}
 }
 
-// listen opens a relay, or changes it. After a restart it listens where the
-// rules of the earlier run lead, unless that port has been taken.
-func (d *Driver) listen(id RelayID, p *relay.Policy) error {
-	if r := d.relays[id]; r != nil {
-		r.Update(*p)
-		r.policy = p
-		return nil
-	}
-	before := d.ports[id]
-	r, err := d.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, before), *p)
-	if err != nil && before != 0 {
-		r, err = d.server.Listen(id.Port.Proto, shelterPort(id.Port.Family, 0), *p)
-	}
-	if err != nil {
+// remove removes what no rule leads to any more.
+func (d *Driver) remove(k Key) error {
+	switch k.Kind {
+	case KindAddress:
+		return removeRelayAddr(k.Family)
+	case KindDropPort:
+		err := d.dropPorts[k.Family].close()
+		d.dropPorts[k.Family] = nil
 		return err
 	}
-	d.relays[id] = &listener{r, p}
-	delete(d.ports, id)
-	d.moved = d.moved || before != 0 && r.Addr().Port() != before
+	d.relays.close(k.Relay)
 	return nil
 }
 
 // redirect rewrites the rules that lead to where relays were in an earlier run
 // and could not be again.
 func (d *Driver) redirect(edits *[2][]edit) {
-	if !d.moved {
+	if !d.relays.changed {
 		return
 	}
-	d.moved = false
+	d.relays.changed = false
 	for k, have := range d.rules {
-		r := d.relays[have.relay]
+		r := d.relays.open[have.relay]
 		if r != nil && have.port != r.Addr().Port() {
 			d.put(ledger.Replace, k, Target{Relay: have.relay}, &edits[k.Family])
 		}
@@ -171,14 +154,14 @@ func (d *Driver) redirect(edits *[2][]edit) {
 // edit adds an op on rules to the changes of its family.
 func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	k := op.Key
-	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays[to.Relay] == nil {
+	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays.open[to.Relay] == nil {
 		return fmt.Errorf("relay %s does not listen", to.Relay)
 	}
 	switch {
 	case op.Verb == ledger.Delete || k.Kind != KindEntry:
 		e := edit{op.Verb, k, slices.Collect(op.New.Rules.All()), d.rules[k]}
 		*edits = append(*edits, e)
-		d.book(e)
+		d.record(e)
 	default:
 		d.put(op.Verb, k, op.New.To, edits)
 	}
@@ -189,23 +172,90 @@ func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	now := installed{}
 	if to.Do == ToRelay {
-		now.relay, now.port = to.Relay, d.relays[to.Relay].Addr().Port()
+		now.relay, now.port = to.Relay, d.relays.open[to.Relay].Addr().Port()
 	}
 	rule := entryRule(k, to, now.port)
 	now.printed = xtables.List(rule)
 	*edits = append(*edits, edit{verb, k, []xtables.Rule{rule}, d.rules[k]})
 	d.rules[k] = now
-	if d.meanwhile != nil {
-		d.meanwhile[k] = true
+	if d.committed != nil {
+		d.committed[k] = true
 	}
 }
 
-// book keeps what will be installed of a change to anything but entries.
-func (d *Driver) book(e edit) {
+// record keeps what will be installed of a change to anything but entries.
+func (d *Driver) record(e edit) {
 	switch {
 	case e.verb == ledger.Delete:
 		delete(d.rules, e.key)
 	case e.key.Kind == KindJump:
 		d.rules[e.key] = installed{printed: xtables.List(e.rules...)}
 	}
+}
+
+// forget deletes stale flows, but for those to relays that an entry leads to still.
+func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
+	deleteFlows(ctx, stale, d.relaysOf)
+}
+
+// relaysOf returns the relays that any entry of a frontend leads to: which of
+// them depends on the origin of a flow.
+func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
+	keep := flows.Set{}
+	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
+	for _, k.Chain = range entryChains {
+		have := d.rules[k]
+		if r := d.relays.open[have.relay]; r != nil {
+			keep[r.Addr()] = struct{}{}
+		}
+	}
+	return keep
+}
+
+// draining is how long connections may go on in a mode that was left.
+const draining = time.Hour
+
+// Drain implements dataplane.Drainer. The ways into our chains go, and with the
+// last connection of a relay its time is over. All else stays until then: without
+// the address the kernel would lose their packets, and a mode that comes back
+// before finds what it needs.
+func (d *Driver) Drain(ctx context.Context) error {
+	if err := d.stopNewConnections(ctx); err != nil {
+		return fmt.Errorf("start draining: %w", err)
+	}
+	d.relays.server.Drain(ctx, draining)
+	return ctx.Err()
+}
+
+// stopNewConnections takes the ways in from the tables, the flows that were led to relays from
+// the kernel, and closes relays that no rule leads to any more.
+func (d *Driver) stopNewConnections(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var ways [2][]edit
+	var stale []flows.Match
+	for k, have := range d.rules {
+		switch {
+		case k.Kind == KindJump:
+			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
+		case hasFlows(k):
+			stale = append(stale, endedFlows(k, have.port))
+		}
+	}
+	for f, list := range ways {
+		if len(list) == 0 {
+			continue
+		}
+		if err := d.table.Write(ctx, model.Family(f), list); err != nil {
+			return err
+		}
+		for _, e := range list {
+			delete(d.rules, e.key)
+		}
+	}
+	for id := range d.relays.open {
+		d.relays.close(id)
+	}
+	d.forget(ctx, stale)
+	return nil
 }

@@ -18,16 +18,16 @@ import (
 )
 
 // eachKind runs a test with either kind of table.
-func eachKind(t *testing.T, test func(t *testing.T, k kind)) {
+func eachKind(t *testing.T, test func(t *testing.T, k tableKind)) {
 	for i, name := range []string{"iptables", "nftables"} {
 		t.Run(name, func(t *testing.T) {
-			onNode(t, kinds()[i], func(t *testing.T) { test(t, kinds()[i]) })
+			onNode(t, tableKinds()[i], func(t *testing.T) { test(t, tableKinds()[i]) })
 		})
 	}
 }
 
 // onNode runs a test inside the namespace of a node, on its thread.
-func onNode(t *testing.T, k kind, test func(t *testing.T)) {
+func onNode(t *testing.T, k tableKind, test func(t *testing.T)) {
 	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -61,7 +61,7 @@ type plane struct {
 	t      *testing.T
 }
 
-func start(t *testing.T, k kind, ports ...*model.Port) plane {
+func start(t *testing.T, k tableKind, ports ...*model.Port) plane {
 	t.Helper()
 	table, err := k.open(t.Context())
 	if err != nil {
@@ -173,7 +173,7 @@ func dns() *model.Port {
 
 // A new process finds its rules, changes none, and listens where they lead.
 func TestRestart(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		p := start(t, k, web(), dns())
 		p.sync()
 		before := rules(t)
@@ -199,11 +199,11 @@ func TestRestart(t *testing.T) {
 // A port that somebody took while no proxy ran is given up, and the rules
 // follow.
 func TestRestartWithoutItsPort(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		p := start(t, k, web())
 		p.sync()
 		var taken netip.AddrPort
-		for _, r := range p.driver.relays {
+		for _, r := range p.driver.relays.open {
 			taken = r.Addr()
 		}
 		p.stop()
@@ -229,10 +229,10 @@ func TestRestartWithoutItsPort(t *testing.T) {
 // What others do to our chains is undone; what they have of their own stays,
 // also when ours is removed.
 func TestForeignHands(t *testing.T) {
-	onNode(t, kinds()[0], func(t *testing.T) {
+	onNode(t, tableKinds()[0], func(t *testing.T) {
 		do(t, "iptables -t nat -N FOREIGN && iptables -t nat -A PREROUTING -p tcp --dport 99 -j FOREIGN && ip addr add 169.254.84.2/32 dev lo")
 		foreign := rules(t)
-		p := start(t, kinds()[0], web(), dns())
+		p := start(t, tableKinds()[0], web(), dns())
 		p.sync()
 		before := rules(t)
 		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
@@ -260,7 +260,7 @@ func TestForeignHands(t *testing.T) {
 				t.Errorf("%s: not repaired:\n%s", harm, strings.Join(got, "\n"))
 			}
 		}
-		if has, err := hasShelter(model.IPv4); !has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); !has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
 		}
 		if err := p.Remove(t.Context()); err != nil {
@@ -271,7 +271,7 @@ func TestForeignHands(t *testing.T) {
 			t.Errorf("after the removal:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(foreign, "\n"))
 		}
 		out, _ := exec.Command("ip", "-o", "addr", "show", "dev", "lo").Output()
-		if strings.Contains(string(out), Shelter(model.IPv4).String()+"/") || !strings.Contains(string(out), "169.254.84.2/") {
+		if strings.Contains(string(out), RelayAddr(model.IPv4).String()+"/") || !strings.Contains(string(out), "169.254.84.2/") {
 			t.Errorf("addresses of lo: %s", out)
 		}
 	})
@@ -289,7 +289,7 @@ func ours(all []string) (rest []string) {
 
 // A change of endpoints is one op and touches no rule.
 func TestEndpointsCostNoRules(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		old := dns()
 		p := start(t, k, old)
 		defer p.stop()

@@ -16,18 +16,20 @@ import (
 // leads elsewhere from now on, that memory is stale; as long as it leads to its
 // relay there is none, whatever becomes of endpoints.
 
-// tracked reports whether an entry leads flows that the kernel remembers for
+// hasFlows reports whether an entry leads flows that the kernel remembers for
 // longer than their connection.
-func tracked(k Key) bool { return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard }
+func hasFlows(k Key) bool {
+	return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard
+}
 
-// stale returns what ops on entries make stale, in the words of before them. What
+// staleFlows returns what ops on entries make stale, in the words of before them. What
 // is to be kept is known only when relays listen.
-func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []flows.Match) {
+func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
 	for _, op := range ops {
 		switch {
-		case !tracked(op.Key):
+		case !hasFlows(op.Key):
 		case op.Verb == ledger.Delete:
-			fronts = append(fronts, d.ended(op.Key))
+			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port))
 		default:
 			fronts = append(fronts, flows.Match{Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
 		}
@@ -35,26 +37,27 @@ func (d *Driver) stale(ops []ledger.Op[Key, Value]) (fronts []flows.Match) {
 	return fronts
 }
 
-// ended returns the flows that an entry leads to where it leads now, to a relay
-// or to an end. Others of its front may be another mode's, which serves already.
-func (d *Driver) ended(k Key) flows.Match {
+// endedFlows returns the flows that an entry leads to where it leads now, to a
+// relay's port, a reject or a drop. Others of its frontend may be another mode's,
+// which serves already.
+func endedFlows(k Key, port uint16) flows.Match {
 	f := k.Family
 	return flows.Match{
 		Proto: model.UDP, Frontend: k.At,
-		Gone: flows.SetOf(shelterPort(f, d.rules[k].port), shelterPort(f, refusingPort), shelterPort(f, silentPort)),
+		Gone: flows.SetOf(relayAddrPort(f, port), relayAddrPort(f, rejectPort), relayAddrPort(f, dropPort)),
 	}
 }
 
-// forget deletes stale flows. It is no part of the commit: what stays ends with
-// its client's silence.
-func (d *Driver) forget(ctx context.Context, fronts []flows.Match) {
+// deleteFlows deletes stale flows from conntrack, but for those to what a frontend
+// keeps. It is no part of the commit: what stays ends with its client's silence.
+func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
 	if len(fronts) == 0 {
 		return
 	}
 	var x flows.Index
 	own := ownAddresses()
 	for _, m := range fronts {
-		m.Own, m.Keep = own, d.relaysOf(m.Frontend)
+		m.Own, m.Keep = own, keep(m.Frontend)
 		x.Add(m)
 	}
 	table, err := conntrack.Open()
@@ -63,22 +66,8 @@ func (d *Driver) forget(ctx context.Context, fronts []flows.Match) {
 		_, err = table.Delete(ctx, x.Matches())
 	}
 	if err != nil {
-		slog.Warn("stale UDP flows were not all removed", "error", err)
+		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)
 	}
-}
-
-// relaysOf returns the relays that any entry of a front leads to: which of them,
-// is for the origin of a flow to say.
-func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
-	keep := flows.Set{}
-	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
-	for _, k.Chain = range entryChains {
-		have := d.rules[k]
-		if r := d.relays[have.relay]; r != nil {
-			keep[r.Addr()] = struct{}{}
-		}
-	}
-	return keep
 }
 
 // ownAddresses are those of this host, or none where they cannot be told.

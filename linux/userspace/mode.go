@@ -15,10 +15,6 @@ func Mode() dataplane.Mode {
 	}
 }
 
-// markOf is the bit by which what relays send is known: the one for masquerading,
-// as it comes from this host already.
-func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
-
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	objects, gaps := dataplane.Compile(NewCompiler(markOf(c)), host, ports)
 	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}

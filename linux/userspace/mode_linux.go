@@ -19,20 +19,20 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// kind is one of the two places for rules.
-type kind struct {
+// tableKind is one of the two places for rules.
+type tableKind struct {
 	// open finds it, and writes nothing.
 	open func(context.Context) (table, error)
 	// try finds out whether the rules of a family can be written.
 	try func(context.Context, table, model.Family) error
 }
 
-// kinds are both, the better one first.
-func kinds() [2]kind { return [...]kind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
+// tableKinds are both, the better one first.
+func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
 
 // choose opens the first table that works here for IPv4, which every node needs,
 // and returns which kind it is. The error says what is wrong with each.
-func choose(ctx context.Context, all [2]kind) (t table, at int, err error) {
+func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) {
 	var failed []error
 	for i, k := range all {
 		t, err := k.open(ctx)
@@ -48,7 +48,7 @@ func choose(ctx context.Context, all [2]kind) (t table, at int, err error) {
 }
 
 func probe(ctx context.Context) error {
-	t, _, err := choose(ctx, kinds())
+	t, _, err := choose(ctx, tableKinds())
 	if err != nil {
 		return err
 	}
@@ -59,37 +59,37 @@ func probe(ctx context.Context) error {
 // Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	ctx := context.Background()
-	t, at, err := choose(ctx, kinds())
+	t, at, err := choose(ctx, tableKinds())
 	if err != nil {
 		return nil, err
 	}
 	families := []model.Family{model.IPv4}
 	if slices.Contains(t.Families(), model.IPv6) && ipv6() {
-		if err := kinds()[at].try(ctx, t, model.IPv6); err != nil {
-			slog.Warn("IPv6 is not served", "mode", relay.Mode, "error", err)
+		if err := tableKinds()[at].try(ctx, t, model.IPv6); err != nil {
+			slog.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
 		} else {
 			families = append(families, model.IPv6)
 		}
 	}
 	d := open(t, relay.Options{Mark: markOf(c), Log: slog.Default()})
-	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), other: kinds()[1-at]}, nil
+	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), other: tableKinds()[1-at]}, nil
 }
 
 // backend removes what an earlier run has left in the other kind of table, once
 // its own rules serve.
 type backend struct {
 	dataplane.Backend
-	other kind
-	tidy  bool
+	other   tableKind
+	cleaned bool
 }
 
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
-	if err == nil && w.Failed == 0 && !b.tidy {
-		b.tidy = true
+	if err == nil && w.Failed == 0 && !b.cleaned {
+		b.cleaned = true
 		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nft.ErrForeign) {
-			slog.Warn("what an earlier run may have left in another table was not removed", "mode", relay.Mode, "error", err)
+			slog.Warn("removing leftover rules from the other kind of table failed", "mode", relay.Mode, "err", err)
 		}
 	}
 	return w, err
@@ -100,13 +100,13 @@ const anyMark = 1
 
 // clear removes our rules from a kind of table and, unless others lead to it
 // still, the address.
-func (k kind) clear(ctx context.Context, lodger bool) error {
+func (k tableKind) clear(ctx context.Context, lodger bool) error {
 	t, err := k.open(ctx)
 	if err != nil {
 		return err
 	}
 	d := open(t, relay.Options{Log: slog.Default()})
-	d.lodger = lodger
+	d.sharedAddr = lodger
 	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
 	return errors.Join(b.Remove(ctx), b.Close())
 }
@@ -114,7 +114,7 @@ func (k kind) clear(ctx context.Context, lodger bool) error {
 // remove is Mode.Remove: whichever kind of table it was.
 func remove(ctx context.Context, _ *config.Config) error {
 	var absent, failed []error
-	for _, k := range kinds() {
+	for _, k := range tableKinds() {
 		if err := k.clear(ctx, false); errors.Is(err, dataplane.ErrAbsent) {
 			absent = append(absent, err)
 		} else {
@@ -130,7 +130,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 // tryNAT writes one rule of each kind to a chain that no packet meets.
 func tryNAT(ctx context.Context, t table, f model.Family) error {
 	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
-	k, rules := specimen(f)
+	k, rules := probeRules(f)
 	k.Chain = chain
 	b, clean := &batch{}, &batch{}
 	b.Rewrite(chain, xtables.List(rules[1:]...))
@@ -148,15 +148,15 @@ func tryNFT(ctx context.Context, _ table, f model.Family) error {
 	objects := map[nft.Key]nft.Value{}
 	put := func(k nft.Key, v nft.Value) { objects[k] = v }
 	NewCompiler(anyMark, f).Base(&model.Host{}, func(k Key, v Value) { nftObjects(k, slices.Collect(v.Rules.All()), put) })
-	k, rules := specimen(f)
+	k, rules := probeRules(f)
 	nftObjects(k, rules, put)
 	nftObjects(Key{Kind: KindChain, Family: f, Chain: "probe"}, rules[1:], put)
 	return nft.Try(ctx, nftTable, objects, f)
 }
 
-// specimen returns an entry and, as rules, itself and one of each match.
-func specimen(f model.Family) (Key, []xtables.Rule) {
-	at := netip.AddrPortFrom(Shelter(f), 80)
+// probeRules returns an entry and, as rules, itself and one of each match.
+func probeRules(f model.Family) (Key, []xtables.Rule) {
+	at := netip.AddrPortFrom(RelayAddr(f), 80)
 	port := model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: f}
 	some := xtables.Within(netip.PrefixFrom(at.Addr(), 8*3).Masked())
 	k := Key{Kind: KindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
@@ -164,7 +164,7 @@ func specimen(f model.Family) (Key, []xtables.Rule) {
 		entryRule(k, Target{Relay: RelayID{Port: port}}, 80),
 		{Dst: some, Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Return},
 		{Src: some, In: xtables.Interface{Name: "probe+"}, Target: xtables.Return},
-		passing(anyMark),
+		skipRelayTraffic(anyMark),
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errLinux = errors.New("rules of the nat table are part of Linux; on this system they can be planned, not made")
+var errLinux = errors.New("rules of the nat table need Linux; on this system only plan works")
 
 func probe(context.Context) error { return errLinux }
 

@@ -62,7 +62,7 @@ func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 // Write implements table.
 func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
 	b := &batch{}
-	for _, e := range withoutNeedless(edits) {
+	for _, e := range withoutImplied(edits) {
 		b.edit(e)
 	}
 	if b.Empty() {
@@ -76,8 +76,8 @@ func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error
 // nothing.
 func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
 	t.watch.BeforeWrite()
-	if err := t.commands.RestorePatiently(ctx, f, b.Text(xtables.NAT)); err != nil {
-		t.watch.Suspect()
+	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {
+		t.watch.Invalidate()
 		return fmt.Errorf("%s tables: %w", f, err)
 	}
 	t.watch.AfterWrite(1)

@@ -158,7 +158,7 @@ func nftEntry(k Key, r xtables.Rule) nft.Entry {
 		if dnat, ok := r.Target.(xtables.DNAT); ok {
 			e.To = dnat.To
 		} else if end := ends[r.Chain()]; end != 0 {
-			e.To = shelterPort(k.Family, end)
+			e.To = relayAddrPort(k.Family, end)
 		}
 	case k.Chain == chainClosed:
 		e.Set = nftClusterIPs
@@ -194,7 +194,7 @@ func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
 	}
 	r.Target = xtables.DNAT{To: e.To}
 	for name, port := range ends {
-		if e.To == shelterPort(e.Family, port) {
+		if e.To == relayAddrPort(e.Family, port) {
 			r.Target = xtables.Jump{Chain: name}
 		}
 	}

@@ -82,7 +82,7 @@ func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 			k, _ := nftTable.Object(e.key.Family)
 			return append(ops[:0], ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: k})
 		}
-		if e.key.Kind == KindAlien {
+		if e.key.Kind == KindUnexpected {
 			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.foreign})
 			continue
 		}

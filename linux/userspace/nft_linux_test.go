@@ -41,10 +41,10 @@ var harms = map[string]string{
 // Whatever others do to our tables is undone; what they have of their own stays
 // byte for byte, also when ours is removed.
 func TestForeignHandsInNFT(t *testing.T) {
-	onNode(t, kinds()[1], func(t *testing.T) {
+	onNode(t, tableKinds()[1], func(t *testing.T) {
 		do(t, "nft 'table ip foreign { chain c { type nat hook prerouting priority -100; tcp dport 99 drop; }; }'")
 		foreign := ruleset(t)
-		p := start(t, kinds()[1], web(), dns())
+		p := start(t, tableKinds()[1], web(), dns())
 		p.sync()
 		before := rules(t)
 		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
@@ -77,7 +77,7 @@ func TestForeignHandsInNFT(t *testing.T) {
 		if got := ruleset(t); got != foreign {
 			t.Errorf("after the removal:\n%s\nwant\n%s", got, foreign)
 		}
-		if has, err := hasShelter(model.IPv4); has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
 		}
 	})
@@ -94,8 +94,8 @@ func ruleset(t *testing.T) string {
 
 // A restart on right rules makes no transaction at all.
 func TestRestartWritesNothingToNFT(t *testing.T) {
-	onNode(t, kinds()[1], func(t *testing.T) {
-		p := start(t, kinds()[1], web(), dns())
+	onNode(t, tableKinds()[1], func(t *testing.T) {
+		p := start(t, tableKinds()[1], web(), dns())
 		p.sync()
 		p.stop()
 		observer, err := openNFT(t.Context())
@@ -106,7 +106,7 @@ func TestRestartWritesNothingToNFT(t *testing.T) {
 		if _, err := observer.Read(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p = start(t, kinds()[1], web(), dns())
+		p = start(t, tableKinds()[1], web(), dns())
 		defer p.stop()
 		p.sync()
 		if disturbed, err := observer.Disturbed(); disturbed || err != nil {
@@ -118,8 +118,8 @@ func TestRestartWritesNothingToNFT(t *testing.T) {
 // A table that has our name and is not ours is not touched, whenever it comes.
 func TestNamesakeInNFT(t *testing.T) {
 	theirs := "nft 'table ip " + nftTable.Name + " { chain c { tcp dport 99 drop; }; }'"
-	onNode(t, kinds()[1], func(t *testing.T) {
-		p := start(t, kinds()[1], web())
+	onNode(t, tableKinds()[1], func(t *testing.T) {
+		p := start(t, tableKinds()[1], web())
 		defer p.stop()
 		p.sync()
 		do(t, "nft delete table ip "+nftTable.Name+" && "+theirs)
@@ -142,18 +142,18 @@ func TestNamesakeInNFT(t *testing.T) {
 // Where there is no iptables nftables is taken, and where neither works the error
 // names both.
 func TestChoice(t *testing.T) {
-	onNode(t, kinds()[1], func(t *testing.T) {
-		none := func(name string) kind {
-			return kind{open: func(context.Context) (table, error) { return nil, fmt.Errorf("%s %w", name, dataplane.ErrAbsent) }}
+	onNode(t, tableKinds()[1], func(t *testing.T) {
+		none := func(name string) tableKind {
+			return tableKind{open: func(context.Context) (table, error) { return nil, fmt.Errorf("%s %w", name, dataplane.ErrAbsent) }}
 		}
-		chosen, at, err := choose(t.Context(), [...]kind{none("one"), kinds()[1]})
+		chosen, at, err := choose(t.Context(), [...]tableKind{none("one"), tableKinds()[1]})
 		if err != nil || at != 1 {
 			t.Fatalf("chosen: %d, %v", at, err)
 		}
 		if err := chosen.Close(); err != nil {
 			t.Error(err)
 		}
-		_, _, err = choose(t.Context(), [...]kind{none("one"), none("two")})
+		_, _, err = choose(t.Context(), [...]tableKind{none("one"), none("two")})
 		if err == nil || !strings.Contains(err.Error(), "one") || !strings.Contains(err.Error(), "two") {
 			t.Errorf("neither: %v", err)
 		}
@@ -166,8 +166,8 @@ func TestChoice(t *testing.T) {
 // With iptables again, what the mode had in nftables goes after the first sync, but
 // for the address; with the mode everything goes.
 func TestBackToIPTables(t *testing.T) {
-	onNode(t, kinds()[0], func(t *testing.T) {
-		p := start(t, kinds()[1], web(), dns())
+	onNode(t, tableKinds()[0], func(t *testing.T) {
+		p := start(t, tableKinds()[1], web(), dns())
 		p.sync()
 		p.stop()
 		b, err := openBackend(&config.Config{})
@@ -180,13 +180,13 @@ func TestBackToIPTables(t *testing.T) {
 				t.Errorf("left: %s", r)
 			}
 		}
-		if has, err := hasShelter(model.IPv4); !has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); !has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
 		}
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		p = start(t, kinds()[1], web())
+		p = start(t, tableKinds()[1], web())
 		p.sync()
 		p.stop()
 		if err := remove(t.Context(), nil); err != nil {
@@ -195,7 +195,7 @@ func TestBackToIPTables(t *testing.T) {
 		if got := strings.Join(rules(t), "\n"); strings.Contains(got, "KUBE") || strings.Contains(got, nftTable.Name) {
 			t.Errorf("after the removal:\n%s", got)
 		}
-		if has, err := hasShelter(model.IPv4); has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
 		}
 	})
@@ -203,7 +203,7 @@ func TestBackToIPTables(t *testing.T) {
 
 // Names of any length come back: nft's own comments would be too short for them.
 func TestLongNames(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		port := web()
 		long := strings.Repeat("x", 63)
 		port.ID.Service, port.ID.Name = model.ServiceName{Namespace: long, Name: long}, long

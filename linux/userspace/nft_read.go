@@ -69,7 +69,7 @@ func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 		// A chain with a rule of somebody else has no digest.
 		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
 	case !nftEntryFound(n, v, put):
-		k = Key{Kind: KindAlien, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
+		k = Key{Kind: KindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
 		put[k] = found{installed: installed{foreign: n}}
 	}
 }

@@ -52,11 +52,11 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 		}
 		to := out.Endpoints[0].Addr
 		switch id, known := relays[to.Port()]; {
-		case to.Addr() != Shelter(model.FamilyOf(to.Addr())):
+		case to.Addr() != RelayAddr(model.FamilyOf(to.Addr())):
 			return out
-		case to.Port() == refusingPort:
+		case to.Port() == rejectPort:
 			return oracle.Outcome{Fate: oracle.Reject}
-		case to.Port() == silentPort:
+		case to.Port() == dropPort:
 			return oracle.Outcome{Fate: oracle.Drop}
 		case known:
 			return behind.relayed(id)

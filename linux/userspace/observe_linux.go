@@ -13,32 +13,32 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 
 func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
-	d.meanwhile = map[Key]bool{}
+	d.committed = map[Key]bool{}
 	d.table.Reading()
 	d.mu.Unlock()
 	rules, sheltered, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	meanwhile := d.meanwhile
-	d.meanwhile = nil
+	meanwhile := d.committed
+	d.committed = nil
 	if err != nil {
 		return nil, err
 	}
 	objects := map[Key]Value{}
 	for _, f := range d.table.Families() {
 		if sheltered[f] {
-			objects[Key{Kind: KindShelter, Family: f}] = Value{}
+			objects[Key{Kind: KindAddress, Family: f}] = Value{}
 		}
-		if d.sinks[f] != nil {
-			objects[Key{Kind: KindSink, Family: f}] = Value{}
+		if d.dropPorts[f] != nil {
+			objects[Key{Kind: KindDropPort, Family: f}] = Value{}
 		}
 	}
-	for id, r := range d.relays {
+	for id, r := range d.relays.open {
 		objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
 	}
 	have := map[Key]installed{}
 	for k, r := range rules {
-		objects[k], have[k] = d.recognise(r), r.installed
+		objects[k], have[k] = d.target(r), r.installed
 	}
 	for k := range meanwhile { // newer than what was read
 		if newer, ok := d.rules[k]; ok {
@@ -56,31 +56,21 @@ func (d *Driver) read(ctx context.Context) (rules map[Key]found, sheltered [2]bo
 		return rules, sheltered, err
 	}
 	for _, f := range d.table.Families() {
-		if d.lodger {
+		if d.sharedAddr {
 			break
 		}
-		if sheltered[f], err = hasShelter(f); err != nil {
+		if sheltered[f], err = hasRelayAddr(f); err != nil {
 			return rules, sheltered, err
 		}
 	}
 	return rules, sheltered, nil
 }
 
-// recognise returns the content of what was read. An entry leads to a relay only
+// target returns the content of what was read. An entry leads to a relay only
 // if one listens there, or will: where it was in an earlier run.
-func (d *Driver) recognise(r found) Value {
-	if r.relay != (RelayID{}) && !d.leadsTo(r.relay, r.port) {
+func (d *Driver) target(r found) Value {
+	if r.relay != (RelayID{}) && !d.relays.leadsTo(r.relay, r.port) {
 		r.To.Do = unknown
 	}
 	return r.Value
-}
-
-func (d *Driver) leadsTo(id RelayID, port uint16) bool {
-	if r := d.relays[id]; r != nil {
-		return r.Addr().Port() == port
-	}
-	if d.ports[id] == 0 {
-		d.ports[id] = port
-	}
-	return d.ports[id] == port
 }

@@ -62,7 +62,7 @@ COMMIT
 	for k := range objects {
 		kinds[k.Kind]++
 	}
-	if want := (map[Kind]int{KindTable: 1, KindChain: 2, KindJump: 1, KindEntry: 1, KindAlien: 1}); !maps.Equal(kinds, want) {
+	if want := (map[Kind]int{KindTable: 1, KindChain: 2, KindJump: 1, KindEntry: 1, KindUnexpected: 1}); !maps.Equal(kinds, want) {
 		t.Errorf("%v, want %v: %v", kinds, want, objects)
 	}
 	entry := Key{Kind: KindEntry, Chain: chainHost, Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.10:80")}
@@ -71,7 +71,7 @@ COMMIT
 	}
 	out := objects[Key{Kind: KindChain, Chain: chainOut}].Rules
 	rules := slices.Collect(out.All())
-	if len(rules) != 3 || !rules[0].Equal(passing(someMark)) || rules[1].Equal(rules[0]) || rules[2].Equal(rules[0]) {
+	if len(rules) != 3 || !rules[0].Equal(skipRelayTraffic(someMark)) || rules[1].Equal(rules[0]) || rules[2].Equal(rules[0]) {
 		t.Errorf("%s", out)
 	}
 	if err := natObjects(model.IPv4, strings.TrimSuffix(text, "COMMIT\n"), objects); err == nil {
@@ -104,8 +104,8 @@ func FuzzEntry(f *testing.F) {
 }
 
 func TestClean(t *testing.T) {
-	for in, want := range map[string]string{"a/b:c": "a/b:c", "a\"b\n-j X": "a?b?-j X", strings.Repeat("x", 300): strings.Repeat("x", longest)} {
-		if got := clean(in); got != want {
+	for in, want := range map[string]string{"a/b:c": "a/b:c", "a\"b\n-j X": "a?b?-j X", strings.Repeat("x", 300): strings.Repeat("x", maxComment)} {
+		if got := sanitize(in); got != want {
 			t.Errorf("%q", got)
 		}
 	}

@@ -33,7 +33,7 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 		case KindEntry:
 			at, known := ports[v.To.Relay]
 			if !known {
-				at = silentPort + 1 + uint16(len(ports))
+				at = dropPort + 1 + uint16(len(ports))
 				ports[v.To.Relay], s.ports[at] = at, v.To.Relay
 			}
 			chains[id] = append(chains[id], entryRule(k, v.To, at))
@@ -51,7 +51,7 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// refusal is 1 for who is not allowed in the guard's chain, and 0 for who is.
+// refusal is 1 for clients outside of the source ranges, and 0 for those inside.
 func refusal(r xtables.Rule) int {
 	if r.Chain() == chainDrop {
 		return 1
@@ -70,9 +70,9 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	switch {
 	case !end.DNATed:
 		return oracle.Outcome{}
-	case end.Dst.Port() == refusingPort:
+	case end.Dst.Port() == rejectPort:
 		return oracle.Outcome{Fate: oracle.Reject}
-	case end.Dst.Port() == silentPort:
+	case end.Dst.Port() == dropPort:
 		return oracle.Outcome{Fate: oracle.Drop}
 	}
 	return s.relayed(s.ports[end.Dst.Port()])
@@ -82,7 +82,7 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 func (s *Sim) relayed(id RelayID) oracle.Outcome {
 	v, ok := s.relays[id]
 	if !ok {
-		return oracle.Outcome{Fate: oracle.Reject} // nobody listens
+		return oracle.Outcome{Fate: oracle.Reject} // nothing listens
 	}
 	out := oracle.Outcome{Fate: oracle.Forward}
 	for _, e := range v.Policy.On[model.FromOutside].Endpoints {

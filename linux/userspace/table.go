@@ -59,4 +59,6 @@ type installed struct {
 }
 
 // inTable reports whether an object is part of a table.
-func inTable(k Key) bool { return k.Kind != KindShelter && k.Kind != KindSink && k.Kind != KindRelay }
+func inTable(k Key) bool {
+	return k.Kind != KindAddress && k.Kind != KindDropPort && k.Kind != KindRelay
+}

@@ -74,7 +74,7 @@ func pathsOf(explicit, base string, plain bool) Paths {
 		names = append(names, base)
 	}
 	for _, name := range names {
-		t := Paths{find(name), find(name + "-restore"), find(name + "-save")}
+		t := Paths{lookPath(name), lookPath(name + "-restore"), lookPath(name + "-save")}
 		if t.Command != "" && t.Restore != "" && t.Save != "" {
 			return t
 		}
@@ -84,7 +84,7 @@ func pathsOf(explicit, base string, plain bool) Paths {
 
 // plainVariant is what "iptables" is on this host; empty where there is none.
 func plainVariant(ctx context.Context) Variant {
-	path := find("iptables")
+	path := lookPath("iptables")
 	if path == "" {
 		return ""
 	}
@@ -98,8 +98,8 @@ func plainVariant(ctx context.Context) Variant {
 	return Legacy
 }
 
-// find looks for a command, also where services often have no path to.
-func find(name string) string {
+// lookPath looks for a command, also where services often have no path to.
+func lookPath(name string) string {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin")
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
@@ -110,20 +110,20 @@ func find(name string) string {
 	return ""
 }
 
-// patience is how long a command may take. The slowest, everything in the nft
+// commandTimeout is how long a command may take. The slowest, everything in the nft
 // variant at once, takes minutes where there are a hundred thousand Services.
-const patience = 10 * time.Minute
+const commandTimeout = 10 * time.Minute
 
 // run runs a command in the namespace of the calling thread. An error has what
 // the command said, on one line.
 func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if stdin != nil {
-		file, err := inMemory(stdin)
+		file, err := memFile(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 		}
@@ -140,18 +140,18 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
-	said := strings.Join(strings.Fields(firstBytes(stderr.String(), 1000)), " ")
+	said := strings.Join(strings.Fields(truncate(stderr.String(), 1000)), " ")
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: %w: %w", filepath.Base(path), ctx.Err(), ledger.ErrUnknown)
 	}
 	return nil, fmt.Errorf("%s: %w: %q", filepath.Base(path), err, said)
 }
 
-// inMemory returns a file with a content, at its beginning, for a command to
+// memFile returns a file with a content, at its beginning, for a command to
 // read: never a pipe. With -w, iptables-restore sets an alarm that it does not
 // take back when it has the lock. A read that waits is ended by it, and taken for
 // the end of the script: "COMMIT expected". A file makes nobody wait.
-func inMemory(content []byte) (*os.File, error) {
+func memFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("file in memory: %w", err)
@@ -166,7 +166,7 @@ func inMemory(content []byte) (*os.File, error) {
 	return f, nil
 }
 
-func firstBytes(s string, n int) string { return s[:min(n, len(s))] }
+func truncate(s string, n int) string { return s[:min(n, len(s))] }
 
 // lockWait is how long iptables-restore waits for others that hold the lock,
 // and lockAgain after what time it is tried again. In between a proxy can see
@@ -187,13 +187,13 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	var exit *exec.ExitError
 	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
 	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
-		return fmt.Errorf("another program holds the lock of iptables: %w", ledger.ErrBusy{After: lockAgain})
+		return fmt.Errorf("another program holds the xtables lock: %w", ledger.ErrBusy{After: lockAgain})
 	}
-	return pointOut(err, text)
+	return withScriptLine(err, text)
 }
 
-// pointOut adds the line of the script that an error is about.
-func pointOut(err error, text []byte) error {
+// withScriptLine adds the line of the script that an error is about.
+func withScriptLine(err error, text []byte) error {
 	if err == nil {
 		return nil
 	}
@@ -206,22 +206,22 @@ func pointOut(err error, text []byte) error {
 	if n < 1 || n > len(lines) {
 		return err
 	}
-	return fmt.Errorf("%w (%s)", err, firstBytes(string(lines[n-1]), 300))
+	return fmt.Errorf("%w (%s)", err, truncate(string(lines[n-1]), 300))
 }
 
-// RestorePatiently is Restore for those who have nothing else to do until the
+// RestoreWait is Restore for those who have nothing else to do until the
 // lock is free, and nothing to go on with before.
-func (t Tools) RestorePatiently(ctx context.Context, f model.Family, text []byte) error {
-	return patiently(ctx, lockTime, func() error { return t.Restore(ctx, f, text) })
+func (t Tools) RestoreWait(ctx context.Context, f model.Family, text []byte) error {
+	return retryWhileBusy(ctx, lockTime, func() error { return t.Restore(ctx, f, text) })
 }
 
 // lockTime is how long others may hold the lock of iptables, which all share,
 // where nothing can go on without it.
 const lockTime = 30 * time.Second
 
-// patiently calls f until it is not busy any more, for a while. That it is still
+// retryWhileBusy calls f until it is not busy any more, for a while. That it is still
 // busy then is a failure like others.
-func patiently(ctx context.Context, limit time.Duration, f func() error) error {
+func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) error {
 	end := time.Now().Add(limit)
 	for {
 		err := f()
@@ -272,7 +272,7 @@ func (t Tools) save(ctx context.Context, f model.Family, args ...string) (string
 }
 
 // ErrIncompatible says that the nft variant cannot list a table.
-var ErrIncompatible = errors.New("cannot be listed: it has rules of nft that iptables has no words for")
+var ErrIncompatible = errors.New("cannot be listed: it has nft rules that iptables cannot express")
 
 // incompatible is all that iptables-nft-save says in place of such a table; it
 // exits with 0. A table in which it leaves out chains of other names is listed.
@@ -287,10 +287,12 @@ func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) 
 	return Packets(string(out), id.Chain, r)
 }
 
-// holds reports whether the kernel says that there are tables of the variant in
+// hasLegacyTables reports whether the kernel says that there are tables of the variant in
 // the network namespace of the calling thread, so that not to read any is a
 // failure. It does not say so of those of nf_tables.
-func (t Tools) holds(f model.Family) bool { return t.Variant == Legacy && len(legacyTables(f)) > 0 }
+func (t Tools) hasLegacyTables(f model.Family) bool {
+	return t.Variant == Legacy && len(legacyTables(f)) > 0
+}
 
 // Present returns those tables, of some, that are there to be read without making
 // one. The nft variant makes none for readers.

@@ -107,14 +107,14 @@ func (m SetMark) apply(mark uint32) uint32 { return mark&^m.Mask ^ m.Value }
 // match reports whether a packet may match a rule, and whether it may not. What is
 // not understood matches nothing.
 func (s *Sim) match(r Rule, p *Packet) (yes, no bool) {
-	if r.Foreign != "" || !r.Src.match(p.Src) || !r.Dst.match(p.Dst.Addr()) || !r.In.match(p.In) ||
+	if r.Unparsed != "" || !r.Src.match(p.Src) || !r.Dst.match(p.Dst.Addr()) || !r.In.match(p.In) ||
 		r.Proto != 0 && r.Proto != p.Proto ||
 		r.Ports != (Ports{}) && (p.Dst.Port() < r.Ports.First || r.Ports.Last < p.Dst.Port()) {
 		return false, true
 	}
 	yes = true
 	for _, m := range r.Matches {
-		may, mayNot := s.ask(m, p)
+		may, mayNot := s.matchExtension(m, p)
 		yes, no = yes && may, no || mayNot
 	}
 	return yes, no
@@ -132,9 +132,9 @@ func (i Interface) match(name string) bool {
 	return (name == i.Name || open && name != "" && strings.HasPrefix(name, beginning)) != i.Not
 }
 
-// ask reports whether a packet may match, and whether it may not. Every packet here
+// matchExtension reports whether a packet may match, and whether it may not. Every packet here
 // is the first of its connection, and the host sends from no address but its own.
-func (s *Sim) ask(m Match, p *Packet) (yes, no bool) {
+func (s *Sim) matchExtension(m Match, p *Packet) (yes, no bool) {
 	var is, not bool
 	switch m := m.(type) {
 	case SrcLocal:

@@ -23,16 +23,16 @@ func TestLockOfIPTablesIsWaitedFor(t *testing.T) {
 			}
 			return nil
 		}
-		if err := patiently(t.Context(), time.Minute, restore); err != nil || time.Now().Before(free) {
+		if err := retryWhileBusy(t.Context(), time.Minute, restore); err != nil || time.Now().Before(free) {
 			t.Errorf("got %v", err)
 		}
 		free = time.Now().Add(time.Hour)
-		if err := patiently(t.Context(), time.Minute, restore); err == nil || errors.As(err, new(ledger.ErrBusy)) {
+		if err := retryWhileBusy(t.Context(), time.Minute, restore); err == nil || errors.As(err, new(ledger.ErrBusy)) {
 			t.Errorf("a lock that is never free: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := patiently(ctx, time.Minute, restore); !errors.Is(err, context.Canceled) {
+		if err := retryWhileBusy(ctx, time.Minute, restore); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
 	})

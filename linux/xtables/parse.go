@@ -13,7 +13,7 @@ import (
 )
 
 // ParseRule reads a rule as iptables-save prints it, without "-A CHAIN". What is
-// not understood is Foreign. The order of options means nothing, and what goes
+// not understood is Unparsed. The order of options means nothing, and what goes
 // without saying may be said.
 func ParseRule(text string) Rule {
 	p := parser{text: text}
@@ -22,7 +22,7 @@ func ParseRule(text string) Rule {
 	}
 	p.finish()
 	if p.err != nil {
-		return Rule{Foreign: text}
+		return Rule{Unparsed: text}
 	}
 	return p.rule
 }
@@ -59,7 +59,7 @@ func (p *parser) end() bool {
 // word returns the next word; a quoted one may hold spaces, and escapes.
 func (p *parser) word() (word string) {
 	if p.end() {
-		p.fail("a value is missing")
+		p.fail("missing value")
 		return ""
 	}
 	if p.text[0] != '"' {
@@ -68,7 +68,7 @@ func (p *parser) word() (word string) {
 	}
 	word, rest, ok := unquote(p.text[1:])
 	if !ok {
-		p.fail("a quote without end")
+		p.fail("unterminated quote")
 		return ""
 	}
 	p.text = rest
@@ -99,12 +99,12 @@ func unquote(s string) (word, rest string, ok bool) {
 func (p *parser) name() string {
 	w := p.word()
 	if w == "" || strings.ContainsAny(w, " \t\n\"\\") {
-		p.fail("%q is no name", w)
+		p.fail("%q is not a name", w)
 	}
 	return w
 }
 
-func (p *parser) want(known ...string) {
+func (p *parser) expect(known ...string) {
 	if w := p.word(); !slices.Contains(known, w) {
 		p.fail("unexpected %q", w)
 	}
@@ -127,10 +127,10 @@ func (p *parser) option() {
 	case "-i":
 		r.In = Interface{p.name(), not}
 	case "--src-type":
-		p.want("LOCAL")
+		p.expect("LOCAL")
 		p.add(SrcLocal{not})
 	case "--dst-type":
-		p.want("LOCAL")
+		p.expect("LOCAL")
 		p.add(DstLocal{not})
 	case "--mark":
 		value, mask := p.mark()
@@ -159,12 +159,12 @@ func (p *parser) plain(option string) {
 		p.extension(p.word())
 	case "--comment":
 		if p.rule.Comment = p.word(); len(p.rule.Comment) > MaxComment {
-			p.fail("a comment that is too long")
+			p.fail("comment too long")
 		}
 	case "--dport":
 		p.rule.Ports = p.ports()
 	case "--mode":
-		p.want("random")
+		p.expect("random")
 		p.random = true
 	case "--probability":
 		p.add(p.chance())
@@ -232,11 +232,11 @@ func (p *parser) targetOption(option string) {
 		p.rule.Target, p.needs = SetMark{value, mask}, ""
 	case option == "--map-set" && p.needs != "":
 		p.rule.Target, p.needs = MapMark{p.name(), p.name()}, ""
-		p.want("--map-mark")
+		p.expect("--map-mark")
 	case option == "--random-fully" && p.rule.Target == Masquerade{}:
 		p.rule.Target = Masquerade{RandomFully: true}
 	case option == "--reject-with" && p.rule.Target == Reject:
-		p.want("icmp-port-unreachable", "icmp6-port-unreachable")
+		p.expect("icmp-port-unreachable", "icmp6-port-unreachable")
 	default:
 		p.fail("option %q", option)
 	}
@@ -261,7 +261,7 @@ func (p *parser) recentOption(option string) {
 	case "--name":
 		m.Name = p.name()
 	case "--mask":
-		p.want("255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+		p.expect("255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
 	default:
 		p.fail("option %q", option)
 	}
@@ -275,14 +275,14 @@ func (p *parser) finish() {
 		check := m.check && m.reap && m.Seconds > 0
 		note := m.Set && !m.check && !m.reap && m.Seconds == 0
 		if m.Name == "" || check == note {
-			p.fail("a match of recent clients that is not ours")
+			p.fail("unknown form of the recent match")
 		}
 	}
 	switch r := &p.rule; {
 	case p.random || p.needs != "":
-		p.fail("an option is missing")
+		p.fail("missing option")
 	case r.Ports != (Ports{}) && p.protocol == "", p.protocol != "" && p.protocol != r.Proto.String():
-		p.fail("a port without its protocol")
+		p.fail("port without protocol")
 	}
 }
 

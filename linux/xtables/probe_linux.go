@@ -19,8 +19,8 @@ type Commands struct {
 	Tools
 	// Families are those that there are tables for. IPv4 is always among them.
 	Families []model.Family
-	// Without is why IPv6 is not among them, if there are commands for it.
-	Without error
+	// IPv6Error is why IPv6 is not among them, if there are commands for it.
+	IPv6Error error
 
 	noRandomFully bool
 }
@@ -45,17 +45,17 @@ func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
 	case err != nil:
 		return nil, nil, err
 	}
-	best, err = first(ctx, chosen, (*Commands).read)
+	best, err = firstWorking(ctx, chosen, (*Commands).canRead)
 	return best, installed, err
 }
 
-// Specimen are rules of all kinds that a mode writes.
-type Specimen func(f model.Family, t Table, randomFully bool) []Rule
+// ProbeRules are rules of all kinds that a mode writes.
+type ProbeRules func(f model.Family, t Table, randomFully bool) []Rule
 
 // Probe finds out whether this host can do what a mode needs in the tables filter
 // and nat, by doing it in chains that no packet enters. The error says what is
 // missing.
-func Probe(ctx context.Context, rules Specimen) error {
+func Probe(ctx context.Context, rules ProbeRules) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
 	found, err := FindTools(ctx)
@@ -65,17 +65,17 @@ func Probe(ctx context.Context, rules Specimen) error {
 	if found, err = Choose(ctx, found); err != nil {
 		return err
 	}
-	_, err = first(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error { return c.Try(ctx, f, rules) })
+	_, err = firstWorking(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error { return c.Try(ctx, f, rules) })
 	return err
 }
 
-// first returns the first variant that passes a test for IPv4, which every node
+// firstWorking returns the first variant that passes a test for IPv4, which every node
 // needs, and for which other families.
-func first(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
+func firstWorking(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
 	var failed []error
 	for _, t := range found {
 		c := &Commands{Tools: t}
-		err := c.families4and6(ctx, test)
+		err := c.testFamilies(ctx, test)
 		if err == nil {
 			return c, nil
 		}
@@ -84,7 +84,7 @@ func first(ctx context.Context, found []Tools, test func(*Commands, context.Cont
 	return nil, errors.Join(failed...)
 }
 
-func (c *Commands) families4and6(ctx context.Context, test func(*Commands, context.Context, model.Family) error) error {
+func (c *Commands) testFamilies(ctx context.Context, test func(*Commands, context.Context, model.Family) error) error {
 	for _, f := range c.Installed() {
 		err := test(c, ctx, f)
 		switch {
@@ -93,15 +93,15 @@ func (c *Commands) families4and6(ctx context.Context, test func(*Commands, conte
 		case f == model.IPv4 || ctx.Err() != nil:
 			return err
 		default:
-			c.Without = err
+			c.IPv6Error = err
 		}
 	}
 	return nil
 }
 
-// read tests whether the tables of a family can be read, without writing
+// canRead tests whether the tables of a family can be read, without writing
 // anything.
-func (c *Commands) read(ctx context.Context, f model.Family) error {
+func (c *Commands) canRead(ctx context.Context, f model.Family) error {
 	if _, err := c.command(f); err != nil {
 		return err
 	}
@@ -124,25 +124,25 @@ func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 }
 
 // Try tests a family by writing.
-func (c *Commands) Try(ctx context.Context, f model.Family, rules Specimen) error {
+func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) error {
 	command, err := c.command(f)
 	if err != nil {
 		return err
 	}
 	for _, t := range []Table{Filter, NAT} {
-		if err := c.table(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
+		if err := c.tryTable(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
 			return fmt.Errorf("%s table %s: %w", f, t, err)
 		}
 	}
 	return nil
 }
 
-// table writes rules into a scratch chain, and reads them back.
-func (c *Commands) table(ctx context.Context, command *iptables.IPTables, family model.Family, t Table, rules []Rule) error {
+// tryTable writes rules into a scratch chain, and reads them back.
+func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, family model.Family, t Table, rules []Rule) error {
 	name := fmt.Sprintf("TANDEM-PROBE-%08X", rand.Uint32())
 	var s Script
 	s.Rewrite(name, List(rules...))
-	if err := c.RestorePatiently(ctx, family, s.Text(t)); err != nil {
+	if err := c.RestoreWait(ctx, family, s.Text(t)); err != nil {
 		return err
 	}
 	have, listed := command.List(t.String(), name)
@@ -156,7 +156,7 @@ func (c *Commands) table(ctx context.Context, command *iptables.IPTables, family
 		}
 	}
 	if Canonical(read...) != List(rules...) {
-		return fmt.Errorf("rules do not come back as they were written: %q for %q", read, List(rules...))
+		return fmt.Errorf("rules read back differ from those written: %q for %q", read, List(rules...))
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ type Rule struct {
 	Matches  []Match
 	Target   Target // nil to do nothing but count
 
-	// Foreign is the text of a rule that is not understood; it has nothing else.
-	Foreign string
+	// Unparsed is the text of a rule that is not understood; it has nothing else.
+	Unparsed string
 }
 
 // MaxComment is how many bytes a comment may have.

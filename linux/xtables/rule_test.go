@@ -36,8 +36,8 @@ var texts = []string{
 func TestTextsComeBack(t *testing.T) {
 	for _, text := range texts {
 		r := ParseRule(text)
-		if got := r.String(); got != text || r.Foreign != "" {
-			t.Errorf("%q is read as %q (foreign: %q)", text, got, r.Foreign)
+		if got := r.String(); got != text || r.Unparsed != "" {
+			t.Errorf("%q is read as %q (foreign: %q)", text, got, r.Unparsed)
 		}
 		l := List(r)
 		if back := List(slices.Collect(l.All())...); back != l || l.Len() != 1 {
@@ -58,7 +58,7 @@ func TestOtherSpellings(t *testing.T) {
 		"-m addrtype --src-type LOCAL --dst-type LOCAL -j X":                                                 "-m addrtype --src-type LOCAL -m addrtype --dst-type LOCAL -j X",
 		"-m recent --name A --reap --seconds 3 --rcheck --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff -j X": "-m recent --rcheck --seconds 3 --reap --name A --rsource -j X",
 	} {
-		if r := ParseRule(printed); r.String() != text || r.Foreign != "" || !r.Equal(ParseRule(text)) {
+		if r := ParseRule(printed); r.String() != text || r.Unparsed != "" || !r.Equal(ParseRule(text)) {
 			t.Errorf("%q is read as %q, want %q", printed, r, text)
 		}
 	}
@@ -77,7 +77,7 @@ func TestForeign(t *testing.T) {
 		"-m comment --comment " + strings.Repeat("x", 256), "-i \"a b\" -j X", "-j \"\"", "-m mark --mark 0x1/0xg -j X",
 	} {
 		r := ParseRule(text)
-		if r.Foreign != text || r.String() != text {
+		if r.Unparsed != text || r.String() != text {
 			t.Errorf("%q is taken for %+v", text, r)
 		}
 	}
@@ -112,12 +112,12 @@ func FuzzRule(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		r := ParseRule(text)
-		if r.Foreign != "" {
+		if r.Unparsed != "" {
 			return
 		}
 		once := r.String()
 		again := ParseRule(once)
-		if again.Foreign != "" || again.String() != once || strings.Contains(once, "\n") {
+		if again.Unparsed != "" || again.String() != once || strings.Contains(once, "\n") {
 			t.Fatalf("%q is read as %q, then as %q", text, once, again)
 		}
 		_, _ = (&Sim{Local: netip.Addr.IsLoopback, Set: func(string, string, *Packet) (SetMark, bool) { return SetMark{}, false }}).match(r, &Packet{Proto: model.TCP})

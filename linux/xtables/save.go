@@ -55,7 +55,7 @@ func ParseSave(text string) (tables []SavedTable, err error) {
 		switch {
 		case strings.HasPrefix(l, "*"):
 			if s.open {
-				return nil, fmt.Errorf("the listing of table %s has no end", s.table.Name)
+				return nil, fmt.Errorf("truncated listing of table %s", s.table.Name)
 			}
 			s = saveParser{open: true, table: SavedTable{Name: l[1:]}, at: map[string]int{}}
 		case !s.open:
@@ -72,7 +72,7 @@ func ParseSave(text string) (tables []SavedTable, err error) {
 		}
 	}
 	if s.open {
-		return nil, fmt.Errorf("the listing of table %s has no end", s.table.Name)
+		return nil, fmt.Errorf("truncated listing of table %s", s.table.Name)
 	}
 	return tables, nil
 }

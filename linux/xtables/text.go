@@ -50,8 +50,8 @@ type Selector struct{ text string }
 
 // Selector returns what a rule asks for.
 func (r Rule) Selector() Selector {
-	if r.Foreign != "" {
-		return Selector{r.Foreign}
+	if r.Unparsed != "" {
+		return Selector{r.Unparsed}
 	}
 	r.Comment = ""
 	return Selector{string(trim(r.appendMatches(make([]byte, 0, ruleSize)), 0))}
@@ -65,8 +65,8 @@ func (s Selector) String() string { return s.text }
 
 // Append writes a rule as iptables-save prints it, without "-A CHAIN".
 func (r Rule) Append(b []byte) []byte {
-	if r.Foreign != "" {
-		return append(b, r.Foreign...)
+	if r.Unparsed != "" {
+		return append(b, r.Unparsed...)
 	}
 	start := len(b)
 	b = r.appendMatches(b)

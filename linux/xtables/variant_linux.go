@@ -15,8 +15,8 @@ var ErrMixed = errors.New("this host has rules of both variants of iptables")
 
 // Choose returns, of the variants that are installed, the one that this host
 // already uses or, where it uses none, all. Rules of both are an error: packets
-// would meet both, and nobody could tell which of them the others on this host
-// will write next.
+// would traverse both, and it is unknown which of them other programs will write
+// next.
 func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 	uses := map[Variant]string{}
 	for _, t := range found {
@@ -24,24 +24,24 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 			out, err := t.SaveAll(ctx, f)
 			switch {
 			case err == nil:
-			case ctx.Err() != nil, t.holds(f), errors.Is(err, ErrIncompatible):
-				return nil, fmt.Errorf("iptables: which variant this host uses cannot be told: %w", err)
+			case ctx.Err() != nil, t.hasLegacyTables(f), errors.Is(err, ErrIncompatible):
+				return nil, fmt.Errorf("iptables: detecting the variant in use failed: %w", err)
 			default:
 				continue // the kernel does not have it; whether it works the probe tells
 			}
 			if rules := count(out); rules > 0 && uses[t.Variant] == "" {
 				uses[t.Variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.Paths[f].Save)
 			}
-			if !installed(found, Legacy) && strings.Contains(out, legacyHint) && legacyRules(f) > 0 {
+			if !installed(found, Legacy) && strings.Contains(out, legacyWarning) && legacyRules(f) > 0 {
 				uses[Legacy] = "rules, which no command that is installed can list"
 			}
 		}
 	}
-	return decide(found, uses)
+	return pickVariant(found, uses)
 }
 
-// legacyHint is part of what iptables-nft says when it sees legacy tables.
-const legacyHint = "iptables-legacy tables present"
+// legacyWarning is part of what iptables-nft says when it sees legacy tables.
+const legacyWarning = "iptables-legacy tables present"
 
 func installed(found []Tools, v Variant) bool {
 	return slices.ContainsFunc(found, func(t Tools) bool { return t.Variant == v })
@@ -50,12 +50,12 @@ func installed(found []Tools, v Variant) bool {
 // legacyRules asks the kernel how many rules and chains its legacy tables have
 // besides its own. It is 0 where that cannot be told.
 func legacyRules(f model.Family) int {
-	w, err := openInfo([]model.Family{f})
+	w, err := watchTableInfo([]model.Family{f})
 	if err != nil {
 		return 0
 	}
 	defer w.Close()
-	now, err := w.look()
+	now, err := w.read()
 	if err != nil {
 		return 0
 	}
@@ -73,8 +73,8 @@ func count(save string) (n int) {
 	return n
 }
 
-// decide is the choice, given what each variant holds.
-func decide(found []Tools, uses map[Variant]string) ([]Tools, error) {
+// pickVariant is the choice, given what each variant holds.
+func pickVariant(found []Tools, uses map[Variant]string) ([]Tools, error) {
 	if uses[Legacy] != "" && uses[NFT] != "" {
 		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+
 			"Packets would meet both. Bring all into one: let everything that writes rules use the same variant "+

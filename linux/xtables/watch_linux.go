@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// Watch tells cheaply whether somebody else wrote to the tables filter and nat.
+// Watch detects cheaply external changes of the tables filter and nat.
 // The kernel counts the transactions of nf_tables; of the legacy tables it tells
 // how many rules they have and in how many bytes. One goroutine uses it at a time.
 type Watch struct {
@@ -23,16 +23,16 @@ type Watch struct {
 	// nothing but reading all of it does. The nft variant does not need it.
 	Poll host.Poll
 
-	look     func() (stamp, error)
-	stop     func() error
-	counts   bool // stamps are numbers of transactions
-	expected stamp
-	before   stamp // a write of our own
-	lost     bool  // expected is not what we should expect
+	read         func() (tableState, error)
+	closeSockets func() error
+	counts       bool // the state is a count of transactions
+	expected     tableState
+	before       tableState // a write of our own
+	lost         bool       // expected is not what we should expect
 }
 
-// stamp is what is cheap to know of the kernel's tables.
-type stamp struct {
+// tableState is what the kernel reports of its tables at no cost.
+type tableState struct {
 	generation uint32
 	tables     [2][2]tableInfo
 }
@@ -41,40 +41,40 @@ type stamp struct {
 // thread.
 func OpenWatch(v Variant, families []model.Family) (*Watch, error) {
 	if v == NFT {
-		return openGeneration()
+		return watchGeneration()
 	}
-	return openInfo(families)
+	return watchTableInfo(families)
 }
 
-// Unwatched is for a driver whose tables nobody asks about.
-func Unwatched() *Watch {
-	return &Watch{look: func() (stamp, error) { return stamp{}, nil }, stop: func() error { return nil }}
+// NoWatch detects nothing: for a driver that only reads or removes.
+func NoWatch() *Watch {
+	return &Watch{read: func() (tableState, error) { return tableState{}, nil }, closeSockets: func() error { return nil }}
 }
 
 // Close ends the watch.
-func (w *Watch) Close() error { return w.stop() }
+func (w *Watch) Close() error { return w.closeSockets() }
 
-// Suspect makes the next question be answered with yes.
-func (w *Watch) Suspect() { w.lost = true }
+// Invalidate makes the next Disturbed report true.
+func (w *Watch) Invalidate() { w.lost = true }
 
 // BeforeWrite comes before transactions of our own.
 func (w *Watch) BeforeWrite() {
-	now, err := w.look()
+	now, err := w.read()
 	w.lost = w.lost || err != nil || now != w.expected
 	w.before = now
 }
 
 // AfterWrite follows n transactions of our own.
 func (w *Watch) AfterWrite(n int) {
-	now, err := w.look()
+	now, err := w.read()
 	w.lost = w.lost || err != nil || w.counts && now.generation-w.before.generation != uint32(n)
 	w.expected = now
 }
 
-// BeforeRead comes before all tables are read: what others have done so far is no
-// news then.
+// BeforeRead comes before all tables are read: the reading covers external changes
+// until then.
 func (w *Watch) BeforeRead() {
-	now, err := w.look()
+	now, err := w.read()
 	w.expected, w.lost = now, err != nil
 	w.Poll.Begin(time.Now())
 }
@@ -86,43 +86,43 @@ func (w *Watch) AfterRead() { w.Poll.End(time.Now()) }
 // kube-proxy's syncPeriod.
 const readAgain = 30 * time.Second
 
-// Disturbed reports whether somebody else may have written since BeforeRead.
+// Disturbed reports whether there may have been an external change since BeforeRead.
 func (w *Watch) Disturbed() (bool, error) {
 	if w.lost || !w.counts && w.Poll.Due(time.Now()) {
 		return true, nil
 	}
-	now, err := w.look()
+	now, err := w.read()
 	if err != nil {
-		return false, fmt.Errorf("iptables: look for changes of others: %w", err)
+		return false, fmt.Errorf("iptables: detect external changes: %w", err)
 	}
 	return now != w.expected, nil
 }
 
-var errAnswer = errors.New("an answer that makes no sense")
+var errMalformed = errors.New("malformed netlink response")
 
-// openGeneration asks the kernel for its count of nf_tables transactions, in the
+// watchGeneration asks the kernel for its count of nf_tables transactions, in the
 // network namespace of the calling thread.
-func openGeneration() (*Watch, error) {
+func watchGeneration() (*Watch, error) {
 	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: netlink socket: %w", err)
 	}
 	handle := &nl.SocketHandle{Socket: s}
-	look := func() (stamp, error) {
-		n, err := generation(handle)
-		return stamp{generation: n}, err
+	look := func() (tableState, error) {
+		n, err := readGeneration(handle)
+		return tableState{generation: n}, err
 	}
-	return &Watch{look: look, stop: func() error { s.Close(); return nil }, counts: true, lost: true}, nil
+	return &Watch{read: look, closeSockets: func() error { s.Close(); return nil }, counts: true, lost: true}, nil
 }
 
-func generation(handle *nl.SocketHandle) (uint32, error) {
+func readGeneration(handle *nl.SocketHandle) (uint32, error) {
 	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 	req := nl.NewNetlinkRequest(subsystem|unix.NFT_MSG_GETGEN, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: handle}
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
 	answers, err := req.Execute(unix.NETLINK_NETFILTER, subsystem|unix.NFT_MSG_NEWGEN)
 	if err != nil {
-		return 0, fmt.Errorf("the generation of nf_tables: %w", err)
+		return 0, fmt.Errorf("nf_tables generation: %w", err)
 	}
 	for _, a := range answers {
 		if len(a) < nl.SizeofNfgenmsg {
@@ -130,7 +130,7 @@ func generation(handle *nl.SocketHandle) (uint32, error) {
 		}
 		attrs, err := nl.ParseRouteAttr(a[nl.SizeofNfgenmsg:])
 		if err != nil {
-			return 0, fmt.Errorf("the generation of nf_tables: %w", err)
+			return 0, fmt.Errorf("nf_tables generation: %w", err)
 		}
 		for _, attr := range attrs {
 			if attr.Attr.Type == unix.NFTA_GEN_ID && len(attr.Value) == 4 {
@@ -138,7 +138,7 @@ func generation(handle *nl.SocketHandle) (uint32, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("the generation of nf_tables: %w", errAnswer)
+	return 0, fmt.Errorf("nf_tables generation: %w", errMalformed)
 }
 
 // tableInfo is what the kernel tells of a legacy table without copying it:
@@ -156,9 +156,9 @@ type tableInfo struct {
 // getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
 const getInfo = 64
 
-// openInfo asks the kernel about the legacy tables in the network namespace of
+// watchTableInfo asks the kernel about the legacy tables in the network namespace of
 // the calling thread.
-func openInfo(families []model.Family) (*Watch, error) {
+func watchTableInfo(families []model.Family) (*Watch, error) {
 	var socks []int
 	stop := func() error {
 		var errs []error
@@ -174,17 +174,17 @@ func openInfo(families []model.Family) (*Watch, error) {
 		}
 		socks = append(socks, s)
 	}
-	look := func() (now stamp, err error) {
+	look := func() (now tableState, err error) {
 		for i, f := range families {
 			for _, t := range []Table{Filter, NAT} {
-				if now.tables[f][t], err = info(socks[i], f, t.String()); err != nil {
+				if now.tables[f][t], err = readTableInfo(socks[i], f, t.String()); err != nil {
 					return now, err
 				}
 			}
 		}
 		return now, nil
 	}
-	return &Watch{look: look, stop: stop, lost: true, Poll: host.Poll{Every: readAgain}}, nil
+	return &Watch{read: look, closeSockets: stop, lost: true, Poll: host.Poll{Every: readAgain}}, nil
 }
 
 func infoSocket(f model.Family) (int, error) {
@@ -196,7 +196,7 @@ func infoSocket(f model.Family) (int, error) {
 	return s, nil
 }
 
-func info(sock int, f model.Family, table string) (i tableInfo, err error) {
+func readTableInfo(sock int, f model.Family, table string) (i tableInfo, err error) {
 	level := [...]int{model.IPv4: unix.IPPROTO_IP, model.IPv6: unix.IPPROTO_IPV6}[f]
 	copy(i.name[:len(i.name)-1], table)
 	size := uint32(unsafe.Sizeof(i))

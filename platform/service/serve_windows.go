@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	checkpoint = time.Second      // how often the service manager is told that something goes on
-	patience   = 5 * time.Second  // how long it shall wait for the next checkpoint
+	checkpoint = time.Second      // how often a pending start or stop is reported
+	patience   = 5 * time.Second  // how long the service manager waits for the next checkpoint
 	starting   = 20 * time.Second // after which the service counts as started: the API server may be down
 	stopping   = 20 * time.Second // after which a stop that hangs is ended
 )
 
-// errHung ends a service whose work did not end when it was told to.
-var errHung = errors.New("the stop hung and was ended by force")
+// errHung ends a service whose work did not end after a request to stop.
+var errHung = errors.New("stop timed out; terminated")
 
-// errUnasked is work that ended without an error, though nobody asked for it.
-var errUnasked = errors.New("it ended though nobody asked for it")
+// errUnrequested is work that ended without an error and without a request to stop.
+var errUnrequested = errors.New("ended without a request to stop")
 
 // Serve runs a program as the service that the service manager has started this
 // process for, and returns when it is over. The service counts as starting until
-// the program is ready, but not for ever. The context is not of use: the service
+// the program is ready, for 20 s at most. The context is not used: the service
 // manager says when to stop.
 func Serve(_ context.Context, p Program) error {
-	d, err := openDiary()
+	d, err := openLog()
 	if err != nil {
 		return err
 	}
-	h := &handler{program: p, diary: d, beat: checkpoint, starting: starting, stopping: stopping}
+	h := &handler{program: p, log: d, beat: checkpoint, starting: starting, stopping: stopping}
 	if err := svc.Run(Name, h); err != nil {
-		h.err = fmt.Errorf("talk to the service manager: %w; --windows-service is only for what it has started", err)
+		h.err = fmt.Errorf("connect to the service manager: %w; --windows-service is only for processes that it starts", err)
 	}
 	return errors.Join(h.err, d.Close())
 }
@@ -41,7 +41,7 @@ func Serve(_ context.Context, p Program) error {
 // handler talks to the service manager (svc.Handler).
 type handler struct {
 	program Program
-	diary   *diary
+	log     *serviceLog
 	err     error
 
 	beat, starting, stopping time.Duration
@@ -54,11 +54,11 @@ func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, stat
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p := progress{status: status, state: svc.StartPending}
-	p.tell()
-	h.diary.started(ensureRecovery(args[0]))
+	p.report()
+	h.log.started(ensureRecovery(args[0]))
 	ready, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- h.program.Work(ctx, h.diary, func() {
+		done <- h.program.Work(ctx, h.log, func() {
 			select {
 			case ready <- struct{}{}:
 			default:
@@ -72,33 +72,33 @@ func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, stat
 		select {
 		case err := <-done:
 			if err == nil && p.state != svc.StopPending {
-				err = errUnasked
+				err = errUnrequested
 			}
 			return h.ended(err)
 		case <-ready:
-			p.become(svc.Running)
+			p.enter(svc.Running)
 		case r := <-requests:
-			if asked(r, status) && p.state != svc.StopPending {
+			if stopRequested(r, status) && p.state != svc.StopPending {
 				cancel()
-				p.become(svc.StopPending)
+				p.enter(svc.StopPending)
 				begun = time.Now()
 			}
 		case <-tick.C:
 			switch {
 			case p.state == svc.StartPending && time.Since(begun) > h.starting:
-				h.diary.line("not ready yet, going on")
-				p.become(svc.Running)
+				h.log.line("not ready yet; continuing")
+				p.enter(svc.Running)
 			case p.state == svc.StopPending && time.Since(begun) > h.stopping:
-				h.diary.stacks()
+				h.log.stacks()
 				return h.ended(errHung)
 			}
-			p.tell()
+			p.report()
 		}
 	}
 }
 
-// asked answers a request, and reports whether it is to stop.
-func asked(r svc.ChangeRequest, status chan<- svc.Status) bool {
+// stopRequested answers a request, and reports whether it is to stop.
+func stopRequested(r svc.ChangeRequest, status chan<- svc.Status) bool {
 	switch r.Cmd {
 	case svc.Interrogate:
 		status <- r.CurrentStatus
@@ -108,32 +108,32 @@ func asked(r svc.ChangeRequest, status chan<- svc.Status) bool {
 	return false
 }
 
-// ended tells how it ended: with the program's own exit code, which the service
-// manager keeps (`sc query`), and on which it starts the service again.
+// ended reports how it ended: with the program's own exit code, which the service
+// manager shows (`sc query`) and restarts the service on.
 func (h *handler) ended(err error) (own bool, code uint32) {
 	h.err = err
-	h.diary.ended(err)
+	h.log.ended(err)
 	if err == nil {
 		return false, 0
 	}
 	return true, uint32(h.program.Code(err))
 }
 
-// progress tells the service manager how far something has come.
+// progress reports the state of a start or stop to the service manager.
 type progress struct {
 	status chan<- svc.Status
 	state  svc.State
 	point  uint32
 }
 
-func (p *progress) become(s svc.State) {
+func (p *progress) enter(s svc.State) {
 	if p.state != svc.StopPending { // nothing comes after that
 		p.state, p.point = s, 0
-		p.tell()
+		p.report()
 	}
 }
 
-func (p *progress) tell() {
+func (p *progress) report() {
 	s := svc.Status{State: p.state, Accepts: accepted}
 	switch p.state {
 	case svc.StartPending:
@@ -144,7 +144,7 @@ func (p *progress) tell() {
 		s.CheckPoint, s.WaitHint = p.point, uint32(patience.Milliseconds())
 	case svc.Running:
 		if p.point > 0 {
-			return // once is enough
+			return // reported already
 		}
 		p.point = 1
 	}

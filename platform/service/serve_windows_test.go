@@ -34,7 +34,7 @@ func play(t *testing.T, work func(ctx context.Context, log io.Writer, ready func
 	s := &stage{t: t, requests: make(chan svc.ChangeRequest), status: make(chan svc.Status, 100), code: make(chan uint32, 1)}
 	s.handler = &handler{
 		program: Program{Work: work, Code: func(error) int { return 7 }},
-		diary:   &diary{WriteCloser: &s.log},
+		log:     &serviceLog{WriteCloser: &s.log},
 		beat:    10 * time.Millisecond, starting: time.Minute, stopping: 100 * time.Millisecond,
 	}
 	go func() {

@@ -12,47 +12,47 @@ import (
 // unitFile is what kardianos/service writes.
 const unitFile = "/etc/systemd/system/" + Name + ".service"
 
-// privileged returns an error where services cannot be changed.
-func privileged() error {
+// checkPrivileges returns an error where services cannot be changed.
+func checkPrivileges() error {
 	if os.Geteuid() != 0 {
 		return os.ErrPermission
 	}
 	return nil
 }
 
-// undo takes away what an installation that failed may have left.
-func undo() error {
+// removeUnit removes what an installation that failed may have left.
+func removeUnit() error {
 	if err := os.Remove(unitFile); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// removable returns an error for a service that a package brought.
-func removable() error {
+// checkRemovable returns an error for a service that a package installed.
+func checkRemovable() error {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return nil // not systemd
 	}
 	if _, err := os.Stat(unitFile); err != nil {
-		return fmt.Errorf("tandem install did not make it (%w): remove the package that did", err)
+		return fmt.Errorf("not installed by tandem install (%w): remove the package that installed it", err)
 	}
 	return nil
 }
 
-// prepare makes what the service needs besides itself.
-func prepare() error { return nil }
+// createFolders makes the folders of the service.
+func createFolders() error { return nil }
 
-// refine sets what kardianos/service does not.
-func refine() error { return nil }
+// setServiceOptions sets what kardianos/service does not.
+func setServiceOptions() error { return nil }
 
 // arguments returns those by which the service manager starts the program.
 func arguments(args []string) []string { return args }
 
-// guarded reports whether a program may become a service: whoever can write to
-// /usr/bin is root already.
-func guarded(string) error { return nil }
+// checkPermissions has nothing to check: whoever can write to /usr/bin is root
+// already.
+func checkPermissions(string) error { return nil }
 
-// Serve runs a program as it is: no service manager here wants to be talked to.
+// Serve runs a program as it is: systemd needs nothing more.
 func Serve(ctx context.Context, p Program) error {
 	return p.Work(ctx, os.Stderr, func() {})
 }

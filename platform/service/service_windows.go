@@ -11,31 +11,31 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
-// What happens when the service fails: it is started again after these waits,
-// the last of them from then on; a day without failure begins anew.
+// What happens when the service fails: it is restarted after these delays, the last
+// of them from then on; a day without failure resets the count.
 const (
 	firstRestart, secondRestart, furtherRestarts = 5 * time.Second, 10 * time.Second, time.Minute
-	forgiven                                     = 24 * 60 * 60 // seconds
+	resetAfter                                   = 24 * 60 * 60 // seconds
 )
 
 // arguments returns those by which the service manager starts the program.
 func arguments(args []string) []string { return append(args, "--windows-service=true") }
 
-// privileged, undo and removable have nothing to say: the service manager checks
-// access itself, and keeps nothing of a service that it refused.
-func privileged() error { return nil }
-func undo() error       { return nil }
-func removable() error  { return nil }
+// checkPrivileges, removeUnit and checkRemovable have nothing to do: the service
+// manager checks access itself, and keeps nothing of a service that it rejected.
+func checkPrivileges() error { return nil }
+func removeUnit() error      { return nil }
+func checkRemovable() error  { return nil }
 
-// prepare makes what the service needs besides itself.
-func prepare() error {
+// createFolders makes the folders of the service.
+func createFolders() error {
 	_, err := folders.Make()
 	return err
 }
 
-// refine sets what kardianos/service does not: recovery that also follows an
-// exit with an error, and an identity of its own for access rights.
-func refine() error {
+// setServiceOptions sets what kardianos/service does not: recovery that also follows
+// an exit with an error, and an identity of its own for access rights.
+func setServiceOptions() error {
 	return change(Name, func(s *mgr.Service) error {
 		if err := recovery(s); err != nil {
 			return err
@@ -45,8 +45,8 @@ func refine() error {
 			c.SidType = windows.SERVICE_SID_TYPE_UNRESTRICTED
 			err = s.UpdateConfig(c)
 		}
-		if err := able(err); err != nil {
-			return fmt.Errorf("set the service's identity: %w", err)
+		if err := supported(err); err != nil {
+			return fmt.Errorf("set the service SID: %w", err)
 		}
 		return nil
 	})
@@ -58,7 +58,7 @@ func ensureRecovery(name string) error {
 	return change(name, func(s *mgr.Service) error {
 		have, err := s.RecoveryActions()
 		if err != nil || len(have) > 0 {
-			return able(err)
+			return supported(err)
 		}
 		return recovery(s)
 	})
@@ -71,18 +71,18 @@ func recovery(s *mgr.Service) error {
 		{Type: mgr.ServiceRestart, Delay: secondRestart},
 		{Type: mgr.ServiceRestart, Delay: furtherRestarts},
 	}
-	if err := able(s.SetRecoveryActions(actions, forgiven)); err != nil {
+	if err := supported(s.SetRecoveryActions(actions, resetAfter)); err != nil {
 		return fmt.Errorf("set the recovery actions: %w", err)
 	}
-	if err := able(s.SetRecoveryActionsOnNonCrashFailures(true)); err != nil {
+	if err := supported(s.SetRecoveryActionsOnNonCrashFailures(true)); err != nil {
 		return fmt.Errorf("set the recovery actions for errors: %w", err)
 	}
 	return nil
 }
 
-// able forgives a service manager that does not know a setting: Wine's knows
-// neither recovery nor identities.
-func able(err error) error {
+// supported drops the error of a service manager that lacks a setting: Wine's has
+// neither recovery actions nor service SIDs.
+func supported(err error) error {
 	if errors.Is(err, windows.ERROR_INVALID_LEVEL) {
 		return nil
 	}

@@ -15,7 +15,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.config.existing | default "tandem" }}
 {{- end }}
 
-{{/* What stands in front of a configuration's own settings. */}}
+{{/* Settings that a configuration's own are merged into. */}}
 {{- define "tandem.settings" -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -62,8 +62,8 @@ ports:
 {{- end }}
 {{- end }}
 
-{{/* Probes. A node whose rules are late is not ready; one is only started again
-     when it does nothing any more. */}}
+{{/* Probes. A proxy whose rules are late is not ready; it is only restarted when
+     its loop hangs. */}}
 {{- define "tandem.probes" -}}
 readinessProbe:
   httpGet: {path: /healthz, port: {{ .Values.healthPort }}}

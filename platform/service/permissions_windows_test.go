@@ -21,7 +21,7 @@ func TestGuarded(t *testing.T) {
 	if err := folders.Close(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := guarded(exe); err != nil {
+	if err := checkPermissions(exe); err != nil {
 		t.Errorf("closed to others: %v", err)
 	}
 	open, err := windows.SecurityDescriptorFromString("D:P(A;OICI;FA;;;BA)(A;OICI;FA;;;WD)")
@@ -35,7 +35,7 @@ func TestGuarded(t *testing.T) {
 	if err := windows.SetNamedSecurityInfo(dir, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := guarded(exe); err == nil || !strings.Contains(err.Error(), "everybody") {
+	if err := checkPermissions(exe); err == nil || !strings.Contains(err.Error(), "everybody") {
 		t.Errorf("open to everybody: %v", err)
 	}
 }

@@ -10,20 +10,20 @@ import (
 
 const fileDeleteChild = 0x40 // FILE_DELETE_CHILD of winnt.h
 
-// writing are the rights by which a file in a folder can be replaced.
+// writing are the rights that allow replacing a file in a folder.
 const writing = windows.FILE_WRITE_DATA | windows.FILE_APPEND_DATA | fileDeleteChild |
 	windows.DELETE | windows.WRITE_DAC | windows.WRITE_OWNER | windows.GENERIC_WRITE | windows.GENERIC_ALL
 
-// guarded reports whether a program may become a service of the system: not one
-// that ordinary users can replace, or lay a DLL beside. It says why otherwise.
-func guarded(exe string) error {
+// checkPermissions returns an error for a program that ordinary users can replace, or
+// put a DLL beside: as a service it would run as the system.
+func checkPermissions(exe string) error {
 	for _, path := range []string{exe, filepath.Dir(exe)} {
 		who, err := writable(path)
 		if err != nil {
-			return fmt.Errorf("who may write to %s: %w", path, err)
+			return fmt.Errorf("permissions of %s: %w", path, err)
 		}
 		if who != "" {
-			return fmt.Errorf("%s may be changed by %s, who would become the system by it: put tandem.exe under %%ProgramFiles%% and install it from there", path, who)
+			return fmt.Errorf("%s is writable by %s, who could run programs as the system: move tandem.exe to %%ProgramFiles%% and install it from there", path, who)
 		}
 	}
 	return nil
@@ -47,7 +47,7 @@ func writable(path string) (who string, err error) {
 		if err := windows.GetAce(acl, i, &ace); err != nil {
 			return "", err
 		}
-		inherited := ace.Header.AceFlags&windows.INHERIT_ONLY_ACE != 0 // by what comes to be inside
+		inherited := ace.Header.AceFlags&windows.INHERIT_ONLY_ACE != 0 // by new files in it
 		if ace.Header.AceType != windows.ACCESS_ALLOWED_ACE_TYPE || inherited || ace.Mask&writing == 0 {
 			continue
 		}
@@ -58,13 +58,13 @@ func writable(path string) (who string, err error) {
 	return "", nil
 }
 
-// ordinary names a group that people are in who are no administrators.
+// ordinary names a group that has members who are no administrators.
 func ordinary(sid *windows.SID) (name string, ok bool) {
 	for kind, name := range map[windows.WELL_KNOWN_SID_TYPE]string{
 		windows.WinWorldSid:             "everybody",
 		windows.WinAuthenticatedUserSid: "authenticated users",
 		windows.WinBuiltinUsersSid:      "users",
-		windows.WinInteractiveSid:       "whoever is logged on",
+		windows.WinInteractiveSid:       "interactive users",
 	} {
 		if sid.IsWellKnown(kind) {
 			return name, true

@@ -11,55 +11,55 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClaimQueue is the number of the netfilter queue that stands for the claim. No
+// LockQueue is the number of the netfilter queue that is the lock. No
 // rule sends packets to it, so that it stays empty.
-const ClaimQueue = 64210
+const LockQueue = 64210
 
-// The errors of Claim.
+// The errors of Lock.
 var (
-	ErrClaimed       = errors.New("claimed already")
-	ErrNoClaim       = errors.New("no claim can be made")
-	errClaimProtocol = errors.New("unexpected answer of nfnetlink_queue")
+	ErrLocked       = errors.New("locked by another process")
+	ErrNoLock       = errors.New("locking the network namespace failed")
+	errLockProtocol = errors.New("unexpected response from nfnetlink_queue")
 )
 
-// Claim takes what only one process can have in the network namespace of the
+// Lock takes what only one process can have in the network namespace of the
 // calling thread, and only with CAP_NET_ADMIN there: a netfilter queue. It is
 // given up when it is closed or the process ends, however that happens.
 //
 // It needs no file system, so that it holds between containers that share the
 // network namespace alone, and nobody without the right to program rules can
-// keep it from others, as they could an abstract socket. ErrClaimed: another has
-// it. ErrNoClaim: the right or nfnetlink_queue is missing.
-func Claim() (io.Closer, error) {
+// keep it from others, as they could an abstract socket. ErrLocked: another has
+// it. ErrNoLock: the right or nfnetlink_queue is missing.
+func Lock() (io.Closer, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, fmt.Errorf("%w: netlink socket: %w", ErrNoClaim, err)
+		return nil, fmt.Errorf("%w: netlink socket: %w", ErrNoLock, err)
 	}
 	socket := os.NewFile(uintptr(fd), "netlink")
-	if err := claim(fd); err != nil {
+	if err := bindQueue(fd); err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
 	return socket, nil
 }
 
-func claim(fd int) error {
+func bindQueue(fd int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("%w: netlink socket: %w", ErrNoClaim, err)
+		return fmt.Errorf("%w: netlink socket: %w", ErrNoLock, err)
 	}
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
-		return fmt.Errorf("%w: netlink socket: %w", ErrNoClaim, err)
+		return fmt.Errorf("%w: netlink socket: %w", ErrNoLock, err)
 	}
 	// The kernel answers EPERM to who may not and to who comes second. A command
 	// that does nothing since Linux 3.8 tells them apart.
 	const bind, unbindFamily = 1, 4 // enum nfqnl_msg_config_cmds
 	if err := queueCommand(fd, unbindFamily); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoClaim, err)
+		return fmt.Errorf("%w: %w", ErrNoLock, err)
 	}
 	switch err := queueCommand(fd, bind); {
 	case errors.Is(err, unix.EPERM):
-		return ErrClaimed
+		return ErrLocked
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrNoClaim, err)
+		return fmt.Errorf("%w: %w", ErrNoLock, err)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func queueCommand(fd int, command byte) error {
 	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
 	b = append(b, make([]byte, 8)...) // sequence and port
 	b = append(b, unix.AF_UNSPEC, unix.NFNETLINK_V0)
-	b = binary.BigEndian.AppendUint16(b, ClaimQueue)
+	b = binary.BigEndian.AppendUint16(b, LockQueue)
 	b = binary.NativeEndian.AppendUint16(b, 8)
 	b = binary.NativeEndian.AppendUint16(b, attribute)
 	b = append(b, command, 0, 0, 0)
@@ -87,7 +87,7 @@ func queueCommand(fd int, command byte) error {
 		return fmt.Errorf("receive: %w", err)
 	}
 	if n < 20 || binary.NativeEndian.Uint16(answer[4:]) != unix.NLMSG_ERROR {
-		return errClaimProtocol
+		return errLockProtocol
 	}
 	if errno := int32(binary.NativeEndian.Uint32(answer[16:])); errno != 0 {
 		return syscall.Errno(-errno)

@@ -21,17 +21,17 @@ func TestClaim(t *testing.T) {
 	}
 	defer n.Close()
 	claim := func(at netns.Place) (c io.Closer, err error) {
-		err = n.Do(at, func() error { c, err = host.Claim(); return err })
+		err = n.Do(at, func() error { c, err = host.Lock(); return err })
 		return c, err
 	}
 	first, err := claim(netns.Node)
-	if errors.Is(err, host.ErrNoClaim) {
+	if errors.Is(err, host.ErrNoLock) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := claim(netns.Node); !errors.Is(err, host.ErrClaimed) {
+	if _, err := claim(netns.Node); !errors.Is(err, host.ErrLocked) {
 		t.Errorf("a second claim: %v", err)
 	}
 	elsewhere, err := claim(netns.Outside)

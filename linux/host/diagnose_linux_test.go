@@ -24,7 +24,7 @@ func freshNamespace(t *testing.T) {
 func TestExamineSeesForwarding(t *testing.T) {
 	freshNamespace(t)
 	level := func() diagnosis.Level {
-		for _, c := range Examine() {
+		for _, c := range Diagnose() {
 			if c.ID == "forwarding-ipv4" {
 				return c.Level
 			}
@@ -47,7 +47,7 @@ func TestExamineSeesForwarding(t *testing.T) {
 func TestExaminedChecksAreComplete(t *testing.T) {
 	freshNamespace(t)
 	seen := map[string]bool{}
-	for _, c := range Examine() {
+	for _, c := range Diagnose() {
 		if c.ID == "" || c.Found == "" || seen[c.ID] {
 			t.Errorf("check %+v: incomplete, or twice", c)
 		}

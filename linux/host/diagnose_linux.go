@@ -10,15 +10,15 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Examine checks what Services need of a Linux node, whatever the mode. It
+// Diagnose checks what Services need of a Linux node, whatever the mode. It
 // changes nothing.
-func Examine() []diagnosis.Check {
+func Diagnose() []diagnosis.Check {
 	checks := []diagnosis.Check{forwarding("net/ipv4/ip_forward", "forwarding-ipv4", diagnosis.Fail)}
 	if _, err := Sysctl("net/ipv6/conf/all/forwarding"); err == nil {
 		checks = append(checks, forwarding("net/ipv6/conf/all/forwarding", "forwarding-ipv6", diagnosis.Note))
 	}
-	checks = append(checks, bridges()...)
-	checks = append(checks, tracked())
+	checks = append(checks, bridgeNetfilter()...)
+	checks = append(checks, conntrackUsage())
 	return append(checks, otherProxies()...)
 }
 
@@ -39,7 +39,7 @@ func forwarding(sysctl, id string, missing diagnosis.Level) diagnosis.Check {
 
 // bridges: where br_netfilter is not asked to, packets between pods of one
 // bridge never meet the rules, and answers bypass them.
-func bridges() []diagnosis.Check {
+func bridgeNetfilter() []diagnosis.Check {
 	v, err := Sysctl("net/bridge/bridge-nf-call-iptables")
 	if err != nil {
 		return []diagnosis.Check{{
@@ -56,17 +56,17 @@ func bridges() []diagnosis.Check {
 	}}
 }
 
-// full is from which part of the table in use on new connections are in danger.
-const full = 0.8
+// nearlyFull is from which part of the table in use on new connections are in danger.
+const nearlyFull = 0.8
 
-func tracked() diagnosis.Check {
+func conntrackUsage() diagnosis.Check {
 	c := diagnosis.Check{ID: "conntrack", Level: diagnosis.OK}
-	count, err1 := number("net/netfilter/nf_conntrack_count")
-	limit, err2 := number("net/netfilter/nf_conntrack_max")
+	count, err1 := sysctlInt("net/netfilter/nf_conntrack_count")
+	limit, err2 := sysctlInt("net/netfilter/nf_conntrack_max")
 	switch {
 	case err1 != nil || err2 != nil || limit == 0:
 		c.Level, c.Found, c.Fix = diagnosis.Note, "connection tracking is not in use yet", ""
-	case float64(count) > full*float64(limit):
+	case float64(count) > nearlyFull*float64(limit):
 		c.Level, c.Fix = diagnosis.Fail, fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*limit)
 		c.Found = fmt.Sprintf("%d of %d connections are tracked: when it is full, new ones fail", count, limit)
 	default:
@@ -75,7 +75,7 @@ func tracked() diagnosis.Check {
 	return c
 }
 
-func number(sysctl string) (int, error) {
+func sysctlInt(sysctl string) (int, error) {
 	v, err := Sysctl(sysctl)
 	if err != nil {
 		return 0, err
@@ -83,7 +83,7 @@ func number(sysctl string) (int, error) {
 	return strconv.Atoi(v)
 }
 
-// otherProxies finds kube-proxy at work in this network namespace.
+// otherProxies finds kube-proxy running in this network namespace.
 func otherProxies() []diagnosis.Check {
 	c := diagnosis.Check{ID: "kube-proxy", Level: diagnosis.OK, Found: "no kube-proxy runs here"}
 	pids := KubeProxies()

@@ -55,7 +55,7 @@ func toEcho(t *testing.T) *model.Port {
 // call connects to some relay of a plane.
 func (p plane) call() net.Conn {
 	p.t.Helper()
-	for _, r := range p.driver.relays {
+	for _, r := range p.driver.relays.open {
 		c, err := net.Dial("tcp", r.Addr().String())
 		if err == nil {
 			err = echoes(c)
@@ -93,7 +93,7 @@ func led(rules []string) (ways []string) {
 // A mode that is left keeps its connections and gets no new ones. Called back it
 // serves as before, and it can go when the last connection has ended.
 func TestDrain(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		port := toEcho(t)
 		p := start(t, k, port)
 		p.sync()
@@ -127,7 +127,7 @@ func TestDrain(t *testing.T) {
 		if err := p.Drain(t.Context()); err != nil {
 			t.Errorf("nothing is left to wait for: %v", err)
 		}
-		if has, err := hasShelter(model.IPv4); !has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); !has || err != nil {
 			t.Errorf("the shelter, while anything may lead there: %t, %v", has, err)
 		}
 		if err := p.Remove(t.Context()); err != nil {
@@ -142,7 +142,7 @@ func TestDrain(t *testing.T) {
 
 // What is removed goes at once, whatever connections there are.
 func TestRemoveWaitsForNoConnection(t *testing.T) {
-	eachKind(t, func(t *testing.T, k kind) {
+	eachKind(t, func(t *testing.T, k tableKind) {
 		p := start(t, k, toEcho(t))
 		p.sync()
 		c := p.call()
@@ -156,7 +156,7 @@ func TestRemoveWaitsForNoConnection(t *testing.T) {
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if has, err := hasShelter(model.IPv4); has || err != nil {
+		if has, err := hasRelayAddr(model.IPv4); has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
 		}
 		p.stop()
@@ -168,8 +168,7 @@ func TestRemoveWaitsForNoConnection(t *testing.T) {
 func TestFlowsOfOthersStay(t *testing.T) {
 	front := netip.MustParseAddrPort("10.96.0.10:53")
 	k := Key{Kind: KindEntry, Chain: chainContainer, Proto: model.UDP, At: front}
-	d := &Driver{rules: map[Key]installed{k: {port: 40000}}}
-	m := d.ended(k)
+	m := endedFlows(k, 40000)
 	for from, want := range map[string]bool{
 		"169.254.84.1:40000": true, // the relay
 		"169.254.84.1:1":     true, // refused
@@ -188,7 +187,7 @@ func TestFlowsOfOthersStay(t *testing.T) {
 // done that is not.
 func TestTheLockIsWaitedFor(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
-	onNode(t, kinds()[0], func(t *testing.T) {
+	onNode(t, tableKinds()[0], func(t *testing.T) {
 		// So that this is the variant of the host; the other has no lock.
 		if out, err := exec.Command("iptables-legacy", "-A", "INPUT", "-s", "192.0.2.5", "-j", "DROP").CombinedOutput(); err != nil {
 			t.Skipf("no legacy variant here: %v: %s", err, out)
@@ -198,7 +197,7 @@ func TestTheLockIsWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer lock.Close()
-		p := start(t, kinds()[0], web())
+		p := start(t, tableKinds()[0], web())
 		defer p.stop()
 		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // The chains. Those of entries are named as they always were, with the two for
-// pods, the guard and the closed ports beside them.
+// pods, the source ranges and the other ports of cluster IPs beside them.
 const (
 	chainIn            = "KUBE-PORTALS-IN"
 	chainOut           = "KUBE-PORTALS-OUT"
@@ -26,15 +26,28 @@ const (
 	chainDrop          = "KUBE-PORTALS-DROP"
 )
 
-// Ports of the shelter that no relay has: on the first nobody listens, on the
-// second a socket that takes nothing and answers nothing.
+// Ports of the relay address that no relay has: on the first nothing listens, on the
+// second sockets that drop every packet.
 const (
-	refusingPort = 1
-	silentPort   = 2
+	rejectPort = 1
+	dropPort   = 2
 )
 
+// RelayAddr returns the address on lo that relays listen on. It is local to the
+// host: link-local in IPv4, of a unique local prefix in IPv6.
+func RelayAddr(f model.Family) netip.Addr {
+	if f == model.IPv4 {
+		return netip.AddrFrom4([4]byte{169, 254, 84, 1})
+	}
+	return netip.MustParseAddr("fd74:616e:6465:6d::1")
+}
+
+func relayAddrPort(f model.Family, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(RelayAddr(f), port)
+}
+
 // ends are the chains in which connections end, and where.
-var ends = map[string]uint16{chainRefuse: refusingPort, chainDrop: silentPort}
+var ends = map[string]uint16{chainRefuse: rejectPort, chainDrop: dropPort}
 
 // entryChains hold entries, and fixedChains rules that depend on the host alone.
 var (
@@ -54,56 +67,48 @@ func isEntryChain(name string) bool { return slices.Contains(entryChains, name) 
 
 func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) }
 
-// jumpRule is the rule of a KindJump.
-func jumpRule(k Key) xtables.Rule {
-	if k.Late {
-		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
-	}
-	return xtables.Rule{Comment: "Kubernetes Services, by relays of tandem", Target: xtables.Jump{Chain: jumps[k.Chain]}}
-}
-
 // fixed returns the rules of a fixed chain.
 func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
 	switch chain {
 	case chainRefuse, chainDrop:
-		return toAll(f, ends[chain])
+		return dnatAll(f, ends[chain])
 	case chainLast:
 		return unallocated(f, host)
 	case chainIn:
-		shut := xtables.Rule{Dst: xtables.Address(Shelter(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
-		in := way{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
+		shut := xtables.Rule{Dst: xtables.Address(RelayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
+		in := hookChain{pods: arriving(f, host.Pods), pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)
 	case chainOut:
-		out := way{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
-		return append([]xtables.Rule{passing(mark)}, out.rules(f, host)...)
+		out := hookChain{pods: sent(f, host.Pods), pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
+		return append([]xtables.Rule{skipRelayTraffic(mark)}, out.rules(f, host)...)
 	}
 	return nil
 }
 
-// passing lets what relays send go where it would without our rules. An endpoint
+// skipRelayTraffic lets what relays send go where it would without our rules. An endpoint
 // that is a Service's address would come back to a relay, and so for ever.
-func passing(mark uint32) xtables.Rule {
+func skipRelayTraffic(mark uint32) xtables.Rule {
 	marked := xtables.HasMark{Value: mark, Mask: mark}
 	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
 }
 
-// toAll sends connections of all protocols to a port of the shelter.
-func toAll(f model.Family, port uint16) (rules []xtables.Rule) {
+// dnatAll sends connections of all protocols to a port of the relay address.
+func dnatAll(f model.Family, port uint16) (rules []xtables.Rule) {
 	for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
-		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: shelterPort(f, port)}})
+		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: relayAddrPort(f, port)}})
 	}
 	return rules
 }
 
-// way is one of the two entrances: how it tells pods, and the chains that it
+// hookChain is one of the two entrances: how it tells pods, and the chains that it
 // goes through.
-type way struct {
+type hookChain struct {
 	pods               []xtables.Rule // matches only
 	pod, other         string
 	nodePod, nodeOther string
 }
 
-func (w way) rules(f model.Family, host *model.Host) []xtables.Rule {
+func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 	here := []xtables.Match{xtables.DstLocal{}}
 	rules := []xtables.Rule{xtables.JumpTo(chainGuard)}
 	for _, r := range w.pods {

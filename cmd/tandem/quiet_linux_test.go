@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// TestMain is the real program in a child that a test starts.
+func TestMain(m *testing.M) {
+	if os.Getenv("TANDEM_TEST_PROGRAM") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// output collects what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// await waits until a process has written something.
+func (o *output) await(t *testing.T, what string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(o.String(), what); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %q in\n%s", what, o.String())
+		}
+	}
+}
+
+// program starts tandem in the calling thread's network namespace.
+func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
+	var out output
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "TANDEM_TEST_PROGRAM=1")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd, &out, cmd.Start()
+}
+
+// An ordinary start, a change and a reload log no warning in any mode: one line says
+// what was programmed, one line with --v=2 names the Service that changed, and no
+// line is about gates of libraries.
+func TestOrdinaryStartIsQuiet(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	for _, mode := range []string{"", "nftables", "iptables", "userspace"} {
+		t.Run("mode "+mode, func(t *testing.T) {
+			for range 3 {
+				ordinaryStart(t, mode)
+			}
+		})
+	}
+}
+
+func ordinaryStart(t *testing.T, mode string) {
+	t.Helper()
+	dir, err := demoFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	head := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: \"" + mode + "\"\n"
+	write(file, head)
+	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	var cmd *exec.Cmd
+	var out *output
+	if err := n.Do(netns.Node, func() (err error) {
+		cmd, out, err = program(t.Context(), "run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		}
+	}
+	defer stop()
+	out.await(t, `msg="mode chosen"`)
+	if strings.Contains(out.String(), "mode unavailable") {
+		t.Skipf("mode %s does not work here:\n%s", mode, out)
+	}
+	out.await(t, `msg="services programmed" services=1 endpoints=3 mode=`)
+	slices := filepath.Join(dir, "endpoints.yaml")
+	text, err := os.ReadFile(slices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(slices, strings.Replace(string(text), demoGone.Addr().String(), demoSpare.Addr().String(), 1))
+	out.await(t, `level=INFO msg="service programmed" service=demo/hello ports=1 endpoints=3`)
+	write(file, head+"logging: {verbosity: 2}\n")
+	out.await(t, `msg="configuration reloaded"`)
+	stop()
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") || strings.Contains(line, "Feature gate") {
+			t.Error(line)
+		}
+	}
+	if n := strings.Count(out.String(), `msg="oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
+		t.Errorf("oom_score_adj is logged %d times", n)
+	}
+}
+
+// Nor does the demo, whose proxy is in another network namespace than its process.
+func TestDemoIsQuiet(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	for range 3 {
+		cmd, out, err := program(t.Context(), "demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "level=") || !strings.Contains(out.String(), "after the change") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+}
+
+// Libraries of the API server's client do not log their feature gates with --v=2.
+func TestFeatureGatesAreNotLogged(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	var cmd *exec.Cmd
+	var out *output
+	if err := n.Do(netns.Node, func() (err error) {
+		cmd, out, err = program(t.Context(), "run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "connection refused") // it has asked for its gates
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,73 @@
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A start is one line, a change one for each Service at the level of --v=2, and a
+// change of very many is bounded.
+func TestWhatIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.Level(-2)}))
+		b := start(t, func(o *engine.Options) { o.Log = log })
+		lines := func() []string {
+			synctest.Wait()
+			defer out.Reset()
+			return strings.Split(strings.TrimSpace(out.String()), "\n")
+		}
+		for i := range 30 {
+			b.SetService(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i+1)))
+		}
+		b.Synced(true)
+		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `level=INFO msg="services programmed" services=30 endpoints=0 mode=`) {
+			t.Errorf("start: %q", got)
+		}
+		b.SetService(service("s1", "10.96.1.1"))
+		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `msg="service programmed" service=ns/s1 ports=1 endpoints=0`) {
+			t.Errorf("change: %q", got)
+		}
+		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "s1"})
+		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `msg="service removed" service=ns/s1`) {
+			t.Errorf("deletion: %q", got)
+		}
+		for i := range 1000 {
+			b.SetService(service(fmt.Sprint("n", i), fmt.Sprintf("10.97.%d.%d", i/250, i%250+1)))
+		}
+		if got := lines(); len(got) > 200 {
+			t.Errorf("%d lines for 1000 Services", len(got))
+		}
+	})
+}
+
+// The problems of a host without its Node are not reported when the Node comes
+// before the source is synced, however close.
+func TestHostProblemsFollowTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported []string
+		b := start(t, func(o *engine.Options) {
+			o.Host = func(n *model.Node, _ []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+				if n == nil {
+					return &model.Host{Name: "here"}, []model.Problem{{Object: "Node here", Why: model.WhyNoNode}}
+				}
+				return &model.Host{Name: "here", IPs: n.IPs}, nil
+			}
+			o.Hooks.Problem = func(p model.Problem) { reported = append(reported, p.Object) }
+		})
+		synctest.Wait()
+		b.SetNode(&model.Node{Name: "here"})
+		b.Synced(true)
+		synctest.Wait()
+		if len(reported) > 0 {
+			t.Errorf("reported %q", reported)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package userspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/host"
+)
+
+// loAddress is the relay address as an address of lo, for this host alone: of host scope
+// and deprecated, so that the kernel never chooses it as a source.
+func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return nil, nil, fmt.Errorf("loopback interface: %w", err)
+	}
+	a := RelayAddr(f)
+	addr := &netlink.Addr{
+		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
+		Scope: unix.RT_SCOPE_HOST,
+	}
+	if f == model.IPv6 {
+		addr.Flags = unix.IFA_F_NODAD
+		addr.ValidLft, addr.PreferedLft = 1<<32-1, 0
+	}
+	return lo, addr, nil
+}
+
+func addRelayAddr(f model.Family) error {
+	lo, addr, err := loAddress(f)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrReplace(lo, addr); err != nil {
+		return fmt.Errorf("add %s to lo: %w", addr.IP, err)
+	}
+	return reachable(f)
+}
+
+// reachable waits for the route to a new address. For IPv6 the kernel adds it
+// later, from a queue that may have to wait for a lock.
+func reachable(f model.Family) (err error) {
+	const attempts, pause = 200, 10 * time.Millisecond
+	for range attempts {
+		var routes []netlink.Route
+		routes, err = netlink.RouteGet(RelayAddr(f).AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		time.Sleep(pause)
+	}
+	return fmt.Errorf("%s was added to lo but is not reachable: %w", RelayAddr(f), cmp.Or(err, error(unix.ENETUNREACH)))
+}
+
+func removeRelayAddr(f model.Family) error {
+	lo, addr, err := loAddress(f)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrDel(lo, addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove %s from lo: %w", addr.IP, err)
+	}
+	return nil
+}
+
+func hasRelayAddr(f model.Family) (bool, error) {
+	lo, addr, err := loAddress(f)
+	if err != nil {
+		return false, err
+	}
+	family := [...]int{model.IPv4: unix.AF_INET, model.IPv6: unix.AF_INET6}[f]
+	var all []netlink.Addr
+	err = host.RetryInterrupted(func() error {
+		all, err = netlink.AddrList(lo, family)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("list the addresses of lo: %w", err)
+	}
+	for _, a := range all {
+		if a.IP.Equal(addr.IP) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// dropListeners listens on the drop port: sockets whose filter drops every packet, so
+// that clients get no answer at all.
+type dropListeners []io.Closer
+
+func openDropPort(f model.Family) (s dropListeners, err error) {
+	at := netip.AddrPortFrom(RelayAddr(f), dropPort).String()
+	config := net.ListenConfig{Control: dropAll}
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(context.Background(), "tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("drop port: %w", err)
+	}
+	s = append(s, l)
+	u, err := config.ListenPacket(context.Background(), "udp", at)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("drop port: %w", err), s.close())
+	}
+	return append(s, u), nil
+}
+
+func (s dropListeners) close() error {
+	var errs []error
+	for _, c := range s {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// dropAll gives a socket a filter that keeps nothing of any packet.
+func dropAll(_, _ string, c syscall.RawConn) error {
+	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	var err error
+	control := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
+	})
+	return errors.Join(control, err)
+}
+
+// relays are the listeners that entries lead to. One goroutine uses them at a time.
+type relays struct {
+	server  *relay.Server
+	open    map[RelayID]*listener
+	ports   map[RelayID]uint16 // of an earlier run, from its rules
+	changed bool               // some relay does not listen on its port of the earlier run
+}
+
+// listener is a relay that listens.
+type listener struct {
+	*relay.Relay
+	policy *relay.Policy
+}
+
+func newRelays(o relay.Options) relays {
+	return relays{server: relay.NewServer(o), open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+}
+
+// listen opens a relay, or changes it. After a restart it listens where the rules
+// of the earlier run lead, unless that port has been taken.
+func (r *relays) listen(id RelayID, p *relay.Policy) error {
+	if l := r.open[id]; l != nil {
+		l.Update(*p)
+		l.policy = p
+		return nil
+	}
+	before := r.ports[id]
+	l, err := r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, before), *p)
+	if err != nil && before != 0 {
+		l, err = r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, 0), *p)
+	}
+	if err != nil {
+		return err
+	}
+	r.open[id] = &listener{l, p}
+	delete(r.ports, id)
+	r.changed = r.changed || before != 0 && l.Addr().Port() != before
+	return nil
+}
+
+// lateClients is how long a relay still takes clients that an earlier rule led to
+// it: long enough for a SYN that is sent a second time, after a second.
+const lateClients = 2 * time.Second
+
+// close lets a relay end that no rule leads to any more.
+func (r *relays) close(id RelayID) {
+	if l := r.open[id]; l != nil {
+		delete(r.open, id)
+		l.Retire(lateClients)
+	}
+}
+
+// leadsTo reports whether a port is a relay's. Before it listens that is the port of
+// an earlier run, which the first rule that is read tells.
+func (r *relays) leadsTo(id RelayID, port uint16) bool {
+	if l := r.open[id]; l != nil {
+		return l.Addr().Port() == port
+	}
+	if r.ports[id] == 0 {
+		r.ports[id] = port
+	}
+	return r.ports[id] == port
+}

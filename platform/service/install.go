@@ -1,0 +1,174 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kardianos/service"
+)
+
+// Install makes the running program a service that starts with the system. It
+// does not start it. A service of our name that is there already is an error,
+// and left as it is.
+func Install(spec Spec) error {
+	if err := checkPrivileges(); err != nil {
+		return explain("install", err)
+	}
+	path, err := executable()
+	if err != nil {
+		return err
+	}
+	if err := checkPermissions(path); err != nil {
+		return err
+	}
+	s, err := open(Spec{Arguments: arguments(spec.Arguments), Unit: spec.Unit}, path)
+	if err != nil {
+		return err
+	}
+	state, err := status(s)
+	if err != nil {
+		return err
+	}
+	if state != Absent {
+		return fmt.Errorf("service %s is installed already and %s: tandem stop and tandem start run a new version of the program; for other flags, tandem uninstall first", Name, state)
+	}
+	if err := createFolders(); err != nil {
+		return err
+	}
+	if err := s.Install(); err != nil {
+		return errors.Join(explain("install", err), removeUnit())
+	}
+	if err := setServiceOptions(); err != nil {
+		return errors.Join(explain("install", err), s.Uninstall())
+	}
+	return nil
+}
+
+// Uninstall stops the service and removes it. What it has programmed stays:
+// see `tandem cleanup`.
+func Uninstall() error {
+	return with("uninstall", func(s service.Service, state State) error {
+		if err := checkRemovable(); err != nil {
+			return err
+		}
+		if state == Running {
+			if err := s.Stop(); err != nil {
+				return err
+			}
+		}
+		return s.Uninstall()
+	})
+}
+
+// Start starts the service; one that runs is no error.
+func Start() error {
+	return with("start", func(s service.Service, state State) error {
+		if state == Running {
+			return nil
+		}
+		return s.Start()
+	})
+}
+
+// Stop stops the service; one that is stopped is no error.
+func Stop() error {
+	return with("stop", func(s service.Service, state State) error {
+		if state == Stopped {
+			return nil
+		}
+		return s.Stop()
+	})
+}
+
+// Status returns the state of the service.
+func Status() (State, error) {
+	s, err := open(Spec{}, "")
+	if err != nil {
+		return Absent, err
+	}
+	return status(s)
+}
+
+// with calls f with the installed service.
+func with(what string, f func(service.Service, State) error) error {
+	if err := checkPrivileges(); err != nil {
+		return explain(what, err)
+	}
+	s, err := open(Spec{}, "")
+	if err != nil {
+		return err
+	}
+	state, err := status(s)
+	if err == nil && state == Absent {
+		err = fmt.Errorf("not installed: run tandem install")
+	}
+	if err == nil {
+		err = f(s, state)
+	}
+	return explain(what, err)
+}
+
+func explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%s service %s: %w: run as root or administrator", what, Name, err)
+	}
+	return fmt.Errorf("%s service %s: %w", what, Name, err)
+}
+
+func open(spec Spec, path string) (service.Service, error) {
+	config := service.Config{
+		Name: Name, DisplayName: "Tandem service proxy", Description: "Makes Kubernetes Services work on this node.",
+		Executable: path, Arguments: spec.Arguments, Option: service.KeyValue{"DelayedAutoStart": false},
+	}
+	if spec.Unit != nil {
+		config.Option["SystemdScript"] = spec.Unit(path)
+	}
+	s, err := service.New(notRun{}, &config)
+	if err != nil {
+		return nil, fmt.Errorf("service %s: %w: no supported service manager on this system", Name, err)
+	}
+	return s, nil
+}
+
+func status(s service.Service) (State, error) {
+	state, err := s.Status()
+	switch {
+	case errors.Is(err, service.ErrNotInstalled):
+		return Absent, nil
+	case err != nil && strings.HasSuffix(err.Error(), "in failed state"): // from systemd
+		return Stopped, nil
+	case err != nil:
+		return Absent, explain("query", err)
+	case state == service.StatusRunning:
+		return Running, nil
+	}
+	return Stopped, nil
+}
+
+// notRun stands for the program, which kardianos/service installs and never runs:
+// Serve and systemd do.
+type notRun struct{}
+
+var errNotRun = errors.New("the installer does not run the service")
+
+func (notRun) Start(service.Service) error { return errNotRun }
+func (notRun) Stop(service.Service) error  { return errNotRun }
+
+// executable returns the path of the running program, with links resolved: the
+// service refers to it for years.
+func executable() (string, error) {
+	path, err := os.Executable()
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("path of this program: %w", err)
+	}
+	return path, nil
+}
