@@ -143,18 +143,25 @@ func TestBinaryIsFreeOf(t *testing.T) {
 	}
 }
 
-// The language of iptables knows no mode, and no mode takes it from another.
+// The languages of the kernel know no mode, and no mode takes them from another.
 func TestLanguagesKnowNoMode(t *testing.T) {
 	all := list(t, "linux")
-	if _, ok := all["linux/xtables"]; !ok {
-		t.Fatal("linux/xtables is gone: the test proves nothing")
-	}
-	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
-		if slices.Contains(all["linux/xtables"].Deps, module+"linux/"+mode) {
-			t.Errorf("linux/xtables depends on linux/%s", mode)
+	modes := []string{"nftables", "iptables", "ipvs", "userspace"}
+	for _, language := range []string{"xtables", "nft", "netlink", "ipset", "conntrack"} {
+		if _, ok := all["linux/"+language]; !ok {
+			t.Fatalf("linux/%s is gone: the test proves nothing", language)
 		}
-		if mode != "iptables" && slices.Contains(all["linux/"+mode].Deps, module+"linux/iptables") {
-			t.Errorf("linux/%s depends on linux/iptables", mode)
+		for _, mode := range modes {
+			if slices.Contains(all["linux/"+language].Deps, module+"linux/"+mode) {
+				t.Errorf("linux/%s depends on linux/%s", language, mode)
+			}
+		}
+	}
+	for _, mode := range modes {
+		for _, other := range modes {
+			if slices.Contains(all["linux/"+mode].Deps, module+"linux/"+other) {
+				t.Errorf("linux/%s depends on linux/%s", mode, other)
+			}
 		}
 	}
 }

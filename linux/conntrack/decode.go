@@ -44,12 +44,22 @@ func parseEntry(body []byte) (e entry, err error) {
 	}
 	o, okOrig := parseTuple(orig)
 	r, okReply := parseTuple(reply)
-	aligned := (len(e.reply)|len(e.zone)|len(e.id))%4 == 0 // so that they can stand one after the other
+	aligned := (len(e.reply)|len(e.zone)|len(e.id))%4 == 0 // so that they can be concatenated
 	if !okOrig || !okReply || len(e.id) == 0 || !aligned {
 		return e, netlink.ErrMalformed
 	}
 	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src}
 	return e, nil
+}
+
+// identify writes the attributes that name exactly e, for a request to delete it.
+// It is the reply tuple that is named: that of a flow which new rules have made in
+// e's place has another endpoint, while its original tuple is the same, and even
+// its id is when it got e's memory.
+func (e *entry) identify(w *netlink.Writer) {
+	w.Buf = append(w.Buf, e.reply...)
+	w.Buf = append(w.Buf, e.zone...)
+	w.Buf = append(w.Buf, e.id...)
 }
 
 // tuple is one direction of a flow.

@@ -9,7 +9,7 @@
 // entries costs ten times as much as looking at them. Its filters know one
 // address and port for each direction, so every entry that arrives is judged once
 // more by the matches themselves. That also makes older kernels work, which
-// refuse the filter or do not even see it: they send more than was asked for.
+// reject the filter or do not even see it: they send more than was asked for.
 //
 // Entries are deleted by their reply tuple, their zone and their id, so that a flow
 // that new rules have made anew in the meantime stays. The shorter way, one delete

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// The numbers of linux/netfilter/nfnetlink_conntrack.h. They stand here because
+// The numbers of linux/netfilter/nfnetlink_conntrack.h. They are spelled out because
 // x/sys/unix has few of them, and none on other systems.
 const (
 	msgNew    = 0x100 // NFNL_SUBSYS_CTNETLINK << 8, IPCTNL_MSG_CT_NEW
@@ -93,14 +93,4 @@ func (s side) writeAddr(w *netlink.Writer, a netip.Addr) {
 	} else {
 		w.Bytes(s.ipv6, a.AsSlice())
 	}
-}
-
-// identify writes the attributes that name exactly e, for a request to delete it.
-// It is the reply tuple that is named: that of a flow which new rules have made in
-// e's place has another endpoint, while its original tuple is the same, and even
-// its id is when it got e's memory.
-func (e *entry) identify(w *netlink.Writer) {
-	w.Buf = append(w.Buf, e.reply...)
-	w.Buf = append(w.Buf, e.zone...)
-	w.Buf = append(w.Buf, e.id...)
 }

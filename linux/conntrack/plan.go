@@ -46,8 +46,8 @@ const maxNarrow = 8
 // plan returns the dumps that together show every entry the matches may be
 // about. Matches share dumps:
 //
-//	one for each front            one Service loses hundreds of endpoints
-//	one for each gone endpoint    one endpoint leaves a Service with ten fronts
+//	one for each frontend         one Service loses hundreds of endpoints
+//	one for each gone endpoint    one endpoint leaves a Service with ten frontends
 //	one for each port             a namespace is deleted, the proxy starts
 //	one for all of the protocol   none of these is few enough
 //
@@ -83,14 +83,14 @@ func plan(matches []flows.Match, canFilter bool) []filter {
 
 // narrow returns the dumps for matches of one family and protocol.
 func narrow(wide filter, matches []*flows.Match) []filter {
-	var endpoints, fronts, ports []filter
+	var endpoints, frontends, ports []filter
 	for _, m := range matches {
-		front, port := wide, wide
-		front.dst = askable(m.Frontend)
+		frontend, port := wide, wide
+		frontend.dst = askable(m.Frontend)
 		port.dst = netip.AddrPortFrom(netip.Addr{}, m.Frontend.Port())
-		fronts, ports = addOnce(fronts, front), addOnce(ports, port)
+		frontends, ports = addOnce(frontends, frontend), addOnce(ports, port)
 		if m.Reach != flows.OnlyGone {
-			endpoints = addOnce(endpoints, front)
+			endpoints = addOnce(endpoints, frontend)
 			continue
 		}
 		for e := range m.Gone {
@@ -103,10 +103,10 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 	}
 	// The more a filter says the fewer entries come that are not stale.
 	switch {
-	case len(endpoints) <= min(len(fronts), maxNarrow):
+	case len(endpoints) <= min(len(frontends), maxNarrow):
 		return endpoints
-	case len(fronts) <= maxNarrow:
-		return fronts
+	case len(frontends) <= maxNarrow:
+		return frontends
 	case len(ports) <= maxNarrow:
 		return ports
 	}

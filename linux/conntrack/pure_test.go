@@ -19,7 +19,7 @@ func match(r flows.Reach, front string, gone ...string) flows.Match {
 	return m
 }
 
-// each returns a match for each front.
+// each returns a match for each frontend.
 func each(r flows.Reach, fronts []string, gone ...string) (m []flows.Match) {
 	for _, f := range fronts {
 		m = append(m, match(r, f, gone...))
@@ -27,7 +27,7 @@ func each(r flows.Reach, fronts []string, gone ...string) (m []flows.Match) {
 	return m
 }
 
-// many returns matches for up to 255 fronts with the same port.
+// many returns matches for up to 255 frontends with the same port.
 func many(r flows.Reach, n int, gone ...string) (m []flows.Match) {
 	return each(r, numbered("10.96.0.%d:53", n), gone...)
 }
@@ -110,7 +110,7 @@ func TestPlanShowsAllStaleFlows(t *testing.T) {
 	}
 }
 
-// sample returns flows of all fronts from all endpoints and some more.
+// sample returns flows of all frontends from all endpoints and some more.
 func sample(matches []flows.Match) (all []flows.Flow) {
 	for _, m := range matches {
 		dst := m.Frontend

@@ -40,7 +40,7 @@ func (t *Table) Close() error {
 	return errors.Join(t.dumps.Close(), t.deletes.Close())
 }
 
-// Delete implements flows.Table. Entries that somebody else deletes at the same
+// Delete implements flows.Table. Entries that another process deletes at the same
 // time are not counted. It uses constant memory, whatever the size of the table.
 func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, err error) {
 	index := flows.IndexOf(stale)

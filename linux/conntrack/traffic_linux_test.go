@@ -68,7 +68,7 @@ func answer(conn net.PacketConn, name string) {
 	}
 }
 
-// translate sends new flows to the front to an endpoint, and those of the other
+// translate sends new flows to the frontend to an endpoint, and those of the other
 // Service always to a.
 func (w world) translate(t *testing.T, endpoint string) {
 	t.Helper()
@@ -176,7 +176,7 @@ func TestServiceAfterItsClient(t *testing.T) {
 	}
 }
 
-// clean tells the table that the front's only endpoint was old and is now new.
+// clean tells the table that the frontend's only endpoint was old and is now new.
 func (w world) clean(t *testing.T, table *Table, old, now string, want int) {
 	t.Helper()
 	d := model.Delta{New: w.port(now)}

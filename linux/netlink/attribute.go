@@ -33,7 +33,7 @@ func CutAttr(b []byte) (a Attr, rest []byte, ok bool) {
 
 // Attrs ranges over attributes: their types without flags, and their values. It
 // stops at the first that is malformed: what is missing then fails in the checks
-// of whoever needs it.
+// of the caller.
 func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for {
@@ -78,3 +78,6 @@ func Text(b []byte) string {
 	}
 	return string(b)
 }
+
+// align rounds up to the alignment of messages and attributes.
+func align(n int) int { return (n + 3) &^ 3 }

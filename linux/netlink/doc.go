@@ -16,7 +16,7 @@
 // Netlink's own headers are in the byte order of the host, numbers inside
 // attributes of netfilter nearly always in that of the network.
 //
-// The numbers are those of include/uapi/linux/netlink.h. They stand here because
+// The numbers are those of include/uapi/linux/netlink.h. They are spelled out because
 // x/sys/unix has them for Linux only, and encoders and decoders are tested on any
 // system.
 package netlink

@@ -102,6 +102,3 @@ func FamilyOf(f model.Family) byte {
 	}
 	return 10
 }
-
-// align rounds up to the alignment of messages and attributes.
-func align(n int) int { return (n + 3) &^ 3 }

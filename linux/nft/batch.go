@@ -114,7 +114,7 @@ func (b *batch) sort(ops []Op) {
 }
 
 // elements deletes or adds the elements of all sets. What is replaced is
-// deleted and added again, which nobody sees as it is one transaction.
+// deleted and added again, which no packet sees, as it is one transaction.
 func (b *batch) elements(ops []Op, del bool) {
 	for f := range b.pending {
 		for s := range b.pending[f] {

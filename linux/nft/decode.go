@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// snapshot collects what the kernel tells of the table of one family, but for
+// snapshot collects what the kernel returns of the table of one family, but for
 // elements that are objects of their own: those it passes on. It only parses;
 // messages may come in any order.
 type snapshot struct {

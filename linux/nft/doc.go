@@ -31,7 +31,7 @@
 //	batch.go, declare.go      ops to one transaction, in an order that works (Encode)
 //	split.go                  where a transaction that is too large is cut
 //	decode.go                 netlink back to objects (Decode)
-//	eval.go, eval_hook.go,    objects and a packet to an outcome (Sim)
+//	eval.go,                  objects and a packet to an outcome (Sim)
 //	  statement_eval.go
 //	driver_linux.go,          the kernel (Driver): what is written, and read back
 //	  read_linux.go

@@ -17,8 +17,8 @@ import (
 )
 
 // Driver applies objects to the kernel (dataplane.Driver and
-// dataplane.Sentinel). It touches nothing but its own tables, and refuses to
-// work where somebody else's has the name of one (owner_linux.go). One goroutine
+// dataplane.Sentinel). It touches nothing but its own tables, and writes
+// nothing where a foreign table has the name of one (owner_linux.go). One goroutine
 // may use it at a time, from any thread, and another one Observe.
 type Driver struct {
 	table    *Table

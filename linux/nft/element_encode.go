@@ -16,24 +16,6 @@ const (
 	elemIntervalEnd = 1 // in elemFlags
 )
 
-// Codes of verdicts (enum nft_verdicts, NF_DROP and NF_ACCEPT).
-const (
-	codeDrop   = 0
-	codeAccept = 1 // NF_ACCEPT
-	codeReturn = 0xfffffffb
-	codeGoto   = 0xfffffffc
-	codeJump   = 0xfffffffd
-)
-
-func (e *encoder) verdictData(code uint32, chain string) {
-	at := e.Nest(2) // NFTA_DATA_VERDICT
-	e.Uint32(1, code)
-	if chain != "" {
-		e.Text(2, chain)
-	}
-	e.NestEnd(at)
-}
-
 // element writes an element into the open list of its set. To delete one, its
 // key is enough.
 func (e *encoder) element(k Key, v Value, whole bool) {

@@ -58,6 +58,7 @@ func (e *encoder) payload(reg, base, offset, size int) {
 const (
 	metaMark    = 3
 	metaIIFName = 6
+	metaL4Proto = 16
 )
 
 func (e *encoder) meta(reg, key int) {
@@ -91,6 +92,24 @@ func (e *encoder) bitwise(mask, xor []byte) {
 	})
 }
 
+// Codes of verdicts (enum nft_verdicts, NF_DROP and NF_ACCEPT).
+const (
+	codeDrop   = 0
+	codeAccept = 1 // NF_ACCEPT
+	codeReturn = 0xfffffffb
+	codeGoto   = 0xfffffffc
+	codeJump   = 0xfffffffd
+)
+
+func (e *encoder) verdictData(code uint32, chain string) {
+	at := e.Nest(2) // NFTA_DATA_VERDICT
+	e.Uint32(1, code)
+	if chain != "" {
+		e.Text(2, chain)
+	}
+	e.NestEnd(at)
+}
+
 func (e *encoder) verdict(code uint32, chain string) {
 	e.expr("immediate", func() {
 		e.Uint32(1, regVerdict)
@@ -100,13 +119,13 @@ func (e *encoder) verdict(code uint32, chain string) {
 	})
 }
 
-func (e *encoder) numgen(reg int, n Numgen) {
+func (e *encoder) numgen(reg int, mod, offset uint32) {
 	e.expr("numgen", func() {
 		e.Uint32(1, uint32(reg))
-		e.Uint32(2, n.Mod)
+		e.Uint32(2, mod)
 		e.Uint32(3, 1) // NFT_NG_RANDOM
-		if n.Offset > 0 {
-			e.Uint32(4, n.Offset)
+		if offset > 0 {
+			e.Uint32(4, offset)
 		}
 	})
 }
@@ -168,9 +187,6 @@ func (e *encoder) original(reg int, k Field) {
 	})
 }
 
-// hashedFields are what a hash in a key is of.
-var hashedFields = []Field{CtSaddr, Saddr}
-
 // regHashed is where they are loaded: behind the data that go with a key.
 const regHashed = reg0 + 7
 
@@ -194,9 +210,6 @@ func (e *encoder) jhash(reg int, seed uint32) {
 		e.Uint32(7, 0) // NFT_HASH_JENKINS
 	})
 }
-
-// hashModulus leaves of a hash as much as nft can spell.
-const hashModulus = 1<<32 - 1
 
 // store writes reg0 over an address of the packet, and corrects its checksums.
 func (e *encoder) store(k Field) {

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"strings"
 	"unique"
@@ -182,24 +181,4 @@ func FamilyName(f model.Family) string {
 		return "ip"
 	}
 	return "ip6"
-}
-
-// String names the object, with the family for its table.
-func (k Key) String() string { return k.in("") }
-
-// in names the object, for instance in errors, with its table's name.
-func (k Key) in(table string) string {
-	table = strings.TrimSuffix(FamilyName(k.Family)+" "+table, " ")
-	switch k.Kind {
-	case KindTable:
-		return "table " + table
-	case KindSet:
-		return "set " + table + " " + k.Name()
-	case KindChain:
-		return "chain " + table + " " + k.Name()
-	case KindForeign:
-		raw, _ := k.Detail.value().(rawKey)
-		return fmt.Sprintf("foreign element %x of %s %s", string(raw), table, k.Set)
-	}
-	return fmt.Sprintf("element { %s } of %s %s", k.elementText(), table, k.Set)
 }

@@ -66,7 +66,7 @@ func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
 }
 
 // ours makes sure that the tables which ops are for are ours, or not there.
-// Somebody may have put another in the place of ours since it was read.
+// Another may have taken its place since it was read.
 func (d *Driver) ours(ctx context.Context, ops []Op) error {
 	var seen [2]bool
 	for _, o := range ops {
@@ -95,7 +95,7 @@ func (d *Driver) Remove(ctx context.Context) error {
 			continue
 		}
 		gone := d.Commit(ctx, []Op{{Verb: ledger.Delete, Key: TableKey(f)}})[0]
-		if !errors.Is(gone, unix.ENOENT) { // somebody else was faster
+		if !errors.Is(gone, unix.ENOENT) { // else another process was faster
 			failed = errors.Join(failed, gone)
 		}
 	}

@@ -69,7 +69,7 @@ func scratchName(now time.Time) string {
 	return fmt.Sprintf("%s%d-%08x", scratchPrefix, now.Unix(), rand.Uint32())
 }
 
-// abandoned reports whether a table is a scratch table that nobody works on.
+// abandoned reports whether a table is a scratch table that no process works on any more.
 func (t *Table) abandoned(name, comment string, now time.Time) bool {
 	rest, ok := strings.CutPrefix(name, scratchPrefix)
 	if !ok || !strings.HasPrefix(comment, t.Owner) {

@@ -15,7 +15,7 @@ import (
 // attempts is how often a reading that others disturb is begun anew.
 const attempts = 10
 
-// Objects returns all that Observe tells.
+// Objects returns all that Observe finds.
 func (d *Driver) Objects(ctx context.Context) (have map[Key]Value, err error) {
 	for range attempts {
 		have = map[Key]Value{}
@@ -116,7 +116,7 @@ func (d *Driver) Get(ctx context.Context, keys []Key, found func(Key, Value)) er
 				found(k, v)
 			}
 		}); err != nil {
-			return fmt.Errorf("nftables: look at %d objects: %w", len(keys), err)
+			return fmt.Errorf("nftables: read %d objects: %w", len(keys), err)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 	return nil
 }
 
-// lookInto reads what tells whether a table is damaged: itself, and its sets.
+// lookInto reads what shows whether a table is damaged: itself, and its sets.
 func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

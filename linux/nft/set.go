@@ -76,6 +76,12 @@ func (s *Set) rangeBehind() bool { return s.Interval && len(s.Key) > 1 }
 // that two clients are as good as never taken for one).
 func (s *Set) hashed(f model.Family) bool { return f == model.IPv6 && s.Dynamic() && len(s.Key) > 1 }
 
+// hashedFields are what a hash in a key is of.
+var hashedFields = []Field{CtSaddr, Saddr}
+
+// hashModulus leaves of a hash as much as nft can spell.
+const hashModulus = 1<<32 - 1
+
 // stored are the fields of a set's key as the kernel keeps it.
 func (s *Set) stored(f model.Family) []Field {
 	if s.hashed(f) {

@@ -13,7 +13,7 @@ import (
 // ranges at a time.
 
 // gathered returns the indices of ops in an order in which ranges that may overlap
-// are together, those that go first. Where others of the front come, they go as
+// are together, those that go first. Where others of the frontend come, they go as
 // early as those; else they stay behind what needs them.
 func gathered(ops []Op) (order []int) {
 	begins := map[Key]int{} // where ranges of a group are
@@ -44,7 +44,7 @@ func stays(o Op) int {
 }
 
 // overlapping returns what ranges have in common that may overlap: the set, and the
-// front where that is in its keys. It is false for what is no range.
+// frontend where that is in its keys. It is false for what is no range.
 func overlapping(o Op) (group Key, ok bool) {
 	if _, ok = o.Key.Range(); !ok {
 		return group, false

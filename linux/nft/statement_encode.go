@@ -145,7 +145,7 @@ func (s DNATMap) encode(e *encoder) {
 func (e *encoder) lookupNumber(s *Set, n Numgen) {
 	reg := e.load(s.loaded(e.family))
 	if n.Mod > 0 {
-		e.numgen(reg, n)
+		e.numgen(reg, n.Mod, n.Offset)
 	}
 	e.lookup(s, reg0, false)
 }

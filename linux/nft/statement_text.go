@@ -13,6 +13,18 @@ import (
 // The texts are those that nft 1.0.6 itself lists, as far as it can load them
 // again.
 
+// Text spells the rule.
+func (r Rule) Text(f model.Family) string {
+	parts := make([]string, 0, len(r.Statements)+1)
+	for _, s := range r.Statements {
+		parts = append(parts, s.text(f))
+	}
+	if r.Comment != "" {
+		parts = append(parts, `comment "`+CommentText(r.Comment)+`"`)
+	}
+	return strings.Join(parts, " ")
+}
+
 func (s SourceIn) text(f model.Family) string {
 	return FamilyName(f) + " saddr " + prefixText(s.Prefix)
 }

@@ -165,16 +165,24 @@ func (h Hook) String() string {
 	return fmt.Sprintf("type %s hook %s priority %s; policy %s;", h.Type, point, priority, policy)
 }
 
-// Text spells the rule.
-func (r Rule) Text(f model.Family) string {
-	parts := make([]string, 0, len(r.Statements)+1)
-	for _, s := range r.Statements {
-		parts = append(parts, s.text(f))
+// String names the object, with the family for its table.
+func (k Key) String() string { return k.in("") }
+
+// in names the object, for instance in errors, with its table's name.
+func (k Key) in(table string) string {
+	table = strings.TrimSuffix(FamilyName(k.Family)+" "+table, " ")
+	switch k.Kind {
+	case KindTable:
+		return "table " + table
+	case KindSet:
+		return "set " + table + " " + k.Name()
+	case KindChain:
+		return "chain " + table + " " + k.Name()
+	case KindForeign:
+		raw, _ := k.Detail.value().(rawKey)
+		return fmt.Sprintf("foreign element %x of %s %s", string(raw), table, k.Set)
 	}
-	if r.Comment != "" {
-		parts = append(parts, `comment "`+CommentText(r.Comment)+`"`)
-	}
-	return strings.Join(parts, " ")
+	return fmt.Sprintf("element { %s } of %s %s", k.elementText(), table, k.Set)
 }
 
 // Text spells an element: its key, and what it gives.

@@ -102,8 +102,6 @@ const (
 	protoTransport = 11
 	protoIP        = 12
 	protoIP6       = 13
-
-	metaL4Proto = 16
 )
 
 // setNotes describe the types of a set.

@@ -44,13 +44,6 @@ import (
 // collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
 // bytes for each client whose endpoint went, and its room in the map until that goes.
 
-// affinitySize is how many entries a table's map has room for. Buckets for all of
-// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
-// for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
-// Services share the room. When it is used up, new clients are served and not
-// remembered until others' time is over: AffinityFull tells.
-const affinitySize = 1 << 18
-
 // fullFor is how long it is known that the map was full: longer than from one
 // audit to the next.
 const fullFor = time.Hour
@@ -186,7 +179,7 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 	return known.([]*pickChain)
 }
 
-// affinity emits the chains for one pool of a front, and the sets that their rules
+// affinity emits the chains for one pool of a frontend, and the sets that their rules
 // fill, and returns the name of the chain to go to.
 func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
@@ -201,7 +194,7 @@ func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, se
 	return name
 }
 
-// affinitySlotsOf returns the map of the handles of a front's endpoints.
+// affinitySlotsOf returns the map of the handles of a frontend's endpoints.
 func affinitySlotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
 		return AffinityNodeSlots
@@ -209,7 +202,7 @@ func affinitySlotsOf(f *model.Frontend) *nft.Set {
 	return AffinitySlots
 }
 
-// affineSlots emits what the port is known by, for a front, and the endpoints of
+// affineSlots emits what the port is known by, for a frontend, and the endpoints of
 // one of its pools.
 func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second bool) {
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
@@ -258,7 +251,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 }
 
 // identity is what the port is known by in Affinity, written as an address: that
-// of its first front, with the port in another part of it. For IPv6 no two ports
+// of its first frontend, with the port in another part of it. For IPv6 no two ports
 // have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
 // long as they share 16. Otherwise two may, hardly ever; then a client of both
 // chooses anew whenever it changes between them.

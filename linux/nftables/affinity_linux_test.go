@@ -260,7 +260,7 @@ func affinityLab(t *testing.T, objects map[nft.Key]nft.Value, servers ...netip.A
 	return net, d
 }
 
-// connect connects the node to a front, and to an endpoint by that.
+// connect connects the node to a frontend, and to an endpoint by that.
 func connect(t *testing.T, net *netns.Net, to, server netip.AddrPort) {
 	t.Helper()
 	a, err := net.Dial(netns.Call{From: netns.Node, Proto: model.TCP, To: to, Timeout: 5 * time.Second})

@@ -35,7 +35,7 @@ func TestAffinePickNames(t *testing.T) {
 	}
 }
 
-// affineFronts is a port with a front of each kind; packets from outside to its
+// affineFronts is a port with a frontend of each kind; packets from outside to its
 // load balancer and node port stay on this node.
 func affineFronts(f model.Family, cluster, local *model.Pool) *model.Port {
 	addrs := map[model.Family][]string{
@@ -50,7 +50,7 @@ func affineFronts(f model.Family, cluster, local *model.Pool) *model.Port {
 		front(model.KindNodePort, addrs[3], lb)), time.Hour)
 }
 
-// A client that is remembered goes to its endpoint by every front of the port that
+// A client that is remembered goes to its endpoint by every frontend of the port that
 // the endpoint is behind, and to any other endpoint where it is not.
 func TestRememberedClient(t *testing.T) {
 	for f, addrs := range map[model.Family][3]string{
@@ -72,7 +72,7 @@ func TestRememberedClient(t *testing.T) {
 					packet.Dst = netip.AddrPortFrom(testHost.IPs[f], port.Frontends[j].At.Port())
 				}
 				want := []string{had}
-				if j >= 2 && i == 0 { // it was remembered for a front with more endpoints
+				if j >= 2 && i == 0 { // it was remembered for a frontend with more endpoints
 					want = addrs[1:]
 				}
 				var got []string
@@ -102,7 +102,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// No two ports are known by the same, and each is by the same on all of its fronts.
+// No two ports are known by the same, and each is by the same on all of its frontends.
 func TestIdentities(t *testing.T) {
 	seen := map[netip.Addr]netip.AddrPort{}
 	for _, network := range []string{"10.96.0.0", "fd00:10:96::"} {

@@ -38,13 +38,13 @@ func (c class) statements(bit uint32) []nft.Statement {
 	return nil
 }
 
-// pick is a pick chain: it balances over the first Count slots of a front's
-// pool. It does not know which front, so all fronts with pools of that size
+// pick is a pick chain: it balances over the first Count slots of a frontend's
+// pool. It does not know which frontend, so all frontends with pools of that size
 // share it.
 type pick struct {
 	slots  *nft.Set // Slots or NodeSlots
 	class  class
-	second bool // the front's second pool
+	second bool // the frontend's second pool
 	count  uint32
 }
 
@@ -100,7 +100,7 @@ func (p pick) first() uint32 {
 // rules returns the chain's rules. A packet may take its verdict before a commit
 // and look up its slot after it, when the pool is smaller: it then goes to the
 // pool's first slot, and is dropped where there is none. It must not go on with
-// the front's address.
+// the frontend's address.
 func (p pick) rules(bit uint32) []nft.Rule {
 	rules := []nft.Rule{nft.NewRule(append(p.class.statements(bit), p.send(p.count)...)...)}
 	if p.count > 1 {
@@ -110,18 +110,18 @@ func (p pick) rules(bit uint32) []nft.Rule {
 }
 
 // send chooses one of the pool's first n slots. Only packets with a port can have
-// matched a front; nft does not know that and wants to see it said before a port
+// matched a frontend; nft does not know that and wants to see it said before a port
 // is rewritten. It is said with a named set, as an anonymous one in every chain
 // would make all changes slower.
 func (p pick) send(n uint32) []nft.Statement {
 	return []nft.Statement{nft.Lookup{Set: L4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}}
 }
 
-// answer is what one origin gets from a front, in the terms of this layout.
+// answer is what one origin gets from a frontend, in the terms of this layout.
 type answer struct {
 	verdict model.Verdict
 	pool    *model.Pool // nil unless the verdict is Balance
-	second  bool        // the pool is the front's second one
+	second  bool        // the pool is the frontend's second one
 	snat    bool
 }
 
@@ -131,7 +131,7 @@ func (a answer) seenBy(o model.Origin, c class) answer {
 	return a
 }
 
-// answers derives the three answers of a front. The first pool, in the order
+// answers derives the three answers of a frontend. The first pool, in the order
 // of origins, gets the lower half of the slots.
 func (p *portCompiler) answers(f *model.Frontend) (as [model.Origins]answer) {
 	var pools []*model.Pool
@@ -217,7 +217,7 @@ func endpointsOf(p *model.Pool) []model.Endpoint {
 	return p.Endpoints[:min(len(p.Endpoints), bankSize)]
 }
 
-// slots emits the numbered endpoints of a front.
+// slots emits the numbered endpoints of a frontend.
 func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 	var done [2]bool
 	for _, a := range as {

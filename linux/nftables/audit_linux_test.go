@@ -122,7 +122,7 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 	meddle(t,
 		nft.Op{Verb: ledger.Create, Key: there, New: value},
 		nft.Op{Verb: ledger.Delete, Key: gone, Old: old}, nft.Op{Verb: ledger.Delete, Key: also, Old: was})
-	next := ports[19] // the front of one with the endpoints of another
+	next := ports[19] // the frontend of one with the endpoints of another
 	next.ID, next.Frontends[0].At = changed.ID, changed.Frontends[0].At
 	b.Update([]model.Delta{{New: added}, {Old: removed}, {Old: changed, New: next}})
 	start := time.Now()

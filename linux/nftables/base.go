@@ -139,7 +139,7 @@ type origins struct {
 	nodes *nft.Set // the same for node ports
 }
 
-// entrance is the chain that every first packet meets. Fronts with an address
+// entrance is the chain that every first packet meets. Frontends with an address
 // come before node ports.
 func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
@@ -153,18 +153,18 @@ func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	for _, pod := range o.pods {
 		rules = append(rules, nft.Rule{Statements: []nft.Statement{pod, nft.ClearMark{Bit: o.bit}}, Comment: "a pod of this node"})
 	}
-	rules = append(rules, o.look(VIPsPod, o.vips, VIPs)...)
+	rules = append(rules, o.vmaps(VIPsPod, o.vips, VIPs)...)
 	return append(rules,
 		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: loopback, Not: true}, nft.Lookup{Set: NodePortAddresses}, nft.Goto{Chain: nodePorts}),
 		nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
 func (o origins) nodePorts() []nft.Rule {
-	return append(o.look(NodePortsPod, o.nodes, NodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
+	return append(o.vmaps(NodePortsPod, o.nodes, NodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
-// look looks a packet up in the map of its origin and in that of all.
-func (o origins) look(pod, other, all *nft.Set) (rules []nft.Rule) {
+// vmaps look a packet up in the map of its origin and in that of all.
+func (o origins) vmaps(pod, other, all *nft.Set) (rules []nft.Rule) {
 	if len(o.pods) > 0 {
 		rules = append(rules, nft.NewRule(nft.MarkHas{Bit: o.bit, Not: true}, nft.Vmap{Map: pod}))
 	}
@@ -172,16 +172,4 @@ func (o origins) look(pod, other, all *nft.Set) (rules []nft.Rule) {
 		rules = append(rules, nft.NewRule(nft.MarkHas{Bit: o.bit}, nft.Vmap{Map: other}))
 	}
 	return append(rules, nft.NewRule(nft.Vmap{Map: all}))
-}
-
-// disjoint returns the prefixes of a family in address order, without those
-// inside another: the kernel refuses ranges that overlap.
-func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {
-	var all []netip.Prefix
-	for _, p := range ps {
-		if model.FamilyOf(p.Addr()) == f {
-			all = append(all, p)
-		}
-	}
-	return model.Canonical(all)
 }

@@ -144,7 +144,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 	}
 	p.measure()
 	for i := range port.Frontends {
-		p.front(host, &port.Frontends[i])
+		p.frontend(host, &port.Frontends[i])
 	}
 	p.hairpins()
 	p.endpointPorts()
@@ -161,7 +161,7 @@ type portCompiler struct {
 	shared  map[nft.Key]struct{} // emitted already: a port emits nothing twice
 }
 
-// measure looks how large the port is, and tells what is too much.
+// measure looks how large the port is, and reports what is too much.
 func (p *portCompiler) measure() {
 	most := 0
 	for _, pool := range p.port.Pools() {
@@ -172,7 +172,7 @@ func (p *portCompiler) measure() {
 	}
 }
 
-// once emits an object that several fronts of a port may need.
+// once emits an object that several frontends of a port may need.
 func (p *portCompiler) once(k nft.Key, v nft.Value) {
 	if _, done := p.shared[k]; !done {
 		p.shared[k] = struct{}{}
@@ -184,8 +184,8 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// front emits the elements of one front.
-func (p *portCompiler) front(host *model.Host, f *model.Frontend) {
+// frontend emits the elements of one frontend.
+func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 	maps := mapsOf(f)
 	if f.Kind == model.KindNodePort && host.NodePorts.Loopback {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
@@ -213,7 +213,7 @@ func (p *portCompiler) front(host *model.Host, f *model.Frontend) {
 	p.slots(f, answers)
 }
 
-// mapsOf returns the maps of a front's answers: one that all look at last, and
+// mapsOf returns the maps of a frontend's answers: one that all look at last, and
 // one for each origin that may have its own.
 func mapsOf(f *model.Frontend) [model.Origins]*nft.Set {
 	if f.Kind == model.KindNodePort {
@@ -222,7 +222,7 @@ func mapsOf(f *model.Frontend) [model.Origins]*nft.Set {
 	return [...]*nft.Set{model.FromPod: VIPsPod, model.FromHost: VIPsHost, model.FromOutside: VIPs}
 }
 
-// slotsOf returns the map of a front's endpoints.
+// slotsOf returns the map of a frontend's endpoints.
 func slotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
 		return NodeSlots
@@ -230,7 +230,7 @@ func slotsOf(f *model.Frontend) *nft.Set {
 	return Slots
 }
 
-// element names a front's element of a map.
+// element names a frontend's element of a map.
 func element(set *nft.Set, proto model.Proto, f *model.Frontend) nft.Key {
 	if f.Kind == model.KindNodePort {
 		return nft.PortKey(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
@@ -242,7 +242,7 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
-// guard emits a front's source ranges, and reports whether it could.
+// guard emits a frontend's source ranges, and reports whether it could.
 func (p *portCompiler) guard(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
 		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
@@ -286,4 +286,16 @@ func (p *portCompiler) endpointPorts() {
 			}
 		}
 	}
+}
+
+// disjoint returns the prefixes of a family in address order, without those
+// inside another: the kernel rejects ranges that overlap.
+func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range ps {
+		if model.FamilyOf(p.Addr()) == f {
+			all = append(all, p)
+		}
+	}
+	return model.Canonical(all)
 }

@@ -96,7 +96,7 @@ func TestEndpointReplaced(t *testing.T) {
 	}
 }
 
-// The slots of installed objects are found again, for every front and origin.
+// The slots of installed objects are found again, for every frontend and origin.
 func TestSlots(t *testing.T) {
 	ports := testPorts()
 	objects := compile(t, testHost, ports...)
@@ -196,7 +196,7 @@ func TestPickNames(t *testing.T) {
 	}
 }
 
-// There is one nft.Key and one nft.Value for every endpoint of every front.
+// There is one Key and one Value for every endpoint of every frontend.
 func TestSizes(t *testing.T) {
 	if n := unsafe.Sizeof(nft.Key{}); n > 40 {
 		t.Errorf("a nft.Key has %d bytes", n)

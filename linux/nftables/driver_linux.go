@@ -65,24 +65,24 @@ func probeObjects(o Options) map[nft.Key]nft.Value {
 	for _, f := range o.families() {
 		addr := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 		host.NodePorts.Prefixes = append(host.NodePorts.Prefixes, netip.PrefixFrom(addr, addr.BitLen()))
-		for _, sticky := range []time.Duration{0, time.Hour} {
-			c.Port(host, probePort(addr, sticky), emit)
+		for _, affinity := range []time.Duration{0, time.Hour} {
+			c.Port(host, probePort(addr, affinity), emit)
 		}
 	}
 	c.Base(host, emit)
 	return objects
 }
 
-func probePort(addr netip.Addr, sticky time.Duration) *model.Port {
+func probePort(addr netip.Addr, affinity time.Duration) *model.Port {
 	at := netip.AddrPortFrom(addr, 80)
-	if sticky > 0 {
+	if affinity > 0 {
 		at = netip.AddrPortFrom(addr, 81)
 	}
 	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at, Local: true}, {Addr: netip.AddrPortFrom(addr, 82)}}}
 	act := model.Action{Pool: pool}
 	return &model.Port{
 		ID:              model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: model.FamilyOf(addr)},
-		SessionAffinity: sticky,
+		SessionAffinity: affinity,
 		Frontends: []model.Frontend{{
 			Kind: model.KindLoadBalancer, At: at, On: [...]model.Action{act, act, act},
 			Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()-8).Masked()},

@@ -224,7 +224,7 @@ func guardedPorts(n int, allow ...string) []*model.Port {
 }
 
 // Ranges that change to others which overlap them do so in one transaction,
-// wherever a large one is cut: the kernel refuses both at once.
+// wherever a large one is cut: the kernel rejects both at once.
 func TestRangesChangeInParts(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)
@@ -252,7 +252,7 @@ func TestRangesChangeInParts(t *testing.T) {
 	}
 }
 
-// A front whose ranges alone are too many for a transaction changes in several:
+// A frontend whose ranges alone are too many for a transaction changes in several:
 // what goes comes first.
 func TestManyRangesOfOneFront(t *testing.T) {
 	freshNamespace(t)

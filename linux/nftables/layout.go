@@ -29,7 +29,7 @@ var (
 
 // rangeLoad is what a rule looks up in a key with ranges. nft turns each field of
 // such a key to the byte order of the network, l4proto with an expression that
-// Linux 6.12 refuses for a single byte; the protocol of a connection is in that
+// Linux 6.12 rejects for a single byte; the protocol of a connection is in that
 // order. Packets of no connection meet no chain of ours that looks up ranges.
 var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
@@ -96,9 +96,16 @@ var (
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
-	// AffinityFull are protocols whose clients found no room in Affinity of late.
+	// AffinityFull are protocols whose clients found no room in Affinity lately.
 	AffinityFull = &nft.Set{Name: "affinity-full", Key: protoKey, Size: 8}
 )
+
+// affinitySize is how many entries a table's map has room for. Buckets for all of
+// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
+// for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
+// Services share the room. When it is used up, new clients are served and not
+// remembered until others' time is over: AffinityFull shows that.
+const affinitySize = 1 << 18
 
 // table is ours, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,

@@ -19,7 +19,7 @@ func poolOf(n int) *model.Pool {
 	return p
 }
 
-// A port with two fronts and two pools says once what is too much for it, and
+// A port with two frontends and two pools says once what is too much for it, and
 // balances all the same.
 func TestTooManyEndpoints(t *testing.T) {
 	for _, test := range []struct {

@@ -56,8 +56,8 @@ func lacking(err error) bool {
 // begin: pkg/proxy/nftables/proxier.go of Kubernetes 1.36.
 var kubeProxyTable = nft.NewTable("kube-proxy", "rules for kube-proxy", "")
 
-// kubeProxy finds the tables of kube-proxy. Others of that name are nobody's
-// that we know, and stay.
+// kubeProxy finds the tables of kube-proxy. Tables of that name without its
+// comment are left alone.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	d, err := nft.Open(kubeProxyTable)
 	if err != nil {

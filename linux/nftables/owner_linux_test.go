@@ -66,7 +66,7 @@ func TestNamesake(t *testing.T) {
 }
 
 // A table that appears between the look and the transaction is not written to,
-// either: the kernel refuses.
+// either: the kernel rejects.
 func TestNamesakeInBetween(t *testing.T) {
 	freshNamespace(t)
 	runNFT(t, namesakes["ours inside"], "-f", "-")

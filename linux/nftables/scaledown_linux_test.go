@@ -61,7 +61,7 @@ type scaling struct {
 	raw     int
 }
 
-// newScaling makes a node that serves n endpoints behind 10.96.0.10:80 and further fronts.
+// newScaling makes a node that serves n endpoints behind 10.96.0.10:80 and further frontends.
 func newScaling(t *testing.T, n int, fronts ...string) *scaling {
 	t.Helper()
 	if err := netns.Available(); err != nil {

@@ -33,8 +33,8 @@ func senders(f model.Family) map[string]oracle.Packet {
 	}
 }
 
-// The compiled objects do what the ports say, for every front, next to every
-// front, and from everywhere: all classes, overrides, both families, affinity.
+// The compiled objects do what the ports say, for every frontend, next to every
+// frontend, and from everywhere: all classes, overrides, both families, affinity.
 func TestSimIsOracle(t *testing.T) {
 	ports := testPorts()
 	for _, pods := range []model.PodMatch{testHost.Pods, {Interface: "veth0"}, {Prefix: "veth"}, {}} {
@@ -58,7 +58,7 @@ func TestSimIsOracle(t *testing.T) {
 	}
 }
 
-// around is a front's address, with other ports and, for a node port, on
+// around is a frontend's address, with other ports and, for a node port, on
 // several addresses.
 func around(host *model.Host, f model.Frontend) (all []netip.AddrPort) {
 	addrs := []netip.Addr{f.At.Addr()}

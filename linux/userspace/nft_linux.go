@@ -83,7 +83,7 @@ func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 			return append(ops[:0], ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: k})
 		}
 		if e.key.Kind == KindUnexpected {
-			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.alien})
+			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.foreign})
 			continue
 		}
 		nftObjects(e.key, e.rules, func(k nft.Key, v nft.Value) {

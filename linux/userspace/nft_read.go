@@ -70,7 +70,7 @@ func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
 	case !nftEntryFound(n, v, put):
 		k = Key{Kind: KindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
-		put[k] = found{installed: installed{alien: n}}
+		put[k] = found{installed: installed{foreign: n}}
 	}
 }
 

@@ -52,7 +52,7 @@ type found struct {
 // installed is a rule as it stands in its table.
 type installed struct {
 	printed xtables.Rules // in iptables
-	alien   nft.Key       // in nftables, where our own keys tell enough of all else
+	foreign nft.Key       // in nftables, where our own keys tell enough of all else
 
 	relay RelayID // that it leads to, and on which port; zero for none
 	port  uint16
