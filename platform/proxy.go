@@ -99,7 +99,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		switching: make(turn, 1), retiring: map[config.Mode]retirement{}, tidied: make(chan struct{}),
 	}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
-	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages, Packets: p.packets})
+	p.metrics = metrics.New(metrics.Sources{Version: version, Status: func() engine.Status { return p.Status() }, Ages: p.ages, Packets: p.packets, Relays: p.relays})
 	p.teller, p.recorder = events.Teller{Node: c.NodeName}, events.NewRecorder(p.metrics.EventWritten, log)
 	p.live.Store(c)
 	p.base = c

@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // This is what the parts of the proxy tell, and who hears it: logs are written
@@ -44,6 +45,14 @@ func (p *Proxy) packets() dataplane.Packets {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
+}
+
+// relays are the counters of the userspace mode, in which the backend has some.
+func (p *Proxy) relays() (relay.Stats, bool) {
+	if c, ok := p.counter().(relay.Counter); ok {
+		return c.Relays(), true
+	}
+	return relay.Stats{}, false
 }
 
 // counter is the backend in use, which may count.

@@ -66,12 +66,12 @@ func conntrackSettings() []Setting {
 		},
 		{
 			Path: "conntrack.tcpEstablishedTimeout", Flag: "conntrack-tcp-timeout-established", ZeroCounts: true,
-			Doc:   "How long an idle TCP connection is tracked; 0 leaves it as it is.",
+			Doc:   "Timeout of idle TCP connections: in conntrack, where 0 leaves it as it is, and of relays in userspace mode, where 0 is a day and a change takes effect at the next start.",
 			Value: func(c *Config) Value { return optional(&c.Conntrack.TCPEstablished, duration) },
 		},
 		{
 			Path: "conntrack.tcpCloseWaitTimeout", Flag: "conntrack-tcp-timeout-close-wait", ZeroCounts: true,
-			Doc:   "How long a TCP connection is tracked whose one end has closed it; 0 leaves it as it is.",
+			Doc:   "Timeout of TCP connections that one side has closed: in conntrack, where 0 leaves it as it is, and of relays in userspace mode, where 0 is an hour and a change takes effect at the next start.",
 			Value: func(c *Config) Value { return optional(&c.Conntrack.TCPCloseWait, duration) },
 		},
 		{

@@ -70,9 +70,9 @@ type Backend interface {
 	Failing() (ports map[model.PortID]error, left error)
 	// Gaps lists what cannot be done for one port.
 	Gaps(model.PortID) []model.Gap
-	// Full lists what the data plane had no room for, as the last Adopt or Audit found
-	// it. The same is told in the same words. It costs nothing.
-	Full() []string
+	// Full lists what the data plane has no room for, as far as it is known without
+	// reading: see Filling.
+	Full() []model.Problem
 
 	Close() error
 }

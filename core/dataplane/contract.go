@@ -109,12 +109,13 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
-// Filling is implemented by drivers whose data plane keeps something that comes with
-// packets, such as clients, and has room for so much of it.
+// Filling is implemented by drivers whose data plane has limited room for what
+// comes with packets or connections, such as clients.
 type Filling interface {
-	// Full lists what had no room, as the last Observe found it. The same is told in
-	// the same words. It costs nothing.
-	Full() []string
+	// Full lists what has no room: of the whole data plane (model.WhyFull) or of
+	// single Services. The same is told in the same words. It is called often, from
+	// one goroutine, and costs next to nothing.
+	Full() []model.Problem
 }
 
 // Drainer is implemented by drivers whose objects carry the connections that

@@ -88,7 +88,7 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (b *backend[K, V]) Full() []string {
+func (b *backend[K, V]) Full() []model.Problem {
 	if f, ok := b.driver.(Filling); ok {
 		return f.Full()
 	}

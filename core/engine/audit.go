@@ -3,10 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The pace of audits.
@@ -39,6 +39,7 @@ func (e *Engine) look(ctx context.Context) {
 		return
 	}
 	e.lookAt = now.Add(lookEvery)
+	e.checkFull()
 	if e.auditing != nil {
 		e.hurry(ctx, now)
 		return
@@ -145,7 +146,7 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 		}
 		return
 	}
-	e.fills()
+	e.checkFull()
 	if drift == 0 {
 		return
 	}
@@ -158,14 +159,14 @@ func (e *Engine) audited(ctx context.Context, start time.Time, drift int, err er
 	}
 }
 
-// fills tells what was found to be full, and forgets what has room again.
-func (e *Engine) fills() {
+// checkFull reports what has no room now, and forgets what has again.
+func (e *Engine) checkFull() {
 	const source = "data plane"
-	var full []model.Problem
-	for _, what := range e.Backend.Full() {
-		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	full, before := e.Backend.Full(), e.problems[source]
+	if slices.Equal(full, before) {
+		return
 	}
-	e.complain(full, e.problems[source])
+	e.complain(full, before)
 	if e.problems[source] = full; full == nil {
 		delete(e.problems, source)
 	}

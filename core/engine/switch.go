@@ -159,7 +159,7 @@ func (e *Engine) handOver(ctx context.Context, next dataplane.Backend, seen view
 	e.tracker.KeepSlots(next.Slots) // and nothing keeps the old one
 	clear(e.said)
 	e.standing.afresh = true
-	e.fills()
+	e.checkFull()
 	at := time.Now()
 	e.lookAt, e.auditAt, e.notAfter, e.interrupted = at.Add(lookEvery), at.Add(e.AuditEvery), time.Time{}, 0
 	e.reader = nil // whatever still reads the old one

@@ -18,7 +18,7 @@ func (inquiry) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (q inquiry) Collect(ch chan<- prometheus.Metric) {
-	send := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+	var send sender = func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		var keys, values []string
 		for i := 0; i+1 < len(labels); i += 2 {
 			keys, values = append(keys, labels[i]), append(values, labels[i+1])
@@ -26,6 +26,11 @@ func (q inquiry) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, keys, nil), kind, value, values...)
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	if q.Relays != nil {
+		if stats, ok := q.Relays(); ok {
+			sendRelays(send, stats)
+		}
+	}
 	s := q.Status()
 	for _, f := range model.Families() {
 		send(gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", "When everything was last known to be programmed, in seconds since the epoch.", epoch(s.SyncedAt), familyLabel, f.String())

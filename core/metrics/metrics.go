@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // Sources are asked at each scrape. They are safe for concurrent use.
@@ -35,6 +36,9 @@ type Sources struct {
 	Ages func() map[string]time.Duration
 	// Packets are those that the iptables mode counts; nil where nothing does.
 	Packets func() dataplane.Packets
+	// Relays are the counters of the userspace mode; it is false in other modes.
+	// Nil is no such mode.
+	Relays func() (relay.Stats, bool)
 }
 
 // Metrics is a registry of its own with everything Tandem counts. Its methods

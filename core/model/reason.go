@@ -41,6 +41,7 @@ const (
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
+	WhyConnectionLimit   // all connections that the descriptors of this process allow one Service port
 	WhyNodeAddress       // an address, or address and port, of this node itself
 	WhyAPIServer         // an address of the API server
 	WhyServiceRange      // an external address in a range of cluster IPs
@@ -77,6 +78,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyRestart:              {"RestartNeeded", "takes effect with the next start"},
 	WhyOtherFamily:          {"OtherFamily", "only addresses of an IP family that this node does not have"},
 	WhyFull:                 {"Full", "no room for more"},
+	WhyConnectionLimit:      {"ConnectionLimit", "as many as this proxy's limit on file descriptors allows one Service port"},
 	WhyNodeAddress:          {"NodeAddress", "an address of this node cannot be a Service's"},
 	WhyAPIServer:            {"APIServerAddress", "an address of the API server cannot be a Service's"},
 	WhyServiceRange:         {"InServiceCIDR", "addresses of a ServiceCIDR are for cluster IPs alone"},

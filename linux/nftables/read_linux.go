@@ -85,15 +85,16 @@ func (d *Driver) noteFull(f model.Family, full bool) {
 }
 
 // Full implements dataplane.Filling.
-func (d *Driver) Full() (what []string) {
+func (d *Driver) Full() (full []model.Problem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.families {
 		if d.full[f] {
-			what = append(what, fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize))
+			detail := fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize)
+			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 		}
 	}
-	return what
+	return full
 }
 
 func (d *Driver) dump(ctx context.Context, kind int, family byte, fill func(*writer), s *snapshot) error {

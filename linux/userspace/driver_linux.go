@@ -39,6 +39,7 @@ type listener struct {
 }
 
 var (
+	_ dataplane.Filling            = (*Driver)(nil)
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
 )
@@ -76,6 +77,9 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 	defer d.mu.Unlock()
 	return d.table.Disturbed()
 }
+
+// Full implements dataplane.Filling.
+func (d *Driver) Full() []model.Problem { return d.server.Limited() }
 
 // Commit implements dataplane.Driver: first what rules lead to, then the rules, in
 // one transaction for each family, then what no rule leads to any more.

@@ -1,11 +1,10 @@
 package userspace
 
-// lifetime is the valid lifetime in seconds that our addresses get: 44 years,
-// which is for ever, but no number that anybody else would choose. The system
-// counts it down.
+// lifetime is the valid lifetime in seconds of our addresses: 44 years, a number
+// that nobody else would choose. The system counts it down.
 const lifetime = 0x54414e44
 
-// slack is how long an address may have been there and still be known as ours: a
+// slack is how long an address may have been assigned and still be recognised: a
 // year without a restart.
 const slack = 365 * 24 * 3600
 

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-// Mode is the userspace mode by addresses on an adapter.
+// Mode is the userspace mode with addresses assigned to an adapter.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{Name: relay.Mode, System: "windows", Probe: probe, Open: open, Plan: plan}
 }
@@ -18,18 +18,18 @@ func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.Plan{Native: direct.Table(objects), Objects: len(objects), Gaps: gaps}
 }
 
-// place is where Services are put.
-func place(loopback bool) direct.Placing {
+// placement is that for a kind of adapter.
+func placement(loopback bool) direct.Placement {
 	if loopback {
-		return private{}
+		return nodeOnly{}
 	}
 	return direct.Adapter{}
 }
 
-// private is the adapter of a machine that has none for containers.
-type private struct{ direct.Adapter }
+// nodeOnly is for nodes without an adapter for containers.
+type nodeOnly struct{ direct.Adapter }
 
-// Note implements direct.Placing.
-func (private) Note() string {
-	return "but for node ports only this machine is served: it has no adapter for containers, so the addresses are on its loopback adapter"
+// Note implements direct.Placement.
+func (nodeOnly) Note() string {
+	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
 }
