@@ -33,3 +33,14 @@ type nodeOnly struct{ direct.Adapter }
 func (nodeOnly) Note() string {
 	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
 }
+
+// lifetime is the valid lifetime in seconds of our addresses: 44 years, a number
+// that nobody else would choose. The system counts it down.
+const lifetime = 0x54414e44
+
+// slack is how long an address may have been assigned and still be recognised: a
+// year without a restart.
+const slack = 365 * 24 * 3600
+
+// marked reports whether an address with this remaining lifetime is ours.
+func marked(seconds uint32) bool { return seconds <= lifetime && seconds > lifetime-slack }
