@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 )
@@ -57,7 +58,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
-		Version: version, Status: p.Status, Packets: p.packets,
+		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays,
 		Ages: func() map[string]time.Duration { return p.source.ages() },
 	}, log)
 	if err := p.open(ctx); err != nil {
@@ -246,6 +247,14 @@ func (p *Proxy) packets() dataplane.Packets {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
+}
+
+// relays are the counters of the userspace mode, if it is in use.
+func (p *Proxy) relays() (relay.Stats, bool) {
+	if c, ok := p.engine.Current().Backend.(relay.Counter); ok {
+		return c.Relays(), true
+	}
+	return relay.Stats{}, false
 }
 
 // unserved reports whether load balancer IPs of a port are not programmed.

@@ -131,7 +131,7 @@ func TestCommandLinesOfDistributions(t *testing.T) {
 			return c.MasqueradeAll && c.Logging.Verbosity == 4 && c.NodeName == "n" && slices.Equal(c.Logging.Modules, []string{"a=1", "b=2"})
 		}},
 		"lists by several flags": {
-			"--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=fd00::/8,11.0.0.0/8 --feature-gates=A=true,B=false", "--feature-gates: A=true,B=false has no effect: Tandem has no feature gates: what is there works",
+			"--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=fd00::/8,11.0.0.0/8 --feature-gates=A=true,B=false", "--feature-gates: A=true,B=false has no effect: Tandem has no feature gates",
 			func(c *config.Config) bool { return len(c.NodePorts.Prefixes) == 3 },
 		},
 		"the last one counts": {
@@ -169,7 +169,7 @@ func TestStrictAndLenient(t *testing.T) {
 	conf := filepath.Join(folder(t, map[string]string{"c.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmod: iptables\niptables:\n  masqueradeBit: 40\n"}), "c.conf")
 	code, _, stderr := tandem(t, "config", "check", conf, "--proxy-mode=nftables")
 	for _, part := range []string{
-		conf + ":3: mod: unknown field: do you mean mode?", conf + ":5: iptables.masqueradeBit: 40 is outside 0 to 31",
+		conf + ":3: mod: unknown field: did you mean mode?", conf + ":5: iptables.masqueradeBit: 40 is outside 0 to 31",
 		"! --proxy-mode: is ignored, since there is a --config",
 	} {
 		if !strings.Contains(stderr, part) {

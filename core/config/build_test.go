@@ -193,9 +193,9 @@ func TestUnusedIsToldAndKept(t *testing.T) {
 	if got := c.Tree()["featureGates"].(map[string]any); got["A"] != true {
 		t.Errorf("gates: %v", got)
 	}
-	want := "f:1: featureGates: A=1 has no effect: Tandem has no feature gates: what is there works\n" +
+	want := "f:1: featureGates: A=1 has no effect: Tandem has no feature gates\n" +
 		"f:2: portRange: 0-0 has no effect: kube-proxy ignores it, too\n" +
-		"f:4: clientConnection.acceptContentTypes: x has no effect: the client asks for protobuf"
+		"f:4: clientConnection.acceptContentTypes: x has no effect: the client requests protobuf"
 	if got := text(r.Notes); got != want {
 		t.Errorf("notes:\n%s", got)
 	}

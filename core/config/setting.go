@@ -89,14 +89,14 @@ func Find(name string) (found []Setting) {
 
 // Why a change needs a restart.
 const (
-	restartStart  = "it is about the start"
-	restartMode   = "the mode could not be changed while tandem runs"
-	restartRules  = "the rules in place carry it"
-	restartSource = "the source of Services is opened at start"
-	restartBind   = "its address is bound at start"
-	restartNode   = "everything is programmed for one Node"
-	restartLog    = "the log is opened at start"
-	restartSystem = "it is told to the system at start"
+	restartStart  = "used at startup only"
+	restartMode   = "switching the mode failed"
+	restartRules  = "installed rules contain it"
+	restartSource = "the source of Services is opened at startup"
+	restartBind   = "the address is bound at startup"
+	restartNode   = "the Node is chosen at startup"
+	restartLog    = "the log is opened at startup"
+	restartSystem = "the system is configured at startup"
 )
 
 // Where settings are looked at. The section iptables stands for every mode

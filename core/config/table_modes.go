@@ -4,24 +4,24 @@ func modeSettings() []Setting {
 	return []Setting{
 		{
 			Path: "mode", Flag: "proxy-mode", Empty: string(Auto), Restart: restartMode,
-			Doc: "How Services are implemented. auto takes the best mode that works on the machine: on Linux nftables, else iptables, else userspace; on Windows kernelspace. " +
+			Doc: "The proxy mode. auto uses the first that works on this machine: on Linux nftables, iptables, userspace; on Windows kernelspace, userspace. " +
 				"In a file auto is written as the empty text, which means iptables to kube-proxy. " +
 				"A mode that is named keeps kube-proxy's defaults for it; with auto the section iptables counts, as it does for kube-proxy when no mode is named.",
 			Value: func(c *Config) Value { return proxyMode(&c.Mode) },
 		},
 		{
 			Flag: "proxy-mode-strict", BesideFile: true, Restart: restartStart,
-			Doc:   "A mode that is named and does not work on this machine is an error. Otherwise some modes have one to fall back to.",
+			Doc:   "Fail if the configured mode does not work on this machine, instead of falling back to another.",
 			Value: func(c *Config) Value { return boolean(&c.Strict) },
 		},
 		{
 			Flag: "takeover", BesideFile: true, Restart: restartStart,
-			Doc:   "Remove what kube-proxy has left on this machine, once Tandem's own rules are in place. Stop kube-proxy first.",
+			Doc:   "Remove kube-proxy's rules once Tandem's own are in place. Stop kube-proxy first.",
 			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
 		},
 		{
 			Flag: "audit-period", BesideFile: true,
-			Doc:   "How often the data plane is read back and compared though nothing points to a foreign hand in it.",
+			Doc:   "Full audit interval: how often the data plane is read back and compared without a sign of external changes.",
 			Value: func(c *Config) Value { return period(&c.AuditPeriod) },
 		},
 	}
@@ -38,22 +38,22 @@ func proxyMode(p *Mode) Value {
 }
 
 const (
-	docBit     = "The bit of the packet mark by which packets that need SNAT are told, 0 to 31. Other users of marks on the machine must leave it alone."
-	docAll     = "SNAT everything that is sent to cluster IPs. Some networks of pods need it."
-	docSync    = "kube-proxy's interval of periodic work. Tandem needs none; a change that could not be programmed for twice as long makes /healthz fail."
-	docMinSync = "The least time between two changes of the data plane; 0 programs each at once. kube-proxy waits for a second unless told otherwise, Tandem only when told."
+	docBit     = "fwmark bit marking packets for SNAT, 0 to 31. No other software on the machine may use it."
+	docAll     = "SNAT all traffic to cluster IPs. Some pod networks need it."
+	docSync    = "kube-proxy's full sync interval. Tandem has none: /healthz fails when a change was not programmed for twice this time."
+	docMinSync = "Minimum time between two syncs; 0 programs each change at once. kube-proxy's default is 1s, Tandem's 0."
 )
 
 func iptablesSettings() []Setting {
 	return []Setting{
 		{
 			Path: "iptables.masqueradeBit", Flag: "iptables-masquerade-bit", ZeroCounts: true, Counts: notNFTables, Restart: restartRules,
-			Doc:   docBit + " For every mode but nftables; the flag is for all.",
+			Doc:   docBit + " The field is for all modes but nftables, the flag for all.",
 			Value: func(c *Config) Value { return integer(&c.MasqueradeBit, 0, 31) },
 		},
 		{
 			Path: "iptables.masqueradeAll", Flag: "masquerade-all", Counts: notNFTables,
-			Doc:   docAll + " For every mode but nftables; the flag is for all.",
+			Doc:   docAll + " The field is for all modes but nftables, the flag for all.",
 			Value: func(c *Config) Value { return boolean(&c.MasqueradeAll) },
 		},
 		{
@@ -64,12 +64,12 @@ func iptablesSettings() []Setting {
 		},
 		{
 			Path: "iptables.syncPeriod", Flag: "iptables-sync-period", Counts: inOthers,
-			Doc:   docSync + " For every mode without a section of its own.",
+			Doc:   docSync + " For modes without a section of their own.",
 			Value: func(c *Config) Value { return period(&c.SyncPeriod) },
 		},
 		{
 			Path: "iptables.minSyncPeriod", Flag: "iptables-min-sync-period", Counts: inOthers,
-			Doc:   docMinSync + " For every mode without a section of its own.",
+			Doc:   docMinSync + " For modes without a section of their own.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 	}
@@ -79,22 +79,22 @@ func nftablesSettings() []Setting {
 	return []Setting{
 		{
 			Path: "nftables.masqueradeBit", Flag: "iptables-masquerade-bit", ZeroCounts: true, Counts: inNFTables, Restart: restartRules,
-			Doc:   docBit + " For the mode nftables.",
+			Doc:   docBit + " For mode nftables.",
 			Value: func(c *Config) Value { return integer(&c.MasqueradeBit, 0, 31) },
 		},
 		{
 			Path: "nftables.masqueradeAll", Flag: "masquerade-all", Counts: inNFTables,
-			Doc:   docAll + " For the mode nftables.",
+			Doc:   docAll + " For mode nftables.",
 			Value: func(c *Config) Value { return boolean(&c.MasqueradeAll) },
 		},
 		{
 			Path: "nftables.syncPeriod", Flag: "iptables-sync-period", Counts: inNFTables,
-			Doc:   docSync + " For the mode nftables.",
+			Doc:   docSync + " For mode nftables.",
 			Value: func(c *Config) Value { return period(&c.SyncPeriod) },
 		},
 		{
 			Path: "nftables.minSyncPeriod", Flag: "iptables-min-sync-period", Counts: inNFTables,
-			Doc:   docMinSync + " For the mode nftables.",
+			Doc:   docMinSync + " For mode nftables.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 	}
@@ -104,42 +104,42 @@ func ipvsSettings() []Setting {
 	all := []Setting{
 		{
 			Path: "ipvs.syncPeriod", Flag: "ipvs-sync-period",
-			Doc:   docSync + " For the mode ipvs.",
+			Doc:   docSync + " For mode ipvs.",
 			Value: func(c *Config) Value { return period(&c.SyncPeriod) },
 		},
 		{
 			Path: "ipvs.minSyncPeriod", Flag: "ipvs-min-sync-period",
-			Doc:   docMinSync + " For the mode ipvs.",
+			Doc:   docMinSync + " For mode ipvs.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 		{
 			Path: "ipvs.scheduler", Flag: "ipvs-scheduler", Restart: restartRules,
-			Doc:   "The scheduler of virtual servers: rr (when empty), lc, dh, sh, sed, nq, wrr, wlc, mh or any other that the kernel has.",
+			Doc:   "IPVS scheduler: rr (default), lc, dh, sh, sed, nq, wrr, wlc, mh or any other of the kernel.",
 			Value: func(c *Config) Value { return text(&c.IPVS.Scheduler, nil) },
 		},
 		{
 			Path: "ipvs.excludeCIDRs", Flag: "ipvs-exclude-cidrs", Restart: restartRules,
-			Doc:   "Virtual servers with an address inside are never touched.",
+			Doc:   "IPVS virtual servers with an address in these ranges are never changed.",
 			Value: func(c *Config) Value { return prefixes(&c.IPVS.ExcludeCIDRs) },
 		},
 		{
 			Path: "ipvs.strictARP", Flag: "ipvs-strict-arp", Restart: restartSystem,
-			Doc:   "Answer ARP for the addresses of Services on no interface (arp_ignore 1, arp_announce 2). Load balancers that announce them, such as MetalLB, need it.",
+			Doc:   "Do not answer ARP for Service addresses (arp_ignore 1, arp_announce 2). Needed by load balancers that announce them, such as MetalLB.",
 			Value: func(c *Config) Value { return boolean(&c.IPVS.StrictARP) },
 		},
 		{
 			Path: "ipvs.tcpTimeout", Flag: "ipvs-tcp-timeout", Restart: restartSystem,
-			Doc:   "How long IPVS keeps an idle TCP connection; 0 keeps the kernel's.",
+			Doc:   "IPVS timeout of idle TCP connections; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return duration(&c.IPVS.TCPTimeout) },
 		},
 		{
 			Path: "ipvs.tcpFinTimeout", Flag: "ipvs-tcpfin-timeout", Restart: restartSystem,
-			Doc:   "How long IPVS keeps a TCP connection after a FIN; 0 keeps the kernel's.",
+			Doc:   "IPVS timeout of TCP connections after a FIN; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return duration(&c.IPVS.TCPFinTimeout) },
 		},
 		{
 			Path: "ipvs.udpTimeout", Flag: "ipvs-udp-timeout", Restart: restartSystem,
-			Doc:   "How long IPVS keeps an idle UDP flow; 0 keeps the kernel's.",
+			Doc:   "IPVS timeout of idle UDP flows; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return duration(&c.IPVS.UDPTimeout) },
 		},
 	}

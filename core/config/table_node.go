@@ -8,7 +8,7 @@ func sourceSettings() []Setting {
 	return []Setting{
 		{
 			Flag: "manifests", BesideFile: true, Restart: restartSource,
-			Doc:   "Serve a folder of Service, EndpointSlice and Node manifests (YAML or JSON), a single file of them, or - for the standard input (read once), without an API server.",
+			Doc:   "Read Services, EndpointSlices and Nodes from a folder of manifests (YAML or JSON), from a single file, or from the standard input (-, read once), instead of an API server.",
 			Value: func(c *Config) Value { return text(&c.Manifests, nil) },
 		},
 		{
@@ -19,37 +19,37 @@ func sourceSettings() []Setting {
 		},
 		{
 			Flag: "master", BesideFile: true, Restart: restartSource,
-			Doc:   "The URL of the API server; it overrides the one of the kubeconfig.",
+			Doc:   "URL of the API server; overrides that of the kubeconfig.",
 			Value: func(c *Config) Value { return text(&c.API.Server, nil) },
 		},
 		{
 			Path: "clientConnection.kubeconfig", Flag: "kubeconfig", Restart: restartSource,
-			Doc:   "The kubeconfig by which the API server is reached. With neither this nor --master the service account of the pod is used.",
+			Doc:   "kubeconfig for the API server. Without it and --master the pod's service account is used.",
 			Value: func(c *Config) Value { return text(&c.API.Kubeconfig, nil) },
 		},
 		{
-			Path: "clientConnection.acceptContentTypes", Unused: "the client asks for protobuf",
-			Doc:   "What the client accepts from the API server.",
+			Path: "clientConnection.acceptContentTypes", Unused: "the client requests protobuf",
+			Doc:   "Accept header of requests to the API server.",
 			Value: unused("clientConnection.acceptContentTypes", Text, ""),
 		},
 		{
 			Path: "clientConnection.contentType", Flag: "kube-api-content-type", Restart: restartSource,
-			Doc:   "The media type of requests to the API server.",
+			Doc:   "Content type of requests to the API server.",
 			Value: func(c *Config) Value { return text(&c.API.ContentType, nil) },
 		},
 		{
 			Path: "clientConnection.qps", Flag: "kube-api-qps", Restart: restartSource,
-			Doc:   "How many requests a second the API server is sent on average. Watches are not counted: changes arrive as fast as they happen.",
+			Doc:   "Average requests per second to the API server. Watches do not count: changes arrive as they happen.",
 			Value: func(c *Config) Value { return number(&c.API.QPS) },
 		},
 		{
 			Path: "clientConnection.burst", Flag: "kube-api-burst", Restart: restartSource,
-			Doc:   "How many requests the API server may be sent at once.",
+			Doc:   "Maximum burst of requests to the API server.",
 			Value: func(c *Config) Value { return integer(&c.API.Burst, 0, maxInt) },
 		},
 		{
 			Path: "configSyncPeriod", Flag: "config-sync-period", Restart: restartSource,
-			Doc:   "How often kube-proxy goes through all objects of the API server again. Tandem's watch brings every change.",
+			Doc:   "kube-proxy's resync interval of informers. Tandem's watch needs none.",
 			Value: func(c *Config) Value { return period(&c.API.Resync) },
 		},
 	}
@@ -59,33 +59,33 @@ func nodeSettings() []Setting {
 	return []Setting{
 		{
 			Path: "hostnameOverride", Flag: "hostname-override", BesideFile: true, Restart: restartNode,
-			Doc:   "The name of the Node that is this machine; when empty, the host name.",
+			Doc:   "Name of this machine's Node; default is the host name.",
 			Value: func(c *Config) Value { return hostName(&c.NodeName) },
 		},
 		{
 			Path: "bindAddress", Flag: "bind-address",
-			Doc: "This machine's primary address, where the Node object shall not say it. Nothing is bound to it. " +
+			Doc: "Overrides the Node's primary address. Nothing is bound to it. " +
 				"An IPv6 one moves the default addresses of the two servers to IPv6.",
 			Value: nodeIP,
 		},
 		{
 			Path: "detectLocalMode", Flag: "detect-local-mode",
-			Doc:   "How this node's pods are told from other clients: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.",
+			Doc:   "How packets of this node's pods are detected: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.",
 			Value: func(c *Config) Value { return detectMode(&c.DetectLocal) },
 		},
 		{
 			Path: "detectLocal.bridgeInterface", Flag: "pod-bridge-interface",
-			Doc:   "The bridge that pods are attached to, for BridgeInterface.",
+			Doc:   "Bridge of the pods, for BridgeInterface.",
 			Value: func(c *Config) Value { return interfaceName(&c.PodBridge) },
 		},
 		{
 			Path: "detectLocal.interfaceNamePrefix", Flag: "pod-interface-name-prefix",
-			Doc:   "The start of the names of the pods' interfaces, for InterfaceNamePrefix.",
+			Doc:   "Name prefix of the pods' interfaces, for InterfaceNamePrefix.",
 			Value: func(c *Config) Value { return interfaceName(&c.PodInterfacePrefix) },
 		},
 		{
 			Path: "clusterCIDR", Flag: "cluster-cidr",
-			Doc:   "The addresses of all pods, one range or one of each family with a comma between, for ClusterCIDR. Without one, pods are not told from other clients.",
+			Doc:   "CIDR of all pods, one or one of each family separated by a comma, for ClusterCIDR. Without one, pods are not detected.",
 			Value: func(c *Config) Value { return prefixPair(&c.ClusterCIDRs) },
 		},
 		{
@@ -103,23 +103,23 @@ func nodeSettings() []Setting {
 			Value: func(c *Config) Value { return externalIPs(&c.ExternalIPs) },
 		},
 		{
-			Path: "featureGates", Flag: "feature-gates", Unused: "Tandem has no feature gates: what is there works",
-			Doc:   "Turn features of kube-proxy on or off.",
+			Path: "featureGates", Flag: "feature-gates", Unused: "Tandem has no feature gates",
+			Doc:   "Feature gates of kube-proxy.",
 			Value: unused("featureGates", Map),
 		},
 		{
 			Path: "portRange", Unused: "kube-proxy ignores it, too",
-			Doc:   "A range of ports of kube-proxy's former userspace mode.",
+			Doc:   "Port range of kube-proxy's former userspace mode.",
 			Value: unused("portRange", Text, ""),
 		},
 		{
-			Flag: "boot-id-file", Unused: "nothing asks for it",
-			Doc:   "A file with an id of this boot; kube-proxy has the flag by accident.",
+			Flag: "boot-id-file", Unused: "nothing uses it",
+			Doc:   "File with the boot ID; kube-proxy has the flag by accident.",
 			Value: unused("--boot-id-file", Text, "/proc/sys/kernel/random/boot_id"),
 		},
 		{
-			Flag: "machine-id-file", Unused: "nothing asks for it",
-			Doc:   "Files with an id of this machine; kube-proxy has the flag by accident.",
+			Flag: "machine-id-file", Unused: "nothing uses it",
+			Doc:   "Files with the machine ID; kube-proxy has the flag by accident.",
 			Value: unused("--machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id"),
 		},
 	}

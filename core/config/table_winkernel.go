@@ -4,27 +4,27 @@ func windowsSettings() []Setting {
 	return []Setting{
 		{
 			Path: "winkernel.networkName", Flag: "network-name", Counts: onWindows, Restart: restartRules,
-			Doc:   "The HNS network of the pods. When empty it is found.",
+			Doc:   "HNS network of the pods; default is to detect it.",
 			Value: func(c *Config) Value { return text(&c.Windows.NetworkName, nil) },
 		},
 		{
 			Path: "winkernel.sourceVip", Flag: "source-vip", Counts: onWindows, Restart: restartRules,
-			Doc:   "The source address of packets to endpoints on other nodes of an overlay network. When empty it is found.",
+			Doc:   "Source address of packets to endpoints on other nodes of an overlay network; default is to detect it.",
 			Value: func(c *Config) Value { return text(&c.Windows.SourceVIP, checkIP) },
 		},
 		{
 			Path: "winkernel.enableDSR", Flag: "enable-dsr", Counts: onWindows, Restart: restartRules,
-			Doc:   "Answers go to the client directly, not through the load balancer (DSR).",
+			Doc:   "Direct server return: replies bypass the load balancer.",
 			Value: func(c *Config) Value { return boolean(&c.Windows.DSR) },
 		},
 		{
 			Path: "winkernel.rootHnsEndpointName", Flag: "root-hnsendpoint-name", Counts: onWindows, Restart: restartRules,
-			Doc:   "The HNS endpoint that stands for the machine on an l2bridge network.",
+			Doc:   "HNS endpoint of the node on an l2bridge network.",
 			Value: func(c *Config) Value { return text(&c.Windows.RootHNSEndpoint, nil) },
 		},
 		{
 			Path: "winkernel.forwardHealthCheckVip", Flag: "forward-healthcheck-vip", Counts: onWindows, Restart: restartRules,
-			Doc:   "Health checks that are sent to the address of a load balancer reach this machine.",
+			Doc:   "Forward health checks sent to load balancer addresses to this node.",
 			Value: func(c *Config) Value { return boolean(&c.Windows.ForwardHealthCheckVIP) },
 		},
 		{
@@ -35,7 +35,7 @@ func windowsSettings() []Setting {
 		},
 		{
 			Path: "windowsRunAsService", Flag: "windows-service", BesideFile: true, Restart: restartSystem,
-			Doc:   "Run as a service of the Windows service manager. kube-proxy heeds the flag only; Tandem the field, too.",
+			Doc:   "Run as a Windows service. kube-proxy ignores the field; Tandem does not.",
 			Value: func(c *Config) Value { return boolean(&c.Windows.Service) },
 		},
 	}

@@ -77,9 +77,9 @@ type Backend interface {
 	Gaps(model.PortID) []model.Gap
 	// ReadLimit is how long Adopt and Audit may take.
 	ReadLimit() time.Duration
-	// Full lists what the data plane had no room for, as the last Adopt or Audit found
-	// it. Equal states have equal texts. It costs nothing.
-	Full() []string
+	// Full lists what the data plane has no room for, as far as it is known without
+	// reading: see Bounded.
+	Full() []model.Problem
 
 	Close() error
 }
@@ -198,7 +198,7 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 
 func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
 
-func (b *backend[K, V]) Full() []string {
+func (b *backend[K, V]) Full() []model.Problem {
 	if f, ok := b.driver.(Bounded); ok {
 		return f.Full()
 	}

@@ -114,12 +114,13 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
-// Bounded is implemented by drivers whose data plane keeps something that comes with
-// packets, such as clients, and has room for so much of it.
+// Bounded is implemented by drivers whose data plane has limited room for what
+// comes with packets or connections, such as clients.
 type Bounded interface {
-	// Full lists what had no room, as the last Observe found it. Equal states have
-	// equal texts. It costs nothing.
-	Full() []string
+	// Full lists what has no room: of the whole data plane (model.WhyFull) or of
+	// single Services. Equal states have equal texts. It is called often, from one
+	// goroutine, and costs next to nothing.
+	Full() []model.Problem
 }
 
 // Drainer is implemented by drivers whose objects carry the connections that

@@ -38,6 +38,7 @@ func (e *Engine) check(ctx context.Context) {
 		return
 	}
 	e.checkAt = now.Add(checkEvery)
+	e.reportFull()
 	if e.auditing != nil {
 		e.abandonHungAudit(ctx, now)
 		return

@@ -11,13 +11,16 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// mapFull is what a data plane without room says.
+var mapFull = model.Problem{Object: "data plane", Why: model.WhyFull, Detail: "the map"}
+
 // filling is a data plane that has room for so much.
 type filling struct {
 	*memory.Driver[string, string]
-	full []string
+	full []model.Problem
 }
 
-func (f *filling) Full() (what []string) {
+func (f *filling) Full() (what []model.Problem) {
 	f.Do(func() { what = f.full })
 	return what
 }
@@ -28,7 +31,7 @@ type dressed struct{ dataplane.Backend }
 // What was full in one data plane is nothing of the next, and the other way round.
 func TestASwitchForgetsWhatWasFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kernel := &filling{Driver: newKernel(), full: []string{"the map"}}
+		kernel := &filling{Driver: newKernel(), full: []model.Problem{mapFull}}
 		b := start(t, func(o *engine.Options) { o.Backend = dressed{dataplane.New(fronts{}, kernel)} })
 		b.Synced(true)
 		sleep(2 * time.Hour)
@@ -79,14 +82,34 @@ func TestWhatIsFullIsSaidOnceAndEnds(t *testing.T) {
 		if got := problems(); len(got) != 0 {
 			t.Errorf("problems at first: %v", got)
 		}
-		kernel.Do(func() { kernel.full = []string{"the map"} })
-		want := model.Problem{Object: "data plane", Why: model.WhyFull, Detail: "the map"}
+		kernel.Do(func() { kernel.full = []model.Problem{mapFull} })
+		want := mapFull
 		if got := problems(); len(got) != 1 || got[0] != want || len(said) != 1 || said[0] != want {
 			t.Errorf("problems %v, said %v, want %v once each", got, said, want)
 		}
 		kernel.Do(func() { kernel.full = nil })
 		if got := problems(); len(got) != 0 || len(said) != 1 {
 			t.Errorf("problems %v, said %v when there is room again", got, said)
+		}
+	})
+}
+
+// Full Services are reported within a second, and once for as long as that lasts.
+func TestAFullServiceIsReportedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limited := model.Problem{Object: "Service shop/web", Why: model.WhyConnectionLimit, Detail: "port http tcp"}
+		kernel := &filling{Driver: newKernel(), full: []model.Problem{limited}}
+		var reported []model.Problem
+		b := start(t, func(o *engine.Options) {
+			o.Backend = dataplane.New(fronts{}, kernel)
+			o.Hooks.Problem = func(p model.Problem) { reported = append(reported, p) }
+		})
+		b.Synced(true)
+		for range 5 {
+			sleep(time.Second)
+			if len(reported) != 1 || reported[0] != limited {
+				t.Fatalf("reported %v, want %v once", reported, limited)
+			}
 		}
 	})
 }

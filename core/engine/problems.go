@@ -61,11 +61,11 @@ func (e *Engine) reportModeGap(g model.Gap) {
 // again.
 func (e *Engine) reportFull() {
 	const source = "data plane"
-	var full []model.Problem
-	for _, what := range e.backend().Full() {
-		full = append(full, model.Problem{Object: source, Why: model.WhyFull, Detail: what})
+	full, before := e.backend().Full(), e.problems[source]
+	if slices.Equal(full, before) {
+		return
 	}
-	e.reportNew(full, e.problems[source])
+	e.reportNew(full, before)
 	if e.problems[source] = full; full == nil {
 		delete(e.problems, source)
 	}

@@ -4,15 +4,23 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	strictjson "sigs.k8s.io/json"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/strictyaml"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // decoder decodes documents. It keeps nothing of their text.
@@ -29,7 +37,7 @@ func (d decoder) decode(doc document) []*object {
 	if o := d.decodeJSON(doc); o != nil {
 		return []*object{o}
 	}
-	root, bad := parse(doc)
+	root, bad := parse(doc.text)
 	if bad != nil {
 		if template.Match(doc.text) {
 			bad = unrendered(doc.text)
@@ -45,7 +53,7 @@ func (d decoder) decode(doc document) []*object {
 			*o = *refused(key{}, *unrendered(doc.text))
 		}
 	}
-	clamp(objects, lineAt(doc.text, len(doc.text)))
+	clamp(objects, strictyaml.LineAt(doc.text, len(doc.text)))
 	return objects
 }
 
@@ -104,7 +112,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	if len(o.faults) > 0 {
 		return nil // the long way finds the lines
 	}
-	o.start = int32(lineAt(doc.text, bytes.IndexByte(doc.text, '{')))
+	o.start = int32(strictyaml.LineAt(doc.text, bytes.IndexByte(doc.text, '{')))
 	return o
 }
 
@@ -114,9 +122,9 @@ func (d decoder) decodeNode(n *yaml.Node, kind string, depth int) []*object {
 		n = n.Alias
 	}
 	if n.Kind != yaml.MappingNode {
-		return []*object{refused(key{}, fault{line: n.Line - 1, text: describe(n) + ", must be an object with apiVersion and kind"})}
+		return []*object{refused(key{}, fault{line: n.Line - 1, text: strictyaml.Describe(n) + ", must be an object with apiVersion and kind"})}
 	}
-	apiVersion, own := text(n, "apiVersion"), text(n, "kind")
+	apiVersion, own := strictyaml.String(n, "apiVersion"), strictyaml.String(n, "kind")
 	if own == "" && apiVersion == "" && kind != "" {
 		apiVersion, own = apiVersionOf(kind), kind
 	}
@@ -138,24 +146,24 @@ func mistake(n *yaml.Node, field, why string) fault {
 	if field == "" {
 		return fault{line: n.Line - 1, text: why}
 	}
-	if v := get(n, field); v != nil && text(n, field) == "" {
-		why = describe(v) + ", must be a string"
+	if v := strictyaml.Get(n, field); v != nil && strictyaml.String(n, field) == "" {
+		why = strictyaml.Describe(v) + ", must be a string"
 	}
-	return fault{line: lineOfField(n, field), text: field + ": " + why}
+	return fault{line: strictyaml.Line(n, field), text: field + ": " + why}
 }
 
 // decodeList decodes the items of a list that was not cut. A list within a list
 // is one mistake too many.
 func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 	item, _ := itemKind(kind)
-	items := get(n, "items")
+	items := strictyaml.Get(n, "items")
 	switch {
 	case depth > 0:
 		return []*object{refused(key{}, fault{line: n.Line - 1, text: "a List within a List is not read"})}
 	case items == nil || items.ShortTag() == "!!null":
 		return []*object{{foreign: kind}}
 	case items.Kind != yaml.SequenceNode:
-		return []*object{refused(key{}, fault{line: items.Line - 1, text: "items: " + describe(items) + ", must be a list"})}
+		return []*object{refused(key{}, fault{line: items.Line - 1, text: "items: " + strictyaml.Describe(items) + ", must be a list"})}
 	}
 	objects := []*object{{foreign: kind}}
 	for _, i := range items.Content {
@@ -166,26 +174,25 @@ func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 
 // decodeObject decodes one of our kinds.
 func (d decoder) decodeObject(n *yaml.Node, c class) *object {
-	e := encoder{limits: d.limits}
-	e.node(n, 0)
-	if e.halted {
-		return refused(key{}, e.faults...)
-	}
 	into := newTyped(c)
-	strict, err := strictjson.UnmarshalStrict(e.out, into)
-	if len(e.faults) == 0 && err == nil && len(strict) == 0 {
-		o := convert(c, into, d.limits.nodePorts)
-		o.findLines(n)
-		return o
+	faults, halted := strictyaml.Decode(n, into, d.limits.yaml)
+	switch {
+	case halted:
+		return refused(key{}, asFaults(faults)...)
+	case len(faults) > 0:
+		return refused(identify(n, c), asFaults(faults)...)
 	}
-	check := checker{limits: d.limits}
-	check.value(n, reflect.TypeOf(into).Elem(), "")
-	faults := append(e.faults, check.faults...)
-	if len(faults) == 0 { // the decoder knows something that the checker does not
-		faults = []fault{{line: n.Line - 1, text: fmt.Sprint(err, strict)}}
+	o := convert(c, into, d.limits.nodePorts)
+	o.findLines(n)
+	return o
+}
+
+func asFaults(all []strictyaml.Fault) []fault {
+	faults := make([]fault, len(all))
+	for i, f := range all {
+		faults[i] = fault{line: f.Line, text: f.Text, first: f.First}
 	}
-	sortFaults(faults)
-	return refused(identify(n, c), faults...)
+	return faults
 }
 
 // newTyped returns a new object of Kubernetes' type for a class.
@@ -200,4 +207,153 @@ func newTyped(c class) metav1.Object {
 	default:
 		return &corev1.Node{}
 	}
+}
+
+var template = regexp.MustCompile(`\{\{-? *[.$a-z"(/][^\n{}]*\}\}`)
+
+// unrendered returns the fault of a Helm template that was not rendered. All others
+// follow from it.
+func unrendered(text []byte) *fault {
+	at := template.FindIndex(text)
+	return &fault{line: strictyaml.LineAt(text, at[0]), text: strictyaml.Quoted(string(text[at[0]:at[1]])) +
+		" is a Helm template: render it first, with `helm template`"}
+}
+
+// lineOf returns the text of a line, from 0.
+func lineOf(text []byte, line int) []byte {
+	pos := 0
+	for range line {
+		pos = strictyaml.NextLine(text, pos)
+	}
+	return text[pos:strictyaml.NextLine(text, pos)]
+}
+
+// convert turns a decoded object into the model's. Its faults start with the
+// path of the field they are about and have no line yet.
+func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
+	switch {
+	case c.clusterScoped():
+		typed.SetNamespace("")
+	case typed.GetNamespace() == "":
+		typed.SetNamespace(metav1.NamespaceDefault)
+	}
+	k := key{c, typed.GetNamespace(), typed.GetName()}
+	if why := badName(k); why != "" {
+		path, _, _ := strings.Cut(why, ":")
+		return refused(key{}, fault{path: path, text: why})
+	}
+	o := &object{key: k}
+	var problems []model.Problem
+	switch t := typed.(type) {
+	case *corev1.Service:
+		o.service, problems = watch.Service(t)
+		o.confine(t, nodePorts)
+		o.advise(t)
+	case *discoveryv1.EndpointSlice:
+		o.slice, problems = watch.Slice(t)
+	case *corev1.Node:
+		o.node, problems = watch.Node(t)
+	case *networkingv1.ServiceCIDR:
+		o.cidr, problems = watch.ServiceCIDR(t)
+	}
+	for _, p := range problems {
+		o.faults = append(o.faults, fault{
+			object: p.Object, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
+		})
+	}
+	return o
+}
+
+// confine takes away the node ports, those for health checks among them, that an API
+// server would not have let in: they may be somebody else's on this machine.
+func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
+	if o.service == nil {
+		return
+	}
+	if n := o.service.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
+		o.outside("spec.healthCheckNodePort", n, allowed)
+		o.service.HealthCheckNodePort = 0
+	}
+	for i := range o.service.Ports {
+		p := &o.service.Ports[i]
+		if p.NodePort == 0 || allowed.Has(p.NodePort) {
+			continue
+		}
+		at := slices.IndexFunc(s.Spec.Ports, func(q corev1.ServicePort) bool { return q.NodePort == int32(p.NodePort) })
+		o.outside("spec.ports["+strconv.Itoa(at)+"].nodePort", p.NodePort, allowed)
+		p.NodePort = 0
+	}
+}
+
+func (o *object) outside(path string, port uint16, allowed config.PortRange) {
+	o.faults = append(o.faults, fault{
+		object: o.key.String(), path: path, why: model.WhyInvalid,
+		text: fmt.Sprintf("%s: %d is outside %s (--service-node-port-range), left out", path, port, allowed),
+	})
+}
+
+// advise notes what an API server would have filled in and nobody does here.
+func (o *object) advise(s *corev1.Service) {
+	_, other := s.Labels[watch.LabelProxyName]
+	switch {
+	case watch.Served(s) && s.Spec.Type == corev1.ServiceTypeNodePort:
+		for i := range s.Spec.Ports {
+			if s.Spec.Ports[i].NodePort == 0 {
+				o.missing("spec.ports[" + strconv.Itoa(i) + "].nodePort")
+			}
+		}
+	case s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 && s.Spec.Type != corev1.ServiceTypeExternalName && !other:
+		o.missing("spec.clusterIP")
+	}
+}
+
+func (o *object) missing(path string) {
+	o.faults = append(o.faults, fault{
+		object: o.key.String(), path: path, text: path + ": missing: there is no API server here that would assign one",
+	})
+}
+
+// findLines gives each fault the line of its field, or of the nearest one
+// around it that is there.
+func (o *object) findLines(root *yaml.Node) {
+	for i := range o.faults {
+		o.faults[i].line = strictyaml.Line(root, o.faults[i].path)
+	}
+	sortFaults(o.faults)
+}
+
+// identify returns which object a refused document means, as far as that can be
+// told.
+func identify(n *yaml.Node, c class) key {
+	meta := strictyaml.Get(n, "metadata")
+	k := key{c, strictyaml.String(meta, "namespace"), strictyaml.String(meta, "name")}
+	switch {
+	case c.clusterScoped():
+		k.namespace = ""
+	case k.namespace == "":
+		k.namespace = metav1.NamespaceDefault
+	}
+	if badName(k) != "" {
+		return key{}
+	}
+	return k
+}
+
+// badName says what is wrong with an object's name or namespace. Names end up
+// in the comments of rules and on terminals, and no API server has looked at
+// those in a file.
+func badName(k key) string {
+	const label = "must be lower-case letters, digits and '-', at most 63 (RFC 1123 label)"
+	const subdomain = "must be lower-case letters, digits, '-' and '.', at most 253 (RFC 1123 subdomain)"
+	switch {
+	case k.name == "":
+		return "metadata.name: missing"
+	case k.class == service && len(validation.IsDNS1123Label(k.name)) > 0:
+		return "metadata.name: " + strictyaml.Quoted(k.name) + " " + label
+	case k.class != service && len(validation.IsDNS1123Subdomain(k.name)) > 0:
+		return "metadata.name: " + strictyaml.Quoted(k.name) + " " + subdomain
+	case !k.class.clusterScoped() && len(validation.IsDNS1123Label(k.namespace)) > 0:
+		return "metadata.namespace: " + strictyaml.Quoted(k.namespace) + " " + label
+	}
+	return ""
 }

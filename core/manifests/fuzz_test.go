@@ -23,7 +23,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fsys := fstest.MapFS{"x.yaml": {Data: data}}
 		r := NewReader(fsys)
-		r.limits.jsonBytes, r.limits.work, r.limits.documents = 1<<20, 100_000, 1000
+		r.limits.yaml.JSONBytes, r.limits.yaml.Work, r.limits.documents = 1<<20, 100_000, 1000
 		begin := time.Now()
 		first, err := r.scan(context.Background())
 		if took := time.Since(begin); took > 5*time.Second {

@@ -4,8 +4,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
 // Problem is something in the folder that was refused or left out. It is a
@@ -35,9 +38,9 @@ func (p Problem) String() string {
 // where returns "file:line", or "file" if the line is 0.
 func where(file string, line int) string {
 	if line == 0 {
-		return printable(file)
+		return strictyaml.Printable(file)
 	}
-	return printable(file) + ":" + strconv.Itoa(line)
+	return strictyaml.Printable(file) + ":" + strconv.Itoa(line)
 }
 
 // fault is a Problem before it is known where its document stands.
@@ -62,24 +65,45 @@ func (f fault) at(file string, line int) Problem {
 	return p
 }
 
-// printable returns s unless it holds what could disturb a log or a terminal;
-// then it is quoted.
-func printable(s string) string {
-	if q := strconv.Quote(s); q[1:len(q)-1] != strings.ReplaceAll(s, `\`, `\\`) {
-		return q
-	}
-	return s
-}
-
-// quoted returns a user's value for a message, shortened.
-func quoted(s string) string {
-	const longest = 60
-	if len(s) > longest {
-		return strconv.Quote(s[:longest]) + "..."
-	}
-	return strconv.Quote(s)
-}
-
 func sortFaults(fs []fault) {
 	slices.SortStableFunc(fs, func(a, b fault) int { return a.line - b.line })
 }
+
+// limits bound what a folder can make this process do. The folder may be
+// written by less trusted people than those who run the proxy.
+type limits struct {
+	files        int // in the folder
+	fileBytes    int64
+	allBytes     int64             // in all files of the folder
+	documents    int               // in a file
+	allDocuments int               // in all files of the folder
+	problems     int               // of the folder that are told
+	docBytes     int               // in a document, or in one item of a List
+	yaml         strictyaml.Limits // of a document
+
+	nodePorts config.PortRange // that Services may have
+}
+
+// defaults: Kubernetes itself refuses objects above 1.5 MiB (etcd), and no
+// object of ours nests deeper than about fifteen levels. 100,000 Services with
+// their slices are some 250 MB in 200,000 documents; what is kept of a document,
+// however small it is, takes half a kilobyte.
+func defaults() limits {
+	return limits{
+		files: 50_000, fileBytes: 64 << 20, allBytes: 512 << 20, documents: 200_000, allDocuments: 400_000, docBytes: 2 << 20,
+		problems: 1000,
+		yaml:     strictyaml.Limits{Depth: 64, Work: 2_000_000, JSONBytes: 8 << 20, Faults: 20},
+	}
+}
+
+const (
+	// settleTime is how long a file that became shorter in place must rest
+	// before that is believed: it may be an editor that has truncated the file
+	// and goes on writing. Files replaced by renaming are complete at once.
+	settleTime = 100 * time.Millisecond
+
+	// racyTime is how young a modification time may be, seen from the moment of
+	// reading, for a later change to hide behind the same time stamp. FAT and
+	// some network file systems count in steps of two seconds.
+	racyTime = 2100 * time.Millisecond
+)

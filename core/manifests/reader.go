@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
 // Reader reads a folder again and again and remembers what it has decoded: a
@@ -145,7 +147,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 	case info == nil:
 		return false
 	}
-	text, line, why := decodeText(data)
+	text, line, why := strictyaml.Text(data)
 	if why != "" {
 		file.fail(line, why)
 		return true
@@ -263,4 +265,114 @@ func parallel(ctx context.Context, n int, do func(int)) {
 		})
 	}
 	wg.Wait()
+}
+
+// merge collects the objects of all files. Of two manifests for one object the
+// first one counts, in the order of file names and lines. Objects that are only
+// held come last: what can be read wins over what could be.
+func (f *folder) merge(files []*file) {
+	n := 0
+	for _, file := range files {
+		n += len(file.units)
+	}
+	f.index = make(map[key]int, n)
+	f.objects = make([]placed, 0, n)
+	for _, file := range files {
+		if file.problem != nil {
+			f.doubtful = true
+			f.problems = append(f.problems, *file.problem)
+		}
+		for i := range file.units {
+			for _, o := range file.units[i].objects {
+				f.add(placed{object: o, file: file.shown, line: file.units[i].line})
+			}
+		}
+	}
+	for _, file := range files {
+		for _, k := range slices.SortedFunc(maps.Keys(file.held), key.compare) {
+			if _, ok := f.index[k]; !ok {
+				f.index[k] = len(f.objects)
+				f.objects = append(f.objects, file.held[k])
+			}
+		}
+	}
+}
+
+// add adds an object with its problems.
+func (f *folder) add(p placed) {
+	for _, fault := range p.faults {
+		f.problems = append(f.problems, fault.at(p.file, p.line))
+	}
+	switch {
+	case p.foreign != "":
+		f.ignored[p.foreign]++
+		return
+	case p.bad:
+		f.doubtful = true
+		return
+	}
+	if i, twice := f.index[p.key]; twice {
+		f.problems = append(f.problems, Problem{
+			File: p.file, Line: p.line + int(p.start), Object: p.key.String(), Why: model.WhyInvalid,
+			Text: "defined twice: the one in " + f.objects[i].whereNow() + " counts",
+		})
+		return
+	}
+	f.index[p.key] = len(f.objects)
+	f.objects = append(f.objects, p)
+}
+
+// Objects are what a folder holds for us, in the order of files and lines.
+type Objects struct {
+	Services     []*model.Service
+	Slices       []*model.Slice
+	Nodes        []*model.Node
+	ServiceCIDRs []*model.ServiceCIDR
+}
+
+// Result is what a folder holds, and what was wrong with it.
+type Result struct {
+	Objects
+	Problems []Problem
+	Ignored  map[string]int // objects of other kinds, by kind
+}
+
+// Read reads a folder, a single file or the standard input (Stdin) once. An error means that there is no such folder or that
+// it cannot be listed; anything else that is wrong is in Result.Problems, and
+// all that is right is in Result.Objects. Node ports outside the range are wrong.
+func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
+	return newReader(originOf(dir), dir, nodePorts).Read(ctx)
+}
+
+// ReadFS is Read for the root of a file system, such as an embedded one, with any
+// node ports.
+func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {
+	return NewReader(fsys).Read(ctx)
+}
+
+// Read reads what has changed in the folder and returns all that is in it now.
+// An error means that the folder could not be listed.
+func (r *Reader) Read(ctx context.Context) (Result, error) {
+	f, err := r.scan(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("manifests %s: %w", strictyaml.Printable(r.dir), err)
+	}
+	return Result{Objects: f.collect(), Problems: f.problems, Ignored: f.ignored}, nil
+}
+
+func (f *folder) collect() Objects {
+	var all Objects
+	for _, p := range f.objects {
+		switch o := p.moved(); {
+		case o.service != nil:
+			all.Services = append(all.Services, o.service)
+		case o.slice != nil:
+			all.Slices = append(all.Slices, o.slice)
+		case o.node != nil:
+			all.Nodes = append(all.Nodes, o.node)
+		case o.cidr != nil:
+			all.ServiceCIDRs = append(all.ServiceCIDRs, o.cidr)
+		}
+	}
+	return all
 }

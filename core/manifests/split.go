@@ -2,7 +2,13 @@ package manifests
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
 // document is a piece of a file that is decoded on its own: what stands between
@@ -67,13 +73,6 @@ func (m *markers) find(mark string, pos int) int {
 	return len(m.text)
 }
 
-func nextLine(text []byte, pos int) int {
-	if i := bytes.IndexByte(text[pos:], '\n'); i >= 0 {
-		return pos + i + 1
-	}
-	return len(text)
-}
-
 // marker reports whether a line starts or ends a document.
 func marker(line []byte) bool {
 	if !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) {
@@ -86,11 +85,211 @@ func marker(line []byte) bool {
 // comment nor a directive.
 func content(text []byte) int {
 	for pos := 0; pos < len(text); {
-		next := nextLine(text, pos)
+		next := strictyaml.NextLine(text, pos)
 		if l := bytes.TrimSpace(text[pos:next]); len(l) > 0 && l[0] != '#' && l[0] != '%' {
 			return pos
 		}
 		pos = next
 	}
 	return len(text)
+}
+
+// unfold appends a document, cut further where that is plainly possible: into the
+// items of a List, as `kubectl get -o yaml` and `-o json` print them, or into
+// JSON values that follow one another. Whatever looks unusual stays whole, and
+// the decoder deals with it. No more than max+1 documents are appended.
+func unfold(docs []document, d document, max int) []document {
+	var parts []document
+	if bytes.TrimLeft(d.text, " \t")[0] == '{' {
+		parts = unfoldJSON(d, max)
+	} else {
+		parts = unfoldYAML(d, max)
+	}
+	if parts == nil {
+		return append(docs, d)
+	}
+	return append(docs, parts...)
+}
+
+// itemKind returns what the items of a list of this kind are: "" for a List,
+// whose items tell themselves. ok is false if it is no list.
+func itemKind(listKind string) (kind string, ok bool) {
+	return strings.CutSuffix(listKind, "List")
+}
+
+// unfoldYAML cuts the items of a block-style list at their dashes, or returns
+// nil. Nothing inside an item can stand as far left as its dash, but comments.
+func unfoldYAML(d document, max int) []document {
+	if !bytes.Contains(d.text, []byte("items:")) {
+		return nil
+	}
+	before, body, after, ok := cutItems(d.text)
+	if !ok || bytes.Contains(body, []byte(": *")) || bytes.Contains(body, []byte("- *")) {
+		return nil // an alias may point from one item into another
+	}
+	head, bad := parse(append(bytes.Clone(before), after...))
+	if bad != nil {
+		return nil
+	}
+	kind, ok := itemKind(strictyaml.String(head, "kind"))
+	if !ok {
+		return nil
+	}
+	indent := content(body) + bytes.IndexByte(body[content(body):], '-')
+	dash := append([]byte("\n"), body[content(body):indent]...)
+	dash = append(dash, "- "...)
+	var items []document
+	line := d.line + bytes.Count(before, []byte("\n")) + 1
+	for len(body) > 0 && len(items) <= max {
+		end := len(body)
+		if i := bytes.Index(body[min(content(body), len(body)):], dash); i >= 0 {
+			end = content(body) + i + 1
+		}
+		items = append(items, document{text: body[:end], line: line, item: true, kind: kind})
+		line += bytes.Count(body[:end], []byte("\n"))
+		body = body[end:]
+	}
+	return items
+}
+
+// cutItems cuts a block-style list around the lines that follow "items:". ok is
+// false if there are none or the first of them is no item.
+func cutItems(text []byte) (before, body, after []byte, ok bool) {
+	for pos := 0; pos < len(text); {
+		next := strictyaml.NextLine(text, pos)
+		if string(bytes.TrimRight(text[pos:next], " \t\r\n")) == "items:" {
+			end := endOfItems(text, next)
+			body = text[next:end]
+			first := bytes.TrimLeft(body[content(body):], " ")
+			return text[:pos], body, text[end:], bytes.HasPrefix(first, []byte("- "))
+		}
+		pos = next
+	}
+	return nil, nil, nil, false
+}
+
+// endOfItems returns where the next key of the list itself starts.
+func endOfItems(text []byte, pos int) int {
+	for pos < len(text) {
+		switch text[pos] {
+		case ' ', '-', '#', '\r', '\n':
+			pos = strictyaml.NextLine(text, pos)
+		default:
+			return pos
+		}
+	}
+	return pos
+}
+
+// unfoldJSON cuts JSON values that follow one another, and the items of those
+// that are lists. It returns nil if the text is not JSON to its end.
+func unfoldJSON(d document, max int) []document {
+	dec := json.NewDecoder(bytes.NewReader(d.text))
+	var parts []document
+	cut := lineCounter{text: d.text, line: d.line}
+	for dec.More() && len(parts) <= max {
+		var value json.RawMessage
+		if dec.Decode(&value) != nil {
+			return nil
+		}
+		end := int(dec.InputOffset())
+		part := document{text: d.text[end-len(value) : end]}
+		part.line = cut.at(end - len(value))
+		if items := itemsJSON(part, max); items != nil {
+			parts = append(parts, items...)
+		} else {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// itemsJSON returns the items of a list, or nil if it is none.
+func itemsJSON(d document, max int) []document {
+	if !bytes.Contains(d.text, []byte(`"items"`)) {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(d.text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	var listKind string
+	var items []document
+	for dec.More() {
+		key, err := dec.Token()
+		switch {
+		case err != nil:
+		case key == "items":
+			items, err = elements(dec, d, max)
+		case key == "kind":
+			err = dec.Decode(&listKind)
+		default:
+			var skipped json.RawMessage
+			err = dec.Decode(&skipped)
+		}
+		switch {
+		case err != nil:
+			return nil
+		case len(items) > max:
+			return items // refused anyway
+		}
+	}
+	kind, ok := itemKind(listKind)
+	if !ok {
+		return nil
+	}
+	for i := range items {
+		items[i].item, items[i].kind = true, kind
+	}
+	return items
+}
+
+// elements cuts a JSON array, no further than max+1.
+func elements(dec *json.Decoder, d document, max int) (items []document, err error) {
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.Join(err, errNoArray)
+	}
+	cut := lineCounter{text: d.text, line: d.line}
+	for dec.More() && len(items) <= max {
+		var item json.RawMessage
+		if err := dec.Decode(&item); err != nil {
+			return nil, err
+		}
+		end := int(dec.InputOffset())
+		items = append(items, document{text: d.text[end-len(item) : end], line: cut.at(end - len(item))})
+	}
+	if len(items) <= max {
+		_, err = dec.Token()
+	}
+	return items, err
+}
+
+var errNoArray = errors.New("no array")
+
+// lineCounter tells the lines of growing offsets, looking at each byte once.
+type lineCounter struct {
+	text []byte
+	pos  int
+	line int
+}
+
+func (c *lineCounter) at(offset int) int {
+	c.line += bytes.Count(c.text[c.pos:offset], []byte("\n"))
+	c.pos = offset
+	return c.line
+}
+
+// parse parses a document. A line break that only YAML has, such as U+2028, may hide
+// a second document, which must not be ignored.
+func parse(text []byte) (*yaml.Node, *fault) {
+	root, after, bad := strictyaml.Parse(text)
+	switch {
+	case bad != nil:
+		return nil, &fault{line: bad.Line, text: bad.Text}
+	case root == nil:
+		return nil, &fault{text: "is empty"}
+	case after >= 0:
+		return nil, &fault{text: "has data after its end"}
+	}
+	return root, nil
 }

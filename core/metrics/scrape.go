@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // Sources are asked at each scrape. They are safe for concurrent use.
@@ -19,6 +20,9 @@ type Sources struct {
 	Ages func() map[string]time.Duration
 	// Packets are those that the iptables mode counts; nil where nothing does.
 	Packets func() dataplane.Packets
+	// Relays are the counters of the userspace mode; it is false in other modes.
+	// Nil is no such mode.
+	Relays func() (relay.Stats, bool)
 }
 
 // scrapeCollector collects what is read at each scrape: the engine's
@@ -31,7 +35,7 @@ func (scrapeCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
-	send := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+	var send sender = func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		var keys, values []string
 		for i := 0; i+1 < len(labels); i += 2 {
 			keys, values = append(keys, labels[i]), append(values, labels[i+1])
@@ -39,6 +43,11 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, keys, nil), kind, value, values...)
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	if q.Relays != nil {
+		if stats, ok := q.Relays(); ok {
+			sendRelays(send, stats)
+		}
+	}
 	s := q.Status()
 	for _, f := range model.Families() {
 		send(gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", "Time when all rules were last known to be programmed, in seconds since Unix epoch.", epoch(s.SyncedAt), familyLabel, f.String())

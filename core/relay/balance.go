@@ -3,39 +3,39 @@ package relay
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// balancer chooses endpoints: the one that the client had, or the next in turn.
-// It is safe for concurrent use, and outlives changes of the policy.
+// balancer chooses endpoints: by session affinity, else round robin. It is safe
+// for concurrent use and outlives changes of the policy.
 type balancer struct {
 	affinity affinity
-	// turns counts by origin, as each may have endpoints of its own.
-	turns [model.Origins]atomic.Uint32
+	// next counts by origin, as each may have endpoints of its own.
+	next [model.Origins]atomic.Uint32
 }
 
-// choice are the endpoints that one client may try, one after the other.
+// choice is the order in which one client tries endpoints.
 type choice struct {
 	*balancer
 	client    netip.Addr
 	endpoints []netip.AddrPort
-	sticky    time.Duration
+	timeout   time.Duration // of session affinity; 0 for none
 	at        int
-	share     *share // whose slot the client has
 }
 
-func (b *balancer) choose(from model.Origin, client netip.Addr, endpoints []netip.AddrPort, sticky time.Duration, now time.Time) choice {
-	c := choice{balancer: b, client: client, endpoints: endpoints, sticky: sticky, at: -1}
-	if sticky > 0 {
+func (b *balancer) choose(from model.Origin, client netip.Addr, endpoints []netip.AddrPort, timeout time.Duration, now time.Time) choice {
+	c := choice{balancer: b, client: client, endpoints: endpoints, timeout: timeout, at: -1}
+	if timeout > 0 {
 		if had, ok := b.affinity.get(client, now); ok {
 			c.at = slices.Index(endpoints, had)
 		}
 	}
 	if c.at < 0 {
-		c.at = int(b.turns[from].Add(1) % uint32(len(endpoints)))
+		c.at = int(b.next[from].Add(1) % uint32(len(endpoints)))
 	}
 	return c
 }
@@ -49,16 +49,70 @@ func (c *choice) failed() {
 	c.at = (c.at + 1) % len(c.endpoints)
 }
 
-// forget takes the endpoint from the client.
+// forget ends the client's affinity to the endpoint.
 func (c *choice) forget() {
-	if c.sticky > 0 {
+	if c.timeout > 0 {
 		c.affinity.forget(c.client, c.endpoint())
 	}
 }
 
-// reached keeps the client with its endpoint.
-func (c *choice) reached(now time.Time) {
-	if c.sticky > 0 {
-		c.affinity.set(c.client, c.endpoint(), now, c.sticky)
+// connected starts or extends the client's affinity to the endpoint.
+func (c *choice) connected(now time.Time) {
+	if c.timeout > 0 {
+		c.affinity.set(c.client, c.endpoint(), now.Add(c.timeout), now)
+	}
+}
+
+// affinity maps clients to endpoints. It is safe for concurrent use.
+type affinity struct {
+	mu      sync.Mutex
+	clients map[netip.Addr]affinityEntry
+	sweepAt int // the size at which expired entries are removed
+}
+
+type affinityEntry struct {
+	endpoint netip.AddrPort
+	expires  time.Time
+}
+
+// minSweep is the number of entries below which expired ones are not looked for.
+const minSweep = 1024
+
+func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPort, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e, ok := a.clients[client]
+	return e.endpoint, ok && now.Before(e.expires)
+}
+
+func (a *affinity) set(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.clients == nil {
+		a.clients, a.sweepAt = map[netip.Addr]affinityEntry{}, minSweep
+	}
+	if len(a.clients) >= a.sweepAt {
+		a.sweep(now)
+	}
+	a.clients[client] = affinityEntry{endpoint, expires}
+}
+
+// sweep removes expired entries. The next sweep is due when the map has doubled,
+// so its amortised cost for each new client is constant.
+func (a *affinity) sweep(now time.Time) {
+	for client, e := range a.clients {
+		if !now.Before(e.expires) {
+			delete(a.clients, client)
+		}
+	}
+	a.sweepAt = max(minSweep, 2*len(a.clients))
+}
+
+// forget removes a client's entry, unless it names another endpoint by now.
+func (a *affinity) forget(client netip.Addr, endpoint netip.AddrPort) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.clients[client].endpoint == endpoint {
+		delete(a.clients, client)
 	}
 }

@@ -10,53 +10,52 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// patience is how long each attempt to reach an endpoint may take. What is
-// refused goes on to the next at once.
-var patience = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+// dialTimeouts limit each attempt to reach an endpoint. After a refusal the next
+// endpoint is tried at once.
+var dialTimeouts = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 
-// pauses is how often an attempt is repeated that this host itself lacks the
-// means for.
-const pauses = 20
+// maxBackoffs is how often an attempt is repeated for which this host lacks a
+// descriptor or port.
+const maxBackoffs = 20
 
-// dial reaches one of the endpoints, or returns the last error. The first tries
-// may have been made already.
-func (s *Server) dial(c *choice, tries int) (*net.TCPConn, error) {
+// dial connects to one of the endpoints, or returns the last error. The first
+// tries may have been made already.
+func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 	var err error
-	for try, lacks := tries, 0; try < len(patience); {
+	for try, backoffs := tries, 0; try < len(dialTimeouts); {
 		var up *net.TCPConn
-		up, err = s.attempt(c.endpoint(), patience[try])
+		up, err = s.dialTCP(to.endpoint(), dialTimeouts[try])
 		switch {
 		case err == nil:
-			c.reached(time.Now())
+			to.connected(time.Now())
 			return up, nil
 		case s.ctx.Err() != nil:
 			return nil, err
-		case lacking(err) && lacks < pauses: // no endpoint's fault
-			lacks++
-			s.stats.scarce.Add(1)
-			s.scarce.notice(time.Now())
-			sleep(s.ctx, breath)
+		case isExhausted(err) && backoffs < maxBackoffs: // no endpoint's fault
+			backoffs++
+			s.exhausted()
+			sleep(s.ctx, backoffTime)
 		default:
 			try++
-			s.missed(c)
+			s.retry(to)
 		}
 	}
-	return nil, errors.Join(errors.New("all attempts failed"), err)
+	return nil, errors.Join(errors.New("no endpoint reached"), err)
 }
 
-// missed goes on to the next endpoint, after one that does not answer.
-func (s *Server) missed(c *choice) {
+// retry goes on to the next endpoint, after one that failed.
+func (s *shared) retry(to *choice) {
 	s.stats.retried.Add(1)
-	c.failed()
+	to.failed()
 }
 
-// attempt tries one endpoint. Dialer.DialTCP will not do: it binds the socket
-// before it connects, so that all endpoints share the ports there are for one.
-func (s *Server) attempt(endpoint netip.AddrPort, wait time.Duration) (*net.TCPConn, error) {
-	if err := s.foreign(model.TCP, endpoint); err != nil {
+// dialTCP tries one endpoint. It uses DialContext because Dialer.DialTCP binds the
+// socket before it connects, so that all endpoints would share one range of ports.
+func (s *shared) dialTCP(endpoint netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
+	if err := s.checkLoop(model.TCP, endpoint); err != nil {
 		return nil, err
 	}
-	d := net.Dialer{Timeout: wait, KeepAliveConfig: keepAlive(), Control: s.control()}
+	d := net.Dialer{Timeout: timeout, KeepAliveConfig: keepAlive(), Control: s.control()}
 	c, err := d.DialContext(s.ctx, "tcp", endpoint.String())
 	if err != nil {
 		return nil, err
@@ -64,13 +63,34 @@ func (s *Server) attempt(endpoint netip.AddrPort, wait time.Duration) (*net.TCPC
 	return c.(*net.TCPConn), nil
 }
 
-// control is what a net.Dialer calls for each socket, or nil.
-func (s *Server) control() func(network, address string, c syscall.RawConn) error {
+// dialUDP opens a socket to an endpoint.
+func (s *shared) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) {
+	if err := s.checkLoop(model.UDP, endpoint); err != nil {
+		return nil, nil, err
+	}
+	dialer := net.Dialer{Control: s.control()}
+	c, err := dialer.DialContext(s.ctx, "udp", endpoint.String())
+	if err != nil {
+		if isExhausted(err) {
+			s.stats.exhausted.Add(1)
+		}
+		return nil, nil, err
+	}
+	up := c.(*net.UDPConn)
+	in, err := s.newDatagrams(up, &s.packets)
+	if err != nil {
+		return nil, nil, errors.Join(err, up.Close())
+	}
+	return up, in, nil
+}
+
+// control sets the fwmark of a net.Dialer's sockets; nil for none.
+func (s *shared) control() func(network, address string, c syscall.RawConn) error {
 	if s.options.Mark == 0 {
 		return nil
 	}
 	return func(_, _ string, c syscall.RawConn) (err error) {
-		failed := c.Control(func(fd uintptr) { err = setMark(int(fd), s.options.Mark) })
-		return errors.Join(err, failed)
+		controlErr := c.Control(func(fd uintptr) { err = setMark(int(fd), s.options.Mark) })
+		return errors.Join(err, controlErr)
 	}
 }

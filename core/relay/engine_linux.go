@@ -11,17 +11,18 @@ import (
 	"syscall"
 )
 
-// loops serve the connections of a server, one loop for each processor.
+// loops are the engine of Linux: one loop for each processor.
 type loops struct {
+	*shared
 	all  []*loop
 	next atomic.Uint32
 	work sync.WaitGroup
 }
 
-func newEngine(s *Server) (engine, error) {
-	e := &loops{}
+func newEngine(s *shared) (engine, error) {
+	e := &loops{shared: s}
 	for range runtime.GOMAXPROCS(0) {
-		l, err := newLoop(s)
+		l, err := newLoop()
 		if err != nil {
 			e.Close()
 			return nil, fmt.Errorf("epoll: %w", err)
@@ -32,12 +33,15 @@ func newEngine(s *Server) (engine, error) {
 	return e, nil
 }
 
-func (e *loops) resetAll() {
+// open implements engine.
+func (e *loops) open() (all []connection) {
 	for _, l := range e.all {
-		l.resetAll()
+		all = append(all, l.open()...)
 	}
+	return all
 }
 
+// Close implements engine.
 func (e *loops) Close() {
 	for _, l := range e.all {
 		_ = l.file.Close()
@@ -45,23 +49,23 @@ func (e *loops) Close() {
 	e.work.Wait()
 }
 
-// loopListener takes clients for the loops, each in turn.
+// loopListener accepts clients for the loops, for each in turn.
 type loopListener struct {
 	loops *loops
 	file  *os.File
 	raw   syscall.RawConn
 }
 
-// listener lets the clients inherit the options of its socket.
+// listener implements engine. Clients inherit the options of the socket.
 func (e *loops) listener(l *net.TCPListener) (listener, error) {
-	file, err := l.File() // net's own lets nobody else wait
+	file, err := l.File() // net.TCPListener lets no other code wait for it
 	if err = errors.Join(err, l.Close()); err != nil {
 		return nil, err
 	}
 	raw, err := file.SyscallConn()
 	if err == nil {
-		failed := raw.Control(func(fd uintptr) { err = setStream(int(fd)) })
-		err = errors.Join(err, failed)
+		controlErr := raw.Control(func(fd uintptr) { err = setStreamOptions(int(fd)) })
+		err = errors.Join(err, controlErr)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -72,14 +76,14 @@ func (e *loops) listener(l *net.TCPListener) (listener, error) {
 func (l *loopListener) Close() error { return l.file.Close() }
 
 func (l *loopListener) accept() (client, error) {
-	k := &link{}
+	k := &link{shared: l.loops.shared}
 	var err error
-	closed := l.raw.Read(func(socket uintptr) bool {
-		k.fds[clientSide], k.choice.client, err = accept(int(socket))
+	closedErr := l.raw.Read(func(socket uintptr) bool {
+		k.fds[clientSide], k.to.client, err = acceptSocket(int(socket))
 		return err != syscall.EAGAIN
 	})
 	switch {
-	case closed != nil:
+	case closedErr != nil:
 		return nil, net.ErrClosed
 	case err != nil:
 		return nil, os.NewSyscallError("accept4", err)

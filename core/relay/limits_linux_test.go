@@ -68,7 +68,7 @@ func TestSilentEndpoints(t *testing.T) {
 	}
 	waited := 0
 	for range cap(slow) {
-		if took := <-slow; took >= patience[0] {
+		if took := <-slow; took >= dialTimeouts[0] {
 			waited++
 		}
 	}
@@ -135,7 +135,7 @@ func TestChild(t *testing.T) {
 		if _, err := in.ReadString('\n'); err != nil {
 			break
 		}
-		fmt.Printf("\nscarce %d failed %d\n", s.Stats().Scarce, s.Stats().Failed)
+		fmt.Printf("\nlimited %d failed %d\n", s.Stats().Limited+s.Stats().Exhausted, s.Stats().Failed)
 	}
 	if err := s.Close(0); err != nil {
 		t.Error(err)
@@ -179,11 +179,11 @@ func TestOutOfDescriptors(t *testing.T) {
 		c.Close()
 	}
 	fmt.Fprintln(in)
-	var scarce, failed int
-	fmt.Sscanf(hear(t, out, "scarce"), "%d failed %d", &scarce, &failed)
-	t.Logf("descriptors ran out %d times", scarce)
-	if scarce == 0 || failed != 0 {
-		t.Errorf("ran out %d times, failed %d", scarce, failed)
+	var limited, failed int
+	fmt.Sscanf(hear(t, out, "limited"), "%d failed %d", &limited, &failed)
+	t.Logf("%d connections waited", limited)
+	if limited == 0 || failed != 0 {
+		t.Errorf("%d connections waited, %d failed", limited, failed)
 	}
 }
 

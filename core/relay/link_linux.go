@@ -1,193 +1,300 @@
 package relay
 
 import (
+	"errors"
+	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// link is a connection that a loop serves: a client's and the one to its
-// endpoint. It is safe for concurrent use.
+// link is a connection that a loop serves: a client's and the one to its endpoint.
+// What takes waiting it hands over to goroutines: the retry of an endpoint, a
+// stream that the other side has no room for, and one that does not pause. It is
+// safe for concurrent use.
 type link struct {
+	*shared
 	loop   *loop
-	number int32
+	number int32 // 0 before it is registered with the loop
 
-	mu     sync.Mutex
-	state  state
-	fds    [2]int  // by side
-	ended  [2]bool // what the side had to say
-	choice choice
-	share  *share
-	late   *time.Timer
+	mu      sync.Mutex
+	state   linkState
+	fds     [2]int  // by side
+	ended   [2]bool // by side: it has sent its end
+	to      choice
+	by      *share
+	timeout *time.Timer // of the first try
 }
 
-// side is one of the two ends of a link.
-type side int32
+type linkState uint8
 
 const (
-	clientSide side = iota
-	endpointSide
+	connecting linkState = iota
+	transferring
+	closed
 )
 
-func (s side) other() side { return 1 - s }
+// maxFullReads is how many reads that fill the buffer a loop makes in a row: a
+// stream that goes on is worth a splice(2).
+const maxFullReads = 4
 
-// state is what a link does.
-type state uint8
+// from implements client.
+func (k *link) from() netip.Addr { return k.to.client }
 
-const (
-	reaching state = iota // an endpoint
-	carrying
-	gone
-)
-
-func (k *link) from() netip.Addr { return k.choice.client }
-
-// reset ends a client who was not served.
-func (k *link) reset() { abort(k.fds[clientSide]) }
-
-// serve tries the first endpoint.
-func (k *link) serve(to choice) {
+// serve implements client: it tries the first endpoint.
+func (k *link) serve(to choice, by *share) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.choice, k.share = to, to.share
-	up, err := k.loop.server.begin(to.endpoint())
+	k.to, k.by = to, by
+	err := k.checkLoop(model.TCP, to.endpoint())
+	if err == nil {
+		k.fds[endpointSide], err = startConnect(to.endpoint(), k.options.Mark)
+	}
 	if err != nil {
-		k.retry(0) // there it is found again, and judged
+		k.handOverDial(0) // which fails again there, and handles it
 		return
 	}
-	k.fds[endpointSide] = up
-	k.late = time.AfterFunc(patience[0], k.waited)
-	if !k.loop.add(k) || k.loop.watch(k, endpointSide) != nil {
-		k.end(abort)
+	k.timeout = time.AfterFunc(dialTimeouts[0], k.timedOut)
+	k.number = k.loop.add(k)
+	if k.ctx.Err() != nil || k.loop.watch(k.number, endpointSide, k.fds[endpointSide]) != nil {
+		k.close(resetSocket)
 	}
 }
 
-// waited ends the first try when its time is over.
-func (k *link) waited() {
+// timedOut ends the first try.
+func (k *link) timedOut() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.state == reaching {
-		k.miss()
+	if k.state == connecting {
+		k.failed()
 	}
 }
 
-// miss leaves the other tries to a goroutine.
-func (k *link) miss() {
-	k.late.Stop()
-	hangUp(k.fds[endpointSide])
-	k.loop.server.missed(&k.choice)
-	k.retry(1)
+// failed leaves the other tries to a goroutine.
+func (k *link) failed() {
+	closeSocket(k.fds[endpointSide])
+	k.retry(&k.to)
+	k.handOverDial(1)
 }
 
-// ready serves an event.
+// ready implements handler.
 func (k *link) ready(at side, events uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	failed := events&(syscall.EPOLLERR|syscall.EPOLLHUP) != 0
-	if k.state == reaching {
+	if k.state == connecting {
 		switch {
 		case failed:
-			k.miss()
+			k.failed()
 		case events&syscall.EPOLLOUT != 0:
-			k.reached() // and the endpoint may have spoken
+			k.connected() // and the endpoint may have sent data
 		}
 	}
 	if failed || events&syscall.EPOLLIN != 0 && !k.ended[at] {
-		k.carry(at, failed || events&(syscall.EPOLLRDHUP|syscall.EPOLLPRI) != 0)
+		k.read(at, failed || events&(syscall.EPOLLRDHUP|syscall.EPOLLPRI) != 0)
 	}
 }
 
-// reached begins to carry.
-func (k *link) reached() {
-	k.late.Stop()
-	k.choice.reached(time.Now())
-	k.late, k.choice = nil, choice{}
-	k.state = carrying
-	k.loop.server.stats.open.Add(1)
-	if k.loop.watch(k, clientSide) != nil {
-		k.end(abort)
+// connected begins to transfer.
+func (k *link) connected() {
+	k.timeout.Stop()
+	k.to.connected(time.Now())
+	k.timeout, k.to = nil, choice{}
+	k.state = transferring
+	k.stats.open.Add(1)
+	if k.loop.watch(k.number, clientSide, k.fds[clientSide]) != nil {
+		k.close(resetSocket)
 	}
 }
 
-// carry passes on what one side says. A read that is not full has taken all, but
-// for what comes behind it: the end, or the rest of a stream with urgent data in
-// it. A stream that does not stop is for goroutines. An error ends both sides.
-func (k *link) carry(from side, more bool) {
-	for full := 0; k.state == carrying; {
+// read passes on what one side sends. A read that does not fill the buffer has
+// taken all, unless there is more: the end, or what follows urgent data. An error
+// ends both sides.
+func (k *link) read(from side, more bool) {
+	for full := 0; k.state == transferring; {
 		n, err := readSocket(k.fds[from], k.loop.data[:])
 		switch {
 		case err == syscall.EAGAIN:
 			return
 		case err != nil:
-			k.end(abort)
+			k.close(resetSocket)
 		case n == 0:
-			k.shut(from)
+			k.endOf(from)
 			return
 		default:
-			k.pass(from, k.loop.data[:n])
+			k.write(from, k.loop.data[:n])
 		}
-		if n == gulp {
+		if n == readSize {
 			full++
 		} else if !more {
 			return
 		}
-		if full == gulps && k.state == carrying {
-			k.give(from, nil)
+		if full == maxFullReads && k.state == transferring {
+			k.handOver(from, nil)
 		}
 	}
 }
 
-// pass writes what one side said. What the other has no room for is given to
-// goroutines, which can wait.
-func (k *link) pass(from side, data []byte) {
+// write passes on data of one side. What the other has no room for is handed over
+// to goroutines, which can wait.
+func (k *link) write(from side, data []byte) {
 	n, err := writeSocket(k.fds[from.other()], data)
 	switch {
 	case err != nil && err != syscall.EAGAIN:
-		k.end(abort)
+		k.close(resetSocket)
 	case n < len(data):
-		k.give(from, data[n:])
+		k.handOver(from, data[n:])
 	}
 }
 
-// shut passes on the end of a side. Both are closed at the end of the second.
-func (k *link) shut(from side) {
+// endOf passes on the end of a side. The second end closes both.
+func (k *link) endOf(from side) {
 	k.ended[from] = true
 	if k.ended[from.other()] {
-		k.end(hangUp)
+		k.close(closeSocket)
 		return
 	}
-	if endWrites(k.fds[from.other()]) != nil {
-		k.end(abort)
+	if shutdownWrite(k.fds[from.other()]) != nil {
+		k.close(resetSocket)
 	}
 }
 
-// cut resets both sides.
-func (k *link) cut() {
+// share implements connection.
+func (k *link) share() *share { return k.by }
+
+// activity implements connection.
+func (k *link) activity(time.Time) (idle time.Duration, halfClosed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.state != gone {
-		k.end(abort)
+	if k.state != transferring {
+		return 0, false
+	}
+	client, known := socketSilence(k.fds[clientSide])
+	endpoint, also := socketSilence(k.fds[endpointSide])
+	if !known || !also {
+		return 0, false
+	}
+	return min(client, endpoint), k.ended[clientSide] || k.ended[endpointSide]
+}
+
+// reset implements connection, and client before serve.
+func (k *link) reset() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.by == nil:
+		resetSocket(k.fds[clientSide])
+	case k.state != closed:
+		k.close(resetSocket)
 	}
 }
 
-// end closes both sides in some way.
-func (k *link) end(close func(fd int)) {
+// close closes both sides in some way.
+func (k *link) close(closeSide func(fd int)) {
 	for _, fd := range k.fds {
-		close(fd)
+		closeSide(fd)
 	}
-	k.forget()
-	k.loop.server.leave(k.share)
+	k.release()
+	k.dismiss(k.by)
 }
 
-// forget is when the loop has nothing more to do with it.
-func (k *link) forget() {
-	if k.late != nil {
-		k.late.Stop()
+// release ends the loop's part in the connection.
+func (k *link) release() {
+	if k.timeout != nil {
+		k.timeout.Stop()
 	}
-	if k.state == carrying {
-		k.loop.server.stats.open.Add(-1)
+	if k.state == transferring {
+		k.stats.open.Add(-1)
 	}
-	k.state = gone
-	k.loop.remove(k)
+	k.state = closed
+	if k.number != 0 {
+		k.loop.remove(k.number)
+	}
+}
+
+// handOverDial leaves all but the first tries to reach an endpoint to a goroutine.
+func (k *link) handOverDial(tries int) {
+	fd, to := k.fds[clientSide], k.to
+	k.release()
+	k.work.Go(func() {
+		client, err := k.asConn(fd)
+		if err != nil {
+			k.lost(err)
+			return
+		}
+		k.newConn(client, k.by).dialAndTransfer(to, tries)
+	})
+}
+
+// handOver leaves both directions to goroutines, with data that a side has sent.
+func (k *link) handOver(from side, unwritten []byte) {
+	fds := k.fds
+	for _, fd := range fds {
+		k.loop.ignore(fd) // epoll knows it by the socket, which stays open
+	}
+	var data [2][]byte
+	data[from] = slices.Clone(unwritten)
+	k.release()
+	k.work.Go(func() {
+		client, err := k.asConn(fds[clientSide])
+		up, upErr := k.asConn(fds[endpointSide])
+		if err = errors.Join(err, upErr); err != nil {
+			for _, c := range []*net.TCPConn{client, up} {
+				if c != nil {
+					reset(c)
+				}
+			}
+			k.lost(err)
+			return
+		}
+		k.newConn(client, k.by).transfer(up, data[clientSide], data[endpointSide])
+	})
+}
+
+// lost is the end of a connection that could not be handed over.
+func (k *link) lost(err error) {
+	k.stats.failed.Add(1)
+	k.options.Log.Warn("connection reset: out of descriptors", "port", k.by.port, "err", err)
+	k.dismiss(k.by)
+}
+
+// asConn converts a socket to one of package net. It gets another descriptor; this
+// one is closed, and after an error the connection is reset.
+func (s *shared) asConn(fd int) (*net.TCPConn, error) {
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	for backoffs := 0; ; backoffs++ {
+		c, err := fileConn(f, fd)
+		if err == nil {
+			return c, nil
+		}
+		if !isExhausted(err) || backoffs == maxBackoffs || s.ctx.Err() != nil {
+			setLingerReset(fd)
+			return nil, err
+		}
+		s.exhausted()
+		sleep(s.ctx, backoffTime)
+	}
+}
+
+// fileConn restores the keep-alive options, which net.FileConn changes.
+func fileConn(f *os.File, fd int) (*net.TCPConn, error) {
+	options := [...]int{syscall.TCP_KEEPIDLE, syscall.TCP_KEEPINTVL, syscall.TCP_KEEPCNT}
+	var before [len(options)]int
+	for i, o := range options {
+		before[i], _ = syscall.GetsockoptInt(fd, syscall.IPPROTO_TCP, o)
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range options {
+		_ = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, o, before[i])
+	}
+	return c.(*net.TCPConn), nil
 }

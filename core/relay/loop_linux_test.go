@@ -108,7 +108,7 @@ func TestUrgentData(t *testing.T) {
 // Sockets that goroutines take over keep what the system has for keep-alive.
 func TestAdoptKeepsOptions(t *testing.T) {
 	s := newServer(t, Options{})
-	fd, err := s.begin(named(t).at)
+	fd, err := startConnect(named(t).at, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestAdoptKeepsOptions(t *testing.T) {
 	if want := fmt.Sprint([]int{1, 600, 60, 5}); before != want {
 		t.Errorf("%s, want %s", before, want)
 	}
-	c, err := s.adopt(fd)
+	c, err := s.asConn(fd)
 	if err != nil {
 		t.Fatal(err)
 	}

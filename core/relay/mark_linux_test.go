@@ -46,7 +46,7 @@ func TestPacketsToEndpointsAreMarked(t *testing.T) {
 	endpoint := echo(t).at
 	for _, mark := range []uint32{0, someMark, 1 << 31} {
 		s := newServer(t, Options{Mark: mark})
-		tcp, err := s.attempt(endpoint, time.Second)
+		tcp, err := s.dialTCP(endpoint, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,11 +62,11 @@ func TestPacketsToEndpointsAreMarked(t *testing.T) {
 				t.Errorf("%s: mark %#x, want %#x", what, got, mark)
 			}
 		}
-		fd, err := s.begin(endpoint)
+		fd, err := startConnect(endpoint, mark)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer hangUp(fd)
+		defer closeSocket(fd)
 		if got, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_MARK); uint32(int32(got)) != mark || err != nil {
 			t.Errorf("a loop: mark %#x, want %#x (%v)", got, mark, err)
 		}

@@ -5,34 +5,43 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Policy is what a Relay answers. It is immutable.
+// Mode is the name of the mode whose data plane this package is. How connections
+// get to the relays differs between systems.
+const Mode config.Mode = "userspace"
+
+// Policy decides what the clients of a Relay get. It is immutable.
 type Policy struct {
-	// On is the answer for each kind of sender.
+	// Port is the Service port that the Relay serves; it names the Relay in
+	// problems and logs and does not change.
+	Port model.PortID
+
+	// On is the answer for each origin.
 	On [model.Origins]Answer
 
-	// Restricted relays answer only clients inside Allow; others are refused.
+	// Restricted relays serve only clients inside Allow; others are reset.
 	Restricted bool
 	Allow      []netip.Prefix
 
-	// Sticky is for how long a client that stays away is still remembered
-	// (ClientIP affinity); 0 is no affinity.
-	Sticky time.Duration
+	// SessionAffinity is the timeout of ClientIP affinity; 0 is no affinity.
+	SessionAffinity time.Duration
 
 	// Draining endpoints get no new UDP sessions and keep those they have.
 	Draining []netip.AddrPort
 }
 
-// Answer is what one kind of sender gets. Relays cannot be silent: to a
-// TCP client Drop is Reject, a reset, and to a UDP client both are silence.
+// Answer is what the clients of one origin get. A relay has accepted the
+// connection already: a TCP client gets a reset for Drop as for Reject, a UDP
+// client no answer for either.
 type Answer struct {
 	Verdict   model.Verdict
 	Endpoints []netip.AddrPort // for Balance: at least one
 }
 
-// Same returns the policy that gives the same answer to everybody.
+// Same returns the policy that gives the same answer to every origin.
 func Same(a Answer) Policy {
 	return Policy{On: [model.Origins]Answer{a, a, a}}
 }
@@ -45,7 +54,7 @@ func (p *Policy) Answer(from model.Origin, client netip.Addr) Answer {
 	return p.On[from]
 }
 
-// keeps reports whether a session with an endpoint may go on.
+// keeps reports whether a UDP session with an endpoint may go on.
 func (p *Policy) keeps(from model.Origin, client netip.Addr, endpoint netip.AddrPort) bool {
 	a := p.Answer(from, client)
 	return a.Verdict == model.Balance && slices.Contains(a.Endpoints, endpoint) || slices.Contains(p.Draining, endpoint)
@@ -53,7 +62,8 @@ func (p *Policy) keeps(from model.Origin, client netip.Addr, endpoint netip.Addr
 
 // Equal reports whether two policies are the same.
 func (p *Policy) Equal(o *Policy) bool {
-	if p.Restricted != o.Restricted || p.Sticky != o.Sticky || !slices.Equal(p.Allow, o.Allow) || !slices.Equal(p.Draining, o.Draining) {
+	if p.Port != o.Port || p.Restricted != o.Restricted || p.SessionAffinity != o.SessionAffinity ||
+		!slices.Equal(p.Allow, o.Allow) || !slices.Equal(p.Draining, o.Draining) {
 		return false
 	}
 	for i := range p.On {

@@ -8,8 +8,16 @@ import (
 	"time"
 )
 
-// small is the buffer of a stream that has nothing to say.
-const small = 2 << 10
+const (
+	// chunkSize is as much of a stream as is read at once: more is spliced.
+	chunkSize = 16 << 10
+	// maxDatagram has room for the largest one of UDP.
+	maxDatagram = 64 << 10
+	// smallBuffer is for a stream that is idle.
+	smallBuffer = 2 << 10
+	// maxPause is how long a pipe or a large buffer is kept for a stream that pauses.
+	maxPause = time.Second
+)
 
 // reader reads from a connection. It is used by one goroutine.
 type reader interface {
@@ -22,52 +30,52 @@ type reader interface {
 // newReader makes a reader that may use buffers of the pool, which are *[]byte.
 type newReader func(c net.Conn, pool *sync.Pool) (reader, error)
 
-// portable reads a stream with a small buffer of its own, and with one of the
-// server's as long as data comes faster than that. Any system can do that.
-type portable struct {
-	conn net.Conn
-	pool *sync.Pool // of *[]byte
-	own  []byte
-	big  *[]byte
+// bufferedReader works on any system: it reads a stream with a small buffer of its
+// own, and with a large one of the pool while data fills that.
+type bufferedReader struct {
+	conn  net.Conn
+	pool  *sync.Pool // of *[]byte
+	small []byte
+	large *[]byte
 }
 
-func newPortable(c net.Conn, pool *sync.Pool) (reader, error) {
-	return &portable{conn: c, pool: pool, own: make([]byte, small)}, nil
+func newBufferedStream(c net.Conn, pool *sync.Pool) (reader, error) {
+	return &bufferedReader{conn: c, pool: pool, small: make([]byte, smallBuffer)}, nil
 }
 
-// newPortableDatagrams has room for any datagram: what does not fit is lost.
-func newPortableDatagrams(c net.Conn, _ *sync.Pool) (reader, error) {
-	return &portable{conn: c, own: make([]byte, datagram)}, nil
+// newBufferedDatagrams has room for any datagram: what does not fit would be lost.
+func newBufferedDatagrams(c net.Conn, _ *sync.Pool) (reader, error) {
+	return &bufferedReader{conn: c, small: make([]byte, maxDatagram)}, nil
 }
 
-func (r *portable) next() ([]byte, error) {
-	if r.big != nil {
-		if data, err := r.fast(); !errors.Is(err, os.ErrDeadlineExceeded) {
+func (r *bufferedReader) next() ([]byte, error) {
+	if r.large != nil {
+		if data, err := r.readLarge(); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return data, err
 		}
 	}
-	n, err := r.conn.Read(r.own)
-	if n == small {
-		r.big = r.pool.Get().(*[]byte)
+	n, err := r.conn.Read(r.small)
+	if n == smallBuffer {
+		r.large = r.pool.Get().(*[]byte)
 	}
-	return r.own[:n], err
+	return r.small[:n], err
 }
 
-// fast reads with a big buffer, and gives it back when nothing comes.
-func (r *portable) fast() ([]byte, error) {
-	if err := r.conn.SetReadDeadline(time.Now().Add(stall)); err != nil {
+// readLarge returns the large buffer to the pool when the stream pauses.
+func (r *bufferedReader) readLarge() ([]byte, error) {
+	if err := r.conn.SetReadDeadline(time.Now().Add(maxPause)); err != nil {
 		return nil, err
 	}
-	n, err := r.conn.Read(*r.big)
+	n, err := r.conn.Read(*r.large)
 	if err == nil {
-		return (*r.big)[:n], nil
+		return (*r.large)[:n], nil
 	}
-	r.pool.Put(r.big)
-	r.big = nil
-	if late := r.conn.SetReadDeadline(time.Time{}); late != nil {
-		return nil, late
+	r.pool.Put(r.large)
+	r.large = nil
+	if clearErr := r.conn.SetReadDeadline(time.Time{}); clearErr != nil {
+		return nil, clearErr
 	}
 	return nil, err
 }
 
-func (r *portable) done() {}
+func (r *bufferedReader) done() {}

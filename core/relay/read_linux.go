@@ -7,34 +7,31 @@ import (
 	"syscall"
 )
 
-// zeroCopy says that net.TCPConn.ReadFrom splices.
-const zeroCopy = true
+func systemReaders() (stream, datagrams newReader) { return newPooledReader, newPooledReader }
 
-func readers() (stream, datagrams newReader) { return newBare, newBare }
-
-// bare reads from a socket without a buffer of its own: it takes one of the
-// server's when there is something to read.
-type bare struct {
+// pooledReader has no buffer of its own: it takes one of the pool when there is
+// something to read, so that an idle connection holds none.
+type pooledReader struct {
 	raw  syscall.RawConn
 	pool *sync.Pool            // of *[]byte
-	try  func(fd uintptr) bool // made once
-	data *[]byte               // after a read that went well
+	try  func(fd uintptr) bool // r.read, bound once
+	data *[]byte               // after a read without error
 	n    int
 	err  error
 }
 
-func newBare(c net.Conn, pool *sync.Pool) (reader, error) {
+func newPooledReader(c net.Conn, pool *sync.Pool) (reader, error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	r := &bare{raw: raw, pool: pool}
+	r := &pooledReader{raw: raw, pool: pool}
 	r.try = r.read
 	return r, nil
 }
 
-// read tries to read, and reports whether that is settled.
-func (r *bare) read(fd uintptr) bool {
+// read tries to read. It returns false to be called again when there is data.
+func (r *pooledReader) read(fd uintptr) bool {
 	data := r.pool.Get().(*[]byte)
 	for {
 		r.n, r.err = syscall.Read(int(fd), *data)
@@ -50,7 +47,7 @@ func (r *bare) read(fd uintptr) bool {
 	return true
 }
 
-func (r *bare) next() ([]byte, error) {
+func (r *pooledReader) next() ([]byte, error) {
 	err := r.raw.Read(r.try)
 	if err == nil {
 		err = r.err
@@ -64,7 +61,7 @@ func (r *bare) next() ([]byte, error) {
 	return (*r.data)[:r.n], err
 }
 
-func (r *bare) done() {
+func (r *pooledReader) done() {
 	if r.data != nil {
 		r.pool.Put(r.data)
 		r.data = nil

@@ -1,108 +1,44 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Options are what all relays of a Server share.
-type Options struct {
-	// Origin tells where a client is from. It is called for every connection,
-	// from many goroutines. Nil is FromOutside for all.
-	Origin func(netip.Addr) model.Origin
-
-	// UDPIdle is how long a UDP session without a datagram lasts; 0 is a
-	// minute.
-	UDPIdle time.Duration
-
-	// Mark is what packets to endpoints carry, on systems whose packets have
-	// marks, so that rules can tell them from those of clients; 0 is none.
-	Mark uint32
-
-	Log *slog.Logger // nil for none
-}
-
-const defaultUDPIdle = time.Minute
-
-// ballast is memory that is reserved and never touched, so that it takes none.
-// The garbage collector counts it as living: it starts when garbage has grown to
-// some share of what lives, which without ballast is next to nothing, and each
-// connection leaves some. Collecting after every few hundred connections took a
-// third of the processor time there is.
+// ballast is memory that is allocated and never touched, so that none is resident.
+// The garbage collector counts it as live and starts when garbage has grown to a
+// share of that, which without ballast is next to nothing: each connection leaves
+// some garbage, and collecting after every few hundred of them took a third of the
+// CPU time.
 const ballast = 32 << 20
 
-// Server owns relays and all that they carry. It is safe for concurrent use.
+// Server owns relays and all their connections. It is safe for concurrent use.
 type Server struct {
-	options Options
-	ctx     context.Context // ends when everything must end
-	cut     context.CancelFunc
-	work    sync.WaitGroup // every goroutine and TCP connection, but the engine
-	engine  engine         // nil for none
-	present atomic.Int64   // TCP connections that were admitted
-	scarce  scarcity
-	places  places
-	slots   slots
-	buffers sync.Pool // of *[]byte with room for a chunk
-	packets sync.Pool // the same for a datagram
-
-	newStream, newDatagrams newReader
-
-	ballast []byte // see there
-
-	mu     sync.Mutex
-	relays map[*Relay]struct{}
-	conns  map[*net.TCPConn]struct{} // TCP connections of clients, but the engine's
-	closed bool
-
-	stats counters
+	*shared
+	engine  engine // nil for none
+	ballast []byte
+	sweeper sync.WaitGroup
+	relays  map[*Relay]struct{} // guarded by shared.mu
 }
 
 // NewServer returns a server without relays. Close it after use.
 func NewServer(o Options) *Server {
-	if o.Origin == nil {
-		o.Origin = func(netip.Addr) model.Origin { return model.FromOutside }
-	}
-	if o.UDPIdle == 0 {
-		o.UDPIdle = defaultUDPIdle
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	s := &Server{
-		options: o, slots: slots{most: room(maxDescriptors())},
-		relays: map[*Relay]struct{}{}, conns: map[*net.TCPConn]struct{}{},
-	}
-	s.newStream, s.newDatagrams = readers()
-	s.ballast = make([]byte, ballast)
-	s.buffers.New = func() any { b := make([]byte, chunk); return &b }
-	s.packets.New = func() any { b := make([]byte, datagram); return &b }
-	s.ctx, s.cut = context.WithCancel(context.Background())
+	s := &Server{shared: newShared(o), ballast: make([]byte, ballast), relays: map[*Relay]struct{}{}}
 	var err error
-	if s.engine, err = newEngine(s); err != nil {
-		o.Log.Warn("connections are served by goroutines only", "error", err)
+	if s.engine, err = newEngine(s.shared); err != nil {
+		s.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
 	}
+	s.sweeper.Go(func() { s.sweep(s.connections) })
 	return s
-}
-
-// Relay is one listening address. It is safe for concurrent use.
-type Relay struct {
-	server   *Server
-	policy   atomic.Pointer[Policy]
-	balancer balancer
-	share    share
-	proto    model.Proto
-	at       netip.AddrPort
-	close    func() error
-	moved    func() // after a change of the policy; nil for TCP
 }
 
 // ErrClosed is the result of using a Server after Close.
@@ -110,115 +46,126 @@ var ErrClosed = errors.New("the relay server is closed")
 
 // Listen opens a relay. With port 0 the system chooses one.
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
-	r := &Relay{server: s, proto: proto}
+	r := &Relay{shared: s.shared, proto: proto, quota: share{port: p.Port}}
 	r.policy.Store(&p)
-	serve, err := r.open(proto, at)
+	r.remove = func() bool { return s.remove(r) }
+	serve, err := s.listen(r, at)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s %s: %w", proto, at, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errors.Join(ErrClosed, r.close())
+	if s.closing {
+		return nil, errors.Join(ErrClosed, r.closeSocket())
 	}
 	s.relays[r] = struct{}{}
-	s.places.add(r.place(), r)
+	r.own = s.listeners.add(address{proto, r.at})
 	s.work.Go(serve)
 	return r, nil
 }
 
-func (r *Relay) open(proto model.Proto, at netip.AddrPort) (serve func(), err error) {
-	switch proto {
+func (s *Server) listen(r *Relay, at netip.AddrPort) (serve func(), err error) {
+	switch r.proto {
 	case model.TCP:
-		return r.listenTCP(at)
+		return r.listenTCP(at, s.engine)
 	case model.UDP:
 		return r.listenUDP(at)
 	}
-	return nil, errors.New("relays carry TCP and UDP only")
+	return nil, errors.New("relays support TCP and UDP only")
 }
 
-func (r *Relay) place() place { return place{r.proto, r.at} }
-
-// Addr returns where the relay listens.
-func (r *Relay) Addr() netip.AddrPort { return r.at }
-
-// Update changes the policy. TCP connections stay with their endpoints; UDP
-// sessions whose endpoint may no longer serve them end, and their clients'
-// next datagrams go elsewhere.
-func (r *Relay) Update(p Policy) {
-	r.policy.Store(&p)
-	if r.moved != nil {
-		r.moved()
-	}
-}
-
-// Close stops listening. TCP connections go on until their own end.
-func (r *Relay) Close() error {
-	r.server.mu.Lock()
-	_, open := r.server.relays[r]
-	delete(r.server.relays, r)
-	r.server.mu.Unlock()
-	if !open {
-		return nil
-	}
-	err := r.close()
-	r.server.places.remove(r.place(), r)
-	return err
-}
-
-// Close stops listening at once, gives connections the grace to end by
-// themselves, cuts the rest, and returns when nothing of the server is left.
-func (s *Server) Close(grace time.Duration) error {
+func (s *Server) remove(r *Relay) bool {
 	s.mu.Lock()
-	s.closed = true
-	relays := s.relays
-	s.relays = nil
-	s.mu.Unlock()
-	var errs []error
-	for r := range relays {
-		errs = append(errs, r.close())
-	}
-	done := make(chan struct{})
-	go func() { s.work.Wait(); close(done) }()
-	patience := time.NewTimer(grace)
-	defer patience.Stop()
-	select {
-	case <-done:
-	case <-patience.C:
-	}
-	s.cut()
-	s.resetAll()
-	<-done
-	if s.engine != nil {
-		s.engine.Close()
-	}
-	return errors.Join(errs...)
+	defer s.mu.Unlock()
+	_, open := s.relays[r]
+	delete(s.relays, r)
+	return open
 }
 
-// resetAll ends all TCP connections, and tells both ends.
-func (s *Server) resetAll() {
+// connections returns all TCP connections. A connection that the engine hands over
+// meanwhile may be in it twice.
+func (s *Server) connections() (all []connection) {
 	if s.engine != nil {
-		s.engine.resetAll() // first: it may give connections to goroutines
+		all = s.engine.open() // first, so that none is missed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		reset(c) // its goroutines end by that
+		all = append(all, c)
+	}
+	return all
+}
+
+func (s *Server) resetAll() {
+	for _, c := range s.connections() {
+		c.reset()
 	}
 }
 
-// hold keeps a client's connection until release, so that it can be cut.
-func (s *Server) hold(c *net.TCPConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.conns[c] = struct{}{}
-	if s.ctx.Err() != nil {
-		reset(c)
+// Limited returns a problem for each Service port of which connections or sessions
+// have to wait, or had to within the last minute, since it has its share of the
+// descriptors.
+func (s *Server) Limited() []model.Problem {
+	var problems []model.Problem
+	for by := range s.slots.recent(time.Now()) {
+		problems = append(problems, model.Problem{
+			Object: "Service " + by.port.Service.String(), Why: model.WhyConnectionLimit,
+			Detail: fmt.Sprintf("port %s %s: new connections wait until others end", cmp.Or(by.port.Name, "without name"), by.port.Proto),
+		})
+	}
+	slices.SortFunc(problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.Compact(problems) // a port has a relay for each of its addresses
+}
+
+// drainPoll is how often Drain looks whether connections have ended.
+const drainPoll = 20 * time.Millisecond
+
+// Drain waits until no relay is open and all TCP connections have ended. After the
+// grace period, or when ctx ends, it resets the rest.
+func (s *Server) Drain(ctx context.Context, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	for s.busy() {
+		if ctx.Err() != nil {
+			s.resetAll()
+			return
+		}
+		sleep(ctx, drainPoll)
 	}
 }
 
-func (s *Server) release(c *net.TCPConn) {
+func (s *Server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c)
+	return len(s.relays) > 0 || s.admitted.Load() > 0
+}
+
+// Close stops listening at once, waits for connections to end by themselves for a
+// grace period, resets the rest, and returns when nothing of the server is left.
+func (s *Server) Close(grace time.Duration) error {
+	s.mu.Lock()
+	s.closing = true
+	relays := slices.Collect(maps.Keys(s.relays))
+	clear(s.relays)
+	s.mu.Unlock()
+	var errs []error
+	for _, r := range relays {
+		errs = append(errs, r.closeSocket())
+	}
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	timeout := time.NewTimer(grace)
+	defer timeout.Stop()
+	select {
+	case <-done:
+	case <-timeout.C:
+	}
+	s.stop()
+	s.resetAll()
+	<-done
+	s.sweeper.Wait()
+	if s.engine != nil {
+		s.engine.Close()
+	}
+	return errors.Join(errs...)
 }

@@ -3,28 +3,34 @@ package relay
 import (
 	"context"
 	"sync"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// slots are how many connections there is room for: each needs two descriptors,
-// and accepting one without having the other for its endpoint helps nobody. They
-// are safe for concurrent use.
+// slots limit the open connections and sessions. Each connection needs two
+// descriptors: accepting one without having the other for its endpoint helps
+// nobody. They are safe for concurrent use.
 type slots struct {
-	most int // 0 is no limit
+	limit int // 0 is no limit
 
-	mu    sync.Mutex
-	used  int
-	freed chan struct{} // closed when a slot is freed; nil while nobody waits
+	mu      sync.Mutex
+	used    int
+	freed   chan struct{}       // closed when a slot is freed; nil while nobody waits
+	limited map[*share]struct{} // shares that lacked a slot; see recent
 }
 
 // share is what one Relay holds of the slots, whose mu guards it.
 type share struct {
+	port    model.PortID
 	held    int
-	waiting bool // for more than it may have
+	waiting bool      // a client waits for a slot
+	lacked  time.Time // when a slot was last lacking
 }
 
-// room is how many slots a limit on descriptors leaves, with a reserve for the rest
-// of the process; 0 is no limit.
-func room(descriptors int) int {
+// connectionLimit returns how many connections a limit on descriptors allows, with
+// a reserve for the rest of the process; 0 is no limit.
+func connectionLimit(descriptors int) int {
 	if descriptors <= 0 {
 		return 0
 	}
@@ -32,34 +38,46 @@ func room(descriptors int) int {
 	return max(1, (descriptors-reserve)/2)
 }
 
-// try takes a slot for a relay if it may have one more. A relay may hold as many as
-// it leaves free: alone it gets half of all, n relays that want all get one of n+1
-// parts each, and for one more there is always room (dynamic thresholds, as in
-// switches with shared buffers: Choudhury and Hahne, 1998).
+// try takes a slot if the share may grow. A share may hold as many slots as it
+// leaves free: alone half of all, n shares that want all 1/(n+1) each, so that one
+// more always finds room (dynamic thresholds, as in switches with shared buffers:
+// Choudhury and Hahne, 1998).
 func (s *slots) try(by *share) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.grant(by)
+	ok := s.grant(by)
+	if !ok {
+		s.lack(by)
+	}
+	return ok
 }
 
 func (s *slots) grant(by *share) bool {
-	if s.most > 0 && by.held >= s.most-s.used {
+	if s.limit > 0 && by.held >= s.limit-s.used {
 		return false
 	}
 	s.used++
 	by.held++
-	by.waiting = false
 	return true
 }
 
-// take waits for a slot. It is false at the end of ctx.
+func (s *slots) lack(by *share) {
+	if s.limited == nil {
+		s.limited = map[*share]struct{}{}
+	}
+	s.limited[by] = struct{}{}
+	by.lacked = time.Now()
+}
+
+// take waits for a slot. It returns false when ctx ends first.
 func (s *slots) take(ctx context.Context, by *share) bool {
 	for {
 		s.mu.Lock()
-		if s.grant(by) {
+		if by.waiting = !s.grant(by); !by.waiting {
 			s.mu.Unlock()
 			return true
 		}
+		s.lack(by)
 		if s.freed == nil {
 			s.freed = make(chan struct{})
 		}
@@ -73,15 +91,6 @@ func (s *slots) take(ctx context.Context, by *share) bool {
 	}
 }
 
-// waits notes that a relay has to wait, and reports whether that is news, how many
-// slots it holds and how many there are.
-func (s *slots) waits(by *share) (news bool, held, most int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	news, by.waiting = !by.waiting, true
-	return news, by.held, s.most
-}
-
 func (s *slots) free(by *share) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,4 +100,24 @@ func (s *slots) free(by *share) {
 		close(s.freed)
 		s.freed = nil
 	}
+}
+
+// limitedFor is how long a share counts as limited after it last lacked a slot:
+// under load each slot that is freed is wanted again, and neither logs nor the
+// shorter timeouts should follow every single one.
+const limitedFor = time.Minute
+
+// recent returns the shares that are limited, in no order.
+func (s *slots) recent(now time.Time) map[*share]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	recent := make(map[*share]bool, len(s.limited))
+	for by := range s.limited {
+		if !by.waiting && now.Sub(by.lacked) > limitedFor {
+			delete(s.limited, by)
+			continue
+		}
+		recent[by] = true
+	}
+	return recent
 }

@@ -13,16 +13,16 @@ import (
 // However many connections one Service port gets, others have room: of n that want
 // all, each gets one of n+1 parts.
 func TestShares(t *testing.T) {
-	s := slots{most: 120}
+	s := slots{limit: 120}
 	for n := 1; n <= 5; n++ {
 		relays := make([]share, n)
-		for range s.most {
+		for range s.limit {
 			for i := range relays {
 				s.try(&relays[i])
 			}
 		}
 		for i := range relays {
-			if got, want := relays[i].held, s.most/(n+1); got != want {
+			if got, want := relays[i].held, s.limit/(n+1); got != want {
 				t.Errorf("%d relays: one has %d slots, want %d", n, got, want)
 			}
 		}
@@ -42,14 +42,8 @@ func TestShares(t *testing.T) {
 // Who waits gets a slot as soon as there is one, or the end of the context.
 func TestShareIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, by := slots{most: 1}, share{}
+		s, by := slots{limit: 1}, share{}
 		s.try(&by)
-		if news, held, most := s.waits(&by); !news || held != 1 || most != 1 {
-			t.Errorf("news %t, %d of %d", news, held, most)
-		}
-		if news, _, _ := s.waits(&by); news {
-			t.Error("it is told twice")
-		}
 		got := make(chan bool)
 		go func() { got <- s.take(t.Context(), &by) }()
 		synctest.Wait()
@@ -65,14 +59,42 @@ func TestShareIsWaitedFor(t *testing.T) {
 	})
 }
 
+// A share is limited as long as somebody waits, and for a while after: else a port
+// under load would be a new problem with every connection.
+func TestShareIsLimitedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, by := slots{limit: 1}, share{}
+		s.try(&by)
+		if len(s.recent(time.Now())) != 0 {
+			t.Error("limited before it lacked a slot")
+		}
+		go s.take(t.Context(), &by)
+		synctest.Wait()
+		for range 3 {
+			time.Sleep(2 * limitedFor)
+			if !s.recent(time.Now())[&by] {
+				t.Error("not limited while a client waits")
+			}
+		}
+		s.free(&by)
+		synctest.Wait()
+		s.free(&by)
+		if time.Sleep(limitedFor + 1); len(s.recent(time.Now())) != 0 {
+			t.Error("limited a minute after the last client had to wait")
+		}
+	})
+}
+
 // A Service port that has all connections that it may have keeps nobody from
 // another one, and serves those who wait when others end.
 func TestOneServiceLeavesRoom(t *testing.T) {
 	eachWay(t, func(t *testing.T, start starter) {
 		s := start(t, Options{})
-		s.slots.most = 8
+		s.slots.limit = 8
 		end := echo(t).at
-		busy, other := listen(t, s, model.TCP, balance(end)), listen(t, s, model.TCP, balance(end))
+		p := balance(end)
+		p.Port = model.PortID{Service: model.ServiceName{Namespace: "shop", Name: "web"}, Name: "http", Proto: model.TCP}
+		busy, other := listen(t, s, model.TCP, p), listen(t, s, model.TCP, balance(end))
 		served := func(c net.Conn, wait time.Duration) bool {
 			t.Helper()
 			var b [1]byte
@@ -105,6 +127,13 @@ func TestOneServiceLeavesRoom(t *testing.T) {
 		late := dial(busy)
 		if served(late, 100*time.Millisecond) {
 			t.Error("one Service port has more than half of all connections")
+		}
+		want := model.Problem{Object: "Service shop/web", Why: model.WhyConnectionLimit, Detail: "port http tcp: new connections wait until others end"}
+		if got := s.Limited(); len(got) != 1 || got[0] != want {
+			t.Errorf("problems %v, want %v", got, want)
+		}
+		if st := s.Stats(); st.Limited != 1 || st.Limit != 8 {
+			t.Errorf("%+v", st)
 		}
 		if !served(dial(other), 10*time.Second) {
 			t.Error("the other Service port has no room")

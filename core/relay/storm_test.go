@@ -48,7 +48,7 @@ func storm(t *testing.T, start starter) {
 	})
 	repeat(1, func(rng *rand.Rand) {
 		p := balance(endpoints[rng.IntN(4):]...)
-		p.Sticky = time.Duration(rng.IntN(2)) * time.Minute
+		p.SessionAffinity = time.Duration(rng.IntN(2)) * time.Minute
 		tcp.Update(p)
 		udp.Update(balance([]netip.AddrPort{u1, u2}[rng.IntN(2):]...))
 		time.Sleep(time.Millisecond)

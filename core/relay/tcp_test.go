@@ -67,7 +67,7 @@ func stickyMovesOnlyWhenItMust(t *testing.T, start starter) {
 	s := start(t, Options{})
 	a, b := named(t), named(t)
 	p := balance(a.at, b.at)
-	p.Sticky = time.Hour
+	p.SessionAffinity = time.Hour
 	r := listen(t, s, model.TCP, p)
 	first, err := who(t, r.Addr())
 	if err != nil {
@@ -163,7 +163,7 @@ func TestTransferIsWhole(t *testing.T) {
 	eachWay(t, func(t *testing.T, start starter) { wholeTransfer(t, start(t, Options{})) })
 	t.Run("portable", func(t *testing.T) {
 		s := newGoroutines(t, Options{})
-		s.newStream = newPortable
+		s.newStream = newBufferedStream
 		wholeTransfer(t, s)
 	})
 }
@@ -196,7 +196,7 @@ func wholeTransfer(t *testing.T, s *Server) {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				time.Sleep(stall + stall/5)
+				time.Sleep(maxPause + maxPause/5)
 				c.Write([]byte("the end"))
 				c.CloseWrite()
 			})

@@ -2,16 +2,19 @@ package relay
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// datagrams is a Relay for UDP.
-type datagrams struct {
+// udpRelay is a Relay for UDP.
+type udpRelay struct {
 	*Relay
 	socket *net.UDPConn
 
@@ -19,167 +22,206 @@ type datagrams struct {
 	sessions map[netip.AddrPort]*session // by client; nil when closed
 }
 
+// listenUDP opens the socket; serve reads it until it is closed.
 func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
-	d := &datagrams{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
-	r.at, r.close, r.moved = plain(c.LocalAddr().(*net.UDPAddr).AddrPort()), d.shut, d.move
-	return d.receive, nil
+	u := &udpRelay{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
+	r.at, r.closeSocket, r.policyChanged = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden
+	return u.receive, nil
 }
 
-// shut ends the relay and all its sessions: without its socket nobody can
-// answer.
-func (d *datagrams) shut() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, s := range d.sessions {
+// close ends all sessions, too: without the socket nobody can answer.
+func (u *udpRelay) close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.sessions {
 		_ = s.up.Close()
 	}
-	d.sessions = nil
-	return d.socket.Close()
+	u.sessions = nil
+	return u.socket.Close()
 }
 
-// manyFailures in a row are worth a word and a pause.
-const manyFailures = 1000
+// maxFailures in a row are logged, and followed by a pause.
+const maxFailures = 1000
 
 // receive takes datagrams of clients until the socket is closed.
-func (d *datagrams) receive() {
-	buf := make([]byte, datagram)
-	failed := 0 // in a row
-	for d.server.ctx.Err() == nil {
-		n, client, err := d.socket.ReadFromUDPAddrPort(buf)
+func (u *udpRelay) receive() {
+	buf := make([]byte, maxDatagram)
+	failures := 0 // in a row
+	for u.ctx.Err() == nil {
+		n, client, err := u.socket.ReadFromUDPAddrPort(buf)
 		switch {
 		case err == nil:
-			failed = 0
-			if !d.deliver(client, buf[:n]) {
-				d.server.stats.dropped.Add(1)
+			failures = 0
+			if !u.deliver(client, buf[:n]) {
+				u.stats.dropped.Add(1)
 			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // an answer that could not be delivered, which Windows reports here
-			d.server.stats.dropped.Add(1)
-			if failed++; failed%manyFailures == 0 { // or a socket that does not work any more
-				d.server.options.Log.Warn("datagrams cannot be read", "listener", d.socket.LocalAddr(), "error", err)
-				sleep(d.server.ctx, time.Second)
+			u.stats.dropped.Add(1)
+			if failures++; failures%maxFailures == 0 { // or a socket that is broken
+				u.options.Log.Warn("reading datagrams failed", "port", u.quota.port, "listener", u.at, "failures", failures, "err", err)
+				sleep(u.ctx, time.Second)
 			}
 		}
 	}
 }
 
-// deliver sends a datagram to the endpoint of its client's session. A session
-// whose endpoint has refused is given up for another one.
-func (d *datagrams) deliver(client netip.AddrPort, data []byte) bool {
-	for range patience {
-		s, err := d.session(client)
+// deliver sends a datagram to the endpoint of its client's session. After a refusal
+// the client gets another session.
+func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
+	for range dialTimeouts {
+		s, err := u.session(client)
 		if err != nil {
 			return false
 		}
 		if s == nil {
-			d.server.stats.refused.Add(1)
-			return true // as it was meant
+			return true // the policy refuses the client: not a failure
 		}
 		if s.send(data) {
 			return true
 		}
-		d.end(s)
+		u.end(s)
 	}
 	return false
 }
 
-// session returns the client's session, a new one if there is none, or nil if
-// the client must get no answer.
-func (d *datagrams) session(client netip.AddrPort) (*session, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s := d.sessions[client]; s != nil {
+// session returns the client's session, a new one if there is none, or nil if the
+// policy refuses the client.
+func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if s := u.sessions[client]; s != nil {
 		return s, nil
 	}
-	if d.sessions == nil {
+	if u.sessions == nil {
 		return nil, net.ErrClosed
 	}
-	addr := client.Addr().Unmap()
-	from := d.server.options.Origin(addr)
-	p := d.policy.Load()
-	a := p.Answer(from, addr)
-	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
+	from, to, ok := u.answer(client.Addr().Unmap())
+	if !ok {
 		return nil, nil
 	}
-	s, err := d.begin(client, from, d.balancer.choose(from, addr, a.Endpoints, p.Sticky, time.Now()))
+	s, err := u.newSession(client, from, to)
 	if err != nil {
 		return nil, err
 	}
-	d.sessions[client] = s
+	u.sessions[client] = s
 	return s, nil
 }
 
-// begin opens a session with an endpoint. mu is held.
-func (d *datagrams) begin(client netip.AddrPort, from model.Origin, c choice) (*session, error) {
-	if !d.server.slots.try(&d.share) {
-		d.server.noRoom(d.Relay)
-		return nil, errNoRoom
+var errLimited = errors.New("as many connections and sessions as the limit on descriptors allows")
+
+// newSession opens a session with an endpoint. mu is held.
+func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {
+	if !u.slots.try(&u.quota) {
+		u.stats.limited.Add(1)
+		return nil, errLimited
 	}
-	for range patience {
-		if d.server.foreign(model.UDP, c.endpoint()) == nil {
+	for range dialTimeouts {
+		if u.checkLoop(model.UDP, to.endpoint()) == nil {
 			break
 		}
-		d.server.missed(&c)
+		u.retry(&to)
 	}
-	up, in, err := d.server.dialUDP(c.endpoint())
+	up, in, err := u.dialUDP(to.endpoint())
 	if err != nil {
-		d.server.slots.free(&d.share)
+		u.slots.free(&u.quota)
 		return nil, err
 	}
-	s := &session{datagrams: d, client: client, from: from, choice: c, up: up, in: in, idle: d.server.options.UDPIdle}
+	s := &session{udpRelay: u, client: client, from: from, to: to, up: up, in: in}
 	s.touch(time.Now())
-	c.reached(time.Now())
-	d.server.stats.sessions.Add(1)
-	d.server.work.Go(s.answer)
+	to.connected(time.Now())
+	u.stats.sessions.Add(1)
+	u.work.Go(s.answers)
 	return s, nil
 }
 
-var errNoRoom = errors.New("too many connections and sessions for the limit on descriptors")
-
-func (s *Server) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) {
-	if err := s.foreign(model.UDP, endpoint); err != nil {
-		return nil, nil, err
-	}
-	dialer := net.Dialer{Control: s.control()}
-	c, err := dialer.DialContext(s.ctx, "udp", endpoint.String())
-	if err != nil {
-		if lacking(err) {
-			s.stats.scarce.Add(1)
-		}
-		return nil, nil, err
-	}
-	up := c.(*net.UDPConn)
-	in, err := s.newDatagrams(up, &s.packets)
-	if err != nil {
-		return nil, nil, errors.Join(err, up.Close())
-	}
-	return up, in, nil
-}
-
-// end forgets a session and ends its goroutine.
-func (d *datagrams) end(s *session) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.sessions[s.client] == s {
-		delete(d.sessions, s.client)
+// end removes a session and ends its goroutine.
+func (u *udpRelay) end(s *session) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.sessions[s.client] == s {
+		delete(u.sessions, s.client)
 	}
 	_ = s.up.Close()
 }
 
-// move ends the sessions that the policy no longer allows.
-func (d *datagrams) move() {
-	p := d.policy.Load()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for client, s := range d.sessions {
-		if !p.keeps(s.from, client.Addr().Unmap(), s.choice.endpoint()) {
-			delete(d.sessions, client)
+// endForbidden ends the sessions that the policy no longer allows.
+func (u *udpRelay) endForbidden() {
+	p := u.policy.Load()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for client, s := range u.sessions {
+		if !p.keeps(s.from, client.Addr().Unmap(), s.to.endpoint()) {
+			delete(u.sessions, client)
 			_ = s.up.Close()
 		}
 	}
+}
+
+// session carries the datagrams between a client and an endpoint.
+type session struct {
+	*udpRelay
+	client netip.AddrPort
+	from   model.Origin
+	to     choice
+	up     *net.UDPConn
+	in     reader
+	last   atomic.Int64 // Unix nanoseconds of the last datagram of either side
+}
+
+func (s *session) touch(now time.Time) { s.last.Store(now.UnixNano()) }
+
+// send passes a datagram to the endpoint. It returns false when the session is
+// over: the endpoint has refused an earlier datagram, or it was idle.
+func (s *session) send(data []byte) bool {
+	_, err := s.up.Write(data)
+	if isRefused(err) {
+		s.to.forget()
+		return false
+	}
+	s.touch(time.Now())
+	return !errors.Is(err, net.ErrClosed)
+}
+
+// answers passes on what the endpoint sends, until the session is idle, its
+// endpoint refuses or the session is ended.
+func (s *session) answers() {
+	defer s.stats.sessions.Add(-1)
+	defer s.slots.free(&s.quota)
+	defer s.end(s)
+	for s.extend() {
+		data, err := s.in.next()
+		if err == nil || err == io.EOF { // which here is an empty datagram
+			s.touch(time.Now())
+			if _, err := s.socket.WriteToUDPAddrPort(data, s.client); err != nil {
+				s.stats.dropped.Add(1)
+			}
+		}
+		s.in.done()
+		switch {
+		case err == nil, err == io.EOF, errors.Is(err, os.ErrDeadlineExceeded):
+		case isRefused(err):
+			s.to.forget()
+			return
+		default:
+			return
+		}
+	}
+}
+
+// extend sets the deadline of the next read. It returns false when the session has
+// been idle for its time; the client's affinity counts from its last datagram.
+func (s *session) extend() bool {
+	last := time.Unix(0, s.last.Load())
+	end := last.Add(s.options.UDPIdle)
+	if time.Now().Before(end) {
+		return s.up.SetReadDeadline(end) == nil
+	}
+	s.to.connected(last)
+	return false
 }

@@ -38,7 +38,7 @@ func TestUDPSizes(t *testing.T) {
 	t.Run("system", func(t *testing.T) { anySize(t, newServer(t, Options{})) })
 	t.Run("portable", func(t *testing.T) {
 		s := newServer(t, Options{})
-		s.newDatagrams = newPortableDatagrams
+		s.newDatagrams = newBufferedDatagrams
 		anySize(t, s)
 	})
 }
@@ -118,7 +118,7 @@ func TestUDPSticky(t *testing.T) {
 	a, _ := names(t)
 	b, _ := names(t)
 	p := balance(a, b)
-	p.Sticky = time.Hour
+	p.SessionAffinity = time.Hour
 	r := listen(t, s, model.UDP, p)
 	first := newAsker(t, r.Addr()).must(t)
 	for range 8 {
@@ -141,7 +141,8 @@ func TestAffinityForgets(t *testing.T) {
 	ep := netip.MustParseAddrPort("192.0.2.1:80")
 	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 3 * minSweep {
-		a.set(client(n), ep, now.Add(time.Duration(n)*time.Second), time.Minute)
+		at := now.Add(time.Duration(n) * time.Second)
+		a.set(client(n), ep, at.Add(time.Minute), at)
 	}
 	if n := len(a.clients); n > minSweep+60 {
 		t.Errorf("%d clients are remembered", n)

@@ -300,7 +300,7 @@ func TestAffinityFull(t *testing.T) {
 	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
 	objects := compile(t, testHost, p)
 	net, d := affinityLab(t, objects, server)
-	full := func() []string {
+	full := func() []model.Problem {
 		t.Helper()
 		for _, diff := range differences(objects, mustObserve(t, d)) {
 			t.Error(diff)

@@ -37,13 +37,14 @@ func Open(o Options) (*Driver, error) {
 }
 
 // Full implements dataplane.Bounded.
-func (d *Driver) Full() (what []string) {
+func (d *Driver) Full() (full []model.Problem) {
 	for _, f := range d.families {
 		if d.Filled(f, AffinityFull) {
-			what = append(what, fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize))
+			detail := fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize)
+			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 		}
 	}
-	return what
+	return full
 }
 
 // Probe finds out whether this kernel can do what we need, by doing it in

@@ -126,7 +126,7 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 	}
 	slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
 	p := relay.Same(a)
-	p.Sticky, p.Draining = port.SessionAffinity, port.Draining
+	p.Port, p.SessionAffinity, p.Draining = port.ID, port.SessionAffinity, port.Draining
 	return &p
 }
 

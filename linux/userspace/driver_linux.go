@@ -32,6 +32,7 @@ type Driver struct {
 }
 
 var (
+	_ dataplane.Bounded            = (*Driver)(nil)
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
 	_ dataplane.Drainer            = (*Driver)(nil)
@@ -67,6 +68,9 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 	defer d.mu.Unlock()
 	return d.table.Disturbed()
 }
+
+// Full implements dataplane.Bounded.
+func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
 
 // Commit implements dataplane.Driver: first what rules lead to, then the rules, in
 // one transaction for each family, then what no rule leads to any more.

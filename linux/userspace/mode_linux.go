@@ -71,17 +71,23 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 			families = append(families, model.IPv6)
 		}
 	}
-	d := open(t, relay.Options{Mark: markOf(c), Log: slog.Default()})
-	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), other: tableKinds()[1-at]}, nil
+	d := open(t, relay.Options{Mark: markOf(c), TCP: relay.TimeoutsOf(c), Log: slog.Default()})
+	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), driver: d, other: tableKinds()[1-at]}, nil
 }
 
 // backend removes what an earlier run has left in the other kind of table, once
 // its own rules serve.
 type backend struct {
 	dataplane.Backend
+	driver  *Driver
 	other   tableKind
 	cleaned bool
 }
+
+var _ relay.Counter = (*backend)(nil)
+
+// Relays implements relay.Counter.
+func (b *backend) Relays() relay.Stats { return b.driver.relays.server.Stats() }
 
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {

@@ -103,8 +103,8 @@ func listing(objects map[Key]Value) string {
 		for _, e := range v.Policy.On[model.FromOutside].Endpoints {
 			fmt.Fprintf(&b, " %s", e)
 		}
-		if v.Policy.Sticky > 0 {
-			fmt.Fprintf(&b, " sticky %s", v.Policy.Sticky)
+		if v.Policy.SessionAffinity > 0 {
+			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
 		}
 		for _, e := range v.Policy.Draining {
 			fmt.Fprintf(&b, " draining %s", e)

@@ -34,7 +34,7 @@ func (r *rig) slow() {
 // run runs an engine on the rig's backend until the test ends.
 func (r *rig) run() *engine.Engine {
 	e := engine.New(engine.Options{
-		Host:     func(*model.Node, []*model.ServiceCIDR) *model.Host { return r.host },
+		Host:     func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return r.host, nil },
 		NodeName: r.host.Name, Backend: r.backend, AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(r.Context())

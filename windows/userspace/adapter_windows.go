@@ -12,18 +12,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-// adapter is a network adapter that addresses are put on (direct.Addresses).
+// adapter is a network adapter to which addresses are assigned (direct.Addresses).
 type adapter struct {
 	luid uint64
 	api  iphlpapi
-	// loopback adapters serve this machine alone.
+	// loopback adapters serve this node only.
 	loopback bool
 }
 
 var _ direct.Addresses = (*adapter)(nil)
 
-// iphlpapi are the calls that x/sys does not have. They are looked up when they
-// are first used.
+// iphlpapi are the calls that x/sys does not have, looked up at first use.
 type iphlpapi struct{ initialize, create, remove *windows.LazyProc }
 
 func loadIphlpapi() iphlpapi {
@@ -33,14 +32,14 @@ func loadIphlpapi() iphlpapi {
 	}
 }
 
-// preferred is the adapter by which HNS joins containers to this machine.
+// preferred is the adapter by which HNS connects containers to this node.
 const preferred = "vEthernet (HNS Internal NIC)"
 
 // findAdapter returns the adapter for the addresses of Services.
 func findAdapter() (*adapter, error) {
 	all, err := adapters()
 	if err != nil {
-		return nil, fmt.Errorf("list the network adapters: %w", err)
+		return nil, fmt.Errorf("listing network adapters: %w", err)
 	}
 	var loopback *adapter
 	for a := (*windows.IpAdapterAddresses)(unsafe.Pointer(unsafe.SliceData(all))); a != nil; a = a.Next {
@@ -53,7 +52,7 @@ func findAdapter() (*adapter, error) {
 	}
 	runtime.KeepAlive(all)
 	if loopback == nil {
-		return nil, errors.New("this machine has neither an adapter of HNS nor a loopback adapter")
+		return nil, errors.New("found neither the adapter \"" + preferred + "\" nor a loopback adapter; install one, or use another mode")
 	}
 	return loopback, nil
 }
@@ -77,7 +76,7 @@ func adapters() ([]uint64, error) {
 }
 
 // Add implements direct.Addresses. The address is for listening only: never a
-// source, and no network of others.
+// source, and without an on-link network.
 func (a *adapter) Add(ip netip.Addr) error {
 	row, err := a.row(ip)
 	if err != nil {
@@ -86,7 +85,7 @@ func (a *adapter) Add(ip netip.Addr) error {
 	row.OnLinkPrefixLength, row.SkipAsSource = uint8(ip.BitLen()), 1
 	row.ValidLifetime, row.PreferredLifetime = lifetime, lifetime
 	if err := call(a.api.create, row); err != nil {
-		return fmt.Errorf("put %s on an adapter: %w", ip, err)
+		return fmt.Errorf("assigning %s to an adapter: %w", ip, err)
 	}
 	return nil
 }
@@ -98,40 +97,39 @@ func (a *adapter) Remove(ip netip.Addr) error {
 		return err
 	}
 	if err := call(a.api.remove, row); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
-		return fmt.Errorf("take %s from its adapter: %w", ip, err)
+		return fmt.Errorf("removing %s from its adapter: %w", ip, err)
 	}
 	return nil
 }
 
 // List implements direct.Addresses.
-func (a *adapter) List() (ours []netip.Addr, err error) {
+func (a *adapter) List() (own []netip.Addr, err error) {
 	var table *windows.MibUnicastIpAddressTable
 	if err := windows.GetUnicastIpAddressTable(windows.AF_UNSPEC, &table); err != nil {
-		return nil, fmt.Errorf("list the addresses of this machine: %w", err)
+		return nil, fmt.Errorf("listing the addresses of this node: %w", err)
 	}
 	defer windows.FreeMibTable(unsafe.Pointer(table))
 	for _, row := range unsafe.Slice(&table.Table[0], table.NumEntries) {
 		if row.InterfaceLuid == a.luid && row.SkipAsSource != 0 && marked(row.ValidLifetime) {
-			ours = append(ours, addressOf(&row.Address))
+			own = append(own, addressOf(&row.Address))
 		}
 	}
-	return ours, nil
+	return own, nil
 }
 
-// row is an address of the adapter, as the system initialises it.
+// row returns an entry for an address, initialised by the system.
 func (a *adapter) row(ip netip.Addr) (*windows.MibUnicastIpAddressRow, error) {
 	row := &windows.MibUnicastIpAddressRow{}
 	if err := a.api.initialize.Find(); err != nil {
 		return nil, err
 	}
-	// It returns nothing.
 	_, _, _ = a.api.initialize.Call(uintptr(unsafe.Pointer(row)))
 	row.InterfaceLuid = a.luid
 	setAddress(&row.Address, ip)
 	return row, nil
 }
 
-// call makes a call that takes a row and returns a status.
+// call calls a function that takes a row and returns a status.
 func call(proc *windows.LazyProc, row *windows.MibUnicastIpAddressRow) error {
 	if err := proc.Find(); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-// Mode is the userspace mode by addresses on an adapter.
+// Mode is the userspace mode with addresses assigned to an adapter.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{Name: relay.Mode, System: "windows", Probe: probe, Open: open, Plan: plan}
 }
@@ -18,18 +18,29 @@ func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.Plan{Native: direct.Table(objects), Objects: len(objects), Gaps: gaps}
 }
 
-// place is where Services are put.
-func place(loopback bool) direct.Placing {
+// placement is that for a kind of adapter.
+func placement(loopback bool) direct.Placement {
 	if loopback {
-		return private{}
+		return nodeOnly{}
 	}
 	return direct.Adapter{}
 }
 
-// private is the adapter of a machine that has none for containers.
-type private struct{ direct.Adapter }
+// nodeOnly is for nodes without an adapter for containers.
+type nodeOnly struct{ direct.Adapter }
 
-// Note implements direct.Placing.
-func (private) Note() string {
-	return "but for node ports only this machine is served: it has no adapter for containers, so the addresses are on its loopback adapter"
+// Note implements direct.Placement.
+func (nodeOnly) Note() string {
+	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
 }
+
+// lifetime is the valid lifetime in seconds of our addresses: 44 years, a number
+// that nobody else would choose. The system counts it down.
+const lifetime = 0x54414e44
+
+// slack is how long an address may have been assigned and still be recognised: a
+// year without a restart.
+const slack = 365 * 24 * 3600
+
+// marked reports whether an address with this remaining lifetime is ours.
+func marked(seconds uint32) bool { return seconds <= lifetime && seconds > lifetime-slack }

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errWindows = errors.New("addresses on an adapter are for Windows; on this system they can be planned, not made")
+var errWindows = errors.New("assigning addresses to an adapter needs Windows; on this system the mode can only plan")
 
 func probe(context.Context) error { return errWindows }
 

@@ -15,19 +15,19 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-func open(*config.Config) (dataplane.Backend, error) {
+func open(c *config.Config) (dataplane.Backend, error) {
 	a, err := findAdapter()
 	if err != nil {
 		return nil, err
 	}
 	if a.loopback {
-		slog.Warn("Services are for this machine alone, they are put on its loopback adapter", "missing", preferred)
+		slog.Warn("no adapter for containers; Services are reachable from this node only", "missing", preferred)
 	}
-	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{Log: slog.Default()}})
-	return dataplane.New(direct.NewCompiler(place(a.loopback)), d), nil
+	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default()}})
+	return direct.NewBackend(placement(a.loopback), d), nil
 }
 
-// probe adds an address that is nobody's (RFC 2544) and removes it again.
+// probe assigns an address for benchmarks (RFC 2544) and removes it again.
 func probe(context.Context) error {
 	a, err := findAdapter()
 	if err != nil {

@@ -2,16 +2,14 @@ package file
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
 // The only version of the only kind there is.
@@ -23,12 +21,12 @@ const (
 // Decoded is what a file says.
 type Decoded struct {
 	Assignments []config.Assignment // in the order of the file
-	Problems    []config.Finding    // mistakes for everybody
-	Lapses      []config.Finding    // mistakes that kube-proxy overlooks
-	Notes       []config.Finding    // what older versions of kube-proxy knew
+	Problems    []config.Finding    // errors, for kube-proxy, too
+	Lapses      []config.Finding    // errors that kube-proxy ignores
+	Notes       []config.Finding    // fields that kube-proxy has removed
 }
 
-// Decode reads a document. Name is the file's, for the findings.
+// Decode reads a document. Name is the file's, for error messages.
 func Decode(name string, text []byte) Decoded {
 	d := decoder{name: name, fields: map[string]config.Setting{}, sections: map[string]bool{"": true}}
 	for _, s := range config.Settings() {
@@ -67,28 +65,25 @@ func (d *decoder) where(line int) string {
 	return d.name + ":" + strconv.Itoa(line)
 }
 
-func (d *decoder) document(text []byte) {
-	defer func() { // the parser is not ours, and the file may hold anything
-		if r := recover(); r != nil {
-			d.problem(0, "", "cannot be parsed: %v", r)
-		}
-	}()
-	var root, rest yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	switch err := dec.Decode(&root); {
-	case errors.Is(err, io.EOF) || err == nil && len(root.Content) == 0:
+func (d *decoder) document(content []byte) {
+	content, line, why := strictyaml.Text(bytes.Clone(content))
+	if why != "" {
+		d.problem(line, "", "%s", why)
+		return
+	}
+	n, after, bad := strictyaml.Parse(content)
+	switch {
+	case bad != nil:
+		d.problem(bad.Line+1, "", "is not valid YAML: %s", bad.Text)
+		return
+	case n == nil:
 		d.problem(0, "", "is empty: it needs at least apiVersion: %s and kind: %s", apiVersion, kind)
 		return
-	case err != nil:
-		d.syntax(err)
-		return
+	case after >= 0:
+		d.lapse(after+1, "", "a second document: only the first is read")
 	}
-	if err := dec.Decode(&rest); !errors.Is(err, io.EOF) {
-		d.lapse(max(rest.Line, 0), "", "a second document: only the first is read")
-	}
-	n := resolve(root.Content[0])
-	if n.Kind != yaml.MappingNode {
-		d.problem(n.Line, "", "is %s, and should be a %s", describe(n), kind)
+	if n = strictyaml.Resolve(n); n.Kind != yaml.MappingNode {
+		d.problem(n.Line, "", "%s, must be a %s", strictyaml.Describe(n), kind)
 		return
 	}
 	if d.header(n) {
@@ -96,20 +91,12 @@ func (d *decoder) document(text []byte) {
 	}
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-func (d *decoder) syntax(err error) {
-	m := yamlLine.FindStringSubmatch(err.Error())
-	line, _ := strconv.Atoi(m[1])
-	d.problem(line, "", "is not YAML: %s", strings.TrimPrefix(err.Error(), m[0]))
-}
-
-// header checks what kind of document it is.
+// header checks apiVersion and kind.
 func (d *decoder) header(n *yaml.Node) bool {
-	version, what := value(n, "apiVersion"), value(n, "kind")
+	version, what := strictyaml.Get(n, "apiVersion"), strictyaml.Get(n, "kind")
 	switch {
 	case text(what) == "ConfigMap":
-		d.problem(what.Line, "kind", "is a ConfigMap: give the file that is in it (data, config.conf)")
+		d.problem(what.Line, "kind", "is a ConfigMap: use the file in it (data, config.conf)")
 		return false
 	case what == nil || text(what) != kind:
 		d.problem(lineOf(what, n), "kind", "must be %s", kind)
@@ -122,19 +109,13 @@ func (d *decoder) header(n *yaml.Node) bool {
 
 // section reads the fields of an object.
 func (d *decoder) section(n *yaml.Node, path string) {
-	first := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, v := n.Content[i], resolve(n.Content[i+1])
-		name := key.Value
-		if path == "" && (name == "apiVersion" || name == "kind") {
-			name = "" // read already, but there may be two of them
+	for e := range strictyaml.Entries(n) {
+		name := e.Key.Value
+		if e.First != nil {
+			d.lapse(e.Key.Line, join(path, name), "duplicate key, first in line %d: the last one is used", e.First.Line)
 		}
-		if line, again := first[key.Value]; again {
-			d.lapse(key.Line, join(path, key.Value), "is there twice, first in line %d: the last counts", line)
-		}
-		first[key.Value] = key.Line
-		if name != "" {
-			d.entry(key, v, path, join(path, name))
+		if path != "" || name != "apiVersion" && name != "kind" { // else it was read by header
+			d.entry(e.Key, e.Value, path, join(path, name))
 		}
 	}
 }
@@ -145,12 +126,12 @@ func (d *decoder) entry(key, v *yaml.Node, parent, path string) {
 	case strings.Contains(key.Value, ".") || key.Kind != yaml.ScalarNode || !known && !d.sections[path] && !retired(path):
 		d.lapse(key.Line, printable(path), "unknown field%s", d.hint(parent, key.Value))
 	case retired(path):
-		d.Notes = append(d.Notes, config.Finding{Where: d.where(key.Line), Name: path, Text: "has no effect: kube-proxy has no such field any more"})
+		d.Notes = append(d.Notes, config.Finding{Where: d.where(key.Line), Name: path, Text: "ignored: kube-proxy has removed this field"})
 	case known:
 		d.field(key.Line, v, &s)
-	case isNull(v):
+	case strictyaml.IsNull(v):
 	case v.Kind != yaml.MappingNode:
-		d.problem(v.Line, path, "is %s, and should be an object", describe(v))
+		d.problem(v.Line, path, "%s, must be an object", strictyaml.Describe(v))
 	default:
 		d.section(v, path)
 	}
@@ -158,7 +139,7 @@ func (d *decoder) entry(key, v *yaml.Node, parent, path string) {
 
 // field turns one field into an assignment, unless it is not set.
 func (d *decoder) field(line int, v *yaml.Node, s *config.Setting) {
-	if isNull(v) {
+	if strictyaml.IsNull(v) {
 		return
 	}
 	k := s.Value(new(config.Config)).Kind
@@ -173,8 +154,8 @@ func (d *decoder) field(line int, v *yaml.Node, s *config.Setting) {
 	}
 }
 
-// retired reports whether kube-proxy had a field in earlier versions, so that it
-// may still be in the configuration of an old cluster.
+// retired reports whether kube-proxy has removed a field, which configurations of
+// old clusters may still have.
 func retired(path string) bool {
 	return path == "udpIdleTimeout" || path == "resourceContainer"
 }
@@ -194,7 +175,7 @@ func (d *decoder) hint(parent, name string) string {
 		add(path)
 	}
 	if near := config.Nearest(name, names); near != "" {
-		return ": do you mean " + near + "?"
+		return ": did you mean " + near + "?"
 	}
 	return ""
 }

@@ -9,11 +9,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
 // fault is what is wrong with a value.
 type fault struct {
-	line int
+	line int // from 1
 	text string
 }
 
@@ -30,7 +31,7 @@ func read(n *yaml.Node, k config.Kind) ([]string, *fault) {
 	}
 	words := []string{}
 	for _, item := range n.Content {
-		item = resolve(item)
+		item = strictyaml.Resolve(item)
 		word, bad := "", (*fault)(nil)
 		if k == config.Modules {
 			word, bad = readModule(item)
@@ -49,18 +50,16 @@ func readMap(n *yaml.Node, k config.Kind) ([]string, *fault) {
 	if n.Kind != yaml.MappingNode {
 		return nil, mistyped(n, k)
 	}
-	words, seen := []string{}, map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, v := n.Content[i], resolve(n.Content[i+1])
-		word, bad := scalar(v, config.Bool)
-		if bad == nil && (key.Kind != yaml.ScalarNode || seen[key.Value]) {
-			bad = &fault{key.Line, fmt.Sprintf("%s is there twice, or no name", printable(key.Value))}
+	words := []string{}
+	for e := range strictyaml.Entries(n) {
+		word, bad := scalar(e.Value, config.Bool)
+		if bad == nil && (e.Key.Kind != yaml.ScalarNode || e.First != nil) {
+			bad = &fault{e.Key.Line, fmt.Sprintf("%s: duplicate key, or not a name", printable(e.Key.Value))}
 		}
 		if bad != nil {
 			return nil, bad
 		}
-		seen[key.Value] = true
-		words = append(words, key.Value+"="+word)
+		words = append(words, e.Key.Value+"="+word)
 	}
 	slices.Sort(words)
 	return words, nil
@@ -72,16 +71,15 @@ func readModule(n *yaml.Node) (string, *fault) {
 		return "", mistyped(n, config.Modules)
 	}
 	pattern, level := "", "0"
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for e := range strictyaml.Entries(n) {
 		var bad *fault
-		key, v := n.Content[i], resolve(n.Content[i+1])
-		switch key.Value {
+		switch e.Key.Value {
 		case "filePattern":
-			pattern, bad = scalar(v, config.Text)
+			pattern, bad = scalar(e.Value, config.Text)
 		case "verbosity":
-			level, bad = scalar(v, config.Int)
+			level, bad = scalar(e.Value, config.Int)
 		default:
-			bad = &fault{key.Line, "unknown field " + printable(key.Value)}
+			bad = &fault{e.Key.Line, "unknown field " + printable(e.Key.Value)}
 		}
 		if bad != nil {
 			return "", bad
@@ -135,7 +133,7 @@ func scalar(n *yaml.Node, k config.Kind) (string, *fault) {
 }
 
 func mistyped(n *yaml.Node, k config.Kind) *fault {
-	text := fmt.Sprintf("is %s, and should be a %s", describe(n), k)
+	text := fmt.Sprintf("%s, must be a %s", strictyaml.Describe(n), k)
 	if n.Kind == yaml.ScalarNode {
 		switch {
 		case k == config.Duration && n.ShortTag() == "!!int":
@@ -147,45 +145,7 @@ func mistyped(n *yaml.Node, k config.Kind) *fault {
 	return &fault{n.Line, strings.Replace(text, "a true or false", "true or false", 1)}
 }
 
-// describe says what a node is.
-func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "an object"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	switch n.ShortTag() {
-	case "!!null":
-		return "nothing"
-	case "!!str":
-		return "the text " + printable(n.Value)
-	case "!!int", "!!float":
-		return "the number " + printable(n.Value)
-	}
-	return printable(n.Value)
-}
-
-// resolve follows an alias. They cannot be nested deeper than the document is.
-func resolve(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// value returns the value of a key, or nil.
-func value(n *yaml.Node, name string) *yaml.Node {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return resolve(n.Content[i+1])
-		}
-	}
-	return nil
-}
-
+// text returns the value of a string, or "".
 func text(n *yaml.Node) string {
 	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		return ""
@@ -200,17 +160,13 @@ func lineOf(n, parent *yaml.Node) int {
 	return n.Line
 }
 
-// printable returns a user's word for a message, quoted if it could disturb a
-// terminal, and shortened.
+// printable returns a name for a message, shortened.
 func printable(s string) string {
 	const longest = 80
 	if len(s) > longest {
 		s = s[:longest] + "..."
 	}
-	if q := strconv.Quote(s); q[1:len(q)-1] != s {
-		return q
-	}
-	return s
+	return strictyaml.Printable(s)
 }
 
 func join(parent, name string) string {

@@ -46,13 +46,12 @@ func explain(path string, err error) error {
 	return fmt.Errorf("configuration file %s: %w", path, err)
 }
 
-// Exposed notes when others than its owner may write a file: they could turn
-// the proxy, which has many rights, against its machine. Windows has no such
-// bits.
+// Exposed returns a note for a world-writable file: whoever writes it controls a
+// privileged process. Windows has no such bits.
 func Exposed(path string) (notes []config.Finding) {
 	info, err := os.Stat(path)
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o002 == 0 {
 		return nil
 	}
-	return []config.Finding{{Where: path, Text: "everybody on this machine may write to it: chmod o-w " + strings.TrimSpace(path)}}
+	return []config.Finding{{Where: path, Text: "world-writable: anybody on this machine can take over the proxy; run chmod o-w " + strings.TrimSpace(path)}}
 }

@@ -17,27 +17,27 @@ const (
 	scanTime  = 10 * time.Second      // between looks without an event, should events be lost
 )
 
-// Watch calls changed with the new content whenever a file has another one than
-// text, and then than it had at the last call. It runs until ctx ends. A file
-// that is away or cannot be read is no change: the last content stands, and the
-// log says why. An empty one is neither: it is being written.
+// Watch calls changed with the new content whenever the file's content differs from
+// text, and then from that of the last call. It runs until ctx ends. A file that is
+// absent or cannot be read is logged and is no change. Nor is an empty one, which is
+// being written.
 func Watch(ctx context.Context, path string, text []byte, log *slog.Logger, changed func([]byte)) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("no file notifications, changes are found by scanning only", "file", path, "error", err)
-		w = &fsnotify.Watcher{} // its channels are nil: they never speak
+		log.Warn("file notifications unavailable; scanning for changes", "file", path, "err", err)
+		w = &fsnotify.Watcher{} // its channels are nil: they are never ready
 	} else {
 		defer w.Close()
 	}
 	last := sha256.Sum256(text)
-	said := "" // why the file could not be read at the last look
+	logged := "" // why the file could not be read the last time
 	for {
 		if err == nil {
 			follow(w, path)
 		}
 		// A look after the folder is followed: what changed before is seen, too.
 		now, unread := Read(path)
-		said = tell(log, unread, said)
+		logged = logOnce(log, unread, logged)
 		if sum := sha256.Sum256(now); len(bytes.TrimSpace(now)) > 0 && sum != last {
 			last = sum
 			changed(now)
@@ -49,14 +49,14 @@ func Watch(ctx context.Context, path string, text []byte, log *slog.Logger, chan
 	}
 }
 
-// tell logs why a file cannot be read, unless that was said before, and returns
-// what has been said.
-func tell(log *slog.Logger, err error, said string) string {
+// logOnce logs why a file cannot be read, unless that was logged before, and returns
+// what has been logged.
+func logOnce(log *slog.Logger, err error, logged string) string {
 	switch {
 	case err == nil:
 		return ""
-	case err.Error() != said:
-		log.Warn("the configuration stands as it is", "error", err)
+	case err.Error() != logged:
+		log.Warn("reading configuration failed; keeping the current one", "err", err)
 	}
 	return err.Error()
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // Compiler turns ports into listeners (dataplane.Compiler).
-type Compiler struct{ placing Placing }
+type Compiler struct{ placement Placement }
 
 var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
-// NewCompiler returns a compiler for one way of placing listeners.
-func NewCompiler(p Placing) *Compiler { return &Compiler{p} }
+// NewCompiler returns a compiler that listens where p says.
+func NewCompiler(p Placement) *Compiler { return &Compiler{p} }
 
 // Base implements dataplane.Compiler.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
@@ -25,11 +25,11 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 
 // The gaps of this mode.
 const (
-	noSCTP   = "relays carry TCP and UDP only"
+	noSCTP   = "relays support TCP and UDP only"
 	noSource = "endpoints see an address of this machine, not the client's"
-	noIface  = "pods cannot be told from others by their interface"
-	noRefuse = "some clients should be refused, and are reset once they are connected"
-	noDrop   = "some clients should get no answer, and are refused or reset"
+	noIface  = "pods cannot be detected by interface"
+	noReject = "clients to be rejected are accepted and reset"
+	noDrop   = "clients to be dropped are rejected or reset"
 )
 
 // Port implements dataplane.Compiler.
@@ -37,41 +37,41 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if port.ID.Proto == model.SCTP {
 		return []model.Gap{{Detail: noSCTP}}
 	}
-	if note := c.placing.Note(); note != "" {
+	if note := c.placement.Note(); note != "" {
 		gaps = append(gaps, model.Gap{Detail: note})
 	}
 	gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
 	shared := map[*model.Pool][]netip.AddrPort{}
-	seen := map[Key]bool{} // fronts of several kinds may have one address
+	seen := map[Key]bool{} // frontends of several kinds may have one address
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		at, why := c.placing.Places(host, f)
+		at, why := c.placement.Addresses(host, f)
 		if why != "" {
 			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
 		}
 		gaps = append(gaps, missing(host, f)...)
 		for _, a := range at {
-			owned := Key{Kind: KindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
-			if c.placing.Owned() && f.Kind != model.KindNodePort && !slices.Contains(host.IPs, a.Addr()) && !seen[owned] {
-				seen[owned] = true
-				emit(owned, Value{})
+			assigned := Key{Kind: KindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
+			if c.placement.NeedsAddresses() && f.Kind != model.KindNodePort && !slices.Contains(host.IPs, a.Addr()) && !seen[assigned] {
+				seen[assigned] = true
+				emit(assigned, Value{})
 			}
-			k := Key{Kind: KindListener, Proto: port.ID.Proto, At: a, Front: f.At}
+			k := Key{Kind: KindListener, Proto: port.ID.Proto, At: a, Frontend: f.At}
 			if serves(f) && !seen[k] {
 				seen[k] = true
-				emit(k, Value{Policy: policy(port, f, shared), Port: port.ID.String()})
+				emit(k, Value{Policy: policy(port, f, shared)})
 			}
 		}
 	}
 	return gaps
 }
 
-// serves reports whether anybody is to be served.
+// serves reports whether any origin has endpoints.
 func serves(f *model.Frontend) bool {
 	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
 }
 
-// missing says what listeners cannot do for a front.
+// missing returns what listeners cannot do for a frontend.
 func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 	gap := func(detail string) { gaps = append(gaps, model.Gap{Frontend: f.At, Detail: detail}) }
 	rejects, drops := false, f.Restricted
@@ -83,7 +83,7 @@ func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 		gap(noDrop)
 	}
 	if rejects && serves(f) {
-		gap(noRefuse)
+		gap(noReject)
 	}
 	byIface := host.Pods.Interface != "" || host.Pods.Prefix != ""
 	if pod, other := f.On[model.FromPod], f.On[model.FromOutside]; byIface && (pod.Verdict != other.Verdict || !pod.Pool.Equal(other.Pool)) {
@@ -92,10 +92,12 @@ func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 	return gaps
 }
 
-// policy is what a listener answers. Endpoints are in the order of addresses:
-// slots mean nothing to relays.
+// policy is that of a frontend's listeners. Endpoints are in the order of addresses,
+// as relays have no slots.
 func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.AddrPort) *relay.Policy {
-	p := &relay.Policy{Restricted: f.Restricted, Allow: f.Allow, Sticky: port.SessionAffinity, Draining: port.Draining}
+	p := &relay.Policy{
+		Port: port.ID, Restricted: f.Restricted, Allow: f.Allow, SessionAffinity: port.SessionAffinity, Draining: port.Draining,
+	}
 	for from, a := range f.On {
 		p.On[from] = relay.Answer{Verdict: a.Verdict}
 		if a.Pool == nil {

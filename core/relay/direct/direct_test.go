@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // output is what a driver prints.
@@ -92,7 +93,7 @@ type plane struct {
 	t *testing.T
 }
 
-func newPlane(t *testing.T, p Placing, d *Driver, host *model.Host) plane {
+func newPlane(t *testing.T, p Placement, d *Driver, host *model.Host) plane {
 	t.Helper()
 	b := dataplane.New(NewCompiler(p), d)
 	t.Cleanup(func() {
@@ -115,7 +116,7 @@ func (p plane) apply(old, new *model.Port) error {
 
 func TestLoopback(t *testing.T) {
 	out := &output{}
-	p := newPlane(t, Loopback{}, OpenLoopback(out), &model.Host{})
+	p := newPlane(t, Loopback{}, OpenLoopback(out, relay.Timeouts{}), &model.Host{})
 	first := port("web", model.KindClusterIP, "10.96.0.10:18080", echo(t, "one"))
 	if err := p.apply(nil, first); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestLoopback(t *testing.T) {
 	if got, err := hear(at); err == nil {
 		t.Errorf("without endpoints: %q", got)
 	}
-	if said := out.take(); !strings.Contains(said, "-> gone") {
+	if said := out.take(); !strings.Contains(said, "-> closed") {
 		t.Errorf("the table says %q", said)
 	}
 }
@@ -150,7 +151,7 @@ func TestLoopback(t *testing.T) {
 // Two addresses that differ in their first number want the same place.
 func TestLoopbackPlacesMayBeTaken(t *testing.T) {
 	out := &output{}
-	p := newPlane(t, Loopback{}, OpenLoopback(out), &model.Host{})
+	p := newPlane(t, Loopback{}, OpenLoopback(out, relay.Timeouts{}), &model.Host{})
 	for i, ip := range []string{"10.96.0.11:18081", "192.96.0.11:18081"} {
 		word := fmt.Sprint(i)
 		if err := p.apply(nil, port("web"+word, model.KindClusterIP, ip, echo(t, word))); err != nil {
@@ -163,8 +164,8 @@ func TestLoopbackPlacesMayBeTaken(t *testing.T) {
 	}
 }
 
-func TestElsewhere(t *testing.T) {
-	got := elsewhere(netip.MustParseAddrPort("127.96.0.10:80"))
+func TestFallbacks(t *testing.T) {
+	got := fallbacks(netip.MustParseAddrPort("127.96.0.10:80"))
 	want := []netip.AddrPort{
 		netip.MustParseAddrPort("127.96.0.10:8080"), netip.MustParseAddrPort("127.96.0.10:0"), netip.MustParseAddrPort("127.0.0.1:0"),
 	}
@@ -309,10 +310,10 @@ func TestBusyIsNoFailure(t *testing.T) {
 	d := Open(Options{Addresses: &card{addrs: map[netip.Addr]bool{}}})
 	defer d.Close()
 	at := netip.MustParseAddrPort("192.0.2.20:80")
-	d.owned[at.Addr()] = true
+	d.assigned[at.Addr()] = true
 	_, err := net.Listen("tcp", at.String())
 	var busy ledger.ErrBusy
-	if !errors.As(d.later(Key{At: at}, err), &busy) {
-		t.Errorf("got %v", d.later(Key{At: at}, err))
+	if !errors.As(d.busyOr(Key{At: at}, err), &busy) {
+		t.Errorf("got %v", d.busyOr(Key{At: at}, err))
 	}
 }

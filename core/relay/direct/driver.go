@@ -14,28 +14,27 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// Addresses are those that this program has put on an adapter. They are used by
-// one goroutine at a time.
+// Addresses assigns addresses to an adapter. It is used by one goroutine at a time.
 type Addresses interface {
-	// Add adds an address that need not be ready at once.
+	// Add assigns an address, which need not be ready at once.
 	Add(netip.Addr) error
-	// Remove removes an address; that it is gone is no error.
+	// Remove removes an address; that it is absent is no error.
 	Remove(netip.Addr) error
-	// List returns the addresses that are ours, also those of an earlier run.
+	// List returns the addresses that Tandem has assigned, also in an earlier run.
 	List() ([]netip.Addr, error)
 }
 
 // Options are what a Driver needs.
 type Options struct {
-	Addresses Addresses // nil where addresses are there already
+	Addresses Addresses // nil where frontend addresses need not be assigned
 
-	// Elsewhere returns where else a listener may be, best first, when its place
-	// is taken or not allowed. Nil is nowhere.
-	Elsewhere func(netip.AddrPort) []netip.AddrPort
+	// Fallbacks returns where else a listener may be, best first, when its address
+	// and port are in use or not permitted. Nil is nowhere.
+	Fallbacks func(netip.AddrPort) []netip.AddrPort
 
-	// Moved is told where a listener is for people to use it, or that it is
-	// gone, with the zero value. Nil is nobody.
-	Moved func(Key, Value, netip.AddrPort)
+	// Changed is called with where a listener is, or with the zero value when it is
+	// closed. Nil is not called.
+	Changed func(Key, Value, netip.AddrPort)
 
 	Relay relay.Options // without Origin
 }
@@ -46,9 +45,9 @@ type Driver struct {
 	server  *relay.Server
 	host    atomic.Pointer[model.Host]
 
-	mu        sync.RWMutex // Observe may run beside Commit; relays ask for origins
+	mu        sync.RWMutex // Observe may run beside Commit, and relays classify clients
 	listeners map[Key]listener
-	owned     map[netip.Addr]bool
+	assigned  map[netip.Addr]bool
 }
 
 type listener struct {
@@ -56,38 +55,60 @@ type listener struct {
 	value Value
 }
 
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+var (
+	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
+	_ dataplane.Bounded            = (*Driver)(nil)
+)
 
 // Open returns a driver without listeners. Close it after use.
 func Open(o Options) *Driver {
-	d := &Driver{options: o, listeners: map[Key]listener{}, owned: map[netip.Addr]bool{}}
-	o.Relay.Origin = func(client netip.Addr) model.Origin { return origin(d.host.Load(), d.owns, client) }
+	d := &Driver{options: o, listeners: map[Key]listener{}, assigned: map[netip.Addr]bool{}}
+	o.Relay.Origin = func(client netip.Addr) model.Origin { return origin(d.host.Load(), d.isAssigned, client) }
 	d.server = relay.NewServer(o.Relay)
 	return d
 }
 
-func (d *Driver) owns(a netip.Addr) bool {
+func (d *Driver) isAssigned(a netip.Addr) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.owned[a]
+	return d.assigned[a]
 }
+
+// NewBackend joins a driver with the compiler for a placement. It owns the driver.
+func NewBackend(p Placement, d *Driver) dataplane.Backend {
+	return &backend{dataplane.New(NewCompiler(p), d), d.server}
+}
+
+// backend has the counters of its relays.
+type backend struct {
+	dataplane.Backend
+	server *relay.Server
+}
+
+var _ relay.Counter = (*backend)(nil)
+
+// Relays implements relay.Counter.
+func (b *backend) Relays() relay.Stats { return b.server.Stats() }
+
+// Full implements dataplane.Bounded.
+func (d *Driver) Full() []model.Problem { return d.server.Limited() }
 
 // Limits implements dataplane.Driver.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// grace is how long connections may go on when the proxy ends.
+// grace is the grace period of connections at shutdown.
 const grace = 3 * time.Second
 
-// Close implements dataplane.Driver. Nothing is left, not even addresses:
-// without listeners they would catch what nobody serves.
+// Close implements dataplane.Driver. It removes the addresses, too: without
+// listeners they would attract connections that nobody serves.
 func (d *Driver) Close() error {
 	err := d.server.Close(grace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for a := range d.owned {
+	for a := range d.assigned {
 		err = errors.Join(err, d.options.Addresses.Remove(a))
 	}
-	clear(d.owned)
+	clear(d.assigned)
 	return err
 }
 
@@ -117,9 +138,9 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	clear(d.owned)
+	clear(d.assigned)
 	for _, a := range all {
-		d.owned[a] = true
+		d.assigned[a] = true
 		have[Key{Kind: KindAddress, At: netip.AddrPortFrom(a, 0)}] = Value{}
 	}
 	return have, nil
@@ -149,13 +170,13 @@ func (d *Driver) address(op ledger.Op[Key, Value]) error {
 		if err := d.options.Addresses.Remove(a); err != nil {
 			return err
 		}
-		delete(d.owned, a)
+		delete(d.assigned, a)
 		return nil
 	}
 	if err := d.options.Addresses.Add(a); err != nil {
 		return err
 	}
-	d.owned[a] = true
+	d.assigned[a] = true
 	return nil
 }
 
@@ -169,23 +190,23 @@ func (d *Driver) listener(op ledger.Op[Key, Value]) error {
 		if !open {
 			return nil
 		}
-		d.keep(op.Key, listener{})
-		d.tell(op.Key, op.Old, netip.AddrPort{})
+		d.set(op.Key, listener{})
+		d.changed(op.Key, op.Old, netip.AddrPort{})
 		return l.Close()
 	case open:
 		l.Update(*op.New.Policy)
 	default:
 		if l.Relay, err = d.listen(op.Key, *op.New.Policy); err != nil {
-			return d.later(op.Key, err)
+			return d.busyOr(op.Key, err)
 		}
-		d.tell(op.Key, op.New, l.Addr())
+		d.changed(op.Key, op.New, l.Addr())
 	}
 	l.value = op.New
-	d.keep(op.Key, l)
+	d.set(op.Key, l)
 	return nil
 }
 
-func (d *Driver) keep(k Key, l listener) {
+func (d *Driver) set(k Key, l listener) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l.Relay == nil {
@@ -195,19 +216,19 @@ func (d *Driver) keep(k Key, l listener) {
 	d.listeners[k] = l
 }
 
-func (d *Driver) tell(k Key, v Value, at netip.AddrPort) {
-	if d.options.Moved != nil {
-		d.options.Moved(k, v, at)
+func (d *Driver) changed(k Key, v Value, at netip.AddrPort) {
+	if d.options.Changed != nil {
+		d.options.Changed(k, v, at)
 	}
 }
 
-// listen opens a relay in its place or, where there is one, in another.
+// listen opens a relay at its address or at a fallback.
 func (d *Driver) listen(k Key, p relay.Policy) (*relay.Relay, error) {
 	r, err := d.server.Listen(k.Proto, k.At, p)
-	if err == nil || d.options.Elsewhere == nil {
+	if err == nil || d.options.Fallbacks == nil {
 		return r, err
 	}
-	for _, at := range d.options.Elsewhere(k.At) {
+	for _, at := range d.options.Fallbacks(k.At) {
 		if r, other := d.server.Listen(k.Proto, at, p); other == nil {
 			return r, nil
 		}
@@ -215,14 +236,14 @@ func (d *Driver) listen(k Key, p relay.Policy) (*relay.Relay, error) {
 	return nil, err
 }
 
-// settling is how long an address that was added may take until it can be
-// listened on.
-const settling = 100 * time.Millisecond
+// addressRetry is the time between attempts to listen on an address that was
+// assigned and is not ready yet.
+const addressRetry = 100 * time.Millisecond
 
-// later asks for patience with an address that is not ready yet.
-func (d *Driver) later(k Key, err error) error {
-	if relay.Absent(err) && d.owns(k.At.Addr()) {
-		return ledger.ErrBusy{After: settling}
+// busyOr returns the error, or ErrBusy for an address that is not ready yet.
+func (d *Driver) busyOr(k Key, err error) error {
+	if relay.Absent(err) && d.isAssigned(k.At.Addr()) {
+		return ledger.ErrBusy{After: addressRetry}
 	}
 	return err
 }

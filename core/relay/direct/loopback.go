@@ -15,18 +15,19 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // LoopbackMode serves Services on loopback addresses, for developers: it works
-// on any system and needs no privileges. Where each port is, it tells on standard
-// output.
+// on any system and needs no privileges. It prints the address of each port on
+// standard output.
 func LoopbackMode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, OnRequest: true,
 		Probe: probeLoopback,
-		Open: func(*config.Config) (dataplane.Backend, error) {
-			return dataplane.New(NewCompiler(Loopback{}), OpenLoopback(os.Stdout)), nil
+		Open: func(c *config.Config) (dataplane.Backend, error) {
+			return NewBackend(Loopback{}, OpenLoopback(os.Stdout, relay.TimeoutsOf(c))), nil
 		},
 		Plan: planLoopback,
 	}
@@ -34,18 +35,17 @@ func LoopbackMode() dataplane.Mode {
 
 // OpenLoopback returns a driver for listeners on loopback addresses. It writes a
 // table of them to out, a line for each change.
-func OpenLoopback(out io.Writer) *Driver {
+func OpenLoopback(out io.Writer, timeouts relay.Timeouts) *Driver {
 	return Open(Options{
-		Elsewhere: elsewhere,
-		Moved:     func(k Key, v Value, at netip.AddrPort) { io.WriteString(out, line(k, v, at)) },
-		Relay:     relay.Options{Log: slog.Default()},
+		Fallbacks: fallbacks,
+		Changed:   func(k Key, v Value, at netip.AddrPort) { io.WriteString(out, line(k, v, at)) },
+		Relay:     relay.Options{TCP: timeouts, Log: slog.Default()},
 	})
 }
 
-// elsewhere is where a listener goes whose place is taken, or not for everybody:
-// 80 becomes 8080, and systems that have but one loopback address choose a port
-// of that.
-func elsewhere(at netip.AddrPort) (others []netip.AddrPort) {
+// fallbacks of a listener whose port is in use or privileged: 80 becomes 8080, and
+// on systems with only one loopback address any free port of that.
+func fallbacks(at netip.AddrPort) (others []netip.AddrPort) {
 	const privileged = 1024
 	if at.Port() < privileged {
 		others = append(others, netip.AddrPortFrom(at.Addr(), 8000+at.Port()))
@@ -56,21 +56,11 @@ func elsewhere(at netip.AddrPort) (others []netip.AddrPort) {
 
 // line is a line of the table.
 func line(k Key, v Value, at netip.AddrPort) string {
-	where := "gone"
+	where := "closed"
 	if at.IsValid() {
 		where = at.String()
 	}
-	return fmt.Sprintf("%-40s %-26s -> %s\n", clean(v.Port), fmt.Sprintf("%s/%s", k.Front, k.Proto), where)
-}
-
-// clean leaves nothing in a name that could do anything to a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
+	return fmt.Sprintf("%-40s %-26s -> %s\n", printable.Text(v.Policy.Port.String()), fmt.Sprintf("%s/%s", k.Frontend, k.Proto), where)
 }
 
 func probeLoopback(ctx context.Context) error {
@@ -86,10 +76,10 @@ func planLoopback(_ *config.Config, host *model.Host, ports []*model.Port) datap
 	return dataplane.Plan{Native: Table(objects), Objects: len(objects), Gaps: gaps}
 }
 
-// Table lists where listeners are, or would like to be.
+// Table lists the listeners, at the addresses they prefer.
 func Table(objects map[Key]Value) string {
 	var b strings.Builder
-	b.WriteString("# Service port, its address -> where it is served\n")
+	b.WriteString("# Service port, its address -> listener\n")
 	keys := slices.SortedFunc(maps.Keys(objects), func(x, y Key) int {
 		return strings.Compare(line(x, objects[x], x.At), line(y, objects[y], y.At))
 	})

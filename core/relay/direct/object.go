@@ -14,36 +14,35 @@ type Kind uint8
 
 // The kinds of object, in the order of their creation.
 const (
-	KindHost     Kind = iota // how senders are told from each other
-	KindAddress              // an address of an adapter
+	KindHost     Kind = iota // what classifies clients
+	KindAddress              // an address assigned to an adapter
 	KindListener             // a relay
 )
 
 // Key names an object.
 type Key struct {
-	Kind  Kind
-	Proto model.Proto    // of listeners
-	At    netip.AddrPort // of listeners: where clients connect; of addresses, without a port
-	Front netip.AddrPort // of listeners: whose it is; several may want to be in one place
+	Kind     Kind
+	Proto    model.Proto    // of listeners
+	At       netip.AddrPort // of listeners: where clients connect; of addresses, without a port
+	Frontend netip.AddrPort // of listeners: whose it is; several may want one address
 }
 
 // Value is the content of an object.
 type Value struct {
-	Host   *model.Host   // of the host; only its IPs and Pods count
+	Host   *model.Host   // of the host; only its IPs and Pods matter
 	Policy *relay.Policy // of listeners
-	Port   string        // of listeners: the Service's port
 }
 
 func (v Value) equal(o Value) bool {
-	return v.Port == o.Port && sameSenders(v.Host, o.Host) &&
+	return sameOrigins(v.Host, o.Host) &&
 		(v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
 }
 
-func sameSenders(a, b *model.Host) bool {
+func sameOrigins(a, b *model.Host) bool {
 	return a == b || a != nil && b != nil && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Pods.CIDRs, b.Pods.CIDRs)
 }
 
-// String names the object for people.
+// String names the object in errors.
 func (k Key) String() string {
 	switch k.Kind {
 	case KindHost:
@@ -54,15 +53,15 @@ func (k Key) String() string {
 	return fmt.Sprintf("listener %s %s", k.Proto, k.At)
 }
 
-// origin tells where a client is from. Whoever has an address of this host is
-// on it.
-func origin(host *model.Host, own func(netip.Addr) bool, client netip.Addr) model.Origin {
+// origin classifies a client. One with an address of this host, or one that was
+// assigned to it, is a process of the host.
+func origin(host *model.Host, assigned func(netip.Addr) bool, client netip.Addr) model.Origin {
 	switch {
 	case host == nil:
 		return model.FromOutside
 	case host.Pods.Match(client, ""):
 		return model.FromPod
-	case client.IsLoopback() || slices.Contains(host.IPs, client) || own(client):
+	case client.IsLoopback() || slices.Contains(host.IPs, client) || assigned(client):
 		return model.FromHost
 	}
 	return model.FromOutside

@@ -1,4 +1,4 @@
-package manifests
+package strictyaml
 
 import (
 	"bytes"
@@ -7,12 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// decodeText returns the content of a file as UTF-8 without byte order mark. It
-// may change data.
-// UTF-16 with a mark is converted, since that is what redirecting output in
-// Windows PowerShell writes. ok is false for anything that is not text; then
-// line, counted from 1, is where.
-func decodeText(data []byte) (text []byte, line int, why string) {
+// Text returns the content of a file as UTF-8 without byte order mark. It may change
+// data. UTF-16 with a mark is converted, since that is what redirecting output in
+// Windows PowerShell writes. For anything that is not text why is not empty, and
+// line, from 1, says where.
+func Text(data []byte) (text []byte, line int, why string) {
 	switch {
 	case bytes.HasPrefix(data, []byte{0xEF, 0xBB, 0xBF}):
 		data = data[3:]
@@ -22,16 +21,15 @@ func decodeText(data []byte) (text []byte, line int, why string) {
 		data = fromUTF16(data[2:], binary.BigEndian)
 	}
 	if i := bytes.IndexByte(data, 0); i >= 0 {
-		return nil, lineAt(data, i) + 1, "has NUL bytes: save it as UTF-8 text"
+		return nil, LineAt(data, i) + 1, "has NUL bytes: save it as UTF-8 text"
 	}
 	if !utf8.Valid(data) {
-		return nil, lineAt(data, invalidAt(data)) + 1, "is not UTF-8"
+		return nil, LineAt(data, invalidAt(data)) + 1, "is not UTF-8"
 	}
 	return bareCR(data), 0, ""
 }
 
-// bareCR turns carriage returns that stand alone into line feeds: to YAML they
-// end a line, and to us all lines end alike.
+// bareCR replaces carriage returns that end a line by line feeds.
 func bareCR(data []byte) []byte {
 	for i := 0; i < len(data); i++ {
 		next := bytes.IndexByte(data[i:], '\r')
@@ -70,7 +68,15 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// lineAt returns the line of an offset, counted from 0.
-func lineAt(data []byte, offset int) int {
+// LineAt returns the line of an offset, from 0.
+func LineAt(data []byte, offset int) int {
 	return bytes.Count(data[:min(offset, len(data))], []byte("\n"))
+}
+
+// NextLine returns the offset of the line after an offset.
+func NextLine(text []byte, pos int) int {
+	if i := bytes.IndexByte(text[pos:], '\n'); i >= 0 {
+		return pos + i + 1
+	}
+	return len(text)
 }

@@ -88,10 +88,10 @@ func TestOwnEndpointsAreSkipped(t *testing.T) {
 		if err := own.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.foreign(model.TCP, own.Addr()); err != nil {
+		if err := s.checkLoop(model.TCP, own.Addr()); err != nil {
 			t.Errorf("nobody listens there any more: %v", err)
 		}
-		if err := s.foreign(model.UDP, r.Addr()); err != nil {
+		if err := s.checkLoop(model.UDP, r.Addr()); err != nil {
 			t.Errorf("nobody listens there for UDP: %v", err)
 		}
 	})

@@ -1,21 +1,9 @@
-package manifests
+package strictyaml
 
 import (
 	"encoding/json"
 	"testing"
-	"testing/fstest"
 )
-
-// TestSurrogates reads JSON with a character beyond 16 bits, escaped as kubectl's
-// and every other encoder of ASCII does it, the long way: it has an unknown field.
-func TestSurrogates(t *testing.T) {
-	const text = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","annotations":{"x":"\\u005c \ud83d\ude00 \ud83d \u00e9"}},
-"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80,"nodePort":30080}]}}`
-	r, err := ReadFS(t.Context(), fstest.MapFS{"x.json": {Data: []byte(text)}})
-	if err != nil || len(r.Services) != 1 || len(r.Problems) != 1 || r.Problems[0].Line != 2 {
-		t.Fatalf("%d services, %v", len(r.Services), r.Problems)
-	}
-}
 
 // FuzzSurrogates demands that JSON says the same without its pairs.
 func FuzzSurrogates(f *testing.F) {

@@ -1,4 +1,4 @@
-package manifests
+package strictyaml
 
 import (
 	"encoding/json"
@@ -12,26 +12,26 @@ import (
 )
 
 // encoder turns YAML nodes into the JSON that Kubernetes' decoder reads, with
-// the same notions as kubectl: booleans as in YAML 1.1, merge keys, numbers in
+// the same rules as kubectl: booleans of YAML 1.1, merge keys, numbers in
 // all their spellings. Unlike the YAML library's decoder it reports duplicate
-// keys with their lines and bounds what aliases can blow up.
+// keys with their lines and bounds what aliases expand to.
 type encoder struct {
-	limits limits
+	limits Limits
 	out    []byte
 	work   int
-	faults []fault
+	faults []Fault
 	halted bool // a limit was hit; the rest makes no sense
 }
 
 func (e *encoder) fault(n *yaml.Node, text string) {
-	if len(e.faults) < e.limits.faults {
-		e.faults = append(e.faults, fault{line: n.Line - 1, text: text})
+	if len(e.faults) < e.limits.Faults {
+		e.faults = append(e.faults, Fault{Line: n.Line - 1, Text: text})
 	}
 }
 
 func (e *encoder) duplicate(n *yaml.Node, key string, first int) {
-	if len(e.faults) < e.limits.faults {
-		e.faults = append(e.faults, fault{line: n.Line - 1, text: printable(key) + ": duplicate key, first", first: &first})
+	if len(e.faults) < e.limits.Faults {
+		e.faults = append(e.faults, Fault{Line: n.Line - 1, Text: Printable(key) + ": duplicate key, first", First: &first})
 	}
 }
 
@@ -46,9 +46,9 @@ func (e *encoder) halt(n *yaml.Node, text string) {
 func (e *encoder) spend(n *yaml.Node, depth int) bool {
 	e.work++
 	switch {
-	case depth > e.limits.depth:
-		e.halt(n, fmt.Sprintf("nested deeper than %d levels", e.limits.depth))
-	case e.work > e.limits.work || len(e.out) > e.limits.jsonBytes:
+	case depth > e.limits.Depth:
+		e.halt(n, fmt.Sprintf("nested deeper than %d levels", e.limits.Depth))
+	case e.work > e.limits.Work || len(e.out) > e.limits.JSONBytes:
 		e.halt(n, "its aliases expand to more than can be read")
 	}
 	return !e.halted
@@ -59,7 +59,7 @@ func (e *encoder) node(n *yaml.Node, depth int) {
 		return
 	}
 	if tag := n.ShortTag(); n.Kind != yaml.AliasNode && !strings.HasPrefix(tag, "!!") {
-		e.fault(n, "the tag "+quoted(tag)+" means nothing here")
+		e.fault(n, "the tag "+Quoted(tag)+" is unknown")
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -183,7 +183,7 @@ func (e *encoder) key(n *yaml.Node) (string, bool) {
 		n = n.Alias
 	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
-		e.fault(n, "a key must be a word, this one "+describe(n))
+		e.fault(n, "a key must be a string, but this one "+Describe(n))
 		return "", false
 	}
 	return n.Value, true
@@ -204,7 +204,7 @@ func (e *encoder) scalar(n *yaml.Node) {
 	case "!!int", "!!float":
 		e.number(n)
 	case "!!binary":
-		e.fault(n, "the tag !!binary means nothing here")
+		e.fault(n, "the tag !!binary is not supported")
 		fallthrough
 	default: // unknown tags were reported before
 		e.out = append(e.out, "null"...)
@@ -225,7 +225,7 @@ func (e *encoder) number(n *yaml.Node) {
 		b, _ := json.Marshal(f)
 		e.out = append(e.out, b...)
 	default:
-		e.fault(n, quoted(n.Value)+" is no number that can be used here")
+		e.fault(n, Quoted(n.Value)+" is not a finite number")
 		e.out = append(e.out, "null"...)
 	}
 }
@@ -235,21 +235,6 @@ func plainNumber(s string) bool {
 	digits := strings.TrimPrefix(s, "-")
 	return digits != "" && len(digits) < 19 && strings.Trim(digits, "0123456789") == "" &&
 		(digits[0] != '0' || len(digits) == 1)
-}
-
-// oldBool reports whether a bare word is a boolean of YAML 1.1, which kubectl
-// still reads.
-func oldBool(n *yaml.Node) (value, ok bool) {
-	if n.Style != 0 || len(n.Value) > 3 {
-		return false, false
-	}
-	switch n.Value {
-	case "yes", "Yes", "YES", "on", "On", "ON":
-		return true, true
-	case "no", "No", "NO", "off", "Off", "OFF":
-		return false, true
-	}
-	return false, false
 }
 
 // appendString appends a JSON string.

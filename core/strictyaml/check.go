@@ -1,25 +1,49 @@
-package manifests
+package strictyaml
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	strictjson "sigs.k8s.io/json"
 )
+
+// Decode decodes a node into a Go type with JSON tags. Halted says that a limit was
+// reached: then nothing else is known of the document.
+func Decode(n *yaml.Node, into any, l Limits) (faults []Fault, halted bool) {
+	e := encoder{limits: l}
+	e.node(n, 0)
+	if e.halted {
+		return e.faults, true
+	}
+	strict, err := strictjson.UnmarshalStrict(e.out, into)
+	if len(e.faults) == 0 && err == nil && len(strict) == 0 {
+		return nil, false
+	}
+	c := checker{limits: l}
+	c.value(n, reflect.TypeOf(into).Elem(), "")
+	faults = append(e.faults, c.faults...)
+	if len(faults) == 0 { // the decoder checks something that the checker does not
+		faults = []Fault{{Line: n.Line - 1, Text: fmt.Sprint(err, strict)}}
+	}
+	Sort(faults)
+	return faults, false
+}
 
 // checker finds everything in a document that does not fit a Go type, with the
 // line of each. It runs only after strict decoding has failed: the decoder
 // stops at the first wrong type and knows no lines.
 type checker struct {
-	limits limits
-	faults []fault
+	limits Limits
+	faults []Fault
 }
 
 func (c *checker) fault(n *yaml.Node, path, text string) {
-	if len(c.faults) < c.limits.faults {
-		c.faults = append(c.faults, fault{line: n.Line - 1, text: path + ": " + text})
+	if len(c.faults) < c.limits.Faults {
+		c.faults = append(c.faults, Fault{Line: n.Line - 1, Text: path + ": " + text})
 	}
 }
 
@@ -32,7 +56,7 @@ func (c *checker) value(n *yaml.Node, t reflect.Type, path string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if n.ShortTag() == "!!null" || len(c.faults) == c.limits.faults {
+	if n.ShortTag() == "!!null" || len(c.faults) == c.limits.Faults {
 		return
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) {
@@ -78,7 +102,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) {
 				hint += ", did you mean " + name + "?"
 			}
 		}
-		c.fault(p.name, join(path, printable(p.key)), hint)
+		c.fault(p.name, join(path, Printable(p.key)), hint)
 	}
 }
 
@@ -102,7 +126,7 @@ func (c *checker) scalar(n *yaml.Node, t reflect.Type, path string) {
 	if buf == nil || json.Unmarshal(buf, reflect.New(t).Interface()) == nil {
 		return
 	}
-	got := describe(n)
+	got := Describe(n)
 	switch want := t.Kind(); {
 	case want == reflect.String && n.Kind == yaml.ScalarNode:
 		c.fault(n, path, got+", must be a string: put it in quotes")
@@ -111,17 +135,17 @@ func (c *checker) scalar(n *yaml.Node, t reflect.Type, path string) {
 	case want == reflect.Bool:
 		c.fault(n, path, got+", must be true or false")
 	case n.ShortTag() == "!!int":
-		c.fault(n, path, got+", which is out of range")
+		c.fault(n, path, got+", out of range")
 	default:
 		c.fault(n, path, got+", must be a whole number")
 	}
 }
 
-// custom tries a value on a type that decodes itself, such as a time or a
+// custom tries to decode a value into a type that decodes itself, such as a time or a
 // number-or-name.
 func (c *checker) custom(n *yaml.Node, t reflect.Type, path string) {
 	if buf := c.json(n); buf != nil && json.Unmarshal(buf, reflect.New(t).Interface()) != nil {
-		c.fault(n, path, describe(n)+", not a valid "+t.Name())
+		c.fault(n, path, Describe(n)+", not a valid "+t.Name())
 	}
 }
 
@@ -129,12 +153,12 @@ func (c *checker) is(n *yaml.Node, kind yaml.Kind, path, want string) bool {
 	if n.Kind == kind {
 		return true
 	}
-	c.fault(n, path, describe(n)+", must be "+want)
+	c.fault(n, path, Describe(n)+", must be "+want)
 	return false
 }
 
-// pairs and json let the encoder do their work; what it finds wrong was
-// already reported by the one that encoded the whole document.
+// pairs and json use the encoder; its faults were reported when the whole document
+// was encoded.
 func (c *checker) pairs(n *yaml.Node) []pair {
 	e := encoder{limits: c.limits}
 	return e.pairs(n, 0)
@@ -153,28 +177,4 @@ func join(path, key string) string {
 		return key
 	}
 	return path + "." + key
-}
-
-// describe says what a node is, with its value if it is a short one.
-func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "is an object"
-	case yaml.SequenceNode:
-		return "is a list"
-	}
-	switch n.ShortTag() {
-	case "!!int":
-		return quoted(n.Value) + " is a number"
-	case "!!float":
-		return quoted(n.Value) + " is a fraction"
-	case "!!bool":
-		return quoted(n.Value) + " is a boolean"
-	case "!!null":
-		return "is empty"
-	}
-	if _, ok := oldBool(n); ok {
-		return quoted(n.Value) + " is a boolean in YAML 1.1"
-	}
-	return quoted(n.Value) + " is a string"
 }

@@ -1,0 +1,77 @@
+package direct
+
+import (
+	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Placement says on which addresses relays listen for a frontend. It is pure.
+type Placement interface {
+	// Addresses returns them with their ports, or why there are none.
+	Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string)
+	// NeedsAddresses reports whether frontend addresses have to be assigned to an
+	// adapter.
+	NeedsAddresses() bool
+	// Note is a gap that every port has; empty for none.
+	Note() string
+}
+
+// Adapter has relays listen on the frontend addresses themselves, and for node
+// ports on the addresses of the node.
+type Adapter struct{}
+
+// Addresses implements Placement.
+func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
+	if f.Kind != model.KindNodePort {
+		return []netip.AddrPort{f.At}, ""
+	}
+	for _, a := range host.IPs {
+		if model.FamilyOf(a) == model.FamilyOf(f.At.Addr()) && host.NodePorts.Contains(a) {
+			at = append(at, netip.AddrPortFrom(a, f.At.Port()))
+		}
+	}
+	if l := loopbackOf(f.At.Addr()); host.NodePorts.Contains(l) {
+		at = append(at, netip.AddrPortFrom(l, f.At.Port()))
+	}
+	return at, ""
+}
+
+// NeedsAddresses implements Placement.
+func (Adapter) NeedsAddresses() bool { return true }
+
+// Note implements Placement.
+func (Adapter) Note() string { return "" }
+
+func loopbackOf(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// Loopback has relays listen on loopback addresses: 127.x.y.z stands for a.x.y.z,
+// so that Services nearly always have different ones, which people recognise. It
+// needs no privileges.
+type Loopback struct{}
+
+// Addresses implements Placement.
+func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
+	switch {
+	case f.At.Addr().Is6():
+		return nil, "IPv6 has only one loopback address; not served"
+	case f.Kind == model.KindNodePort:
+		return []netip.AddrPort{netip.AddrPortFrom(loopbackOf(f.At.Addr()), f.At.Port())}, ""
+	}
+	b := f.At.Addr().As4()
+	b[0] = 127
+	return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4(b), f.At.Port())}, ""
+}
+
+// NeedsAddresses implements Placement.
+func (Loopback) NeedsAddresses() bool { return false }
+
+// Note implements Placement.
+func (Loopback) Note() string {
+	return "served on a loopback address, to processes of this node only"
+}

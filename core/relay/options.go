@@ -1,0 +1,91 @@
+package relay
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Options are common to all relays of a Server.
+type Options struct {
+	// Origin classifies a client. It is called for every connection, from many
+	// goroutines. Nil is FromOutside for all.
+	Origin func(netip.Addr) model.Origin
+
+	// UDPIdle is how long a UDP session without a datagram lasts; 0 is a minute.
+	UDPIdle time.Duration
+
+	// TCP are the timeouts of connections; zero values are DefaultTimeouts.
+	TCP Timeouts
+
+	// Mark is the fwmark of packets to endpoints, on systems that have one, so that
+	// rules can tell them from those of clients; 0 is none.
+	Mark uint32
+
+	Log *slog.Logger // nil for none
+}
+
+const defaultUDPIdle = time.Minute
+
+func (o Options) withDefaults() Options {
+	if o.Origin == nil {
+		o.Origin = func(netip.Addr) model.Origin { return model.FromOutside }
+	}
+	if o.UDPIdle == 0 {
+		o.UDPIdle = defaultUDPIdle
+	}
+	o.TCP = o.TCP.withDefaults()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Timeouts end TCP connections over which no data has come or gone for long. The
+// keep-alive of the system ends those with a peer that has vanished; these end
+// those with a live peer that has forgotten them, which hold two descriptors.
+type Timeouts struct {
+	Idle       time.Duration // of open connections
+	HalfClosed time.Duration // of those that one side has closed
+}
+
+// DefaultTimeouts are kube-proxy's conntrack.tcpEstablishedTimeout and
+// conntrack.tcpCloseWaitTimeout: after those, a mode that forwards in the kernel
+// has forgotten the connection, too. Its userspace mode had neither timeout and
+// kept such connections for ever (kubernetes#14641, #17641); a minute for
+// half-closed ones, Linux' default, has broken clients (kubernetes#32551).
+func DefaultTimeouts() Timeouts { return Timeouts{Idle: 24 * time.Hour, HalfClosed: time.Hour} }
+
+// TimeoutsOf returns the timeouts of a configuration. Where that leaves those of
+// conntrack as they are, they are the defaults.
+func TimeoutsOf(c *config.Config) (t Timeouts) {
+	if d := c.Conntrack.TCPEstablished; d != nil {
+		t.Idle = *d
+	}
+	if d := c.Conntrack.TCPCloseWait; d != nil {
+		t.HalfClosed = *d
+	}
+	return t.withDefaults()
+}
+
+func (t Timeouts) withDefaults() Timeouts {
+	d := DefaultTimeouts()
+	if t.Idle > 0 {
+		d.Idle = t.Idle
+	}
+	if t.HalfClosed > 0 {
+		d.HalfClosed = t.HalfClosed
+	}
+	return d
+}
+
+// limited are the timeouts for connections of a Service port that has all the
+// slots it may have, while its clients wait: Envoy's default for idle TCP
+// connections (tcp_proxy.idle_timeout), and Linux' for half-closed ones
+// (nf_conntrack_tcp_timeout_close_wait).
+func (t Timeouts) limited() Timeouts {
+	return Timeouts{Idle: min(t.Idle, time.Hour), HalfClosed: min(t.HalfClosed, time.Minute)}
+}

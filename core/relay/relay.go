@@ -1,0 +1,76 @@
+package relay
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Relay serves one address. It is safe for concurrent use.
+type Relay struct {
+	*shared
+	policy   atomic.Pointer[Policy]
+	balancer balancer
+	quota    share
+	proto    model.Proto
+	at       netip.AddrPort
+
+	closeSocket   func() error
+	policyChanged func()      // nil for TCP
+	remove        func() bool // from the server; false if it was not there any more
+	own           *ownListener
+}
+
+// Addr returns the address on which the relay listens.
+func (r *Relay) Addr() netip.AddrPort { return r.at }
+
+// Update changes the policy. TCP connections stay with their endpoints; UDP
+// sessions whose endpoint may no longer serve them end, and the next datagrams of
+// their clients go elsewhere.
+func (r *Relay) Update(p Policy) {
+	r.policy.Store(&p)
+	if r.policyChanged != nil {
+		r.policyChanged()
+	}
+}
+
+// Close stops listening. TCP connections go on until they end by themselves.
+func (r *Relay) Close() error {
+	if !r.remove() {
+		return nil
+	}
+	err := r.closeSocket()
+	r.listeners.remove(address{r.proto, r.at}, r.own)
+	return err
+}
+
+// Retire closes the relay after a delay, in which it still takes clients: those
+// whose packets are on the way when no rule leads to it any more. It returns at
+// once.
+func (r *Relay) Retire(after time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing { // Server.Close has closed it and may be waiting for work
+		return
+	}
+	r.work.Go(func() {
+		sleep(r.ctx, after)
+		if err := r.Close(); err != nil {
+			r.options.Log.Warn("closing a listener failed", "port", r.quota.port, "listener", r.at, "err", err)
+		}
+	})
+}
+
+// answer returns what a client gets, and which endpoints it may try, if any.
+func (r *Relay) answer(client netip.Addr) (from model.Origin, to choice, ok bool) {
+	from = r.options.Origin(client)
+	p := r.policy.Load()
+	a := p.Answer(from, client)
+	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
+		r.stats.refused.Add(1)
+		return from, choice{}, false
+	}
+	return from, r.balancer.choose(from, client, a.Endpoints, p.SessionAffinity, time.Now()), true
+}

@@ -1,0 +1,207 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// shared is what all parts of a Server use. It is safe for concurrent use.
+type shared struct {
+	options   Options
+	ctx       context.Context // ends when everything must end
+	stop      context.CancelFunc
+	work      sync.WaitGroup // goroutines and TCP connections that end by themselves
+	admitted  atomic.Int64   // TCP connections that hold a slot
+	slots     slots
+	backoff   backoff
+	listeners listeners
+	stats     counters
+
+	newStream, newDatagrams newReader
+	buffers                 sync.Pool // of *[]byte of chunkSize
+	packets                 sync.Pool // of *[]byte of maxDatagram
+
+	mu      sync.Mutex
+	conns   map[connection]struct{} // TCP connections served by goroutines
+	closing bool                    // no more work may be added from outside
+}
+
+func newShared(o Options) *shared {
+	s := &shared{
+		options: o.withDefaults(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{},
+		buffers: sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
+		packets: sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }},
+	}
+	s.newStream, s.newDatagrams = systemReaders()
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// connection is an open TCP connection, however it is served.
+type connection interface {
+	share() *share
+	// activity returns how long no data has come or gone; 0 before it is open.
+	activity(now time.Time) (idle time.Duration, halfClosed bool)
+	reset()
+}
+
+// admit waits until a relay may have one more TCP connection. It returns false
+// when the server ends first.
+func (s *shared) admit(by *share) bool {
+	if !s.slots.try(by) {
+		s.stats.limited.Add(1)
+		if !s.slots.take(s.ctx, by) {
+			return false
+		}
+	}
+	s.work.Add(1)
+	s.admitted.Add(1)
+	return true
+}
+
+// dismiss ends a TCP connection that was admitted.
+func (s *shared) dismiss(by *share) {
+	s.slots.free(by)
+	s.admitted.Add(-1)
+	s.work.Done()
+}
+
+// exhausted notes that this host lacks descriptors, ports or memory. It reports
+// whether that begins now.
+func (s *shared) exhausted() (begins bool) {
+	s.stats.exhausted.Add(1)
+	return s.backoff.start(time.Now())
+}
+
+// backoff slows accepting down while descriptors or ports have run out: open
+// connections go on, and clients wait in the listener's queue. It is safe for
+// concurrent use.
+type backoff struct {
+	until atomic.Int64 // Unix nanoseconds; accept nothing before
+}
+
+const backoffTime = 50 * time.Millisecond
+
+// start begins or extends the back-off. It reports whether it begins.
+func (b *backoff) start(now time.Time) (begins bool) {
+	return b.until.Swap(now.Add(backoffTime).UnixNano()) == 0
+}
+
+// wait returns at the end of the back-off.
+func (b *backoff) wait(ctx context.Context) {
+	if until := b.until.Load(); until != 0 {
+		if left := time.Until(time.Unix(0, until)); left > 0 {
+			sleep(ctx, left)
+		} else {
+			b.until.CompareAndSwap(until, 0)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// listeners are the addresses on which a server's relays listen. They are safe for
+// concurrent use.
+type listeners struct {
+	mu sync.RWMutex
+	at map[address]*ownListener
+}
+
+type address struct {
+	proto model.Proto
+	at    netip.AddrPort
+}
+
+// ownListener is a listener of this server. That a Service has it as an endpoint
+// is logged once.
+type ownListener struct{ logged atomic.Bool }
+
+func (l *listeners) add(a address) *ownListener {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == nil {
+		l.at = map[address]*ownListener{}
+	}
+	own := &ownListener{}
+	l.at[a] = own
+	return own
+}
+
+// remove leaves an address alone that another listener has by now.
+func (l *listeners) remove(a address, own *ownListener) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at[a] == own {
+		delete(l.at, a)
+	}
+}
+
+// errLoop is why an endpoint is not dialled that is a relay of the same server: a
+// connection to it would come back, and two such Services would use up all slots
+// with one connection.
+var errLoop = errors.New("the endpoint is a listener of this proxy: forwarding loop")
+
+// checkLoop returns errLoop for an endpoint that is a relay of this server.
+func (s *shared) checkLoop(proto model.Proto, endpoint netip.AddrPort) error {
+	endpoint = unmapped(endpoint)
+	s.listeners.mu.RLock()
+	own := s.listeners.at[address{proto, endpoint}]
+	s.listeners.mu.RUnlock()
+	if own == nil {
+		return nil
+	}
+	if !own.logged.Swap(true) {
+		s.options.Log.Warn("endpoint skipped", "endpoint", endpoint, "protocol", proto, "err", errLoop)
+	}
+	return errLoop
+}
+
+// Stats are a Server's counters since its start, and gauges: Open, Sessions, Limit.
+type Stats struct {
+	Accepted  uint64 // TCP connections of clients
+	Open      int64  // TCP connections with an endpoint
+	Sessions  int64  // of UDP
+	Limit     int    // of connections and sessions together, by descriptors; 0 is none
+	Refused   uint64 // by policy
+	Retried   uint64 // attempts to reach an endpoint that failed
+	Failed    uint64 // connections for which no endpoint was reached
+	Limited   uint64 // connections that waited, and datagrams dropped, because of their relay's share
+	Exhausted uint64 // how often descriptors, ports or memory of this host had run out
+	Dropped   uint64 // UDP datagrams that could not be delivered
+
+	IdleTimeouts, HalfClosedTimeouts uint64 // TCP connections reset after Timeouts
+}
+
+// Counter is implemented by backends with relays, for metrics. It is safe for
+// concurrent use, also after the backend was closed.
+type Counter interface{ Relays() Stats }
+
+type counters struct {
+	accepted, refused, retried, failed, limited, exhausted, dropped atomic.Uint64
+	idleTimeouts, halfClosedTimeouts                                atomic.Uint64
+	open, sessions                                                  atomic.Int64
+}
+
+// Stats returns the counters.
+func (s *shared) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Accepted: c.accepted.Load(), Open: c.open.Load(), Sessions: c.sessions.Load(), Limit: s.slots.limit,
+		Refused: c.refused.Load(), Retried: c.retried.Load(), Failed: c.failed.Load(), Limited: c.limited.Load(),
+		Exhausted: c.exhausted.Load(), Dropped: c.dropped.Load(),
+		IdleTimeouts: c.idleTimeouts.Load(), HalfClosedTimeouts: c.halfClosedTimeouts.Load(),
+	}
+}

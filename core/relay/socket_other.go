@@ -1,0 +1,31 @@
+//go:build !linux
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// zeroCopy reports whether net.TCPConn.ReadFrom moves data within the kernel.
+const zeroCopy = false
+
+// maxDescriptors is unknown: accepting backs off when the system is exhausted.
+func maxDescriptors() int { return 0 }
+
+// newEngine returns none: goroutines serve all connections.
+func newEngine(*shared) (engine, error) { return nil, nil }
+
+func systemReaders() (stream, datagrams newReader) { return newBufferedStream, newBufferedDatagrams }
+
+func setMark(_ int, mark uint32) error {
+	if mark == 0 {
+		return nil
+	}
+	return fmt.Errorf("fwmark: %w", errors.ErrUnsupported)
+}
+
+// silence is not known to the system.
+func silence(*net.TCPConn) (time.Duration, bool) { return 0, false }

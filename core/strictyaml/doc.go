@@ -1,0 +1,18 @@
+// Package strictyaml reads YAML and JSON that people write: manifests and
+// configuration files. Everything that is wrong is found at once, each with its
+// line, and no input makes it take long or panic.
+//
+//	bytes ──Text──▶ UTF-8 ──Parse──▶ nodes with lines ──Decode──▶ a Go type
+//	                                   └── Entries, Get, Line: for readers of their own
+//
+// Decode is as strict as Kubernetes' strict decoding and reads the same: booleans of
+// YAML 1.1, merge keys, numbers in all their notations; unknown fields, duplicate
+// keys, wrong types and unknown tags are faults. What aliases expand to is bounded.
+//
+//	text.go   UTF-8, UTF-16, lines
+//	fault.go  Fault: what is wrong in which line; describing values
+//	parse.go  text to nodes, with better lines for syntax errors
+//	node.go   looking into nodes
+//	json.go   nodes to the JSON that Kubernetes' decoder reads
+//	check.go  nodes against a Go type: every fault, after the decoder has refused
+package strictyaml
