@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package core is the operating-system independent part of Tandem: it decides
 // what every Service address does, and keeps a data plane in that state. It holds
 // no code itself; this page shows how its packages lead into one another.

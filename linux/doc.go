@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package linux holds the data planes of Linux. It has no code itself; this page
 // shows its folders and who may import whom.
 //

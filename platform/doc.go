@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package platform is the one place where an operating system is chosen. It
 // lists the modes, knows what else the system offers (a flow table, facts about
 // the machine), and puts the pieces of a running proxy together:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package windows is the home of the Windows data planes: load balancers of HNS
 // (hns), with an emulator of it for tests (hnsemu), and relays in user space
 // (userspace). They implement the same contract (core/dataplane) as those under

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package debian boots small Debian machines for tests: systemd as the first
 // process of namespaces of its own, on a root that is cached and never changed.
 //

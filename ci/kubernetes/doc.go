@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kubernetes tests Tandem with a real API server, as a user's cluster
 // has it: the program itself, started with a kubeconfig and the rights of
 // system:node-proxier, on the node of a lab (linux/netns).

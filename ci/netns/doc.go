@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package netns runs the scenarios of ci/scenarios on the real kernel: the
 // little world as network namespaces (linux/netns), a proxy on its node, and
 // real connections for every row of the packet tables.

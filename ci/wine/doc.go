@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wine runs the real Windows program, cross-compiled, under Wine: with
 // the real libraries and real calls into DLLs, whose place thin test DLLs take
 // that forward each call to the HNS emulator (windows/hnsemu) in the test.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A smoke test for a real Windows node; run it as administrator on a node that is
 # drained, with kube-proxy stopped:
 #

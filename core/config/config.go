@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config is Tandem's configuration as one typed, validated struct, and
 // the one list of everything that can be set in it. Nothing below cmd knows
 // where a value came from.

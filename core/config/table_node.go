@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package config
 
 // AllowedExternalIPs is the flag by which external IPs are allowed: problems name

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package conformance judges data planes by the scenarios in ci/scenarios: it
 // reads them, and it is the suite that every backend runs in its own tests.
 //

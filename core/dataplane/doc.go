@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dataplane is the one implementation of "make the kernel match": every
 // mode brings a Compiler, which says what objects a port needs, and a Driver,
 // which creates, replaces and deletes objects; New joins them to a Backend.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package diagnosis has the results of `tandem doctor`: what each check found, and how
 // to fix it. The checks themselves are where their subject is: modes in platform, the
 // kernel in linux/host.

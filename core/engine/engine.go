@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package engine is the loop that keeps a data plane right. One goroutine owns
 // all state: the tracker, the backend in use and what is known of their health.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package events decides which Kubernetes Events are written: about the Node,
 // and about Services when their state changes. It does no I/O.
 //

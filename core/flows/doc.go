@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package flows finds the tracked flows that a change of the desired state
 // makes stale, and has them deleted.
 //

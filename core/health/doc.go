@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package health serves what Tandem knows of itself over HTTP. It only reads.
 //
 //	Server(0.0.0.0:10256)   ─▶ Probes   /healthz /livez       load balancers, kubelets

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ledger compares the desired objects of a data plane with the
 // installed ones: the only diff in Tandem.
 //

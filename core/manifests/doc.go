@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package manifests reads a folder of Kubernetes manifests as if it were an API
 // server: Services, EndpointSlices, Nodes and ServiceCIDRs in YAML or JSON, one or
 // many to a file, single or in Lists.

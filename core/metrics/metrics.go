@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package metrics holds Tandem's Prometheus metrics. Metrics that kube-proxy has
 // too carry its names, types, labels and buckets, so that its dashboards and
 // alerts go on working; the rest is called tandem_*.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package model is Tandem's vocabulary: plain values that every other package
 // speaks, with no Kubernetes types, no I/O and no clock.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package oracle says what must happen to a packet. It is the reference that
 // every backend's simulator and every real kernel is compared with in tests:
 // slow, small and obvious, where the data planes are fast.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package printable makes texts safe to show that somebody else wrote: names,
 // messages and errors from the API server, manifests, the kernel or HNS. What
 // could forge a line, drive a terminal or turn the direction of what follows

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package relay is the userspace data plane: it accepts the connections of a
 // Service and relays them to an endpoint, on any system and without help of its
 // kernel.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resolve is the whole Service policy of Tandem: what each address of a
 // Service does with a connection, decided once, for every data plane and
 // operating system.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package status describes the state of a running Tandem, for people and machines:
 // what it serves, what it rejected and why, and whether the data plane is in sync.
 package status

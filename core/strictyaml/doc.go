@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package strictyaml reads YAML and JSON that people write: manifests and
 // configuration files. Everything that is wrong is found at once, each with its
 // line, and no input makes it take long or panic.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package track holds the inputs, knows which Services a change touches, and
 // turns a flush of changes into the Deltas of desired state.
 //

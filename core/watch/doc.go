@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package watch turns what Kubernetes says into Tandem's vocabulary. It and
 // core/manifests are the only packages of the core that know Kubernetes types.
 //

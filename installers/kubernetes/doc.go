@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kubernetes holds the manifests that run Tandem on the nodes of a
 // cluster, Linux and Windows, in kube-proxy's place.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package systemd is the unit that runs tandem under systemd: what `tandem
 // install` writes and what the packages contain.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package windows makes what Windows nodes install Tandem with: an MSI, and a
 // zip for `tandem install`.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package conntrack deletes stale flows from the kernel's connection tracking
 // table. It is the flows.Table of Linux and speaks ctnetlink (linux/netlink).
 //

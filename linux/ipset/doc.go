@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ipset is a client of the kernel's ipsets over netlink: it needs no
 // ipset binary. It knows the few types of sets that Tandem uses, and marks
 // (skbinfo), which the netlink library at hand does not.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package iptables programs Services with iptables, in the chains that everyone
 // knows from kube-proxy, at a cost that follows the change.
 //

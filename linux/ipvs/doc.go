@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ipvs programs Services into the kernel's IPVS: virtual servers and
 // their destinations, with a constant set of ipsets and iptables rules around
 // them for what IPVS cannot do: tell origins apart, reject and drop.

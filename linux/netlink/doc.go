@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package netlink is the wire format of netfilter's netlink families, and a
 // socket that speaks it: one codec for nf_tables, ctnetlink and ipset. It knows
 // no message of theirs.

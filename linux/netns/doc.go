@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package netns builds a little network of Linux network namespaces around one
 // node: its pods, the world outside and the other nodes with their pods, with
 // servers that tell who they are and clients that tell what became of a

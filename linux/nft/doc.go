@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nft is the language of nftables: tables, sets, chains and rules as
 // values, their text, their netlink messages and back, and the driver that keeps
 // them in the kernel. It knows no Service and no table of any mode.

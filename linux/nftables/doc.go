@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nftables programs Services into two nftables tables, "ip tandem" and
 // "ip6 tandem", over netlink: it needs no nft binary.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package userspace is the userspace mode on Linux: relays (core/relay) carry
 // the connections, and rules of the nat table bring them there, in the chains
 // that the mode has had since Kubernetes 1.0:

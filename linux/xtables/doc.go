@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package xtables is the language of iptables: rules as values, their text, and
 // the commands that read and write them. It knows no Service and no chain of any
 // mode.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package service installs and removes tandem as a service of the system: a systemd
 // unit on Linux, a service of the service control manager on Windows, through
 // kardianos/service.

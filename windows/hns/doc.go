@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hns programs Services into load balancers of the Host Networking
 // Service of Windows: the kernelspace mode.
 //

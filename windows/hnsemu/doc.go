@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hnsemu is an HNS for tests: networks, endpoints and load balancers in
 // memory, behind the functions of the DLL that Windows has.
 //

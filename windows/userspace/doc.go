@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package userspace is the userspace mode on Windows: the addresses of Services are
 // assigned to an adapter through iphlpapi, and relays (core/relay/direct) listen on
 // them.

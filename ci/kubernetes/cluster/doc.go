@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster runs a control plane for tests: a real etcd and a real
 // kube-apiserver in network namespaces of their own, and nodes that reach them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command container starts a program as a container runtime does: in a folder
 // as its root, read-only, with the capabilities that its pod asks for and no
 // others. Namespaces of the network are those of the caller, as with hostNetwork.

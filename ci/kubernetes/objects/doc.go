@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package objects brings the objects of an API server in line with a folder of
 // manifests, as kubectl apply --prune would: this is how scenarios that were
 // written for a folder are told through a real API server.

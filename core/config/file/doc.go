@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package file reads, writes and watches the file that kube-proxy is configured
 // by: a KubeProxyConfiguration, kubeproxy.config.k8s.io/v1alpha1, in YAML or
 // JSON.

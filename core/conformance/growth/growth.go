@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package growth tells in tests what grows with the square of its input.
 package growth
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memory is a data plane that is a map. It replaces a kernel where
 // none is needed: in the property tests of every backend, and as the smallest
 // example of a dataplane.Driver.

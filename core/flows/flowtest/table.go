@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package flowtest is a table of tracked flows in memory, for tests.
 package flowtest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package direct is the userspace mode without rules: relays listen where clients
 // connect.
 //

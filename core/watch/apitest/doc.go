@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package apitest is an API server for tests, in this process and with no
 // cluster behind it. It keeps what it is given, as objects with resource
 // versions and a log of their changes, and serves that over HTTP the way a

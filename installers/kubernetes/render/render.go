@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command render makes the plain manifests out of the Helm chart, which is the
 // one source: tandem.yaml, for kubectl apply, and the resources of a kustomize
 // base. Its test checks that they are the same, and the chart itself. For a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pack makes the MSI and the zip for Windows of a tandem.exe:
 //
 //	go run ./installers/windows/pack -version v1.2.3 -exe bin/tandem.exe -out dist

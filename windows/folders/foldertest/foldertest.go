@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package foldertest makes folders for tests that run on Windows and under Wine.
 package foldertest
 
