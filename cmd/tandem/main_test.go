@@ -173,7 +173,7 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.9}, {ip: "2001:db8:cafe::9"}]}}
 			t.Errorf("exit code %d, no %q in:\n%s", code, line, stdout)
 		}
 	}
-	if want := "load balancer IP 2001:db8:cafe::9: loadBalancerSourceRanges has no range of this family"; !strings.Contains(stderr, want) {
+	if want := "load balancer IP 2001:db8:cafe::9: loadBalancerSourceRanges has no range of this IP family"; !strings.Contains(stderr, want) {
 		t.Errorf("no %q in:\n%s", want, stderr)
 	}
 	_, stdout, _ = tandem(t, append(args, "-o", "json")...)
@@ -183,7 +183,7 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.9}, {ip: "2001:db8:cafe::9"}]}}
 		}
 	}
 	if n := strings.Count(stdout, `"sources"`); n != 2 {
-		t.Errorf("%d fronts with sources in:\n%s", n, stdout)
+		t.Errorf("%d frontends with sources in:\n%s", n, stdout)
 	}
 }
 
@@ -191,7 +191,7 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.9}, {ip: "2001:db8:cafe::9"}]}}
 func TestPlanSaysThatTheNodeIsUnknown(t *testing.T) {
 	files := map[string]string{"web.yaml": webYAML}
 	args := []string{"plan", "--manifests", folder(t, files), "--node", "node-1", "--proxy-mode", "nftables"}
-	if code, _, stderr := tandem(t, args...); code != exitOK || !strings.Contains(stderr, "Node node-1: node ports answer nowhere") {
+	if code, _, stderr := tandem(t, args...); code != exitOK || !strings.Contains(stderr, "Node node-1: nodePorts are not served") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	files["node.yaml"] = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n"

@@ -46,6 +46,9 @@ func (e *Engine) check(ctx context.Context) {
 		return
 	}
 	suspicious, err := e.backend().Disturbed(ctx)
+	if ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		e.options.Log.Warn("detecting external changes failed; auditing", "err", err)
 		suspicious = true
