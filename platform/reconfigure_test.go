@@ -71,7 +71,7 @@ func TestReconfigure(t *testing.T) {
 	}
 	want := model.Problem{
 		Object: "configuration iptables.masqueradeBit", Where: "config.conf", Why: model.WhyRestart,
-		Detail: "from 14 to 3, and the rules in place carry it",
+		Detail: "from 14 to 3, and installed rules contain it",
 	}
 	if got := problems(); !slices.Equal(got, []model.Problem{want}) {
 		t.Errorf("problems: %v", got)

@@ -44,7 +44,7 @@ func TestBadManifestsHarmNobodyElse(t *testing.T) {
 		}
 		for _, part := range []string{
 			"syntax.yaml:3", "helm.yaml:4", "Helm", "field.yaml:6", "prots", "port.yaml:6", "70000", "name.yaml:3",
-			"zz-thief: cluster IP 10.96.0.10:80 (tcp) belongs to default/web", "127.0.0.1", "169.254.169.254",
+			"zz-thief: cluster IP 10.96.0.10:80 (tcp) belongs to Service default/web", "127.0.0.1", "169.254.169.254",
 		} {
 			if !strings.Contains(out, part) {
 				return fmt.Errorf("%q is missing in:\n%s", part, out)

@@ -187,7 +187,7 @@ func (s *stage) measure() error {
 func (s *stage) dial(from netns.Place, to netip.AddrPort, n int) (map[netip.AddrPort]int, error) {
 	hits := map[netip.AddrPort]int{}
 	for range n {
-		a, err := s.net.Dial(netns.Call{From: from, Proto: model.TCP, To: to, Timeout: 2 * time.Second})
+		a, err := s.net.Dial(netns.Call{From: from, Proto: model.TCP, To: to, Timeout: 5 * time.Second})
 		if err != nil {
 			return nil, err
 		}
