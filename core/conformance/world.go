@@ -28,7 +28,7 @@ func NewWorld(s *Scenario) World {
 type world struct {
 	scenario *Scenario
 	tracker  *track.Tracker
-	node     *model.Node // the last one: one that goes away stands
+	node     *model.Node // the last one, also after its removal
 	last     manifests.Objects
 }
 

@@ -204,8 +204,8 @@ func TestTwice(t *testing.T) {
 		"b.yaml": svc("web"), "a.yaml": "#\n" + svc("web") + "---\n" + svc("web"), "c.yaml": svc("web, namespace: other"),
 	})
 	equal(t, "problems", problems, []string{
-		"a.yaml:4: Service default/web: defined twice: the one in a.yaml:2 counts",
-		"b.yaml:1: Service default/web: defined twice: the one in a.yaml:2 counts",
+		"a.yaml:4: Service default/web: defined twice: using the one in a.yaml:2",
+		"b.yaml:1: Service default/web: defined twice: using the one in a.yaml:2",
 	})
 	equal(t, "objects", objects, []string{"default/web a.yaml:2", "other/web c.yaml:1"})
 }

@@ -34,7 +34,7 @@ func (k key) compare(o key) int {
 // objects are most often found equal by their address.
 type object struct {
 	key     key    // zero if it cannot be told which object was meant
-	bad     bool   // refused; the last good version stands
+	bad     bool   // rejected; the last good version is kept
 	start   int32  // the line of the object within its document, from 0
 	foreign string // the kind, if it is none of ours
 
@@ -86,7 +86,7 @@ func (p placed) moved() *object {
 	return &o
 }
 
-// place sets where an object stands, before anybody else has seen it.
+// place sets the file and line of an object, before it is published.
 func (o *object) place(where string) {
 	switch {
 	case o.service != nil:

@@ -57,7 +57,7 @@ func TestASingleFileIsFollowed(t *testing.T) {
 		t.Error("what the file said last does not stand")
 	}
 	later := time.Now().Add(time.Hour)
-	if why := s.Stale(later); len(why) != 1 || !strings.Contains(why[0], "x.yaml cannot be read since 3") || s.Age(later) < time.Hour {
+	if why := s.Stale(later); len(why) != 1 || !strings.Contains(why[0], "x.yaml unreadable for 3") || s.Age(later) < time.Hour {
 		t.Errorf("stale: %q", why)
 	}
 	if why := s.Stale(time.Now()); len(why) > 0 {

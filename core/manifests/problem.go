@@ -45,7 +45,7 @@ func where(file string, line int) string {
 	return strictyaml.Printable(file) + ":" + strconv.Itoa(line)
 }
 
-// fault is a Problem before it is known where its document stands.
+// fault is a Problem before the place of its document is known.
 type fault struct {
 	line   int    // counted from 0, from the document's first line
 	path   string // of the field it is about, while its line is not known

@@ -134,7 +134,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*f
 }
 
 // refresh reads a file if it has changed, and reports whether it had. If that
-// fails all that is known of it stands.
+// fails all that is known of it is kept.
 func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder) (changed bool) {
 	now := r.now()
 	data, info, err := file.load(from, r.limits.fileBytes, r.roomFor(file), now)
@@ -316,7 +316,7 @@ func (f *folder) add(p placed) {
 	if i, twice := f.index[p.key]; twice {
 		f.problems = append(f.problems, Problem{
 			File: p.file, Line: p.line + int(p.start), Object: p.key.String(), Why: model.WhyInvalid,
-			Text: "defined twice: the one in " + f.objects[i].whereNow() + " counts",
+			Text: "defined twice: using the one in " + f.objects[i].whereNow(),
 		})
 		return
 	}

@@ -46,7 +46,7 @@ type Sink interface {
 //
 // A change is delivered a few milliseconds after the last write of a burst.
 // Should the system lose or not offer notifications, a slow scan finds the
-// change all the same. A Node that goes away is not told: the last one stands,
+// change all the same. A Node that is removed is not reported: the last one is kept,
 // as it does for kube-proxy.
 type Source struct {
 	Dir       string           // a folder, a file or Stdin
@@ -68,13 +68,13 @@ type failure struct {
 const patience = 10 * time.Second
 
 // Stale says, for people, that the folder could not be read for a while: what was
-// in it stands. It is empty otherwise. It may be called from any goroutine.
+// in it is kept. It is empty otherwise. It may be called from any goroutine.
 func (s *Source) Stale(now time.Time) []string {
 	f := s.failing.Load()
 	if f == nil || now.Sub(f.since) < patience {
 		return nil
 	}
-	return []string{fmt.Sprintf("manifests %s cannot be read since %ds, what they said last stands: %v", strictyaml.Printable(s.Dir), int(now.Sub(f.since).Seconds()), f.err)}
+	return []string{fmt.Sprintf("manifests %s unreadable for %ds; keeping last known state: %v", strictyaml.Printable(s.Dir), int(now.Sub(f.since).Seconds()), f.err)}
 }
 
 // Age returns how long ago the folder was last known to be up to date, as far as
@@ -95,7 +95,7 @@ const (
 
 // Run delivers the content of the folder, and then its changes until ctx ends;
 // then it returns nil. It returns an error if the folder cannot be listed at
-// the start. Later that is a problem and no more: what was there stands.
+// the start. Later that is a Problem, and the last known state is kept.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
@@ -255,7 +255,7 @@ func (d *delivery) delete(p placed) {
 // lost reports that the folder cannot be listed any more.
 func (d *delivery) lost(err error) {
 	dir := d.reader.dir
-	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; what was in it stands", Why: model.WhyInvalid}})
+	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; keeping last known state", Why: model.WhyInvalid}})
 }
 
 func (d *delivery) report(ps []Problem) {
@@ -283,7 +283,7 @@ func newWatcher(path string, log *slog.Logger) *watcher {
 	}
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("No file notifications, changes are found by scanning only", "manifests", path, "err", err)
+		log.Warn("file notifications unavailable; scanning for changes", "manifests", path, "err", err)
 		return w
 	}
 	w.notify = n
@@ -321,7 +321,7 @@ func (w *watcher) renew() {
 		return
 	}
 	if err := w.notify.Add(dir); err != nil {
-		w.log.Warn("No file notifications, changes are found by scanning only", "manifests", w.path, "err", err)
+		w.log.Warn("file notifications unavailable; scanning for changes", "manifests", w.path, "err", err)
 		return
 	}
 	w.info = info

@@ -186,7 +186,7 @@ func TestSourceScans(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.eventually("the folder is gone", func() bool { return slices.Equal(r.complaints(), []string{filepath.Base(r.dir) + ":0: folder"}) })
-	r.become("what was in it stands", "a", "b")
+	r.become("keeping last known state", "a", "b")
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

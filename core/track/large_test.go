@@ -57,7 +57,7 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 }
 
 // A Service that exceeds a limit is refused alone: what was last good of it
-// stands, its endpoints are followed, and nobody else notices.
+// is kept, its endpoints are followed, and no other Service is affected.
 func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))

@@ -149,7 +149,7 @@ func TestSyncedWaits(t *testing.T) {
 	})
 }
 
-// What cannot be understood changes nothing; its last good version stands.
+// What cannot be decoded changes nothing: the last good version is kept.
 func TestBadObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
