@@ -61,7 +61,7 @@ func TestPlantedJournal(t *testing.T) {
 	if text, err := os.ReadFile(journal); err != nil || strings.Contains(string(text), foreign) || !strings.Contains(string(text), "lb ") {
 		t.Errorf("the journal (%v):\n%s", err, text)
 	}
-	if log := n.log.String(); !strings.Contains(log, "not believed") || !strings.Contains(log, "hns.journal") {
+	if log := n.log.String(); !strings.Contains(log, "deleted untrusted journal") || !strings.Contains(log, "hns.journal") {
 		t.Error("it does not say that a file was deleted")
 	}
 	n.sound()

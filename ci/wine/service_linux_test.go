@@ -80,7 +80,7 @@ func TestService(t *testing.T) {
 	s.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1", "10.244.2.2=node-2"))
 
 	s.refuses("nothing.yaml", "install", "--config", `C:\nothing.yaml`)
-	s.refuses("give the path of one with --kubeconfig", "install", "--kubeconfig", `C:\nothing.conf`)
+	s.refuses("set --kubeconfig to its path", "install", "--kubeconfig", `C:\nothing.conf`)
 	s.refuses("not installed", "start") // nor did any of these install it
 	s.does("install", s.flags()...)
 	s.refuses("installed already and stopped", "install", "--manifests", `C:\`)

@@ -83,7 +83,7 @@ func upgraded(t *testing.T, m *debian.Machine) {
 	}
 	for _, c := range []struct{ mistake, flags, said string }{
 		{"clusterCIDR: nonsense\n", own, "nonsense"},
-		{"clientConnection: {kubeconfig: /etc/tandem/none.conf}\n", "", "give the path of one with --kubeconfig"},
+		{"clientConnection: {kubeconfig: /etc/tandem/none.conf}\n", "", "set --kubeconfig to its path"},
 		{"", "TANDEM_FLAGS=\"--manifests=/srv/none\"\n", "/srv/none"},
 	} {
 		m.Write("/etc/default/tandem", c.flags, 0o644)

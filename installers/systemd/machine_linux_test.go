@@ -78,10 +78,10 @@ func refusals(t *testing.T, m *debian.Machine) {
 	for _, c := range []struct{ name, command, want string }{
 		{"mistakes in the configuration", "tandem install --config /etc/tandem/bad.yaml --manifests /srv/services", "nonsense"},
 		{"no configuration", "tandem install --config /etc/tandem/none.yaml --manifests /srv/services", "no such file"},
-		{"no kubeconfig", "tandem install --kubeconfig /etc/tandem/none.conf", "give the path of one with --kubeconfig"},
+		{"no kubeconfig", "tandem install --kubeconfig /etc/tandem/none.conf", "set --kubeconfig to its path"},
 		{"no manifests", "tandem install --manifests /srv/none", "no such file"},
 		{"no source", "tandem install --hostname-override node-1", "--kubeconfig"},
-		{"no permissions", "setpriv --reuid=65534 --clear-groups tandem install --manifests /srv/services", "run it as root"},
+		{"no permissions", "setpriv --reuid=65534 --clear-groups tandem install --manifests /srv/services", "run as root"},
 	} {
 		if out, err := m.Try("sh", "-c", c.command); err == nil || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %v: %s", c.name, err, out)
