@@ -66,7 +66,7 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 	case err != nil:
 		check.Level, check.Found = diagnosis.Note, "looking for kube-proxy's rules failed: "+err.Error()
 	case len(left.Found) > 0:
-		check.Level, check.Fix = diagnosis.Warn, "run tandem with --takeover: it removes them once its own rules are in place"
+		check.Level, check.Fix = diagnosis.Warn, "stop kube-proxy, then run tandem with --takeover: it removes them once its own rules are in place"
 		check.Found = "rules of kube-proxy: " + strings.Join(left.Found, ", ")
 	}
 	return []diagnosis.Check{check}

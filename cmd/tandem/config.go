@@ -184,9 +184,10 @@ func unknownSetting(name string) error {
 			all = append(all, s.Path[i+1:])
 		}
 	}
-	text := fmt.Sprintf("no setting %q", name)
+	hint := ""
 	if near := config.Nearest(strings.TrimLeft(name, "-"), all); near != "" {
-		text += ": do you mean " + near + "?"
+		hint = "did you mean " + near + "? "
 	}
-	return usageError{fmt.Errorf("%s 'tandem config explain' lists all", text)}
+	return usageError{fmt.Errorf("no setting %q: %s'tandem config explain' lists all", name, hint)}
+}
 }

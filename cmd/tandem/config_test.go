@@ -45,7 +45,7 @@ func TestExplainGolden(t *testing.T) {
 
 func TestExplainUnknown(t *testing.T) {
 	code, _, stderr := tandem(t, "config", "explain", "masqueradebitt")
-	if code != exitUsage || !strings.Contains(stderr, "do you mean masqueradeBit?") {
+	if code != exitUsage || !strings.Contains(stderr, "did you mean masqueradeBit?") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if code, stdout, _ := tandem(t, "config", "explain", "--help"); code != exitOK || !strings.Contains(stdout, "Usage:") {

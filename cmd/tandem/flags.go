@@ -215,7 +215,7 @@ func unknownFlags(fs *pflag.FlagSet, args []string) error {
 		}
 		text := "unknown flag: --" + name
 		if near := config.Nearest(name, names); near != "" {
-			text += ": do you mean --" + near + "?"
+			text += ": did you mean --" + near + "?"
 		}
 		wrong = append(wrong, text)
 	}

@@ -94,10 +94,10 @@ func TestUsageErrors(t *testing.T) {
 // A verb that there is not is a mistake, and the one that may be meant is named.
 func TestUnknownVerbs(t *testing.T) {
 	for line, want := range map[string]string{
-		"staus":          `tandem has no verb "staus": do you mean 'tandem status'?`,
-		"explain x":      `tandem has no verb "explain": do you mean 'tandem config explain'?`,
-		"config explian": `tandem config has no verb "explian": do you mean 'tandem config explain'?`,
-		"plam --v 2":     `tandem has no verb "plam": do you mean 'tandem plan'?`,
+		"staus":          `tandem has no verb "staus": did you mean 'tandem status'?`,
+		"explain x":      `tandem has no verb "explain": did you mean 'tandem config explain'?`,
+		"config explian": `tandem config has no verb "explian": did you mean 'tandem config explain'?`,
+		"plam --v 2":     `tandem has no verb "plam": did you mean 'tandem plan'?`,
 		"xyzzy":          `tandem has no verb "xyzzy"`,
 	} {
 		code, stdout, stderr := tandem(t, strings.Fields(line)...)
@@ -260,7 +260,7 @@ func TestHelpAndVersion(t *testing.T) {
 // Whoever mistypes a flag is told of the verb's flags.
 func TestUsageNamesTheVerb(t *testing.T) {
 	code, _, stderr := tandem(t, "plan", "--mode", "ipvs")
-	for _, want := range []string{"do you mean --proxy-mode?", "See 'tandem plan --help'."} {
+	for _, want := range []string{"did you mean --proxy-mode?", "See 'tandem plan --help'."} {
 		if code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("exit code %d, no %q: %s", code, want, stderr)
 		}

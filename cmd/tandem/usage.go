@@ -62,7 +62,7 @@ func knownVerb(c *cobra.Command, args []string) error {
 	add(c)
 	text := fmt.Sprintf("%s has no verb %q", c.CommandPath(), args[i])
 	if near := config.Nearest(args[i], slices.Collect(maps.Keys(paths))); near != "" {
-		text += ": do you mean '" + paths[near] + "'?"
+		text += ": did you mean '" + paths[near] + "'?"
 	}
 	return usageError{errors.New(text)}
 }

@@ -136,7 +136,7 @@ func hint(why model.Reason) string {
 	case model.WhyNoTargetPort:
 		return "Give the ports of the EndpointSlices the names and protocols of the Service's ports"
 	case model.WhyInvalid:
-		return "Correct the field; the last valid version of the object stays in use"
+		return "Correct the field; what is valid of the object, or its last valid version, is used"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that supports it (`tandem doctor`)"
 	case model.WhyTooLarge:

@@ -29,6 +29,7 @@ const (
 	// Why something was refused or left out:
 
 	WhyFrontendTaken     // another, older Service has this address and port
+	WhyDuplicateFrontend // this Service has this address and port twice
 	WhyBadAddress        // an address that can never be an endpoint or a virtual IP
 	WhyOwnFrontend       // an endpoint that is the Service's own address: a loop
 	WhyBadRange          // a source range that is no CIDR
@@ -66,6 +67,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNotOurs:              {"NotOurs", "no Service has this address: passed"},
 	WhyUnallocated:          {"Unallocated", "in a ServiceCIDR but not allocated to a Service: dropped"},
 	WhyFrontendTaken:        {"FrontendTaken", "another Service already has this address and port"},
+	WhyDuplicateFrontend:    {"DuplicateFrontend", "listed twice in this Service; using the first"},
 	WhyBadAddress:           {"BadAddress", "not usable as an endpoint or virtual IP"},
 	WhyOwnFrontend:          {"OwnFrontend", "endpoint is an address of its own Service (loop)"},
 	WhyBadRange:             {"BadRange", "invalid CIDR"},

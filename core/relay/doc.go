@@ -56,6 +56,6 @@
 //	relay.go     Relay: one address
 //	udp.go       clients and sessions of UDP
 //	accept.go    clients of TCP
-//	loop.go      Linux: epoll; link.go: a connection there; engine.go: all loops
+//	loop_linux.go, link_linux.go, engine_linux.go: epoll; a connection there; all loops
 //	server.go    Server: relays and connections, drain and close
 package relay

@@ -10,7 +10,7 @@
 //	             pools.go      the cluster's pool and this node's pool (terminating fallback)
 //	             topology.go   narrowed by zone and node hints
 //	                  │
-//	             fronts.go     which addresses the port answers on
+//	             frontends.go  which addresses the port answers on
 //	             permit.go     which of them it may have on this host (guard.go)
 //	             actions.go    for each of them and each origin: Balance, Reject or Drop, SNAT or not, why
 //	                  ▼

@@ -37,7 +37,7 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
 func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
 	if !r.first(id) {
-		r.Problem(svc, model.WhyFrontendTaken, "a second port named %q (%s)", port.Name, port.Proto)
+		r.Problem(svc, model.WhyDuplicateFrontend, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
@@ -61,7 +61,7 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	case no != refusal{}:
 		r.Problem(svc, no.why, "%s", no.detail)
 	case !r.used.first(a):
-		r.Problem(svc, model.WhyFrontendTaken, "%s %s (%s) is listed twice", a.Kind, a.At, a.Proto)
+		r.Problem(svc, model.WhyDuplicateFrontend, "%s %s (%s)", a.Kind, a.At, a.Proto)
 	default:
 		return true
 	}

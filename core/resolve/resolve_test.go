@@ -281,7 +281,7 @@ func TestProblems(t *testing.T) {
 	}
 	want := []string{
 		"OwnFrontend: endpoint 10.96.0.1:80",
-		"FrontendTaken: cluster IP 10.96.0.1:80 (tcp) is listed twice",
+		"DuplicateFrontend: cluster IP 10.96.0.1:80 (tcp)",
 		`NoTargetPort: port "again" (tcp 80)`,
 		`NoTargetPort: port "lost" (udp 53)`,
 	}

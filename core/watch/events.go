@@ -67,12 +67,12 @@ func refused(r events.Record, err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("Event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
+		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
 			"unless the namespace is being deleted", r.About, events.ErrRefused, err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return fmt.Errorf("Event for %s: %w: %w", r.About, events.ErrRefused, err)
+		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrRefused, err)
 	}
-	return fmt.Errorf("Event for %s: %w", r.About, err)
+	return fmt.Errorf("event for %s: %w", r.About, err)
 }
 
 func (w *EventWriter) create(ctx context.Context, r events.Record) error {

@@ -10,7 +10,11 @@ import (
 func TestLinear(t *testing.T) {
 	run := func(work func(n int) int) func(n int) []time.Duration {
 		return func(n int) []time.Duration {
-			return []time.Duration{Timed(func() { spin(work(n)) })}
+			return []time.Duration{Timed(func() {
+				if spin(work(n)) < 0 {
+					t.Error("impossible")
+				}
+			})}
 		}
 	}
 	if err := Linear(8_000, run(func(n int) int { return 1_000 * n })); err != nil {
