@@ -190,4 +190,3 @@ func unknownSetting(name string) error {
 	}
 	return usageError{fmt.Errorf("no setting %q: %s'tandem config explain' lists all", name, hint)}
 }
-}

@@ -234,9 +234,9 @@ func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 		switch {
 		case f.Owner != nil:
 			ports[*f.Owner] = f.Err
+		case errors.Is(f.Err, ledger.ErrDeferred): // ports that wait for it are listed themselves
 		case f.Left:
 			left = f.Err
-		case errors.Is(f.Err, ledger.ErrDeferred): // the ports that wait for it are listed themselves
 		default:
 			ports[model.PortID{}] = f.Err
 		}

@@ -299,10 +299,15 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	return err
 }
 
-// SyncAll syncs until nothing is deferred, and returns what the last Sync did.
-func SyncAll(ctx context.Context, b Backend) (Work, error) {
+// SyncAll syncs until nothing is deferred, or nothing of that could be done, and
+// returns what the last Sync did and the first error of all.
+func SyncAll(ctx context.Context, b Backend) (work Work, err error) {
 	for {
-		if work, err := b.Sync(ctx); work.Deferred == 0 || ctx.Err() != nil {
+		var failed error
+		if work, failed = b.Sync(ctx); err == nil {
+			err = failed
+		}
+		if work.Deferred == 0 || work.Ops == 0 || ctx.Err() != nil {
 			return work, err
 		}
 	}

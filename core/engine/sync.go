@@ -59,7 +59,7 @@ func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 	log.Debug("synced", "ports", r.Ports[0]+r.Ports[1], "ops", r.Work.Ops, "commits", r.Work.Commits, "took", r.Took)
 	switch {
 	case first:
-		log.Info("services programmed", "services", e.tracker.Len(), "endpoints", endpointCount(r.Applied),
+		log.Info("services programmed", "services", e.tracker.Len(), "endpoints", e.endpointCount(),
 			"mode", e.current.Load().Mode.Name, "took", time.Since(e.started))
 	case log.Enabled(ctx, levelChange) && e.Status().Synced:
 		e.logChanges(ctx, r)
@@ -100,11 +100,11 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 	}
 }
 
-// endpointCount counts the endpoints of ports, each port's own.
-func endpointCount(deltas []model.Delta) (n int) {
-	for _, d := range deltas {
-		if d.New != nil {
-			n += widest(d.New)
+// endpointCount counts the endpoints of all ports, each port's own.
+func (e *Engine) endpointCount() (n int) {
+	for _, s := range e.tracker.Services() {
+		for _, p := range s.Ports {
+			n += widest(p)
 		}
 	}
 	return n
@@ -201,7 +201,7 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 		s.Services = e.states.counts(e.tracker.Len() - failing.deferred())
 		s.Deferred = r.Work.Deferred
 		switch {
-		case stuck:
+		case stuck, more && r.Work.Ops == 0:
 		case more:
 			s.QueuedAt = end
 		default:

@@ -88,7 +88,11 @@ type deferral struct {
 	owner    *model.PortID
 	attempts int // consecutive failures
 	err      error
+	untried  bool // there was no time for it (ErrDeferred)
 }
+
+// failed reports whether it is the last attempt that has failed.
+func (d deferral) failed() bool { return d.err != nil && !d.untried }
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {

@@ -55,13 +55,13 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 	l.next = time.Time{}
 	due := map[model.PortID]bool{}
 	for _, d := range l.waiting {
-		if d.owner != nil && d.err != nil && !now.Before(d.until) {
+		if d.owner != nil && d.failed() && !now.Before(d.until) {
 			due[*d.owner] = true
 		}
 	}
 	for key, d := range l.waiting {
 		// Failed ops of one owner are retried together: they may depend on each other.
-		together := d.owner != nil && d.err != nil && due[*d.owner]
+		together := d.owner != nil && d.failed() && due[*d.owner]
 		if now.Before(d.until) && !together {
 			l.wakeBy(d.until)
 			continue

@@ -62,11 +62,14 @@ func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
 	var busy ErrBusy
 	switch {
 	case errors.As(err, &busy):
-		d.until, d.err = now.Add(busy.After), nil
+		d.until, d.err, d.untried = now.Add(busy.After), nil, false
 	case errors.Is(err, ErrDeferred):
-		d.until, d.err = now, err
+		d.until, d.untried = now, true
+		if d.err == nil { // else it has failed before, and may again
+			d.err = err
+		}
 	default:
-		d.until, d.err = now.Add(backoff(d.attempts)), err
+		d.until, d.err, d.untried = now.Add(backoff(d.attempts)), err, false
 		d.attempts++
 	}
 	l.deferKey(op.Key, d)

@@ -84,8 +84,8 @@ func (c *conn) transfer(up *net.TCPConn, fromClient, fromUp []byte) {
 		reset(up)
 	}
 	c.mu.Unlock()
+	c.lastData.Store(time.Now().UnixNano()) // before a sweep may look at it
 	c.directions.Store(2)
-	c.lastData.Store(time.Now().UnixNano())
 	c.stats.open.Add(1)
 	c.work.Go(func() { c.direction(up, c.client, fromClient) })
 	c.direction(c.client, up, fromUp)

@@ -23,7 +23,7 @@ func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsF
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
-// Linger implements dataplane.Compiler.
+// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: no packet is marked before there is

@@ -69,7 +69,7 @@ func (c *Compiler) Rank(k Key) int {
 // takes HNS up to seconds, and pods that restart come back.
 const linger = time.Minute
 
-// Linger implements dataplane.Compiler.
+// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	if k.Kind == KindRemote || k.Kind == KindVIP {
 		return linger

@@ -59,7 +59,12 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 		return e.ID, readEndpoint(t.facts, k, e).equal(v)
 	}
 	e, taken := t.stand(k)
-	if !taken || !suits(t.facts, k, v, e) {
+	switch {
+	case !taken:
+		return "", false
+	case !suits(t.facts, k, v, e) && e.Flags&FlagRemote == 0:
+		return "", false // a pod's: it is not deleted for a Service
+	case !suits(t.facts, k, v, e):
 		return e.ID, false
 	}
 	c.borrowed[k] = true
@@ -95,7 +100,10 @@ func (c *commit) displace(k Key, v Value, old string) error {
 	}
 	for i, lb := range gone {
 		lb.ID = ""
-		lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, id)
+		if lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, id); len(lb.HostComputeEndpoints) == 0 {
+			c.Doubt()
+			continue
+		}
 		if err2 := c.create(users[i], lb); err2 != nil {
 			c.Doubt()
 			err = errors.Join(err, err2)
@@ -182,6 +190,9 @@ func (c *commit) repoint(users []Key, old, new string) error {
 // exchanged returns ids with another in the place of one; none is there twice.
 func exchanged(ids []string, old, new string) []string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == old || id == new })
+	if new == "" {
+		return ids
+	}
 	return append(ids, new)
 }
 

@@ -121,7 +121,7 @@ func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.
 // Rank implements dataplane.Compiler.
 func (c *Compiler) Rank(k Key) int { return int(k.Kind) }
 
-// Linger implements dataplane.Compiler.
+// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Equal implements dataplane.Compiler.
