@@ -512,6 +512,33 @@ func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 	expect(t, render(l.Plan(epoch.Add(1200*time.Millisecond), 0)), "0 create x1 >v", "0 create z2 >v")
 }
 
+// What there was no time for comes again at once and keeps the error of its last
+// attempt. What failed is retried after its back-off, also beside that.
+func TestDeferredOpsDoNotHurryFailures(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	web, refused := owner("web"), errors.New("refused")
+	l.Want(web, "a0", "x")
+	l.Want(web, "b1", "y")
+	commit := func(now time.Time, results map[string]error) (tried []string) {
+		for _, batch := range l.Plan(now, 0) {
+			for _, op := range batch {
+				l.Record(op, results[op.Key], now)
+				tried = append(tried, op.Key)
+			}
+		}
+		return tried
+	}
+	commit(epoch, map[string]error{"a0": refused, "b1": ledger.ErrDeferred})
+	expect(t, commit(epoch, map[string]error{"b1": ledger.ErrDeferred}), "b1")
+	later := epoch.Add(time.Hour)
+	expect(t, commit(later, map[string]error{"a0": ledger.ErrDeferred, "b1": ledger.ErrDeferred}), "a0", "b1")
+	for _, f := range l.Failures() {
+		if want := map[string]error{"a0": refused, "b1": ledger.ErrDeferred}[f.Key]; f.Err != want {
+			t.Errorf("%s: %v, want %v", f.Key, f.Err, want)
+		}
+	}
+}
+
 func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"a1": "v", "b1": "v"})
