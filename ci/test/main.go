@@ -104,7 +104,7 @@ func (r *runner) race(ctx context.Context) {
 func (r *runner) matrix(ctx context.Context) {
 	minutes := os.Getenv("VERIFY_MATRIX_MINUTES")
 	if minutes == "" {
-		minutes = "6"
+		minutes = "4"
 	}
 	r.setenv("MATRIX_MINUTES=" + minutes)
 	r.step(ctx, "modes and kernels, what begins within "+minutes+" min (all: make matrix)", "ci/guest/matrix")
