@@ -197,3 +197,23 @@ func TestPreserveDestination(t *testing.T) {
 		t.Error("left out, and nobody says so")
 	}
 }
+
+// A Service has the address of a pod of this node. Whatever HNS does about that, the
+// pod keeps its endpoint.
+func TestAPodIsNotReplacedByAVirtualIP(t *testing.T) {
+	for _, b := range []hnsemu.Behaviour{{}, {Twins: true}} {
+		onNetwork(t, hnsemu.WS2022, hns.TypeOverlay, func(r *rig) {
+			r.emu.Behave(b)
+			web(r)
+			pod := r.at("10.244.1.2").ID
+			r.set("thief", "10.244.1.2", "10.244.2.2")
+			_, _ = r.backend.Sync(r.Context()) // it may be refused
+			for _, e := range r.emu.Endpoints() {
+				if e.ID == pod {
+					return
+				}
+			}
+			r.Errorf("Twins %t: the pod has lost its endpoint", b.Twins)
+		})
+	}
+}
