@@ -78,9 +78,9 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 	if e.end {
 		w.Uint32(elemFlags, elemIntervalEnd)
 	}
-	w.constant(elemKey, e.key)
+	w.value(elemKey, e.key)
 	if e.keyEnd != nil {
-		w.constant(elemKeyEnd, e.keyEnd)
+		w.value(elemKeyEnd, e.keyEnd)
 	}
 	return Key{Kind: KindForeign, Family: f, Set: set, Detail: detail(rawKey(w.Buf))}
 }

@@ -57,7 +57,7 @@ func (e *encoder) elementData(k Key, v Value) {
 		e.Buf = append(e.Buf, 0, 0)
 		e.NestEnd(at)
 	case DataAddress:
-		e.constant(elemData, v.To[:addressLen(k.Family)])
+		e.value(elemData, v.To[:addressLen(k.Family)])
 	case DataVerdict:
 		at := e.Nest(elemData)
 		if v.Body.Verdict == VerdictGoto {
@@ -147,11 +147,5 @@ func (e *encoder) rangeElements(k Key, whole bool) {
 	e.Uint32(elemFlags, elemIntervalEnd)
 	k.Addr = packed(behind)
 	e.key(elemKey, k, false)
-	e.NestEnd(at)
-}
-
-func (e *encoder) constant(kind uint16, b []byte) {
-	at := e.Nest(kind)
-	e.Bytes(1, b)
 	e.NestEnd(at)
 }
