@@ -28,6 +28,17 @@ func Canonical(ps []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
+// Prefixes returns those of this family, canonical, and leaves ps as it is.
+func (f Family) Prefixes(ps []netip.Prefix) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range ps {
+		if FamilyOf(p.Addr()) == f {
+			all = append(all, p)
+		}
+	}
+	return Canonical(all)
+}
+
 // Last returns the last address of a prefix.
 func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()

@@ -35,10 +35,8 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 
 // emitRanges emits the entries of a set of prefixes.
 func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
-	for _, p := range model.Canonical(slices.Clone(all)) {
-		if model.FamilyOf(p.Addr()) == f {
-			emitPrefix(Key{Kind: KindEntry, Family: f, Set: set}, p, emit)
-		}
+	for _, p := range f.Prefixes(all) {
+		emitPrefix(Key{Kind: KindEntry, Family: f, Set: set}, p, emit)
 	}
 }
 

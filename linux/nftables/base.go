@@ -31,7 +31,7 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(nft.Key, nft
 	emitRanges(NodePortAddresses, f, host.NodePorts.Prefixes, emit)
 	emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
 	chains := c.chains(f, host)
-	maps.Copy(chains, c.filters(len(disjoint(host.ServiceCIDRs, f)) > 0))
+	maps.Copy(chains, c.filters(len(f.Prefixes(host.ServiceCIDRs)) > 0))
 	for name, chain := range chains {
 		emit(table.ChainObject(f, name, chain.Hook, chain.Rules))
 	}
@@ -39,7 +39,7 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(nft.Key, nft
 
 // emitRanges emits the elements of a set of ranges.
 func emitRanges(set *nft.Set, f model.Family, all []netip.Prefix, emit func(nft.Key, nft.Value)) {
-	for _, p := range disjoint(all, f) {
+	for _, p := range f.Prefixes(all) {
 		emit(nft.AddrKey(set, p.Addr()).Within(p), nft.Value{})
 	}
 }
@@ -121,7 +121,7 @@ func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Stateme
 	case pods.Prefix != "":
 		return []nft.Statement{nft.IifName{Name: pods.Prefix, Prefix: true}}, nil
 	}
-	for _, p := range disjoint(pods.CIDRs, f) {
+	for _, p := range f.Prefixes(pods.CIDRs) {
 		arriving = append(arriving, nft.SourceIn{Prefix: p})
 	}
 	return arriving, arriving

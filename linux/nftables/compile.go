@@ -251,7 +251,7 @@ func (p *portCompiler) guard(f *model.Frontend) bool {
 		return false
 	}
 	p.emit(element(Guarded, p.port.ID.Proto, f), nft.Value{})
-	for _, r := range disjoint(f.Allow, model.FamilyOf(f.At.Addr())) {
+	for _, r := range model.FamilyOf(f.At.Addr()).Prefixes(f.Allow) {
 		p.emit(element(Allowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}
 	return true
@@ -288,16 +288,4 @@ func (p *portCompiler) endpointPorts() {
 			}
 		}
 	}
-}
-
-// disjoint returns the prefixes of a family in address order, without those
-// inside another: the kernel rejects ranges that overlap.
-func disjoint(ps []netip.Prefix, f model.Family) []netip.Prefix {
-	var all []netip.Prefix
-	for _, p := range ps {
-		if model.FamilyOf(p.Addr()) == f {
-			all = append(all, p)
-		}
-	}
-	return model.Canonical(all)
 }

@@ -123,7 +123,7 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 	if !host.NodePorts.Loopback {
 		rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
 	}
-	for _, p := range ofFamily(host.NodePorts.Prefixes, f) {
+	for _, p := range f.Prefixes(host.NodePorts.Prefixes) {
 		for _, r := range w.pods {
 			r.Dst, r.Target = xtables.Within(p), xtables.Jump{Chain: w.nodePod}
 			rules = append(rules, r.With(xtables.DstLocal{}))
@@ -138,21 +138,10 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 // be another proxy's (label service-proxy-name), whose rules come before these.
 func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
 	here := []xtables.Match{xtables.DstLocal{}}
-	for _, p := range ofFamily(host.ServiceCIDRs, f) {
+	for _, p := range f.Prefixes(host.ServiceCIDRs) {
 		to := xtables.Within(p)
 		rules = append(rules, xtables.Rule{Dst: to, Matches: here, Target: xtables.Return},
 			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})
 	}
 	return rules
-}
-
-// ofFamily returns the prefixes of a family, none inside another.
-func ofFamily(ps []netip.Prefix, f model.Family) []netip.Prefix {
-	var all []netip.Prefix
-	for _, p := range ps {
-		if model.FamilyOf(p.Addr()) == f {
-			all = append(all, p)
-		}
-	}
-	return model.Canonical(all)
 }
