@@ -79,9 +79,8 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 
 // A virtual server by address has one set of destinations for all origins. It
 // gets the pool of packets from outside, or where those are not balanced that of
-// another origin. Where yet another origin has another pool, as pods and
-// the host under externalTrafficPolicy Local, its packets get a mark that leads
-// them to a virtual server by mark, which IPVS looks for first.
+// another origin. Where yet another origin has another pool, its packets get a mark
+// that leads them to a virtual server by mark, which IPVS looks for first.
 
 // mainPool is the pool of the virtual server by address.
 func (f *frontendAddr) mainPool() *model.Pool {

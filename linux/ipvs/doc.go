@@ -22,11 +22,10 @@
 // Replacing an endpoint is two messages to the kernel, four where the endpoint is
 // on this node.
 //
-// IPVS knows the destination only. Under externalTrafficPolicy Local, clients
-// outside get this node's endpoints, while pods and the host may use all: packets
-// of those get a number in their mark, which leads them to a virtual server by
-// fwmark (ipvsadm -f) with the other endpoints. kube-proxy cannot tell them apart
-// in this mode.
+// IPVS knows the destination only. Where pods or the host have another pool than
+// clients outside, their packets get a number in their mark, which leads them to a
+// virtual server by fwmark (ipvsadm -f) with the other endpoints. kube-proxy cannot
+// tell them apart in this mode.
 //
 // Cluster IPs are bound to kube-ipvs0, as in kube-proxy. External and load
 // balancer IPs are bound to no device: the routing rule delivers service packets
