@@ -98,6 +98,7 @@ type Engine struct {
 	states       serviceStates                // of the Services
 	done         Changes                      // changes of the inputs that were applied
 	full         bool                         // everything is to be compiled anew
+	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
 	pending      bool                         // something was applied since the last sync began
 	since        time.Time                    // arrival of the oldest event that is pending

@@ -62,35 +62,33 @@ func (s *serviceStates) counts(total int) (all [model.States]int) {
 	return all
 }
 
-// failures are the ports that the data plane rejects, as after a sync. Unknown is
-// set after an error that no single port stands for: nothing is known then of the
-// ports that are not listed.
+// failures are what is not programmed after a sync, by port and by Service.
 type failures struct {
-	ports   map[model.PortID]error
+	ports map[model.PortID]error
+	// unknown is set after an error that no single port stands for: nothing is known
+	// then of the ports that are not listed.
 	unknown bool
+
+	services map[model.ServiceName]error // each with one of the errors of its ports
+	rejected map[model.ServiceName]error // those that fail for another reason than lack of time
 }
 
-// services names the Services with ports that fail, each with one of the errors.
-func (f failures) services() map[model.ServiceName]error {
-	if len(f.ports) == 0 {
-		return nil
+func newFailures(ports map[model.PortID]error, unknown bool) failures {
+	f := failures{ports: ports, unknown: unknown}
+	if len(ports) == 0 {
+		return f
 	}
-	names := map[model.ServiceName]error{}
-	for id, err := range f.ports {
-		if old := names[id.Service]; old == nil || errors.Is(old, ledger.ErrDeferred) {
-			names[id.Service] = err
+	f.services = map[model.ServiceName]error{}
+	for id, err := range ports {
+		if old := f.services[id.Service]; old == nil || errors.Is(old, ledger.ErrDeferred) {
+			f.services[id.Service] = err
 		}
 	}
-	delete(names, model.ServiceName{})
-	return names
-}
-
-// rejected names those that fail for another reason than lack of time.
-func (f failures) rejected() map[model.ServiceName]error {
-	names := f.services()
-	maps.DeleteFunc(names, func(_ model.ServiceName, err error) bool { return errors.Is(err, ledger.ErrDeferred) })
-	return names
+	delete(f.services, model.ServiceName{})
+	f.rejected = maps.Clone(f.services)
+	maps.DeleteFunc(f.rejected, func(_ model.ServiceName, err error) bool { return errors.Is(err, ledger.ErrDeferred) })
+	return f
 }
 
 // deferred counts the Services that a later sync programs.
-func (f failures) deferred() int { return len(f.services()) - len(f.rejected()) }
+func (f failures) deferred() int { return len(f.services) - len(f.rejected) }

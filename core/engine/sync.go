@@ -32,6 +32,9 @@ func (e *Engine) sync(ctx context.Context) {
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	first := e.record(end, r, failing)
+	if first || !e.status.Load().Synced {
+		e.endpoints += endpointCount(r.Applied)
+	}
 	e.reportPorts(deltas)
 	if r.idle() {
 		return
@@ -59,7 +62,7 @@ func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 	log.Debug("synced", "ports", r.Ports[0]+r.Ports[1], "ops", r.Work.Ops, "commits", r.Work.Commits, "took", r.Took)
 	switch {
 	case first:
-		log.Info("services programmed", "services", e.tracker.Len(), "endpoints", e.endpointCount(),
+		log.Info("services programmed", "services", e.tracker.Len(), "endpoints", e.endpoints,
 			"mode", e.current.Load().Mode.Name, "took", time.Since(e.started))
 	case log.Enabled(ctx, levelChange) && e.Status().Synced:
 		e.logChanges(ctx, r)
@@ -100,18 +103,20 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 	}
 }
 
-// endpointCount counts the endpoints of all ports, each port's own.
-func (e *Engine) endpointCount() (n int) {
-	for _, s := range e.tracker.Services() {
-		for _, p := range s.Ports {
-			n += widest(p)
-		}
+// endpointCount is by how much changes have altered the number of endpoints, each
+// port's own.
+func endpointCount(deltas []model.Delta) (n int) {
+	for _, d := range deltas {
+		n += widest(d.New) - widest(d.Old)
 	}
 	return n
 }
 
-// widest is the size of a port's largest pool.
+// widest is the size of the largest pool of a port, which may be nil.
 func widest(p *model.Port) (n int) {
+	if p == nil {
+		return 0
+	}
 	for i := range p.Frontends {
 		for _, act := range p.Frontends[i].On {
 			if act.Pool != nil {
@@ -221,7 +226,7 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 	}
 	ports, left := e.backend().Failing()
 	_, base := ports[model.PortID{}]
-	return failures{ports: ports, unknown: work.Held != nil || base || err != nil && len(ports) == 0 && left == nil}
+	return newFailures(ports, work.Held != nil || base || err != nil && len(ports) == 0 && left == nil)
 }
 
 // stuck reports whether nothing of a sync could be done for lack of the data plane
@@ -230,7 +235,7 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 // when a second one fails and nothing was written in between, it is no longer the
 // Services.
 func (e *Engine) stuck(r Sync, f failures) bool {
-	failing := f.rejected()
+	failing := f.rejected
 	if r.Err == nil || r.Work.Ops > 0 {
 		e.failing = failing
 		return false
@@ -253,7 +258,7 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 // stateChanges returns the Services whose state a sync has changed. It looks at
 // those that were flushed, that fail and that did: no others can have changed.
 func (e *Engine) stateChanges(f failures) (changed []StateChange) {
-	failing := f.rejected()
+	failing := f.rejected
 	look := func(name model.ServiceName, s track.Service) {
 		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
 			return // it may fail still
@@ -316,7 +321,7 @@ func (e *Engine) triggered(f failures) []track.Trigger {
 		e.lateTriggers = all[:min(len(all), most)]
 		return nil
 	}
-	failing := f.services()
+	failing := f.services
 	now := all[:0]
 	for _, t := range all {
 		if failing[t.Service] == nil {
