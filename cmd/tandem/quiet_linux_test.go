@@ -64,6 +64,24 @@ func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
 	return cmd, &out, cmd.Start()
 }
 
+// programOnNode starts tandem on a node in a network namespace of its own, which is
+// closed when the test ends.
+func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *output) {
+	t.Helper()
+	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	if err := n.Do(netns.Node, func() (err error) {
+		cmd, out, err = program(t.Context(), args...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, out
+}
+
 // An ordinary start, a change and a reload log no warning in any mode: one line says
 // what was programmed, one line with --v=2 names the Service that changed, and no
 // line is about gates of libraries.
@@ -96,19 +114,7 @@ func ordinaryStart(t *testing.T, mode string) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	head := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: \"" + mode + "\"\n"
 	write(file, head)
-	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	var cmd *exec.Cmd
-	var out *output
-	if err := n.Do(netns.Node, func() (err error) {
-		cmd, out, err = program(t.Context(), "run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	cmd, out := programOnNode(t, "run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
 	stopped := false
 	stop := func() {
 		if !stopped {
@@ -166,19 +172,7 @@ func TestFeatureGatesAreNotLogged(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	var cmd *exec.Cmd
-	var out *output
-	if err := n.Do(netns.Node, func() (err error) {
-		cmd, out, err = program(t.Context(), "run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	cmd, out := programOnNode(t, "run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
 	out.await(t, "connection refused") // it has asked for its gates
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
