@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -152,9 +153,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.Switch, p.log)
+		return serveControl(ctx, p.lock, p.switchTo, p.log)
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -207,12 +209,37 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 	return p.Status().Synced
 }
 
+// progressInterval is how often a start that takes long says what it waits for.
+const progressInterval = 5 * time.Second
+
+// logProgress says what a start waits for, until everything is programmed.
+func (p *Proxy) logProgress(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.engine.Programmed():
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.log.Info("still starting", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
+		}
+	}
+}
+
 // Switch changes the mode while Services are in use: the new one is programmed
 // beside the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switcher.switchTo(ctx, to, p.live.Load())
+	return p.switchTo(ctx, to, func(string) {})
+}
+
+// switchTo is Switch with its phases.
+func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
+	return p.switcher.switchTo(ctx, to, p.live.Load(), phase)
 }
 
 // Document returns the status document.
@@ -222,8 +249,17 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(),
 	}, s), nil
+}
+
+// fallback says why the mode in use is not the one that was wanted at the start; empty
+// when it is, or was chosen since.
+func (p *Proxy) fallback() string {
+	if p.mode() != string(p.choice.Name) {
+		return ""
+	}
+	return p.choice.Fallback()
 }
 
 // mode is the name of the mode in use.

@@ -19,6 +19,7 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
+	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
@@ -64,6 +65,7 @@ func portable() system {
 	unsupported := errors.New("unsupported on this system")
 	return system{
 		harden:      func() {},
+		privileged:  func() string { return "" },
 		lock:        func() (Held, error) { return noLock{unsupported}, nil },
 		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
 		network:     func() (network, error) { return &machineNetwork{}, nil },

@@ -183,6 +183,9 @@ type ExternalIPs struct {
 	Only    bool
 }
 
+// InCluster is the source of a pod that nothing else is said to.
+const InCluster = "in-cluster"
+
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
 	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
@@ -190,5 +193,5 @@ func (c *Config) Source() string {
 			return s
 		}
 	}
-	return "in-cluster"
+	return InCluster
 }
