@@ -18,6 +18,7 @@
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
 //	inputs.go                        what a source may call
+//	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use
@@ -28,6 +29,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -59,6 +61,8 @@ type Hooks struct {
 	Synced func(Sync)
 	// Drifted follows an audit that found objects changed from outside.
 	Drifted func(objects int)
+	// Trusted follows changes of a source by which suspects are trusted anew.
+	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }
@@ -170,6 +174,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
+			Suspects: e.tracker.Suspects(),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
