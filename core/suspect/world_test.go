@@ -45,7 +45,9 @@ type service struct {
 	perSecond int
 }
 
-func ip(format string, args ...any) netip.Addr { return netip.MustParseAddr(fmt.Sprintf(format, args...)) }
+func ip(format string, args ...any) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, args...))
+}
 
 // newWorld has a number of Services with one endpoint on each of some nodes.
 func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
