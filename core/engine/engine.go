@@ -17,6 +17,7 @@
 //	inbox.go, status.go, states.go   the queue; what others may see; the states of Services
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
+//	record.go                        what is remembered of changes and syncs (core/history)
 //	inputs.go                        what a source may call
 //	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
@@ -35,6 +36,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -82,6 +84,7 @@ type Engine struct {
 	arrivals arrivals
 	current  atomic.Pointer[DataPlane] // replaced by Run's goroutine alone
 	first    chan struct{}             // closed when a sync has succeeded
+	history  history.Recorder
 
 	// Owned by Run:
 	started      time.Time
@@ -156,6 +159,9 @@ func (e *Engine) Status() Status {
 // Programmed is closed once everything that the source delivered was programmed
 // for the first time: when Status says Synced.
 func (e *Engine) Programmed() <-chan struct{} { return e.first }
+
+// History returns the last changes and syncs.
+func (e *Engine) History() *history.Recorder { return &e.history }
 
 // Ping returns nil once the engine's goroutine has answered. A watchdog that gets
 // no answer in time knows that it hangs.

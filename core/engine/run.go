@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
 )
 
 // adoptRetry is the time between attempts to read the data plane at start.
@@ -13,7 +15,7 @@ const adoptRetry = time.Second
 // Run works until ctx ends, once. What is programmed stays.
 func (e *Engine) Run(ctx context.Context) error {
 	e.started = time.Now()
-	e.setHost(e.started)
+	e.setHost(history.Machine, "", e.started)
 	defer e.stopAudit()
 	defer close(e.inbox.ended)
 	timer := time.NewTimer(0)

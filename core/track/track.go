@@ -151,6 +151,14 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	t.updateAPIServers(s)
 }
 
+// SliceService returns the Service that a known slice belongs to.
+func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
+	if s := t.slices[name]; s != nil {
+		return s.name, true
+	}
+	return n, false
+}
+
 // updateAPIServers takes over which API servers there are, where a Service says that.
 func (t *Tracker) updateAPIServers(s *service) {
 	if s.name == resolve.APIService && t.configured != nil {
