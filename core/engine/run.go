@@ -88,6 +88,9 @@ func (e *Engine) processInbox() {
 		t.do(since)
 		e.done = e.done.plus(t.of)
 	}
+	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
+		e.options.Hooks.Trusted(trusted)
+	}
 	if !e.pending {
 		return
 	}

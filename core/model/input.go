@@ -102,6 +102,14 @@ const (
 	Terminating
 )
 
+// Unanswered marks an endpoint that has stopped answering (core/suspect). No source
+// says so: core/track adds it.
+const Unanswered = Terminating << 1
+
+// Suspects are the addresses of endpoints that have stopped answering. They are
+// immutable.
+type Suspects map[netip.Addr]struct{}
+
 // Has reports whether all conditions of c hold.
 func (s EndpointState) Has(c EndpointState) bool { return s&c == c }
 
