@@ -76,17 +76,18 @@ func (p *Pool) Slots() iter.Seq2[int, Endpoint] {
 	}
 }
 
-// Share returns the share of new connections that an endpoint, by its index, is to
-// get. The shares of all endpoints make 1.
+// Share returns the share of the slots that an endpoint has, by its index.
 func (p *Pool) Share(i int) float64 {
-	if !p.Weighted() {
+	if p.Table == nil {
 		return 1 / float64(len(p.Endpoints))
 	}
-	sum := 0
-	for _, e := range p.Endpoints {
-		sum += int(e.Weight)
+	n := 0
+	for _, e := range p.Table {
+		if int(e) == i {
+			n++
+		}
 	}
-	return float64(p.Endpoints[i].Weight) / float64(sum)
+	return float64(n) / float64(len(p.Table))
 }
 
 // Equal reports whether two pools have the same endpoints in the same slots.

@@ -70,8 +70,12 @@ func TestWeighIsFair(t *testing.T) {
 		if p.Size() > model.MaxSlots {
 			t.Fatalf("%v: %d slots", weights, p.Size())
 		}
+		sum := 0
+		for _, w := range weights {
+			sum += int(w)
+		}
 		for i, e := range p.Endpoints {
-			got, want := float64(count[e.Addr])/float64(p.Size()), p.Share(i)
+			got, want := p.Share(i), float64(weights[i])/float64(sum)
 			if count[e.Addr] == 0 || math.Abs(got-want) > float64(len(weights))/float64(p.Size()) {
 				t.Errorf("%v: endpoint %d has %.4f of the slots, want %.4f", weights, i, got, want)
 			}
