@@ -111,6 +111,7 @@ type SliceEndpoint struct {
 	Node  string // nodeName; empty when unknown, which counts as remote
 	State EndpointState
 	Hints *Hints // nil when the endpoint has none
+	Warm  uint8  // tenths of its weight that it gets while it is new; 0 is all
 }
 
 // EndpointState is a set of endpoint conditions.

@@ -213,6 +213,9 @@ func (s source) candidate(host *model.Host, i int) endpoint {
 	if s.slice.Weighted {
 		share = float64(s.slice.Weight)
 	}
+	if e.Warm > 0 {
+		share = share * float64(e.Warm) / 10
+	}
 	return endpoint{
 		addr: netip.AddrPortFrom(e.Addr, s.number), local: isLocal(host, e), nodeUnknown: e.Node == "",
 		state: e.State, hints: e.Hints, share: share,

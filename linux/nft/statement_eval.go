@@ -126,7 +126,10 @@ func (st DNAT) eval(_ *Sim, p packet) []step {
 	return end(p, accepted)
 }
 
+// eval makes one step of all numbers that lead to one endpoint: a table of hashes has
+// a thousand of them.
 func (st DNATMap) eval(s *Sim, p packet) (ends []step) {
+	known := map[netip.AddrPort]int{}
 	for i := range st.Number.eval(p) {
 		v, ok := s.element(st.Map, p, i)
 		to := p
@@ -136,6 +139,11 @@ func (st DNATMap) eval(s *Sim, p packet) (ends []step) {
 			continue
 		}
 		to.Dst, to.dnat = v.Endpoint(p.family), true
+		if at, again := known[to.Dst]; again {
+			ends[at].chance += to.chance
+			continue
+		}
+		known[to.Dst] = len(ends)
 		ends = append(ends, end(to, accepted)...)
 	}
 	return ends
