@@ -52,6 +52,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
+	svc.Choice = choice(f)
 	svc.Ports = servicePorts(f, svc.Type, s.Spec.Ports)
 	return svc, f.problems()
 }
