@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
 )
@@ -25,6 +26,7 @@ func (d Document) Write(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
 		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
+	d.inputs(&b)
 	d.table(&b)
 	for _, s := range d.Services {
 		for _, p := range s.Problems {
@@ -36,6 +38,27 @@ func (d Document) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err
+}
+
+// inputs says how up to date the inputs are, and what they add up to.
+func (d Document) inputs(b *strings.Builder) {
+	if d.Hash != "" {
+		fmt.Fprintf(b, "desired state %s", d.Hash)
+		if d.SyncedAt != nil && !d.At.IsZero() {
+			fmt.Fprintf(b, ", programmed %s ago", d.At.Sub(*d.SyncedAt).Round(time.Second))
+		}
+		b.WriteString("\n")
+	}
+	for _, in := range d.Inputs {
+		fmt.Fprintf(b, "%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
+		if in.Version != "" {
+			fmt.Fprintf(b, ", resourceVersion %s, %d objects", printable.Text(in.Version), in.Objects)
+		}
+		if in.Err != "" {
+			fmt.Fprintf(b, ": %s", printable.Text(in.Err))
+		}
+		b.WriteString("\n")
+	}
 }
 
 func (d Document) table(b *strings.Builder) {
