@@ -222,7 +222,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s), nil
 }
 
