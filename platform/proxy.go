@@ -153,7 +153,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.switchTo, p.log)
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.logProgress(ctx) })
@@ -249,7 +249,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s), nil
 }
 
