@@ -148,7 +148,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute(), p.snapshotRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
@@ -217,9 +217,13 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	if err != nil {
 		return status.Document{}, err
 	}
+	return p.documentOf(s), nil
+}
+
+func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
 	return status.Of(status.Facts{
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s), nil
+	}, s)
 }
 
 // mode is the name of the mode in use.
