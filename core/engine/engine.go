@@ -19,6 +19,7 @@
 //	problems.go                      what is reported as not programmed, once
 //	record.go                        what is remembered of changes and syncs (core/history)
 //	inputs.go                        what a source may call
+//	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use
@@ -29,6 +30,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -61,6 +63,8 @@ type Hooks struct {
 	Synced func(Sync)
 	// Drifted follows an audit that found objects changed from outside.
 	Drifted func(objects int)
+	// Trusted follows changes of a source by which suspects are trusted anew.
+	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }
@@ -178,6 +182,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
+			Suspects: e.tracker.Suspects(),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)

@@ -45,6 +45,7 @@ type Snapshot struct {
 	Problems []model.Problem      // of the sources
 	Backend  dataplane.Health
 	Tracker  track.Stats
+	Suspects model.Suspects // endpoints that have stopped answering
 }
 
 // Sync is the record of one sync.
