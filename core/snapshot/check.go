@@ -41,7 +41,7 @@ func (f *File) check() error {
 	for _, a := range f.Machine.Addresses {
 		local = append(local, a.Prefix)
 	}
-	if err := addresses("machine", nil, f.Machine.APIServers, local); err != nil {
+	if err := addresses("machine", f.Suspects, f.Machine.APIServers, local); err != nil {
 		return err
 	}
 	return addresses("configuration", nil, nil, append(append(append([]netip.Prefix{}, f.Config.ClusterCIDRs...), f.Config.NodePorts.Prefixes...), f.Config.ExternalIPs.Allowed...))
@@ -99,7 +99,7 @@ func checkSlice(s *model.Slice) error {
 		if err := addresses("endpoint", []netip.Addr{e.Addr}, nil, nil); err != nil {
 			return err
 		}
-		if model.FamilyOf(e.Addr) != s.Family || e.State > model.Ready|model.Serving|model.Terminating {
+		if model.FamilyOf(e.Addr) != s.Family || e.State > model.Ready|model.Serving|model.Terminating|model.Unanswered {
 			return fmt.Errorf("endpoint %s: not of the slice's family, or in no state that there is", e.Addr)
 		}
 	}

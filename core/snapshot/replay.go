@@ -32,6 +32,11 @@ func (f *File) Resolve() *Result {
 	t := track.New()
 	t.KeepSlots(f.slots())
 	t.SetHost(r.Host)
+	suspects := model.Suspects{}
+	for _, a := range f.Suspects {
+		suspects[a] = struct{}{}
+	}
+	t.SetSuspects(suspects)
 	for _, s := range f.Services {
 		t.SetService(s)
 	}
@@ -91,11 +96,11 @@ func (f *File) KeepSlots(desired []*model.Port) {
 // keepSlots adds the order of a frontend's pools.
 func (f *File) keepSlots(proto model.Proto, front *model.Frontend) {
 	for origin, act := range front.On {
-		if act.Pool == nil || len(act.Pool.Endpoints) < 2 {
+		if act.Pool == nil || act.Pool.Size() < 2 {
 			continue
 		}
 		s := Slot{Proto: proto, At: front.At, From: model.Origin(origin)}
-		for _, e := range act.Pool.Endpoints {
+		for _, e := range act.Pool.Slots() {
 			s.Endpoints = append(s.Endpoints, e.Addr)
 		}
 		f.Slots = append(f.Slots, s)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,8 +86,13 @@ func TestSlotsAreKept(t *testing.T) {
 		desired := f.Resolve().Ports
 		for _, p := range desired {
 			for _, pool := range p.Pools() {
-				if n := len(pool.Endpoints); n > 1 {
-					pool.Endpoints[0], pool.Endpoints[n-1] = pool.Endpoints[n-1], pool.Endpoints[0]
+				var order []netip.AddrPort
+				for _, e := range pool.Slots() {
+					order = append(order, e.Addr)
+				}
+				if len(order) > 1 && len(order) != model.MaglevSlots { // those are not ours to order
+					slices.Reverse(order)
+					pool.Reslot(order)
 					moved++
 				}
 			}
