@@ -19,11 +19,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/ui"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -249,6 +251,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -257,6 +260,18 @@ func (p *Proxy) pages() health.Sources {
 			}
 		},
 	}
+}
+
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
 }
 
 // packets are counted by the backend in use, if it does.
