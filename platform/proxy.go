@@ -20,11 +20,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/ui"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -153,7 +155,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.logProgress(ctx) })
@@ -248,9 +250,13 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	if err != nil {
 		return status.Document{}, err
 	}
+	return p.documentOf(s), nil
+}
+
+func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
 	return status.Of(status.Facts{
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s), nil
+	}, s)
 }
 
 // fallback says why the mode in use is not the one that was wanted at the start; empty
@@ -281,6 +287,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -289,6 +296,18 @@ func (p *Proxy) pages() health.Sources {
 			}
 		},
 	}
+}
+
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
 }
 
 // packets are counted by the backend in use, if it does.
