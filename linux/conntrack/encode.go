@@ -49,8 +49,7 @@ type side struct {
 	onIP, onPort     uint32 // filter flags
 }
 
-// write writes the attributes that have a dump tell only the entries that pass the
-// filter.
+// write writes the attributes that limit a dump to entries matching the filter.
 func (f filter) write(w *netlink.Writer) {
 	if f.proto == 0 {
 		return
