@@ -16,6 +16,7 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.examine = host.Diagnose
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }

@@ -17,6 +17,7 @@ type Decision struct {
 	Verdicts []Verdict
 	Suspects model.Suspects // all there are now
 	Changed  bool           // they differ from before
+	Silent   []string       // the names of all verdicts that hold
 	OneWay   bool           // answers to clients do not come through this node: nobody is judged
 	Ours     bool           // our own network fails: nobody is a suspect
 	Pause    time.Duration  // until the next look
@@ -48,6 +49,7 @@ func (j *Judge) Decide(now time.Time, w World) (d Decision) {
 	d.Suspects = j.all(d.OneWay || d.Ours)
 	d.Changed = !maps.Equal(d.Suspects, j.suspects)
 	j.suspects = d.Suspects
+	d.Silent = slices.Sorted(maps.Keys(j.ejected))
 	d.Pause = j.pause(now)
 	return d
 }
