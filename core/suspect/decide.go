@@ -72,24 +72,25 @@ func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
 	}
 }
 
-// acquit takes the targets out of a case that have answered or that nobody waits for
-// any more.
+// acquit takes the targets out of a case that nobody waits for any more, or that have
+// answered though some do.
 func (j *Judge) acquit(c *trial, now time.Time) {
 	c.targets = slices.DeleteFunc(c.targets, func(at netip.AddrPort) bool {
 		a := at.Addr()
-		q := c.inquiry[a]
-		if q.alive {
-			c.alive = true
-			j.noteOneWay(c, q, now)
-			j.excuse(a, now)
-			return true
-		}
-		t := j.targets[a]
+		q, t := c.inquiry[a], j.targets[a]
+		c.alive = c.alive || q.alive
 		if t == nil {
 			return true
 		}
-		waiting, _ := t.clients(now, 0)
-		return len(waiting) == 0
+		if waiting, _ := t.clients(now, 0); len(waiting) == 0 {
+			return true
+		}
+		if !q.alive || now.Sub(c.opened) < patience {
+			return false
+		}
+		j.noteOneWay(c, q, now)
+		j.excuse(a, now)
+		return true
 	})
 }
 
@@ -157,7 +158,10 @@ func (j *Judge) excuse(a netip.Addr, now time.Time) {
 	if t == nil {
 		return
 	}
-	t.excuse()
+	stay, _ := t.clients(now, patience)
+	if t.excuse(); len(stay) == 0 {
+		return // those were but handshakes
+	}
 	t.rest = min(max(2*t.rest, firstRest), lastRest)
 	t.restEnd = now.Add(t.rest)
 }

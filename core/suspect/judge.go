@@ -126,7 +126,7 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 	if j.isEjected(t.at.Addr()) {
 		return
 	}
-	waiting, _ := t.clients(now, lookAgain*9/10)
+	waiting := t.suspicious(now)
 	greet := len(o.Probe) < maxGreeted && now.Sub(t.greeted) >= greetEvery
 	if len(waiting) == 0 && !greet {
 		return
@@ -157,8 +157,7 @@ func caseOf(e Endpoint) string {
 func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 	var clients []netip.Addr
 	for _, t := range of {
-		waiting, _ := t.clients(now, lookAgain*9/10)
-		clients = append(clients, waiting...)
+		clients = append(clients, t.suspicious(now)...)
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
 	c := j.cases[node]
