@@ -28,6 +28,10 @@ import (
 
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
+	// Verbosity, if set before Run, changes how much is logged: /debug/flags/v asks
+	// for it, on any goroutine.
+	Verbosity func(int)
+
 	version string
 	log     *slog.Logger
 	config  *config.Config                // as at the start
@@ -247,7 +251,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s), nil
 }
 
@@ -268,7 +272,15 @@ func (p *Proxy) pages() health.Sources {
 		Checked: p.report.metrics.Checked,
 		Mode:    p.mode,
 		Config:  func() any { return p.live.Load().Tree() },
+		Flags:   func() map[string]string { return p.live.Load().Flags() },
+		Version: p.version, Release: metrics.Kubernetes,
 		Profile: p.config.Profiling,
+		Verbosity: func(v int) {
+			p.log.Info("verbosity changed", "v", v)
+			if p.Verbosity != nil {
+				p.Verbosity(v)
+			}
+		},
 	}
 }
 

@@ -67,7 +67,9 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	case f.cleanup:
 		return cleanupLocked(cmd, c)
 	}
-	platform.Prepare(c, log.Logger)
+	if err := platform.Prepare(c, log.Logger); err != nil {
+		return fmt.Errorf("--init-only: %w", err)
+	}
 	return nil
 }
 
@@ -85,7 +87,7 @@ func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error 
 	if err != nil {
 		return err
 	}
-	platform.Prepare(c, log.Logger)
+	_ = platform.Prepare(c, log.Logger) // logged; Services are served without it
 	return f.serve(ctx, c, log, ready)
 }
 
@@ -113,6 +115,7 @@ func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, rea
 	if err != nil {
 		return err
 	}
+	p.Verbosity = log.setVerbosity
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	if f.file != "" {

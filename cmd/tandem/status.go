@@ -73,6 +73,7 @@ func writeStatus(s *screen, d status.Document) {
 	}
 	s.printf("%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
 		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
+	writeInputs(s, &d)
 	if len(d.Services) > 0 {
 		s.printf("\n")
 		s.table(servicesTable(d.Services))
@@ -85,6 +86,27 @@ func writeStatus(s *screen, d status.Document) {
 	}
 	for _, p := range d.Problems {
 		writeProblem(s, p, p.Object)
+	}
+}
+
+// writeInputs says how up to date the inputs are, and what they add up to.
+func writeInputs(s *screen, d *status.Document) {
+	if d.Hash != "" {
+		s.printf("desired state %s", d.Hash)
+		if d.SyncedAt != nil && !d.At.IsZero() {
+			s.printf(", programmed %s ago", d.At.Sub(*d.SyncedAt).Round(time.Second))
+		}
+		s.printf("\n")
+	}
+	for _, in := range d.Inputs {
+		s.printf("%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
+		if in.Version != "" {
+			s.printf(", resourceVersion %s, %d objects", printable.Text(in.Version), in.Objects)
+		}
+		if in.Err != "" {
+			s.printf(": %s", printable.Text(in.Err))
+		}
+		s.printf("\n")
 	}
 }
 

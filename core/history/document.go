@@ -3,7 +3,6 @@
 package history
 
 import (
-	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -175,22 +174,4 @@ func (s *Sync) applied(arrived int64) *Applied {
 	}
 	a.Took = Seconds(took.Seconds())
 	return a
-}
-
-// Wrote says in short what a sync did to the data plane: "+2 ~1 -3".
-func (a *Applied) Wrote() string {
-	if a == nil {
-		return "waiting"
-	}
-	text := fmt.Sprintf("+%d ~%d -%d", a.Created, a.Replaced, a.Deleted)
-	if a.Created+a.Replaced+a.Deleted == 0 {
-		text = "nothing"
-	}
-	if a.Failed > 0 {
-		text += fmt.Sprintf(", %d failed", a.Failed)
-	}
-	if a.Deferred > 0 {
-		text += fmt.Sprintf(", %d deferred", a.Deferred)
-	}
-	return text
 }

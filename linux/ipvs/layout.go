@@ -337,7 +337,7 @@ type Value struct {
 	ByMark netip.AddrPort
 	Via    Via
 
-	Server virtualserver.Server // server, without flagOurs
+	virtualserver.Server // server, without flagOurs
 
 	Rules xtables.Rules // chain; jump: all of it, as it is printed, where it is there more than once
 
@@ -363,6 +363,9 @@ const (
 // Mark is what an entry of a set does to the mark of a packet: the bits of Mask
 // become those of Value. It is the finished action of a frontend.
 type Mark struct{ Value, Mask uint32 }
+
+// String returns the mark as ipset writes it.
+func (m Mark) String() string { return fmt.Sprintf("0x%x/0x%x", m.Value, m.Mask) }
 
 // entryText is an entry as ipset writes it.
 func (k Key) entryText() string { return entryOf(k).Text(k.Set.kind().String()) }
