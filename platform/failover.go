@@ -257,7 +257,13 @@ func (f *failover) apply(d suspect.Decision) {
 	if d.Changed && f.mode != config.FailoverObserve {
 		f.engine.SetSuspects(d.Suspects)
 	}
-	f.suspects.Store(int64(len(d.Suspects)))
+	silent := 0
+	for _, back := range d.Suspects {
+		if back.IsZero() {
+			silent++
+		}
+	}
+	f.suspects.Store(int64(silent))
 	problems := f.standing(d)
 	for _, v := range d.Verdicts {
 		if !v.Silent {

@@ -3,6 +3,8 @@
 package netns
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -11,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
@@ -233,4 +237,143 @@ func TestFailover(t *testing.T) {
 			}
 		})
 	}
+}
+
+// steady makes connections while something happens that must not count as silence, and
+// returns them. Nothing may be passed over.
+func (f *failoverSite) steady(d time.Duration) []attempt {
+	f.t.Helper()
+	begin := time.Now()
+	all := f.load(100, d)
+	if at, found := f.said(passedOver, begin); found {
+		f.t.Errorf("an endpoint was passed over after %s", at.Sub(begin))
+	}
+	return all
+}
+
+// TestFailoverIsNotFooled plays what looks like a dead node and is none.
+func TestFailoverIsNotFooled(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		play func(f *failoverSite)
+	}{
+		{"sources dropped by an endpoint", func(f *failoverSite) {
+			f.nft(f.remote[1], fmt.Sprintf("table inet policy { chain in { type filter hook prerouting priority -400; ip saddr %s drop; }; }", f.pods[0]))
+			f.nft(f.remote[2], fmt.Sprintf("table inet policy { chain in { type filter hook prerouting priority -400; ip saddr { %s, %s } drop; }; }", f.pods[0], f.pods[1]))
+			f.steady(6 * time.Second)
+		}},
+		{"paused processes", func(f *failoverSite) { // their kernels go on answering
+			for _, a := range f.remote[:2] {
+				f.paused(a)
+			}
+			f.steady(6 * time.Second)
+		}},
+		{"SYNs with forged sources", func(f *failoverSite) {
+			stop := make(chan struct{})
+			var flood sync.WaitGroup
+			flood.Go(func() { f.flood(stop) })
+			f.steady(5 * time.Second)
+			close(stop)
+			flood.Wait()
+		}},
+		{"a restart", func(f *failoverSite) {
+			var restarts sync.WaitGroup
+			restarts.Go(func() {
+				for range 2 {
+					time.Sleep(time.Second)
+					f.kill()
+					f.start()
+				}
+			})
+			f.steady(5 * time.Second)
+			restarts.Wait()
+		}},
+		{"all at once", func(f *failoverSite) {
+			f.silence(true, 0, 1, 2, 3, 4)
+			f.steady(4 * time.Second)
+			f.silence(false, 0, 1, 2, 3, 4)
+			if n := failures(f.steady(2 * time.Second)); n > 0 {
+				f.t.Errorf("%d connections failed when all were back", n)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFailoverSite(t)
+			f.start()
+			f.load(100, 2*time.Second)
+			c.play(f)
+		})
+	}
+}
+
+// paused replaces an endpoint's server by one that accepts nothing: a listener whose
+// queue the kernel fills.
+func (f *failoverSite) paused(at netip.Addr) {
+	f.t.Helper()
+	f.nft(at, "table ip paused { chain in { type nat hook prerouting priority -100; tcp dport 8080 redirect to :9090; }; }")
+	err := f.net.Do(lab.Place(at.String()), func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f.t.Cleanup(func() { _ = unix.Close(fd) })
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 9090}), unix.Listen(fd, 128))
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// flood sends 2,000 SYNs a second to the node port from forged addresses, out of the
+// namespace of the machines outside.
+func (f *failoverSite) flood(stop <-chan struct{}) {
+	err := f.net.Do(lab.Outside, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; <-tick.C {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			for range 20 {
+				n++
+				from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), uint16(1024+n%60000))
+				if err := unix.Sendto(fd, synPacket(from, nodePort), 0, &unix.SockaddrInet4{Addr: nodeIP.As4()}); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err != nil {
+		f.t.Errorf("flood: %v", err)
+	}
+}
+
+// synPacket is an IPv4 packet with a SYN.
+func synPacket(from, to netip.AddrPort) []byte {
+	p := make([]byte, 40)
+	p[0], p[3], p[8], p[9] = 0x45, 40, 64, unix.IPPROTO_TCP
+	copy(p[12:], from.Addr().AsSlice())
+	copy(p[16:], to.Addr().AsSlice())
+	tcp := p[20:]
+	binary.BigEndian.PutUint16(tcp, from.Port())
+	binary.BigEndian.PutUint16(tcp[2:], to.Port())
+	binary.BigEndian.PutUint32(tcp[4:], uint32(from.Port())<<16)
+	tcp[12], tcp[13] = 5<<4, 2
+	binary.BigEndian.PutUint16(tcp[14:], 65535)
+	sum := uint32(unix.IPPROTO_TCP + len(tcp)) // and the pseudo header's addresses
+	for i := 12; i < len(p); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	for sum>>16 > 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum))
+	return p
 }

@@ -115,7 +115,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
 // has answered.
 func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
-	e := &ejection{name: c.node, since: now, next: now.Add(firstProbe), pause: firstProbe}
+	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
 	for _, at := range c.targets {
 		if !c.silent(at.Addr(), now) {
@@ -199,12 +199,14 @@ func (j *Judge) detectOneWay(now time.Time, w World) {
 
 // readmit ends silences.
 func (j *Judge) readmit(now time.Time, d *Decision) {
+	maps.DeleteFunc(j.back, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= model.Comeback })
 	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
 		e := j.ejected[name]
 		v := Verdict{Name: name, Addrs: len(e.at), Elapsed: now.Sub(e.since), Detail: "answers again"}
 		switch {
 		case e.back:
 		case v.Elapsed >= trialAfter:
+			e.asked = now
 			v.Detail = "still ready by its EndpointSlice: left to clients again"
 		default:
 			continue
@@ -212,6 +214,7 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 		delete(j.ejected, name)
 		for _, at := range e.at {
 			delete(j.targets, at.Addr())
+			j.back[at.Addr()] = e.asked
 		}
 		d.Verdicts = append(d.Verdicts, v)
 	}
@@ -219,17 +222,22 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 
 // isOurs reports whether so much is silent that the fault is more likely our own.
 func (j *Judge) isOurs(w World) bool {
-	return len(j.ejected) > 1 && 3*len(j.all(false)) > w.Remote()
+	n := 0
+	for _, e := range j.ejected {
+		n += len(e.at)
+	}
+	return len(j.ejected) > 1 && 3*n > w.Remote()
 }
 
-// all returns the addresses of all ejections, or none.
+// all returns the addresses of all ejections, and of what is coming back; or none.
 func (j *Judge) all(none bool) model.Suspects {
-	s := model.Suspects{}
+	if none {
+		return model.Suspects{}
+	}
+	s := model.Suspects(maps.Clone(j.back))
 	for _, e := range j.ejected {
 		for _, at := range e.at {
-			if !none {
-				s[at.Addr()] = struct{}{}
-			}
+			s[at.Addr()] = time.Time{}
 		}
 	}
 	return s

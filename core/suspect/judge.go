@@ -56,10 +56,11 @@ type Judge struct {
 	targets  map[netip.Addr]*target
 	cases    map[string]*trial
 	ejected  map[string]*ejection
-	answered map[netip.Addr]struct{} // who has ever answered our SYNs
-	oneWay   map[netip.Addr]struct{} // who does though its answers to clients are not seen
-	off      time.Time               // nobody is judged before: answers are not seen here
-	suspects model.Suspects          // as last returned
+	answered map[netip.Addr]struct{}  // who has ever answered our SYNs
+	oneWay   map[netip.Addr]struct{}  // who does though its answers to clients are not seen
+	off      time.Time                // nobody is judged before: answers are not seen here
+	suspects model.Suspects           // as last returned
+	back     map[netip.Addr]time.Time // who answers again, since when
 }
 
 // New returns a Judge that suspects nobody.
@@ -67,6 +68,7 @@ func New() *Judge {
 	return &Judge{
 		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
 		answered: map[netip.Addr]struct{}{}, oneWay: map[netip.Addr]struct{}{},
+		back: map[netip.Addr]time.Time{},
 	}
 }
 
@@ -246,5 +248,6 @@ func (j *Judge) Trust(all []netip.Addr) {
 	}
 	for _, a := range all {
 		delete(j.targets, a)
+		delete(j.back, a)
 	}
 }
