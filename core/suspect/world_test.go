@@ -148,11 +148,11 @@ func (w *world) run(d time.Duration) {
 		w.connect(pause)
 		w.now = w.now.Add(pause)
 		w.cycle()
-		if len(w.open) > 5000 {
-			w.open = w.open[len(w.open)-5000:]
+		if len(w.open) > 2000 {
+			w.open = w.open[len(w.open)-2000:]
 		}
-		if len(w.seen) > 5000 {
-			w.seen = w.seen[len(w.seen)-5000:]
+		if len(w.seen) > 2000 {
+			w.seen = w.seen[len(w.seen)-2000:]
 		}
 	}
 }
