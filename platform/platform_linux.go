@@ -30,6 +30,7 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.facts = linuxFacts
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }

@@ -48,8 +48,9 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
-	flows    flowTable // nil where there is none
-	cleaner  *flows.Cleaner
+	flows    [2]flowTable      // for each of the cleaners; nil where there are none
+	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
+	failover *failover         // nil where it is off
 	report   *reporter
 	servers  servers
 
@@ -67,7 +68,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
-		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays,
+		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays, Failover: p.failovers,
 		Ages: func() map[string]time.Duration { return p.source.ages() },
 	}, log)
 	if err := p.open(ctx); err != nil {
@@ -92,14 +93,30 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if p.flows, err = thisSystem().flows(); err != nil {
-		p.flows = nil
-		if p.choice.Conntrack {
-			p.log.Warn("opening conntrack failed; stale UDP flows are kept", "err", err)
-		}
+	if err := p.openFlows(); err != nil && p.choice.Conntrack {
+		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "err", err)
 	}
 	p.report.metrics.Mode(string(p.choice.Name))
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
+	return err
+}
+
+// openFlows opens what works on tracked flows.
+func (p *Proxy) openFlows() error {
+	for i := range p.flows {
+		table, err := thisSystem().flows()
+		if err != nil {
+			return err
+		}
+		p.flows[i] = table
+	}
+	if p.failover == nil {
+		return nil
+	}
+	eyes, err := thisSystem().observe()
+	if err == nil {
+		p.failover.flows = eyes
+	}
 	return err
 }
 
@@ -121,8 +138,9 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem},
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	})
+	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
 		clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
@@ -135,8 +153,11 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 func (p *Proxy) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	ctx = p.running
-	if p.flows != nil {
-		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped})
+	hooks := flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped}
+	for i, start := range []func(context.Context, flows.Table, flows.Hooks) *flows.Cleaner{flows.Start, flows.StartHandshakes} {
+		if p.flows[i] != nil {
+			p.cleaners[i] = start(ctx, p.flows[i], hooks)
+		}
 	}
 	var mu sync.Mutex
 	var failed []error
@@ -157,6 +178,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		defer func() { p.switcher.turn <- struct{}{} }()
 		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute()))
 	})
+	if p.failover != nil {
+		start("endpoint failover", p.failover.run)
+	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
@@ -173,13 +197,18 @@ func (p *Proxy) Run(ctx context.Context) error {
 func (p *Proxy) Close() error {
 	p.stop()
 	var errs []error
-	if p.cleaner != nil {
-		p.cleaner.Close()
+	for _, c := range p.cleaners {
+		if c != nil {
+			c.Close()
+		}
 	}
 	errs = append(errs, p.servers.close())
-	if p.flows != nil {
-		errs = append(errs, p.flows.Close())
+	for _, table := range p.flows {
+		if table != nil {
+			errs = append(errs, table.Close())
+		}
 	}
+	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}
@@ -326,6 +355,21 @@ func (p *Proxy) relays() (relay.Stats, bool) {
 	return relay.Stats{}, false
 }
 
+// failovers are the counters of endpoint failover, if it is not off.
+func (p *Proxy) failovers() (metrics.Failover, bool) {
+	if p.failover == nil {
+		return metrics.Failover{}, false
+	}
+	return p.failover.stats(), true
+}
+
+// trusted takes the suspects that a source has changed.
+func (p *Proxy) trusted(all []netip.Addr) {
+	if p.failover != nil {
+		p.failover.trust(all)
+	}
+}
+
 // unserved reports whether load balancer IPs of a port are not programmed.
 func (p *Proxy) unserved(id model.PortID) bool {
 	return slices.ContainsFunc(p.engine.Current().Backend.Gaps(id), func(g model.Gap) bool { return g.Unserved })
@@ -336,9 +380,11 @@ func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s, plane.Backend)
 	p.servers.checks.Update(s.Host, s.Applied)
-	if p.cleaner != nil && plane.Mode.Conntrack {
-		p.cleaner.Update(s.Host, s.Applied)
-		p.cleaner.Update(s.Host, s.Restored)
+	for _, c := range p.cleaners {
+		if c != nil && plane.Mode.Conntrack {
+			c.Update(s.Host, s.Applied)
+			c.Update(s.Host, s.Restored)
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
+	observe     func() (tracked, error) // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -72,6 +73,7 @@ func portable() system {
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
+		observe:     func() (tracked, error) { return nil, unsupported },
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},

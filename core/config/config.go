@@ -48,6 +48,9 @@ type Config struct {
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
 
+	// Failover says what happens with endpoints that stop answering.
+	Failover Failover
+
 	// AuditPeriod is how often the data plane is read back and compared though
 	// nothing points to a foreign hand in it. Foreign writes are noticed within a
 	// second without it where the system can tell.
@@ -153,6 +156,18 @@ const (
 	ipvs        Mode = "ipvs"
 	userspace   Mode = "userspace"
 	kernelspace Mode = "kernelspace"
+)
+
+// Failover says what happens with endpoints that stop answering.
+type Failover string
+
+// The ways. Auto is on in modes that can tell who does not answer; on says so where
+// they cannot.
+const (
+	FailoverAuto    Failover = "auto"
+	FailoverOff     Failover = "off"
+	FailoverObserve Failover = "observe"
+	FailoverOn      Failover = "on"
 )
 
 // DetectLocal says how packets of this node's pods are told from others.

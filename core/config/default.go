@@ -23,6 +23,7 @@ func Default() Config {
 		Mode:          Auto,
 		DetectLocal:   DetectClusterCIDR,
 		MasqueradeBit: masqueradeBit,
+		Failover:      FailoverAuto,
 		AuditPeriod:   15 * time.Minute,
 		SyncPeriod:    syncPeriod,
 		HealthAddress: "0.0.0.0:10256",

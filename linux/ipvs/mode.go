@@ -21,7 +21,7 @@ import (
 // that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, OnRequest: true, Fallback: "iptables",
+		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
 		Probe: probe, Open: openBackend, Plan: plan,
 	}
 }
