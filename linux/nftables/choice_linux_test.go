@@ -282,32 +282,33 @@ func TestChoiceListsAndRestarts(t *testing.T) {
 }
 
 // The first packet of a connection costs no more by hash than at random: the least
-// of many short rounds, in turn, which a busy machine cannot do anything about.
-// Most of it is the socket's; both have that.
+// of many short rounds, in turn, as many as a busy machine takes to show it. Most of
+// it is the socket's; both have that.
 func TestMaglevFirstPacket(t *testing.T) {
-	const rounds, packets = 200, 100
+	const rounds, least, packets = 2000, 200, 25
 	f := newFarm(t, 10, false)
 	f.ip("route add 10.96.0.11/32 dev lo src %s", f.client())
 	random, hashed := f.port(model.DefaultScheduler, make([]uint16, 10)...), f.port(model.Maglev, make([]uint16, 10)...)
 	hashed.ID.Service.Name, hashed.Frontends[0].At = "hashed", netip.MustParseAddrPort("10.96.0.11:80")
 	fill(t, openDriver(t), compile(t, testHost, random, hashed))
-	least := map[netip.AddrPort]time.Duration{}
+	best := map[netip.AddrPort]time.Duration{}
 	both := []netip.AddrPort{random.Frontends[0].At, hashed.Frontends[0].At}
-	for round := range rounds {
+	limit := func(d time.Duration) time.Duration { return d * 105 / 100 }
+	for round := 0; round < least || round < rounds && best[both[1]] > limit(best[both[0]]); round++ {
 		for i := range both {
 			to := both[(i+round)%2]
 			begin := time.Now()
 			for i := range packets {
-				f.datagram(uint16(10000+round*packets+i), to)
+				f.datagram(uint16(10000+(round*packets+i)%50000), to)
 			}
-			if took := time.Since(begin) / packets; least[to] == 0 || took < least[to] {
-				least[to] = took
+			if took := time.Since(begin) / packets; best[to] == 0 || took < best[to] {
+				best[to] = took
 			}
 		}
 	}
-	atRandom, byHash := least[random.Frontends[0].At], least[hashed.Frontends[0].At]
+	atRandom, byHash := best[both[0]], best[both[1]]
 	t.Logf("a first packet takes %v at random, %v by hash", atRandom, byHash)
-	if byHash > atRandom*115/100 {
+	if byHash > limit(atRandom) {
 		t.Errorf("a first packet takes %v by hash, %v at random", byHash, atRandom)
 	}
 }

@@ -36,7 +36,10 @@ const (
 
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) (gaps []model.Gap) {
-	if port.ID.Proto == model.SCTP {
+	switch {
+	case !c.placed(host, port):
+		return nil
+	case port.ID.Proto == model.SCTP:
 		return []model.Gap{{Detail: noSCTP}}
 	}
 	if note := c.placement.Note(); note != "" {
@@ -48,6 +51,9 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		at, why := c.placement.Addresses(host, f)
+		if len(at) == 0 && why == "" {
+			continue
+		}
 		if why != "" {
 			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
 		}
@@ -66,6 +72,14 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		}
 	}
 	return gaps
+}
+
+// placed reports whether a port has a frontend that listeners are for, or should be.
+func (c *Compiler) placed(host *model.Host, port *model.Port) bool {
+	return slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool {
+		at, why := c.placement.Addresses(host, &f)
+		return len(at) > 0 || why != ""
+	})
 }
 
 // serves reports whether any origin has endpoints.
