@@ -19,6 +19,7 @@ const (
 	WhyNodeHints                          // topology hints: endpoints for this node
 	WhyZoneSpill                          // topology hints: too few endpoints for this zone, others' too
 	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
+	WhyUnanswered                         // balanced without endpoints that have stopped answering
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
 	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
 	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: stay silent
@@ -61,6 +62,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNodeHints:            {"NodeHints", "topology hints: endpoints for this node"},
 	WhyZoneSpill:            {"ZoneSpillOver", "topology hints: endpoints for this node's zone are too few, using other zones' too"},
 	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no ready endpoints: using serving terminating endpoints"},
+	WhyUnanswered:           {"Unanswered", "endpoints that stopped answering are passed over"},
 	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not apply to this node's own pods and processes"},
 	WhyNoEndpoints:          {"NoEndpoints", "no endpoints: rejected"},
 	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "traffic policy Local and no endpoint on this node: dropped"},

@@ -44,7 +44,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.object, t.warmed(s, s.slices))
+		r = resolve.Service(t.host, s.object, t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects)))
 		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}

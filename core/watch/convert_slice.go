@@ -38,6 +38,7 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		Ports:     slicePorts(f, s.Ports),
 		Endpoints: endpoints(f, family, s.Endpoints),
 		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+		Version:   versionNumber(s.ResourceVersion),
 		Weight:    weight,
 		Weighted:  weighted,
 	}, f.problems()
