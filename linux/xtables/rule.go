@@ -139,8 +139,16 @@ type (
 	Chance uint32
 )
 
+// certain is the chance of what always happens.
+const certain = 1 << 31
+
 // OneOf is the chance of one out of n, as the kernel keeps it.
-func OneOf(n int) Chance { return Chance((uint64(1)<<31 + uint64(n)/2) / uint64(n)) }
+func OneOf(n int) Chance { return PartOf(1, n) }
+
+// PartOf is the chance of some parts of n.
+func PartOf(parts, n int) Chance {
+	return Chance((certain*uint64(parts) + uint64(n)/2) / uint64(n))
+}
 
 // Target is what a rule does with packets that match. Targets are comparable.
 type Target interface{ append([]byte) []byte }
