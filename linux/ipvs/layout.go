@@ -339,6 +339,8 @@ type Value struct {
 
 	virtualserver.Server // server, without flagOurs
 
+	Weight uint16 // destination: at least 1
+
 	Rules xtables.Rules // chain; jump: all of it, as it is printed, where it is there more than once
 
 	OldOnly bool // jump: not for the first packets of connections, while we leave (Drain)

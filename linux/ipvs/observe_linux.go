@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -241,15 +242,13 @@ func (o *observation) servers() error {
 	return err
 }
 
-// dest notes a destination. Another weight is an external change: a
-// destination that is not reported is created again.
+// dest notes a destination.
 func (o *observation) dest(k Key, weight int) {
-	switch weight {
-	case 0:
+	if weight == 0 {
 		o.drains.add(k)
-	case 1:
-		o.emit(k, Value{})
+		return
 	}
+	o.emit(k, Value{Weight: uint16(min(weight, math.MaxUint16))})
 }
 
 // serverKey names a virtual server of ours.
