@@ -57,17 +57,11 @@ func newFarm(t testing.TB, n int, v6 bool) *farm {
 	f := &farm{t: t, v6: v6, servers: map[netip.AddrPort]*net.UDPConn{}}
 	f.ip("link set lo up")
 	routed := netip.PrefixFrom(f.vip().Addr(), f.vip().Addr().BitLen())
-	f.ip("address add %s/%d dev lo", f.client(), f.client().BitLen())
+	f.address(f.client())
 	f.ip("route add %s dev lo src %s", routed, f.client())
 	for i := range n {
 		at := f.endpoint(i)
-		f.ip("address add %s/%d dev lo", at.Addr(), at.Addr().BitLen())
-	}
-	if v6 {
-		time.Sleep(20 * time.Millisecond) // duplicate address detection is not for lo
-	}
-	for i := range n {
-		at := f.endpoint(i)
+		f.address(at.Addr())
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		if err != nil {
 			t.Fatal(err)
@@ -77,6 +71,16 @@ func newFarm(t testing.TB, n int, v6 bool) *farm {
 		f.servers[at] = c
 	}
 	return f
+}
+
+// address adds an address, which is ready at once.
+func (f *farm) address(a netip.Addr) {
+	f.t.Helper()
+	if a.Is6() {
+		f.ip("address add %s/128 dev lo nodad", a)
+	} else {
+		f.ip("address add %s/32 dev lo", a)
+	}
 }
 
 func (f *farm) ip(format string, args ...any) {
