@@ -153,12 +153,20 @@ func (f *farm) got() map[netip.AddrPort][]uint16 {
 // send sends n datagrams from as many source ports and returns who got them.
 func (f *farm) send(n int) map[netip.AddrPort][]uint16 {
 	f.t.Helper()
-	all := map[netip.AddrPort][]uint16{}
-	for i := range n {
-		f.from(uint16(20000 + i))
-		if i%500 == 499 || i == n-1 {
+	all, come := map[netip.AddrPort][]uint16{}, 0
+	const atOnce = 500 // which all buffers have room for
+	for first := 0; first < n; first += atOnce {
+		last := min(first+atOnce, n)
+		for i := first; i < last; i++ {
+			f.from(uint16(20000 + i))
+		}
+		for begin := time.Now(); come < last; {
 			for at, ports := range f.got() {
 				all[at] = append(all[at], ports...)
+				come += len(ports)
+			}
+			if time.Since(begin) > time.Minute {
+				f.t.Fatalf("%d of %d datagrams have come", come, last)
 			}
 		}
 	}
