@@ -341,7 +341,7 @@ func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
 
 // packets are counted by the backend in use, if it does.
 func (p *Proxy) packets() dataplane.Packets {
-	if c, ok := p.engine.Current().Backend.(dataplane.PacketCounter); ok {
+	if c, ok := dataplane.As[dataplane.PacketCounter](p.engine.Current().Backend); ok {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
@@ -349,7 +349,7 @@ func (p *Proxy) packets() dataplane.Packets {
 
 // relays are the counters of the userspace mode, if it is in use.
 func (p *Proxy) relays() (relay.Stats, bool) {
-	if c, ok := p.engine.Current().Backend.(relay.Counter); ok {
+	if c, ok := dataplane.As[relay.Counter](p.engine.Current().Backend); ok {
 		return c.Relays(), true
 	}
 	return relay.Stats{}, false

@@ -31,7 +31,7 @@ func newReporter(node string, sources metrics.Sources, log *slog.Logger) *report
 // synced reports a sync of a backend.
 func (r *reporter) synced(s engine.Sync, b dataplane.Backend) {
 	r.metrics.Synced(s)
-	if c, ok := b.(dataplane.RuleCounter); ok {
+	if c, ok := dataplane.As[dataplane.RuleCounter](b); ok {
 		c.Rules(r.metrics.Rules)
 	}
 	for _, change := range s.StateChanges {
