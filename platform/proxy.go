@@ -45,6 +45,7 @@ type Proxy struct {
 	cleaner  *flows.Cleaner
 	report   *reporter
 	servers  servers
+	kernel   turn // of the one query at a time that reads the data plane
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -56,7 +57,7 @@ type Proxy struct {
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c}
+	p := &Proxy{version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -148,7 +149,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.Switch, p.log)
+		return serveControl(ctx, p.lock, p.Switch, p.ask, p.log)
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })

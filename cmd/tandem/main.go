@@ -92,12 +92,14 @@ EndpointSlices into the kernel, and keeps them up to date.
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newExplain(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range append(root.Commands(), root) {
-		c.Args = noArgs
-		if c.HasSubCommands() {
+		switch {
+		case c.HasSubCommands():
 			c.Args = knownVerb
+		case c.Args == nil:
+			c.Args = noArgs
 		}
 	}
 	root.AddCommand(newDocs())

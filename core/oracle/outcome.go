@@ -19,6 +19,9 @@ type Packet struct {
 	Dst   netip.AddrPort
 }
 
+// Uplink is the Iface of packets from other machines, where only that matters.
+const Uplink = "eth0"
+
 // Outcome is what may happen to a Packet.
 type Outcome struct {
 	Fate      Fate

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// Explain is the query of tandem explain.
+func Explain() Query[oracle.Question, status.Explanation] {
+	return Query[oracle.Question, status.Explanation]{Name: "explain", answer: explain}
+}
+
+func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanation, error) {
+	s, err := p.snapshotFor(ctx)
+	if err != nil {
+		return status.Explanation{}, err
+	}
+	plane := p.engine.Current()
+	return status.Explain(status.Subject{
+		Mode: string(plane.Mode.Name), Host: s.Host, Services: s.Services, Gaps: s.Backend.Gaps,
+		Failures: s.Backend.Failures, Implementation: plane.Implementation,
+	}, q)
+}
