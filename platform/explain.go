@@ -15,13 +15,22 @@ func Explain() Query[oracle.Question, status.Explanation] {
 }
 
 func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanation, error) {
-	s, err := p.snapshotFor(ctx)
+	s, err := p.subject(ctx)
 	if err != nil {
 		return status.Explanation{}, err
 	}
+	return status.Explain(s, q)
+}
+
+// subject is the running proxy as questions about packets are asked of it.
+func (p *Proxy) subject(ctx context.Context) (status.Subject, error) {
+	s, err := p.snapshotFor(ctx)
+	if err != nil {
+		return status.Subject{}, err
+	}
 	plane := p.engine.Current()
-	return status.Explain(status.Subject{
+	return status.Subject{
 		Mode: string(plane.Mode.Name), Host: s.Host, Services: s.Services, Gaps: s.Backend.Gaps,
 		Failures: s.Backend.Failures, Implementation: plane.Implementation,
-	}, q)
+	}, nil
 }

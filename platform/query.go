@@ -34,7 +34,7 @@ const maxRequest = 16 << 20
 
 // queries are all there are.
 func queries() []query {
-	return []query{Explain()}
+	return []query{Explain(), Trace()}
 }
 
 // query is a Query whatever its types.

@@ -152,7 +152,7 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 	run := func() oracle.Outcome { return e.Evaluate(r.found, host)(p) }
 	t.Installed = run()
 	for _, d := range r.differing {
-		if v, there := r.found[d.key]; there && e.Opaque(d.key, v) {
+		if v, there := r.found[d.key]; there && !d.leaves && e.Opaque(d.key, v) {
 			t.Opaque = append(t.Opaque, d.Object)
 		}
 	}

@@ -18,6 +18,7 @@
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
 //	inputs.go                        what a source may call
+//	drift.go                         what others have changed, and who asks for an audit
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use
@@ -51,14 +52,19 @@ type Options struct {
 	MinGap     time.Duration // the least time between two syncs; 0 is none
 	Log        *slog.Logger
 	Hooks      Hooks
+
+	// Writers returns the other programs that have written to the data plane since a
+	// time, as far as the system tells. It must not block. Nil where it does not.
+	Writers func(since time.Time) []Writer
 }
 
 // Hooks are called on the engine's goroutine after what it did: they must not block.
 type Hooks struct {
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
-	// Drifted follows an audit that found objects changed from outside.
-	Drifted func(objects int)
+	// Drifted follows an audit that found objects changed from outside, with what is
+	// remembered of them.
+	Drifted func(objects int, found []Drift)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }
@@ -100,8 +106,11 @@ type Engine struct {
 	full         bool                         // everything is to be compiled anew
 	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
-	pending      bool                         // something was applied since the last sync began
-	since        time.Time                    // arrival of the oldest event that is pending
+	drifts       []Drift                      // the latest, oldest first
+	auditBefore  time.Time                    // start of the last audit that succeeded
+	waiters      []auditWaiter
+	pending      bool      // something was applied since the last sync began
+	since        time.Time // arrival of the oldest event that is pending
 	syncedAt     time.Time
 
 	checkAt     time.Time  // when to ask again whether others wrote to the data plane
@@ -170,6 +179,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
+			Drifts:   slices.Clone(e.drifts),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)

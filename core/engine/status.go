@@ -42,6 +42,7 @@ type Snapshot struct {
 	Problems []model.Problem // of the sources
 	Backend  dataplane.Health
 	Tracker  track.Stats
+	Drifts   []Drift // the latest, oldest first
 }
 
 // Sync is the record of one sync.
