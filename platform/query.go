@@ -34,7 +34,7 @@ const maxRequest = 16 << 20
 
 // queries are all there are.
 func queries() []query {
-	return []query{Explain(), Trace()}
+	return []query{Explain(), Trace(), Drift(), Services()}
 }
 
 // query is a Query whatever its types.

@@ -49,7 +49,7 @@ func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	e.drifts = slices.Delete(e.drifts, 0, max(0, len(e.drifts)-maxDrifts))
 	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", WriterNames(by))
 	for _, d := range found[:min(len(found), maxDriftLines)] {
-		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner), "wanted", d.Wanted, "found", d.Difference.Found)
+		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner))
 	}
 	e.auditBefore = start
 	return found

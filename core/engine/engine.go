@@ -18,6 +18,7 @@
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
 //	inputs.go                        what a source may call
+//	since.go                         since when what is programmed is
 //	drift.go                         what others have changed, and who asks for an audit
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
@@ -107,6 +108,7 @@ type Engine struct {
 	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
 	drifts       []Drift                      // the latest, oldest first
+	programmed   Since                        // of what came after the first sync
 	auditBefore  time.Time                    // start of the last audit that succeeded
 	waiters      []auditWaiter
 	pending      bool      // something was applied since the last sync began
@@ -132,7 +134,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, full: true,
+		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())

@@ -35,6 +35,8 @@ func (e *Engine) sync(ctx context.Context) {
 	first := e.record(end, r, failing)
 	if first || !e.status.Load().Synced {
 		e.endpoints += endpointCount(r.Applied)
+	} else {
+		e.noteSince(r.Applied, end)
 	}
 	e.reportPorts(deltas)
 	if r.idle() {

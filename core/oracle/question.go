@@ -64,11 +64,11 @@ func (q Question) destination(ports []*model.Port, f model.Family, known bool) (
 		return at, proto, nil
 	}
 	name, port, _ := strings.Cut(text, ":")
-	namespace, service, ok := strings.Cut(name, "/")
-	if !ok || namespace == "" || service == "" {
+	service, err := model.ParseServiceName(name)
+	if err != nil {
 		return netip.AddrPort{}, 0, errors.New("want ADDRESS:PORT or NAMESPACE/SERVICE:PORT, and /udp or /sctp for those")
 	}
-	return frontendOf(ports, model.ServiceName{Namespace: namespace, Name: service}, port, func(p *model.Port) bool {
+	return frontendOf(ports, service, port, func(p *model.Port) bool {
 		return (!given || p.ID.Proto == proto) && (!known || p.ID.Family == f)
 	})
 }
