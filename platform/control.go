@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -29,50 +28,72 @@ type switchFunc func(context.Context, config.Mode) (Switched, error)
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
 // has done so. When ctx ends before, everything stays as it was.
 func SwitchTo(ctx context.Context, to config.Mode) (done Switched, err error) {
-	err = post(ctx, "/switch?to="+url.QueryEscape(string(to)), nil, &done)
+	err = post(ctx, "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err
 }
 
-// maxAnswer bounds an answer: a list of 50,000 Services needs some 40 MB.
-const maxAnswer = 256 << 20
+// answerLimit bounds what is read of an answer: a list of 50,000 Services needs some
+// 40 MB.
+const answerLimit = 256 << 20
 
-// post sends a request to the control socket and reads the answer.
-func post(ctx context.Context, path string, request []byte, answer any) error {
+// post sends a request without content to the control socket and reads the answer.
+func post(ctx context.Context, path string, answer any) error { return call(ctx, path, nil, answer) }
+
+// call sends a request and reads the answer.
+func call(ctx context.Context, path string, request []byte, answer any) error {
+	body, err := open(ctx, path, request)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
+	if err != nil {
+		return fmt.Errorf("read the answer of the running tandem: %w", err)
+	}
+	return json.Unmarshal(text, answer)
+}
+
+// open sends a request to the control socket. The caller reads and closes the
+// answer.
+func open(ctx context.Context, path string, request []byte) (io.ReadCloser, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return thisSystem().dialControl(ctx) }
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := client.Do(req)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
+		return nil, fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
 	}
-	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-		return errors.New(strings.TrimSpace(string(text)))
+		defer res.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+		return nil, errors.New(string(text))
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(answer); err != nil {
-		return fmt.Errorf("read the answer of the running tandem: %w", err)
-	}
-	return nil
+	return res.Body, nil
+}
+
+// route is one more request that the control socket answers.
+type route struct {
+	pattern string // of http.ServeMux
+	answer  http.HandlerFunc
 }
 
 // serveControl serves the control socket until ctx ends. Without a socket all else
 // works.
-func serveControl(ctx context.Context, lock Held, switchTo switchFunc, ask askFunc, log *slog.Logger) error {
+func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()
 	if err != nil {
-		log.Warn("opening the control socket failed; tandem switch and queries are unavailable", "err", err)
+		log.Warn("opening the control socket failed; switch, queries, history and snapshot are unavailable", "err", err)
 		<-ctx.Done()
 		return nil
 	}
 	server := http.Server{
-		Handler:           controlHandler(switchTo, ask),
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -86,8 +107,11 @@ func serveControl(ctx context.Context, lock Held, switchTo switchFunc, ask askFu
 }
 
 // controlHandler answers the requests of the control socket.
-func controlHandler(switchTo switchFunc, ask askFunc) http.Handler {
+func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 	mux := http.NewServeMux()
+	for _, r := range more {
+		mux.HandleFunc(r.pattern, r.answer)
+	}
 	mux.HandleFunc("POST /switch", func(w http.ResponseWriter, r *http.Request) {
 		to := config.Mode(r.URL.Query().Get("to"))
 		if _, err := Find(to); err != nil || to == config.Auto {
@@ -96,15 +120,6 @@ func controlHandler(switchTo switchFunc, ask askFunc) http.Handler {
 		}
 		done, err := switchTo(r.Context(), to)
 		reply(w, done, err)
-	})
-	mux.HandleFunc("POST /query/{name}", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-		if err != nil {
-			reply(w, nil, err)
-			return
-		}
-		answer, err := ask(r.Context(), r.PathValue("name"), body)
-		reply(w, answer, err)
 	})
 	return mux
 }

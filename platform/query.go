@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +53,7 @@ func (q Query[Request, Answer]) Ask(ctx context.Context, r Request) (a Answer, e
 	if err != nil {
 		return a, err
 	}
-	err = post(ctx, "/query/"+q.Name, body, &a)
+	err = call(ctx, "/query/"+q.Name, body, &a)
 	return a, err
 }
 
@@ -79,8 +81,18 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 	return q.answer(ctx, p, r)
 }
 
-// askFunc answers a question that came over the control socket.
-type askFunc func(ctx context.Context, name string, body []byte) (any, error)
+// queryRoute answers queries on the control socket.
+func (p *Proxy) queryRoute() route {
+	return route{"POST /query/{name}", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		answer, err := p.ask(r.Context(), r.PathValue("name"), body)
+		reply(w, answer, err)
+	}}
+}
 
 // ask finds the query and has it answered.
 func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) {

@@ -16,7 +16,7 @@ import (
 
 func newDoctor() *cobra.Command {
 	config := config.Default()
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine: which modes work, and what prevents Services from working",
@@ -26,15 +26,7 @@ tried in temporary network namespaces and chains, for which the kernel may load
 modules. The exit code is 1 when a check fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config)
-			var err error
-			switch output {
-			case "table":
-				err = diagnosis.Write(cmd.OutOrStdout(), checks)
-			case "json":
-				err = writeJSON(cmd.OutOrStdout(), checks)
-			default:
-				return usageError{fmt.Errorf("-o %s: choose table or json", output)}
-			}
+			err := out.print(cmd, report{document: checks, text: func(s *screen) error { writeChecks(s, checks); return nil }})
 			if err == nil && diagnosis.Worst(checks) == diagnosis.Fail {
 				err = errors.New("a check failed")
 			}
@@ -42,6 +34,20 @@ modules. The exit code is 1 when a check fails.`,
 		},
 	}
 	c.Flags().StringVar((*string)(&config.Mode), "proxy-mode", string(config.Mode), "the mode to check for: "+strings.Join(platform.Names(), " or "))
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	complete(c, "proxy-mode", platform.Names()...)
+	out.register(c)
 	return c
+}
+
+// writeChecks shows checks to people, one a paragraph.
+func writeChecks(s *screen, checks []diagnosis.Check) {
+	const margin = "                             "
+	indent := func(text string) string { return strings.ReplaceAll(text, "\n", "\n"+margin) }
+	for _, c := range checks {
+		s.text.WriteString(s.paint(stateColor(string(c.Level)), fmt.Sprintf("%-5s", strings.ToUpper(string(c.Level)))))
+		s.printf(" %-22s %s\n", c.ID, indent(c.Found))
+		if c.Fix != "" {
+			s.printf("%sfix: %s\n", margin, indent(c.Fix))
+		}
+	}
 }

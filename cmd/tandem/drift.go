@@ -16,7 +16,7 @@ import (
 )
 
 func newDrift() *cobra.Command {
-	var output string
+	var out output
 	var watch, repair bool
 	c := &cobra.Command{
 		Use:   "drift [NAMESPACE/SERVICE]",
@@ -34,7 +34,7 @@ repaired.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := platform.DriftRequest{Service: strings.Join(args, ""), Look: true}
 			if watch {
-				return watchDrift(cmd, output, r)
+				return watchDrift(cmd, &out, r)
 			}
 			d, err := platform.Drift().Ask(cmd.Context(), r)
 			if err == nil && repair {
@@ -43,7 +43,7 @@ repaired.`,
 			if err != nil {
 				return err
 			}
-			if err := show(cmd, output, d); err != nil || len(d.Now) == 0 || repair && d.Repaired() {
+			if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 || repair && d.Repaired() {
 				return err
 			}
 			return errDiffers
@@ -51,7 +51,7 @@ repaired.`,
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "go on, and print what is found, until interrupted")
 	c.Flags().BoolVar(&repair, "repair", false, "wait until what was found is repaired")
-	outputFlag(c, &output)
+	out.register(c)
 	return c
 }
 
@@ -84,14 +84,14 @@ func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftReques
 }
 
 // watchDrift prints what the running tandem finds by itself, once it was asked to look.
-func watchDrift(cmd *cobra.Command, output string, r platform.DriftRequest) error {
+func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error {
 	for {
 		d, err := platform.Drift().Ask(cmd.Context(), r)
 		if err != nil {
 			return err
 		}
 		if r.Look || len(d.Now) > 0 {
-			if err := showWatched(cmd, output, d); err != nil {
+			if err := showWatched(cmd, out, d); err != nil {
 				return err
 			}
 		}
@@ -102,9 +102,9 @@ func watchDrift(cmd *cobra.Command, output string, r platform.DriftRequest) erro
 	}
 }
 
-func showWatched(cmd *cobra.Command, output string, d status.Drift) error {
-	if output != "table" || len(d.Now) == 0 {
-		return show(cmd, output, d)
+func showWatched(cmd *cobra.Command, out *output, d status.Drift) error {
+	if out.form != formTable || len(d.Now) == 0 {
+		return out.print(cmd, reportOf(d))
 	}
 	var b strings.Builder
 	for _, x := range d.Now {

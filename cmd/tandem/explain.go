@@ -12,7 +12,7 @@ import (
 
 func newExplain() *cobra.Command {
 	var flags configFlags
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Say why a connection goes where it does, or fails: each decision with its reason",
@@ -33,11 +33,11 @@ number; /udp or /sctp may follow.`,
 			if err != nil {
 				return err
 			}
-			return show(cmd, output, e)
+			return out.print(cmd, reportOf(e))
 		},
 	}
-	flags.register(c.Flags())
-	outputFlag(c, &output)
+	flags.register(c)
+	out.register(c)
 	return c
 }
 

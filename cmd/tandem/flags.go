@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -32,7 +33,8 @@ const (
 	lenient = "lenient"
 )
 
-func (f *configFlags) register(fs *pflag.FlagSet) {
+func (f *configFlags) register(c *cobra.Command) {
+	fs := c.Flags()
 	f.flags = fs
 	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
 	fs.StringVar(&f.compat, "compat", strict, "strict: unknown and duplicate fields of the file are errors; lenient: they are warnings, as in kube-proxy")
@@ -54,7 +56,12 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 			flag.NoOptDefVal = "true"
 		}
 		fs.AddFlag(flag)
+		if v.Choices != nil {
+			complete(c, s.Flag, v.Choices...)
+		}
 	}
+	complete(c, "compat", strict, lenient)
+	complete(c, "proxy-mode", platform.Names()...)
 	fs.SetNormalizeFunc(normalize)
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 )
@@ -52,8 +52,9 @@ func TestFlagsAreKubeProxys(t *testing.T) {
 func command(t *testing.T, args ...string) (*config.Config, config.Report) {
 	t.Helper()
 	var f configFlags
-	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	f.register(fs)
+	var verb cobra.Command
+	fs := verb.Flags()
+	f.register(&verb)
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +89,9 @@ func TestEveryFlagRoundTrips(t *testing.T) {
 				continue
 			}
 			var f configFlags
-			fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
-			f.register(fs)
+			var verb cobra.Command
+			fs := verb.Flags()
+			f.register(&verb)
 			if err := fs.Parse([]string{"--" + s.Flag + "=" + word}); err != nil {
 				t.Fatal(err)
 			}

@@ -92,14 +92,15 @@ EndpointSlices into the kernel, and keeps them up to date.
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newExplain(), newTrace(), newDrift(), newServices(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range append(root.Commands(), root) {
-		switch {
-		case c.HasSubCommands():
+		if c.Args != nil {
+			continue
+		}
+		c.Args = noArgs
+		if c.HasSubCommands() {
 			c.Args = knownVerb
-		case c.Args == nil:
-			c.Args = noArgs
 		}
 	}
 	root.AddCommand(newDocs())

@@ -26,26 +26,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// output collects what a process writes.
-type output struct {
+// written collects what a process writes.
+type written struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (o *output) Write(b []byte) (int, error) {
+func (o *written) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.Write(b)
 }
 
-func (o *output) String() string {
+func (o *written) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
 }
 
 // await waits until a process has written something.
-func (o *output) await(t *testing.T, what string) {
+func (o *written) await(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(o.String(), what); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -55,8 +55,8 @@ func (o *output) await(t *testing.T, what string) {
 }
 
 // program starts tandem in the calling thread's network namespace.
-func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
-	var out output
+func program(ctx context.Context, args ...string) (*exec.Cmd, *written, error) {
+	var out written
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "TANDEM_TEST_PROGRAM=1")
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -66,7 +66,7 @@ func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
 
 // programOnNode starts tandem on a node in a network namespace of its own, which is
 // closed when the test ends.
-func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *output) {
+func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *written) {
 	t.Helper()
 	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	if err != nil {

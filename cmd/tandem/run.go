@@ -38,7 +38,7 @@ of the file a running tandem applies.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
 	fs := c.Flags()
-	flags.register(fs)
+	flags.register(c)
 	fs.StringVar(&flags.writeTo, "write-config-to", "", "write the resulting configuration to this file, and exit")
 	fs.BoolVar(&flags.cleanup, "cleanup", false, "remove everything that tandem programmed on this machine, and exit")
 	fs.BoolVar(&flags.initOnly, "init-only", false, "set the system parameters that need full root privileges, and exit; after that CAP_NET_ADMIN is enough")

@@ -11,7 +11,7 @@ import (
 )
 
 func newServices() *cobra.Command {
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:   "services [NAMESPACE/NAME]",
 		Short: "List the Services of the running tandem; of one, every endpoint and why it is used or not",
@@ -27,9 +27,9 @@ why.`,
 				return err
 			}
 			s.One = len(args) > 0
-			return show(cmd, output, s)
+			return out.print(cmd, reportOf(s))
 		},
 	}
-	outputFlag(c, &output)
+	out.register(c)
 	return c
 }

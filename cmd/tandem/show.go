@@ -9,22 +9,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// document is what a verb prints: as JSON, or in a form for people.
+// document is an answer of the running tandem that knows its form for people.
 type document interface{ Write(io.Writer) error }
 
-// outputFlag adds -o.
-func outputFlag(c *cobra.Command, to *string) {
-	c.Flags().StringVarP(to, "output", "o", "table", "table or json")
-}
-
-func show(cmd *cobra.Command, output string, d document) error {
-	switch output {
-	case "table":
-		return d.Write(cmd.OutOrStdout())
-	case "json":
-		return writeJSON(cmd.OutOrStdout(), d)
-	}
-	return usageError{fmt.Errorf("-o %s: choose table or json", output)}
+// reportOf is the report of a document. Its text is printable.
+func reportOf(d document) report {
+	return report{document: d, text: func(s *screen) error { return d.Write(&s.text) }}
 }
 
 // twoArgs accepts exactly FROM and TO.
@@ -34,3 +24,6 @@ func twoArgs(c *cobra.Command, args []string) error {
 	}
 	return nil
 }
+
+// errDiffers says that the data plane is not as desired; the standard output tells how.
+const errDiffers = pendingError("the data plane differs from the desired state")

@@ -18,7 +18,7 @@ import (
 
 func newTrace() *cobra.Command {
 	var flags configFlags
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:   "trace FROM TO",
 		Short: "Follow a connection through the rules that the kernel or HNS really has",
@@ -36,14 +36,14 @@ FROM and TO are as for tandem explain.`,
 			if err != nil {
 				return err
 			}
-			if err := show(cmd, output, t); err != nil || t.OK() {
+			if err := out.print(cmd, reportOf(t)); err != nil || t.OK() {
 				return err
 			}
 			return errDiffers
 		},
 	}
-	flags.register(c.Flags())
-	outputFlag(c, &output)
+	flags.register(c)
+	out.register(c)
 	return c
 }
 

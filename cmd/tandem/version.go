@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -25,13 +24,26 @@ func versionText() string {
 	return "devel"
 }
 
+// build is what `tandem version` says of this program.
+type build struct {
+	Version  string `json:"version"`
+	Platform string `json:"platform"`
+	Go       string `json:"go"`
+}
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var out output
+	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tandem %s %s/%s %s\n", versionText(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
+			b := build{versionText(), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
+			return out.print(cmd, report{document: b, text: func(s *screen) error {
+				s.printf("tandem %s %s %s\n", b.Version, b.Platform, b.Go)
+				return nil
+			}})
 		},
 	}
+	out.register(c)
+	return c
 }

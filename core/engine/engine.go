@@ -17,9 +17,11 @@
 //	inbox.go, status.go, states.go   the queue; what others may see; the states of Services
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
+//	record.go                        what is remembered of changes and syncs (core/history)
 //	inputs.go                        what a source may call
 //	since.go                         since when what is programmed is
 //	drift.go                         what others have changed, and who asks for an audit
+//	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use
@@ -30,11 +32,13 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -66,6 +70,8 @@ type Hooks struct {
 	// Drifted follows an audit that found objects changed from outside, with what is
 	// remembered of them.
 	Drifted func(objects int, found []Drift)
+	// Trusted follows changes of a source by which suspects are trusted anew.
+	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }
@@ -85,6 +91,7 @@ type Engine struct {
 	arrivals arrivals
 	current  atomic.Pointer[DataPlane] // replaced by Run's goroutine alone
 	first    chan struct{}             // closed when a sync has succeeded
+	history  history.Recorder
 
 	// Owned by Run:
 	started      time.Time
@@ -164,6 +171,9 @@ func (e *Engine) Status() Status {
 // for the first time: when Status says Synced.
 func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
+// History returns the last changes and syncs.
+func (e *Engine) History() *history.Recorder { return &e.history }
+
 // Ping returns nil once the engine's goroutine has answered. A watchdog that gets
 // no answer in time knows that it hangs.
 func (e *Engine) Ping(ctx context.Context) error {
@@ -181,6 +191,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
+			Suspects: e.tracker.Suspects(),
 			Drifts:   slices.Clone(e.drifts),
 		}
 		for _, ps := range e.problems {

@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
 )
 
 // adoptRetry is the time between attempts to read the data plane at start.
@@ -13,7 +15,7 @@ const adoptRetry = time.Second
 // Run works until ctx ends, once. What is programmed stays.
 func (e *Engine) Run(ctx context.Context) error {
 	e.started = time.Now()
-	e.setHost(e.started)
+	e.setHost(history.Machine, "", e.started)
 	defer e.stopAudit()
 	defer close(e.inbox.ended)
 	timer := time.NewTimer(0)
@@ -85,6 +87,9 @@ func (e *Engine) processInbox() {
 	for _, t := range queue {
 		t.do(since)
 		e.done = e.done.plus(t.of)
+	}
+	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
+		e.options.Hooks.Trusted(trusted)
 	}
 	if !e.pending {
 		return

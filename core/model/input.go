@@ -35,6 +35,7 @@ type Service struct {
 	Type    ServiceType
 	Created time.Time // zero when unknown, as in most manifests
 	Where   string    // "file:line" for manifests, empty for the API server
+	Version uint64    // resourceVersion; 0 when unknown, as in most manifests
 
 	ClusterIPs      []netip.Addr
 	ExternalIPs     []netip.Addr
@@ -70,6 +71,7 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
 	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
+	Version   uint64    // as Service.Version
 	Where     string
 }
 
@@ -99,6 +101,14 @@ const (
 	Serving
 	Terminating
 )
+
+// Unanswered marks an endpoint that has stopped answering (core/suspect). No source
+// says so: core/track adds it.
+const Unanswered = Terminating << 1
+
+// Suspects are the addresses of endpoints that have stopped answering. They are
+// immutable.
+type Suspects map[netip.Addr]struct{}
 
 // Has reports whether all conditions of c hold.
 func (s EndpointState) Has(c EndpointState) bool { return s&c == c }

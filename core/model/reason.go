@@ -18,6 +18,7 @@ const (
 	WhyZoneHints                          // topology hints: endpoints meant for this zone
 	WhyNodeHints                          // topology hints: endpoints for this node
 	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
+	WhyUnanswered                         // balanced without endpoints that have stopped answering
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
 	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
 	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: stay silent
@@ -59,6 +60,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyZoneHints:            {"ZoneHints", "topology hints: endpoints for this node's zone"},
 	WhyNodeHints:            {"NodeHints", "topology hints: endpoints for this node"},
 	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no ready endpoints: using serving terminating endpoints"},
+	WhyUnanswered:           {"Unanswered", "endpoints that stopped answering are passed over"},
 	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not apply to this node's own pods and processes"},
 	WhyNoEndpoints:          {"NoEndpoints", "no endpoints: rejected"},
 	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "traffic policy Local and no endpoint on this node: dropped"},

@@ -13,6 +13,7 @@ import (
 type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason
+	passed               []endpoint // left out of cluster as they do not answer
 }
 
 // choosePools makes the pools (KEP-1669, KEP-2086).
@@ -22,12 +23,17 @@ type pools struct {
 // local pool is chosen in the same way among this node's endpoints alone, and
 // independently: a node whose last endpoint terminates goes on serving policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
+// Endpoints that have stopped answering are passed over last, and only in the
+// cluster's pool (unanswered.go).
 func choosePools(host *model.Host, all []endpoint) pools {
 	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
 
 	usable := filter(all, ready)
 	if len(usable) > 0 {
 		usable, p.whyCluster = applyHints(host, usable)
+		if usable, p.passed = passOver(usable); len(p.passed) > 0 {
+			p.whyCluster = model.WhyUnanswered
+		}
 	} else {
 		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
 	}
@@ -69,7 +75,8 @@ func pool(from []endpoint) *model.Pool {
 }
 
 // draining returns the endpoints that serve but are in no pool: terminating
-// ones while others are ready, and those that hints leave to other nodes.
+// ones while others are ready, and those that hints leave to other nodes. Those
+// that have stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 	chosen := make(map[netip.AddrPort]bool, len(all))
 	for _, pool := range []*model.Pool{p.cluster, p.local} {
@@ -79,6 +86,9 @@ func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 		for _, e := range pool.Endpoints {
 			chosen[e.Addr] = true
 		}
+	}
+	for _, e := range p.passed {
+		chosen[e.addr] = true
 	}
 	for _, e := range all {
 		if e.state.Has(model.Serving) && !chosen[e.addr] {

@@ -6,6 +6,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
@@ -134,6 +135,20 @@ func Sources(f *model.Frontend) []string {
 		list[i] = r.String()
 	}
 	return list
+}
+
+// ShowSources says which clients are let in, for people: a long list is cut short.
+func ShowSources(list []string) string {
+	const shown = 4
+	switch {
+	case list == nil:
+		return "all"
+	case len(list) == 0:
+		return "none"
+	case len(list) > shown:
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ","), len(list)-shown)
+	}
+	return strings.Join(list, ",")
 }
 
 // ofMode returns, once, what the whole mode does not support.

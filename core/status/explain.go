@@ -148,9 +148,7 @@ func (e Explanation) Write(w io.Writer) error {
 	if e.Failing != "" {
 		fmt.Fprintf(&b, "\nFAILING: this is not programmed: %s\n", printable.Text(e.Failing))
 	}
-	for _, p := range e.Problems {
-		p.write(&b, e.Service)
-	}
+	writeProblems(&b, e.Service, e.Problems)
 	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err
 }
@@ -196,5 +194,16 @@ func writeObjects(b *strings.Builder, all []dataplane.Object) {
 				fmt.Fprintf(b, "      %s\n", printable.Text(part))
 			}
 		}
+	}
+}
+
+// writeProblems lists what was rejected or cannot be done.
+func writeProblems(b *strings.Builder, object string, all []Problem) {
+	for _, p := range all {
+		fmt.Fprintf(b, "! %s: %s", printable.Text(object), printable.Text(p.Detail))
+		if p.Where != "" {
+			fmt.Fprintf(b, " (%s)", printable.Text(p.Where))
+		}
+		b.WriteString("\n")
 	}
 }

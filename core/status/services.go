@@ -169,9 +169,7 @@ func (d ServiceDetail) write(b *strings.Builder) {
 			cmp.Or(strings.Join(e.Conditions, ","), "none"), used, since, printable.Text(e.Why))
 	}
 	t.Flush()
-	for _, p := range d.Problems {
-		p.write(b, d.Name)
-	}
+	writeProblems(b, d.Name, d.Problems)
 }
 
 func sinceText(at *time.Time) string {

@@ -43,7 +43,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.object, s.slices)
+		r = resolve.Service(t.host, s.object, resolve.MarkUnanswered(s.slices, t.suspects))
 		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}

@@ -30,6 +30,8 @@ type Tracker struct {
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
 	objects    int // Services there are
+	suspects   model.Suspects
+	trusted    []netip.Addr // suspects that a source has changed
 	slots      resolve.Slots
 	stats      Stats
 	fresh      []model.Problem
@@ -128,6 +130,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 		s.slices = slices.Insert(s.slices, i, slice)
 	}
 	t.triggers.add(s, before, slice)
+	t.trustChanged(before, slice)
 	t.mark(s)
 	t.updateAPIServers(s)
 }
@@ -140,11 +143,20 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	}
 	delete(t.slices, name)
 	if i, found := s.find(name); found {
+		t.trustChanged(s.slices[i], nil)
 		s.slices = slices.Delete(s.slices, i, i+1)
 	}
 	t.triggers.forget(s)
 	t.mark(s)
 	t.updateAPIServers(s)
+}
+
+// SliceService returns the Service that a known slice belongs to.
+func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
+	if s := t.slices[name]; s != nil {
+		return s.name, true
+	}
+	return n, false
 }
 
 // updateAPIServers takes over which API servers there are, where a Service says that.

@@ -37,6 +37,7 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		Ports:     slicePorts(f, s.Ports),
 		Endpoints: endpoints(f, family, s.Endpoints),
 		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+		Version:   versionNumber(s.ResourceVersion),
 	}, f.problems()
 }
 

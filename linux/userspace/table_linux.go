@@ -5,13 +5,117 @@ package userspace
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
+
+// table is where the rules are: in the nat table of iptables, or in tables of our
+// own in nftables. One goroutine uses it at a time, but for Read.
+type table interface {
+	// Families are those that it serves.
+	Families() []model.Family
+
+	// Reading says that Read is next: what others have done so far is no news
+	// then.
+	Reading()
+
+	// Read returns the objects of all families.
+	Read(context.Context) (map[Key]found, error)
+
+	// Write makes changes to one family: all of them or none. An error may leave
+	// open which.
+	Write(context.Context, model.Family, []edit) error
+
+	// Disturbed reports whether somebody else may have written since Reading.
+	Disturbed() (bool, error)
+
+	// Most is how many changes one Write takes; 0 is no limit.
+	Most() int
+
+	Close() error
+}
+
+// natTable is the nat table of iptables, in the variant that this host uses.
+type natTable struct {
+	commands *xtables.Commands
+	watch    *xtables.Watch
+}
+
+func openNAT(ctx context.Context) (table, error) {
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	c, _, err := xtables.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w, err := xtables.OpenWatch(c.Variant, c.Families)
+	if err != nil {
+		return nil, err
+	}
+	return natTable{c, w}, nil
+}
+
+// Families implements table.
+func (t natTable) Families() []model.Family { return t.commands.Families }
+
+// Reading implements table.
+func (t natTable) Reading() { t.watch.BeforeRead() }
+
+// Disturbed implements table.
+func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
+
+// Most implements table.
+func (t natTable) Most() int { return 0 }
+
+// Close implements table.
+func (t natTable) Close() error { return t.watch.Close() }
+
+// Read implements table.
+func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
+	objects := map[Key]found{}
+	for _, f := range t.Families() {
+		text, err := t.commands.Save(ctx, f, xtables.NAT)
+		if err != nil {
+			return nil, fmt.Errorf("%s tables: %w", f, err)
+		}
+		if err := natObjects(f, text, objects); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+	}
+	return objects, nil
+}
+
+// Write implements table.
+func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
+	b := &batch{}
+	for _, e := range withoutImplied(edits) {
+		b.edit(e)
+	}
+	if b.Empty() {
+		return nil
+	}
+	return t.restore(ctx, f, b)
+}
+
+// restore runs a transaction. Others may hold the lock for a while; that they still
+// do is a failure like others, and never busy: without its chains a mode serves
+// nothing.
+func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
+	t.watch.BeforeWrite()
+	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {
+		t.watch.Invalidate()
+		return fmt.Errorf("%s tables: %w", f, err)
+	}
+	t.watch.AfterWrite(1)
+	return nil
+}
 
 // ownTables are the tables of our own in nftables.
 type ownTables struct {
