@@ -42,6 +42,7 @@ type Proxy struct {
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
 	flows    flowTable // nil where there is none
+	writers  writers   // nil where the system does not tell
 	cleaner  *flows.Cleaner
 	report   *reporter
 	servers  servers
@@ -83,6 +84,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := thisSystem().addresses()
 	p.machine = openMachine(a, err, p.log)
+	if open := thisSystem().writers; open != nil {
+		if p.writers, err = open(); err != nil {
+			p.writers = nil
+			p.log.Debug("who changes rules is not known", "err", err)
+		}
+	}
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
@@ -115,6 +122,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
+		Writers:    p.writersSince,
 		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem},
 	})
 	p.switcher = &switcher{
@@ -152,6 +160,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute(), p.queryRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.hearWriters(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -173,6 +182,9 @@ func (p *Proxy) Close() error {
 	if p.flows != nil {
 		errs = append(errs, p.flows.Close())
 	}
+	if p.writers != nil {
+		errs = append(errs, p.writers.Close())
+	}
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}
@@ -188,6 +200,25 @@ func (p *Proxy) Close() error {
 
 // Status returns the engine's status. It never blocks.
 func (p *Proxy) Status() engine.Status { return p.engine.Status() }
+
+// hearWriters hears who else writes to the data plane, from the first sync on: to hear
+// of that would make it dearer.
+func (p *Proxy) hearWriters(ctx context.Context) {
+	if p.writers == nil || !p.Ready(ctx) {
+		return
+	}
+	if err := p.writers.Listen(ctx); err != nil {
+		p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+	}
+}
+
+// writersSince tells who else has written to the data plane since a time.
+func (p *Proxy) writersSince(t time.Time) []engine.Writer {
+	if p.writers == nil {
+		return nil
+	}
+	return p.writers.Since(t)
+}
 
 // Snapshot returns everything the engine knows.
 func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {

@@ -8,9 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -24,6 +26,7 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
+	writers     func() (writers, error) // who else writes to the data plane; nil where the system does not tell
 	examine     func() []diagnosis.Check
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -56,6 +59,15 @@ type addresses interface {
 // flowTable is a table of tracked flows, to delete stale ones from.
 type flowTable interface {
 	flows.Table
+	io.Closer
+}
+
+// writers hears which other programs write to the data plane.
+type writers interface {
+	// Listen hears until ctx ends. It is for after the start.
+	Listen(ctx context.Context) error
+	// Since never blocks.
+	Since(time.Time) []engine.Writer
 	io.Closer
 }
 

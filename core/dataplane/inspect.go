@@ -67,7 +67,8 @@ type Trace struct {
 	// Deciding of them each change its outcome.
 	Differences []Difference
 	Deciding    int
-	Objects     int // read back
+	Others      []string // rules of other programs that the packet may meet: see Neighbour
+	Objects     int      // read back
 	Took        time.Duration
 }
 
@@ -157,6 +158,11 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		}
 	}
 	r.decide(&t, want, run)
+	if n, ok := b.driver.(Neighbour); ok {
+		if t.Others, err = n.Others(ctx); err != nil {
+			return Trace{}, err
+		}
+	}
 	t.Took = time.Since(start)
 	return t, nil
 }

@@ -82,7 +82,7 @@ func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet
 	}
 	t := Trace{
 		Explanation: s.explanation(e, ports), Installed: found.Installed.Fate.String(), Reaches: targets(found.Installed),
-		Deciding: found.Deciding, Objects: found.Objects, TookMS: float64(found.Took.Microseconds()) / 1000,
+		Others: found.Others, Deciding: found.Deciding, Objects: found.Objects, TookMS: float64(found.Took.Microseconds()) / 1000,
 	}
 	for _, d := range found.Differences {
 		t.Differences = append(t.Differences, DifferenceOf(d))
