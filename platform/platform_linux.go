@@ -18,6 +18,7 @@ func thisSystem() system {
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.writers = openWriters
+	s.eachFlow = conntrack.Each
 	s.examine = host.Diagnose
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup

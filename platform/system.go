@@ -26,7 +26,8 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
-	writers     func() (writers, error) // who else writes to the data plane; nil where the system does not tell
+	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
+	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
 	examine     func() []diagnosis.Check
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
