@@ -18,7 +18,7 @@ import (
 
 // TakeSnapshot asks the proxy that runs here for a snapshot, as text. The caller
 // reads and closes it.
-func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) { return open(ctx, "/snapshot") }
+func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) { return open(ctx, "/snapshot", nil) }
 
 // snapshotRoute answers TakeSnapshot. One is made at a time: it may be large.
 func (p *Proxy) snapshotRoute() route {

@@ -33,6 +33,8 @@ func thisSystem() system {
 	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.facts = linuxFacts
+	s.writers = openWriters
+	s.eachFlow = conntrack.Each
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText

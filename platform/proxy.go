@@ -51,8 +51,10 @@ type Proxy struct {
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
+	writers  writers           // nil where the system does not tell
 	report   *reporter
 	servers  servers
+	kernel   turn // of the one query at a time that reads the data plane
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -64,7 +66,7 @@ type Proxy struct {
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c}
+	p := &Proxy{version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -90,6 +92,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := thisSystem().addresses()
 	p.machine = openMachine(a, err, p.log)
+	if open := thisSystem().writers; open != nil {
+		if p.writers, err = open(); err != nil {
+			p.writers = nil
+			p.log.Debug("who changes rules is not known", "err", err)
+		}
+	}
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
@@ -138,6 +146,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
+		Writers:    p.writersSince,
 		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	})
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
@@ -176,13 +185,14 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute(), p.queryRoute()))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
 	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.logProgress(ctx) })
+	p.group.Go(func() { p.hearWriters(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -209,6 +219,9 @@ func (p *Proxy) Close() error {
 		}
 	}
 	errs = append(errs, p.failover.close())
+	if p.writers != nil {
+		errs = append(errs, p.writers.Close())
+	}
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}
@@ -224,6 +237,25 @@ func (p *Proxy) Close() error {
 
 // Status returns the engine's status. It never blocks.
 func (p *Proxy) Status() engine.Status { return p.engine.Status() }
+
+// hearWriters hears who else writes to the data plane, from the first sync on: to hear
+// of that would make it dearer.
+func (p *Proxy) hearWriters(ctx context.Context) {
+	if p.writers == nil || !p.Ready(ctx) {
+		return
+	}
+	if err := p.writers.Listen(ctx); err != nil {
+		p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+	}
+}
+
+// writersSince tells who else has written to the data plane since a time.
+func (p *Proxy) writersSince(t time.Time) []engine.Writer {
+	if p.writers == nil {
+		return nil
+	}
+	return p.writers.Since(t)
+}
 
 // Snapshot returns everything the engine knows.
 func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {

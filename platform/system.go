@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -28,6 +30,8 @@ type system struct {
 	flows       func() (flowTable, error)
 	observe     func() (tracked, error) // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
+	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
+	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error // unmaps the program's pages that only the start needed
@@ -59,6 +63,15 @@ type addresses interface {
 // flowTable is a table of tracked flows, to delete stale ones from.
 type flowTable interface {
 	flows.Table
+	io.Closer
+}
+
+// writers hears which other programs write to the data plane.
+type writers interface {
+	// Listen hears until ctx ends. It is for after the start.
+	Listen(ctx context.Context) error
+	// Since never blocks.
+	Since(time.Time) []engine.Writer
 	io.Closer
 }
 

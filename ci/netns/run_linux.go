@@ -107,8 +107,7 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 		return fmt.Errorf("wait for the proxy: %w", err)
 	}
 	r.report.Steps++
-	r.judge(step)
-	return nil
+	return r.trace(ctx, step, r.judge(step))
 }
 
 // leave skips the rest of a scenario.
@@ -142,7 +141,7 @@ func change(dir string, step conformance.Step) error {
 // judge judges the rows of a step: all at once, but those with affinity
 // afterwards and one by one, because connections of one client that start
 // together may each find that it has no endpoint yet.
-func (r *run) judge(step conformance.Step) {
+func (r *run) judge(step conformance.Step) []verdict {
 	const atOnce = 16
 	verdicts := make([]verdict, len(step.Packets))
 	var rows sync.WaitGroup
@@ -177,6 +176,7 @@ func (r *run) judge(step conformance.Step) {
 		}
 		r.report.Packets++
 	}
+	return verdicts
 }
 
 // verdict is the result of a row.

@@ -94,7 +94,7 @@ func address(word string, v4 bool) (netip.Addr, bool) {
 }
 
 // Uplink is the interface by which the node reaches the world.
-const Uplink = "eth0"
+const Uplink = oracle.Uplink
 
 // Oracle returns a row's packet as the node sees it: with its source address and
 // the interface it comes in by.

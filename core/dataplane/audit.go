@@ -142,6 +142,7 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 	defer b.mu.Unlock()
 	r.Confirm(have)
 	b.findOwners(r.Suspects)
+	b.noteDrift(r.Suspects, have)
 	r.Accept(have)
 	return nil
 }

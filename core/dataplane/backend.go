@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // Backend is a data plane that can be brought to a desired state. It is used by
@@ -60,6 +61,24 @@ type Backend interface {
 	// damaged and that have been right again since a Sync, once: connections that
 	// began in between may have reached a wrong endpoint.
 	Repaired() []model.PortID
+
+	// Drifted returns what audits have found to differ since it was called last, up
+	// to a limit, each as it was before the repair.
+	Drifted() []Difference
+
+	// Implementation returns the objects without which a packet would fare otherwise.
+	// The ports are those of the Service that it is for. It may be called by any
+	// goroutine.
+	Implementation([]*model.Port, oracle.Packet) []Object
+
+	// Trace sends a packet through the objects as they are now, read back beside all
+	// changes. It may be called by any goroutine, waits for an audit that is under
+	// way, and makes one due.
+	Trace(context.Context, []*model.Port, oracle.Packet) (Trace, error)
+
+	// Preview says which objects deltas would change, and changes nothing. It may be
+	// called by any goroutine.
+	Preview([]model.Delta) []Change
 
 	// Drain stops new connections and waits for those that would end with the data
 	// plane: see Drainer. Most data planes have none.
@@ -161,6 +180,7 @@ type backend[K comparable, V any] struct {
 	ports     map[*model.Port]struct{}  // all that are desired now
 	damaged   map[model.PortID]struct{} // ports that an audit found drifted objects of
 	repairing map[model.PortID]struct{} // those that a Sync has planned the repair of
+	drifted   []Difference              // found by audits, and not told yet
 }
 
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {

@@ -116,6 +116,14 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
+// Neighbour is implemented by drivers that can tell which rules of other programs
+// packets meet beside ours: nothing evaluates those.
+type Neighbour interface {
+	// Others lists them for people, up to a limit. It is called on a thread of the data
+	// plane's network, beside all else.
+	Others(context.Context) ([]string, error)
+}
+
 // Bounded is implemented by drivers whose data plane has limited room for state of
 // packets or connections, such as clients with affinity.
 type Bounded interface {

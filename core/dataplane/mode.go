@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // ErrAbsent is wrapped by the error of Open if the software that the mode needs is
@@ -82,6 +83,18 @@ type Plan struct {
 	Native  string // text that the system's own tools accept
 	Objects int
 	Gaps    map[model.PortID][]model.Gap
+
+	// Implementation is that of Backend.
+	Implementation func([]*model.Port, oracle.Packet) []Object
+}
+
+// PlanOf makes the plan of a mode with this compiler; native renders its objects.
+func PlanOf[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port, native func(map[K]V) string) Plan {
+	objects, gaps := Compile(c, host, ports)
+	return Plan{
+		Native: native(objects), Objects: len(objects), Gaps: gaps,
+		Implementation: func(of []*model.Port, p oracle.Packet) []Object { return Implementation(c, host, of, p) },
+	}
 }
 
 // OpenWhenReady opens the data plane once its prerequisites exist.

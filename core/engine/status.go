@@ -46,6 +46,7 @@ type Snapshot struct {
 	Backend  dataplane.Health
 	Tracker  track.Stats
 	Suspects model.Suspects // endpoints that have stopped answering
+	Drifts   []Drift        // the latest, oldest first
 }
 
 // Sync is the record of one sync.

@@ -27,8 +27,7 @@ func Mode() dataplane.Mode {
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := optionsOf(c)
-	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
-	return dataplane.Plan{Native: Script(o, objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
 }
 
 // Script renders objects for people and for the system's own tools: what
