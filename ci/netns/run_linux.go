@@ -48,6 +48,10 @@ func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r
 			run.leave(s.Steps[i:], &Unfit{Why: errors.New("needs a clock that can be set")})
 			return run.report, nil
 		}
+		if step.Suspects != nil {
+			run.leave(s.Steps[i:], &Unfit{Why: errors.New("the proxy itself finds out who does not answer")})
+			return run.report, nil
+		}
 		err := run.step(ctx, step)
 		var unfit *Unfit
 		switch {

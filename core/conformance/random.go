@@ -129,7 +129,8 @@ func randomHost(rng *rand.Rand) *model.Host {
 	case 1:
 		c.NodePorts.Prefixes = some(rng, 2, prefixes("192.0.2.0/24 2001:db8::/64 198.51.100.0/24 127.0.0.0/8")...)
 	}
-	c.NodePorts.Loopback = chance(rng, 30)
+	onLoopback := chance(rng, 30)
+	c.NodePorts.Loopback = &onLoopback
 	node := &model.Node{
 		Name: NodeName, Zone: pick(rng, "zone-a", "zone-a", "zone-b", ""),
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},

@@ -44,6 +44,10 @@ type Step struct {
 	Packets          []Packet
 	Want             map[string]string // goldens by mode
 	After            time.Duration     // how long after the step before it happens
+
+	// Suspects replace those of the step before unless they are nil: endpoints that do not
+	// answer, or that answer again (true).
+	Suspects map[netip.Addr]bool
 }
 
 // Load reads all scenarios of a folder, by name. The error joins all problems, each
@@ -141,6 +145,8 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 			step.Packets = p.table(s)
 		case s.manifest():
 			now.put(s.name, s.data)
+		case s.name == "suspects":
+			step.Suspects = p.suspects(s)
 		case s.name == "clock":
 			d, err := time.ParseDuration(strings.TrimSpace(string(s.data)))
 			if err != nil || d < 0 {
@@ -151,7 +157,7 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 			p.remove(s, before, &now)
 		case s.name == "host" && number == 0: // read already
 		default:
-			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, clock, rm or want/MODE", s.name)
+			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, clock, suspects, rm or want/MODE", s.name)
 		}
 	}
 	step.Files = now.files
@@ -161,6 +167,22 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 	step.Changed, step.Removed = now.since(before)
 	step.Title = describe(number, step.Changed, step.Removed)
 	return step, now
+}
+
+// suspects reads addresses, each with the word back or without.
+func (p *parser) suspects(s section) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	i := 0
+	for text := range strings.Lines(string(s.data)) {
+		i++
+		word, back := strings.CutSuffix(strings.TrimSpace(text), " back")
+		a, err := netip.ParseAddr(word)
+		if err != nil {
+			p.fail(s.line+i, "suspects: %v", err)
+		}
+		all[a] = back
+	}
+	return all
 }
 
 func (p *parser) remove(s section, before folder, now *folder) {

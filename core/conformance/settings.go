@@ -106,10 +106,19 @@ func setNodePorts(c *config.Config, values []string) (err error) {
 	c.NodePorts = config.NodePorts{}
 	switch {
 	case len(values) == 1 && values[0] == "all":
-	case len(values) == 1 && values[0] == "primary":
-		c.NodePorts.Primary = true
 	default:
-		c.NodePorts.Prefixes, err = parsePrefixes(values)
+		var ranges []string
+		for _, word := range values {
+			switch word {
+			case "primary":
+				c.NodePorts.Primary = true
+			case "localhost":
+				c.NodePorts.Localhost = true
+			default:
+				ranges = append(ranges, word)
+			}
+		}
+		c.NodePorts.Prefixes, err = parsePrefixes(ranges)
 	}
 	return err
 }

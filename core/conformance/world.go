@@ -53,9 +53,22 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 	}
 	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs, w.scenario.Machine))
 	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
+	if step.Suspects != nil {
+		w.tracker.SetSuspects(w.suspects(step))
+	}
 	w.tracker.Flush()
 	w.last = now
 	return w.tracker.Host(), Ports(w.tracker), nil
+}
+
+func (w *world) suspects(step Step) model.Suspects {
+	all := model.Suspects{}
+	for a, back := range step.Suspects {
+		if all[a] = (time.Time{}); back {
+			all[a] = w.now
+		}
+	}
+	return all
 }
 
 // keepUnreadable keeps objects of files that now have problems: "could not read" is

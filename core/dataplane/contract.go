@@ -134,6 +134,23 @@ type Drainer interface {
 	Drain(context.Context) error
 }
 
+// Wrapper is implemented by backends around another one.
+type Wrapper interface{ Unwrap() Backend }
+
+// As returns a backend as T, itself or what it is around, if that has it.
+func As[T any](b Backend) (as T, ok bool) {
+	for {
+		if as, ok = b.(T); ok {
+			return as, true
+		}
+		w, around := b.(Wrapper)
+		if !around {
+			return as, false
+		}
+		b = w.Unwrap()
+	}
+}
+
 // RuleCounter is implemented by backends that program rules of iptables, for the
 // metrics that kube-proxy has of them. It is used like a Backend.
 type RuleCounter interface {

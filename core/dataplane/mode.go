@@ -31,6 +31,8 @@ type Mode struct {
 	// their flows. Then stale UDP flows have to be removed when endpoints go, and
 	// a network namespace is a whole node to the mode.
 	Conntrack bool
+	// Unmarked says that conntrack entries of redirected flows lack the DNAT bit.
+	Unmarked bool
 
 	// OnRequest modes are never chosen by auto, only by name.
 	OnRequest bool

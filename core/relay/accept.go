@@ -24,7 +24,7 @@ type listener interface {
 
 // client is a connection that was accepted and is not served yet.
 type client interface {
-	from() netip.Addr
+	from() netip.AddrPort
 	serve(choice, *share) // owns the client from then on; does not wait
 	reset()
 }
@@ -102,8 +102,8 @@ type goClient struct {
 	*shared
 }
 
-func (c goClient) from() netip.Addr {
-	return unmapped(c.RemoteAddr().(*net.TCPAddr).AddrPort()).Addr()
+func (c goClient) from() netip.AddrPort {
+	return unmapped(c.RemoteAddr().(*net.TCPAddr).AddrPort())
 }
 
 func (c goClient) reset() { reset(c.TCPConn) }

@@ -46,7 +46,7 @@ const (
 const maxFullReads = 4
 
 // from implements client.
-func (k *link) from() netip.Addr { return k.to.client }
+func (k *link) from() netip.AddrPort { return k.to.client }
 
 // serve implements client: it tries the first endpoint.
 func (k *link) serve(to choice, by *share) {

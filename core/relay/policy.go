@@ -41,6 +41,61 @@ type Policy struct {
 type Answer struct {
 	Verdict   model.Verdict
 	Endpoints []netip.AddrPort // for Balance: at least one
+	Table     []uint16         // as that of model.Pool; nil for all in turn
+	Scheduler model.Scheduler
+}
+
+// Balance returns the answer that balances over a pool. Endpoints are in address
+// order, since slots mean nothing to a relay: so it is the same again after a restart.
+func Balance(pool *model.Pool, s model.Scheduler) Answer {
+	a := Answer{Verdict: model.Balance, Endpoints: make([]netip.AddrPort, len(pool.Endpoints)), Table: pool.Table, Scheduler: s}
+	for i, e := range pool.Endpoints {
+		a.Endpoints[i] = e.Addr
+	}
+	if pool.Table == nil {
+		slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
+	}
+	return a
+}
+
+// Unscheduled says which scheduler relays do not have for a port; empty for none.
+func Unscheduled(s model.Scheduler) string {
+	switch s {
+	case model.LeastConnections, model.SourceHash:
+		return "endpoints are chosen in turn: relays have no scheduler " + s.String()
+	}
+	return ""
+}
+
+func (a Answer) equal(o Answer) bool {
+	return a.Verdict == o.Verdict && a.Scheduler == o.Scheduler && slices.Equal(a.Endpoints, o.Endpoints) && slices.Equal(a.Table, o.Table)
+}
+
+// Share is the share of new clients of an endpoint, by its index.
+func (a Answer) Share(i int) float64 {
+	n := 0
+	for slot := range a.slots() {
+		if a.endpointAt(slot) == i {
+			n++
+		}
+	}
+	return float64(n) / float64(a.slots())
+}
+
+// slots is how many slots an answer has.
+func (a Answer) slots() uint32 {
+	if a.Table != nil {
+		return uint32(len(a.Table))
+	}
+	return uint32(len(a.Endpoints))
+}
+
+// endpointAt returns the index of the endpoint of a slot.
+func (a Answer) endpointAt(slot uint32) int {
+	if a.Table != nil {
+		return int(a.Table[slot])
+	}
+	return int(slot)
 }
 
 // Same returns the policy that gives the same answer to every origin.
@@ -69,7 +124,7 @@ func (p *Policy) Equal(o *Policy) bool {
 		return false
 	}
 	for i := range p.On {
-		if p.On[i].Verdict != o.On[i].Verdict || !slices.Equal(p.On[i].Endpoints, o.On[i].Endpoints) {
+		if !p.On[i].equal(o.On[i]) {
 			return false
 		}
 	}

@@ -66,13 +66,13 @@ func (r *Relay) Retire(after time.Duration) {
 
 // answer returns the Answer for a client, with a choice of endpoints if there are
 // any.
-func (r *Relay) answer(client netip.Addr) (from model.Origin, to choice, ok bool) {
-	from = r.options.Origin(client)
+func (r *Relay) answer(client netip.AddrPort) (from model.Origin, to choice, ok bool) {
+	from = r.options.Origin(client.Addr())
 	p := r.policy.Load()
-	a := p.Answer(from, client)
+	a := p.Answer(from, client.Addr())
 	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
 		r.stats.refused.Add(1)
 		return from, choice{}, false
 	}
-	return from, r.balancer.choose(from, client, a.Endpoints, p.SessionAffinity, time.Now()), true
+	return from, r.balancer.choose(from, client, a, p.SessionAffinity, time.Now()), true
 }

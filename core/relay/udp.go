@@ -103,7 +103,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	if u.sessions == nil {
 		return nil, net.ErrClosed
 	}
-	from, to, ok := u.answer(client.Addr().Unmap())
+	from, to, ok := u.answer(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
 	if !ok {
 		return nil, nil
 	}

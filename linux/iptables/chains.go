@@ -345,20 +345,35 @@ func (p *portCompiler) affinityRules(endpoints []model.Endpoint) (rules []xtable
 	return rules
 }
 
-// balanceRules are the rules that choose evenly: the first of n with probability 1/n,
-// the next with 1/(n-1), and so on.
+// balanceRules are the rules that choose by weight: of n equal endpoints the first with
+// probability 1/n, the next of the n-1 left with 1/(n-1), and so on.
 func (p *portCompiler) balanceRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
+	left := 0
+	for _, e := range endpoints {
+		left += parts(e)
+	}
 	for i, e := range endpoints {
 		r := p.dnat(e)
 		if p.hasOwnChain(e) {
 			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
-		if left := len(endpoints) - i; left > 1 {
-			r = r.With(xtables.OneOf(left))
+		if i < len(endpoints)-1 {
+			r = r.With(xtables.PartOf(parts(e), left))
 		}
+		left -= parts(e)
 		rules = append(rules, r)
 	}
 	return rules
+}
+
+// parts is the share of an endpoint beside the others'.
+func parts(e model.Endpoint) int { return max(int(e.Weight), 1) }
+
+// reportScheduler reports a scheduler that there is not.
+func (p *portCompiler) reportScheduler() {
+	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
+		p.gaps = append(p.gaps, model.Gap{Detail: "endpoints are chosen at random: iptables has no scheduler " + s.String()})
+	}
 }
 
 // describe lists endpoints, as many as fit into a comment.

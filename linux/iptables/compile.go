@@ -125,6 +125,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		branches: &c.branches, host: host, port: port, emit: emit,
 		name: port.ID.String(), hash: portHash(port.ID), pods: podMatch(port.ID.Family, host.Pods),
 	}
+	p.reportScheduler()
 	p.namePools()
 	for i := range port.Frontends {
 		p.frontend(&port.Frontends[i])

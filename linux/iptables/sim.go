@@ -34,12 +34,12 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 // that does not forward.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
-	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
+	found := map[netip.AddrPort]oracle.Target{}
 	hook := xtables.PreRouting
 	if p.Iface == "" {
 		hook = xtables.Output
 	}
-	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, OrigDst: p.Dst.Addr()}
+	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, OrigDst: p.Dst.Addr(), Odds: 1}
 	for _, e := range s.rules.Run(xtables.NAT, hook, first) {
 		for _, f := range s.filter(e.Packet) {
 			switch {
@@ -50,13 +50,11 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 			case !f.DNATed:
 				out.Fate = oracle.Pass
 			default:
-				found[f.Dst] = s.masqueraded(f.Packet)
+				found[f.Dst] = oracle.Target{Addr: f.Dst, SNAT: s.masqueraded(f.Packet), Share: found[f.Dst].Share + f.Odds}
 			}
 		}
 	}
-	for addr, snat := range found {
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: addr, SNAT: snat})
-	}
+	out.Endpoints = slices.Collect(maps.Values(found))
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
 }

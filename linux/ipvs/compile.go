@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -19,8 +20,12 @@ type Options struct {
 	// Families are those to serve; none means both. A port of another family is a
 	// Gap.
 	Families []model.Family
-	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
+	// Scheduler is the kernel's scheduler for all virtual servers of Services that
+	// choose none; empty is rr.
 	Scheduler string
+	// Schedulers are those that this kernel has for Services that choose one or have
+	// weights; nil means all.
+	Schedulers []string
 	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
 }
@@ -358,14 +363,14 @@ func (p *portCompiler) servers() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
 		k := p.key(KindServer, f.at)
-		p.emit(k, p.server(k))
+		p.emit(k, p.server(k, f.mainPool()))
 		p.destinations(k, f.mainPool())
 	}
 	for i, s := range p.byMark {
 		if s.pool != nil {
 			k := p.key(KindServer, s.at)
 			k.Via = viaOf(i == 1)
-			p.emit(k, p.server(k))
+			p.emit(k, p.server(k, s.pool))
 			p.destinations(k, s.pool)
 		}
 	}
@@ -374,18 +379,56 @@ func (p *portCompiler) servers() {
 // server is the definition of a virtual server. One by fwmark cannot be persistent:
 // the kernel would send persistent clients to the destination port of the packet, not
 // the endpoint's. It has session affinity by the source hashing scheduler instead.
-func (p *portCompiler) server(k Key) Value {
-	s := virtualserver.Server{Scheduler: p.options.scheduler()}
+func (p *portCompiler) server(k Key, pool *model.Pool) Value {
+	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {
 	case p.port.SessionAffinity > 0 && k.Via != ByAddress:
 		return Value{Server: virtualserver.Server{Scheduler: "sh", Flags: virtualserver.SHFallback}}
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
-	if s.Scheduler == "mh" {
+	switch {
+	case s.Scheduler == "mh":
 		s.Flags |= virtualserver.MHPort // as kube-proxy sets it
+	case s.Scheduler == "sh" && p.port.Scheduler == model.SourceHash:
+		s.Flags |= virtualserver.SHFallback // a destination that drains has its clients still
 	}
 	return Value{Server: s}
+}
+
+// The kernel's schedulers that Services can choose, and those that look at weights.
+var (
+	chosen   = map[model.Scheduler]string{model.RoundRobin: "rr", model.LeastConnections: "lc", model.SourceHash: "sh", model.Maglev: "mh"}
+	weighted = map[string]string{"rr": "wrr", "lc": "wlc"}
+)
+
+// scheduler is the one for a pool. What this kernel does not have is a gap.
+func (p *portCompiler) scheduler(pool *model.Pool) string {
+	usual := p.options.scheduler()
+	name, known := chosen[p.port.Scheduler]
+	switch {
+	case p.port.Scheduler == model.DefaultScheduler:
+		name = usual
+	case !known:
+		p.once("IPVS has no scheduler %s: %s instead", p.port.Scheduler, usual)
+		name = usual
+	}
+	if by := weighted[name]; by != "" && pool != nil && pool.Weighted() {
+		name = by
+	}
+	if name != usual && p.options.Schedulers != nil && !slices.Contains(p.options.Schedulers, name) {
+		p.once("this kernel has no scheduler ip_vs_%s: %s instead", name, usual)
+		return usual
+	}
+	return name
+}
+
+// once notes a gap of the whole port, once.
+func (p *portCompiler) once(format string, args ...any) {
+	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
+	if !slices.Contains(p.gaps, g) {
+		p.gaps = append(p.gaps, g)
+	}
 }
 
 func (p *portCompiler) destinations(server Key, pool *model.Pool) {
@@ -398,6 +441,6 @@ func (p *portCompiler) destinations(server Key, pool *model.Pool) {
 			continue
 		}
 		seen[e.Addr] = struct{}{}
-		p.emit(server.dest(e.Addr), Value{})
+		p.emit(server.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
 	}
 }

@@ -337,6 +337,8 @@ type Value struct {
 
 	virtualserver.Server // server, without flagOurs
 
+	Weight uint16 // destination: at least 1
+
 	Rules xtables.Rules // chain: its rules; jump: as printed, if it exists more than once
 
 	OldOnly bool // jump: for existing connections only (Drain)

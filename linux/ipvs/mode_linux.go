@@ -44,7 +44,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	}
 	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
-	if err := inNewNamespace(func() error { return virtualserver.CheckScheduler(o.scheduler()) }); err != nil {
+	err = inNewNamespace(func() (err error) {
+		if err := virtualserver.CheckScheduler(o.scheduler()); err != nil {
+			return err
+		}
+		o.Schedulers, err = virtualserver.Available("rr", "wrr", "lc", "wlc", "sh", "mh")
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := checkIPv6(commands); err != nil {

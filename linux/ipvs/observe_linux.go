@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -240,15 +241,13 @@ func (o *observation) servers() error {
 	return err
 }
 
-// dest records a destination. Any other weight is an external change: the destination
-// is not reported, so it is created again.
+// dest records a destination. One of weight 0 is draining.
 func (o *observation) dest(k Key, weight int) {
-	switch weight {
-	case 0:
+	if weight == 0 {
 		o.drains.add(k)
-	case 1:
-		o.emit(k, Value{})
+		return
 	}
+	o.emit(k, Value{Weight: uint16(min(weight, math.MaxUint16))})
 }
 
 // serverKey returns the key of an owned virtual server.

@@ -295,12 +295,12 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	}
 	to := op.Key.Peer.endpoint()
 	if c.drains.cancel(op.Key) {
-		if err = c.kernel.servers.SetWeight(id, to, 1); !errors.Is(err, virtualserver.ErrNoDestination) {
+		if err = c.kernel.servers.SetWeight(id, to, int(op.New.Weight)); !errors.Is(err, virtualserver.ErrNoDestination) {
 			return wrap(op.Key.String(), err)
 		}
 	}
-	if err = c.kernel.servers.AddDestination(id, to, 1); errors.Is(err, virtualserver.ErrExists) {
-		err = c.kernel.servers.SetWeight(id, to, 1)
+	if err = c.kernel.servers.AddDestination(id, to, int(op.New.Weight)); errors.Is(err, virtualserver.ErrExists) {
+		err = c.kernel.servers.SetWeight(id, to, int(op.New.Weight))
 	}
 	if !c.failed[server] {
 		err = deletedExternally(err)

@@ -20,6 +20,7 @@ type Sim struct {
 	host    *model.Host
 	marks   *fwmarks
 	servers virtualserver.Table
+	weights map[virtualserver.ID]map[netip.AddrPort]float64 // of those that are sent to by weight alone
 	ranges  map[SetID][]Key
 	rules   *xtables.Sim
 }
@@ -29,7 +30,7 @@ type Sim struct {
 func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{
 		objects: objects, host: host, marks: fwmarksOf(bitsFor(o.Mark), objects),
-		servers: virtualserver.Table{}, ranges: map[SetID][]Key{},
+		servers: virtualserver.Table{}, weights: map[virtualserver.ID]map[netip.AddrPort]float64{}, ranges: map[SetID][]Key{},
 	}
 	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
@@ -40,6 +41,7 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		case k.Kind == KindDest:
 			id, _ := s.marks.id(k.serverOf())
 			s.servers.Add(id, k.Peer.endpoint())
+			s.weigh(id, objects[k.serverOf()].Scheduler, k.Peer.endpoint(), v.Weight)
 		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
@@ -48,6 +50,20 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		}
 	}
 	return s
+}
+
+// weigh notes the weight of a destination, where its scheduler gives it a share that
+// does not depend on clients or connections.
+func (s *Sim) weigh(id virtualserver.ID, scheduler string, to netip.AddrPort, weight uint16) {
+	if scheduler == "rr" {
+		weight = 1
+	} else if scheduler != "wrr" {
+		return
+	}
+	if s.weights[id] == nil {
+		s.weights[id] = map[netip.AddrPort]float64{}
+	}
+	s.weights[id][to] = float64(weight)
 }
 
 // Decide returns what happens to a packet: every endpoint that it may reach.
@@ -118,6 +134,10 @@ func (s *Sim) local(a netip.Addr) bool {
 
 func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
+	sum := 0.0
+	for _, w := range s.weights[server] {
+		sum += w
+	}
 	for _, to := range s.servers[server] {
 		last := p
 		last.Dst = to
@@ -125,7 +145,7 @@ func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome 
 		// the host too, have its address already.
 		leaves := !slices.Contains(s.host.IPs, to.Addr())
 		snat := s.rules.Run(xtables.NAT, natLast.name(), last)[0].Masqueraded()
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: to, SNAT: leaves && snat})
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: to, SNAT: leaves && snat, Share: s.weights[server][to] / max(sum, 1)})
 	}
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out

@@ -88,10 +88,14 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		p := portals{port: port, pools: pools, frontend: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
-	if hidesSource(host, port) {
-		return []model.Gap{{Detail: noSource, Source: true}}
+	var gaps []model.Gap
+	if why := relay.Unscheduled(port.Scheduler); why != "" {
+		gaps = append(gaps, model.Gap{Detail: why})
 	}
-	return nil
+	if hidesSource(host, port) {
+		gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
+	}
+	return gaps
 }
 
 // hidesSource reports whether an endpoint should see its clients' addresses, which
@@ -119,15 +123,8 @@ func rejectOtherPorts(port *model.Port, emit func(Key, Value)) {
 	}
 }
 
-// policy lists a pool by address, not by slot, so that it is the same after a
-// restart.
 func policy(port *model.Port, pool *model.Pool) *relay.Policy {
-	a := relay.Answer{Verdict: model.Balance, Endpoints: make([]netip.AddrPort, len(pool.Endpoints))}
-	for i, e := range pool.Endpoints {
-		a.Endpoints[i] = e.Addr
-	}
-	slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
-	p := relay.Same(a)
+	p := relay.Same(relay.Balance(pool, port.Scheduler))
 	p.Port, p.SessionAffinity, p.Draining = port.ID, port.SessionAffinity, port.Draining
 	return &p
 }

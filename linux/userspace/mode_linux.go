@@ -136,7 +136,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 }
 
 // tryNAT writes one rule of each kind to a chain that no packet meets.
-func tryNAT(ctx context.Context, t table, f model.Family) error {
+func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
 	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
 	k, rules := probeRules(f)
 	k.Chain = chain
@@ -145,6 +145,11 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 	b.put(k, rules[0])
 	clean.Drop(chain)
 	nat := t.(natTable)
+	deleteNew, err := nat.commands.KeepTables(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
 	if err := nat.restore(ctx, f, b); err != nil {
 		return err
 	}

@@ -86,8 +86,9 @@ func (s *Sim) relayed(id RelayID) oracle.Outcome {
 		return oracle.Outcome{Fate: oracle.Reject} // nothing listens
 	}
 	out := oracle.Outcome{Fate: oracle.Forward}
-	for _, e := range v.Policy.On[model.FromOutside].Endpoints {
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true})
+	a := v.Policy.On[model.FromOutside]
+	for i, e := range a.Endpoints {
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true, Share: a.Share(i)})
 	}
 	return out
 }

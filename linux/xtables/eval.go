@@ -19,6 +19,7 @@ type Packet struct {
 	Mark    uint32
 	OrigDst netip.Addr // before DNAT
 	DNATed  bool
+	Odds    float64 // how likely a packet of a new client gets here, if it was set to 1
 }
 
 // ChainID names a chain of one table of one family.
@@ -67,11 +68,19 @@ func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) 
 	}
 	r, rest := rules[0], rules[1:]
 	yes, no := s.match(r, &p)
+	odds := r.odds()
 	if no {
-		ends = s.rules(id, rest, p, depth)
+		passed := p
+		if odds < 1 {
+			passed.Odds *= 1 - odds
+		}
+		ends = s.rules(id, rest, passed, depth)
 	}
 	if !yes {
 		return ends
+	}
+	if p.Odds *= odds; no && r.remembers() {
+		p.Odds = 0
 	}
 	switch t := r.Target.(type) {
 	case Jump:
@@ -102,6 +111,25 @@ func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) 
 		return append(ends, End{Packet: p})
 	}
 	return append(ends, End{p, r.Target})
+}
+
+// odds is how likely chance lets a packet match a rule.
+func (r Rule) odds() float64 {
+	odds := 1.0
+	for _, m := range r.Matches {
+		if c, ok := m.(Chance); ok {
+			odds *= float64(c) / certain
+		}
+	}
+	return odds
+}
+
+// remembers reports whether a rule is for clients that were there before.
+func (r Rule) remembers() bool {
+	return slices.ContainsFunc(r.Matches, func(m Match) bool {
+		recent, ok := m.(Recent)
+		return ok && !recent.Set
+	})
 }
 
 func (m SetMark) apply(mark uint32) uint32 { return mark&^m.Mask ^ m.Value }

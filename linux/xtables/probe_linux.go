@@ -13,6 +13,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Commands are the tools of one variant and what they support on this host. They work
@@ -125,18 +126,33 @@ func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	return command, nil
 }
 
-// Try tests a family by writing.
-func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) error {
+// Try tests a family by writing, and leaves no table behind that it has made.
+func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) (err error) {
 	command, err := c.command(f)
 	if err != nil {
 		return err
 	}
+	deleteNew, err := c.KeepTables(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
 	for _, t := range []Table{Filter, NAT} {
 		if err := c.tryTable(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
 			return fmt.Errorf("%s table %s: %w", f, t, err)
 		}
 	}
 	return nil
+}
+
+// KeepTables returns a function that deletes the tables filter and nat where they have
+// come since and are empty: iptables of the nft variant makes every table that it
+// looks at. Those of the legacy variant belong to the kernel.
+func (t Tools) KeepTables(ctx context.Context, f model.Family) (deleteNew func(context.Context) error, err error) {
+	if t.Variant != NFT {
+		return func(context.Context) error { return nil }, nil
+	}
+	return nft.KeepTables(ctx, f, Filter.String(), NAT.String())
 }
 
 // tryTable writes rules into a scratch chain, and reads them back.

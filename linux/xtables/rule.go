@@ -138,8 +138,16 @@ type (
 	Chance uint32
 )
 
+// certain is the probability 1.
+const certain = 1 << 31
+
 // OneOf is the probability 1/n, as the kernel stores it.
-func OneOf(n int) Chance { return Chance((uint64(1)<<31 + uint64(n)/2) / uint64(n)) }
+func OneOf(n int) Chance { return PartOf(1, n) }
+
+// PartOf is the probability parts/n.
+func PartOf(parts, n int) Chance {
+	return Chance((certain*uint64(parts) + uint64(n)/2) / uint64(n))
+}
 
 // Target is what a rule does with packets that match. Targets are comparable.
 type Target interface{ append([]byte) []byte }
