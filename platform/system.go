@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -21,6 +22,7 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
+	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
@@ -28,7 +30,8 @@ type system struct {
 	flows       func() (flowTable, error)
 	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
 	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
-	examine     func() []diagnosis.Check
+	observe     func() (tracked, error)                       // TCP flows in the same table
+	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error // unmaps the program's pages that only the start needed
@@ -77,12 +80,14 @@ func portable() system {
 	unsupported := errors.New("unsupported on this system")
 	return system{
 		harden:      func() {},
+		privileged:  func() string { return "" },
 		lock:        func() (Held, error) { return noLock{unsupported}, nil },
 		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
-		examine:     func() []diagnosis.Check { return nil },
+		observe:     func() (tracked, error) { return nil, unsupported },
+		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },

@@ -5,6 +5,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -18,13 +19,12 @@ import (
 )
 
 const (
-	// answerTime is for what must be answered or refused. A late answer must not
-	// fail a test on a busy machine.
+	// answerTime is the limit for answers and rejects. It is long so that a busy
+	// machine does not fail a test.
 	answerTime = 5 * time.Second
-	// silence is how long nobody must answer. A late answer would be missed,
-	// never invented.
+	// silence is how long there must be no answer. A later answer would be missed.
 	silence = 250 * time.Millisecond
-	// quick is how fast a refusal must be: before the client tries again.
+	// quick is the limit for a reject: before the client retransmits.
 	quick = 900 * time.Millisecond
 )
 
@@ -36,10 +36,10 @@ type judge struct {
 	had   netip.AddrPort // what the client reached in its sticky row before, and here
 	dials int
 
-	scenario *conformance.Scenario // whose machine furnish has made
+	scenario *conformance.Scenario // as prepared by furnish
 }
 
-// run returns what is wrong with a row; the error is one of the lab.
+// run returns the failure of a row; the error is one of the test network.
 func (j *judge) run() (wrong string, err error) {
 	switch j.row.Expect.Fate {
 	case oracle.Reject:
@@ -65,8 +65,8 @@ func (j *judge) dial(timeout time.Duration) (lab.Answer, error) {
 	return j.net.Dial(c)
 }
 
-// reject wants a quick refusal. A client may miss the first one by a race in
-// its own kernel, so of three attempts one must be quick.
+// reject expects a quick reject. A client may miss the first one by a race in its own
+// kernel, so one of three attempts must be quick.
 func (j *judge) reject() (string, error) {
 	var took time.Duration
 	for range 3 {
@@ -85,8 +85,8 @@ func (j *judge) reject() (string, error) {
 	return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
 }
 
-// silent is for drop and pass. What passes untouched may still meet the machine
-// it is for: a closed port there is refused by its kernel.
+// silent is for drop and pass. A packet that passes may reach a machine with the
+// address, whose kernel rejects connections to a closed port.
 func (j *judge) silent() (string, error) {
 	a, err := j.dial(silence)
 	if err != nil || a.Outcome == lab.TimedOut {
@@ -114,14 +114,17 @@ func (j *judge) silent() (string, error) {
 func (j *judge) forward() (string, error) {
 	want := j.row.Expect.Endpoints
 	least, most := 8*len(want)+8, 30*len(want)+30
-	if j.row.Expect.SessionAffinity {
+	switch {
+	case j.row.Expect.SessionAffinity:
 		least, most = 20, 20
+	case shared(want):
+		least, most = sampled, sampled
 	}
 	first := j.had
 	seen := map[netip.AddrPort]int{}
 	var took time.Duration
 	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
-		if n >= least { // rows in lockstep share a round robin unevenly: let others go first, some times or none
+		if n >= least { // concurrent rows share a round robin unevenly: let others go first at random
 			time.Sleep(rand.N(4*took + time.Millisecond))
 		}
 		begin := time.Now()
@@ -142,8 +145,11 @@ func (j *judge) forward() (string, error) {
 		j.had = first
 		seen[a.Server]++
 	}
-	if j.row.Expect.SessionAffinity || len(seen) == len(want) {
+	if j.row.Expect.SessionAffinity {
 		return "", nil
+	}
+	if len(seen) == len(want) {
+		return unfair(want, seen), nil
 	}
 	var missing []string
 	for _, t := range want {
@@ -152,6 +158,25 @@ func (j *judge) forward() (string, error) {
 		}
 	}
 	return fmt.Sprintf("%s never reached in %d connections", strings.Join(missing, ", "), most), nil
+}
+
+// sampled is how many connections tell the shares of endpoints.
+const sampled = 400
+
+func shared(want []oracle.Target) bool {
+	return slices.ContainsFunc(want, func(t oracle.Target) bool { return t.Share > 0 })
+}
+
+// unfair compares shares of sampled connections. They may be five standard
+// deviations off, which happens once in a million rows.
+func unfair(want []oracle.Target, seen map[netip.AddrPort]int) string {
+	for _, t := range want {
+		off := math.Abs(float64(seen[t.Addr])/sampled - t.Share)
+		if t.Share > 0 && off > 0.01+5*math.Sqrt(t.Share*(1-t.Share)/sampled) {
+			return fmt.Sprintf("%s got %d of %d connections, want %.1f %%", t.Addr, seen[t.Addr], sampled, 100*t.Share)
+		}
+	}
+	return ""
 }
 
 // answer compares one answer with the expectation.

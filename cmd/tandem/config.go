@@ -27,7 +27,7 @@ configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.
 }
 
 func newConfigCheck() *cobra.Command {
-	var flags configFlags
+	flags := configFlags{compat: strict}
 	var here bool
 	c := &cobra.Command{
 		Use:   "check [FILE]",

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -37,7 +38,7 @@ func (f *configFlags) register(c *cobra.Command) {
 	fs := c.Flags()
 	f.flags = fs
 	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
-	fs.StringVar(&f.compat, "compat", strict, "strict: unknown and duplicate fields of the file are errors; lenient: they are warnings, as in kube-proxy")
+	fs.StringVar(&f.compat, "compat", cmp.Or(f.compat, lenient), "lenient: unknown and duplicate fields of the file are warnings, as in kube-proxy; strict: they are errors")
 	preset := config.Default()
 	for _, s := range config.Settings() {
 		if s.Flag == "" || fs.Lookup(s.Flag) != nil {
@@ -63,6 +64,7 @@ func (f *configFlags) register(c *cobra.Command) {
 	complete(c, "compat", strict, lenient)
 	complete(c, "proxy-mode", platform.Names()...)
 	fs.SetNormalizeFunc(normalize)
+	ownHelp(c)
 }
 
 // normalize accepts the short form --node, and underscores for dashes, as kube-proxy
@@ -183,12 +185,15 @@ func (f *configFlags) build(text []byte) (*config.Config, config.Report) {
 	case strict:
 		said.Problems = append(said.Problems, said.Lapses...)
 	case lenient:
-		said.Notes = append(said.Notes, said.Lapses...)
+		for _, l := range said.Lapses {
+			l.Text += "; an error with --compat=" + strict
+			said.Notes = append(said.Notes, l)
+		}
 	default:
 		said.Problems = append(said.Problems, config.Finding{Name: "--compat", Text: fmt.Sprintf("%q: must be %s or %s", f.compat, strict, lenient)})
 	}
 	if c.NodeName == "" {
-		c.NodeName = hostName(&report)
+		c.NodeName, c.NodeIsHost = hostName(&report), true
 	}
 	report.Problems = append(said.Problems, report.Problems...)
 	report.Notes = append(said.Notes, report.Notes...)

@@ -69,7 +69,7 @@ func TestEveryFlagRoundTrips(t *testing.T) {
 	texts := map[string]string{
 		"proxy-mode": "nftables", "source-vip": "10.1.2.3", "bind-address": "192.0.2.7", "detect-local-mode": "NodeCIDR",
 		"cluster-cidr": "10.244.0.0/16,fd00::/48", "healthz-bind-address": "[::]:1234", "metrics-bind-address": "127.0.0.1:1235",
-		"logging-format": "json", "log-level": "warn", "winkernel-source-ranges": "trust", "hostname-override": "node-7", "service-node-port-range": "80-32767",
+		"logging-format": "json", "log-level": "warn", "winkernel-source-ranges": "trust", "endpoint-failover": "observe", "hostname-override": "node-7", "service-node-port-range": "80-32767",
 	}
 	kinds := map[config.Kind]string{
 		config.Bool: "true", config.Int: "7", config.Number: "2.5", config.Duration: "25s", config.Interval: "7s", config.Quantity: "4Ki",
@@ -183,11 +183,67 @@ func TestStrictAndLenient(t *testing.T) {
 	if code != exitUsage {
 		t.Errorf("exit code %d", code)
 	}
-	_, r := command(t, "--config", conf, "--compat=lenient")
-	if len(r.Problems) != 1 || !strings.Contains(r.Notes[0].Text, "unknown field") {
-		t.Errorf("lenient: %+v", r)
+	for _, args := range [][]string{{"--config", conf}, {"--config", conf, "--compat=lenient"}} { // the default, as in kube-proxy
+		_, r := command(t, args...)
+		if len(r.Problems) != 1 || r.Notes[0].Text != "unknown field: did you mean mode?; an error with --compat=strict" {
+			t.Errorf("lenient: %+v", r)
+		}
+	}
+	if _, r := command(t, "--config", conf, "--compat=strict"); len(r.Problems) != 2 {
+		t.Errorf("strict: %+v", r)
 	}
 	if _, r := command(t, "--compat=none"); len(r.Problems) != 1 {
 		t.Errorf("no such compat: %+v", r)
+	}
+}
+
+// A file that kube-proxy starts with starts here: unknown fields and gates are one
+// warning each.
+func TestFilesOfKubeProxyStart(t *testing.T) {
+	conf := filepath.Join(folder(t, map[string]string{"c.conf": `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+featureGates: {SomeGateOfTomorrow: true, SupportIPVSProxyMode: false}
+ipvs: {scheduler: rr, unknown: 1}
+ofTomorrow: {a: 1}
+mode: iptables
+mode: nftables
+`}), "c.conf")
+	c, r := command(t, "--config", conf, "--hostname-override=n")
+	if r.Err() != nil || c.Mode != config.NFTables {
+		t.Fatalf("mode %s, %v", c.Mode, r.Err())
+	}
+	for _, want := range []string{":3: featureGates: ", ":4: ipvs.unknown: ", ":5: ofTomorrow: ", ":7: mode: duplicate key"} {
+		n := 0
+		for _, note := range r.Notes {
+			if strings.Contains(note.String(), want) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%q is said %d times: %v", want, n, r.Notes)
+		}
+	}
+}
+
+// What kube-proxy refuses is refused.
+func TestRefusedAsInKubeProxy(t *testing.T) {
+	for _, arg := range []string{
+		"--healthz-bind-address=10.10.10.10:0", "--metrics-bind-address=10.10.10.10:0", "--metrics-bind-address=[::1]:65536", "--hostname-override=  ",
+	} {
+		if _, r := command(t, arg); len(r.Problems) != 1 {
+			t.Errorf("%s: %+v", arg, r)
+		}
+	}
+}
+
+// A host name that nothing overrides is not written, so that a file fits every node.
+func TestWrittenFilesNameNoHost(t *testing.T) {
+	for args, want := range map[string]string{"": `hostnameOverride: ""`, "--hostname-override=Node-7": `hostnameOverride: "node-7"`} {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		code, _, stderr := tandem(t, append([]string{"run", "--write-config-to", path}, strings.Fields(args)...)...)
+		text, err := os.ReadFile(path)
+		if code != exitOK || err != nil || !strings.Contains(string(text), want+"\n") {
+			t.Errorf("%s: exit code %d, %s, %v\n%s", args, code, stderr, err, text)
+		}
 	}
 }

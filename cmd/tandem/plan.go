@@ -26,6 +26,7 @@ func newPlan() *cobra.Command {
 	var out output
 	var only filter
 	var running, prune bool
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -44,15 +45,10 @@ is 3 when something would change.`,
 			if err := only.check(); err != nil {
 				return err
 			}
-			c, notes, err := flags.config(needManifests)
-			if err != nil {
-				return err
-			}
-			printNotes(cmd, notes)
 			if running {
-				return planAgainstRunning(cmd, c, &out, prune)
+				return planAgainstRunning(cmd, &flags, &out, prune)
 			}
-			w, err := readWorld(cmd, c)
+			w, err := planWorld(cmd, &flags, &from)
 			if err != nil {
 				return err
 			}
@@ -65,7 +61,26 @@ is 3 when something would change.`,
 	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
+	from.register(c)
 	return c
+}
+
+// planWorld is that of manifests, or of a snapshot.
+func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != nil:
+		w, _, err := replayed(file)
+		return w, err
+	}
+	c, notes, err := flags.config(needManifests)
+	if err != nil {
+		return nil, err
+	}
+	printNotes(cmd, notes)
+	return readWorld(cmd, c)
 }
 
 // needManifests is what plan needs: it reads no API server.

@@ -126,27 +126,27 @@ func ordinaryStart(t *testing.T, mode string) {
 		}
 	}
 	defer stop()
-	out.await(t, `msg="mode chosen"`)
+	out.await(t, `"mode chosen"`)
 	if strings.Contains(out.String(), "mode unavailable") {
 		t.Skipf("mode %s does not work here:\n%s", mode, out)
 	}
-	out.await(t, `msg="services programmed" services=1 endpoints=3 mode=`)
+	out.await(t, `"services programmed" services=1 endpoints=3 mode=`)
 	slices := filepath.Join(dir, "endpoints.yaml")
 	text, err := os.ReadFile(slices)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(slices, strings.Replace(string(text), demoGone.Addr().String(), demoSpare.Addr().String(), 1))
-	out.await(t, `level=INFO msg="service programmed" service=demo/hello ports=1 endpoints=3`)
+	out.await(t, `"service programmed" service="demo/hello" ports=1 endpoints=3`)
 	write(file, head+"logging: {verbosity: 2}\n")
-	out.await(t, `msg="configuration reloaded"`)
+	out.await(t, `"configuration reloaded"`)
 	stop()
 	for line := range strings.Lines(out.String()) {
-		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") || strings.Contains(line, "Feature gate") {
+		if strings.HasPrefix(line, "W") || strings.HasPrefix(line, "E") || strings.Contains(line, "Feature gate") {
 			t.Error(line)
 		}
 	}
-	if n := strings.Count(out.String(), `msg="oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
+	if n := strings.Count(out.String(), `"oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
 		t.Errorf("oom_score_adj is logged %d times", n)
 	}
 }
@@ -161,7 +161,7 @@ func TestDemoIsQuiet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "level=") || !strings.Contains(out.String(), "after the change") {
+		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "] \"") || !strings.Contains(out.String(), "after the change") {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
@@ -177,5 +177,38 @@ func TestFeatureGatesAreNotLogged(t *testing.T) {
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// --init-only fails when it could not set what was asked for: the number of tracked
+// flows belongs to the machine, and cannot be set in a network namespace.
+func TestInitOnlyFails(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	cmd, out := programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "100000000")
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailure || !strings.Contains(out.String(), "tandem: --init-only: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	cmd, out = programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "0")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Looking leaves nothing behind: neither doctor nor cleanup, which try iptables, make
+// tables of it.
+func TestNoEmptyTables(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("no nft to look with")
+	}
+	for _, verb := range []string{"doctor", "cleanup"} {
+		out, err := inNamespace(t.TempDir(), "TANDEM_TEST_PROGRAM=1 "+os.Args[0]+" "+verb+" >&2; nft list ruleset >$XTABLES_LOCKFILE.rules; cat $XTABLES_LOCKFILE.rules >&2; test ! -s $XTABLES_LOCKFILE.rules")
+		if err != nil {
+			t.Errorf("%s: %v\n%s", verb, err, out)
+		}
 	}
 }

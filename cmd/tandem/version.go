@@ -5,8 +5,11 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/metrics"
 )
 
 // version is stamped at build time with -ldflags "-X main.version=...".
@@ -22,6 +25,18 @@ func versionText() string {
 		return info.Main.Version
 	}
 	return "devel"
+}
+
+// kubeProxyVersion is what a program called kube-proxy prints: the release that it
+// stands in for, as scripts parse it, with ours as its build metadata.
+func kubeProxyVersion(ours string) string {
+	ours = strings.Map(func(r rune) rune {
+		if r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, strings.TrimPrefix(ours, "v"))
+	return "Kubernetes v" + metrics.Kubernetes + "+tandem." + ours
 }
 
 // build is what `tandem version` says of this program.

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -67,7 +68,7 @@ func (w Random) Ports() []*model.Port {
 	return Ports(t)
 }
 
-// Feed tells a tracker in what w differs from before.
+// Feed passes the differences between before and w to a tracker.
 func (w Random) Feed(t *track.Tracker, before Random) {
 	if w.Host != before.Host {
 		t.SetHost(w.Host)
@@ -128,7 +129,8 @@ func randomHost(rng *rand.Rand) *model.Host {
 	case 1:
 		c.NodePorts.Prefixes = some(rng, 2, prefixes("192.0.2.0/24 2001:db8::/64 198.51.100.0/24 127.0.0.0/8")...)
 	}
-	c.NodePorts.Loopback = chance(rng, 30)
+	onLoopback := chance(rng, 30)
+	c.NodePorts.Loopback = &onLoopback
 	node := &model.Node{
 		Name: NodeName, Zone: pick(rng, "zone-a", "zone-a", "zone-b", ""),
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
@@ -173,7 +175,26 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 			s.SourceRanges = some(rng, 4, prefixes("198.51.100.0/24 198.51.100.128/25 192.0.2.0/24 10.244.1.0/28 0.0.0.0/0 2001:db8:1::/64 2001:db8::/32 192.0.2.100/32")...)
 		}
 	}
+	s.Choice = randomChoice(derived(s))
 	return s
+}
+
+// derived returns a random source for one object: using it does not change the rest
+// of the world.
+func derived(object any) *rand.Rand {
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%v", object)
+	return NewRand(sum.Sum64())
+}
+
+func randomChoice(rng *rand.Rand) (c model.Choice) {
+	if chance(rng, 20) {
+		c.Scheduler = pick(rng, model.RoundRobin, model.LeastConnections, model.SourceHash, model.Random, model.Maglev)
+	}
+	if chance(rng, 20) {
+		c.Spill = model.Spill{Above: pick(rng, 0, 1, 1.3, 4), Floor: rng.IntN(3)}
+	}
+	return c
 }
 
 func randomClusterIPs(rng *rand.Rand, i int) []netip.Addr {
@@ -214,6 +235,9 @@ func randomSlice(rng *rand.Rand, service, number int) *model.Slice {
 	}
 	for range rng.IntN(5) {
 		s.Endpoints = append(s.Endpoints, randomEndpoint(rng, s.Family))
+	}
+	if own := derived(s.Ports); chance(own, 20) {
+		s.Weighted, s.Weight = true, pick[uint16](own, 0, 1, 2, 3, 50, 65535)
 	}
 	return s
 }

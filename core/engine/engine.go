@@ -188,6 +188,8 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
+			Node:     e.node,
+			CIDRs:    e.serviceCIDRs(),
 			Services: e.tracker.Unsorted(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),

@@ -45,6 +45,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 		return time.Now().Add(checkEvery)
 	}
 	e.check(ctx)
+	if due := e.tracker.Next(); !due.IsZero() && !time.Now().Before(due) { // an endpoint gets more of its weight
+		e.change(due)
+	}
 	retry := e.backend().Next()
 	if e.pending || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
@@ -52,6 +55,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	next = e.checkAt
 	if retry = e.backend().Next(); !retry.IsZero() && retry.Before(next) {
 		next = retry
+	}
+	if due := e.tracker.Next(); !due.IsZero() && due.Before(next) {
+		next = due
 	}
 	return next
 }

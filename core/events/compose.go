@@ -64,6 +64,11 @@ func (t Composer) Drifted(by []engine.Writer) Event {
 		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
 }
 
+// Silent: endpoints that have stopped answering are passed over.
+func (t Composer) Silent(p model.Problem) Event {
+	return t.node(Warning, p.Why.String(), programAction, "%s: %s. New connections go to other endpoints until they answer again", p.Object, p.Detail)
+}
+
 // Check: a healthCheckNodePort cannot be served.
 func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)

@@ -25,20 +25,27 @@ type Sources struct {
 	Metrics http.Handler
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
-	Mode    func() string // the mode that works, for /proxyMode
-	Config  func() any    // a KubeProxyConfiguration with kind and version, for /configz; nil for none
-	Profile bool          // serve /debug/pprof/
+	Mode    func() string            // the mode that works, for /proxyMode
+	Config  func() any               // a KubeProxyConfiguration with kind and version, for /configz; nil for none
+	Flags   func() map[string]string // values in effect, for /flagz; nil for none
+	Version string                   // of Tandem
+	Release string                   // of the kube-proxy that it replaces, for /statusz
+	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
+	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
+
+	// Verbosity sets --v of the running proxy, for /debug/flags/v; nil for none.
+	Verbosity func(int)
 }
 
 // configGroup is the key of kube-proxy's own part of /configz.
 const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
-// there /healthz can fail, with the reasons, and nothing can be written:
-// /debug/flags/v is not there. /status is for readers of metrics, /configz and
-// profiles are for this machine alone, and none of them for web pages.
+// there /healthz can fail, with the reasons. /status is for readers of metrics,
+// /configz, /flagz, profiles and the verbosity are for this machine alone, and none
+// of them for web pages.
 func Pages(s Sources) http.Handler {
-	mux := http.NewServeMux()
+	mux := &listed{ServeMux: http.NewServeMux()}
 	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
 	mux.HandleFunc("/livez", s.componentCheck("livez", status.Health.Alive))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
@@ -53,13 +60,24 @@ func Pages(s Sources) http.Handler {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
 		}))
 	}
-	mux.Handle("/status", rejectRebinding(newCached(s.Status)))
+	if s.Flags != nil {
+		mux.Handle("/flagz", loopbackOnly(s.flagz()))
+	}
+	mux.Handle("/statusz", RejectRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
+	mux.Handle("/status", RejectRebinding(newCached(s.Status)))
+	if s.UI != nil {
+		mux.Handle("/ui", loopbackOnly(s.UI.ServeHTTP))
+		mux.Handle("/ui/", loopbackOnly(s.UI.ServeHTTP))
+	}
 	if s.Profile {
 		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
 		mux.Handle("/debug/pprof/profile", loopbackOnly(pprof.Profile))
 		mux.Handle("/debug/pprof/symbol", loopbackOnly(pprof.Symbol))
 		mux.Handle("/debug/pprof/cmdline", loopbackOnly(pprof.Cmdline))
 		mux.Handle("/debug/pprof/trace", loopbackOnly(pprof.Trace))
+	}
+	if s.Profile && s.Verbosity != nil {
+		mux.Handle("/debug/flags/v", loopbackOnly(s.setVerbosity))
 	}
 	return mux
 }
@@ -167,10 +185,10 @@ func (r *cached) forget() {
 	}
 }
 
-// rejectRebinding refuses requests that a browser was tricked into sending: a name that
+// RejectRebinding refuses requests that a browser was tricked into sending: a name that
 // is not this machine's in the Host header means that another DNS name led
 // here (DNS rebinding).
-func rejectRebinding(h http.Handler) http.Handler {
+func RejectRebinding(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
@@ -188,7 +206,7 @@ func rejectRebinding(h http.Handler) http.Handler {
 // program's memory, or costs it time, is for who is on this machine. The metrics
 // address may be open to all of the cluster.
 func loopbackOnly(h http.HandlerFunc) http.Handler {
-	return rejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return RejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !client.Addr().Unmap().IsLoopback() {
 			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)

@@ -3,7 +3,6 @@
 package history
 
 import (
-	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -92,6 +91,22 @@ func (r *Recorder) Find(f Filter) Document {
 	return d
 }
 
+// Select returns entries of a history that was read from elsewhere.
+func (d Document) Select(f Filter) Document {
+	name := f.Service.String()
+	out := Document{Total: d.Total, Entries: []Entry{}}
+	for _, e := range d.Entries {
+		of := f.Service == (model.ServiceName{}) || e.Service == name || e.Object == name
+		if of && (!f.Failed || e.Sync != nil && (e.Sync.Failed > 0 || e.Sync.Err != "")) {
+			out.Entries = append(out.Entries, e)
+		}
+	}
+	if f.Limit > 0 && len(out.Entries) > f.Limit {
+		out.Entries = out.Entries[len(out.Entries)-f.Limit:]
+	}
+	return out
+}
+
 // Stages ranges over the stages of the syncs that had changes, newest last: for
 // histograms. It is safe for concurrent use.
 func (r *Recorder) Stages() [][Stages]time.Duration {
@@ -175,22 +190,4 @@ func (s *Sync) applied(arrived int64) *Applied {
 	}
 	a.Took = Seconds(took.Seconds())
 	return a
-}
-
-// Wrote says in short what a sync did to the data plane: "+2 ~1 -3".
-func (a *Applied) Wrote() string {
-	if a == nil {
-		return "waiting"
-	}
-	text := fmt.Sprintf("+%d ~%d -%d", a.Created, a.Replaced, a.Deleted)
-	if a.Created+a.Replaced+a.Deleted == 0 {
-		text = "nothing"
-	}
-	if a.Failed > 0 {
-		text += fmt.Sprintf(", %d failed", a.Failed)
-	}
-	if a.Deferred > 0 {
-		text += fmt.Sprintf(", %d deferred", a.Deferred)
-	}
-	return text
 }

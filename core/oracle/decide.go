@@ -4,6 +4,7 @@ package oracle
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -145,16 +146,20 @@ func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Targe
 		w.tell(AboutAffinity, "one endpoint a client", "sessionAffinity: ClientIP: connections of %s stay with their endpoint for %s after the last one", p.Src, port.SessionAffinity)
 	}
 	n := len(act.Pool.Endpoints)
-	w.tell(AboutEndpoints, fmt.Sprintf("%d", n), "each gets an even share of new connections")
+	share := "each gets an even share of new connections"
+	if act.Pool.Table != nil {
+		share = "each gets its share of new connections, by weight"
+	}
+	w.tell(AboutEndpoints, fmt.Sprintf("%d", n), "%s", share)
 	if act.SNAT {
 		w.tell(AboutSNAT, "SNAT", "endpoints see an address of this node, so that answers come back through it")
 	} else {
 		w.tell(AboutSNAT, "kept", "endpoints see the client's address")
 	}
-	for _, e := range act.Pool.Endpoints {
+	for i, e := range act.Pool.Endpoints {
 		hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
 		here := slices.Contains(w.host.IPs, e.Addr.Addr())
-		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin)})
+		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
 		switch {
 		case hairpin && !here && !act.SNAT:
 			w.tell(AboutSNAT, "SNAT", "hairpin: %s is the client itself, and would not take an answer from its own address", e.Addr)
@@ -198,5 +203,14 @@ func inside(ps []netip.Prefix, a netip.Addr) bool {
 
 // Same reports whether two outcomes are the same to the packet.
 func (o Outcome) Same(b Outcome) bool {
-	return o.Fate == b.Fate && slices.Equal(o.Endpoints, b.Endpoints)
+	return o.Fate == b.Fate && slices.EqualFunc(o.Endpoints, b.Endpoints, func(x, y Target) bool {
+		return x.Addr == y.Addr && x.SNAT == y.SNAT && SameShare(x.Share, y.Share)
+	})
+}
+
+// SameShare reports whether two shares of connections differ by 1 % at most, as far
+// as both are known.
+func SameShare(x, y float64) bool {
+	const tolerance = 0.01
+	return x == 0 || y == 0 || math.Abs(x-y) <= tolerance
 }

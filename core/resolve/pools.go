@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -25,33 +26,36 @@ type pools struct {
 // Local though other nodes have ready ones. Hints never narrow the local pool.
 // Endpoints that have stopped answering are passed over last, and only in the
 // cluster's pool (unanswered.go).
-func choosePools(host *model.Host, all []endpoint) pools {
+func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoint) pools {
 	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
 
 	usable := filter(all, ready)
 	if len(usable) > 0 {
-		usable, p.whyCluster = applyHints(host, usable)
+		usable, p.whyCluster = applyHints(host, svc.Choice.Spill, usable)
 		if usable, p.passed = passOver(usable); len(p.passed) > 0 {
 			p.whyCluster = model.WhyUnanswered
 		}
 	} else {
 		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
 	}
-	p.cluster = pool(usable)
+	p.cluster = r.pool(svc, usable)
 
 	local := filter(all, func(e endpoint) bool { return e.local && ready(e) })
 	if len(local) == 0 {
 		local, p.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
 	}
-	p.local = pool(local)
+	p.local = r.pool(svc, local)
 	if p.local.Equal(p.cluster) {
 		p.local = p.cluster
 	}
 	return p
 }
 
-func ready(e endpoint) bool       { return e.state.Has(model.Ready) }
-func terminating(e endpoint) bool { return e.state.Has(model.Serving | model.Terminating) }
+func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
+
+func terminating(e endpoint) bool {
+	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
+}
 
 func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
 	kept := make([]endpoint, 0, len(all))
@@ -63,13 +67,18 @@ func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
 	return kept
 }
 
-func pool(from []endpoint) *model.Pool {
+func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 	if len(from) == 0 {
 		return nil
 	}
 	p := &model.Pool{Endpoints: make([]model.Endpoint, len(from))}
 	for i, e := range from {
 		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.nodeUnknown}
+	}
+	if len(from) <= model.MaxSlots {
+		weigh(p, from)
+	} else if slices.ContainsFunc(from, func(e endpoint) bool { return e.share != from[0].share }) {
+		r.Problem(svc, model.WhyTooLarge, "%d endpoints, weights are for %d at most: shared evenly", len(from), model.MaxSlots)
 	}
 	return p
 }

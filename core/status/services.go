@@ -86,7 +86,7 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 }
 
 func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {
-	d := ServiceDetail{Service: service(svc.Object.Name, svc.Ports, problems(svc.Problems), s), Frontends: []FrontendDetail{}}
+	d := ServiceDetail{Service: service(svc, s), Frontends: []FrontendDetail{}}
 	for _, p := range svc.Ports {
 		most := 0
 		for i := range p.Frontends {

@@ -14,6 +14,7 @@ package track
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -35,6 +36,8 @@ type Tracker struct {
 	slots      resolve.Slots
 	stats      Stats
 	fresh      []model.Problem
+	now        func() time.Time
+	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
 }
 
 // Stats count work, to prove that cost follows change.
@@ -52,10 +55,11 @@ type service struct {
 	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool
+	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
 
 	claimed     *model.Service // what it has claims for
-	refused     []claim        // of those, what policy does not let it have
-	claimsStale bool           // the claims are to be made anew
+	refused     []claim        // of those, claims that policy rejects
+	claimsStale bool           // the claims must be updated
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
@@ -64,6 +68,8 @@ func New() *Tracker {
 		services: map[model.ServiceName]*service{},
 		slices:   map[model.SliceName]*service{},
 		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
+		now:      time.Now,
+		warming:  map[*service]time.Time{},
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
 }

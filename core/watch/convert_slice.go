@@ -30,6 +30,7 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "not IPv4, IPv6 or FQDN")
 		return nil, f.problems()
 	}
+	weight, weighted := weight(f)
 	return &model.Slice{
 		Name:      model.SliceName{Namespace: intern(s.Namespace), Name: s.Name},
 		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
@@ -38,6 +39,8 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		Endpoints: endpoints(f, family, s.Endpoints),
 		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 		Version:   versionNumber(s.ResourceVersion),
+		Weight:    weight,
+		Weighted:  weighted,
 	}, f.problems()
 }
 
@@ -52,7 +55,7 @@ func addressType(t discoveryv1.AddressType) (f model.Family, ok bool) {
 }
 
 // triggered parses the time of the change that led to a slice. It only feeds a
-// metric, so a bad one is as good as none.
+// metric, so an invalid one is ignored.
 func triggered(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

@@ -26,7 +26,7 @@ func freshNamespace(t *testing.T) {
 func TestExamineSeesForwarding(t *testing.T) {
 	freshNamespace(t)
 	level := func() diagnosis.Level {
-		for _, c := range Diagnose() {
+		for _, c := range diagnosis.Node(Facts()) {
 			if c.ID == "forwarding-ipv4" {
 				return c.Level
 			}
@@ -49,7 +49,7 @@ func TestExamineSeesForwarding(t *testing.T) {
 func TestExaminedChecksAreComplete(t *testing.T) {
 	freshNamespace(t)
 	seen := map[string]bool{}
-	for _, c := range Diagnose() {
+	for _, c := range diagnosis.Node(Facts()) {
 		if c.ID == "" || c.Found == "" || seen[c.ID] {
 			t.Errorf("check %+v: incomplete, or twice", c)
 		}
