@@ -83,8 +83,10 @@ func (e Edit) deltas(s *engine.Snapshot) (deltas []model.Delta, problems []model
 		for _, p := range svc.Ports {
 			before := old[p.ID]
 			delete(old, p.ID)
-			resolve.Reslot(p, before, nil)
-			if before == nil || !p.Equal(before) {
+			if before != nil {
+				resolve.Reslot(p, before, nil)
+			}
+			if !p.Equal(before) {
 				deltas = append(deltas, model.Delta{Old: before, New: p})
 			}
 		}

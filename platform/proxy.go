@@ -48,10 +48,10 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
+	writers  writers           // nil where the system does not tell
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
-	writers  writers           // nil where the system does not tell
 	report   *reporter
 	servers  servers
 	kernel   turn // of the one query at a time that reads the data plane
@@ -191,8 +191,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 		start("endpoint failover", p.failover.run)
 	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
-	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.hearWriters(ctx) })
+	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -218,10 +218,10 @@ func (p *Proxy) Close() error {
 			errs = append(errs, table.Close())
 		}
 	}
-	errs = append(errs, p.failover.close())
 	if p.writers != nil {
 		errs = append(errs, p.writers.Close())
 	}
+	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}

@@ -28,10 +28,10 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
-	observe     func() (tracked, error) // TCP flows in the same table
-	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
 	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
+	observe     func() (tracked, error)                       // TCP flows in the same table
+	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error // unmaps the program's pages that only the start needed

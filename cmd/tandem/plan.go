@@ -25,8 +25,8 @@ func newPlan() *cobra.Command {
 	var flags configFlags
 	var out output
 	var only filter
-	var from snapshotFlag
 	var running, prune bool
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -46,12 +46,7 @@ is 3 when something would change.`,
 				return err
 			}
 			if running {
-				c, notes, err := flags.config(needManifests)
-				if err != nil {
-					return err
-				}
-				printNotes(cmd, notes)
-				return planAgainstRunning(cmd, c, &out, prune)
+				return planAgainstRunning(cmd, &flags, &out, prune)
 			}
 			w, err := planWorld(cmd, &flags, &from)
 			if err != nil {

@@ -5,14 +5,18 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 // planAgainstRunning is plan --against-running.
-func planAgainstRunning(cmd *cobra.Command, c *config.Config, out *output, prune bool) error {
+func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, prune bool) error {
+	c, notes, err := flags.config(needManifests)
+	if err != nil {
+		return err
+	}
+	printNotes(cmd, notes)
 	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
 	if err != nil {
 		return err

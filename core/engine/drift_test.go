@@ -4,6 +4,7 @@ package engine_test
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // Drift is remembered by object: what was wanted and found, whose it is, who wrote,
@@ -150,3 +152,66 @@ func churn(t *testing.T, r *rand.Rand) {
 		t.Logf("%d changes, %d audits, no drift", changes, s.Audits.Done)
 	}
 }
+
+// A trace that reads for long, and snapshots beside it, hold up no change.
+func TestQuestionsHoldUpNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
+		done := make(chan error, 1)
+		go func() {
+			found, err := b.Current().Trace(t.Context(), nil, oracle.Packet{})
+			if err == nil && found.Objects != 1+1 {
+				err = fmt.Errorf("%d objects read", found.Objects)
+			}
+			done <- err
+		}()
+		for i := range 9 {
+			sleep(time.Second)
+			before := time.Now()
+			b.SetService(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
+			synctest.Wait()
+			if _, err := b.Snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if b.kernel.Objects[fmt.Sprint("10.96.1.", i+1, ":80")] != "reject" || !time.Now().Equal(before) {
+				t.Fatalf("change %d waited for a question", i)
+			}
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Snapshots leave the engine's goroutine free but for a walk over the Services.
+func BenchmarkSnapshot(b *testing.B) {
+	e := engine.New(engine.Options{
+		Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+			return &model.Host{Name: "here"}, nil
+		},
+		Backend: dataplane.New(fronts{}, newKernel()), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
+	})
+	go func() { _ = e.Run(b.Context()) }()
+	for i := range 10_000 {
+		e.SetService(service(fmt.Sprint("s", i), fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%250, i%250+1)))
+	}
+	e.Synced(true)
+	<-e.Programmed()
+	for b.Loop() {
+		if _, err := e.Snapshot(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Evaluate implements dataplane.Evaluator.
+func (fronts) Evaluate(map[string]string, *model.Host) func(oracle.Packet) oracle.Outcome {
+	return func(oracle.Packet) oracle.Outcome { return oracle.Outcome{} }
+}
+
+func (fronts) Text(_, v string) string    { return v }
+func (fronts) Opaque(string, string) bool { return false }

@@ -184,13 +184,13 @@ func (e *Engine) Ping(ctx context.Context) error {
 // Snapshot asks the engine for one. It waits for a running sync, and fails only
 // when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
-	return ask(ctx, e.inbox, func() *Snapshot {
+	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
 			Node:     e.node,
 			CIDRs:    e.serviceCIDRs(),
-			Services: e.tracker.Services(),
+			Services: e.tracker.Unsorted(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),
@@ -199,9 +199,15 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
 		}
-		slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 		return s
 	})
+	if err != nil {
+		return nil, err
+	}
+	// Here, and not on the engine's goroutine, where changes would wait for it.
+	track.SortServices(s.Services)
+	slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
+	return s, nil
 }
 
 // change notes that there is something to sync, since a moment unless there was

@@ -145,11 +145,12 @@ func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Targe
 	if port.SessionAffinity > 0 {
 		w.tell(AboutAffinity, "one endpoint a client", "sessionAffinity: ClientIP: connections of %s stay with their endpoint for %s after the last one", p.Src, port.SessionAffinity)
 	}
-	how := "each gets an even share of new connections"
-	if slices.ContainsFunc(act.Pool.Endpoints, func(e model.Endpoint) bool { return e.Weight != act.Pool.Endpoints[0].Weight }) {
-		how = "each gets a share of new connections by its weight"
+	n := len(act.Pool.Endpoints)
+	share := "each gets an even share of new connections"
+	if act.Pool.Table != nil {
+		share = "each gets its share of new connections, by weight"
 	}
-	w.tell(AboutEndpoints, fmt.Sprintf("%d", len(act.Pool.Endpoints)), "%s", how)
+	w.tell(AboutEndpoints, fmt.Sprintf("%d", n), "%s", share)
 	if act.SNAT {
 		w.tell(AboutSNAT, "SNAT", "endpoints see an address of this node, so that answers come back through it")
 	} else {
