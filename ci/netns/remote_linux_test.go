@@ -14,12 +14,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // remote is a tandem in a process of its own on the lab's node: this test binary
 // once more, which is asked over its standard input and answers on its output.
 type remote struct {
+	mode  config.Mode
 	enter func(func() error) error
 	wrap  func(*exec.Cmd) // changes how it is started; or nil
 	cmd   *exec.Cmd
@@ -36,6 +36,7 @@ const asProxy = "TANDEM_TEST_AS_PROXY"
 type request struct {
 	Dir  string         `json:",omitempty"`
 	Host *config.Config `json:",omitempty"`
+	Mode config.Mode    `json:",omitempty"`
 }
 
 type reply struct {
@@ -66,7 +67,7 @@ func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err
 		r.cmd = nil
 		return err
 	}
-	return r.call(request{Dir: dir, Host: &host})
+	return r.call(request{Dir: dir, Host: &host, Mode: r.mode})
 }
 
 func (r *remote) Changed(context.Context) error { return r.call(request{}) }
@@ -97,7 +98,7 @@ func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) { return find(r.g
 
 // serveRemote is the other end. It ends with its input.
 func serveRemote() {
-	p := &tandem{mode: relay.Mode, enter: func(f func() error) error { return f() }}
+	p := &tandem{enter: func(f func() error) error { return f() }}
 	hear, answer := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var q request
@@ -123,6 +124,7 @@ func (p *tandem) handle(q request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), programTime)
 	defer cancel()
 	if q.Host != nil {
+		p.mode = q.Mode
 		return p.Start(ctx, q.Dir, *q.Host)
 	}
 	return p.Changed(ctx)
