@@ -24,6 +24,7 @@ func Default() Config {
 		DetectLocal:   DetectClusterCIDR,
 		MasqueradeBit: masqueradeBit,
 		AuditPeriod:   15 * time.Minute,
+		Accelerate:    NoAcceleration,
 		SyncPeriod:    syncPeriod,
 		HealthAddress: "0.0.0.0:10256",
 		HTTPAddress:   "127.0.0.1:10249",
