@@ -27,10 +27,10 @@ import (
 // network namespace is a node.
 func TestCorpus(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
-		Corpus(t, conformance.Corpus(t), func(net *lab.Net, _ *conformance.Scenario) (Proxy, error) {
+		Corpus(t, conformance.Corpus(t), func(net *lab.Net, s *conformance.Scenario) (Proxy, error) {
 			enter := func(f func() error) error { return net.Do(lab.Node, f) }
-			if mode.Name == relay.Mode { // opens sockets whenever it likes
-				return &remote{enter: enter, wrap: flavour.wrap}, nil
+			if mode.Name == relay.Mode || s.Host.NodePorts.Localhost { // opens sockets whenever it likes
+				return &remote{mode: mode.Name, enter: enter, wrap: flavour.wrap}, nil
 			}
 			return &tandem{mode: mode.Name, enter: enter}, nil
 		})

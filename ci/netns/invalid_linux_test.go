@@ -35,7 +35,7 @@ func TestInvalidSegment(t *testing.T) {
 				invalidSegment(t, s, func(net *lab.Net) Proxy {
 					enter := func(f func() error) error { return net.Do(lab.Node, f) }
 					if mode.Name == relay.Mode {
-						return &remote{enter: enter, wrap: flavour.wrap}
+						return &remote{mode: relay.Mode, enter: enter, wrap: flavour.wrap}
 					}
 					return &tandem{mode: mode.Name, enter: enter}
 				})

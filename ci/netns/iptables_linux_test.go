@@ -135,7 +135,7 @@ func TestNodePortsOnLocalhost(t *testing.T) {
 		c.NodeName, c.ClusterCIDRs = conformance.NodeName, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 		c.Mode = iptables.Name
 		c.Complete()
-		p := &tandem{mode: iptables.Name, enter: func(f func() error) error { return s.net.Do(lab.Node, f) }}
+		p := &remote{mode: iptables.Name, enter: func(f func() error) error { return s.net.Do(lab.Node, f) }}
 		if err := errors.Join(p.Start(t.Context(), s.dir, c), p.Changed(t.Context())); err != nil {
 			t.Fatal(err)
 		}

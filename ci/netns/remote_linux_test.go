@@ -14,13 +14,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
 // remote is a tandem in a process of its own on the lab's node: this test binary
 // once more, which is asked over its standard input and answers on its output.
 type remote struct {
+	mode  config.Mode
 	enter func(func() error) error
 	wrap  func(*exec.Cmd) // changes how it is started; or nil
 	cmd   *exec.Cmd
@@ -37,6 +37,7 @@ const asProxy = "TANDEM_TEST_AS_PROXY"
 type request struct {
 	Dir  string               `json:",omitempty"`
 	Host *config.Config       `json:",omitempty"`
+	Mode config.Mode          `json:",omitempty"`
 	Rows []conformance.Packet // to trace
 }
 
@@ -69,7 +70,7 @@ func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err
 		r.cmd = nil
 		return err
 	}
-	_, err = r.call(request{Dir: dir, Host: &host})
+	_, err = r.call(request{Dir: dir, Host: &host, Mode: r.mode})
 	return err
 }
 
@@ -103,7 +104,7 @@ func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) { return find(r.g
 
 // serveRemote is the other end. It ends with its input.
 func serveRemote() {
-	p := &tandem{mode: relay.Mode, enter: func(f func() error) error { return f() }}
+	p := &tandem{enter: func(f func() error) error { return f() }}
 	hear, answer := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var q request
@@ -130,6 +131,7 @@ func (p *tandem) handle(q request) ([]status.Trace, error) {
 	defer cancel()
 	switch {
 	case q.Host != nil:
+		p.mode = q.Mode
 		return nil, p.Start(ctx, q.Dir, *q.Host)
 	case q.Rows != nil:
 		return p.Trace(ctx, q.Rows)

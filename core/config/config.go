@@ -44,6 +44,7 @@ type Config struct {
 	PodInterfacePrefix string         // for DetectInterfacePrefix
 
 	NodePorts     NodePorts
+	Accelerate    Acceleration
 	ExternalIPs   ExternalIPs
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
@@ -202,6 +203,15 @@ func (n *NodePorts) Set() bool {
 
 // OnLoopback reports whether node ports may answer on loopback addresses.
 func (n *NodePorts) OnLoopback() bool { return n.Localhost || n.Loopback != nil && *n.Loopback }
+
+// Acceleration is a way past the kernel's stack for established connections.
+type Acceleration string
+
+// The ways.
+const (
+	NoAcceleration Acceleration = "none"
+	Flowtable      Acceleration = "flowtable" // nftables' flow offload, in software
+)
 
 // ExternalIPs says which external IPs Services may have that are refused without
 // being named: this node's own addresses, and others of core/resolve's list. With

@@ -25,6 +25,7 @@ func Default() Config {
 		MasqueradeBit: masqueradeBit,
 		Failover:      FailoverAuto,
 		AuditPeriod:   15 * time.Minute,
+		Accelerate:    NoAcceleration,
 		SyncPeriod:    syncPeriod,
 		HealthAddress: "0.0.0.0:10256",
 		HTTPAddress:   "127.0.0.1:10249",

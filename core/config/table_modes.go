@@ -34,6 +34,12 @@ func modeSettings() []Setting {
 			Doc:   "Full audit interval: how often the data plane is read back and compared without a sign of external changes.",
 			Value: func(c *Config) Value { return period(&c.AuditPeriod) },
 		},
+		{
+			Flag: "accelerate", BesideFile: true, Restart: restartRules, Counts: func(m Mode) bool { return m == NFTables || m == Auto },
+			Doc: "Forward packets of established connections to Services past the kernel's stack: flowtable, in mode nftables. " +
+				"Rules of others in the forward and postrouting hooks (network policies, QoS, accounting) see only the first packets of such connections then.",
+			Value: func(c *Config) Value { return choice(&c.Accelerate, NoAcceleration, Flowtable) },
+		},
 	}
 }
 

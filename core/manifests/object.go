@@ -138,12 +138,12 @@ func sameService(a, b *model.Service) bool {
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && a.Restricted == b.Restricted &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) && a.External == b.External && a.Internal == b.Internal &&
 		a.SessionAffinity == b.SessionAffinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.PreserveDestination == b.PreserveDestination &&
-		slices.Equal(a.Ports, b.Ports)
+		a.Choice == b.Choice && slices.Equal(a.Ports, b.Ports)
 }
 
 func sameSlice(a, b *model.Slice) bool {
 	return a.Name == b.Name && a.Service == b.Service && a.Family == b.Family && a.Triggered.Equal(b.Triggered) &&
-		slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, sameEndpoint)
+		a.Weight == b.Weight && a.Weighted == b.Weighted && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, sameEndpoint)
 }
 
 func sameEndpoint(a, b model.SliceEndpoint) bool {

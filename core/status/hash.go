@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"math"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -86,7 +87,10 @@ func (h hasher) service(s *model.Service) {
 	h.number(uint64(s.SessionAffinity))
 	h.number(uint64(s.HealthCheckNodePort))
 	h.flag(s.PreserveDestination)
-	h.text(fmt.Sprintf("%+v", s.Choice))
+	h.number(uint64(s.Choice.Scheduler))
+	h.number(uint64(s.Choice.SlowStart))
+	h.number(math.Float64bits(s.Choice.Spill.Above))
+	h.number(uint64(s.Choice.Spill.Floor))
 	h.number(uint64(len(s.Ports)))
 	for _, p := range s.Ports {
 		h.text(p.Name)
@@ -99,6 +103,8 @@ func (h hasher) service(s *model.Service) {
 func (h hasher) slice(s *model.Slice) {
 	h.text(s.Name.String())
 	h.number(uint64(s.Family))
+	h.flag(s.Weighted)
+	h.number(uint64(s.Weight))
 	h.number(uint64(len(s.Ports)))
 	for _, p := range s.Ports {
 		h.text(p.Name)

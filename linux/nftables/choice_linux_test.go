@@ -70,7 +70,27 @@ func newFarm(t testing.TB, n int, v6 bool) *farm {
 		t.Cleanup(func() { _ = c.Close() })
 		f.servers[at] = c
 	}
+	f.ready()
 	return f
+}
+
+// ready waits until each endpoint is reached: the kernel may take a while to make
+// the routes of IPv6 addresses.
+func (f *farm) ready() {
+	f.t.Helper()
+	for at := range f.servers {
+		for begin := time.Now(); ; {
+			f.datagram(0, at)
+			if len(f.got()[at]) > 0 {
+				break
+			}
+			if time.Since(begin) > 10*time.Second {
+				f.t.Fatalf("%s is not reached", at)
+			}
+		}
+	}
+	for len(f.got()) > 0 { // what was late
+	}
 }
 
 // address adds an address, which is ready at once.
@@ -165,7 +185,7 @@ func (f *farm) send(n int) map[netip.AddrPort][]uint16 {
 				all[at] = append(all[at], ports...)
 				come += len(ports)
 			}
-			if time.Since(begin) > time.Minute {
+			if time.Since(begin) > 20*time.Second {
 				f.t.Fatalf("%d of %d datagrams have come", come, last)
 			}
 		}

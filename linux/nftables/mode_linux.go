@@ -38,7 +38,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dataplane.New(NewCompiler(o), d), nil
+	b := dataplane.New(NewCompiler(o), d)
+	if c.Accelerate == config.Flowtable {
+		return withOffload(b)
+	}
+	if err := removeOffload(context.Background()); err != nil {
+		slog.Warn("removing the flowtable of an earlier run failed", "err", err)
+	}
+	return b, nil
 }
 
 // lacking reports whether a probe failed because the kernel does not have what

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nftables
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+// offload is a backend beside which a flowtable forwards the packets of established
+// connections to Services, on all devices but those for Services and loopback.
+type offload struct {
+	dataplane.Backend
+	flowtable *nft.Offload
+	links     *netlink.Handle
+	events    chan netlink.LinkUpdate
+	unwatch   chan struct{}
+	log       *slog.Logger
+
+	begin sync.Once
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+}
+
+// withOffload returns a backend with offload, in the network namespace of the calling
+// thread, and owns the other one. Nothing is written before the first Sync.
+func withOffload(b dataplane.Backend) (_ dataplane.Backend, err error) {
+	o := &offload{Backend: b, events: make(chan netlink.LinkUpdate, 64), unwatch: make(chan struct{}), log: slog.Default()}
+	if o.flowtable, err = nft.OpenOffload(); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	if o.links, err = netlink.NewHandle(); err == nil {
+		err = netlink.LinkSubscribe(o.events, o.unwatch)
+	}
+	if err != nil {
+		return nil, errors.Join(err, o.flowtable.Close(), b.Close())
+	}
+	return o, nil
+}
+
+// Unwrap implements dataplane.Wrapper.
+func (o *offload) Unwrap() dataplane.Backend { return o.Backend }
+
+// Sync implements dataplane.Backend. The first one starts the offload.
+func (o *offload) Sync(ctx context.Context) (dataplane.Work, error) {
+	o.begin.Do(func() {
+		running, stop := context.WithCancel(context.Background())
+		o.stop = stop
+		o.done.Go(func() { o.follow(running) })
+	})
+	return o.Backend.Sync(ctx)
+}
+
+// offloadRetry is the pause before a flowtable that could not be made is tried again.
+const offloadRetry = 30 * time.Second
+
+// follow has the flowtable follow the devices until ctx ends.
+func (o *offload) follow(ctx context.Context) {
+	failed := ""
+	for {
+		err := o.set(ctx)
+		retry := (<-chan time.Time)(nil)
+		if err != nil && ctx.Err() == nil {
+			retry = time.After(offloadRetry)
+			if err.Error() != failed {
+				failed = err.Error()
+				o.log.Warn("flow offload is not in effect", "err", err, "retry", offloadRetry)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.events:
+		case <-retry:
+		}
+		for len(o.events) > 0 { // they come in swarms, and all are looked at at once
+			<-o.events
+		}
+	}
+}
+
+func (o *offload) set(ctx context.Context) error {
+	devices, err := o.devices()
+	if err != nil {
+		return err
+	}
+	return o.flowtable.Set(ctx, devices)
+}
+
+// devices are the names of those whose packets are offloaded.
+func (o *offload) devices() (names []string, err error) {
+	all, err := o.links.LinkList()
+	for _, l := range all {
+		if name := l.Attrs().Name; name != "lo" && !host.Dummies(l) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// Remove implements dataplane.Backend.
+func (o *offload) Remove(ctx context.Context) error {
+	o.end()
+	return errors.Join(o.flowtable.Remove(ctx), o.Backend.Remove(ctx))
+}
+
+// Close implements dataplane.Backend. The flowtable stays, as all that is programmed.
+func (o *offload) Close() error {
+	o.end()
+	close(o.unwatch)
+	o.links.Close()
+	return errors.Join(o.flowtable.Close(), o.Backend.Close())
+}
+
+func (o *offload) end() {
+	o.begin.Do(func() {})
+	if o.stop != nil {
+		o.stop()
+	}
+	o.done.Wait()
+}
+
+// removeOffload removes a flowtable that an earlier run with offload has left.
+func removeOffload(ctx context.Context) error {
+	f, err := nft.OpenOffload()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Remove(ctx), f.Close())
+}
