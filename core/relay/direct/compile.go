@@ -37,7 +37,7 @@ const (
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) (gaps []model.Gap) {
 	if port.ID.Proto == model.SCTP {
-		return []model.Gap{{Detail: noSCTP}}
+		return []model.Gap{{Missing: true, Detail: noSCTP}}
 	}
 	if note := c.placement.Note(); note != "" {
 		gaps = append(gaps, model.Gap{Detail: note})
@@ -49,7 +49,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		f := &port.Frontends[i]
 		at, why := c.placement.Addresses(host, f)
 		if why != "" {
-			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
+			gaps = append(gaps, model.Gap{Frontend: f.At, Missing: len(at) == 0, Detail: why})
 		}
 		gaps = append(gaps, missing(host, f)...)
 		for _, a := range at {
