@@ -53,7 +53,7 @@ func sample(t *testing.T, out string) release {
 	r := release{root: "../..", out: out, version: "v1.2.3-4-gabcdef0", commit: strings.Repeat("01234567", 5)}
 	if _, err := exec.LookPath("wixl"); err != nil {
 		t.Logf("without the MSIs and manifests: %v", err)
-		r.only = "programs,packages,images,sbom,checksums"
+		r.only = "programs,licenses,packages,images,sbom,checksums"
 	}
 	return r
 }

@@ -31,7 +31,11 @@ func (r release) images(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		layer, err := r.layer(t, programFiles(t, program))
+		legal, err := os.ReadFile(r.copyright())
+		if err != nil {
+			return err
+		}
+		layer, err := r.layer(t, programFiles(t, program, legal))
 		if err != nil {
 			return err
 		}
@@ -73,11 +77,12 @@ const (
 	windowsProgram = "tandem.exe"
 )
 
-func programFiles(t target, program []byte) []file {
+func programFiles(t target, program, legal []byte) []file {
 	if t.os == "windows" {
-		return []file{{name: windowsProgram, mode: 0o755, content: program}}
+		return []file{{name: windowsProgram, mode: 0o755, content: program}, {name: "LICENSE.txt", mode: 0o644, content: legal}}
 	}
 	return []file{
+		{name: "usr/share/doc/tandem/copyright", mode: 0o644, content: legal},
 		{name: linuxProgram, mode: 0o755, content: program},
 		{name: linuxLink, link: "tandem"},
 	}

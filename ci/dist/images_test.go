@@ -124,7 +124,7 @@ func TestEveryWindows(t *testing.T) {
 // in a lowest layer; all belongs to administrators.
 func TestWindowsLayer(t *testing.T) {
 	r := release{when: time.Unix(1800000000, 0)}
-	text, err := r.tar(withFolders(r.windowsLayer(programFiles(target{"windows", "amd64"}, []byte("MZ")))), true)
+	text, err := r.tar(withFolders(r.windowsLayer(programFiles(target{"windows", "amd64"}, []byte("MZ"), []byte("licence")))), true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,11 +68,13 @@ func (r release) build(ctx context.Context) (err error) {
 		do   func(context.Context) error
 	}{
 		{"programs", r.programs},
+		{"licenses", r.licenses},
 		{"packages", r.packages},
 		{"images", r.images},
 		{"installers", r.others},
 		{"sbom", r.materials},
 		{"checksums", r.checksums},
+		{"sign", r.sign},
 	} {
 		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {
 			continue

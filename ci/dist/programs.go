@@ -81,11 +81,15 @@ func (r release) programs(ctx context.Context) error {
 	return nil
 }
 
+// toolchain is the Go that releases are built with: two builds are the same only then.
+const toolchain = "go1.26.8"
+
 // compile builds the program.
 func (r release) compile(ctx context.Context, t target, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+r.version, "-o", to, "./cmd/tandem")
 	cmd.Dir = r.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS="+t.os, "GOARCH="+t.arch)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS="+t.os, "GOARCH="+t.arch,
+		"GOAMD64=v1", "GOARM64=v8.0", "GOTOOLCHAIN="+toolchain, "GOEXPERIMENT=") // whatever the environment says
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build for %s: %w: %s", t, err, out)
 	}

@@ -54,6 +54,7 @@ be read.`,
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, printable.Text(c.NodeName))
+			fmt.Fprintf(cmd.OutOrStdout(), "what is not as in kube-proxy: %s\n", differencesPage)
 			return nil
 		},
 	}

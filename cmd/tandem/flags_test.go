@@ -225,6 +225,33 @@ mode: nftables
 	}
 }
 
+// The page of differences names every default that differs, and is where README, log
+// and config check say.
+func TestDifferencesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../.github/DIFFERENCES.md")
+	if err != nil || !strings.HasSuffix(differencesPage, "/.github/DIFFERENCES.md") {
+		t.Fatal(err, differencesPage)
+	}
+	for flag, names := range map[string]string{
+		"proxy-mode": "mode, when none is named", "detect-local-mode": "", // ClusterCIDR is what kube-proxy's empty one means
+		"iptables-localhost-nodeports": "iptables.localhostNodePorts", "iptables-min-sync-period": "minSyncPeriod", "ipvs-min-sync-period": "minSyncPeriod",
+	} {
+		if _, ok := differ[flag]; !ok || !strings.Contains(string(page), names) {
+			t.Errorf("--%s: %q is not on the page", flag, names)
+		}
+	}
+	if len(differ) != 5 {
+		t.Errorf("%d defaults differ: is each on the page?", len(differ))
+	}
+	if readme, err := os.ReadFile("../../README.md"); err != nil || !strings.Contains(string(readme), ".github/DIFFERENCES.md") {
+		t.Error("README does not link the page", err)
+	}
+	conf := filepath.Join(folder(t, map[string]string{"c.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"}), "c.conf")
+	if code, stdout, _ := tandem(t, "config", "check", conf); code != exitOK || !strings.Contains(stdout, differencesPage) {
+		t.Errorf("config check: %d\n%s", code, stdout)
+	}
+}
+
 // What kube-proxy refuses is refused.
 func TestRefusedAsInKubeProxy(t *testing.T) {
 	for _, arg := range []string{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,12 +27,14 @@ func newPlan() *cobra.Command {
 	var out output
 	var only filter
 	var running, prune bool
+	var part string
 	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
 		Long: `plan reads manifests and shows what a node would program for them, in any mode and
-on any system. It needs no privileges and changes nothing.
+on any system. It needs no privileges and changes nothing. The exit code is 1 when
+something was rejected.
 
 With --against-running it asks the running tandem what the manifests would change on
 this node: objects added, changed and deleted for each Service, and the tracked
@@ -40,6 +43,7 @@ place of those of the same names; with --prune all others are deleted. The exit 
 is 3 when something would change.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -
+  tandem plan --manifests ./services --proxy-mode iptables -o native --part ip6tables-restore
   kubectl get -o yaml service/web | sed s/80/81/ | tandem plan --against-running --manifests -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
@@ -53,7 +57,16 @@ is 3 when something would change.`,
 				return err
 			}
 			printProblems(cmd, w.problems)
-			return out.print(cmd, w.report(&only))
+			if err := w.selectPart(part); err != nil {
+				return err
+			}
+			if err := out.print(cmd, w.report(&only)); err != nil {
+				return err
+			}
+			if len(w.problems) > 0 {
+				return fmt.Errorf("rejected: %d problems, see above", len(w.problems))
+			}
+			return nil
 		},
 	}
 	flags.register(c)
@@ -62,6 +75,8 @@ is 3 when something would change.`,
 	out.register(c, "*summary", "native")
 	only.register(c)
 	from.register(c)
+	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
+	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	return c
 }
 
@@ -156,6 +171,10 @@ func (d planDocument) table() table {
 		name := svc.Name
 		for _, f := range svc.Fronts {
 			at, kind, sources := f.Address+"/"+f.Protocol, f.Kind, status.ShowSources(f.Sources)
+			if f.Missing {
+				t.add(name, at, kind, "-", "not programmed", sources, strings.Join(f.Gaps, "; "))
+				name = ""
+			}
 			for _, a := range f.Answers {
 				t.add(name, at, kind, a.From, a.action(), sources, a.Why)
 				name, at, kind, sources = "", "", "", ""
@@ -168,16 +187,23 @@ func (d planDocument) table() table {
 // summary prints each frontend with the action for its clients, and why.
 func (w *world) summary(out io.Writer, d planDocument) error {
 	for _, s := range d.Services {
-		fmt.Fprintf(out, "%s\n", printable.Text(s.Name))
+		fmt.Fprintf(out, "%s", printable.Text(s.Name))
+		if s.HealthCheckNodePort != 0 {
+			fmt.Fprintf(out, ", health checks on port %d", s.HealthCheckNodePort)
+		}
+		fmt.Fprintln(out)
 		for _, f := range s.Fronts {
-			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, f.sources())
+			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, f.conditions())
+			for _, g := range f.Gaps {
+				fmt.Fprintf(out, "    ! %s\n", printable.Text(g))
+			}
 			for _, a := range f.Answers {
 				fmt.Fprintf(out, "    from %-19s %s\n", a.From, a.text())
 			}
 		}
 	}
-	for _, g := range d.Gaps {
-		fmt.Fprintf(out, "! %s: %s\n", printable.Text(g.Port), printable.Text(g.Detail))
+	for _, text := range d.shared {
+		fmt.Fprintf(out, "! %s\n", printable.Text(text))
 	}
 	_, err := fmt.Fprintf(out, "plan: %d Services, %d ports, %d objects in mode %s for node %s\n",
 		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, printable.Text(w.host.Name))
@@ -201,6 +227,8 @@ type planDocument struct {
 	Services []planService `json:"services"`
 	Problems []string      `json:"problems,omitempty"`
 	Gaps     []planGap     `json:"gaps,omitempty"`
+
+	shared []string // gaps that all ports have, each once
 }
 
 // planGap is something that the mode cannot do.
@@ -213,6 +241,8 @@ type planGap struct {
 type planService struct {
 	Name   string      `json:"name"`
 	Fronts []planFront `json:"frontends"`
+	// HealthCheckNodePort answers load balancers; absent for none.
+	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitempty"`
 }
 
 type planFront struct {
@@ -220,8 +250,12 @@ type planFront struct {
 	Kind     string       `json:"kind"`
 	Address  string       `json:"address"`
 	Protocol string       `json:"protocol"`
-	Sources  []string     `json:"sources,omitzero"` // the only clients let in; absent for all, empty for none
-	Answers  []planAnswer `json:"answers"`
+	Sources  []string     `json:"sources,omitzero"`   // the only clients let in; absent for all, empty for none
+	Affinity string       `json:"affinity,omitempty"` // how long a client stays with its endpoint
+	Missing  bool         `json:"missing,omitempty"`  // the mode does not program it: see gaps
+	Gaps     []string     `json:"gaps,omitempty"`     // what the mode does otherwise
+	Answers  []planAnswer `json:"answers"`            // empty when it is missing
+
 }
 
 // planAnswer is the action for clients of some origins.
@@ -245,26 +279,51 @@ func (w *world) document() planDocument {
 				gap.Front = g.Frontend.String()
 			}
 			d.Gaps = append(d.Gaps, gap)
+			if g.Source && !slices.Contains(d.shared, g.Detail) {
+				d.shared = append(d.shared, g.Detail)
+			}
 		}
 	}
 	for _, s := range w.services {
 		ps := planService{Name: s.Object.Name.String(), Fronts: []planFront{}}
 		for _, p := range s.Ports {
 			for i := range p.Frontends {
-				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Frontends[i]))
+				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Frontends[i], w.plan.Gaps[p.ID]))
 			}
+			ps.HealthCheckNodePort = p.HealthPort
 		}
 		d.Services = append(d.Services, ps)
 	}
 	return d
 }
 
-func describeFront(p *model.Port, f *model.Frontend) planFront {
+// describeFront says what the mode does with connections to a frontend: what policy
+// decides, but for the gaps of the mode.
+func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront {
 	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
 	}
 	out.Sources = status.Sources(f)
+	for _, g := range gaps {
+		if !g.Source && (!g.Frontend.IsValid() || g.Frontend == f.At) {
+			out.Missing = out.Missing || g.Missing
+			out.Gaps = append(out.Gaps, g.Detail)
+		}
+	}
+	if out.Missing { // what it would do otherwise does not matter
+		out.Gaps = nil
+		for _, g := range gaps {
+			if g.Missing && (!g.Frontend.IsValid() || g.Frontend == f.At) {
+				out.Gaps = append(out.Gaps, g.Detail)
+			}
+		}
+		out.Answers = []planAnswer{}
+		return out
+	}
+	if p.SessionAffinity > 0 {
+		out.Affinity = p.SessionAffinity.String()
+	}
 	for origin := range f.On {
 		a := answer(model.Origin(origin), f.On[origin])
 		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
@@ -291,12 +350,19 @@ func (a planAnswer) same(b planAnswer) bool {
 	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
 }
 
-// sources names the allowed clients, where not all are.
-func (f planFront) sources() string {
-	if f.Sources == nil {
-		return ""
+// conditions are what else is to be known of a frontend.
+func (f planFront) conditions() string {
+	text := ""
+	if f.Missing {
+		text += ", not programmed"
 	}
-	return ", sources " + status.ShowSources(f.Sources)
+	if f.Sources != nil {
+		text += ", sources " + status.ShowSources(f.Sources)
+	}
+	if f.Affinity != "" {
+		text += ", affinity " + f.Affinity
+	}
+	return text
 }
 
 // shown is how many endpoints a summary names.

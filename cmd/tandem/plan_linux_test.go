@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -78,4 +79,52 @@ func nativeScript(t *testing.T, dir, plan, variant string) string {
 	}
 	end()
 	return script
+}
+
+// Each part of a native plan is accepted by its own tool, without any line of Tandem's.
+// What this kernel lacks is said.
+func TestPartsAreAcceptedByTheirTools(t *testing.T) {
+	for _, tt := range []struct{ mode, part, try, check string }{
+		{"nftables", "nft", "nft list ruleset", "nft -c -f %s"},
+		{"iptables", "iptables-restore", "iptables -L", "iptables-restore --test <%s"},
+		{"iptables", "ip6tables-restore", "ip6tables -L", "ip6tables-restore --test <%s"},
+		{"ipvs", "ipset", "ipset list -name", "ipset restore <%s"},
+		{"ipvs", "ip-4", "ip link add dummy7 type dummy", "ip link add kube-ipvs0 type dummy; ip -4 -batch %s"},
+		{"ipvs", "ipvsadm", "ipvsadm -L", "ipvsadm -R <%s"},
+		{"userspace", "iptables-restore", "iptables -L", "iptables-restore --test <%s"},
+	} {
+		t.Run(tt.mode+"/"+tt.part, func(t *testing.T) {
+			dir := t.TempDir()
+			code, plan, stderr := tandem(t, "plan", "--manifests", "../../ci/manifests", "--node", "node-1", "--cluster-cidr", "10.244.0.0/16",
+				"--proxy-mode", tt.mode, "--nodeport-addresses", "192.0.2.0/24", "-o", "native", "--part", tt.part)
+			if code != exitOK || plan == "" || strings.HasPrefix(plan, "#") {
+				t.Fatalf("exit code %d, %s\n%s", code, stderr, plan)
+			}
+			if tt.part == "ipvsadm" { // no IPVS in this kernel is no excuse not to look at the text
+				checkIPVSAdm(t, plan)
+			}
+			if out, err := inNamespace(dir, tt.try); err != nil {
+				t.Skipf("the tool does not work here: %v: %s", err, out)
+			}
+			path := filepath.Join(dir, "part")
+			if err := os.WriteFile(path, []byte(plan), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := inNamespace(dir, fmt.Sprintf("set -e; "+tt.check, path)); err != nil {
+				t.Errorf("%v: %s\n%s", err, out, plan)
+			}
+		})
+	}
+}
+
+// checkIPVSAdm checks the lines of ipvsadm -R: services and servers with the options of
+// ipvsadm(8).
+func checkIPVSAdm(t *testing.T, plan string) {
+	t.Helper()
+	line := regexp.MustCompile(`^-(A -[tu] \S+ -s \S+( -p \d+)?( -b \S+)?|a -[tu] \S+ -r \S+ -[mgi] -w \d+( .*)?|A .* --sctp.*|[Aa] --sctp-service .*)$`)
+	for l := range strings.Lines(plan) {
+		if !line.MatchString(strings.TrimSpace(l)) {
+			t.Errorf("ipvsadm would not read %q", l)
+		}
+	}
 }

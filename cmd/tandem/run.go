@@ -107,7 +107,7 @@ func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger,
 
 // serve runs the proxy, and follows its configuration file.
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
-	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file)
+	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file, "differences", differencesPage)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil && ctx.Err() != nil { // not a failure, on which a service manager would restart it
 		log.Info("stopped during start", "err", err)

@@ -27,6 +27,10 @@ func versionText() string {
 	return "devel"
 }
 
+// differencesPage is the page of what is not as in kube-proxy, which logs and config check
+// name.
+const differencesPage = "https://github.com/tandem-proxy/tandem/blob/main/.github/DIFFERENCES.md"
+
 // kubeProxyVersion is what a program called kube-proxy prints: the release that it
 // stands in for, as scripts parse it, with ours as its build metadata.
 func kubeProxyVersion(ours string) string {

@@ -142,8 +142,10 @@ type Gap struct {
 	// see one of this host where Action.SNAT says otherwise. That is how a whole
 	// mode works: it is said once, and makes no Service Partial.
 	Source bool
-	// Unserved says that the front is not programmed at all: health checks of its
-	// load balancer must fail here.
+	// Missing says that the frontend, or the whole port, is not programmed at all.
+	Missing bool
+	// Unserved says that this is so for a load balancer IP: its health checks must fail
+	// here.
 	Unserved bool
 }
 

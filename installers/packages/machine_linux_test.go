@@ -19,7 +19,7 @@ const config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyCon
 func deb(t *testing.T, version string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "dist")
-	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "-out", out, "-version", version, "-targets", "linux/"+runtime.GOARCH, "-only", "programs,packages")
+	cmd := exec.CommandContext(t.Context(), "go", "run", ".", "-out", out, "-version", version, "-targets", "linux/"+runtime.GOARCH, "-only", "programs,licenses,packages")
 	cmd.Dir = "../../ci/dist"
 	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1800000000")
 	if said, err := cmd.CombinedOutput(); err != nil {

@@ -74,11 +74,11 @@ const (
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
-		return []model.Gap{{Detail: noFamily}}
+		return []model.Gap{{Missing: true, Detail: noFamily}}
 	}
 	rejectOtherPorts(port, emit)
 	if port.ID.Proto == model.SCTP {
-		return []model.Gap{{Detail: noSCTP}}
+		return []model.Gap{{Missing: true, Detail: noSCTP}}
 	}
 	pools := port.Pools()
 	for i, pool := range pools {

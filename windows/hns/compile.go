@@ -115,11 +115,22 @@ type portCompiler struct {
 }
 
 func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
+	p.add(gapOf(f, format, args...))
+}
+
+// missing is gap for what is not programmed at all.
+func (p *portCompiler) missing(f *model.Frontend, format string, args ...any) {
+	g := gapOf(f, format, args...)
+	g.Missing = true
+	p.add(g)
+}
+
+func gapOf(f *model.Frontend, format string, args ...any) model.Gap {
 	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
 	if f != nil {
 		g.Frontend = f.At
 	}
-	p.add(g)
+	return g
 }
 
 func (p *portCompiler) add(g model.Gap) {
@@ -142,7 +153,7 @@ func (p *portCompiler) choice() {
 // documents that SCTP is not supported on Windows (service-protocol-reference).
 func (p *portCompiler) proto() bool {
 	if p.port.ID.Proto == model.SCTP {
-		p.gap(nil, "SCTP is not served: load balancers of HNS have TCP and UDP")
+		p.missing(nil, "SCTP is not served: load balancers of HNS have TCP and UDP")
 		return false
 	}
 	return true
@@ -154,9 +165,9 @@ func (p *portCompiler) family() bool {
 	case p.port.ID.Family == model.IPv4:
 		return true
 	case p.options.Overlay:
-		p.gap(nil, "IPv6 is not served: HNS has none on overlay networks")
+		p.missing(nil, "IPv6 is not served: HNS has none on overlay networks")
 	case !p.options.DualStack:
-		p.gap(nil, "IPv6 is not served: this HNS is older than 11.10")
+		p.missing(nil, "IPv6 is not served: this HNS is older than 11.10")
 	default:
 		return true
 	}
@@ -232,7 +243,7 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 // them only. What HNS cannot close stays closed to all.
 func (p *portCompiler) open(f *model.Frontend) bool {
 	if f.Restricted && !p.options.Trust {
-		p.add(model.Gap{Frontend: f.At, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
+		p.add(model.Gap{Frontend: f.At, Missing: true, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
 		return false
 	}
 	if f.Restricted {
@@ -246,7 +257,7 @@ func (p *portCompiler) open(f *model.Frontend) bool {
 	}
 	for _, a := range p.host.IPs {
 		if model.FamilyOf(a) == p.port.ID.Family && !p.host.NodePorts.Contains(a) {
-			p.gap(f, "not programmed: HNS opens node ports on all of the node's addresses, and %s is not to answer", a)
+			p.missing(f, "not programmed: HNS opens node ports on all of the node's addresses, and %s is not to answer", a)
 			return false
 		}
 	}

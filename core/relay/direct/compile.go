@@ -40,7 +40,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	case !c.placed(host, port):
 		return nil
 	case port.ID.Proto == model.SCTP:
-		return []model.Gap{{Detail: noSCTP}}
+		return []model.Gap{{Missing: true, Detail: noSCTP}}
 	}
 	if note := c.placement.Note(); note != "" {
 		gaps = append(gaps, model.Gap{Detail: note})
@@ -58,7 +58,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 			continue
 		}
 		if why != "" {
-			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
+			gaps = append(gaps, model.Gap{Frontend: f.At, Missing: len(at) == 0, Detail: why})
 		}
 		gaps = append(gaps, missing(host, f)...)
 		for _, a := range at {

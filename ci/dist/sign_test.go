@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// With a key in the environment the checksums are signed as openssl verifies it, and a
+// changed file does not pass.
+func TestSign(t *testing.T) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(signingKey, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	r := release{out: t.TempDir()}
+	file := filepath.Join(r.out, "tandem")
+	if err := os.WriteFile(file, []byte("program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.checksums(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.sign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join(r.out, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	if !ed25519.Verify(key.Public().(ed25519.PublicKey), read(sums), read(sums+".sig")) {
+		t.Error("the signature does not verify")
+	}
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Log("no openssl to verify with")
+		return
+	}
+	verify := func() error {
+		cmd := exec.CommandContext(t.Context(), "openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", sums+".pem", "-in", sums, "-sigfile", sums+".sig")
+		cmd.Dir = r.out
+		return cmd.Run()
+	}
+	if err := verify(); err != nil {
+		t.Errorf("openssl: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(r.out, sums), append(read(sums), ' '), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if verify() == nil {
+		t.Error("openssl takes changed checksums")
+	}
+}
+
+func TestBadKeys(t *testing.T) {
+	for _, text := range []string{"nonsense", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"} {
+		t.Setenv(signingKey, text)
+		if err := (release{out: t.TempDir()}).sign(t.Context()); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// Every module needs a licence, and all of its texts are there.
+func TestLicenses(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"LICENSE", "NOTICE.txt", "license.go", "README"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("text of "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	if err := appendLicenses(&b, "example.com/m@v1", dir); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.String(); !strings.Contains(s, "text of LICENSE") || !strings.Contains(s, "text of NOTICE.txt") || strings.Contains(s, "license.go") || strings.Contains(s, "README") {
+		t.Error(s)
+	}
+	if err := appendLicenses(&b, "example.com/none@v1", t.TempDir()); err == nil {
+		t.Error("a module without a licence passes")
+	}
+}

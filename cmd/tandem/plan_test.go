@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+const rangesYAML = `apiVersion: v1
+kind: Service
+metadata: {name: lb}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.20
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 30500
+  sessionAffinity: ClientIP
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  ports: [{name: http, port: 80, nodePort: 30080}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.20}]}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+`
+
+// What a mode does not program is not shown as balanced.
+func TestPlanShowsWhatTheModePrograms(t *testing.T) {
+	dir := folder(t, map[string]string{"lb.yaml": rangesYAML})
+	args := []string{"plan", "--manifests", dir, "--node", "node-1"}
+	_, stdout, stderr := tandem(t, append(args, "--proxy-mode", "kernelspace")...)
+	const missing = "  203.0.113.20:80/tcp  load balancer IP, not programmed, sources 198.51.100.0/24\n    ! not programmed: HNS cannot keep clients"
+	if !strings.Contains(stdout, missing) {
+		t.Errorf("no %q in:\n%s%s", missing, stdout, stderr)
+	}
+	_, after, _ := strings.Cut(stdout, missing)
+	if next, _, _ := strings.Cut(after, "\n  "); strings.Contains(next, "from ") {
+		t.Errorf("a frontend that is not programmed has actions:\n%s", stdout)
+	}
+	_, stdout, _ = tandem(t, append(args, "--proxy-mode", "nftables")...)
+	for _, part := range []string{
+		"default/lb, health checks on port 30500\n", "  203.0.113.20:80/tcp  load balancer IP, sources 198.51.100.0/24, affinity 10m0s\n    from ",
+	} {
+		if !strings.Contains(stdout, part) {
+			t.Errorf("no %q in:\n%s", part, stdout)
+		}
+	}
+	_, stdout, _ = tandem(t, append(args, "--proxy-mode", "kernelspace", "-o", "json")...)
+	var d planDocument
+	if err := json.Unmarshal([]byte(stdout), &d); err != nil || d.Services[0].HealthCheckNodePort != 30500 {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	i := slices.IndexFunc(d.Services[0].Fronts, func(f planFront) bool { return f.Address == "203.0.113.20:80" })
+	if f := d.Services[0].Fronts[i]; !f.Missing || len(f.Answers) > 0 || len(f.Gaps) == 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestPlanParts(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML})
+	code, _, stderr := tandem(t, "plan", "--manifests", dir, "--node", "n", "--proxy-mode", "ipvs", "-o", "native", "--part", "nft")
+	if code != exitUsage || !strings.Contains(stderr, "mode ipvs has ipset, iptables-restore, ip6tables-restore, ip-4") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
