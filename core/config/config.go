@@ -49,6 +49,9 @@ type Config struct {
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
 
+	// Failover says what happens with endpoints that stop answering.
+	Failover Failover
+
 	// AuditPeriod is how often the data plane is read back and compared though
 	// nothing points to a foreign hand in it. Foreign writes are noticed within a
 	// second without it where the system can tell.
@@ -156,6 +159,18 @@ const (
 	kernelspace Mode = "kernelspace"
 )
 
+// Failover says what happens with endpoints that stop answering.
+type Failover string
+
+// The ways. Auto is on in modes that can tell who does not answer; on says so where
+// they cannot.
+const (
+	FailoverAuto    Failover = "auto"
+	FailoverOff     Failover = "off"
+	FailoverObserve Failover = "observe"
+	FailoverOn      Failover = "on"
+)
+
 // DetectLocal says how packets of this node's pods are told from others.
 type DetectLocal string
 
@@ -206,6 +221,9 @@ type ExternalIPs struct {
 	Only    bool
 }
 
+// InCluster is the source of a pod that nothing else is said to.
+const InCluster = "in-cluster"
+
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
 	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
@@ -213,5 +231,5 @@ func (c *Config) Source() string {
 			return s
 		}
 	}
-	return "in-cluster"
+	return InCluster
 }

@@ -23,6 +23,7 @@ func Default() Config {
 		Mode:          Auto,
 		DetectLocal:   DetectClusterCIDR,
 		MasqueradeBit: masqueradeBit,
+		Failover:      FailoverAuto,
 		AuditPeriod:   15 * time.Minute,
 		Accelerate:    NoAcceleration,
 		SyncPeriod:    syncPeriod,

@@ -22,6 +22,14 @@ func modeSettings() []Setting {
 			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
 		},
 		{
+			Flag: "endpoint-failover", BesideFile: true, Restart: restartStart,
+			Doc: "What happens with ready endpoints on other nodes that stop answering: auto and on pass them over within a second, until they answer again; observe reports them and changes nothing; " +
+				"off does not look. Modes that cannot tell (kernelspace) do nothing; with on they report it.",
+			Value: func(c *Config) Value {
+				return choice(&c.Failover, FailoverAuto, FailoverOff, FailoverObserve, FailoverOn)
+			},
+		},
+		{
 			Flag: "audit-period", BesideFile: true,
 			Doc:   "Full audit interval: how often the data plane is read back and compared without a sign of external changes.",
 			Value: func(c *Config) Value { return period(&c.AuditPeriod) },

@@ -68,7 +68,7 @@ func (w Random) Ports() []*model.Port {
 	return Ports(t)
 }
 
-// Feed tells a tracker in what w differs from before.
+// Feed passes the differences between before and w to a tracker.
 func (w Random) Feed(t *track.Tracker, before Random) {
 	if w.Host != before.Host {
 		t.SetHost(w.Host)
@@ -179,8 +179,8 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 	return s
 }
 
-// derived returns a source of randomness that an object has for itself: what is drawn
-// from it changes nothing else in the world.
+// derived returns a random source for one object: using it does not change the rest
+// of the world.
 func derived(object any) *rand.Rand {
 	sum := fnv.New64a()
 	fmt.Fprintf(sum, "%v", object)

@@ -11,8 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// host reads the settings of the node, which stand for its command line, and what
-// it says of itself.
+// host reads the settings of the node: its configuration, and facts of the machine.
 func (p *parser) host(into *Scenario, all []section) {
 	into.Host = config.Default()
 	into.Host.NodeName = NodeName

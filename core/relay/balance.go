@@ -17,7 +17,7 @@ import (
 // for concurrent use and outlives changes of the policy.
 type balancer struct {
 	affinity affinity
-	// next counts by origin, as each may have endpoints of its own.
+	// next is per origin, since each may have other endpoints.
 	next [model.Origins]atomic.Uint32
 }
 
@@ -54,10 +54,10 @@ func (b *balancer) slot(from model.Origin, client netip.AddrPort, a Answer) uint
 	return b.next[from].Add(1) % a.slots()
 }
 
-// endpoint is the one to try.
+// endpoint returns the endpoint to try.
 func (c *choice) endpoint() netip.AddrPort { return c.endpoints[c.at] }
 
-// failed goes on to the next endpoint.
+// failed selects the next endpoint.
 func (c *choice) failed() {
 	c.forget()
 	c.at = (c.at + 1) % len(c.endpoints)

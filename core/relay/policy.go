@@ -15,13 +15,13 @@ import (
 // get to the relays differs between systems.
 const Mode config.Mode = "userspace"
 
-// Policy decides what the clients of a Relay get. It is immutable.
+// Policy is what a Relay does with its clients. It is immutable.
 type Policy struct {
 	// Port is the Service port that the Relay serves; it names the Relay in
 	// problems and logs and does not change.
 	Port model.PortID
 
-	// On is the answer for each origin.
+	// On is the Answer for each origin.
 	On [model.Origins]Answer
 
 	// Restricted relays serve only clients inside Allow; others are reset.
@@ -35,9 +35,9 @@ type Policy struct {
 	Draining []netip.AddrPort
 }
 
-// Answer is what the clients of one origin get. A relay has accepted the
-// connection already: a TCP client gets a reset for Drop as for Reject, a UDP
-// client no answer for either.
+// Answer is the action for clients of one origin. A relay has accepted the connection
+// already: for both Drop and Reject a TCP client gets a reset and a UDP client no
+// answer.
 type Answer struct {
 	Verdict   model.Verdict
 	Endpoints []netip.AddrPort // for Balance: at least one
@@ -103,7 +103,7 @@ func Same(a Answer) Policy {
 	return Policy{On: [model.Origins]Answer{a, a, a}}
 }
 
-// Answer returns what a client gets.
+// Answer returns the Answer for a client.
 func (p *Policy) Answer(from model.Origin, client netip.Addr) Answer {
 	if p.Restricted && !slices.ContainsFunc(p.Allow, func(r netip.Prefix) bool { return r.Contains(client) }) {
 		return Answer{Verdict: model.Drop}

@@ -198,7 +198,7 @@ func (s *session) answers() {
 	defer s.end(s)
 	for s.extend() {
 		data, err := s.in.next()
-		if err == nil || err == io.EOF { // which here is an empty datagram
+		if err == nil || err == io.EOF { // for UDP an empty datagram
 			s.touch(time.Now())
 			if _, err := s.socket.WriteToUDPAddrPort(data, s.client); err != nil {
 				s.stats.dropped.Add(1)

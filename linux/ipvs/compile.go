@@ -15,20 +15,18 @@ import (
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the bit of the packet mark that says "masquerade"; 0 means
-	// DefaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means DefaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. Ports of another family are
-	// a Gap.
+	// Families are those to serve; none means both. A port of another family is a
+	// Gap.
 	Families []model.Family
 	// Scheduler is the kernel's scheduler for all virtual servers of Services that
 	// choose none; empty is rr.
 	Scheduler string
 	// Schedulers are those that this kernel has for Services that choose one or have
-	// weights; nil is all.
+	// weights; nil means all.
 	Schedulers []string
-	// NoRandomFully says that this iptables cannot choose the source ports of
-	// masqueraded connections at random.
+	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
 }
 
@@ -68,9 +66,9 @@ func (c *Compiler) Equal(a, b Value) bool { return a == b }
 // DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Rank implements dataplane.Compiler: no packet is marked before there is
-// a virtual server for it, so chains and the jumps to them come last of all, and a
-// frontend is never open to all before its source ranges hold.
+// Rank implements dataplane.Compiler: no packet is marked before its virtual server
+// exists, so chains and the jumps to them come last; and source ranges come before
+// the frontend that they restrict.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindLink, KindRule, KindRoute, KindSet:
@@ -148,7 +146,7 @@ func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
 	return all
 }
 
-// frontend emits what tells packets to one address what to do.
+// frontend emits the entries and addresses for packets to one address.
 func (p *portCompiler) frontend(f *frontendAddr) {
 	common := p.commonMark(f)
 	if f.Restricted {
@@ -245,10 +243,10 @@ type frontendAddr struct {
 	at netip.AddrPort
 }
 
-// byMark is a virtual server by mark, which all frontends of a port share.
+// byMark is a virtual server by fwmark, shared by all frontends of a port.
 type byMark struct {
 	pool *model.Pool
-	at   netip.AddrPort // its name: the lowest frontend that leads there
+	at   netip.AddrPort // its name: the lowest frontend that uses it
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
@@ -259,10 +257,10 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// A virtual server by address has one set of destinations for all origins. It
-// gets the pool of packets from outside, or where those are not balanced that of
-// another origin. Where yet another origin has another pool, its packets get a mark
-// that leads them to a virtual server by mark, which IPVS looks for first.
+// A virtual server by address has one set of destinations for all origins: the pool
+// for packets from outside or, if those are not balanced, that of another origin. If
+// a further origin has another pool, its packets get an fwmark and go to a virtual
+// server by fwmark, which IPVS looks up first.
 
 // mainPool is the pool of the virtual server by address.
 func (f *frontendAddr) mainPool() *model.Pool {
@@ -274,8 +272,8 @@ func (f *frontendAddr) mainPool() *model.Pool {
 	return nil
 }
 
-// commonMark is the answer that all origins look at first: it is right for packets
-// from outside, and where there is a choice for the others, too.
+// commonMark is the mark that packets of all origins get first: it is right for
+// packets from outside and, if possible, for the others.
 func (p *portCompiler) commonMark(f *frontendAddr) Mark {
 	outside, pod, host := f.On[model.FromOutside], f.On[model.FromPod], f.On[model.FromHost]
 	switch {
@@ -287,9 +285,9 @@ func (p *portCompiler) commonMark(f *frontendAddr) Mark {
 	return p.bits.byAddress(outside.SNAT)
 }
 
-// exceptions emits entries for origins whose answer is not the common one. A
-// packet that the host sends from an address of the pods' range is a pod's, and
-// meets both sets: so where the host has an entry, pods have one.
+// exceptions emits entries for origins whose mark is not the common one. A packet
+// that the host sends from an address in the pods' range counts as a pod's, but is
+// looked up in both sets: so if the host has an entry, pods have one, too.
 func (p *portCompiler) exceptions(f *frontendAddr, common Mark) {
 	pod, host := p.originMark(f, model.FromPod), p.originMark(f, model.FromHost)
 	own := host != Value{Mark: p.commonFor(common, model.FromHost)}
@@ -307,7 +305,7 @@ func (p *portCompiler) exception(f *frontendAddr, set SetID, v Value) {
 	p.emit(k, v)
 }
 
-// originMark is what an origin gets.
+// originMark is the mark for packets of one origin.
 func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	act := f.On[o]
 	if act.Verdict != model.Balance {
@@ -320,7 +318,7 @@ func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	return Value{Mark: p.bits.byMark(act.SNAT), ByMark: server.at, Via: viaOf(act.SNAT)}
 }
 
-// commonFor is what an origin gets of the common answer.
+// commonFor is the effect of the common mark on packets of one origin.
 func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 	if common == p.bits.snatByChain() {
 		return p.bits.byAddress(o != model.FromPod)
@@ -337,7 +335,7 @@ func snatIndex(snat bool) int {
 
 func viaOf(snat bool) Via { return [...]Via{ByMark, ByMarkSNAT}[snatIndex(snat)] }
 
-// assignByMark finds out which virtual servers by mark the port needs.
+// assignByMark determines which virtual servers by fwmark the port needs.
 func (p *portCompiler) assignByMark() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
@@ -378,10 +376,9 @@ func (p *portCompiler) servers() {
 	}
 }
 
-// server is the definition of a virtual server. One by mark cannot be persistent:
-// the kernel would send persistent clients to the port that they asked for, not
-// to the endpoint's. There, clients stay because the destination is chosen by a
-// hash of their address.
+// server is the definition of a virtual server. One by fwmark cannot be persistent:
+// the kernel would send persistent clients to the destination port of the packet, not
+// the endpoint's. It has session affinity by the source hashing scheduler instead.
 func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {

@@ -20,15 +20,14 @@ import (
 // that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, OnRequest: true, Fallback: "iptables",
+		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
 		Probe: probe, Open: openBackend, Plan: plan,
 	}
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := optionsOf(c)
-	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
-	return dataplane.Plan{Native: Script(o, objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
 }
 
 // Script renders objects for people and for the system's own tools: what
