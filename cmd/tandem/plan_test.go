@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/tandem-proxy/tandem/core/status"
 )
 
 const rangesYAML = `apiVersion: v1

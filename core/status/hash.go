@@ -103,8 +103,6 @@ func (h hasher) service(s *model.Service) {
 func (h hasher) slice(s *model.Slice) {
 	h.text(s.Name.String())
 	h.number(uint64(s.Family))
-	h.flag(s.Weighted)
-	h.number(uint64(s.Weight))
 	h.number(uint64(len(s.Ports)))
 	for _, p := range s.Ports {
 		h.text(p.Name)
