@@ -25,7 +25,7 @@ func (p *Pace) Next(now time.Time, cost, wanted time.Duration) time.Duration {
 	if !p.at.IsZero() {
 		p.saved += now.Sub(p.at) / mostShare
 	} else {
-		p.saved = mostSaved
+		p.saved, p.cost = mostSaved, cost
 	}
 	p.at = now
 	p.saved = min(p.saved, mostSaved) - cost
