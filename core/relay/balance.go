@@ -15,6 +15,7 @@ import (
 // balancer chooses endpoints: by session affinity, else round robin. It is safe
 // for concurrent use and outlives changes of the policy.
 type balancer struct {
+	port     model.PortID // whose it is
 	affinity affinity
 	// next counts by origin, as each may have endpoints of its own.
 	next [model.Origins]atomic.Uint32

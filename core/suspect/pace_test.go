@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// Looks take at most 1 % of a core where that allows one each second, and at most 2 %
+// Looks take at most 1 % of a core where that allows one every 1.25 s, and at most 2 %
 // whatever they cost and however urgent they seem.
 func TestPace(t *testing.T) {
 	for _, c := range []struct {
@@ -19,7 +19,8 @@ func TestPace(t *testing.T) {
 	}{
 		{time.Millisecond, 500 * time.Millisecond, 0.01, 500 * time.Millisecond},
 		{8 * time.Millisecond, 500 * time.Millisecond, 0.01, 800 * time.Millisecond},
-		{15 * time.Millisecond, 500 * time.Millisecond, 0.016, time.Second},
+		{12 * time.Millisecond, 500 * time.Millisecond, 0.01, 1200 * time.Millisecond},
+		{20 * time.Millisecond, 500 * time.Millisecond, 0.016, 1250 * time.Millisecond},
 		{50 * time.Millisecond, 500 * time.Millisecond, 0.02, 2500 * time.Millisecond},
 		{50 * time.Millisecond, 200 * time.Millisecond, 0.021, 0},
 		{3 * time.Millisecond, 200 * time.Millisecond, 0.02, 200 * time.Millisecond},
