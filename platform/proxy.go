@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +20,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/ui"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -45,11 +48,13 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
+	writers  writers           // nil where the system does not tell
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
 	report   *reporter
 	servers  servers
+	kernel   turn // of the one query at a time that reads the data plane
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -61,7 +66,7 @@ type Proxy struct {
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c}
+	p := &Proxy{version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -87,6 +92,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := thisSystem().addresses()
 	p.machine = openMachine(a, err, p.log)
+	if open := thisSystem().writers; open != nil {
+		if p.writers, err = open(); err != nil {
+			p.writers = nil
+			p.log.Debug("who changes rules is not known", "err", err)
+		}
+	}
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
@@ -135,6 +146,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
+		Writers:    p.writersSince,
 		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	})
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
@@ -173,12 +185,14 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute(), p.queryRoute()))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
 	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.hearWriters(ctx) })
+	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -204,6 +218,9 @@ func (p *Proxy) Close() error {
 			errs = append(errs, table.Close())
 		}
 	}
+	if p.writers != nil {
+		errs = append(errs, p.writers.Close())
+	}
 	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
@@ -221,6 +238,25 @@ func (p *Proxy) Close() error {
 // Status returns the engine's status. It never blocks.
 func (p *Proxy) Status() engine.Status { return p.engine.Status() }
 
+// hearWriters hears who else writes to the data plane, from the first sync on: to hear
+// of that would make it dearer.
+func (p *Proxy) hearWriters(ctx context.Context) {
+	if p.writers == nil || !p.Ready(ctx) {
+		return
+	}
+	if err := p.writers.Listen(ctx); err != nil {
+		p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+	}
+}
+
+// writersSince tells who else has written to the data plane since a time.
+func (p *Proxy) writersSince(t time.Time) []engine.Writer {
+	if p.writers == nil {
+		return nil
+	}
+	return p.writers.Since(t)
+}
+
 // Snapshot returns everything the engine knows.
 func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
 	return p.engine.Snapshot(ctx)
@@ -236,12 +272,37 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 	return p.Status().Synced
 }
 
+// progressInterval is how often a start that takes long says what it waits for.
+const progressInterval = 5 * time.Second
+
+// logProgress says what a start waits for, until everything is programmed.
+func (p *Proxy) logProgress(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.engine.Programmed():
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.log.Info("still starting", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
+		}
+	}
+}
+
 // Switch changes the mode while Services are in use: the new one is programmed
 // beside the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switcher.switchTo(ctx, to, p.live.Load())
+	return p.switchTo(ctx, to, func(string) {})
+}
+
+// switchTo is Switch with its phases.
+func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
+	return p.switcher.switchTo(ctx, to, p.live.Load(), phase)
 }
 
 // Document returns the status document.
@@ -250,9 +311,22 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	if err != nil {
 		return status.Document{}, err
 	}
+	return p.documentOf(s), nil
+}
+
+func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s), nil
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
+	}, s)
+}
+
+// fallback says why the mode in use is not the one that was wanted at the start; empty
+// when it is, or was chosen since.
+func (p *Proxy) fallback() string {
+	if p.mode() != string(p.choice.Name) {
+		return ""
+	}
+	return p.choice.Fallback()
 }
 
 // mode is the name of the mode in use.
@@ -274,6 +348,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -284,9 +359,21 @@ func (p *Proxy) pages() health.Sources {
 	}
 }
 
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
+}
+
 // packets are counted by the backend in use, if it does.
 func (p *Proxy) packets() dataplane.Packets {
-	if c, ok := p.engine.Current().Backend.(dataplane.PacketCounter); ok {
+	if c, ok := dataplane.As[dataplane.PacketCounter](p.engine.Current().Backend); ok {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
@@ -294,7 +381,7 @@ func (p *Proxy) packets() dataplane.Packets {
 
 // relays are the counters of the userspace mode, if it is in use.
 func (p *Proxy) relays() (relay.Stats, bool) {
-	if c, ok := p.engine.Current().Backend.(relay.Counter); ok {
+	if c, ok := dataplane.As[relay.Counter](p.engine.Current().Backend); ok {
 		return c.Relays(), true
 	}
 	return relay.Stats{}, false

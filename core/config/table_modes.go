@@ -68,9 +68,9 @@ func iptablesSettings() []Setting {
 		},
 		{
 			Path: "iptables.localhostNodePorts", Flag: "iptables-localhost-nodeports", ZeroCounts: true, Counts: onNodePorts, Restart: restartSystem,
-			Doc: "Node ports answer on 127.0.0.1 as well, in the modes that can, for IPv4. It needs route_localnet, which opens services on 127.0.0.1 to neighbours unless they are kept out (CVE-2020-8558). " +
-				"kube-proxy's default for iptables is true.",
-			Value: func(c *Config) Value { return boolean(&c.NodePorts.Loopback) },
+			Doc: "Node ports answer on loopback addresses as well, by relays of this process: kube-proxy's route_localnet, which opens services on 127.0.0.1 to neighbours (CVE-2020-8558), stays as it is. " +
+				"When not set: true for the mode iptables, false for all others.",
+			Value: func(c *Config) Value { return optional(&c.NodePorts.Loopback, boolean) },
 		},
 		{
 			Path: "iptables.syncPeriod", Flag: "iptables-sync-period", Counts: inOthers,

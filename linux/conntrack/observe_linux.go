@@ -57,9 +57,9 @@ func (o *Observer) Unanswered(ctx context.Context, each func(suspect.Flow)) erro
 }
 
 // Answered calls each for the flows to an address that have an answer. Those to others
-// may be among them: see askable.
+// may be among them: see filterable.
 func (o *Observer) Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error {
-	f := filter{family: model.FamilyOf(a), proto: model.TCP, from: askable(netip.AddrPortFrom(a, 0)), status: o.bits | seenReply, mask: o.bits | seenReply}
+	f := filter{family: model.FamilyOf(a), proto: model.TCP, from: filterable(netip.AddrPortFrom(a, 0)), status: o.bits | seenReply, mask: o.bits | seenReply}
 	return o.look(func() error { return o.dump(ctx, f, each) })
 }
 
