@@ -46,7 +46,7 @@ func (a *attempts) note(to *choice, answered bool) {
 		ring = &a.answered
 	}
 	a.last++
-	one := attempt{suspect.Flow{ID: a.last, Client: to.client, Port: to.port, Endpoint: to.endpoint()}, time.Now()}
+	one := attempt{suspect.Flow{ID: a.last, Client: to.client.Addr(), Port: to.port, Endpoint: to.endpoint()}, time.Now()}
 	if len(*ring) == maxAttempts {
 		copy(*ring, (*ring)[1:])
 		(*ring)[maxAttempts-1] = one
