@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -156,8 +157,8 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 // observer is that of the mode in use; nil where it has none.
 func (f *failover) observer() observer {
 	plane := f.engine.Current()
-	if o, ok := plane.Backend.(observer); ok {
-		return o
+	if o, ok := plane.Backend.(relay.Observed); ok {
+		return o.Attempts()
 	}
 	if plane.Mode.Conntrack && f.flows != nil {
 		f.flows.SetUnmarked(plane.Mode.Unmarked)
@@ -316,27 +317,34 @@ type neighbours struct {
 	*failover
 	ctx  context.Context
 	eyes observer
-	of   map[netip.AddrPort][]suspect.Endpoint
+	of   map[asked][]suspect.Endpoint
 	err  error
 }
 
 // askTimeout is how long a look waits for the engine, which may be busy with a sync.
 const askTimeout = 5 * time.Second
 
+// asked is what endpoints are asked by: either.
+type asked struct {
+	frontend netip.AddrPort
+	port     model.PortID
+}
+
 // Of implements suspect.World.
-func (n *neighbours) Of(frontend netip.AddrPort) []suspect.Endpoint {
-	if all, ok := n.of[frontend]; ok {
+func (n *neighbours) Of(f suspect.Flow) []suspect.Endpoint {
+	key := asked{f.Frontend, f.Port}
+	if all, ok := n.of[key]; ok {
 		return all
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
 	defer cancel()
-	all, err := n.engine.RemoteOf(ctx, frontend)
+	all, err := n.engine.RemoteOf(ctx, f.Frontend, f.Port.Service)
 	n.err = errors.Join(n.err, err)
 	if n.of == nil {
-		n.of = map[netip.AddrPort][]suspect.Endpoint{}
+		n.of = map[asked][]suspect.Endpoint{}
 	}
-	n.of[frontend] = endpoints(all)
-	return n.of[frontend]
+	n.of[key] = endpoints(all)
+	return n.of[key]
 }
 
 // On implements suspect.World.

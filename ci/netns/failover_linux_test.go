@@ -234,7 +234,7 @@ func TestFailover(t *testing.T) {
 
 // TestFailoverInEveryMode has the node come back, too.
 func TestFailoverInEveryMode(t *testing.T) {
-	for _, mode := range []string{"nftables", "iptables"} {
+	for _, mode := range []string{"nftables", "iptables", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
 			f := newFailoverSite(t, "--proxy-mode", mode)
 			f.start()

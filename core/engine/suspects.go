@@ -19,9 +19,10 @@ func (e *Engine) SetSuspects(s model.Suspects) {
 	}})
 }
 
-// RemoteOf returns the ready endpoints on other nodes that a TCP frontend may lead to.
-func (e *Engine) RemoteOf(ctx context.Context, frontend netip.AddrPort) ([]track.Endpoint, error) {
-	return ask(ctx, e.inbox, func() []track.Endpoint { return e.tracker.RemoteOf(frontend) })
+// RemoteOf returns the ready endpoints on other nodes that a TCP frontend may lead to, or
+// those of the Service where the frontend is the zero value.
+func (e *Engine) RemoteOf(ctx context.Context, frontend netip.AddrPort, of model.ServiceName) ([]track.Endpoint, error) {
+	return ask(ctx, e.inbox, func() []track.Endpoint { return e.tracker.RemoteOf(frontend, of) })
 }
 
 // Neighbours are the ready TCP endpoints on one other node, and how many addresses have

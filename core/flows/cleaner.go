@@ -192,7 +192,7 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	if err != nil {
 		r.Retry = pause
 	}
-	if c.hooks.Cleaned != nil {
+	if c.hooks.Cleaned != nil && (err == nil || ctx.Err() == nil) { // to end in the middle is no failure
 		c.hooks.Cleaned(r)
 	}
 	return err

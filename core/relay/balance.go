@@ -16,6 +16,7 @@ import (
 // balancer chooses endpoints: by session affinity, else by the scheduler. It is safe
 // for concurrent use and outlives changes of the policy.
 type balancer struct {
+	port     model.PortID // whose it is
 	affinity affinity
 	// next is per origin, since each may have other endpoints.
 	next [model.Origins]atomic.Uint32

@@ -30,6 +30,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 		switch {
 		case err == nil:
 			to.connected(time.Now())
+			s.attempts.note(to, true)
 			return up, nil
 		case s.ctx.Err() != nil:
 			return nil, err
@@ -39,10 +40,22 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 			sleep(s.ctx, backoffTime)
 		default:
 			try++
+			s.noteFailed(to, err)
 			s.retry(to)
 		}
 	}
 	return nil, errors.Join(errors.New("no endpoint reached"), err)
+}
+
+// noteFailed remembers a try that failed: by silence, or by a refusal. Other errors say
+// nothing about the endpoint.
+func (s *shared) noteFailed(to *choice, err error) {
+	var slow net.Error
+	if errors.As(err, &slow) && slow.Timeout() {
+		s.attempts.note(to, false)
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		s.attempts.note(to, true)
+	}
 }
 
 // retry goes on to the next endpoint, after one that failed.

@@ -73,6 +73,7 @@ func (k *link) timedOut() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.state == connecting {
+		k.attempts.note(&k.to, false)
 		k.failed()
 	}
 }
@@ -106,6 +107,7 @@ func (k *link) ready(at side, events uint32) {
 func (k *link) connected() {
 	k.timeout.Stop()
 	k.to.connected(time.Now())
+	k.attempts.note(&k.to, true)
 	k.timeout, k.to = nil, choice{}
 	k.state = transferring
 	k.stats.open.Add(1)

@@ -48,6 +48,7 @@ var ErrClosed = errors.New("the relay server is closed")
 // Listen opens a relay. With port 0 the system chooses one.
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
 	r := &Relay{shared: s.shared, proto: proto, quota: share{port: p.Port}}
+	r.balancer.port = p.Port
 	r.policy.Store(&p)
 	r.remove = func() bool { return s.remove(r) }
 	serve, err := s.listen(r, at)

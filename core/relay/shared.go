@@ -24,6 +24,7 @@ type shared struct {
 	backoff   backoff
 	listeners listeners
 	stats     counters
+	attempts  attempts
 
 	newStream, newDatagrams newReader
 	buffers                 sync.Pool // of *[]byte of chunkSize

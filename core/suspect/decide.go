@@ -124,7 +124,7 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
 		e.at = append(e.at, at)
 		for _, f := range j.targets[at.Addr()].flows {
 			flows++
-			clients[f.flow.Client] = struct{}{}
+			clients[f.client] = struct{}{}
 			if f.since.Before(first) {
 				first = f.since
 			}

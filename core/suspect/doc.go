@@ -15,7 +15,7 @@
 //	an endpoint of the node has answered a new flow, or our SYN     it is alive
 //	the clients have never been answered by it, as far as is known  a policy drops them
 //	no endpoint of any other node answers                           our own network fails
-//	several nodes, with more than a third of the remote endpoints   our own network fails
+//	several nodes with more than a third of the remote endpoints   our own network fails
 //	otherwise                                                       it is silent: suspects
 //
 // All endpoints of a silent node are suspects together, or those alone that are silent

@@ -86,7 +86,7 @@ func (j *Judge) Unanswered(f Flow, now time.Time) {
 		if len(j.targets) >= maxTargets {
 			return
 		}
-		t = &target{at: f.Endpoint, frontend: f.Frontend}
+		t = &target{at: f.Endpoint, first: f}
 		j.targets[a] = t
 	}
 	t.see(f, now)
@@ -133,7 +133,7 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 	if len(waiting) == 0 && !greet {
 		return
 	}
-	of := w.Of(t.frontend)
+	of := w.Of(t.first)
 	i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == t.at })
 	switch {
 	case i < 0: // not a Service's, local, or gone
@@ -182,7 +182,7 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 		c.add(&c.mates, e.At, maxMates)
 	}
 	for _, t := range of {
-		for _, e := range w.Of(t.frontend) {
+		for _, e := range w.Of(t.first) {
 			if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
 				c.add(&c.others, e.At, maxOthers)
 			}
@@ -204,7 +204,7 @@ func (j *Judge) Answered(f Flow) {
 	a := f.Endpoint.Addr()
 	if t := j.targets[a]; t != nil {
 		for i := range t.flows {
-			t.flows[i].known = t.flows[i].known || t.flows[i].flow.Client == f.Client
+			t.flows[i].known = t.flows[i].known || t.flows[i].client == f.Client
 		}
 	}
 	for _, c := range j.cases {

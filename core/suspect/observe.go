@@ -5,13 +5,16 @@ package suspect
 import (
 	"net/netip"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Flow is a TCP connection that is being opened through this node, or was.
 type Flow struct {
 	ID       uint64 // together with Client: never given to another flow while this one is known
 	Client   netip.Addr
-	Frontend netip.AddrPort // where the client connects to
+	Frontend netip.AddrPort // where the client connects to; or
+	Port     model.PortID   // whose frontend that is, where Frontend is the zero value
 	Endpoint netip.AddrPort // where it was sent
 
 	// Waited is for how long at least there was no answer. Observers that do not know
@@ -21,9 +24,9 @@ type Flow struct {
 
 // World is what the Judge may ask about endpoints, of Services that are served here.
 type World interface {
-	// Of returns the ready endpoints on other nodes that a frontend may lead to; nil if
-	// it is no frontend of ours.
-	Of(frontend netip.AddrPort) []Endpoint
+	// Of returns the ready endpoints on other nodes that a flow could have been sent to;
+	// nil if it is none of a Service's.
+	Of(Flow) []Endpoint
 	// On returns the ready endpoints on a node.
 	On(node string) []Endpoint
 	// Remote is how many addresses have ready endpoints on other nodes.

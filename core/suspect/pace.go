@@ -5,7 +5,7 @@ package suspect
 import "time"
 
 // Pace keeps the CPU time of looks within a budget: 1 % of a core where that allows a look
-// each second, and never more than 2 %. Looks that a case needs soon may use up
+// every 1.25 s, and never more than 2 %. Looks that a case needs soon may use up
 // what was saved before.
 type Pace struct {
 	saved time.Duration // CPU time
@@ -16,7 +16,7 @@ type Pace struct {
 const (
 	leastShare = 100 // a look costs its CPU time, and has that many times as long
 	mostShare  = 50
-	slowest    = time.Second
+	slowest    = 1250 * time.Millisecond
 	mostSaved  = 300 * time.Millisecond
 )
 
@@ -25,7 +25,7 @@ func (p *Pace) Next(now time.Time, cost, wanted time.Duration) time.Duration {
 	if !p.at.IsZero() {
 		p.saved += now.Sub(p.at) / mostShare
 	} else {
-		p.saved = mostSaved
+		p.saved, p.cost = mostSaved, cost
 	}
 	p.at = now
 	p.saved = min(p.saved, mostSaved) - cost

@@ -18,11 +18,11 @@ const (
 
 // target is an address to which flows wait for an answer.
 type target struct {
-	at       netip.AddrPort // what the first of them was sent to
-	frontend netip.AddrPort
-	flows    []wait
-	count    int  // of the flows in this look
-	many     bool // in the last look: more than handshakes on their way
+	at    netip.AddrPort // what the first of them was sent to
+	first Flow
+	flows []wait
+	count int  // of the flows in this look
+	many  bool // in the last look: more than handshakes on their way
 
 	rest    time.Duration // the last pause after a false suspicion
 	restEnd time.Time     // no case before
@@ -31,7 +31,8 @@ type target struct {
 
 // wait is a flow that is followed from look to look.
 type wait struct {
-	flow    Flow
+	id      uint64
+	client  netip.Addr
 	since   time.Time // it has waited since then at least
 	here    bool      // in this look
 	known   bool      // its client was answered by the same address before
@@ -44,18 +45,18 @@ func (t *target) see(f Flow, now time.Time) {
 	same, oldest := 0, -1
 	for i := range t.flows {
 		w := &t.flows[i]
-		if w.flow.ID == f.ID && w.flow.Client == f.Client {
+		if w.id == f.ID && w.client == f.Client {
 			w.here = true
 			return
 		}
-		if w.flow.Client == f.Client && !w.excused {
+		if w.client == f.Client && !w.excused {
 			same++
 		}
 		if w.excused && !w.here {
 			oldest = i
 		}
 	}
-	w := wait{flow: f, since: now.Add(-f.Waited), here: true}
+	w := wait{id: f.ID, client: f.Client, since: now.Add(-f.Waited), here: true}
 	switch {
 	case same >= maxPerClient:
 	case len(t.flows) < maxFlows:
@@ -96,8 +97,8 @@ func (t *target) clients(now time.Time, waited time.Duration) (all []netip.Addr,
 			continue
 		}
 		known = known || w.known
-		if !slices.Contains(all, w.flow.Client) {
-			all = append(all, w.flow.Client)
+		if !slices.Contains(all, w.client) {
+			all = append(all, w.client)
 		}
 	}
 	return all, known

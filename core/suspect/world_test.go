@@ -73,9 +73,9 @@ func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
 // endpoint is that of a Service on a node.
 func endpoint(node, service int) netip.Addr { return ip("10.244.%d.%d", node+2, 10+service) }
 
-func (w *world) Of(frontend netip.AddrPort) []suspect.Endpoint {
+func (w *world) Of(f suspect.Flow) []suspect.Endpoint {
 	for _, s := range w.services {
-		if s.frontend == frontend {
+		if s.frontend == f.Frontend {
 			return s.endpoints
 		}
 	}

@@ -91,10 +91,14 @@ type Endpoint struct {
 }
 
 // RemoteOf returns the ready endpoints, on other nodes, of the Service that has a
-// TCP frontend. One that is no Service's own address may be a node port.
-func (t *Tracker) RemoteOf(frontend netip.AddrPort) (all []Endpoint) {
-	s := t.claims.holder[claim{frontend, model.TCP}]
-	if s == nil {
+// TCP frontend, or of the named one where the frontend is the zero value. One that is no
+// Service's own address may be a node port.
+func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all []Endpoint) {
+	s := t.services[name]
+	if frontend.IsValid() {
+		s = t.claims.holder[claim{frontend, model.TCP}]
+	}
+	if s == nil && frontend.IsValid() {
 		nodePort := netip.AddrPortFrom(model.FamilyOf(frontend.Addr()).Unspecified(), frontend.Port())
 		s = t.claims.holder[claim{nodePort, model.TCP}]
 	}

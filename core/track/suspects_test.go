@@ -125,12 +125,15 @@ func TestRemote(t *testing.T) {
 	tr.SetSlice(from)
 	tr.Flush()
 	for _, at := range []string{"10.96.0.1:80", "192.0.2.1:30080"} {
-		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at))); got != "[{10.0.0.2:8080 there} {10.0.0.4:8080 }]" {
+		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at), model.ServiceName{})); got != "[{10.0.0.2:8080 there} {10.0.0.4:8080 }]" {
 			t.Errorf("%s: %s", at, got)
 		}
 	}
-	if got := tr.RemoteOf(netip.MustParseAddrPort("10.96.0.1:81")); got != nil {
+	if got := tr.RemoteOf(netip.MustParseAddrPort("10.96.0.1:81"), model.ServiceName{}); got != nil {
 		t.Errorf("a port that no Service has: %v", got)
+	}
+	if got := tr.RemoteOf(netip.AddrPort{}, name("a")); len(got) != 2 {
+		t.Errorf("by name: %v", got)
 	}
 	n := 0
 	tr.Remote(func(track.Endpoint) { n++ })

@@ -91,6 +91,9 @@ var _ relay.Counter = (*backend)(nil)
 // Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.driver.relays.server.Stats() }
 
+// Attempts implements relay.Observed.
+func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Attempts() }
+
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)

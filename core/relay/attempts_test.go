@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/suspect"
+)
+
+// A relay tells which endpoints answered its tries, once it was asked.
+func TestAttempts(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	answers := l.Addr().(*net.TCPAddr).AddrPort()
+	s := relay.NewServer(relay.Options{})
+	defer s.Close(0)
+	p := relay.Same(relay.Answer{Verdict: model.Balance, Endpoints: []netip.AddrPort{answers}})
+	p.Port = model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}}
+	r, err := s.Listen(model.TCP, netip.MustParseAddrPort("127.0.0.1:0"), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.Attempts()
+	dial := func() {
+		t.Helper()
+		c, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = up.Close(), c.Close()
+	}
+	dial()
+	if any, _ := a.AnySeen(t.Context()); any {
+		t.Error("remembered before anybody asked")
+	}
+	if err := a.Unanswered(t.Context(), func(f suspect.Flow) { t.Errorf("no answer: %+v", f) }); err != nil {
+		t.Error(err)
+	}
+	var seen []suspect.Flow
+	for begin := time.Now(); len(seen) == 0 && time.Since(begin) < 10*time.Second; {
+		dial()
+		if err := a.Answered(t.Context(), answers.Addr(), func(f suspect.Flow) { seen = append(seen, f) }); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(seen) == 0 || seen[0].Endpoint != answers || seen[0].Port != p.Port || seen[0].Client != netip.MustParseAddr("127.0.0.1") {
+		t.Errorf("answered: %+v", seen)
+	}
+}
