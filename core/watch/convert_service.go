@@ -48,6 +48,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 		svc.Internal = trafficPolicy(f, "spec.internalTrafficPolicy", string(*p))
 	}
 	svc.SessionAffinity = sessionAffinity(f, &s.Spec)
+	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
@@ -153,7 +154,6 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 	ranges := s.Spec.LoadBalancerSourceRanges
 	svc.Restricted = len(ranges) > 0
 	svc.SourceRanges = prefixes(f, "spec.loadBalancerSourceRanges", ranges)
-	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
 	svc.LoadBalancerIPs = ingressIPs(f, s.Status.LoadBalancer.Ingress)
 	if n := s.Spec.HealthCheckNodePort; n != 0 && svc.External == model.Local {
 		port, ok := port16(n)

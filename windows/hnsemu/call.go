@@ -241,15 +241,15 @@ func (e *Emulator) properties(h handle) (string, bool) {
 // enumerate lists ids, filtered as hcsshim asks: by id, name or network.
 func (e *Emulator) enumerate(r Request) (Response, hns.Code) {
 	var query struct{ Filter string }
-	var filter struct{ ID, Name, VirtualNetwork string }
+	var filter struct{ ID, Name, VirtualNetwork *string } // an empty one matches nothing
 	if r.Text != "" && json.Unmarshal([]byte(r.Text), &query) != nil ||
 		query.Filter != "" && json.Unmarshal([]byte(query.Filter), &filter) != nil {
 		return Response{}, invalidJSON
 	}
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
-			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
+		if (filter.ID == nil || strings.EqualFold(*filter.ID, id)) && (filter.Name == nil || *filter.Name == name) &&
+			(filter.VirtualNetwork == nil || strings.EqualFold(*filter.VirtualNetwork, network)) {
 			ids = append(ids, id)
 		}
 	}
