@@ -37,6 +37,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 		Name:       model.ServiceName{Namespace: intern(s.Namespace), Name: s.Name},
 		Type:       serviceType(f, s.Spec.Type),
 		Created:    s.CreationTimestamp.Time,
+		Version:    versionNumber(s.ResourceVersion),
 		ClusterIPs: clusterIPs(f, &s.Spec),
 	}
 	if len(svc.ClusterIPs) == 0 {
@@ -52,6 +53,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
+	svc.Choice = choice(f)
 	svc.Ports = servicePorts(f, svc.Type, s.Spec.Ports)
 	return svc, f.problems()
 }
