@@ -117,10 +117,11 @@ type Sentinel interface {
 }
 
 // Bounded is implemented by drivers whose data plane has limited room for what
-// comes with packets or connections, such as clients.
+// comes with packets or connections, such as clients, or whose objects can lose
+// their effect while they are there.
 type Bounded interface {
 	// Full lists what has no room: of the whole data plane (model.WhyFull) or of
-	// single Services. Equal states have equal texts. It is called often, from one
+	// single Services; and what has no effect (model.WhyDegraded). Equal states have equal texts. It is called often, from one
 	// goroutine, and costs next to nothing.
 	Full() []model.Problem
 }

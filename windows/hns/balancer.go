@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
@@ -175,7 +176,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 // for instance because HNS was restarted, that one is looked at first.
 func (c *commit) create(k Key, want LoadBalancer) error {
 	got, err := c.calls.createBalancer(c.ctx, k, want)
-	if exists(err) && !c.relisted {
+	if exists(err) && !c.relisted && c.listed.due() {
 		if err := c.relist(); err != nil {
 			return err
 		}
@@ -244,7 +245,9 @@ func (c *commit) note(k Key, lb LoadBalancer) {
 // relist reads all load balancers anew.
 func (c *commit) relist() error {
 	c.relisted = true
+	begun := time.Now()
 	all, err := c.balancers(c.ctx)
+	c.listed.done(begun)
 	if err != nil {
 		return errors.Join(errors.New("HNS has something in the load balancer's place"), err)
 	}

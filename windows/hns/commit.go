@@ -24,6 +24,21 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
+// listing paces what takes long over many Commits: those of a cold start follow one
+// another, each of two seconds.
+type listing struct {
+	ended time.Time
+	took  time.Duration
+}
+
+// listShare is which part of the time listings may take.
+const listShare = 10
+
+func (l listing) due() bool { return time.Since(l.ended) >= listShare*l.took }
+
+// done notes a listing that began at a time.
+func (l *listing) done(begun time.Time) { l.ended, l.took = time.Now(), time.Since(begun) }
+
 // commitTime is how long a Commit may take until it leaves the rest for the next.
 const commitTime = 2 * time.Second
 
@@ -49,6 +64,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		if stop != nil {
 			errs[i] = stop
 		}
+	}
+	if len(d.Full()) > 0 { // something may have been mended
+		d.inspect()
 	}
 	return errs
 }

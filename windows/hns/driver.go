@@ -46,19 +46,21 @@ type Driver struct {
 	settings Settings
 	journal  *journal
 	table    *table
-	doubt    atomic.Bool   // something is not as it was left: read back
-	instance atomic.Uint32 // of HNS, when it was last looked at
-	alone    atomic.Int64  // pods without loopback DSR that the log has told of
+	doubt    atomic.Bool                     // something is not as it was left: read back
+	instance atomic.Uint32                   // of HNS, when it was last looked at
+	problems atomic.Pointer[[]model.Problem] // what is there and has no effect
 
 	// Owned by Commit:
+	listed   listing      // of load balancers
 	modify   bool         // load balancers can be changed in place
 	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
-	borrowed map[Key]bool // wanted endpoints that others have made; under table.mu
+	borrowed map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -189,6 +191,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 	d.warn()
+	d.inspect()
 	return d.objects(), nil
 }
 
@@ -320,15 +323,43 @@ const manyWithoutDSR = 16384 / 64 / 2
 
 func (d *Driver) warn() {
 	d.table.mu.Lock()
-	n, degraded, alone := d.table.withoutDSR(), d.table.countDegraded(), d.table.withoutLoopback()
+	n := d.table.withoutDSR()
 	d.table.mu.Unlock()
-	if d.settings.DSR && alone > 0 && d.alone.Swap(int64(alone)) == 0 {
-		d.settings.Log.Warn("pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off", "pods", alone)
-	}
-	if degraded > 0 {
-		d.settings.Log.Warn("load balancers are degraded: their rules are not in the virtual switch; replacing ours", "balancers", degraded)
-	}
 	if n > manyWithoutDSR {
 		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
 	}
+}
+
+// Full implements dataplane.Bounded: what HNS holds and what has no effect.
+func (d *Driver) Full() []model.Problem {
+	if all := d.problems.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// inspect looks for what Full tells.
+func (d *Driver) inspect() {
+	t := d.table
+	t.mu.Lock()
+	found := []struct {
+		here bool
+		text string
+	}{
+		{t.countDegraded() > 0, "load balancers are degraded: their rules are not in the virtual switch; ours are re-created, with back-off"},
+		{t.degradedEndpoints() > 0, "endpoints are degraded: they have lost their port of the virtual switch; re-create their pods"},
+		{t.unmapped > 0, "load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag"},
+		{
+			d.settings.DSR && t.withoutLoopback() > 0,
+			"pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off",
+		},
+	}
+	t.mu.Unlock()
+	var all []model.Problem
+	for _, f := range found {
+		if f.here {
+			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: f.text})
+		}
+	}
+	d.problems.Store(&all)
 }

@@ -27,6 +27,7 @@ type table struct {
 	root      string // its id; empty where it is not there
 
 	degraded map[Key]retry // load balancers that were made anew for it
+	unmapped int           // load balancers without port mappings, when they were read last
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -87,6 +88,16 @@ func (t *table) countDegraded() (n int) {
 			n++
 		}
 		seen[have.lb.ID] = true
+	}
+	return n
+}
+
+// degradedEndpoints counts the endpoints without a port of the switch, whoever's.
+func (t *table) degradedEndpoints() (n int) {
+	for _, e := range t.endpoints {
+		if e.State == EndpointDegraded {
+			n++
+		}
 	}
 	return n
 }
@@ -271,12 +282,20 @@ func (t *table) end(r *reading) {
 	if r == nil {
 		return
 	}
-	t.facts.network, t.facts.sourceVIP = r.network, r.sourceVIP
+	t.facts.network = r.network
 	t.merge(r.endpoints, t.touched)
+	// One that was made meanwhile was not read.
+	if _, made := t.find(Target{t.facts.sourceVIP, true}); r.sourceVIP.IsValid() || !made {
+		t.facts.sourceVIP = r.sourceVIP
+	}
 	before := t.balancers
+	t.unmapped = 0
 	t.balancers = make(map[Key]installed, len(r.balancers))
 	for _, lb := range r.balancers {
 		keys, single := keysOf(lb)
+		if len(lb.PortMappings) == 0 {
+			t.unmapped++
+		}
 		for _, k := range keys {
 			if !t.changed[k] {
 				t.balancers[k] = installed{lb, single}
