@@ -16,30 +16,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Settings are what a driver needs besides HNS itself.
-type Settings struct {
-	Network   string     // the network's name; empty to find it
-	Root      string     // the name of the endpoint that stands for the node; empty for none
-	SourceVIP netip.Addr // of an overlay; the zero value to find it
-	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
-	Journal   string     // the file that remembers what is ours; empty for none
-	Log       *slog.Logger
-
-	// Folder makes the journal's folder, and deletes those of its files that
-	// somebody else has made: who writes the journal decides what is deleted. Nil
-	// makes a plain one.
-	Folder func(dir string, files ...string) error
-	// MAC returns the hardware address of the interface that has an address. Only
-	// overlay networks need it.
-	MAC func(netip.Addr) (string, error)
-	// Instance tells one run of the service from another, without asking it. Nil
-	// is not to look.
-	Instance func() (uint32, error)
-	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
-	// for nowhere.
-	SourceVIPFile string
-}
-
 // Driver applies objects to HNS (dataplane.Driver and dataplane.Sentinel).
 type Driver struct {
 	calls    *calls
@@ -362,4 +338,44 @@ func (d *Driver) inspect() {
 		}
 	}
 	d.problems.Store(&all)
+}
+
+// commit is one run of Commit. What it finds out about HNS by reading it finds
+// out once.
+type commit struct {
+	*Driver
+	ctx       context.Context
+	refreshed bool // endpoints were listed
+	rerouted  bool // the network was read
+	relisted  bool // load balancers were listed
+	sought    bool // the node's hardware address was looked for
+}
+
+// listing paces what takes long over many Commits: those of a cold start follow one
+// another, each of two seconds.
+type listing struct {
+	ended time.Time
+	took  time.Duration
+}
+
+// listShare is which part of the time listings may take.
+const listShare = 10
+
+func (l listing) due() bool { return time.Since(l.ended) >= listShare*l.took }
+
+// done notes a listing that began at a time.
+func (l *listing) done(begun time.Time) { l.ended, l.took = time.Now(), time.Since(begun) }
+
+// remember notes that a load balancer is ours. When that fails it is still ours
+// as long as this process lives.
+func (c *commit) remember(id string) {
+	if err := c.journal.add(id); err != nil {
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+	}
+}
+
+func (c *commit) forget(id string) {
+	if err := c.journal.gone(id); err != nil {
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+	}
 }
