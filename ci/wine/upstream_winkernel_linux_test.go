@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"testing"
@@ -164,10 +165,12 @@ func (c *comparison) compare(n sameNode) {
 		want := inventory(theirs.emu, theirs.planted)
 		var got map[string]facts
 		var unexpected []string
-		for range 100 { // Tandem is on its way
+		for steady, tries := 0, 0; steady < 5 && tries < 150; tries++ { // Tandem is on its way
+			before := got
 			got = inventory(ours.emu, ours.planted)
-			if unexpected = c.unexpected(n, want, got); len(unexpected) == 0 {
-				break
+			steady++
+			if unexpected = c.unexpected(n, want, got); len(unexpected) > 0 || !reflect.DeepEqual(got, before) {
+				steady = 0
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
