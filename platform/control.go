@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"time"
 
@@ -18,25 +21,43 @@ import (
 )
 
 // The control socket lies beside the lock; only the administrator and the proxy's
-// own user can open it: see Held. What merely reads is served over HTTP for all
-// (core/health); what changes something is here.
+// own user can open it: see Held. The status is served over HTTP for all
+// (core/health); what changes something is here, and what asks more (query.go).
 
-// switchFunc changes the mode, and returns when that is done.
-type switchFunc func(context.Context, config.Mode) (Switched, error)
+// switchFunc changes the mode, says before each phase which one begins, and returns
+// when that is done.
+type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (Switched, error)
+
+// phaseHeader names the phase of a request that takes a while, in an informational
+// response (102 Processing) before the final one.
+const phaseHeader = "Tandem-Phase"
 
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
-// has done so. When ctx ends before, everything stays as it was.
-func SwitchTo(ctx context.Context, to config.Mode) (done Switched, err error) {
-	err = post(ctx, "/switch?to="+url.QueryEscape(string(to)), &done)
+// has done so. Phase is told what it does meanwhile. When ctx ends before, everything
+// stays as it was.
+func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
+	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err
 }
 
-// answerLimit bounds what is read of an answer.
-const answerLimit = 16 << 20
+// withPhases tells the phases of the requests that are made with a context.
+func withPhases(ctx context.Context, phase func(string)) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		phase(h.Get(phaseHeader))
+		return nil
+	}})
+}
 
-// post sends a request to the control socket and reads the answer.
-func post(ctx context.Context, path string, answer any) error {
-	body, err := open(ctx, path)
+// answerLimit bounds what is read of an answer: a list of 50,000 Services needs some
+// 40 MB.
+const answerLimit = 256 << 20
+
+// post sends a request without content to the control socket and reads the answer.
+func post(ctx context.Context, path string, answer any) error { return call(ctx, path, nil, answer) }
+
+// call sends a request and reads the answer.
+func call(ctx context.Context, path string, request []byte, answer any) error {
+	body, err := open(ctx, path, request)
 	if err != nil {
 		return err
 	}
@@ -50,10 +71,10 @@ func post(ctx context.Context, path string, answer any) error {
 
 // open sends a request to the control socket. The caller reads and closes the
 // answer.
-func open(ctx context.Context, path string) (io.ReadCloser, error) {
+func open(ctx context.Context, path string, request []byte) (io.ReadCloser, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return thisSystem().dialControl(ctx) }
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +104,7 @@ type route struct {
 func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()
 	if err != nil {
-		log.Warn("opening the control socket failed; switch, history and snapshot are unavailable", "err", err)
+		log.Warn("opening the control socket failed; switch, queries, history and snapshot are unavailable", "err", err)
 		<-ctx.Done()
 		return nil
 	}
@@ -113,7 +134,11 @@ func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 			reply(w, nil, fmt.Errorf("no mode %.40q", to))
 			return
 		}
-		done, err := switchTo(r.Context(), to)
+		done, err := switchTo(r.Context(), to, func(phase string) {
+			w.Header().Set(phaseHeader, phase)
+			w.WriteHeader(http.StatusProcessing)
+			w.Header().Del(phaseHeader)
+		})
 		reply(w, done, err)
 	})
 	return mux

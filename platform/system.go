@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -20,12 +22,16 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
+	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
+	observe     func() (tracked, error) // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
+	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
+	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error // unmaps the program's pages that only the start needed
@@ -60,16 +66,27 @@ type flowTable interface {
 	io.Closer
 }
 
+// writers hears which other programs write to the data plane.
+type writers interface {
+	// Listen hears until ctx ends. It is for after the start.
+	Listen(ctx context.Context) error
+	// Since never blocks.
+	Since(time.Time) []engine.Writer
+	io.Closer
+}
+
 // portable is a system that lacks everything.
 func portable() system {
 	unsupported := errors.New("unsupported on this system")
 	return system{
 		harden:      func() {},
+		privileged:  func() string { return "" },
 		lock:        func() (Held, error) { return noLock{unsupported}, nil },
 		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
+		observe:     func() (tracked, error) { return nil, unsupported },
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},

@@ -25,23 +25,35 @@ func newPlan() *cobra.Command {
 	var flags configFlags
 	var out output
 	var only filter
+	var from snapshotFlag
+	var running, prune bool
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
 		Long: `plan reads manifests and shows what a node would program for them, in any mode and
-on any system. It needs no privileges and changes nothing.`,
+on any system. It needs no privileges and changes nothing.
+
+With --against-running it asks the running tandem what the manifests would change on
+this node: objects added, changed and deleted for each Service, and the tracked
+connections that these concern. Services and EndpointSlices of the manifests take the
+place of those of the same names; with --prune all others are deleted. The exit code
+is 3 when something would change.`,
 		Example: `  tandem plan --manifests ./services --node node-1
-  tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
+  tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -
+  kubectl get -o yaml service/web | sed s/80/81/ | tandem plan --against-running --manifests -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
 			}
-			c, notes, err := flags.config(needManifests)
-			if err != nil {
-				return err
+			if running {
+				c, notes, err := flags.config(needManifests)
+				if err != nil {
+					return err
+				}
+				printNotes(cmd, notes)
+				return planAgainstRunning(cmd, c, &out, prune)
 			}
-			printNotes(cmd, notes)
-			w, err := readWorld(cmd, c)
+			w, err := planWorld(cmd, &flags, &from)
 			if err != nil {
 				return err
 			}
@@ -50,9 +62,30 @@ on any system. It needs no privileges and changes nothing.`,
 		},
 	}
 	flags.register(c)
+	c.Flags().BoolVar(&running, "against-running", false, "ask the running tandem what the manifests would change on this node")
+	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
+	from.register(c)
 	return c
+}
+
+// planWorld is that of manifests, or of a snapshot.
+func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != nil:
+		w, _, err := replayed(file)
+		return w, err
+	}
+	c, notes, err := flags.config(needManifests)
+	if err != nil {
+		return nil, err
+	}
+	printNotes(cmd, notes)
+	return readWorld(cmd, c)
 }
 
 // needManifests is what plan needs: it reads no API server.

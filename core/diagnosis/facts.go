@@ -60,6 +60,7 @@ type BaseChain struct {
 	Hook                string // "prerouting", "input", "forward", "output", "postrouting"
 	Priority            int
 	Drop                bool // its policy
+	Rules               int
 }
 
 // Conntrack are counters of connection tracking, summed over all CPUs.

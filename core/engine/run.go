@@ -94,7 +94,7 @@ func (e *Engine) finishAdopt(ctx context.Context, err error) {
 		}
 		return
 	}
-	e.adopted = true
+	e.adopted, e.auditBefore = true, time.Now()
 	e.tracker.KeepSlots(e.backend().Slots)
 	now := time.Now()
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)

@@ -18,6 +18,5 @@ func Mode() dataplane.Mode {
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(optionsOf(c)), host, ports)
-	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(optionsOf(c)), host, ports, Script)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// Mode is the userspace mode by rules of the nat table.
+// Mode is the userspace mode with redirect rules.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, System: "linux",
@@ -18,6 +18,5 @@ func Mode() dataplane.Mode {
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(markOf(c)), host, ports)
-	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(markOf(c)), host, ports, Script)
 }
