@@ -7,7 +7,7 @@ build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERS
 dist: ; ci/setup/run && ci/dist/run
 demo: build ; bin/tandem demo
 test: ; go run ./ci/test
-wine: ; ci/setup/run && go test -count=1 -v ./ci/wine
+wine: ; ci/setup/run && go test -count=1 -v -timeout 20m ./ci/wine
 race: ; ci/setup/run && go test -race ./...
 guest: ; ci/setup/run && ci/guest/run
 matrix: ; ci/setup/run && ci/guest/matrix

@@ -11,6 +11,10 @@
 // TestCluster feeds the program from a real kube-apiserver (ci/kubernetes/cluster)
 // instead: Wine and the emulator then run in the network namespace of a node.
 //
+// TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
+// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) beside ours; both end with
+// their score. What does not pass, and what differs, stands in a table in their files.
+//
 // It proves that the program starts, finds its network, programs and adopts, survives
 // restarts of itself, of HNS and of the API server, shows what HNS holds (hns dump,
 // hns diff), lets go of what it holds, and cleans up; that it is installed, started,

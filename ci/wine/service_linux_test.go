@@ -43,15 +43,18 @@ func usable(t *testing.T, open func() (*prefix, error)) *prefix {
 // TestPackages runs the tests of packages that are for Windows alone.
 func TestPackages(t *testing.T) {
 	p := open(t)
-	for _, pkg := range []string{"platform/service", "windows/folders", "windows/host"} {
-		exe := filepath.Join(t.TempDir(), filepath.Base(pkg)+".test.exe")
-		c := exec.Command("go", "test", "-c", "-o", exe, "../../"+pkg)
-		c.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	for _, c := range []struct{ pkg, tests string }{
+		{"platform/service", "."}, {"windows/folders", "."}, {"windows/host", "."}, {"windows/hns", "^TestSchema$"},
+	} {
+		exe := filepath.Join(t.TempDir(), filepath.Base(c.pkg)+".test.exe")
+		build := exec.Command("go", "test", "-c", "-o", exe, "../../"+c.pkg)
+		build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", c.pkg, err, out)
 		}
-		if out, err := p.says(exe, "-test.v", "-test.timeout=1m"); err != nil {
-			t.Errorf("%s: %v\n%s", pkg, err, out)
+		out, err := p.says(exe, "-test.v", "-test.timeout=1m", "-test.run="+c.tests)
+		if err != nil || !strings.Contains(out, "--- PASS") {
+			t.Errorf("%s: %v\n%s", c.pkg, err, out)
 		}
 	}
 }

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# A smoke test for a real Windows node; run it as administrator on a node that is
-# drained, with kube-proxy stopped:
+# A smoke test for a real Windows node, which has never been run on one: run it as
+# administrator on a node that is drained, with kube-proxy stopped:
 #
 #   .\smoke.ps1 -Tandem .\tandem.exe -Network cbr0 -Remote 10.244.2.2 -RemotePort 80
 #
-# It programs one Service of 10.96.255.254 that leads to an endpoint that answers
-# HTTP, asks it, restarts the proxy, asks again while HNS itself restarts, and
-# cleans up. Each line it prints says what held; it ends with an error otherwise.
+# It programs one Service with a cluster IP, a node port and a load balancer IP that
+# leads to an endpoint that answers HTTP, asks it, restarts the proxy, asks again while
+# HNS itself restarts, and cleans up. It prints what HNS returns for each load balancer
+# and endpoint, on an overlay with the source VIP, how long calls take, and beside each
+# what the emulator of the tests assumes (go doc ./windows/hnsemu): send it in when they
+# differ. Each "ok" line says what held; it ends with an error otherwise, and removes
+# what it has made either way.
 param(
   [string]$Tandem = ".\tandem.exe",
   [Parameter(Mandatory)][string]$Network,
   [Parameter(Mandatory)][string]$Remote,
   [int]$RemotePort = 80,
-  [string]$Vip = "10.96.255.254"
+  [string]$Vip = "10.96.255.254",
+  [string]$LoadBalancerVip = "203.0.113.254",
+  [int]$NodePort = 32754
 )
 $ErrorActionPreference = "Stop"
 $dir = New-Item -ItemType Directory (Join-Path $env:TEMP ("tandem-smoke-" + [guid]::NewGuid()))
@@ -21,7 +27,8 @@ $env:KUBE_NETWORK = $Network
 apiVersion: v1
 kind: Service
 metadata: {name: smoke, namespace: default}
-spec: {type: ClusterIP, clusterIP: $Vip, clusterIPs: [$Vip], ports: [{name: p, port: 80}]}
+spec: {type: LoadBalancer, clusterIP: $Vip, clusterIPs: [$Vip], ports: [{name: p, port: 80, nodePort: $NodePort}]}
+status: {loadBalancer: {ingress: [{ip: $LoadBalancerVip}]}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -32,25 +39,50 @@ endpoints: [{addresses: [$Remote], nodeName: another, conditions: {ready: true}}
 "@ | Set-Content (Join-Path $dir "smoke.yaml")
 
 function Start-Proxy { Start-Process $Tandem -PassThru -NoNewWindow -ArgumentList "run", "--manifests", $dir, "--proxy-mode", "kernelspace" }
-function Balancers { (Get-HnsPolicyList | Where-Object { $_.Policies.VIPs -contains $Vip } | ForEach-Object ID) }
+function Balancers($vip) { (Get-HnsPolicyList | Where-Object { $_.Policies.VIPs -contains $vip } | ForEach-Object ID) }
+function NodePortBalancers { (Get-HnsPolicyList | Where-Object { $_.Policies.ExternalPort -contains $NodePort } | ForEach-Object ID) }
 function Expect($what, [scriptblock]$holds) {
   foreach ($i in 1..60) { if (& $holds) { "ok: $what"; return }; Start-Sleep 1 }
   throw "failed: $what"
 }
+# Compare prints a rule of the emulator beside what this HNS does.
+function Compare($rule, $assumed, [scriptblock]$here) {
+  "rule $rule"
+  "  assumed: $assumed"
+  try { "  here:    " + ((& $here | Out-String).Trim() -replace "\r?\n", "`n           ") } catch { "  here:    failed: $_" }
+}
+function Milliseconds([scriptblock]$call) { [int](Measure-Command { & $call | Out-Null }).TotalMilliseconds }
 $answers = { try { (Invoke-WebRequest -UseBasicParsing -TimeoutSec 2 "http://$Vip/").StatusCode -gt 0 } catch { $null -ne $_.Exception.Response } }
 $before = @(Get-HnsPolicyList).Count
-$proxy = Start-Proxy
+$proxy = $null
 try {
-  Expect "one load balancer for $Vip" { @(Balancers).Count -eq 1 }
+  $proxy = Start-Proxy
+  $began = Get-Date
+  Expect "one load balancer for $Vip" { @(Balancers $Vip).Count -eq 1 }
+  "the first load balancer came after $([int]((Get-Date) - $began).TotalMilliseconds) ms"
+  Expect "one load balancer for $LoadBalancerVip" { @(Balancers $LoadBalancerVip).Count -eq 1 }
+  Expect "one load balancer for node port $NodePort" { @(NodePortBalancers).Count -eq 1 }
   Expect "$Vip answers" $answers
-  $id = Balancers
+  "a list of $(@(Get-HnsPolicyList).Count) load balancers takes $(Milliseconds { Get-HnsPolicyList }) ms, of $(@(Get-HnsEndpoint).Count) endpoints $(Milliseconds { Get-HnsEndpoint }) ms"
+  "what HNS returns for load balancers:"; hnsdiag list loadbalancers -d
+  "what HNS returns for endpoints:"; hnsdiag list endpoints -d
+  "what Tandem reads:"; & $Tandem hns dump -o json
+  Compare "version-2022" "13.2 is Server 2022" { "$((Get-HnsGlobals -ErrorAction SilentlyContinue | ConvertTo-Json -Compress)) on $([Environment]::OSVersion.Version)" }
+  Compare "drops-external" "VipExternalIP may be dropped (DropExternal)" { Get-HnsPolicyList | Where-Object { $_.ID -eq (NodePortBalancers) } | ConvertTo-Json -Depth 8 }
+  Compare "normalises" "other settings may be normalised (Normalise)" { Get-HnsPolicyList | Where-Object { $_.ID -eq (Balancers $LoadBalancerVip) } | ConvertTo-Json -Depth 8 }
+  Compare "degraded" "State 4 is a degraded load balancer, 5 an endpoint" { "states of load balancers: $((Get-HnsPolicyList).State -join ' '); of endpoints: $((Get-HnsEndpoint).State -join ' ')" }
+  Compare "allotted" "an endpoint without an address gets the lowest free" { Get-HnsEndpoint | Where-Object Name -eq "tandem-source-vip" | ConvertTo-Json -Depth 8 }
+  Compare "endpoints-exist" "a load balancer's endpoints must exist: 0x803b0002" { "endpoints of load balancers: $((Get-HnsPolicyList).References -join ' ')" }
+  $id = Balancers $Vip
   Stop-Process $proxy; $proxy = Start-Proxy; Start-Sleep 10
-  Expect "a restart of the proxy leaves the load balancer alone" { (Balancers) -eq $id }
+  Expect "a restart of the proxy leaves the load balancer alone" { (Balancers $Vip) -eq $id }
   Restart-Service hns -Force
-  Expect "after a restart of HNS there is one again" { @(Balancers).Count -eq 1 }
+  Compare "restarted" "a restarted HNS has all objects again" { "$(@(Balancers $Vip).Count) of 1 load balancers for $Vip" }
+  Expect "after a restart of HNS there is one again" { @(Balancers $Vip).Count -eq 1 }
   Expect "$Vip answers" $answers
+  Compare "in-use" "endpoints in use cannot be deleted: 0x803b002c" { hnsdiag delete endpoints (Get-HnsEndpoint | Where-Object Name -eq "tandem_$Remote").ID }
 } finally {
-  Stop-Process $proxy -ErrorAction SilentlyContinue
+  if ($proxy) { Stop-Process $proxy -ErrorAction SilentlyContinue }
   & $Tandem cleanup --proxy-mode kernelspace
   Remove-Item -Recurse $dir
 }

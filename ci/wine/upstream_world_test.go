@@ -3,6 +3,7 @@
 package wine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -22,7 +23,7 @@ type sameService struct {
 	annotations string
 	protocol    string // TCP if empty
 	target      string // targetPort, 8080 if empty
-	slice       string // words of the endpoints: see endpoint
+	slice       string // words of the endpoints: see endpointsText
 	ports       string // of a second slice, with its endpoints: "9090 2.4"
 }
 
@@ -82,7 +83,7 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, 
 }
 
 func (s sameService) write(b *strings.Builder, n int) {
-	port := "name: http, port: 80, targetPort: " + orElse(s.target, "8080") + ", protocol: " + orElse(s.protocol, "TCP")
+	port := "name: http, port: 80, targetPort: " + cmp.Or(s.target, "8080") + ", protocol: " + cmp.Or(s.protocol, "TCP")
 	if s.nodePort {
 		port += fmt.Sprintf(", nodePort: 300%d", n)
 	}
@@ -121,7 +122,7 @@ metadata: {name: %s-%s-%s, namespace: default, labels: {kubernetes.io/service-na
 addressType: %s
 ports: [{name: http, port: %s, protocol: %s}]
 endpoints: [%s]
-`, s.name, suffix, strings.ToLower(family), s.name, family, port, orElse(s.protocol, "TCP"), endpointsText(endpoints, family == "IPv6"))
+`, s.name, suffix, strings.ToLower(family), s.name, family, port, cmp.Or(s.protocol, "TCP"), endpointsText(endpoints, family == "IPv6"))
 	}
 }
 
@@ -156,13 +157,6 @@ func endpointsText(words string, v6 bool) string {
 		all = append(all, fmt.Sprintf("{addresses: [%s], nodeName: node-%s, conditions: {%s}%s}", address, node, conditions, more))
 	}
 	return strings.Join(all, ", ")
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // serviceOf returns the name of the Service whose address is in an object's name,
@@ -212,7 +206,7 @@ func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
 		f["port"], f["mapping flags"], f["distribution"] = fmt.Sprint(m.InternalPort), fmt.Sprint(m.Flags), fmt.Sprint(m.DistributionType)
 		var to []string
 		for _, id := range lb.HostComputeEndpoints {
-			to = append(to, orElse(endpoints[strings.ToLower(id)], "nothing"))
+			to = append(to, cmp.Or(endpoints[strings.ToLower(id)], "nothing"))
 		}
 		slices.Sort(to)
 		f["endpoints"] = strings.Join(to, ", ")

@@ -46,7 +46,7 @@ func newStatus() *cobra.Command {
 	}
 	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
 	out.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), model.Failing.String())
+	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
 	again.register(c)
 	from.register(c)
 	return c

@@ -125,10 +125,12 @@ type Neighbour interface {
 }
 
 // Bounded is implemented by drivers whose data plane has limited room for state of
-// packets or connections, such as clients with affinity.
+// packets or connections, such as clients with affinity, or whose objects can lose
+// their effect while they are there.
 type Bounded interface {
 	// Full lists full tables: of the whole data plane (model.WhyFull) or of single
-	// Services. Equal states have equal texts. It is called often, from one
+	// Services; and what has no effect (model.WhyDegraded). Equal states have equal
+	// texts. It is called often, from one
 	// goroutine, and costs next to nothing.
 	Full() []model.Problem
 }

@@ -42,7 +42,6 @@ type Facts struct {
 	Clock      *Clock
 	Services   map[string]string // of Windows, and their states: "running"
 	Dynamic    [2]int            // Windows: first and last dynamic TCP port
-	Degraded   []string          // objects of the data plane that are not as they should be: HNS
 	Running    *Running
 }
 
@@ -98,6 +97,8 @@ type Running struct {
 	Drift     uint64
 	Failing   []string // Services
 	Partial   int
+	Pending   int // Services that the next syncs program
+	Degraded  []string
 	Inputs    map[string]time.Duration // since each kind of object was last known to be up to date
 	NodePorts []uint16                 // TCP, of its Services
 	IPv6      bool                     // some have IPv6 addresses

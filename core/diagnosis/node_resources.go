@@ -139,11 +139,12 @@ func dynamicPorts(f *Facts) Check {
 }
 
 func degraded(f *Facts) Check {
-	if f.Degraded == nil {
+	if f.Running == nil {
 		return Check{}
 	}
+	degraded := f.Running.Degraded
 	return either(ok("no object of the data plane is degraded"),
-		warn("degraded: "+list(f.Degraded), "tandem drift says what differs; Restart-Service hns makes HNS program its objects anew, and interrupts pods"), len(f.Degraded) == 0)
+		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything anew, and interrupts pods"), len(degraded) == 0)
 }
 
 // runningChecks are about a tandem that runs here.
@@ -194,6 +195,8 @@ func services(f *Facts) Check {
 		return Check{}
 	case len(r.Failing) > 0:
 		return fail("not programmed: "+list(r.Failing), "tandem status, tandem history --failed")
+	case r.Pending > 0:
+		return note(fmt.Sprintf("%d Services are being programmed", r.Pending), "tandem status shows how far it is")
 	case r.Partial > 0:
 		return note(fmt.Sprintf("%d Services are served in part", r.Partial), "tandem status says which, and why")
 	}

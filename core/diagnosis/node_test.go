@@ -35,7 +35,7 @@ func linux() *diagnosis.Facts {
 		Neighbours: 5, Files: diagnosis.Usage{Limit: 1 << 20}, SystemFile: diagnosis.Usage{Used: 1000, Limit: 1 << 40},
 		Memory: diagnosis.Usage{Used: 50 << 20, Limit: 512 << 20}, Available: diagnosis.Usage{Used: 4 << 30, Limit: 8 << 30},
 		Processes: map[string][]string{"systemd": {"1"}}, Listening: []uint16{22, 10250}, NodePorts: [2]int{30000, 32767},
-		Modules: &diagnosis.Modules{}, Clock: &diagnosis.Clock{Synchronized: true, Error: time.Millisecond}, Degraded: []string{},
+		Modules: &diagnosis.Modules{}, Clock: &diagnosis.Clock{Synchronized: true, Error: time.Millisecond},
 		Running: running(),
 	}
 }
@@ -48,7 +48,7 @@ func windows() *diagnosis.Facts {
 	return &diagnosis.Facts{
 		System: "windows", Mode: "kernelspace", Kernel: "10.0.20348", Services: map[string]string{"hns": "running", "vfpext": "running"},
 		Interfaces: []diagnosis.Interface{{Name: "Ethernet", MTU: 1500, Uplink: true}}, Processes: map[string][]string{"lsass.exe": {"4"}},
-		Dynamic: [2]int{49152, 65535}, NodePorts: [2]int{30000, 32767}, Clock: &diagnosis.Clock{Synchronized: true}, Degraded: []string{},
+		Dynamic: [2]int{49152, 65535}, NodePorts: [2]int{30000, 32767}, Clock: &diagnosis.Clock{Synchronized: true},
 		Memory: diagnosis.Usage{Used: 1, Limit: 100}, Available: diagnosis.Usage{Used: 50, Limit: 100}, Listening: []uint16{135},
 		Running: &diagnosis.Running{Healthy: true, Mode: "kernelspace", Inputs: map[string]time.Duration{"services": time.Second}},
 	}
@@ -137,7 +137,7 @@ func brokenLinux() []broken {
 		{"memory-limit", warn, func(f *diagnosis.Facts) { f.OOMKills = 1 }},
 		{"memory-available", warn, func(f *diagnosis.Facts) { f.Available.Used = 100 << 20 }},
 		{"inotify", note, sysctl("fs/inotify/max_user_instances", "8")},
-		{"degraded-objects", warn, func(f *diagnosis.Facts) { f.Degraded = []string{"load balancer 1"} }},
+		{"degraded-objects", warn, func(f *diagnosis.Facts) { f.Running.Degraded = []string{"load balancer 1"} }},
 		{"tandem", note, func(f *diagnosis.Facts) { f.Running = nil }},
 		{"tandem", fail, func(f *diagnosis.Facts) { f.Running.Healthy = false }},
 		{"api-lag", warn, func(f *diagnosis.Facts) { f.Running.Inputs["services"] = 2 * time.Minute }},

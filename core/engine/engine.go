@@ -149,8 +149,9 @@ func New(o Options) *Engine {
 	return e
 }
 
-// Current returns the data plane in use. Only what its Backend allows beside the
-// engine may be called: RuleCounter and PacketCounter.
+// Current returns the data plane in use. The engine calls its Backend at the same
+// time: callers may use only what dataplane allows from any goroutine, such as
+// PacketCounter.
 func (e *Engine) Current() DataPlane { return *e.current.Load() }
 
 func (e *Engine) backend() dataplane.Backend { return e.current.Load().Backend }

@@ -537,6 +537,37 @@ func TestEventsDoNotHurryAdoption(t *testing.T) {
 	})
 }
 
+// A read at the start may take minutes: the engine answers meanwhile, and programs
+// nothing.
+func TestALongReadAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) { o.Backend = slowReader{o.Backend} })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(5 * time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s, err := b.Snapshot(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Status.Adopted || s.Status.Synced || s.Status.ReadingAt.IsZero() || len(s.Services) != 1 {
+			t.Errorf("while reading: %+v", s.Status)
+		}
+		sleep(6 * time.Minute)
+		if s := b.Status(); !s.Adopted || !s.Synced || !s.ReadingAt.IsZero() {
+			t.Errorf("afterwards: %+v", s)
+		}
+	})
+}
+
+type slowReader struct{ dataplane.Backend }
+
+func (s slowReader) Adopt(ctx context.Context) error {
+	sleep(10 * time.Minute)
+	return s.Backend.Adopt(ctx)
+}
+
 type unreadable struct {
 	dataplane.Backend
 	tries *int

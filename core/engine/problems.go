@@ -59,8 +59,8 @@ func (e *Engine) reportModeGap(g model.Gap) {
 	}
 }
 
-// reportFull reports what the data plane has no room for, and forgets what has room
-// again.
+// reportFull reports what the data plane has no room for or what is degraded in it,
+// and forgets what is in order again.
 func (e *Engine) reportFull() {
 	const source = "data plane"
 	full, before := e.backend().Full(), e.problems[source]
@@ -68,6 +68,13 @@ func (e *Engine) reportFull() {
 		return
 	}
 	e.reportNew(full, before)
+	degraded := 0
+	for _, p := range full {
+		if p.Why == model.WhyDegraded {
+			degraded++
+		}
+	}
+	e.publish(func(s *Status) { s.Degraded = degraded })
 	if e.problems[source] = full; full == nil {
 		delete(e.problems, source)
 	}

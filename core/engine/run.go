@@ -35,8 +35,8 @@ func (e *Engine) Run(ctx context.Context) error {
 // turn does everything that is due and returns when the next thing will be.
 func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	e.processInbox()
-	if !e.adopted && !e.adopt(ctx) {
-		return e.adoptAt
+	if !e.adopted {
+		return e.adopt(ctx)
 	}
 	if wait := e.minGap - time.Since(e.syncedAt); e.minGap > 0 && wait > 0 && e.status.Load().Deferred == 0 {
 		return time.Now().Add(wait)
@@ -62,26 +62,42 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// adopt reads back what an earlier run left. Until that works nothing is
-// written: what cannot be read must not be taken for absent.
-func (e *Engine) adopt(ctx context.Context) bool {
-	if time.Now().Before(e.adoptAt) {
-		return false
+// adopt reads back what an earlier run left, and returns when to look again. Until
+// that works nothing is written: what cannot be read must not be taken for absent.
+// It may take minutes, in which the engine answers.
+func (e *Engine) adopt(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	switch {
+	case !e.status.Load().ReadingAt.IsZero():
+		return now.Add(adoptRetry)
+	case now.Before(e.adoptAt):
+		return e.adoptAt
 	}
-	e.adoptAt = time.Now().Add(adoptRetry)
-	if err := e.backend().Adopt(ctx); err != nil {
+	e.adoptAt = now.Add(adoptRetry)
+	e.publish(func(s *Status) { s.ReadingAt = now })
+	a, backend := &auditTask{start: now, done: make(chan struct{})}, e.backend()
+	e.reader = a
+	go func() {
+		err := backend.Adopt(ctx)
+		close(a.done)
+		e.inbox.post(func(time.Time) { e.finishAdopt(ctx, err) })
+	}()
+	return now.Add(adoptRetry)
+}
+
+// finishAdopt takes the result of a read.
+func (e *Engine) finishAdopt(ctx context.Context, err error) {
+	e.publish(func(s *Status) { s.Adopted, s.ReadingAt, s.Err = err == nil, time.Time{}, err })
+	if err != nil {
 		if ctx.Err() == nil {
 			e.options.Log.Error("reading the data plane failed; nothing is changed before that works", "err", err, "retry", adoptRetry)
 		}
-		e.publish(func(s *Status) { s.Err = err })
-		return false
+		return
 	}
 	e.adopted, e.auditBefore = true, time.Now()
 	e.tracker.KeepSlots(e.backend().Slots)
 	now := time.Now()
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)
-	e.publish(func(s *Status) { s.Adopted, s.Err = true, nil })
-	return true
 }
 
 // processInbox applies what is in the inbox.

@@ -15,6 +15,7 @@ import (
 // Status is what is known of the engine's health. It is immutable.
 type Status struct {
 	Adopted      bool      // the data plane has been read back
+	ReadingAt    time.Time // begin of the read that is to adopt it; zero when there is none
 	SourceSynced bool      // the source has delivered everything it knows
 	Synced       bool      // at least one sync has succeeded
 	SyncedAt     time.Time // end of the last sync that succeeded
@@ -31,6 +32,7 @@ type Status struct {
 
 	Services [model.States]int // how many there are in each state
 	Leaving  bool              // this machine's Node is being deleted, or marked for it
+	Degraded int               // problems of the data plane with objects that are there and have no effect
 	Unfit    string            // a problem for which this node must get no traffic; empty for none
 }
 

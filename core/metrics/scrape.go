@@ -77,6 +77,7 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	send(counter, "kubeproxy_sync_proxy_rules_service_changes_total", "Service changes received.", float64(s.Seen.Services))
 
 	send(counter, "tandem_dataplane_drift_objects_total", "Objects of the data plane that an audit found changed externally.", float64(s.Drift))
+	send(gauge, "tandem_dataplane_degraded", "Kinds of objects of the data plane that are programmed and not in effect: tandem status names them.", float64(s.Degraded))
 	send(counter, "tandem_audits_total", "Audits of the data plane.", float64(s.Audits.Done))
 	send(counter, "tandem_audit_failures_total", "Audits that failed to read the data plane.", float64(s.Audits.Failed))
 	for state, n := range s.Services {

@@ -46,6 +46,7 @@ const (
 	WhyRestart           // a change of the configuration that a running proxy cannot take over
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
+	WhyDegraded          // objects of the data plane are there and have no effect
 	WhyConnectionLimit   // all connections that the descriptors of this process allow one Service port
 	WhyNodeAddress       // an address, or address and port, of this node itself
 	WhyAPIServer         // an address of the API server
@@ -86,6 +87,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyRestart:              {"RestartNeeded", "takes effect at the next start"},
 	WhyOtherFamily:          {"OtherFamily", "no address of an IP family that this node has"},
 	WhyFull:                 {"Full", "capacity reached"},
+	WhyDegraded:             {"Degraded", "programmed, and not or only partly in effect"},
 	WhyConnectionLimit:      {"ConnectionLimit", "connection limit of one Service port, by this proxy's limit on file descriptors"},
 	WhyNodeAddress:          {"NodeAddress", "address belongs to this node"},
 	WhyAPIServer:            {"APIServerAddress", "address belongs to the API server"},

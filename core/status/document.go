@@ -5,11 +5,13 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -51,10 +53,14 @@ type Input struct {
 	Err     string  `json:"error,omitempty"`
 }
 
+// Pending is the state of a Service that the next syncs program, since the data
+// plane is slow.
+const Pending = "Pending"
+
 // Service is one Service.
 type Service struct {
 	Name      string     `json:"name"`
-	State     string     `json:"state"` // Programmed, Partial, Failing
+	State     string     `json:"state"` // Programmed, Partial, Pending, Failing
 	Hash      string     `json:"hash"`  // of what all nodes should know of it alike
 	Frontends []Frontend `json:"frontends"`
 	Problems  []Problem  `json:"problems,omitempty"`
@@ -116,7 +122,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 
 func service(of track.Service, s *engine.Snapshot) Service {
 	out := Service{Name: of.Object.Name.String(), Hash: ServiceHash(&of), Frontends: []Frontend{}, Problems: problems(of.Problems)}
-	failing := false
+	failing, pending := false, false
 	for _, p := range of.Ports {
 		for i := range p.Frontends {
 			out.Frontends = append(out.Frontends, frontend(p, &p.Frontends[i]))
@@ -124,12 +130,18 @@ func service(of track.Service, s *engine.Snapshot) Service {
 		for _, g := range model.OwnGaps(s.Backend.Gaps[p.ID]) {
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: gap(p, g)})
 		}
-		if err := s.Backend.Failures[p.ID]; err != nil {
+		switch err := s.Backend.Failures[p.ID]; {
+		case errors.Is(err, ledger.ErrDeferred):
+			pending = true
+			out.Problems = append(out.Problems, Problem{Reason: Pending, Detail: fmt.Sprintf("%s: %v", p.ID, err)})
+		case err != nil:
 			failing = true
 			out.Problems = append(out.Problems, Problem{Reason: model.Failing.String(), Detail: fmt.Sprintf("%s: %v", p.ID, err)})
 		}
 	}
-	out.State = model.StateOf(failing, len(out.Problems) > 0).String()
+	if out.State = model.StateOf(failing, len(out.Problems) > 0).String(); pending && !failing {
+		out.State = Pending
+	}
 	return out
 }
 

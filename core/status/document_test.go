@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -35,18 +36,19 @@ func snapshot() *engine.Snapshot {
 			service("good"),
 			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontendTaken, Detail: "node port 30080"}),
 			service("failing"),
+			service("deferred"),
 			service("gap"),
 			service("hidden"), service("hidden too"),
 		},
 		Backend: dataplane.Health{
-			Failures: map[model.PortID]error{id("failing"): errors.New("no space"), {}: errors.New("shared chain refused")},
+			Failures: map[model.PortID]error{id("failing"): errors.New("no space"), id("deferred"): ledger.ErrDeferred, {}: errors.New("shared chain refused")},
 			Gaps: map[model.PortID][]model.Gap{
 				id("gap"):        {{Detail: "no affinity here"}},
 				id("hidden"):     {{Detail: "no client addresses", Source: true}},
 				id("hidden too"): {{Detail: "no client addresses", Source: true}},
 			},
 		},
-		Problems: []model.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"}},
+		Problems: []model.Problem{{Object: "HNS", Why: model.WhyDegraded, Detail: "load balancers are degraded"}, {Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"}},
 	}
 }
 
@@ -56,7 +58,7 @@ func TestDocument(t *testing.T) {
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
 	}
-	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/gap=Partial ns/hidden=Programmed ns/hidden too=Programmed" {
+	if got := strings.Join(states, " "); got != "ns/good=Programmed ns/partial=Partial ns/failing=Failing ns/deferred=Pending ns/gap=Partial ns/hidden=Programmed ns/hidden too=Programmed" {
 		t.Errorf("states: %s", got)
 	}
 	if !d.Healthy || d.Services[0].Frontends[0].Address != "*:30080" || d.Services[0].Frontends[0].Endpoints != 2 {

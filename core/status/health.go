@@ -40,7 +40,11 @@ func (h Health) Alive() bool { return !h.Stuck }
 func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.SourceSynced && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
 	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }
-	if !s.Adopted {
+	reading := !s.ReadingAt.IsZero()
+	switch {
+	case reading:
+		add("the data plane is being read back since %s", h.At.Sub(s.ReadingAt).Round(time.Second))
+	case !s.Adopted:
 		add("the data plane has not been read back yet")
 	}
 	if !s.SourceSynced {
@@ -51,8 +55,9 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	if s.Deferred > 0 {
 		add("%d objects are being programmed", s.Deferred)
 	}
-	// What waits for the source is not stuck: that may be an API server away.
-	if waits := h.At.Sub(s.QueuedAt); s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
+	// What waits for the source is not stuck: that may be an API server away. Nor is a
+	// read of the data plane: its driver bounds it, and another would begin it anew.
+	if waits := h.At.Sub(s.QueuedAt); !reading && s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true
 		add("nothing has been programmed for changes that wait since %s", waits.Round(time.Second))
 	}

@@ -43,6 +43,10 @@ func TestHealth(t *testing.T) {
 				name: "stuck", status: with(func(s *engine.Status) { s.QueuedAt, s.Err = minutesAgo, errors.New("kernel says no") }),
 				why: "wait since 2m0s; kernel says no",
 			},
+			{
+				name: "reading for long", status: engine.Status{SourceSynced: true, ReadingAt: minutesAgo, QueuedAt: minutesAgo}, alive: true,
+				why: "is being read back since 2m0s",
+			},
 			{name: "leaving", status: with(func(s *engine.Status) { s.Leaving = true }), healthy: true, alive: true, why: "node is being deleted"},
 			{name: "unfit", status: with(func(s *engine.Status) { s.Unfit = "clusterCIDR does not fit" }), healthy: true, alive: true, why: "clusterCIDR does not fit"},
 			{name: "stale", status: good, stale: []string{"watch of Services is silent"}, healthy: true, ready: true, alive: true, why: "watch of Services is silent"},

@@ -18,12 +18,19 @@ func (d *Document) Running() *diagnosis.Running {
 	for _, in := range d.Inputs {
 		r.Inputs[in.Name] = time.Duration(in.Age * float64(time.Second))
 	}
+	for _, p := range d.Problems {
+		if p.Reason == model.WhyDegraded.String() {
+			r.Degraded = append(r.Degraded, p.Detail)
+		}
+	}
 	for _, s := range d.Services {
 		switch s.State {
 		case model.Failing.String():
 			r.Failing = append(r.Failing, s.Name)
 		case model.Partial.String():
 			r.Partial++
+		case Pending:
+			r.Pending++
 		}
 		for _, f := range s.Frontends {
 			r.IPv6 = r.IPv6 || strings.HasPrefix(f.Address, "[")

@@ -5,107 +5,10 @@ package hns
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
-
-// balance brings the load balancer of a frontend to a value. Endpoints that HNS
-// does not have yet, because a pod's CNI plug-in is still at work, are left out
-// and tried again: the others need not wait. A load balancer without any is
-// never made, and the old one is better than none.
-func (c *commit) balance(k Key, v Value) error {
-	ids, missing, err := c.targets(v.Balancer.Endpoints)
-	if err != nil {
-		return err
-	}
-	if len(ids) == 0 {
-		return fmt.Errorf("none of the endpoints is in HNS: %s", list(missing))
-	}
-	c.table.mu.Lock()
-	f := c.table.facts
-	c.table.mu.Unlock()
-	if f.network.overlay && !f.source(v).IsValid() {
-		return errors.New("the overlay has no source VIP yet")
-	}
-	err = c.install(k, f.balancer(k, v, ids))
-	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
-		// One that was known has gone.
-		if err := c.refresh(); err != nil {
-			return err
-		}
-		return c.balance(k, v)
-	}
-	if err != nil {
-		return err
-	}
-	for _, t := range v.Balancer.Endpoints {
-		if t.Local {
-			if err := c.removeDuplicates(t.Addr); err != nil {
-				c.settings.Log.Warn("deleting the remote endpoint with a local pod's address failed", "address", t.Addr, "err", err)
-			}
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return ledger.ErrLeft[Value]{
-		Value: without(v, missing), There: true,
-		Err: fmt.Errorf("not in HNS yet, and left out: %s", list(missing)),
-	}
-}
-
-func without(v Value, missing []Target) Value {
-	b := *v.Balancer
-	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(t Target) bool { return slices.Contains(missing, t) })
-	v.Balancer = &b
-	return v
-}
-
-func list(ts []Target) string {
-	var names []string
-	for _, t := range ts {
-		names = append(names, t.String())
-	}
-	return strings.Join(names, ", ")
-}
-
-// targets returns the ids of endpoints, and which have none.
-func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error) {
-	ids, missing = c.lookUp(ts)
-	if len(missing) == 0 {
-		return ids, nil, nil
-	}
-	if err := c.refresh(); err != nil {
-		return nil, nil, err
-	}
-	for _, t := range missing {
-		if t.Local {
-			continue
-		}
-		// Its own op has failed, or somebody has deleted it since.
-		if err := c.makeEndpoint(Key{Kind: KindRemote, Addr: t.Addr}, Value{}); down(err) {
-			return nil, nil, err
-		}
-	}
-	ids, missing = c.lookUp(ts)
-	return ids, missing, nil
-}
-
-func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	ids = make([]string, 0, len(ts))
-	for _, t := range ts {
-		if id, ok := c.table.find(t); ok {
-			ids = append(ids, id)
-		} else {
-			missing = append(missing, t)
-		}
-	}
-	return ids, missing
-}
 
 // install makes want the load balancer of a frontend, with as little as
 // possible: nothing, a change in place, or a deletion and a creation, since HNS
@@ -175,7 +78,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 // for instance because HNS was restarted, that one is looked at first.
 func (c *commit) create(k Key, want LoadBalancer) error {
 	got, err := c.calls.createBalancer(c.ctx, k, want)
-	if exists(err) && !c.relisted {
+	if exists(err) && !c.relisted && c.listed.due() {
 		if err := c.relist(); err != nil {
 			return err
 		}
@@ -244,7 +147,9 @@ func (c *commit) note(k Key, lb LoadBalancer) {
 // relist reads all load balancers anew.
 func (c *commit) relist() error {
 	c.relisted = true
+	begun := time.Now()
 	all, err := c.balancers(c.ctx)
+	c.listed.done(begun)
 	if err != nil {
 		return errors.Join(errors.New("HNS has something in the load balancer's place"), err)
 	}

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
@@ -151,18 +151,66 @@ func TestAColdStart(t *testing.T) {
 	})
 }
 
+// A process on that node holds a port, which HNS refuses as one that exists: each
+// attempt at that Service lists all load balancers, which takes minutes of a cold
+// start unless that is paced.
+func TestAColdStartWithAPortThatIsHeld(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		r.slow()
+		lists := 0
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if c.Name == "HcnEnumerateLoadBalancers" {
+				lists++
+			}
+			if c.Name == "HcnCreateLoadBalancer" && strings.Contains(c.Text, `"`+vip(7)+`"`) {
+				return 0x803b0013
+			}
+			return 0
+		})
+		e := r.run()
+		begun := time.Now()
+		tell(e)
+		for {
+			time.Sleep(5 * time.Second)
+			if s := e.Status(); s.Syncs > 0 && s.Deferred == 0 {
+				break
+			}
+			if time.Since(begun) > 2*time.Hour {
+				r.Fatalf("after two hours %+v", e.Status())
+			}
+		}
+		r.Logf("%d Services after %s, load balancers listed %d times", figureServices, time.Since(begun), lists)
+		if whole := time.Since(begun); whole > 30*time.Minute {
+			r.Errorf("it took %s", whole)
+		}
+	})
+}
+
 // restartSlowly is a second process on that node: reading takes minutes, changes
 // nothing, and is no reason to be restarted.
 func restartSlowly(r *rig) {
 	r.Helper()
-	d, err := hns.NewDriver(r.emu.Client(), r.version, r.settings)
-	if err != nil {
-		r.Fatal(err)
-	}
-	defer d.Close()
+	r.restart()
+	e := r.run()
 	begun := time.Now()
-	if err := dataplane.New(hns.NewCompiler(r.options), d).Adopt(r.Context()); err != nil {
-		r.Errorf("reading failed after %s: %v", time.Since(begun), err)
+	tell(e)
+	for !e.Status().Adopted {
+		time.Sleep(5 * time.Second)
+		h := status.HealthOf(e.Status(), 20*time.Second, nil)
+		if !h.Alive() || !strings.Contains(strings.Join(h.Reasons, "; "), "being read") && !e.Status().Adopted {
+			r.Fatalf("after %s of reading: alive %t, %v", time.Since(begun), h.Alive(), h.Reasons)
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		if _, err := e.Snapshot(ctx); err != nil {
+			r.Fatalf("after %s of reading there is no status: %v", time.Since(begun), err)
+		}
+		cancel()
+		if time.Since(begun) > time.Hour {
+			r.Fatalf("after an hour %+v", e.Status())
+		}
+	}
+	if err := e.Status().Err; err != nil {
+		r.Error(err)
 	}
 	r.Logf("a restart reads for %s", time.Since(begun))
 }

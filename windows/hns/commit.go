@@ -5,24 +5,15 @@ package hns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
-
-// commit is one run of Commit. What it finds out about HNS by reading it finds
-// out once.
-type commit struct {
-	*Driver
-	ctx       context.Context
-	refreshed bool // endpoints were listed
-	rerouted  bool // the network was read
-	relisted  bool // load balancers were listed
-	sought    bool // the node's hardware address was looked for
-}
 
 // commitTime is how long a Commit may take until it leaves the rest for the next.
 const commitTime = 2 * time.Second
@@ -49,6 +40,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		if stop != nil {
 			errs[i] = stop
 		}
+	}
+	if len(d.Full()) > 0 { // something may have been mended
+		d.inspect()
 	}
 	return errs
 }
@@ -136,16 +130,98 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 	return c.makeEndpoint(op.Key, op.New)
 }
 
-// remember notes that a load balancer is ours. When that fails it is still ours
-// as long as this process lives.
-func (c *commit) remember(id string) {
-	if err := c.journal.add(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+// balance brings the load balancer of a frontend to a value. Endpoints that HNS
+// does not have yet, because a pod's CNI plug-in is still at work, are left out
+// and tried again: the others need not wait. A load balancer without any is
+// never made, and the old one is better than none.
+func (c *commit) balance(k Key, v Value) error {
+	ids, missing, err := c.targets(v.Balancer.Endpoints)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("none of the endpoints is in HNS: %s", list(missing))
+	}
+	c.table.mu.Lock()
+	f := c.table.facts
+	c.table.mu.Unlock()
+	if f.network.overlay && !f.source(v).IsValid() {
+		return errors.New("the overlay has no source VIP yet")
+	}
+	err = c.install(k, f.balancer(k, v, ids))
+	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
+		// One that was known has gone.
+		if err := c.refresh(); err != nil {
+			return err
+		}
+		return c.balance(k, v)
+	}
+	if err != nil {
+		return err
+	}
+	for _, t := range v.Balancer.Endpoints {
+		if t.Local {
+			if err := c.removeDuplicates(t.Addr); err != nil {
+				c.settings.Log.Warn("deleting the remote endpoint with a local pod's address failed", "address", t.Addr, "err", err)
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return ledger.ErrLeft[Value]{
+		Value: without(v, missing), There: true,
+		Err: fmt.Errorf("not in HNS yet, and left out: %s", list(missing)),
 	}
 }
 
-func (c *commit) forget(id string) {
-	if err := c.journal.gone(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+func without(v Value, missing []Target) Value {
+	b := *v.Balancer
+	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(t Target) bool { return slices.Contains(missing, t) })
+	v.Balancer = &b
+	return v
+}
+
+func list(ts []Target) string {
+	var names []string
+	for _, t := range ts {
+		names = append(names, t.String())
 	}
+	return strings.Join(names, ", ")
+}
+
+// targets returns the ids of endpoints, and which have none.
+func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error) {
+	ids, missing = c.lookUp(ts)
+	if len(missing) == 0 {
+		return ids, nil, nil
+	}
+	if err := c.refresh(); err != nil {
+		return nil, nil, err
+	}
+	for _, t := range missing {
+		if t.Local {
+			continue
+		}
+		// Its own op has failed, or somebody has deleted it since.
+		if err := c.makeEndpoint(Key{Kind: KindRemote, Addr: t.Addr}, Value{}); down(err) {
+			return nil, nil, err
+		}
+	}
+	ids, missing = c.lookUp(ts)
+	return ids, missing, nil
+}
+
+func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
+	c.table.mu.Lock()
+	defer c.table.mu.Unlock()
+	ids = make([]string, 0, len(ts))
+	for _, t := range ts {
+		if id, ok := c.table.find(t); ok {
+			ids = append(ids, id)
+		} else {
+			missing = append(missing, t)
+		}
+	}
+	return ids, missing
 }

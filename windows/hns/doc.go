@@ -101,19 +101,25 @@
 // # What is known to go wrong
 //
 // Each of these has a test (fault_test.go, down_test.go, pod_test.go,
-// restart_test.go, overlay_test.go, echo_test.go, migrate_test.go, cold_test.go). HNS before 15.5 cannot change a load balancer in
-// place, and 15.4 says it can: what it claims is compared, and a replacement is
-// one deletion and one creation with nothing in between. Objects vanish while they
-// are listed. Calls hang: each has a watchdog, and no second one is
-// made while one hangs. HNS forgets load balancers, finds forgotten ones, lies
+// restart_test.go, overlay_test.go, echo_test.go, migrate_test.go, cold_test.go).
+// HNS before 15.5 cannot change a load balancer in place, and 15.4 says it can: what it
+// claims is compared, and a replacement is one deletion and one creation with nothing in
+// between. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
+// second one is made while one hangs. A listener on a VIP's port looks like another load
+// balancer: listings take at most a tenth of the time. HNS forgets load balancers, finds forgotten ones, lies
 // about deletions. Pods are in slices before they have an endpoint. Whatever it
 // is, "could not read" is never taken for "not there".
+//
+// Objects can be there and have no effect, ours or others': degraded load balancers and
+// endpoints, load balancers without port mappings, DSR without loopback. Full names
+// them, for status, doctor and metrics.
 //
 // # What the emulator cannot prove
 //
 // Tests run on windows/hnsemu, directly and, under Wine, through the DLLs' real
-// interface (ci/wine). That proves which calls are made, in which order, and what
-// is asked for. It does not prove what Windows' switch does with packets, how
+// interface (ci/wine), where hcsshim's own tests and kube-proxy's proxier judge the
+// emulator and us. None of it was ever run on Windows. It proves which calls are made,
+// in which order, and what is asked for. It does not prove what Windows' switch does with packets, how
 // long a real HNS takes, that it honours what its schema promises, or the
 // reservation of ports that load balancers without DSR cause. ci/wine/smoke.ps1
 // is for a real node. What a node's HNS holds, and how it differs from what it

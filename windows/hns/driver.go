@@ -16,49 +16,27 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Settings are what a driver needs besides HNS itself.
-type Settings struct {
-	Network   string     // the network's name; empty to find it
-	Root      string     // the name of the endpoint that stands for the node; empty for none
-	SourceVIP netip.Addr // of an overlay; the zero value to find it
-	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
-	Journal   string     // the file that remembers what is ours; empty for none
-	Log       *slog.Logger
-
-	// Folder makes the journal's folder, and deletes those of its files that
-	// somebody else has made: who writes the journal decides what is deleted. Nil
-	// makes a plain one.
-	Folder func(dir string, files ...string) error
-	// MAC returns the hardware address of the interface that has an address. Only
-	// overlay networks need it.
-	MAC func(netip.Addr) (string, error)
-	// Instance tells one run of the service from another, without asking it. Nil
-	// is not to look.
-	Instance func() (uint32, error)
-	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
-	// for nowhere.
-	SourceVIPFile string
-}
-
 // Driver applies objects to HNS (dataplane.Driver and dataplane.Sentinel).
 type Driver struct {
 	calls    *calls
 	settings Settings
 	journal  *journal
 	table    *table
-	doubt    atomic.Bool   // something is not as it was left: read back
-	instance atomic.Uint32 // of HNS, when it was last looked at
-	alone    atomic.Int64  // pods without loopback DSR that the log has told of
+	doubt    atomic.Bool                     // something is not as it was left: read back
+	instance atomic.Uint32                   // of HNS, when it was last looked at
+	problems atomic.Pointer[[]model.Problem] // what is there and has no effect
 
 	// Owned by Commit:
+	listed   listing      // of load balancers
 	modify   bool         // load balancers can be changed in place
 	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
-	borrowed map[Key]bool // wanted endpoints that others have made; under table.mu
+	borrowed map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -189,6 +167,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 	d.warn()
+	d.inspect()
 	return d.objects(), nil
 }
 
@@ -320,15 +299,83 @@ const manyWithoutDSR = 16384 / 64 / 2
 
 func (d *Driver) warn() {
 	d.table.mu.Lock()
-	n, degraded, alone := d.table.withoutDSR(), d.table.countDegraded(), d.table.withoutLoopback()
+	n := d.table.withoutDSR()
 	d.table.mu.Unlock()
-	if d.settings.DSR && alone > 0 && d.alone.Swap(int64(alone)) == 0 {
-		d.settings.Log.Warn("pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off", "pods", alone)
-	}
-	if degraded > 0 {
-		d.settings.Log.Warn("load balancers are degraded: their rules are not in the virtual switch; replacing ours", "balancers", degraded)
-	}
 	if n > manyWithoutDSR {
 		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
+	}
+}
+
+// Full implements dataplane.Bounded: what HNS holds and what has no effect.
+func (d *Driver) Full() []model.Problem {
+	if all := d.problems.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// inspect looks for what Full tells.
+func (d *Driver) inspect() {
+	t := d.table
+	t.mu.Lock()
+	found := []struct {
+		here bool
+		text string
+	}{
+		{t.countDegraded() > 0, "load balancers are degraded: their rules are not in the virtual switch; ours are re-created, with back-off"},
+		{t.degradedEndpoints() > 0, "endpoints are degraded: they have lost their port of the virtual switch; re-create their pods"},
+		{t.unmapped > 0, "load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag"},
+		{
+			d.settings.DSR && t.withoutLoopback() > 0,
+			"pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off",
+		},
+	}
+	t.mu.Unlock()
+	var all []model.Problem
+	for _, f := range found {
+		if f.here {
+			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: f.text})
+		}
+	}
+	d.problems.Store(&all)
+}
+
+// commit is one run of Commit. What it finds out about HNS by reading it finds
+// out once.
+type commit struct {
+	*Driver
+	ctx       context.Context
+	refreshed bool // endpoints were listed
+	rerouted  bool // the network was read
+	relisted  bool // load balancers were listed
+	sought    bool // the node's hardware address was looked for
+}
+
+// listing paces what takes long over many Commits: those of a cold start follow one
+// another, each of two seconds.
+type listing struct {
+	ended time.Time
+	took  time.Duration
+}
+
+// listShare is which part of the time listings may take.
+const listShare = 10
+
+func (l listing) due() bool { return time.Since(l.ended) >= listShare*l.took }
+
+// done notes a listing that began at a time.
+func (l *listing) done(begun time.Time) { l.ended, l.took = time.Now(), time.Since(begun) }
+
+// remember notes that a load balancer is ours. When that fails it is still ours
+// as long as this process lives.
+func (c *commit) remember(id string) {
+	if err := c.journal.add(id); err != nil {
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+	}
+}
+
+func (c *commit) forget(id string) {
+	if err := c.journal.gone(id); err != nil {
+		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }

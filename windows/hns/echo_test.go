@@ -109,8 +109,15 @@ func TestADegradedLoadBalancer(t *testing.T) {
 		if d := r.look().Dump(); d.Degraded != 1 {
 			r.Errorf("%d are degraded", d.Degraded)
 		}
-		if drift := r.audit(); drift != 1 {
-			r.Errorf("drift: %d", drift)
+		if drift, err := r.backend.Audit(r.Context()); drift != 1 || err != nil {
+			r.Errorf("drift: %d, %v", drift, err)
+		}
+		if said := problems(r.driver); !strings.Contains(said, "load balancers are degraded") {
+			r.Errorf("it says %q", said)
+		}
+		r.sync()
+		if said := problems(r.driver); said != "" {
+			r.Errorf("it is in order again, and it says %q", said)
 		}
 		if r.balancer("10.96.0.10").ID == lb.ID {
 			r.Error("it is the same still")
@@ -120,9 +127,26 @@ func TestADegradedLoadBalancer(t *testing.T) {
 	})
 }
 
+// Endpoints without a port of the switch, and load balancers that serve nothing.
+func TestDegradedObjectsOfOthers(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		r.emu.AddEndpoint(hns.Endpoint{
+			Name: "pod", HostComputeNetwork: r.network, State: hns.EndpointDegraded, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.9"}},
+		})
+		r.emu.AddBalancer(hns.LoadBalancer{HostComputeEndpoints: []string{r.emu.Endpoints()[0].ID}, FrontendVIPs: []string{"10.96.0.99"}}, true)
+		web(r)
+		said := problems(r.driver)
+		for _, what := range []string{"endpoints are degraded", "without port mappings"} {
+			if !strings.Contains(said, what) {
+				r.Errorf("no %q in %q", what, said)
+			}
+		}
+	})
+}
+
 func TestErrorsSayWhatToDo(t *testing.T) {
 	for code, fix := range map[hns.Code]string{
-		0x803b0013: "another", 0x803b001e: "subnet", 0x803b002f: "address", 0x803b0017: "degraded",
+		0x803b0013: "netstat", 0x803b000d: "without endpoints", 0x803b001e: "subnet", 0x803b002f: "address", 0x803b0017: "degraded",
 	} {
 		if s := (&hns.Error{Call: "HcnCreateLoadBalancer", Code: code}).Error(); !strings.Contains(s, fix) {
 			t.Errorf("%s: no %q", s, fix)

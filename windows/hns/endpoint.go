@@ -5,10 +5,12 @@ package hns
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // makeEndpoint sees to it that there is an endpoint for a key. One that others
@@ -288,6 +290,63 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	defer t.mu.Unlock()
 	if len(remote) > 0 {
 		c.borrowed[Key{Kind: KindRemote, Addr: a}] = true // who still asks for it has the pod's own
+	}
+	return nil
+}
+
+// makeSource sees to it that the source VIP has an endpoint: without one nothing
+// answers for the address. winkernel makes it in the same way.
+func (c *commit) makeSource() error {
+	if err := c.refresh(); err != nil { // a CNI plug-in may have made one since
+		return err
+	}
+	c.seekMAC()
+	t := c.table
+	t.mu.Lock()
+	if !t.facts.sourceVIP.IsValid() {
+		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
+	}
+	f := t.facts
+	_, there := t.find(Target{f.sourceVIP, true})
+	t.mu.Unlock()
+	switch {
+	case there:
+		return nil
+	case f.hostMAC == "":
+		return fmt.Errorf("no interface has the node's address %s", f.node[model.IPv4])
+	}
+	e, err := c.calls.createEndpoint(c.ctx, f.sourceEndpoint())
+	if err != nil {
+		return err
+	}
+	as := addresses(e)
+	if len(as) == 0 {
+		return fmt.Errorf("HNS gave the source VIP endpoint %s no address; set --source-vip", e.ID)
+	}
+	t.mu.Lock()
+	t.put(e)
+	t.facts.sourceVIP = as[0]
+	t.mu.Unlock()
+	if !f.sourceVIP.IsValid() {
+		c.settings.Log.Warn("source VIP chosen by HNS; if the CNI plug-in has an address management of its own, reserve one there and set --source-vip", "address", as[0])
+	}
+	return nil
+}
+
+// removeSource deletes the source VIP's endpoint if it is ours.
+func (c *commit) removeSource() error {
+	c.table.mu.Lock()
+	var own []string
+	for id, e := range c.table.endpoints {
+		if isSource(e) {
+			own = append(own, id)
+		}
+	}
+	c.table.mu.Unlock()
+	for _, id := range own {
+		if err := c.deleteEndpoint(id); err != nil {
+			return err
+		}
 	}
 	return nil
 }

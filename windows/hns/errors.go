@@ -44,6 +44,7 @@ const (
 	codeNotImplemented   Code = 0x80004001
 	codeNetworkNotFound  Code = 0x803b0001
 	codeEndpointNotFound Code = 0x803b0002
+	codeInvalidPolicy    Code = 0x803b000d
 	codePolicyExists     Code = 0x803b0012
 	codePortExists       Code = 0x803b0013
 	codeUnsupported      Code = 0x803b0015
@@ -72,7 +73,8 @@ func (c Code) String() string {
 		{codeNetworkNotFound, "the network does not exist"},
 		{codeEndpointNotFound, "the endpoint does not exist"},
 		{codePolicyExists, "exists already"},
-		{codePortExists, "exists already: another object or a listening process has the address or port"},
+		{codeInvalidPolicy, "the policy is invalid: HNS takes no load balancer without endpoints"},
+		{codePortExists, "exists already: another object or a listening process has the address or port; see tandem hns dump and netstat -ano"},
 		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},
 		{codeOutsideSubnet, "the address is in no subnet of the network: check the podCIDR of the node and --network-name"},
 		{codeBadInternalPort, "the port mapping is invalid"},

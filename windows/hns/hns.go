@@ -82,7 +82,12 @@ type Endpoint struct {
 	MacAddress         string     `json:",omitempty"`
 	Flags              uint32     `json:",omitempty"`
 	SchemaVersion      Version    `json:",omitzero"`
+	State              uint32     `json:",omitempty"` // only in what is read
 }
+
+// EndpointDegraded is the State of an endpoint that has lost its port of the switch
+// (hcsshim, internal/hns EndpointState).
+const EndpointDegraded = 5
 
 // IpConfig is an address of an endpoint.
 type IpConfig struct {

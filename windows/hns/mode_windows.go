@@ -29,7 +29,8 @@ func probe(ctx context.Context) error {
 	return v.usable()
 }
 
-// awaitNetwork waits for the network of the pods, until somebody stops it.
+// awaitNetwork waits for the network of the pods, at most for patience: the error then
+// says what there is instead.
 func awaitNetwork(ctx context.Context, c *config.Config) error {
 	h, s, err := Local()
 	if err != nil {

@@ -3,7 +3,6 @@
 package hns
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,46 +34,6 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 		}
 	}
 	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
-}
-
-// readBalancer returns the object that an installed load balancer is. What an
-// object cannot say of it is Stray.
-func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
-	m := lb.PortMappings[0]
-	b := &Balancer{
-		Port:                m.InternalPort,
-		DSR:                 lb.Flags&FlagDSR != 0,
-		External:            m.Flags&FlagVIPExternalIP != 0,
-		SessionAffinity:     m.DistributionType == DistributeBySource,
-		PreserveDestination: m.Flags&FlagPreserveDIP != 0,
-	}
-	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
-	var lost int
-	for _, id := range lb.HostComputeEndpoints {
-		e, ok := t.endpoints[id]
-		if !ok {
-			lost++
-			continue
-		}
-		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
-		if id == t.root && !b.External {
-			target = self(model.FamilyOf(k.Addr))
-		}
-		b.Endpoints = append(b.Endpoints, target)
-		if best, _ := t.find(target); best != id {
-			lost++
-		}
-	}
-	slices.SortFunc(b.Endpoints, func(x, y Target) int { return x.Addr.Compare(y.Addr) })
-	if lost > 0 {
-		v.Stray = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
-		return v
-	}
-	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
-	if v.Stray == "" && t.mendable(k, lb) {
-		v.Stray = "degraded"
-	}
-	return v
 }
 
 // differs says in what an installed load balancer is not what it should be.

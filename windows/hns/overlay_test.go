@@ -273,3 +273,40 @@ func TestANodeOfTheOverlayIsReplaced(t *testing.T) {
 		}
 	})
 }
+
+// The source VIP is made while HNS is read: the reading, which has not seen it, does
+// not take it away.
+func TestASourceVIPMadeWhileReading(t *testing.T) {
+	onNetwork(t, hnsemu.WS2022, hns.TypeOverlay, func(r *rig) {
+		r.settings.SourceVIP = netip.Addr{}
+		r.restart()
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		r.backend.SetHost(r.host)
+		reading, made, audited := make(chan struct{}), make(chan struct{}), make(chan error)
+		first := true
+		r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+			if c.Name == "HcnEnumerateLoadBalancers" && first {
+				first = false
+				close(reading)
+				<-made
+			}
+			return 0
+		})
+		go func() {
+			_, err := r.backend.Audit(r.Context())
+			audited <- err
+		}()
+		<-reading
+		r.sync()
+		close(made)
+		if err := <-audited; err != nil {
+			r.Fatal(err)
+		}
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.backend.Update([]model.Delta{{New: r.ports["web"]}})
+		r.sync()
+		r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+	})
+}

@@ -7,15 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 
 	"golang.org/x/text/encoding"
 	"golang.org/x/text/encoding/unicode"
-
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The names of endpoints whose address is meant as the source VIP: a proposal
@@ -45,63 +41,6 @@ func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
 		s.Log.Warn("reading the source VIP failed", "file", s.SourceVIPFile, "err", err)
 	}
 	return a
-}
-
-// makeSource sees to it that the source VIP has an endpoint: without one nothing
-// answers for the address. winkernel makes it in the same way.
-func (c *commit) makeSource() error {
-	if err := c.refresh(); err != nil { // a CNI plug-in may have made one since
-		return err
-	}
-	c.seekMAC()
-	t := c.table
-	t.mu.Lock()
-	if !t.facts.sourceVIP.IsValid() {
-		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
-	}
-	f := t.facts
-	_, there := t.find(Target{f.sourceVIP, true})
-	t.mu.Unlock()
-	switch {
-	case there:
-		return nil
-	case f.hostMAC == "":
-		return fmt.Errorf("no interface has the node's address %s", f.node[model.IPv4])
-	}
-	e, err := c.calls.createEndpoint(c.ctx, f.sourceEndpoint())
-	if err != nil {
-		return err
-	}
-	as := addresses(e)
-	if len(as) == 0 {
-		return fmt.Errorf("HNS gave the source VIP endpoint %s no address; set --source-vip", e.ID)
-	}
-	t.mu.Lock()
-	t.put(e)
-	t.facts.sourceVIP = as[0]
-	t.mu.Unlock()
-	if !f.sourceVIP.IsValid() {
-		c.settings.Log.Warn("source VIP chosen by HNS; if the CNI plug-in has an address management of its own, reserve one there and set --source-vip", "address", as[0])
-	}
-	return nil
-}
-
-// removeSource deletes the source VIP's endpoint if it is ours.
-func (c *commit) removeSource() error {
-	c.table.mu.Lock()
-	var own []string
-	for id, e := range c.table.endpoints {
-		if isSource(e) {
-			own = append(own, id)
-		}
-	}
-	c.table.mu.Unlock()
-	for _, id := range own {
-		if err := c.deleteEndpoint(id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func isSource(e Endpoint) bool { return e.Name == sourceName && e.Flags&FlagRemote == 0 }

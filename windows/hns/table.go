@@ -4,12 +4,15 @@ package hns
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // table is what HNS is known to hold: what was read last, and what was done
@@ -27,6 +30,7 @@ type table struct {
 	root      string // its id; empty where it is not there
 
 	degraded map[Key]retry // load balancers that were made anew for it
+	unmapped int           // load balancers without port mappings, when they were read last
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -87,6 +91,16 @@ func (t *table) countDegraded() (n int) {
 			n++
 		}
 		seen[have.lb.ID] = true
+	}
+	return n
+}
+
+// degradedEndpoints counts the endpoints without a port of the switch, whoever's.
+func (t *table) degradedEndpoints() (n int) {
+	for _, e := range t.endpoints {
+		if e.State == EndpointDegraded {
+			n++
+		}
 	}
 	return n
 }
@@ -239,6 +253,46 @@ func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
+// readBalancer returns the object that an installed load balancer is. What an
+// object cannot say of it is Stray.
+func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
+	m := lb.PortMappings[0]
+	b := &Balancer{
+		Port:                m.InternalPort,
+		DSR:                 lb.Flags&FlagDSR != 0,
+		External:            m.Flags&FlagVIPExternalIP != 0,
+		SessionAffinity:     m.DistributionType == DistributeBySource,
+		PreserveDestination: m.Flags&FlagPreserveDIP != 0,
+	}
+	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
+	var lost int
+	for _, id := range lb.HostComputeEndpoints {
+		e, ok := t.endpoints[id]
+		if !ok {
+			lost++
+			continue
+		}
+		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
+		if id == t.root && !b.External {
+			target = self(model.FamilyOf(k.Addr))
+		}
+		b.Endpoints = append(b.Endpoints, target)
+		if best, _ := t.find(target); best != id {
+			lost++
+		}
+	}
+	slices.SortFunc(b.Endpoints, func(x, y Target) int { return x.Addr.Compare(y.Addr) })
+	if lost > 0 {
+		v.Stray = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
+		return v
+	}
+	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
+	if v.Stray == "" && t.mendable(k, lb) {
+		v.Stray = "degraded"
+	}
+	return v
+}
+
 // begin starts a reading.
 func (t *table) begin() {
 	t.mu.Lock()
@@ -271,12 +325,20 @@ func (t *table) end(r *reading) {
 	if r == nil {
 		return
 	}
-	t.facts.network, t.facts.sourceVIP = r.network, r.sourceVIP
+	t.facts.network = r.network
 	t.merge(r.endpoints, t.touched)
+	// One that was made meanwhile was not read.
+	if _, made := t.find(Target{t.facts.sourceVIP, true}); r.sourceVIP.IsValid() || !made {
+		t.facts.sourceVIP = r.sourceVIP
+	}
 	before := t.balancers
+	t.unmapped = 0
 	t.balancers = make(map[Key]installed, len(r.balancers))
 	for _, lb := range r.balancers {
 		keys, single := keysOf(lb)
+		if len(lb.PortMappings) == 0 {
+			t.unmapped++
+		}
 		for _, k := range keys {
 			if !t.changed[k] {
 				t.balancers[k] = installed{lb, single}

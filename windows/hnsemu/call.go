@@ -112,6 +112,7 @@ func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration)
 	defer e.mu.Unlock()
 	switch {
 	case c.Code != 0: // the hook's
+	// rule: stopped
 	case e.down:
 		c.Code = 0x6ba
 	default:
@@ -143,6 +144,8 @@ func (e *Emulator) pass(c *Call) {
 }
 
 // result returns the HRESULT of a code.
+//
+// rule: win32-codes
 func result(c hns.Code) uint32 {
 	if c < 0x10000 {
 		return 0x80070000 | uint32(c)
@@ -205,6 +208,8 @@ func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
 }
 
 // stale is what a handle that is none is answered with.
+//
+// rule: handles
 func (e *Emulator) stale() hns.Code {
 	if e.behaviour.StaleHandle != 0 {
 		return e.behaviour.StaleHandle
@@ -239,6 +244,8 @@ func (e *Emulator) properties(h handle) (string, bool) {
 }
 
 // enumerate lists ids, filtered as hcsshim asks: by id, name or network.
+//
+// rule: filters id-case
 func (e *Emulator) enumerate(r Request) (Response, hns.Code) {
 	var query struct{ Filter string }
 	var filter struct{ ID, Name, VirtualNetwork *string } // an empty one matches nothing

@@ -47,6 +47,8 @@ func (c *Client) Version() (v hns.Version, err error) {
 }
 
 // Networks implements hns.HNS.
+//
+// rule: list-calls
 func (c *Client) Networks() (all []hns.Network, err error) {
 	ids, err := c.ids(Network, "")
 	for _, id := range ids {

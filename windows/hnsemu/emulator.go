@@ -12,6 +12,8 @@ import (
 )
 
 // The versions of HNS that nodes have. That of Windows Server 2022 is assumed.
+//
+// rule: versions version-2004 version-2022
 var (
 	WS2019   = hns.Version{Major: 9, Minor: 5}
 	WS2004   = hns.Version{Major: 11, Minor: 10}
@@ -23,8 +25,8 @@ var (
 // Behaviour are the known faults of HNS, each as seen in the field. The zero
 // value has none but those of the version.
 type Behaviour struct {
-	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524)
-	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631)
+	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524); rule: delete-fails
+	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631); rule: delete-lies
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
 	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
@@ -36,6 +38,8 @@ type Behaviour struct {
 }
 
 // DropExternal is an Echo of an HNS that does not know VipExternalIP (calico#7305).
+//
+// rule: drops-external
 func DropExternal(lb *hns.LoadBalancer) {
 	for i := range lb.PortMappings {
 		lb.PortMappings[i].Flags &^= hns.FlagVIPExternalIP
@@ -44,6 +48,8 @@ func DropExternal(lb *hns.LoadBalancer) {
 
 // Normalise is an Echo of an HNS that fills in the source VIP of load balancers
 // with DSR, and the default distribution.
+//
+// rule: normalises
 func Normalise(lb *hns.LoadBalancer) {
 	if lb.Flags&hns.FlagDSR != 0 {
 		lb.SourceVIP = ""
@@ -126,6 +132,8 @@ func (e *Emulator) Wait(wait bool) {
 }
 
 // Down stops HNS, or starts it again with all its state. Handles are lost.
+//
+// rule: restarted
 func (e *Emulator) Down(down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -134,6 +142,8 @@ func (e *Emulator) Down(down bool) {
 }
 
 // Degrade sets the state of a load balancer that has lost its rules in the switch.
+//
+// rule: degraded
 func (e *Emulator) Degrade(id string, state uint32) {
 	e.Change(id, func(lb *hns.LoadBalancer) { lb.State = state })
 }

@@ -14,6 +14,8 @@ import (
 
 // document is an object as JSON: what the product's types leave out is kept, and
 // returned as it was given.
+//
+// rule: extra-settings
 type document map[string]json.RawMessage
 
 // asDocument reads the settings of an object. Policies change later and are kept
@@ -53,6 +55,8 @@ func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 }
 
 // identity returns the id of a new object: the one that is asked for, if any.
+//
+// rule: given-id
 func (e *Emulator) identity(asked string) (string, hns.Code) {
 	id := strings.ToLower(asked)
 	switch {
@@ -73,6 +77,8 @@ func (e *Emulator) deleteNetwork(id string) hns.Code {
 }
 
 // dropNetwork removes a network with the endpoints in it.
+//
+// rule: networks
 func (e *Emulator) dropNetwork(id string) {
 	delete(e.networks, id)
 	delete(e.kept, id)
@@ -126,6 +132,8 @@ func (e *Emulator) modifyPolicies(h handle, settings string) hns.Code {
 }
 
 // apply returns the policies after a request.
+//
+// rule: policies
 func (r policyRequest) apply(have []hns.Policy) (policies []hns.Policy, ok bool) {
 	switch r.RequestType {
 	case "Add":
@@ -169,6 +177,8 @@ func (e *Emulator) podSubnet(network string) netip.Prefix {
 
 // allot returns the lowest free address of this node's pods. The first is the
 // gateway's.
+//
+// rule: allotted
 func (e *Emulator) allot(network string) string {
 	a := e.podSubnet(network).Addr().Next().Next()
 	for e.taken(a.String(), network, 0) {

@@ -44,6 +44,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
 			return Response{}, invalidIP
 		}
+		// rule: beside-a-pod
 		// A remote endpoint may stand beside a pod of the same address
 		// (kubernetes#130963), but not beside another remote one.
 		if !e.behaviour.Twins && e.taken(c.IpAddress, h.id, p.Flags) {
@@ -64,6 +65,8 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 
 // publishes reports whether an endpoint asks for a port of the node that another
 // one has.
+//
+// rule: published-port
 func (e *Emulator) publishes(p hns.Endpoint) bool {
 	type published struct{ Protocol, ExternalPort uint32 }
 	ports := func(p hns.Endpoint) map[published]bool {
@@ -87,6 +90,7 @@ func (e *Emulator) publishes(p hns.Endpoint) bool {
 	return false
 }
 
+// rule: twins
 func (e *Emulator) taken(addr, network string, flags uint32) bool {
 	for _, o := range e.endpoints {
 		if o.HostComputeNetwork == network && o.Flags == flags &&
@@ -124,9 +128,11 @@ func (e *Emulator) keep(lb hns.LoadBalancer) {
 
 // valid refuses what HNS refuses.
 func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
+	// rule: needs-endpoints
 	if len(lb.HostComputeEndpoints) == 0 || len(lb.PortMappings) == 0 {
 		return invalidPolicy // kubernetes#106936
 	}
+	// rule: endpoints-exist
 	for _, id := range lb.HostComputeEndpoints {
 		if _, ok := e.endpoints[strings.ToLower(id)]; !ok {
 			return endpointNotFound
@@ -144,6 +150,8 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 }
 
 // collide reports whether two load balancers have a frontend in common.
+//
+// rule: one-frontend
 func collide(a, b hns.LoadBalancer) bool {
 	ports := slices.ContainsFunc(a.PortMappings, func(x hns.PortMapping) bool {
 		return slices.ContainsFunc(b.PortMappings, func(y hns.PortMapping) bool {
@@ -183,6 +191,7 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 		return notImplemented
 	case json.Unmarshal([]byte(settings), &to) != nil:
 		return invalidJSON
+	// rule: modify
 	case e.version == WS2025RT: // it says yes and does nothing (kubernetes#131466)
 		return 0
 	}
@@ -190,6 +199,7 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 	if code := e.valid(to); code != 0 {
 		return code
 	}
+	// rule: modify-frontends
 	if !slices.Equal(frontends(have), frontends(to)) {
 		return invalidPolicy
 	}
@@ -219,6 +229,7 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 	return notImplemented
 }
 
+// rule: in-use
 func (e *Emulator) deleteEndpoint(id string) hns.Code {
 	if _, ok := e.endpoints[id]; !ok {
 		return endpointNotFound

@@ -13,6 +13,8 @@ import (
 // rest answers the old API of HNS (vmcompute.dll, HNSCall): "METHOD /path\nbody".
 // Of the product's libraries only the version is asked for by it; the rest is
 // what hcsshim's tests use.
+//
+// rule: v1-api
 func (e *Emulator) rest(request string) (Response, hns.Code) {
 	head, body, _ := strings.Cut(request, "\n")
 	method, path, _ := strings.Cut(head, " ")

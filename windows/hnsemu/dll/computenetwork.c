@@ -1,6 +1,7 @@
 // computenetwork.dll for tests: the HCN API, forwarded to the emulator.
 #include "forward.h"
 
+// rule: functions
 #define API __declspec(dllexport) HRESULT WINAPI
 
 enum { ENUMERATE, CREATE, OPEN, MODIFY, QUERY, DELETE_, CLOSE };

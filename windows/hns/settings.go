@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"log/slog"
+	"net/netip"
+)
+
+// Settings are what a driver needs besides HNS itself.
+type Settings struct {
+	Network   string     // the network's name; empty to find it
+	Root      string     // the name of the endpoint that stands for the node; empty for none
+	SourceVIP netip.Addr // of an overlay; the zero value to find it
+	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
+	Journal   string     // the file that remembers what is ours; empty for none
+	Log       *slog.Logger
+
+	// Folder makes the journal's folder, and deletes those of its files that
+	// somebody else has made: who writes the journal decides what is deleted. Nil
+	// makes a plain one.
+	Folder func(dir string, files ...string) error
+	// MAC returns the hardware address of the interface that has an address. Only
+	// overlay networks need it.
+	MAC func(netip.Addr) (string, error)
+	// Instance tells one run of the service from another, without asking it. Nil
+	// is not to look.
+	Instance func() (uint32, error)
+	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
+	// for nowhere.
+	SourceVIPFile string
+}
