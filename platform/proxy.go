@@ -154,7 +154,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute(), p.snapshotRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute(), p.snapshotRoute(), p.topRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })

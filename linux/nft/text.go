@@ -228,10 +228,14 @@ func valueText(k Key, v Value) (answer string) {
 			answer = " : goto " + v.Body.Goto
 		}
 	}
+	counter := ""
+	if v.Body != nil && v.Body.Counter != nil {
+		counter = " counter"
+	}
 	if v.Body != nil && v.Body.Comment != "" {
 		answer = ` comment "` + CommentText(v.Body.Comment) + `"` + answer
 	}
-	return answer
+	return counter + answer
 }
 
 // String spells the range, as a prefix where it is one.

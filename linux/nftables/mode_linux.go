@@ -38,7 +38,11 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dataplane.New(NewCompiler(o), d), nil
+	backend := dataplane.New(NewCompiler(o), d)
+	if o.Count {
+		return counted{backend, o.families()}, nil
+	}
+	return backend, nil
 }
 
 // lacking reports whether a probe failed because the kernel does not have what
