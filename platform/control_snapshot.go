@@ -5,12 +5,9 @@ package platform
 import (
 	"context"
 	"io"
-	"maps"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -53,7 +50,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 		Header: snapshot.Header{
 			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: mode.Name, At: time.Now(),
 			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
-			Suspects: slices.SortedFunc(maps.Keys(s.Suspects), netip.Addr.Compare),
+			Suspects: s.Suspects,
 		},
 		CIDRs: s.CIDRs, Status: p.documentOf(s), History: p.engine.History().Find(history.Filter{}),
 	}

@@ -79,7 +79,7 @@ func (t turn) give() { <-t }
 // beside the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
-func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
+func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config, phase func(string)) (Switched, error) {
 	if !s.engine.Status().Synced { // what an earlier run has left in that mode may be all that serves
 		return Switched{}, engine.ErrNotReady
 	}
@@ -104,10 +104,12 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	if err := s.cancelRetirement(ctx, mode.Name); err != nil {
 		return Switched{}, err
 	}
+	phase(fmt.Sprintf("opening mode %s", to))
 	next, err := s.open(ctx, mode, c)
 	if err != nil {
 		return Switched{}, fmt.Errorf("mode %s: %w", to, err)
 	}
+	phase(fmt.Sprintf("programming all Services in mode %s; %s serves until then", to, from))
 	old, err := s.engine.Switch(ctx, next)
 	if err != nil {
 		err = fmt.Errorf("mode %s stays in use: mode %s: %w", from, to, err)
@@ -119,6 +121,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	if snapshot, err := s.engine.Snapshot(ctx); err == nil {
 		done.Objects, done.Gaps = snapshot.Backend.Objects, gapTexts(snapshot)
 	}
+	phase(fmt.Sprintf("mode %s in use; removing mode %s", to, from))
 	done.Draining = s.retire(old)
 	return done, nil
 }

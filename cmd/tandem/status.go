@@ -82,6 +82,9 @@ func writeStatus(s *screen, d status.Document) {
 	s.printf("tandem %s on %s: ", d.Version, d.Node)
 	s.text.WriteString(s.paint(stateColor(health), health))
 	s.printf(", mode %s, source %s\n", d.Mode, d.Source)
+	if d.Fallback != "" {
+		s.printf("  mode %s because %s\n", d.Mode, printable.Text(d.Fallback))
+	}
 	for _, r := range d.Reasons {
 		s.printf("  because %s\n", printable.Text(r))
 	}

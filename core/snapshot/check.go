@@ -4,7 +4,9 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -41,7 +43,7 @@ func (f *File) check() error {
 	for _, a := range f.Machine.Addresses {
 		local = append(local, a.Prefix)
 	}
-	if err := addresses("machine", f.Suspects, f.Machine.APIServers, local); err != nil {
+	if err := addresses("machine", slices.Collect(maps.Keys(f.Suspects)), f.Machine.APIServers, local); err != nil {
 		return err
 	}
 	return addresses("configuration", nil, nil, append(append(append([]netip.Prefix{}, f.Config.ClusterCIDRs...), f.Config.NodePorts.Prefixes...), f.Config.ExternalIPs.Allowed...))

@@ -53,8 +53,8 @@ type Header struct {
 	Config   config.Config `json:"config"`
 	Node     *model.Node   `json:"node"` // null when unknown
 	Machine  model.Machine `json:"machine"`
-	// Suspects are endpoints that had stopped answering.
-	Suspects []netip.Addr `json:"suspects,omitempty"`
+	// Suspects are endpoints that had stopped answering, and since when they answer again.
+	Suspects model.Suspects `json:"suspects,omitempty"`
 	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal.
 	Plan string `json:"plan"`
 }

@@ -120,6 +120,20 @@ func (r *redactor) walk(v reflect.Value) {
 		for i := range v.Len() {
 			r.walk(v.Index(i))
 		}
+	case reflect.Map:
+		if v.IsNil() {
+			return
+		}
+		fresh := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for from := v.MapRange(); from.Next(); {
+			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			key.Set(from.Key())
+			value.Set(from.Value())
+			r.walk(key)
+			r.walk(value)
+			fresh.SetMapIndex(key, value)
+		}
+		v.Set(fresh)
 	case reflect.Array:
 		for i := range v.Len() {
 			r.walk(v.Index(i))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -32,11 +33,8 @@ func (f *File) Resolve() *Result {
 	t := track.New()
 	t.KeepSlots(f.slots())
 	t.SetHost(r.Host)
-	suspects := model.Suspects{}
-	for _, a := range f.Suspects {
-		suspects[a] = struct{}{}
-	}
-	t.SetSuspects(suspects)
+	t.SetClock(func() time.Time { return f.At })
+	t.SetSuspects(f.Suspects)
 	for _, s := range f.Services {
 		t.SetService(s)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Script renders objects as an nft script, in a stable order. Of a whole plan it
-// is a script that loads with "nft -f" into a host without our tables, and what
-// "nft list ruleset" then shows, but for the line breaks between elements. Of
-// some objects it shows those.
+// Script renders objects as an nft script, in a stable order. For a whole plan, the
+// script can be loaded with "nft -f" on a host without our tables, and "nft list
+// ruleset" then shows the same, except for line breaks between elements. For a subset
+// it shows those objects.
 func (t *Table) Script(objects map[Key]Value) string {
 	s := script{Table: t, objects: objects, elements: map[Key][]Key{}}
 	var tables [2][]Key // the rest of each family
@@ -215,6 +215,7 @@ func (k Key) elementText() string {
 	return strings.Join(parts, " . ")
 }
 
+// Counters are left out: nft takes them for all elements of a map alone.
 func valueText(k Key, v Value) (answer string) {
 	switch k.Set.Data {
 	case DataEndpoint:
@@ -228,14 +229,10 @@ func valueText(k Key, v Value) (answer string) {
 			answer = " : goto " + v.Body.Goto
 		}
 	}
-	counter := ""
-	if v.Body != nil && v.Body.Counter != nil {
-		counter = " counter"
-	}
 	if v.Body != nil && v.Body.Comment != "" {
 		answer = ` comment "` + CommentText(v.Body.Comment) + `"` + answer
 	}
-	return counter + answer
+	return answer
 }
 
 // String spells the range, as a prefix where it is one.
