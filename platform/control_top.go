@@ -27,7 +27,7 @@ func (p *Proxy) topRoute() route {
 }
 
 func (p *Proxy) top(ctx context.Context) (t status.Top, err error) {
-	counter, ok := p.engine.Current().Backend.(dataplane.ConnectionCounter)
+	counter, ok := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend)
 	if !ok {
 		return t, fmt.Errorf("connections are not counted in mode %s: run tandem with --count-connections, which mode nftables can", p.mode())
 	}

@@ -17,6 +17,9 @@ type counted struct {
 	families []model.Family
 }
 
+// Unwrap implements dataplane.Wrapper.
+func (c counted) Unwrap() dataplane.Backend { return c.Backend }
+
 // Connections implements dataplane.ConnectionCounter. Only first packets of
 // connections meet the maps of frontends, each in one of them.
 func (c counted) Connections(ctx context.Context, found func(dataplane.Connections)) error {
