@@ -66,6 +66,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // prints the version and no more, as in kube-proxy.
 func verb(args []string) []string {
 	rest := args[1:]
+	if called(args[0]) == kubectlPlugin {
+		return append([]string{"kubectl"}, rest...)
+	}
 	if !calledKubeProxy(args[0]) {
 		if len(rest) == 0 || !strings.HasPrefix(rest[0], "-") || rest[0] == "-h" || rest[0] == "--help" {
 			return rest
@@ -80,9 +83,10 @@ func verb(args []string) []string {
 }
 
 // calledKubeProxy reports whether the program has kube-proxy's name.
-func calledKubeProxy(program string) bool {
-	return strings.TrimSuffix(filepath.Base(program), ".exe") == "kube-proxy"
-}
+func calledKubeProxy(program string) bool { return called(program) == "kube-proxy" }
+
+// called is the name that the program was called by.
+func called(program string) string { return strings.TrimSuffix(filepath.Base(program), ".exe") }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -100,7 +104,8 @@ EndpointSlices into the kernel, and keeps them up to date.
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newSnapshot(), newReplay(), newUI(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newTop(), newSnapshot(), newReplay(), newUI(), newKubectl(),
+		newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range append(root.Commands(), root) {
 		if c.Args != nil {

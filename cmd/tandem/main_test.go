@@ -58,14 +58,15 @@ func folder(t *testing.T, files map[string]string) string {
 
 func TestFlagsAloneMeanRun(t *testing.T) {
 	for line, want := range map[string]string{
-		"tandem --manifests x":            "run --manifests x",
-		"/usr/local/bin/kube-proxy --v=2": "run --v=2",
-		"kube-proxy.exe --v=2":            "run --v=2",
-		"kube-proxy":                      "run",
-		"tandem plan --manifests x":       "plan --manifests x",
-		"tandem --help":                   "--help",
-		"tandem --version":                "--version",
-		"tandem":                          "",
+		"tandem --manifests x":             "run --manifests x",
+		"/usr/local/bin/kube-proxy --v=2":  "run --v=2",
+		"kube-proxy.exe --v=2":             "run --v=2",
+		"kube-proxy":                       "run",
+		"/bin/kubectl-tandem diff -o json": "kubectl diff -o json",
+		"tandem plan --manifests x":        "plan --manifests x",
+		"tandem --help":                    "--help",
+		"tandem --version":                 "--version",
+		"tandem":                           "",
 	} {
 		if got := strings.Join(verb(strings.Fields(line)), " "); got != want {
 			t.Errorf("%q: got %q, want %q", line, got, want)

@@ -46,7 +46,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	var log *written
 	var running *exec.Cmd
 	if err := node.Do(netns.Node, func() (err error) {
-		running, log, err = program(t.Context(), "run", "--manifests", dir, "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16")
+		running, log, err = program(t.Context(), "run", "--manifests", dir, "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16", "--count-connections")
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -107,6 +107,11 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}
 	if _, out, _ := tandem(t, "plan", "--snapshot", plain, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
 		t.Error(out)
+	}
+
+	var top status.Top
+	if code, out := here("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
+		t.Errorf("top: exit code %d\n%s", code, out)
 	}
 
 	code, out := here("doctor", "--proxy-mode", "nftables", "--bundle", bundle, "-o", "json")

@@ -55,8 +55,9 @@ type Config struct {
 	// AuditPeriod is how often the data plane is read back and compared though
 	// nothing points to a foreign hand in it. Foreign writes are noticed within a
 	// second without it where the system can tell.
-	AuditPeriod   time.Duration
-	MinSyncPeriod time.Duration // the least time between two syncs; 0 syncs at once
+	AuditPeriod      time.Duration
+	CountConnections bool          // count new connections by frontend, where the mode can: for `tandem top`
+	MinSyncPeriod    time.Duration // the least time between two syncs; 0 syncs at once
 	// SyncPeriod is kube-proxy's: what waits for twice as long without being
 	// programmed makes the proxy unhealthy. Nothing is written periodically; what
 	// no system tells changes of is read back about as often.

@@ -40,6 +40,11 @@ func modeSettings() []Setting {
 				"Rules of others in the forward and postrouting hooks (network policies, QoS, accounting) see only the first packets of such connections then.",
 			Value: func(c *Config) Value { return choice(&c.Accelerate, NoAcceleration, Flowtable) },
 		},
+		{
+			Flag: "count-connections", BesideFile: true, Restart: restartStart,
+			Doc:   "Count new connections of each Service in mode nftables, for tandem top. Costs kernel memory: 16 bytes a CPU for each frontend.",
+			Value: func(c *Config) Value { return boolean(&c.CountConnections) },
+		},
 	}
 }
 

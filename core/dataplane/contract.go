@@ -169,6 +169,23 @@ type RuleCounter interface {
 	Rules(tell func(table string, f model.Family, total, written int))
 }
 
+// ConnectionCounter is implemented by backends that count new connections by
+// frontend.
+type ConnectionCounter interface {
+	// Connections passes on what was counted until now, in any order; a frontend may be
+	// passed on several times, to be added up. Counts of a frontend last as long as it
+	// does. It may be called from any goroutine in the backend's network namespace, also
+	// beside all else.
+	Connections(ctx context.Context, found func(Connections)) error
+}
+
+// Connections are the new connections of a frontend.
+type Connections struct {
+	Proto model.Proto
+	At    netip.AddrPort // of model.Frontend
+	New   uint64
+}
+
 // PacketCounter is implemented by backends whose rules count packets, for the
 // metrics that kube-proxy has of them in its iptables mode.
 type PacketCounter interface {

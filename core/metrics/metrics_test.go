@@ -63,6 +63,7 @@ func TestSyncs(t *testing.T) {
 			`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1`,
 			"tandem_sync_failures_total 1",
 			"tandem_event_wait_seconds_count 1",
+			`tandem_change_stage_duration_seconds_count{stage="write"} 1`,
 			`tandem_event_programmed_seconds_bucket{le="0.01024"} 1`,
 			`tandem_dataplane_ops_total{verb="create"} 4`,
 			`tandem_dataplane_ops_total{verb="delete"} 1`,

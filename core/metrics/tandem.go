@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
@@ -15,6 +16,7 @@ import (
 type tandemSet struct {
 	wait, programmed prometheus.Histogram
 	ports, objects   prometheus.Histogram
+	stages           *prometheus.HistogramVec
 	failures         prometheus.Counter
 	ops              *prometheus.CounterVec
 	opFailures       prometheus.Counter
@@ -32,7 +34,10 @@ func newTandemSet() tandemSet {
 		programmed: tandemHistogram("event_programmed_seconds", "Time from receiving an event to the end of the sync that applied it.", fine),
 		ports:      tandemHistogram("sync_ports", "Service ports changed per sync.", sizes),
 		objects:    tandemHistogram("sync_ops", "Objects of the data plane written per sync.", sizes),
-		failures:   tandemCounter("sync_failures_total", "Syncs with at least one failure."),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tandem_change_stage_duration_seconds", Help: "Duration of each stage of a sync that had changes: queue, resolve, compile, write.", Buckets: fine,
+		}, []string{"stage"}),
+		failures: tandemCounter("sync_failures_total", "Syncs with at least one failure."),
 		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_dataplane_ops_total", Help: "Objects created, replaced or deleted in the data plane.",
 		}, []string{"verb"}),
@@ -49,11 +54,14 @@ func newTandemSet() tandemSet {
 }
 
 func (o *tandemSet) all() []prometheus.Collector {
+	for stage := range history.Stages { // there from the start
+		o.stages.WithLabelValues(stage.String())
+	}
 	for v := range ledger.Verbs {
 		o.ops.WithLabelValues(v.String())
 	}
 	return []prometheus.Collector{
-		o.wait, o.programmed, o.ports, o.objects, o.failures, o.ops, o.opFailures, o.commits, o.repaired, o.problems, o.events,
+		o.wait, o.programmed, o.stages, o.ports, o.objects, o.failures, o.ops, o.opFailures, o.commits, o.repaired, o.problems, o.events,
 	}
 }
 
@@ -61,6 +69,9 @@ func (o *tandemSet) synced(s engine.Sync) {
 	if s.Waiting > 0 {
 		o.wait.Observe(s.Waiting.Seconds())
 		o.programmed.Observe((s.Waiting + s.Took).Seconds())
+		for stage, took := range s.Stages {
+			o.stages.WithLabelValues(history.Stage(stage).String()).Observe(took.Seconds())
+		}
 	}
 	o.ports.Observe(float64(s.Ports[0] + s.Ports[1]))
 	o.objects.Observe(float64(s.Work.Ops))

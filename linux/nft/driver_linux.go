@@ -140,6 +140,7 @@ func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	if err := d.ours(ctx, ops); err != nil {
 		return all(errs, err)
 	}
+	d.keepCounts(ctx, ops)
 	_ = d.inTwo(ctx, ops, errs, unreachable(ops)) // in errs
 	return errs
 }

@@ -20,6 +20,7 @@ type rawElement struct {
 	hasVerdict            bool
 	end                   bool
 	strange               bool // it has an attribute that we never write
+	counter               *Count
 }
 
 func parseElement(b []byte) (e rawElement) {
@@ -36,8 +37,11 @@ func parseElement(b []byte) (e rawElement) {
 			e.strange = e.strange || netlink.Uint32(v)&^elemIntervalEnd != 0
 		case elemData:
 			e.dataAttrs(v)
+		case elemCounter:
+			e.counter = parseCounter(v)
+			e.strange = e.strange || e.counter == nil
 		case 8: // NFTA_SET_ELEM_PAD
-		default: // timeouts, counters and others that we never write
+		default: // timeouts and others that we never write
 			e.strange = true
 		}
 	}
@@ -88,7 +92,7 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 // parse returns the object of an element; ok is false if we cannot have written it.
 func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
-	if e.strange || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
+	if e.strange || e.counter != nil && set.Data != DataVerdict || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
 		return k, v, false
 	}
 	if set.rangeBehind() {
@@ -151,7 +155,7 @@ func (e rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
 		}
 		copy(v.To[:], e.data)
 	case DataVerdict:
-		v.Body = &Body{Verdict: verdictOther}
+		v.Body = &Body{Verdict: verdictOther, Counter: e.counter}
 		switch {
 		case e.hasVerdict && e.code == codeDrop:
 			v.Body.Verdict = VerdictDrop

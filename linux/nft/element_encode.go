@@ -13,6 +13,7 @@ const (
 	elemData     = 2
 	elemFlags    = 3
 	elemUserdata = 6
+	elemCounter  = 7 // NFTA_SET_ELEM_EXPR
 	elemKeyEnd   = 10
 
 	elemIntervalEnd = 1 // in elemFlags
@@ -66,6 +67,9 @@ func (e *encoder) elementData(k Key, v Value) {
 			e.verdictData(codeDrop, "")
 		}
 		e.NestEnd(at)
+	}
+	if v.Body != nil && v.Body.Counter != nil {
+		e.counter(*v.Body.Counter)
 	}
 	if v.Body != nil && v.Body.Comment != "" {
 		var n notes

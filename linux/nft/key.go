@@ -149,6 +149,9 @@ func AddrPortKey(set *Set, proto model.Proto, at netip.AddrPort) Key {
 	return Key{Kind: KindElement, Family: model.FamilyOf(at.Addr()), Set: set, Proto: proto, Port: at.Port(), Addr: packed(at.Addr())}
 }
 
+// AddrPort is the address and port that the key of AddrPortKey has.
+func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(unpacked(k.Family, k.Addr), k.Port) }
+
 // PortKey names the element for a port without address.
 func PortKey(set *Set, f model.Family, proto model.Proto, port uint16) Key {
 	return Key{Kind: KindElement, Family: f, Set: set, Proto: proto, Port: port}

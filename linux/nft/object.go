@@ -25,6 +25,10 @@ type Body struct {
 	Goto    string  // the chain it goes to
 	Set     shape   // of sets
 	Chain   *Chain  // of chains
+
+	// Counter is that of an element of a verdict map: where it begins, or has come to
+	// when it was read; nil for none. Values that differ in its count alone are equal.
+	Counter *Count
 }
 
 // Verdict is the answer of an element of a verdict map.
@@ -114,7 +118,7 @@ func (v Value) Equal(o Value) bool {
 }
 
 func (b *Body) equal(o *Body) bool {
-	if b.Comment != o.Comment || b.Verdict != o.Verdict || b.Goto != o.Goto || b.Set != o.Set {
+	if b.Comment != o.Comment || b.Verdict != o.Verdict || b.Goto != o.Goto || (b.Counter == nil) != (o.Counter == nil) || b.Set != o.Set {
 		return false
 	}
 	if b.Chain == nil || o.Chain == nil {

@@ -215,6 +215,7 @@ func (k Key) elementText() string {
 	return strings.Join(parts, " . ")
 }
 
+// Counters are left out: nft takes them for all elements of a map alone.
 func valueText(k Key, v Value) (answer string) {
 	switch k.Set.Data {
 	case DataEndpoint:

@@ -30,6 +30,8 @@ type Options struct {
 	// otherwise they are dropped. It is right where the kernel finds few invalid
 	// (nf_conntrack_tcp_be_liberal).
 	Liberal bool
+	// Count has the elements of frontends count connections: see Counts.
+	Count bool
 }
 
 func (o Options) families() []model.Family {
@@ -51,6 +53,7 @@ func (o Options) bit() uint32 {
 // dataplane.Slotter). It is safe for concurrent use.
 type Compiler struct {
 	options Options
+	zero    *nft.Count // where counters begin
 	bit     uint32
 	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
 	affine  sync.Map // affinePick -> []*pickChain, the first keptPicks
@@ -71,7 +74,7 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	return &Compiler{options: o, bit: o.bit()}
+	return &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
 }
 
 // Equal implements dataplane.Compiler.
@@ -242,6 +245,11 @@ func element(set *nft.Set, proto model.Proto, f *model.Frontend) nft.Key {
 }
 
 func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
+	if p.options.Count && v.Body != nil {
+		body := *v.Body // it may be shared
+		body.Counter = p.zero
+		v.Body = &body
+	}
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 

@@ -18,7 +18,7 @@ func Mode() dataplane.Mode {
 }
 
 func options(c *config.Config) Options {
-	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal}
+	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal, Count: c.CountConnections}
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

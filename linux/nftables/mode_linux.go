@@ -38,7 +38,10 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := dataplane.New(NewCompiler(o), d)
+	var b dataplane.Backend = dataplane.New(NewCompiler(o), d)
+	if o.Count {
+		b = counted{b, o.families()}
+	}
 	if c.Accelerate == config.Flowtable {
 		return withOffload(b)
 	}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// kubectlPlugin is what this program is called as a plugin of kubectl.
+const kubectlPlugin = "kubectl-tandem"
+
+// newKubectl is what `kubectl tandem` does: the program under that name.
+func newKubectl() *cobra.Command {
+	k := &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules()}
+	c := &cobra.Command{
+		Use:   "kubectl",
+		Short: "Compare the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
+		Long: `kubectl asks every tandem of a cluster through the API server's proxy of pods, with
+the rights of the user of a kubeconfig: list of pods and get of pods/proxy in the
+namespace of tandem. The tandems must serve their status on the pod's address:
+metricsBindAddress 0.0.0.0:10249.
+
+A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl tandem.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	fs := c.PersistentFlags()
+	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
+	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig")
+	fs.StringVar(&k.namespace, "tandem-namespace", "kube-system", "namespace of tandem's pods")
+	fs.StringVar(&k.selector, "selector", "app.kubernetes.io/name=tandem", "labels of tandem's pods")
+	fs.IntVar(&k.port, "metrics-port", 10249, "port that tandem serves its status on")
+	fs.DurationVar(&k.timeout, "timeout", 20*time.Second, "how long a node may take to answer")
+	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k))
+	return c
+}
+
+func newKubectlStatus(k *cluster) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nodes, differences, err := k.compare(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := out.print(cmd, report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}); err != nil {
+				return err
+			}
+			return outOfStep(nodes, differences)
+		},
+	}
+	out.register(c)
+	return c
+}
+
+func newKubectlDiff(k *cluster) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use: "diff", Short: "The Services that some node knows otherwise than most; exit code 3 when there are any", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nodes, differences, err := k.compare(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := out.print(cmd, report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}); err != nil {
+				return err
+			}
+			return outOfStep(nodes, differences)
+		},
+	}
+	out.register(c)
+	return c
+}
+
+// outOfStep is the result of a comparison as an exit code.
+func outOfStep(nodes []status.Node, differences []status.NodeDifference) error {
+	silent := 0
+	for _, n := range nodes {
+		if n.Err != "" {
+			silent++
+		}
+	}
+	switch {
+	case silent > 0:
+		return fmt.Errorf("%d of %d nodes did not answer", silent, len(nodes))
+	case len(differences) > 0:
+		return pendingError("nodes differ in what they know")
+	}
+	return nil
+}
+
+func writeNodes(s *screen, nodes []status.Node) {
+	t := table{columns: []column{
+		{name: "NODE"}, {name: "POD", wide: true}, {name: "VERSION"}, {name: "MODE"}, {name: "STATE", keep: true, state: true}, {name: "LAG", keep: true},
+		{name: "DRIFT", keep: true}, {name: "SERVICES", keep: true}, {name: "FAILING", keep: true}, {name: "DESIRED", keep: true}, {name: "NOTE"},
+	}}
+	for _, n := range nodes {
+		if n.Err != "" {
+			t.add(n.Node, n.Pod, "-", "-", "unknown", "-", "-", "-", "-", "-", n.Err)
+			continue
+		}
+		health, note := "healthy", ""
+		if !n.Healthy {
+			health = "not healthy"
+		}
+		if n.Differs {
+			note = "differs from most: kubectl tandem diff"
+		}
+		t.add(n.Node, n.Pod, n.Version, n.Mode, health, fmt.Sprintf("%.1fs", n.Lag), strconv.FormatUint(n.Drift, 10), strconv.Itoa(n.Services), strconv.Itoa(n.Failing), n.Hash, note)
+	}
+	s.table(t)
+}
+
+func writeDifferences(s *screen, nodes []status.Node, differences []status.NodeDifference) {
+	for _, n := range nodes {
+		if n.Err != "" {
+			s.printf("! %s did not answer: %s\n", printable.Text(n.Node), printable.Text(n.Err))
+		}
+	}
+	if len(differences) == 0 {
+		s.printf("all nodes that answered know the same\n")
+		return
+	}
+	t := table{columns: []column{{name: "NODE"}, {name: "SERVICE"}, {name: "WHAT", keep: true}}}
+	for _, d := range differences {
+		t.add(d.Node, d.Service, d.What)
+	}
+	s.table(t)
+}
+
+// cluster reaches the tandems of a cluster.
+type cluster struct {
+	rules               *clientcmd.ClientConfigLoadingRules
+	overrides           clientcmd.ConfigOverrides
+	namespace, selector string
+	port                int
+	timeout             time.Duration
+}
+
+// The bounds of what is asked at a time.
+const (
+	maxAsked = 8           // nodes
+	maxPods  = 16 << 20    // bytes of a page of the list of pods
+	maxPages = 200         // of them
+	maxError = 4096        // bytes of an answer that is an error
+	maxNode  = statusLimit // bytes of a status
+)
+
+// compare asks all nodes and compares what they say.
+func (k *cluster) compare(ctx context.Context) ([]status.Node, []status.NodeDifference, error) {
+	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	client, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	base, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := k.pods(ctx, client, base)
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes := make([]status.Node, len(pods))
+	var group sync.WaitGroup
+	turns := make(chan struct{}, maxAsked)
+	for i, p := range pods {
+		group.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			nodes[i] = k.ask(ctx, client, base, p)
+		})
+	}
+	group.Wait()
+	return nodes, status.Compare(nodes), nil
+}
+
+// pod is what is read of a pod.
+type pod struct {
+	Metadata struct{ Name string }
+	Spec     struct{ NodeName string }
+}
+
+// pods lists the pods of tandem that have a node.
+func (k *cluster) pods(ctx context.Context, client *http.Client, base *url.URL) (all []pod, err error) {
+	query := url.Values{"labelSelector": {k.selector}, "limit": {"500"}}
+	for range maxPages {
+		var list struct {
+			Metadata struct{ Continue string }
+			Items    []pod
+		}
+		if err := get(ctx, client, base.JoinPath("api/v1/namespaces", k.namespace, "pods"), query, maxPods, &list); err != nil {
+			return nil, fmt.Errorf("list the pods of tandem in namespace %s: %w", k.namespace, err)
+		}
+		for _, p := range list.Items {
+			if p.Spec.NodeName != "" {
+				all = append(all, p)
+			}
+		}
+		if list.Metadata.Continue == "" {
+			break
+		}
+		query.Set("continue", list.Metadata.Continue)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no pods of tandem in namespace %s with labels %s", k.namespace, k.selector)
+	}
+	return all, nil
+}
+
+// ask asks the tandem of a pod, through the API server.
+func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, p pod) status.Node {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	at := base.JoinPath("api/v1/namespaces", k.namespace, "pods", p.Metadata.Name+":"+strconv.Itoa(k.port), "proxy/status")
+	var d status.Document
+	if err := get(ctx, client, at, nil, maxNode, &d); err != nil {
+		return status.Node{Node: p.Spec.NodeName, Pod: p.Metadata.Name, Err: err.Error()}
+	}
+	return status.NodeOf(p.Spec.NodeName, p.Metadata.Name, &d)
+}
+
+// get reads a JSON document of so many bytes at most.
+func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, answer any) error {
+	to := *at
+	to.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		return refused(res.StatusCode, text)
+	}
+	return json.NewDecoder(io.LimitReader(res.Body, limit)).Decode(answer)
+}
+
+// refused is the error of an answer: the message of Kubernetes' Status where it is
+// one, and what to do.
+func refused(code int, text []byte) error {
+	var said struct{ Message string }
+	if json.Unmarshal(text, &said) != nil || said.Message == "" {
+		said.Message = strings.TrimSpace(string(text))
+	}
+	message := http.StatusText(code) + ": " + said.Message
+	switch code {
+	case http.StatusForbidden:
+		message += "; the user needs list of pods and get of pods/proxy there"
+	case http.StatusServiceUnavailable, http.StatusBadGateway:
+		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249)?"
+	}
+	return errors.New(message)
+}

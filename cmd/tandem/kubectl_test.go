@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// fakeCluster is an API server with tandems on nodes: what each answers, or the
+// error. It wants the user's token.
+func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
+	t.Helper()
+	var asked atomic.Int32
+	server := httptest.NewTLSServer( // clients send no token otherwise
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer the-user" || r.Method != http.MethodGet {
+				http.Error(w, `{"kind":"Status","message":"who are you?"}`, http.StatusForbidden)
+				return
+			}
+			const list = "/api/v1/namespaces/kube-system/pods"
+			if r.URL.Path == list {
+				if r.URL.Query().Get("labelSelector") != "app.kubernetes.io/name=tandem" {
+					t.Errorf("asked for %s", r.URL)
+				}
+				if r.URL.Query().Get("continue") == "" { // in two pages
+					fmt.Fprint(w, `{"metadata":{"continue":"more"},"items":[{"metadata":{"name":"tandem-a"},"spec":{"nodeName":"a"}},{"metadata":{"name":"pending"},"spec":{}}]}`)
+					return
+				}
+				var items []string
+				for name := range nodes {
+					if name != "a" {
+						items = append(items, fmt.Sprintf(`{"metadata":{"name":"tandem-%s"},"spec":{"nodeName":%q}}`, name, name))
+					}
+				}
+				fmt.Fprintf(w, `{"items":[%s]}`, strings.Join(items, ","))
+				return
+			}
+			name, ok := strings.CutPrefix(r.URL.Path, list+"/tandem-")
+			name, ok2 := strings.CutSuffix(name, ":10249/proxy/status")
+			if !ok || !ok2 {
+				t.Errorf("asked for %s", r.URL)
+			}
+			asked.Add(1)
+			if err, failed := nodes[name].(error); failed {
+				http.Error(w, `{"kind":"Status","message":"`+err.Error()+`"}`, http.StatusServiceUnavailable)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(nodes[name])
+		}))
+	t.Cleanup(server.Close)
+	kubeconfig = filepath.Join(t.TempDir(), "config")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: u, user: {token: the-user}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+`, server.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+func knows(hash string, services ...string) status.Document {
+	d := status.Document{Version: "v1", Mode: "nftables", Healthy: true, Hash: hash, Inputs: []status.Input{{Age: 1.5}, {Age: 0.5}}}
+	for _, s := range services {
+		name, hash, _ := strings.Cut(s, "=")
+		d.Services = append(d.Services, status.Service{Name: name, Hash: hash, State: "Programmed"})
+	}
+	return d
+}
+
+// kubectl runs the program as the plugin.
+func kubectl(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	code = run(t.Context(), append([]string{"/usr/local/bin/kubectl-tandem"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// Nodes that know the same are in step; one that does not is found, with what
+// differs.
+func TestKubectlPlugin(t *testing.T) {
+	same := knows("h1", "ns/web=1", "ns/db=1")
+	config := fakeCluster(t, map[string]any{"a": same, "b": same, "c": same})
+	code, out, stderr := kubectl(t, "status", "--kubeconfig", config)
+	if code != exitOK || strings.Count(out, "healthy") != 3 || !strings.Contains(out, "1.5s") || strings.Contains(out, "pending") {
+		t.Errorf("exit code %d\n%s%s", code, out, stderr)
+	}
+	if code, out, _ := kubectl(t, "diff", "--kubeconfig", config); code != exitOK || !strings.Contains(out, "know the same") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+
+	late := knows("h2", "ns/web=2", "ns/old=1")
+	config = fakeCluster(t, map[string]any{"a": late, "b": same, "c": same})
+	code, out, _ = kubectl(t, "status", "--kubeconfig", config)
+	if code != exitPending || strings.Count(out, "differs from most") != 1 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	code, out, _ = kubectl(t, "diff", "--kubeconfig", config, "-o", "json")
+	var found []status.NodeDifference
+	if err := json.Unmarshal([]byte(out), &found); err != nil || code != exitPending {
+		t.Fatalf("exit code %d, %v\n%s", code, err, out)
+	}
+	want := []status.NodeDifference{{Node: "a", Service: "ns/db", What: "missing"}, {Node: "a", Service: "ns/web", What: "differs"}, {Node: "a", Service: "ns/old", What: "extra"}}
+	if fmt.Sprint(found) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", found, want)
+	}
+}
+
+// A node that does not answer is named with the reason and what to do, and is no
+// reason to keep silent about the others.
+func TestKubectlPluginWithAnUnreachableNode(t *testing.T) {
+	same := knows("h1", "ns/web=1")
+	config := fakeCluster(t, map[string]any{"a": same, "b": fmt.Errorf("connection refused \x1b[31m"), "c": same})
+	code, out, stderr := kubectl(t, "status", "--kubeconfig", config)
+	if code != exitFailure || !strings.Contains(out, "connection refused") || !strings.Contains(out, "metricsBindAddress") || strings.Contains(out, "\x1b") || strings.Count(out, "healthy") != 2 {
+		t.Errorf("exit code %d\n%s%s", code, out, stderr)
+	}
+	if !strings.Contains(stderr, "1 of 3 nodes did not answer") {
+		t.Error(stderr)
+	}
+	stranger := filepath.Join(t.TempDir(), "config")
+	text, _ := os.ReadFile(config)
+	if err := os.WriteFile(stranger, []byte(strings.Replace(string(text), "the-user", "a-stranger", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := kubectl(t, "status", "--kubeconfig", stranger); code != exitFailure || !strings.Contains(stderr, "pods/proxy") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+	if code, _, stderr := kubectl(t, "status", "--kubeconfig", "/nowhere"); code != exitFailure || !strings.Contains(stderr, "kubeconfig") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newTop() *cobra.Command {
+	var out output
+	var only filter
+	var again repeat
+	var limit int
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show which Services get new connections, the busiest first",
+		Long: `top shows the new connections of each Service: how many there were since its
+frontends are programmed, and how many a second since the look before. They are
+counted by the kernel where tandem runs in mode nftables with --count-connections.`,
+		Example: "  tandem top\n  tandem top --watch\n  tandem top -n shop -o wide",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := only.check(); err != nil {
+				return err
+			}
+			before, err := platform.Top(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := pause(cmd.Context(), min(again.every, time.Second)); err != nil {
+				return err
+			}
+			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
+				now, err := platform.Top(cmd.Context())
+				if err != nil {
+					return err
+				}
+				now.Since(before)
+				before = now
+				shown := selectTop(now, &only, limit)
+				return out.printTo(s, report{document: shown, text: func(s *screen) error { writeTop(s, shown); return nil }})
+			})
+		},
+	}
+	out.register(c)
+	only.register(c)
+	again.register(c)
+	c.Flags().IntVar(&limit, "limit", 20, "show so many Services; 0 for all")
+	return c
+}
+
+func selectTop(t status.Top, only *filter, limit int) status.Top {
+	t.Services = slices.DeleteFunc(slices.Clone(t.Services), func(s status.TopService) bool { return !only.match(s.Service, "") })
+	if limit > 0 && len(t.Services) > limit {
+		t.Services = t.Services[:limit]
+	}
+	return t
+}
+
+func writeTop(s *screen, top status.Top) {
+	t := table{columns: []column{{name: "SERVICE"}, {name: "FRONTEND", wide: true, keep: true}, {name: "PER SECOND", keep: true}, {name: "NEW CONNECTIONS", keep: true}}}
+	for _, row := range top.Services {
+		t.add(row.Service, "", fmt.Sprintf("%.1f", row.PerSecond), strconv.FormatUint(row.New, 10))
+		if !s.wide {
+			continue
+		}
+		for _, f := range row.Frontends {
+			t.add("", f.Address+"/"+f.Proto, "", strconv.FormatUint(f.New, 10))
+		}
+	}
+	s.table(t)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Top says which Services get how many new connections. Its JSON form is stable.
+type Top struct {
+	At       time.Time    `json:"at"`
+	Mode     string       `json:"mode"`
+	Services []TopService `json:"services"` // most first
+}
+
+// TopService are the new connections of a Service.
+type TopService struct {
+	Service   string        `json:"service"`
+	New       uint64        `json:"new"`                 // since its frontends are there
+	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
+	Frontends []TopFrontend `json:"frontends"`
+}
+
+// TopFrontend are those of one of its frontends.
+type TopFrontend struct {
+	Address string `json:"address"`
+	Proto   string `json:"protocol"`
+	New     uint64 `json:"new"`
+}
+
+// frontendKey is a frontend as data planes count it.
+type frontendKey struct {
+	proto model.Proto
+	at    netip.AddrPort
+}
+
+// TopCounts adds up what a data plane has counted.
+type TopCounts map[frontendKey]uint64
+
+// Add adds a count.
+func (t TopCounts) Add(c dataplane.Connections) { t[frontendKey{c.Proto, c.At}] += c.New }
+
+// TopOf gives counts to the Services whose frontends they are of.
+func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service) Top {
+	t := Top{At: at, Mode: mode, Services: []TopService{}}
+	for _, s := range services {
+		row := TopService{Service: s.Object.Name.String(), Frontends: []TopFrontend{}}
+		for _, p := range s.Ports {
+			for i := range p.Frontends {
+				f := frontend(p, &p.Frontends[i])
+				n := counts[frontendKey{p.ID.Proto, p.Frontends[i].At}]
+				row.New += n
+				row.Frontends = append(row.Frontends, TopFrontend{Address: f.Address, Proto: f.Proto, New: n})
+			}
+		}
+		t.Services = append(t.Services, row)
+	}
+	t.sort()
+	return t
+}
+
+func (t *Top) sort() {
+	slices.SortStableFunc(t.Services, func(a, b TopService) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New))
+	})
+}
+
+// Since sets the rates since an earlier look. A count that is less than before began
+// anew.
+func (t *Top) Since(before Top) {
+	seconds := t.At.Sub(before.At).Seconds()
+	if seconds <= 0 {
+		return
+	}
+	old := map[string]uint64{}
+	for _, s := range before.Services {
+		old[s.Service] = s.New
+	}
+	for i := range t.Services {
+		s := &t.Services[i]
+		if was, known := old[s.Service]; known && was <= s.New {
+			s.PerSecond = float64(s.New-was) / seconds
+		}
+	}
+	t.sort()
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Counts of a frontend are added up, given to its Service, and compared with those of
+// a moment before.
+func TestTop(t *testing.T) {
+	at := netip.MustParseAddrPort
+	service := func(name string, fronts ...model.Frontend) track.Service {
+		n := model.ServiceName{Namespace: "ns", Name: name}
+		return track.Service{Object: &model.Service{Name: n}, Ports: []*model.Port{{ID: model.PortID{Service: n, Proto: model.TCP}, Frontends: fronts}}}
+	}
+	services := []track.Service{
+		service("calm", model.Frontend{At: at("10.96.0.1:80")}),
+		service("busy", model.Frontend{At: at("10.96.0.2:80")}, model.Frontend{Kind: model.KindNodePort, At: at("0.0.0.0:30080")}),
+	}
+	look := func(second int64, counts ...dataplane.Connections) status.Top {
+		all := status.TopCounts{}
+		for _, c := range counts {
+			all.Add(c)
+		}
+		return status.TopOf("nftables", time.Unix(second, 0), all, services)
+	}
+	before := look(1, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 1000})
+	now := look(3,
+		dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 1010},
+		dataplane.Connections{Proto: model.TCP, At: at("10.96.0.2:80"), New: 30},
+		dataplane.Connections{Proto: model.TCP, At: at("10.96.0.2:80"), New: 10}, // from another origin
+		dataplane.Connections{Proto: model.TCP, At: at("0.0.0.0:30080"), New: 10},
+		dataplane.Connections{Proto: model.UDP, At: at("10.96.0.1:80"), New: 7}, // nobody's
+	)
+	if now.Services[0].Service != "ns/calm" {
+		t.Errorf("without a rate the largest count is not first: %+v", now.Services)
+	}
+	now.Since(before)
+	busy, calm := now.Services[0], now.Services[1]
+	if busy.Service != "ns/busy" || busy.New != 50 || busy.PerSecond != 25 || calm.PerSecond != 5 || busy.Frontends[1].Address != "*:30080" || busy.Frontends[1].New != 10 {
+		t.Errorf("%+v", now.Services)
+	}
+	again := look(4, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 3})
+	again.Since(now)
+	for _, s := range again.Services {
+		if s.PerSecond != 0 {
+			t.Errorf("a count that began anew has a rate: %+v", s)
+		}
+	}
+}
