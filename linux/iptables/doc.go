@@ -58,9 +58,9 @@
 //	base.go            what is there before any Service
 //	chains.go          the chains that a port has for itself
 //	compile.go         ports to objects (Compiler): dispatch and rejects
-//	restore.go         objects to iptables-restore, and iptables-save to objects
+//	restore.go         chains to iptables-restore, and iptables-save to objects
 //	sim.go             objects and a packet to an outcome (Sim)
 //	packets.go         packets that two rules have matched, for metrics
 //	driver_linux.go    the kernel (Driver), by the commands of linux/xtables
-//	mode*.go           the mode
+//	mode*.go           the mode; its plan as text
 package iptables

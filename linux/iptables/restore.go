@@ -123,36 +123,6 @@ func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	}
 }
 
-// Script renders objects as what iptables-restore --noflush reads, and after it
-// what ip6tables-restore does.
-func Script(objects map[Key]Value) string {
-	var scripts [2][2]xtables.Script
-	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
-	for len(keys) > 0 {
-		id := keys[0].chainID
-		var rules []Value
-		for ; len(keys) > 0 && keys[0].chainID == id; keys = keys[1:] {
-			rules = append(rules, objects[keys[0]])
-		}
-		s := &scripts[id.Family][id.Table]
-		if classOf(id.Chain) == unowned {
-			replaceRules(s, id.Chain, nil, rules)
-		} else {
-			s.Rewrite(id.Chain, rules...)
-		}
-	}
-	var b strings.Builder
-	for f := range scripts {
-		b.WriteString("# " + xtables.RestoreCommand(model.Family(f)) + " --noflush\n")
-		for t := range scripts[f] {
-			if s := &scripts[f][t]; !s.Empty() {
-				b.Write(s.Text(xtables.Table(t)))
-			}
-		}
-	}
-	return b.String()
-}
-
 // reading is what iptables-save lists of a family: owned objects, and the content of
 // shared chains.
 type reading struct {

@@ -51,5 +51,5 @@
 //	table_linux.go     the two kinds of table in the kernel
 //	relay_linux.go     targets of rules: the address, the listeners, the drop port
 //	driver_linux.go    the host (Driver): commit, stale UDP flows, draining, observe
-//	mode*.go           the mode, and which kind of table works here
+//	mode*.go           the mode, its plan as text, and which kind of table works here
 package userspace
