@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// explain answers about manifests in every mode, without privileges and with no tandem
+// running, and names objects for it.
+func TestExplainManifests(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n"})
+	flags := []string{"explain", "--manifests", dir, "--node", "n", "--cluster-cidr", "10.244.1.0/24", "-o", "json"}
+	for _, mode := range platform.Names()[1:] {
+		code, out, errs := tandem(t, append(flags, "--proxy-mode", mode, "pod", "default/web:http")...)
+		var e status.Explanation
+		if err := json.Unmarshal([]byte(out), &e); code != exitOK || err != nil {
+			t.Fatalf("%s: %d, %v: %s", mode, code, err, errs)
+		}
+		if e.Outcome != "forward" || len(e.Endpoints) != 2 || e.To != "10.96.0.10:80" || e.Service != "default/web" || len(e.Objects) == 0 || len(e.Steps) < 4 {
+			t.Errorf("%s: %+v", mode, e)
+		}
+	}
+	for line, want := range map[string]string{
+		"pod 10.96.0.10:81":               "\"outcome\": \"reject\"",
+		"outside 198.51.100.1:80":         "\"outcome\": \"pass\"",
+		"pod default/web:90":              "has no port \"90\": choose http 80/tcp",
+		"pod default/nothing":             "no Service default/nothing has an address here",
+		"nobody default/web":              "want host, pod, outside or an address",
+		"2001:db8::1 10.96.0.10:80":       "two IP families",
+		"pod 10.96.0.10:80/udp":           "\"outcome\": \"reject\"",
+		"192.0.2.1 10.96.0.10:80":         "\"result\": \"host\"",
+		"203.0.113.9 default/web:80":      "\"result\": \"outside\"",
+		"10.244.1.3%veth7 default/web:80": "hairpin",
+	} {
+		_, out, errs := tandem(t, append(flags, strings.Fields(line)...)...)
+		if !strings.Contains(out+errs, want) {
+			t.Errorf("%s: no %q in %s%s", line, want, out, errs)
+		}
+	}
+	if code, _, errs := tandem(t, "explain", "pod"); code != exitUsage {
+		t.Errorf("one argument: %d, %s", code, errs)
+	}
+}
