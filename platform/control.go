@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,8 @@ import (
 )
 
 // The control socket lies beside the lock; only the administrator and the proxy's
-// own user can open it: see Held. What merely reads is served over HTTP for all
-// (core/health); what changes something is here.
+// own user can open it: see Held. The status is served over HTTP for all
+// (core/health); what changes something is here, and what asks more (query.go).
 
 // switchFunc changes the mode, says before each phase which one begins, and returns
 // when that is done.
@@ -47,12 +48,16 @@ func withPhases(ctx context.Context, phase func(string)) context.Context {
 	}})
 }
 
-// answerLimit bounds what is read of an answer.
-const answerLimit = 16 << 20
+// answerLimit bounds what is read of an answer: a list of 50,000 Services needs some
+// 40 MB.
+const answerLimit = 256 << 20
 
-// post sends a request to the control socket and reads the answer.
-func post(ctx context.Context, path string, answer any) error {
-	body, err := open(ctx, path)
+// post sends a request without content to the control socket and reads the answer.
+func post(ctx context.Context, path string, answer any) error { return call(ctx, path, nil, answer) }
+
+// call sends a request and reads the answer.
+func call(ctx context.Context, path string, request []byte, answer any) error {
+	body, err := open(ctx, path, request)
 	if err != nil {
 		return err
 	}
@@ -66,10 +71,10 @@ func post(ctx context.Context, path string, answer any) error {
 
 // open sends a request to the control socket. The caller reads and closes the
 // answer.
-func open(ctx context.Context, path string) (io.ReadCloser, error) {
+func open(ctx context.Context, path string, request []byte) (io.ReadCloser, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return thisSystem().dialControl(ctx) }
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +104,7 @@ type route struct {
 func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()
 	if err != nil {
-		log.Warn("opening the control socket failed; switch, history and snapshot are unavailable", "err", err)
+		log.Warn("opening the control socket failed; switch, queries, history and snapshot are unavailable", "err", err)
 		<-ctx.Done()
 		return nil
 	}

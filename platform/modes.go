@@ -26,14 +26,15 @@ import (
 
 // Modes lists every mode, whatever its system, in the order in which auto tries
 // them: each can plan everywhere, and be opened where it belongs. A new backend is
-// one line here.
+// one line here. Node ports on loopback addresses are served by relays, but where a
+// mode does that itself.
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
-		nftables.Mode(),
-		iptables.Mode(),
+		direct.ServeLoopback(nftables.Mode()),
+		direct.ServeLoopback(iptables.Mode()),
 		hns.Mode(),
 		userspaceMode(),
-		ipvs.Mode(),
+		direct.ServeLoopback(ipvs.Mode()),
 	}
 }
 

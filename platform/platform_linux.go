@@ -30,7 +30,10 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
+	s.writers = openWriters
+	s.eachFlow = conntrack.Each
 	s.facts = linuxFacts
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup

@@ -20,11 +20,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/ui"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -46,10 +48,13 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
-	flows    flowTable // nil where there is none
-	cleaner  *flows.Cleaner
+	writers  writers           // nil where the system does not tell
+	flows    [2]flowTable      // for each of the cleaners; nil where there are none
+	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
+	failover *failover         // nil where it is off
 	report   *reporter
 	servers  servers
+	kernel   turn // of the one query at a time that reads the data plane
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -61,11 +66,11 @@ type Proxy struct {
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c}
+	p := &Proxy{version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
-		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays,
+		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays, Failover: p.failovers,
 		Ages: func() map[string]time.Duration { return p.source.ages() },
 	}, log)
 	if err := p.open(ctx); err != nil {
@@ -87,17 +92,39 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := thisSystem().addresses()
 	p.machine = openMachine(a, err, p.log)
+	if open := thisSystem().writers; open != nil {
+		if p.writers, err = open(); err != nil {
+			p.writers = nil
+			p.log.Debug("who changes rules is not known", "err", err)
+		}
+	}
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if p.flows, err = thisSystem().flows(); err != nil {
-		p.flows = nil
-		if p.choice.Conntrack {
-			p.log.Warn("opening conntrack failed; stale UDP flows are kept", "err", err)
-		}
+	if err := p.openFlows(); err != nil && p.choice.Conntrack {
+		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "err", err)
 	}
 	p.report.metrics.Mode(string(p.choice.Name))
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
+	return err
+}
+
+// openFlows opens what works on tracked flows.
+func (p *Proxy) openFlows() error {
+	for i := range p.flows {
+		table, err := thisSystem().flows()
+		if err != nil {
+			return err
+		}
+		p.flows[i] = table
+	}
+	if p.failover == nil {
+		return nil
+	}
+	eyes, err := thisSystem().observe()
+	if err == nil {
+		p.failover.flows = eyes
+	}
 	return err
 }
 
@@ -119,8 +146,10 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem},
+		Writers:    p.writersSince,
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	})
+	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
 		clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
@@ -133,8 +162,11 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 func (p *Proxy) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	ctx = p.running
-	if p.flows != nil {
-		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped})
+	hooks := flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped}
+	for i, start := range []func(context.Context, flows.Table, flows.Hooks) *flows.Cleaner{flows.Start, flows.StartHandshakes} {
+		if p.flows[i] != nil {
+			p.cleaners[i] = start(ctx, p.flows[i], hooks)
+		}
 	}
 	var mu sync.Mutex
 	var failed []error
@@ -153,9 +185,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute(), p.queryRoute()))
 	})
+	if p.failover != nil {
+		start("endpoint failover", p.failover.run)
+	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.hearWriters(ctx) })
 	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
@@ -171,13 +207,21 @@ func (p *Proxy) Run(ctx context.Context) error {
 func (p *Proxy) Close() error {
 	p.stop()
 	var errs []error
-	if p.cleaner != nil {
-		p.cleaner.Close()
+	for _, c := range p.cleaners {
+		if c != nil {
+			c.Close()
+		}
 	}
 	errs = append(errs, p.servers.close())
-	if p.flows != nil {
-		errs = append(errs, p.flows.Close())
+	for _, table := range p.flows {
+		if table != nil {
+			errs = append(errs, table.Close())
+		}
 	}
+	if p.writers != nil {
+		errs = append(errs, p.writers.Close())
+	}
+	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}
@@ -193,6 +237,25 @@ func (p *Proxy) Close() error {
 
 // Status returns the engine's status. It never blocks.
 func (p *Proxy) Status() engine.Status { return p.engine.Status() }
+
+// hearWriters hears who else writes to the data plane, from the first sync on: to hear
+// of that would make it dearer.
+func (p *Proxy) hearWriters(ctx context.Context) {
+	if p.writers == nil || !p.Ready(ctx) {
+		return
+	}
+	if err := p.writers.Listen(ctx); err != nil {
+		p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+	}
+}
+
+// writersSince tells who else has written to the data plane since a time.
+func (p *Proxy) writersSince(t time.Time) []engine.Writer {
+	if p.writers == nil {
+		return nil
+	}
+	return p.writers.Since(t)
+}
 
 // Snapshot returns everything the engine knows.
 func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
@@ -248,9 +311,13 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	if err != nil {
 		return status.Document{}, err
 	}
+	return p.documentOf(s), nil
+}
+
+func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
 	return status.Of(status.Facts{
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s), nil
+	}, s)
 }
 
 // fallback says why the mode in use is not the one that was wanted at the start; empty
@@ -281,6 +348,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -291,9 +359,21 @@ func (p *Proxy) pages() health.Sources {
 	}
 }
 
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
+}
+
 // packets are counted by the backend in use, if it does.
 func (p *Proxy) packets() dataplane.Packets {
-	if c, ok := p.engine.Current().Backend.(dataplane.PacketCounter); ok {
+	if c, ok := dataplane.As[dataplane.PacketCounter](p.engine.Current().Backend); ok {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
@@ -301,10 +381,25 @@ func (p *Proxy) packets() dataplane.Packets {
 
 // relays are the counters of the userspace mode, if it is in use.
 func (p *Proxy) relays() (relay.Stats, bool) {
-	if c, ok := p.engine.Current().Backend.(relay.Counter); ok {
+	if c, ok := dataplane.As[relay.Counter](p.engine.Current().Backend); ok {
 		return c.Relays(), true
 	}
 	return relay.Stats{}, false
+}
+
+// failovers are the counters of endpoint failover, if it is not off.
+func (p *Proxy) failovers() (metrics.Failover, bool) {
+	if p.failover == nil {
+		return metrics.Failover{}, false
+	}
+	return p.failover.stats(), true
+}
+
+// trusted takes the suspects that a source has changed.
+func (p *Proxy) trusted(all []netip.Addr) {
+	if p.failover != nil {
+		p.failover.trust(all)
+	}
 }
 
 // unserved reports whether load balancer IPs of a port are not programmed.
@@ -317,9 +412,11 @@ func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s, plane.Backend)
 	p.servers.checks.Update(s.Host, s.Applied)
-	if p.cleaner != nil && plane.Mode.Conntrack {
-		p.cleaner.Update(s.Host, s.Applied)
-		p.cleaner.Update(s.Host, s.Restored)
+	for _, c := range p.cleaners {
+		if c != nil && plane.Mode.Conntrack {
+			c.Update(s.Host, s.Applied)
+			c.Update(s.Host, s.Restored)
+		}
 	}
 }
 

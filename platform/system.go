@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -26,6 +28,9 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
+	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
+	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
+	observe     func() (tracked, error)                       // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -61,6 +66,15 @@ type flowTable interface {
 	io.Closer
 }
 
+// writers hears which other programs write to the data plane.
+type writers interface {
+	// Listen hears until ctx ends. It is for after the start.
+	Listen(ctx context.Context) error
+	// Since never blocks.
+	Since(time.Time) []engine.Writer
+	io.Closer
+}
+
 // portable is a system that lacks everything.
 func portable() system {
 	unsupported := errors.New("unsupported on this system")
@@ -72,6 +86,7 @@ func portable() system {
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
+		observe:     func() (tracked, error) { return nil, unsupported },
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -35,7 +36,7 @@ type engine interface {
 	fmt.Stringer
 	// command boots the kernel with init.sh as its first process. It may write to
 	// dir, where the folder guest holds init.sh and the command. Its output is the
-	// console's; what else the kernel says it writes to dir/log, if anywhere.
+	// console's; other messages of the kernel go to dir/log, if anywhere.
 	command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error)
 }
 
@@ -63,8 +64,8 @@ func (g *guest) choose(ctx context.Context) (engine, error) {
 	return nil, errors.Join(problems...)
 }
 
-// run boots the kernel, runs the program and returns its exit code. The error
-// says why there is none.
+// run boots the kernel, runs the program and returns its exit code, or an error if
+// there is none.
 func (g *guest) run(ctx context.Context, e engine, program []string) (code int, err error) {
 	dir, err := os.MkdirTemp("", "guest-")
 	if err != nil {
@@ -97,7 +98,7 @@ func (g *guest) run(ctx context.Context, e engine, program []string) (code int, 
 // tail returns the end of a kernel's log.
 func tail(b []byte) []byte { return b[max(0, len(b)-8<<10):] }
 
-// prepare writes what the guest's first process needs.
+// prepare writes the files for the guest's first process.
 func prepare(dir string, program []string) error {
 	here, err := os.Getwd()
 	if err != nil {
@@ -141,3 +142,17 @@ func passed(name string) bool {
 
 // quote makes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// own makes the kernel's processes, of which there are many, a group that ends
+// with this one. Processes of the guest are processes here, in that group.
+func own(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+}
+
+// end ends what the kernel has left of its group.
+func end(cmd *exec.Cmd) {
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // mostly there is nothing left
+	}
+}

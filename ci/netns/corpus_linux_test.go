@@ -54,6 +54,7 @@ type tandem struct {
 	mode   config.Mode
 	enter  func(func() error) error // runs a function on the node
 	dir    string
+	host   config.Config
 	proxy  *platform.Proxy
 	cancel context.CancelFunc
 	done   chan error
@@ -69,7 +70,7 @@ type gap struct {
 
 func (p *tandem) Start(ctx context.Context, dir string, host config.Config) error {
 	host.Mode, host.Manifests, host.HTTPAddress = p.mode, dir, ""
-	p.dir = dir
+	p.dir, p.host = dir, host
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	err := p.enter(func() (err error) {
 		p.proxy, err = platform.Open(ctx, &host, "test", log)

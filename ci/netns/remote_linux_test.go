@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/status"
 )
 
 // remote is a tandem in a process of its own on the lab's node: this test binary
@@ -34,13 +35,15 @@ const asProxy = "TANDEM_TEST_AS_PROXY"
 
 // request starts the proxy, or asks it to wait for what the folder holds.
 type request struct {
-	Dir  string         `json:",omitempty"`
-	Host *config.Config `json:",omitempty"`
+	Dir  string               `json:",omitempty"`
+	Host *config.Config       `json:",omitempty"`
+	Rows []conformance.Packet // to trace
 }
 
 type reply struct {
-	Err  string
-	Gaps []gap
+	Err    string
+	Gaps   []gap
+	Traces []status.Trace
 }
 
 func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err error) {
@@ -66,24 +69,27 @@ func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err
 		r.cmd = nil
 		return err
 	}
-	return r.call(request{Dir: dir, Host: &host})
+	_, err = r.call(request{Dir: dir, Host: &host})
+	return err
 }
 
-func (r *remote) Changed(context.Context) error { return r.call(request{}) }
+func (r *remote) Changed(context.Context) error {
+	_, err := r.call(request{})
+	return err
+}
 
-func (r *remote) call(q request) error {
+func (r *remote) call(q request) (a reply, err error) {
 	if err := r.ask.Encode(q); err != nil {
-		return err
+		return a, err
 	}
-	var a reply
 	if err := r.hear.Decode(&a); err != nil {
-		return fmt.Errorf("the proxy's process: %w", err)
+		return a, fmt.Errorf("the proxy's process: %w", err)
 	}
 	if a.Err != "" {
-		return errors.New(a.Err)
+		return a, errors.New(a.Err)
 	}
 	r.gaps = a.Gaps
-	return nil
+	return a, nil
 }
 
 func (r *remote) Stop() error {
@@ -104,8 +110,8 @@ func serveRemote() {
 		if hear.Decode(&q) != nil {
 			break
 		}
-		err := p.handle(q)
-		a := reply{Gaps: p.gaps}
+		traces, err := p.handle(q)
+		a := reply{Gaps: p.gaps, Traces: traces}
 		if err != nil {
 			a.Err = err.Error()
 		}
@@ -119,11 +125,14 @@ func serveRemote() {
 	}
 }
 
-func (p *tandem) handle(q request) error {
+func (p *tandem) handle(q request) ([]status.Trace, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), programTime)
 	defer cancel()
-	if q.Host != nil {
-		return p.Start(ctx, q.Dir, *q.Host)
+	switch {
+	case q.Host != nil:
+		return nil, p.Start(ctx, q.Dir, *q.Host)
+	case q.Rows != nil:
+		return p.Trace(ctx, q.Rows)
 	}
-	return p.Changed(ctx)
+	return nil, p.Changed(ctx)
 }

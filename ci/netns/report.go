@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// Report is what came of running scenarios.
+// Report is the result of running scenarios.
 type Report struct {
 	Scenarios, Steps int
 	Packets          int // rows that were judged
 	Connections      int // that were made for it
+	Traces           int // rows that tandem trace was asked about
 	Failures         []string
 	Skipped          map[string]int // rows that were not judged, by reason
 }
@@ -35,6 +36,7 @@ func (r *Report) add(o Report) {
 	r.Steps += o.Steps
 	r.Packets += o.Packets
 	r.Connections += o.Connections
+	r.Traces += o.Traces
 	r.Failures = append(r.Failures, o.Failures...)
 	for reason, n := range o.Skipped {
 		for range n {
@@ -46,7 +48,7 @@ func (r *Report) add(o Report) {
 // String returns the numbers, and every reason for which rows were skipped.
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "corpus: on the kernel: %d scenarios, %d steps, %d packets (%d connections)", r.Scenarios, r.Steps, r.Packets, r.Connections)
+	fmt.Fprintf(&b, "corpus: on the kernel: %d scenarios, %d steps, %d packets (%d connections), %d traces", r.Scenarios, r.Steps, r.Packets, r.Connections, r.Traces)
 	if len(r.Skipped) == 0 {
 		b.WriteString(", none skipped")
 	}

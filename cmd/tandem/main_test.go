@@ -95,7 +95,7 @@ func TestUsageErrors(t *testing.T) {
 func TestUnknownVerbs(t *testing.T) {
 	for line, want := range map[string]string{
 		"staus":          `tandem has no verb "staus": did you mean 'tandem status'?`,
-		"explain x":      `tandem has no verb "explain": did you mean 'tandem config explain'?`,
+		"dump x":         `tandem has no verb "dump": did you mean 'tandem hns dump'?`,
 		"config explian": `tandem config has no verb "explian": did you mean 'tandem config explain'?`,
 		"plam --v 2":     `tandem has no verb "plam": did you mean 'tandem plan'?`,
 		"xyzzy":          `tandem has no verb "xyzzy"`,

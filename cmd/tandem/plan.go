@@ -27,26 +27,32 @@ func newPlan() *cobra.Command {
 	var out output
 	var only filter
 	var part, against string
+	var running, prune bool
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
 		Long: `plan reads manifests and shows what a node would program for them, in any mode and
-on any system. It needs no privileges and changes nothing. The exit code is 1 when
-something was rejected, and 3 when the tandem at --against serves something else.`,
+on any system. It needs no privileges and changes nothing.
+
+With --against-running it asks the running tandem what the manifests would change on
+this node: objects added, changed and deleted for each Service, and the tracked
+connections that these concern. Services and EndpointSlices of the manifests take the
+place of those of the same names; with --prune all others are deleted. The exit code
+is 3 when something would change or the tandem at --against serves something else,
+and 1 when something was rejected.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -
   tandem plan --manifests ./services --proxy-mode iptables -o native --part ip6tables-restore
-  tandem plan --manifests ./services --against 127.0.0.1:10249`,
+  kubectl get -o yaml service/web | sed s/80/81/ | tandem plan --against-running --manifests -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
 			}
-			c, notes, err := flags.config(needManifests)
-			if err != nil {
-				return err
+			if running {
+				return planAgainstRunning(cmd, &flags, &out, prune)
 			}
-			printNotes(cmd, notes)
-			w, err := readWorld(cmd, c)
+			w, err := planWorld(cmd, &flags, &from)
 			if err != nil {
 				return err
 			}
@@ -64,12 +70,33 @@ something was rejected, and 3 when the tandem at --against serves something else
 		},
 	}
 	flags.register(c)
+	c.Flags().BoolVar(&running, "against-running", false, "ask the running tandem what the manifests would change on this node")
+	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
 	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
 	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	c.Flags().StringVar(&against, "against", "", "compare with what the tandem serves whose status is at this address")
+	from.register(c)
 	return c
+}
+
+// planWorld is that of manifests, or of a snapshot.
+func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != nil:
+		w, _, err := replayed(file)
+		return w, err
+	}
+	c, notes, err := flags.config(needManifests)
+	if err != nil {
+		return nil, err
+	}
+	printNotes(cmd, notes)
+	return readWorld(cmd, c)
 }
 
 // needManifests is what plan needs: it reads no API server.

@@ -61,6 +61,7 @@ type BaseChain struct {
 	Hook                string // "prerouting", "input", "forward", "output", "postrouting"
 	Priority            int
 	Drop                bool // its policy
+	Rules               int  // that it has
 }
 
 // Conntrack are counters of connection tracking, summed over all CPUs.

@@ -139,6 +139,7 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 	} else {
 		e.interrupted = 0
 	}
+	defer e.tellWaiters(start, err)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.options.Log.Warn("audit failed; keeping last known state", "err", err)
@@ -147,14 +148,15 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 	}
 	e.reportFull()
 	if drift == 0 {
+		e.auditBefore = start
 		return
 	}
 	e.change(end)
 	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: drift})
 	e.drift += drift
-	e.options.Log.Warn("drift detected; repairing", "objects", drift)
+	found := e.noteDrift(start, end, drift)
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.options.Hooks.Drifted != nil {
-		e.options.Hooks.Drifted(drift)
+		e.options.Hooks.Drifted(drift, found)
 	}
 }

@@ -19,6 +19,8 @@
 //	problems.go                      what is reported as not programmed, once
 //	record.go                        what is remembered of changes and syncs (core/history)
 //	inputs.go                        what a source may call
+//	since.go                         since when what is programmed is
+//	drift.go                         what others have changed, and who asks for an audit
 //	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
@@ -55,14 +57,19 @@ type Options struct {
 	MinGap     time.Duration // the least time between two syncs; 0 is none
 	Log        *slog.Logger
 	Hooks      Hooks
+
+	// Writers returns the other programs that have written to the data plane since a
+	// time, as far as the system tells. It must not block. Nil where it does not.
+	Writers func(since time.Time) []Writer
 }
 
 // Hooks are called on the engine's goroutine after what it did: they must not block.
 type Hooks struct {
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
-	// Drifted follows an audit that found objects changed from outside.
-	Drifted func(objects int)
+	// Drifted follows an audit that found objects changed from outside, with what is
+	// remembered of them.
+	Drifted func(objects int, found []Drift)
 	// Trusted follows changes of a source by which suspects are trusted anew.
 	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
@@ -107,8 +114,12 @@ type Engine struct {
 	full         bool                         // everything is to be compiled anew
 	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
-	pending      bool                         // something was applied since the last sync began
-	since        time.Time                    // arrival of the oldest event that is pending
+	drifts       []Drift                      // the latest, oldest first
+	programmed   Since                        // of what came after the first sync
+	auditBefore  time.Time                    // start of the last audit that succeeded
+	waiters      []auditWaiter
+	pending      bool      // something was applied since the last sync began
+	since        time.Time // arrival of the oldest event that is pending
 	syncedAt     time.Time
 
 	checkAt     time.Time  // when to ask again whether others wrote to the data plane
@@ -130,7 +141,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, full: true,
+		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())
@@ -173,21 +184,30 @@ func (e *Engine) Ping(ctx context.Context) error {
 // Snapshot asks the engine for one. It waits for a running sync, and fails only
 // when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
-	return ask(ctx, e.inbox, func() *Snapshot {
+	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
-			Services: e.tracker.Services(),
+			Node:     e.node,
+			CIDRs:    e.serviceCIDRs(),
+			Services: e.tracker.Unsorted(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),
+			Drifts:   slices.Clone(e.drifts),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
 		}
-		slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 		return s
 	})
+	if err != nil {
+		return nil, err
+	}
+	// Here, and not on the engine's goroutine, where changes would wait for it.
+	track.SortServices(s.Services)
+	slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
+	return s, nil
 }
 
 // change notes that there is something to sync, since a moment unless there was

@@ -52,6 +52,7 @@ type bench struct {
 	kernel *memory.Driver[string, string]
 	syncs  []engine.Sync
 	drift  int
+	found  []engine.Drift
 }
 
 func newKernel() *memory.Driver[string, string] {
@@ -74,7 +75,7 @@ func startOn(t *testing.T, kernel *memory.Driver[string, string], change func(*e
 			return h, nil
 		},
 		NodeName: "here", Backend: dataplane.New(fronts{}, b.kernel), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
-		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int) { b.drift += n }},
+		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int, found []engine.Drift) { b.drift += n; b.found = append(b.found, found...) }},
 	}
 	if change != nil {
 		change(&o)

@@ -76,7 +76,7 @@ func (e *Engine) adopt(ctx context.Context) bool {
 		e.publish(func(s *Status) { s.Err = err })
 		return false
 	}
-	e.adopted = true
+	e.adopted, e.auditBefore = true, time.Now()
 	e.tracker.KeepSlots(e.backend().Slots)
 	now := time.Now()
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)

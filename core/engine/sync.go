@@ -35,9 +35,12 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
+	e.noteRepairs(failing, end)
 	first := e.record(end, r, failing)
 	if first || !e.status.Load().Synced {
 		e.endpoints += endpointCount(r.Applied)
+	} else {
+		e.noteSince(r.Applied, end)
 	}
 	e.reportPorts(deltas)
 	e.recordSync(start, &r)

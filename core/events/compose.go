@@ -53,11 +53,20 @@ func (t Composer) Switched(from, to string) Event {
 	return t.node(Normal, "ModeSwitched", programAction, "switched to mode %s from mode %s", to, from)
 }
 
-// Drifted: the data plane was changed externally. The number of objects would
-// make each an Event of its own.
-func (t Composer) Drifted() Event {
+// Drifted: the data plane was changed externally, by one of some programs. The
+// number of objects would make each an Event of its own.
+func (t Composer) Drifted(by []engine.Writer) Event {
+	who := "another program on this node"
+	if len(by) > 0 {
+		who += " (" + engine.WriterNames(by) + ")"
+	}
 	return t.node(Warning, "RulesRepaired", programAction,
-		"another program on this node changed or removed rules of Services; they were repaired. See the log for the number and time")
+		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
+}
+
+// Silent: endpoints that have stopped answering are passed over.
+func (t Composer) Silent(p model.Problem) Event {
+	return t.node(Warning, p.Why.String(), programAction, "%s: %s. New connections go to other endpoints until they answer again", p.Object, p.Detail)
 }
 
 // Check: a healthCheckNodePort cannot be served.

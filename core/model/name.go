@@ -2,13 +2,26 @@
 
 package model
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
 
 // ServiceName names a Service.
 type ServiceName struct{ Namespace, Name string }
 
 // String returns "namespace/name".
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// ParseServiceName is the reverse of String.
+func ParseServiceName(text string) (ServiceName, error) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return ServiceName{}, fmt.Errorf("%.100q is no Service: want NAMESPACE/NAME", text)
+	}
+	return ServiceName{namespace, name}, nil
+}
 
 // Compare orders names by namespace, then by name.
 func (n ServiceName) Compare(o ServiceName) int {

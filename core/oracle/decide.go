@@ -3,6 +3,7 @@
 package oracle
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -13,17 +14,33 @@ import (
 // Decide returns what must happen to a packet, given everything that is to be
 // programmed. It walks all ports.
 func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
-	port, front := find(host, ports, p)
+	w := walk{host: host, ports: ports, tell: func(About, string, string, ...any) {}}
+	out, _, _ := w.decide(p)
+	return out
+}
+
+// walk follows one packet, and tells each decision.
+type walk struct {
+	host  *model.Host
+	ports []*model.Port
+	tell  func(about About, result, why string, args ...any)
+}
+
+func (w walk) decide(p Packet) (Outcome, *model.Port, *model.Frontend) {
+	origin := w.origin(p)
+	port, front := w.find(p)
 	if front == nil {
-		return unclaimed(host, ports, p)
+		out, of := w.unclaimed(p)
+		return out, of, nil
 	}
 	out := Outcome{Port: port.ID, Kind: front.Kind}
-	if front.Restricted && !inside(front.Allow, p.Src) {
+	if !w.admits(front, p) {
 		out.Fate, out.Why = Drop, model.WhyOutsideRanges
-		return out
+		return out, port, front
 	}
-	act := front.On[Origin(host, p)]
+	act := front.On[origin]
 	out.Why = act.Why
+	w.tell(AboutPolicy, act.Verdict.String(), "%s", act.Why.Text())
 	switch act.Verdict {
 	case model.Reject:
 		out.Fate = Reject
@@ -31,14 +48,127 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 		out.Fate = Drop
 	case model.Balance:
 		out.Fate = Forward
-		for i, e := range act.Pool.Endpoints {
-			hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
-			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
-			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: leaves && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
-		}
-		slices.SortFunc(out.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
+		out.Endpoints = w.targets(port, act, p)
 	}
-	return out
+	return out, port, front
+}
+
+// origin is where a packet is from. Pods come first: the host's own address
+// inside the pods' range counts as a pod.
+func (w walk) origin(p Packet) model.Origin {
+	o := Origin(w.host, p)
+	switch {
+	case o == model.FromPod:
+		w.tell(AboutOrigin, o.String(), "%s belongs to a pod of this node, by %s", p.Src, podRule(w.host.Pods))
+	case o == model.FromHost:
+		w.tell(AboutOrigin, o.String(), "this node itself sends it")
+	default:
+		w.tell(AboutOrigin, o.String(), "%s is neither a pod of this node nor the node itself", p.Src)
+	}
+	return o
+}
+
+func podRule(m model.PodMatch) string {
+	switch {
+	case m.Interface != "":
+		return "the bridge " + m.Interface
+	case m.Prefix != "":
+		return "the interface name " + m.Prefix + "*"
+	}
+	return fmt.Sprintf("its range %v", m.CIDRs)
+}
+
+// find returns the frontend a packet is for. Addresses of Services come before
+// node ports, which answer on this host's own addresses only.
+func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
+	if port, f := at(w.ports, p.Proto, p.Dst); f != nil {
+		w.tell(AboutFrontend, f.Kind.String(), "%s/%s is an address of %s", p.Dst, p.Proto, port.ID)
+		return port, f
+	}
+	own := slices.Contains(w.host.IPs, p.Dst.Addr()) || p.Dst.Addr().IsLoopback()
+	port, f := at(w.ports, p.Proto, netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port()))
+	switch {
+	case f == nil:
+		return nil, nil
+	case !own:
+		w.tell(AboutFrontend, "none", "%d/%s is a node port of %s, but %s is no address of this node", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
+		return nil, nil
+	case !w.host.NodePorts.Contains(p.Dst.Addr()):
+		w.tell(AboutFrontend, "none", "%d/%s is a node port of %s, but node ports do not answer on %s here", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
+		return nil, nil
+	}
+	w.tell(AboutFrontend, f.Kind.String(), "%d/%s is a node port of %s", p.Dst.Port(), p.Proto, port.ID)
+	return port, f
+}
+
+// unclaimed is the outcome where there is no frontend. A cluster IP refuses all its other
+// ports, since nothing else can be meant by it. What could be a cluster IP and is
+// none is dropped: the client may know of its Service sooner than this
+// node, and will retry. All other packets pass.
+func (w walk) unclaimed(p Packet) (Outcome, *model.Port) {
+	say := func(result string, why model.Reason) {
+		w.tell(AboutPolicy, result, "%s", why.Text())
+	}
+	for _, port := range w.ports {
+		for _, f := range port.Frontends {
+			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
+				w.tell(AboutFrontend, "none", "%s is the cluster IP of %s, which has no port %d/%s", p.Dst.Addr(), port.ID.Service, p.Dst.Port(), p.Proto)
+				say("reject", model.WhyNoSuchPort)
+				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}, port
+			}
+		}
+	}
+	w.tell(AboutFrontend, "none", "no Service on this node has %s/%s", p.Dst, p.Proto)
+	if inside(w.host.ServiceCIDRs, p.Dst.Addr()) {
+		say("drop", model.WhyUnallocated)
+		return Outcome{Fate: Drop, Why: model.WhyUnallocated}, nil
+	}
+	say("pass", model.WhyNotOurs)
+	return Outcome{Fate: Pass, Why: model.WhyNotOurs}, nil
+}
+
+// admits checks the source ranges.
+func (w walk) admits(f *model.Frontend, p Packet) bool {
+	switch {
+	case !f.Restricted:
+		return true
+	case inside(f.Allow, p.Src):
+		w.tell(AboutRanges, "allowed", "%s is inside loadBalancerSourceRanges", p.Src)
+		return true
+	}
+	w.tell(AboutRanges, "drop", "%s: %s", p.Src, model.WhyOutsideRanges.Text())
+	return false
+}
+
+// targets are the endpoints of a pool, in address order, and what they see.
+func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Target) {
+	if port.SessionAffinity > 0 {
+		w.tell(AboutAffinity, "one endpoint a client", "sessionAffinity: ClientIP: connections of %s stay with their endpoint for %s after the last one", p.Src, port.SessionAffinity)
+	}
+	n := len(act.Pool.Endpoints)
+	share := "each gets an even share of new connections"
+	if act.Pool.Table != nil {
+		share = "each gets its share of new connections, by weight"
+	}
+	w.tell(AboutEndpoints, fmt.Sprintf("%d", n), "%s", share)
+	if act.SNAT {
+		w.tell(AboutSNAT, "SNAT", "endpoints see an address of this node, so that answers come back through it")
+	} else {
+		w.tell(AboutSNAT, "kept", "endpoints see the client's address")
+	}
+	for i, e := range act.Pool.Endpoints {
+		hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
+		here := slices.Contains(w.host.IPs, e.Addr.Addr())
+		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
+		switch {
+		case hairpin && !here && !act.SNAT:
+			w.tell(AboutSNAT, "SNAT", "hairpin: %s is the client itself, and would not take an answer from its own address", e.Addr)
+		case here && act.SNAT:
+			w.tell(AboutSNAT, "kept", "%s has an address of this node: answers need no way back", e.Addr)
+		}
+	}
+	slices.SortFunc(all, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
+	return all
 }
 
 // Origin returns where a packet is from. Pods come first: the host's own address
@@ -53,18 +183,6 @@ func Origin(host *model.Host, p Packet) model.Origin {
 	return model.FromOutside
 }
 
-// find returns the frontend a packet is for. Addresses of Services come before
-// node ports, which answer on this host's own addresses only.
-func find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Frontend) {
-	if port, f := at(ports, p.Proto, p.Dst); f != nil {
-		return port, f
-	}
-	if !slices.Contains(host.IPs, p.Dst.Addr()) && !p.Dst.Addr().IsLoopback() || !host.NodePorts.Contains(p.Dst.Addr()) {
-		return nil, nil
-	}
-	return at(ports, p.Proto, netip.AddrPortFrom(model.FamilyOf(p.Dst.Addr()).Unspecified(), p.Dst.Port()))
-}
-
 func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port, *model.Frontend) {
 	for _, port := range ports {
 		if port.ID.Proto != proto {
@@ -77,24 +195,6 @@ func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port,
 		}
 	}
 	return nil, nil
-}
-
-// unclaimed is the outcome where there is no frontend. A cluster IP refuses all its other
-// ports, since nothing else can be meant by it. What could be a cluster IP and is
-// none is dropped: the client may know of its Service sooner than this
-// node, and will retry. All other packets pass.
-func unclaimed(host *model.Host, ports []*model.Port, p Packet) Outcome {
-	for _, port := range ports {
-		for _, f := range port.Frontends {
-			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
-				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}
-			}
-		}
-	}
-	if inside(host.ServiceCIDRs, p.Dst.Addr()) {
-		return Outcome{Fate: Drop, Why: model.WhyUnallocated}
-	}
-	return Outcome{Fate: Pass, Why: model.WhyNotOurs}
 }
 
 func inside(ps []netip.Prefix, a netip.Addr) bool {

@@ -20,6 +20,9 @@ type Packet struct {
 	Sport uint16 // 0 stands for any
 }
 
+// Uplink is the Iface of packets from other machines, where only that matters.
+const Uplink = "eth0"
+
 // Outcome is what may happen to a Packet.
 type Outcome struct {
 	Fate      Fate

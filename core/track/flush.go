@@ -182,13 +182,24 @@ func (s *service) view() Service { return Service{s.object, s.slices, s.ports, s
 // Services lists all Services by name. It walks everything: for requests of
 // users, never for a change.
 func (t *Tracker) Services() []Service {
+	all := t.Unsorted()
+	SortServices(all)
+	return all
+}
+
+// SortServices sorts by name: most of what a list costs.
+func SortServices(all []Service) {
+	slices.SortFunc(all, func(a, b Service) int { return a.Object.Name.Compare(b.Object.Name) })
+}
+
+// Unsorted lists all Services.
+func (t *Tracker) Unsorted() []Service {
 	all := make([]Service, 0, len(t.services))
 	for _, s := range t.services {
 		if s.object != nil {
 			all = append(all, Service{s.object, slices.Clone(s.slices), s.ports, s.problems})
 		}
 	}
-	slices.SortFunc(all, func(a, b Service) int { return a.Object.Name.Compare(b.Object.Name) })
 	return all
 }
 

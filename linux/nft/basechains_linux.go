@@ -47,6 +47,8 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 			ok = true
 		case 5:
 			h.Policy = netlink.Uint32(v)
+		case 6:
+			c.Rules = int(netlink.Uint32(v))
 		case 7:
 			c.Type = netlink.Text(v)
 		}

@@ -22,6 +22,5 @@ func options(c *config.Config) Options {
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(options(c)), host, ports)
-	return dataplane.Plan{Native: table.Script(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(options(c)), host, ports, table.Script)
 }

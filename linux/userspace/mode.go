@@ -3,13 +3,17 @@
 package userspace
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Mode is the userspace mode by rules of the nat table.
+// Mode is the userspace mode with redirect rules.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, System: "linux",
@@ -18,6 +22,61 @@ func Mode() dataplane.Mode {
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(markOf(c)), host, ports)
-	return dataplane.Plan{Native: Script(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(markOf(c)), host, ports, Script)
+}
+
+// Script renders objects as what iptables-restore and ip6tables-restore read, one
+// part for each. The ports of relays are examples, in the order of their names; at
+// run time the system chooses them.
+func Script(objects map[Key]Value) string {
+	ports := map[RelayID]uint16{}
+	const first = 40000
+	for _, k := range sorted(objects, KindRelay) {
+		ports[k.Relay] = uint16(first + len(ports))
+	}
+	var b strings.Builder
+	for _, f := range model.Families() {
+		if _, ok := objects[Key{Kind: KindAddress, Family: f}]; !ok {
+			continue
+		}
+		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), RelayAddr(f))
+		batch := &batch{}
+		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
+			switch v := objects[k]; {
+			case k.Family != f:
+			case k.Kind == KindChain:
+				batch.Rewrite(k.Chain, v.Rules)
+			case k.Kind == KindEntry:
+				batch.put(k, entryRule(k, v.To, ports[v.To.Relay]))
+			default:
+				batch.put(k, jumpRule(k))
+			}
+		}
+		b.Write(batch.Text(xtables.NAT))
+	}
+	return b.String()
+}
+
+// listing renders objects for people, one a line: what ports add.
+func listing(objects map[Key]Value) string {
+	var b strings.Builder
+	for _, k := range sorted(objects, KindRelay, KindEntry) {
+		v := objects[k]
+		if k.Kind == KindEntry {
+			fmt.Fprintf(&b, "%s\n", k.text(v.To))
+			continue
+		}
+		fmt.Fprintf(&b, "%s:", k)
+		for _, e := range v.Policy.On[model.FromOutside].Endpoints {
+			fmt.Fprintf(&b, " %s", e)
+		}
+		if v.Policy.SessionAffinity > 0 {
+			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
+		}
+		for _, e := range v.Policy.Draining {
+			fmt.Fprintf(&b, " draining %s", e)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }

@@ -14,7 +14,7 @@ import (
 // batch is one transaction of the nat table of one family.
 type batch struct{ xtables.Script }
 
-// edit makes a change. The table itself is the system's.
+// edit adds an edit. The nat table itself is neither created nor deleted.
 func (b *batch) edit(e edit) {
 	k := e.key
 	switch {
@@ -33,8 +33,8 @@ func (b *batch) edit(e edit) {
 	}
 }
 
-// withoutImplied leaves out the deletion of rules whose chain goes: to find each
-// of them the command would read the whole chain.
+// withoutImplied omits deletions of rules in a chain that is deleted: for each of
+// them iptables-restore would search the whole chain.
 func withoutImplied(edits []edit) (rest []edit) {
 	gone := map[string]bool{}
 	for _, e := range edits {
@@ -50,8 +50,8 @@ func withoutImplied(edits []edit) (rest []edit) {
 	return rest
 }
 
-// put adds an entry or a jump. Those who are allowed come before those who are
-// not; jumps come before all others' rules or behind them.
+// put adds an entry or a jump. Allowed source ranges come before the drop; jumps come
+// before all foreign rules, or after them if Late.
 func (b *batch) put(k Key, rule xtables.Rule) {
 	if k.Kind == KindJump && !k.Late || k.From.IsValid() {
 		b.Insert(k.Chain, 1, xtables.List(rule))
@@ -60,63 +60,7 @@ func (b *batch) put(k Key, rule xtables.Rule) {
 	b.Append(k.Chain, xtables.List(rule))
 }
 
-// Script renders objects as what iptables-restore and ip6tables-restore read, one
-// part for each. Relays get ports in the order of their names; in truth the
-// system chooses them.
-func Script(objects map[Key]Value) string {
-	ports := map[RelayID]uint16{}
-	const first = 40000
-	for _, k := range sorted(objects, KindRelay) {
-		ports[k.Relay] = uint16(first + len(ports))
-	}
-	var b strings.Builder
-	for _, f := range model.Families() {
-		if _, ok := objects[Key{Kind: KindAddress, Family: f}]; !ok {
-			continue
-		}
-		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), RelayAddr(f))
-		batch := &batch{}
-		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
-			switch v := objects[k]; {
-			case k.Family != f:
-			case k.Kind == KindChain:
-				batch.Rewrite(k.Chain, v.Rules)
-			case k.Kind == KindEntry:
-				batch.put(k, entryRule(k, v.To, ports[v.To.Relay]))
-			default:
-				batch.put(k, jumpRule(k))
-			}
-		}
-		b.Write(batch.Text(xtables.NAT))
-	}
-	return b.String()
-}
-
-// listing renders objects for people, one a line: what ports add.
-func listing(objects map[Key]Value) string {
-	var b strings.Builder
-	for _, k := range sorted(objects, KindRelay, KindEntry) {
-		v := objects[k]
-		if k.Kind == KindEntry {
-			fmt.Fprintf(&b, "%s\n", k.text(v.To))
-			continue
-		}
-		fmt.Fprintf(&b, "%s:", k)
-		for _, e := range v.Policy.On[model.FromOutside].Endpoints {
-			fmt.Fprintf(&b, " %s", e)
-		}
-		if v.Policy.SessionAffinity > 0 {
-			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
-		}
-		for _, e := range v.Policy.Draining {
-			fmt.Fprintf(&b, " draining %s", e)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// natObjects turns what iptables-save says of the nat table of a family into
+// natObjects turns the output of iptables-save for the nat table of a family into
 // objects.
 func natObjects(f model.Family, saved string, put map[Key]found) error {
 	tables, err := xtables.ParseSave(saved)
@@ -152,7 +96,7 @@ func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
 	put[Key{Kind: KindChain, Family: f, Chain: c.Name}] = chain
 	for _, l := range c.Rules {
 		if entries {
-			l = xtables.Line(strings.Clone(string(l))) // names of relays are parts of it, and would keep the listing
+			l = xtables.Line(strings.Clone(string(l))) // relay names share its memory, and would keep the whole listing
 			natEntry(f, c.Name, l, put)
 		}
 	}
@@ -167,7 +111,7 @@ func natEntry(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	put[k] = entryFound(to, port, installed{printed: xtables.Printed(l)})
 }
 
-// entryFound is an entry as it was read, with the port that it leads to.
+// entryFound is an entry as it was read, with its relay's port.
 func entryFound(to Target, port uint16, have installed) found {
 	if to.Do == ToRelay {
 		have.relay, have.port = to.Relay, port
@@ -175,8 +119,8 @@ func entryFound(to Target, port uint16, have installed) found {
 	return found{Value{To: to}, have}
 }
 
-// natJump is about rules in chains that are not ours: only those that lead to ours
-// are looked at.
+// natJump reads a rule of a built-in chain: those that jump to our chains; others are
+// skipped.
 func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	rule := l.Rule()
 	k := Key{Kind: KindJump, Family: f, Chain: chain}

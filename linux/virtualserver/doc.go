@@ -4,8 +4,8 @@
 // their destinations (real servers) and schedulers. It knows no Service and no
 // mode.
 //
-//	server.go      ID, Server, Destination; their text for ipvsadm
-//	eval.go        which virtual server the kernel finds for a packet (Table)
+//	server.go      ID, Server, Destination; their text for ipvsadm; which virtual
+//	               server the kernel finds for a packet (Table)
 //	conn_linux.go  commands to the kernel (Conn), through moby/ipvs
 //	probe_linux.go whether the kernel has IPVS, and which schedulers
 //

@@ -49,8 +49,8 @@ func Schedulers() []string {
 }
 
 // Text returns what "ipvsadm -R" reads to make a virtual server and its
-// destinations with weight 1.
-func Text(id ID, s Server, destinations ...netip.AddrPort) string {
+// destinations.
+func Text(id ID, s Server, destinations ...Destination) string {
 	line := "-A " + id.text() + " -s " + s.Scheduler
 	if s.Timeout > 0 {
 		line += fmt.Sprintf(" -p %d", s.Timeout)
@@ -62,7 +62,7 @@ func Text(id ID, s Server, destinations ...netip.AddrPort) string {
 		line += " -b mh-port"
 	}
 	for _, d := range destinations {
-		line += "\n-a " + id.text() + " -r " + d.String() + " -m -w 1"
+		line += fmt.Sprintf("\n-a %s -r %s -m -w %d", id.text(), d.Addr, d.Weight)
 	}
 	return line + "\n"
 }
@@ -75,4 +75,23 @@ func (id ID) text() string {
 		return fmt.Sprintf("-f %d", id.FWMark)
 	}
 	return map[model.Proto]string{model.TCP: "-t", model.UDP: "-u", model.SCTP: "--sctp-service"}[id.Proto] + " " + id.Addr.String()
+}
+
+// Table is a table of virtual servers with the addresses of their destinations,
+// for simulators.
+type Table map[ID][]netip.AddrPort
+
+// Add adds a virtual server or destinations of it.
+func (t Table) Add(id ID, destinations ...netip.AddrPort) { t[id] = append(t[id], destinations...) }
+
+// Find returns the virtual server of a packet as the kernel finds it: by mark,
+// then by address.
+func (t Table) Find(proto model.Proto, dst netip.AddrPort, mark uint32) (ID, bool) {
+	family := model.FamilyOf(dst.Addr())
+	for _, id := range [...]ID{{Family: family, FWMark: mark}, {Family: family, Proto: proto, Addr: dst}} {
+		if _, ok := t[id]; ok {
+			return id, true
+		}
+	}
+	return ID{}, false
 }

@@ -31,8 +31,7 @@ func Mode() dataplane.Mode {
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := Newest()
 	o.ClientDSR, o.Probes, o.Trust = c.Windows.DSR, probes(c), trust(c)
-	objects, gaps := dataplane.Compile(NewCompiler(o), host, ports)
-	return dataplane.Plan{Native: Script(objects, o.Overlay), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(objects, o.Overlay) })
 }
 
 // options are what this HNS can do of what the configuration asks for.

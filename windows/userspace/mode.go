@@ -16,8 +16,7 @@ func Mode() dataplane.Mode {
 }
 
 func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(direct.NewCompiler(direct.Adapter{}), host, ports)
-	return dataplane.Plan{Native: direct.Table(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(direct.NewCompiler(direct.Adapter{}), host, ports, direct.Table)
 }
 
 // placement is that for a kind of adapter.

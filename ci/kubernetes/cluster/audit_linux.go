@@ -18,7 +18,7 @@ rules:
 - level: Metadata
 `
 
-// Request is what the API server noted of a request.
+// Request is a request in the API server's audit log.
 type Request struct {
 	User struct {
 		Username string `json:"username"`

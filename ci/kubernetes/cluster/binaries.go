@@ -17,9 +17,8 @@ type Binaries struct {
 	Etcd, APIServer, Proxy string
 }
 
-// Find returns the programs that the script "build" in a folder, the one of
-// ci/kubernetes/upstream, has put into its cache. The error says how to make
-// them where they are missing.
+// Find returns the programs in the cache of ci/kubernetes/upstream/build; folder is
+// that script's. If they are missing the error says how to build them.
 func Find(ctx context.Context, upstream string) (Binaries, error) {
 	found, err := built(ctx, upstream, "etcd", "kube-apiserver", "kube-proxy")
 	if err != nil {
@@ -28,8 +27,8 @@ func Find(ctx context.Context, upstream string) (Binaries, error) {
 	return Binaries{Etcd: found[0], APIServer: found[1], Proxy: found[2]}, nil
 }
 
-// FindOldEtcd returns the etcd that the script "build" in a folder, the one of
-// ci/kubernetes/oldetcd, has put into its cache.
+// FindOldEtcd returns the etcd in the cache of ci/kubernetes/oldetcd/build; folder is
+// that script's.
 func FindOldEtcd(ctx context.Context, folder string) (string, error) {
 	found, err := built(ctx, folder, "etcd")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// authority signs the certificates of one cluster. They are good for a day.
+// authority signs the certificates of one cluster. They are valid for a day.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

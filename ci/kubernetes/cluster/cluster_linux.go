@@ -30,7 +30,7 @@ var address = netip.MustParseAddr("172.31.0.1")
 // grace is how long a program of the control plane may take to end.
 const grace = 10 * time.Second
 
-// Options are what a cluster is made of.
+// Options are the settings of a cluster.
 type Options struct {
 	Dir      string // for data, certificates and logs; of the cluster alone
 	Binaries Binaries
@@ -38,8 +38,8 @@ type Options struct {
 	Server   []string // further arguments of kube-apiserver
 }
 
-// Cluster is a running control plane. Its methods are safe for concurrent use,
-// but those that stop and start its programs, which are for one goroutine.
+// Cluster is a running control plane. Its methods are safe for concurrent use, except
+// those that stop and start its programs, which are for one goroutine.
 type Cluster struct {
 	Options
 	net    *lab.Net
@@ -51,8 +51,8 @@ type Cluster struct {
 	users  atomic.Uint32 // that have a kubeconfig
 }
 
-// Start starts a control plane and waits until it is ready. When it fails
-// nothing of it is left running.
+// Start starts a control plane and waits until it is ready. If it fails nothing is
+// left running.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{Options: o}
 	if err := c.start(ctx); err != nil {
@@ -75,7 +75,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return c.StartServer(ctx)
 }
 
-// certificates makes everything that the programs read from files.
+// certificates writes the files that the programs read.
 func (c *Cluster) certificates() (err error) {
 	if c.ca, err = newAuthority(); err != nil {
 		return err
@@ -117,8 +117,8 @@ func (c *Cluster) KillServer() { c.server.Kill() }
 // Client is an administrator's, without a limit of its own.
 func (c *Cluster) Client() kubernetes.Interface { return c.server.client }
 
-// Spare returns an administrator's client of a second API server of the same
-// cluster, of which no node knows: objects can change while the first is gone.
+// Spare returns an administrator's client of a second API server of the same cluster,
+// which no node uses: objects can change while the first one is down.
 func (c *Cluster) Spare(ctx context.Context) (_ kubernetes.Interface, err error) {
 	if c.spare.Process == nil {
 		c.spare, err = c.launch(ctx, "6444")

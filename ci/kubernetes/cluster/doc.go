@@ -11,8 +11,8 @@
 //	             │
 //	     Client: this process, through a dialer that enters the namespace
 //
-// Nothing listens on the machine itself, so any number of clusters may run at
-// once. Certificates are made on the fly and live in a folder of the caller. The
-// programs die with this process, however it ends. There are no controllers: what
-// is written is all there is.
+// Nothing listens on the machine itself, so any number of clusters may run at once.
+// Certificates are created at the start, in a folder of the caller. The programs end
+// with this process, however that happens. There are no controllers: objects are only
+// those that tests write.
 package cluster

@@ -14,8 +14,8 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// Process is a running program in a namespace. It is killed when this process
-// ends, however that comes about.
+// Process is a running program in a namespace. It is killed when this process ends,
+// however that happens.
 type Process struct {
 	cmd  *exec.Cmd
 	log  string
@@ -31,8 +31,8 @@ func Run(net *lab.Net, at lab.Place, log string, cmd *exec.Cmd) (*Process, error
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = out, out
-	// The signal comes when the thread ends that started the program: so that
-	// thread waits for the program.
+	// The kernel sends the signal when the thread that started the program ends, so
+	// that thread waits for the program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{cmd: cmd, log: log, done: make(chan struct{})}
 	started := make(chan error, 1)
@@ -91,7 +91,7 @@ func (p *Process) Stop(within time.Duration) error {
 	return p.err
 }
 
-// Said returns the last lines of what the program printed.
+// Said returns the last lines of the program's output.
 func (p *Process) Said(lines int) string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// startTime is how long the API server may take to become ready, on a machine
-// that has other things to do, too.
+// startTime is how long the API server may take to become ready on a busy machine.
 const startTime = 90 * time.Second
 
 func etcdArgs(dir string) []string {
@@ -24,13 +23,13 @@ func etcdArgs(dir string) []string {
 		"--data-dir=" + dir + "/etcd",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380",
-		"--unsafe-no-fsync", // what is here need not survive the machine
+		"--unsafe-no-fsync", // the data need not survive a crash
 		"--log-level=warn",
 	}
 }
 
-// serverArgs make a server that the scenarios fit into: the address ranges are
-// theirs, nothing is limited, and nobody but the caller writes endpoints.
+// serverArgs are the arguments for the scenarios: their address ranges, no limits,
+// and no controller that writes endpoints.
 func (c *Cluster) serverArgs(port string) []string {
 	args := []string{
 		"--etcd-servers=http://127.0.0.1:2379",
@@ -102,8 +101,7 @@ func (s apiServer) ready(ctx context.Context, etcd *Process) error {
 	}
 }
 
-// ask returns nothing when the server is ready and has what every cluster
-// begins with.
+// ask returns nil if the server is ready and has the default objects of a cluster.
 func (s apiServer) ask(ctx context.Context) error {
 	if err := s.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
 		return err

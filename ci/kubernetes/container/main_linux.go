@@ -6,7 +6,7 @@
 //
 //	container [-privileged] [-add NET_ADMIN,...] ROOT PROGRAM [ARGUMENT ...]
 //
-// A seccomp profile it has not.
+// It sets no seccomp profile.
 package main
 
 import (
@@ -73,7 +73,7 @@ func enter(root string, privileged bool) error {
 	return nil
 }
 
-// number is that of a capability in linux/capability.h.
+// number is the number of a capability in linux/capability.h.
 func number(name string) (int, error) {
 	switch name {
 	case "NET_ADMIN":
@@ -84,8 +84,7 @@ func number(name string) (int, error) {
 	return 0, fmt.Errorf("capability %q is not known here", name)
 }
 
-// confine gives up all capabilities but some, and those of programs that have
-// their own.
+// confine drops all capabilities but some, also for programs with file capabilities.
 func confine(add string) error {
 	keep := map[int]bool{}
 	for _, name := range strings.FieldsFunc(add, func(r rune) bool { return r == ',' }) {

@@ -42,8 +42,7 @@ type kind[T object[T]] struct {
 
 func same[T any](a, b T) bool { return reflect.DeepEqual(a, b) }
 
-// put makes an object or updates it, or where the server keeps what has changed
-// makes it anew.
+// put creates or updates an object, or re-creates it if a changed field is immutable.
 func (k kind[T]) put(ctx context.Context, o T, there bool) error {
 	got, err := o, error(nil)
 	if there {
@@ -65,7 +64,7 @@ func (k kind[T]) update(ctx context.Context, o T) (T, error) {
 			return got, err
 		}
 		return k.create(ctx, o)
-	case apierrors.IsNotFound(err): // it was removed for its new form, which was refused
+	case apierrors.IsNotFound(err): // it was deleted to be re-created, which was rejected
 		return k.create(ctx, o)
 	}
 	return got, err
@@ -79,7 +78,7 @@ func (k kind[T]) create(ctx context.Context, o T) (got T, err error) {
 	}
 	got, err = k.in(o.GetNamespace()).Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) {
-		// The server may have made it itself: default/kubernetes.
+		// The server creates one itself: default/kubernetes.
 		if _, missing := k.in(o.GetNamespace()).Get(ctx, o.GetName(), metav1.GetOptions{}); missing == nil {
 			return k.in(o.GetNamespace()).Update(ctx, o.DeepCopy(), metav1.UpdateOptions{})
 		}
@@ -97,7 +96,7 @@ func (k kind[T]) remove(ctx context.Context, o T) error {
 	return k.refusal(o, err)
 }
 
-// refusal tells what the server does not take from what went wrong.
+// refusal turns an error that means rejection into a *Refused.
 func (k kind[T]) refusal(o T, err error) error {
 	if err == nil || errors.As(err, new(*Refused)) {
 		return err
@@ -125,8 +124,8 @@ func (s *Server) services() kind[*corev1.Service] {
 	}
 }
 
-// inOrder waits until a Service that is younger by its manifest is so by the
-// server's clock, too, which counts seconds.
+// inOrder waits until a Service that is younger by its manifest gets a later creation
+// time, which has a resolution of seconds.
 func (s *Server) inOrder(ctx context.Context, o *corev1.Service) error {
 	age := o.CreationTimestamp.Time
 	if age.IsZero() {

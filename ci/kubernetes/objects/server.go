@@ -27,13 +27,13 @@ type Server struct {
 	made       time.Time // when that was
 }
 
-// NewServer returns a server on which nothing of ours is.
+// NewServer returns a server without objects of ours.
 func NewServer(client kubernetes.Interface) *Server {
 	return &Server{client: client, now: NewSet(), namespaces: map[string]bool{metav1.NamespaceDefault: true}}
 }
 
-// Apply makes the server hold a set and nothing else of what was applied
-// before. After an error it holds part of it.
+// Apply makes the server hold a set, and deletes what was applied before and is not
+// in it. After an error it holds a part of the set.
 func (s *Server) Apply(ctx context.Context, want Set) error {
 	if len(want.Services) == 0 {
 		s.youngest = time.Time{}
@@ -50,8 +50,8 @@ func (s *Server) Apply(ctx context.Context, want Set) error {
 	return s.run(ctx, steps)
 }
 
-// run takes steps one after the other. One that is refused is tried again after
-// the others: what it needs may be another object's until then.
+// run applies steps one after the other. A rejected one is retried after the others:
+// it may need an address that another object has until then.
 func (s *Server) run(ctx context.Context, steps []step) error {
 	for len(steps) > 0 {
 		var again []step
@@ -77,8 +77,8 @@ func (s *Server) run(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// namespace makes a namespace. It stays: there is nobody here who would finish
-// its removal.
+// namespace creates a namespace. It is never deleted: no controller would finalize
+// it.
 func (s *Server) namespace(ctx context.Context, name string) error {
 	if name == "" || s.namespaces[name] {
 		return nil
@@ -92,7 +92,7 @@ func (s *Server) namespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// step is one change. Deletions go first, for they set addresses free.
+// step is one change. Deletions go first, since they free addresses.
 type step struct {
 	order     int
 	age       time.Time

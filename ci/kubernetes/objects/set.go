@@ -35,7 +35,7 @@ func NewSet() Set {
 	return Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}, map[string]*networkingv1.ServiceCIDR{}}
 }
 
-// Refused is what an API server does not take.
+// Refused is the error for an object that the API server rejects.
 type Refused struct {
 	Object string // or the file
 	Err    error
@@ -94,7 +94,7 @@ func (s *Set) document(decoder runtime.Decoder, doc []byte) error {
 	o, _, err := decoder.Decode(doc, nil, nil)
 	switch {
 	case runtime.IsNotRegisteredError(err):
-		return nil // a kind of somebody else
+		return nil // another kind
 	case err != nil:
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *Set) add(decoder runtime.Decoder, o runtime.Object) error {
 	return nil
 }
 
-// put adds an object without what only an API server may say of it.
+// put adds an object without the fields that only an API server sets.
 func put[T metav1.Object](all map[string]T, o T) {
 	o.SetResourceVersion("")
 	o.SetUID("")

@@ -3,7 +3,6 @@
 package direct
 
 import (
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -13,41 +12,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// decide is what listeners on an adapter do with a packet: the objects are all
-// that it knows. Addresses that are on no adapter are not this machine's.
-func decide(objects map[Key]Value, p oracle.Packet) oracle.Outcome {
-	host := objects[Key{Kind: KindHost}].Host
-	own := func(a netip.Addr) bool {
-		_, ok := objects[Key{Kind: KindAddress, At: netip.AddrPortFrom(a, 0)}]
-		return ok
-	}
-	for k, v := range objects {
-		if k.Kind != KindListener || k.Proto != p.Proto || k.At != p.Dst {
-			continue
-		}
-		out := oracle.Outcome{}
-		a := v.Policy.Answer(origin(host, own, p.Src), p.Src)
-		if out.Fate = oracle.Reject; a.Verdict == model.Balance {
-			out.Fate = oracle.Forward
-			for _, e := range a.Endpoints {
-				out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true})
-			}
-		}
-		return out
-	}
-	if own(p.Dst.Addr()) {
-		return oracle.Outcome{Fate: oracle.Reject}
-	}
-	return oracle.Outcome{}
-}
-
 // TestCorpus judges what listeners can decide, by every scenario: who is served,
 // and by which endpoints. Refusal, silence and foreign ports of addresses are
 // the system's.
 func TestCorpus(t *testing.T) {
 	judged := 0
 	conformance.EachStep(t, func(s *conformance.Scenario, step conformance.Step, host *model.Host, ports []*model.Port) {
-		objects, gaps := dataplane.Compile(NewCompiler(Adapter{}), host, ports)
+		c := NewCompiler(Adapter{})
+		objects, gaps := dataplane.Compile(c, host, ports)
 		for _, row := range step.Packets {
 			p := s.Oracle(host, row)
 			want := oracle.Decide(host, ports, p)
@@ -56,7 +28,7 @@ func TestCorpus(t *testing.T) {
 				continue
 			}
 			judged++
-			got := decide(objects, p)
+			got := c.Evaluate(objects, host)(p)
 			if served := want.Fate == oracle.Forward; served != (got.Fate == oracle.Forward) {
 				t.Errorf("%s:%d: %s: want %s, got %s", s.File, row.Line, row, want.Fate, got.Fate)
 			} else if served && !conformance.Masked(want).Same(conformance.Masked(got)) {

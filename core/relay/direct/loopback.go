@@ -74,8 +74,7 @@ func probeLoopback(ctx context.Context) error {
 }
 
 func planLoopback(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	objects, gaps := dataplane.Compile(NewCompiler(Loopback{}), host, ports)
-	return dataplane.Plan{Native: Table(objects), Objects: len(objects), Gaps: gaps}
+	return dataplane.PlanOf(NewCompiler(Loopback{}), host, ports, Table)
 }
 
 // Table lists the listeners, at the addresses they prefer.

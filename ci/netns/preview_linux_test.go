@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// An edit that takes an endpoint away is foreseen by plan --against-running, with the
+// connections that lose it; an edit that changes nothing as nothing.
+func TestPlanAgainstRunning(t *testing.T) {
+	s := newSite(t)
+	s.write("", "10.244.1.2", "10.244.1.3")
+	s.start()
+	at := map[string]int{}
+	for range 20 {
+		conn, err := s.net.Connect(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		a, err := lab.Ask(conn, time.Second)
+		if err != nil || a.Outcome != lab.Answered {
+			t.Fatalf("%v %v", a.Outcome, err)
+		}
+		at[a.Server.Addr().String()]++
+	}
+	if out, err := s.run(s.bin, "plan", "--against-running", "--manifests", s.dir); err != nil || !strings.HasPrefix(out, "no change") {
+		t.Fatalf("of the manifests themselves: %v: %s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join(s.dir, "all.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := filepath.Join(t.TempDir(), "edit.yaml")
+	without := strings.ReplaceAll(string(text), "- {addresses: [10.244.1.3], nodeName: node-1, conditions: {ready: true}}\n", "")
+	if err := os.WriteFile(edited, []byte(without), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.run(s.bin, "plan", "--against-running", "--manifests", edited, "-o", "json")
+	if err == nil {
+		t.Error("changes are pending, and the exit code is 0")
+	}
+	var p status.Preview
+	doc, _, _ := strings.Cut(out, "\ntandem: ")
+	if err := json.Unmarshal([]byte(doc), &p); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, svc := range p.Services {
+		if svc.Name != "default/web" {
+			continue
+		}
+		if svc.Changed+svc.Deleted == 0 || svc.Connections != 20 || svc.Moved != at["10.244.1.3"] {
+			t.Errorf("%d objects changed, %d deleted, %d connections, %d lose their endpoint; want 20 and %d", svc.Changed, svc.Deleted, svc.Connections, svc.Moved, at["10.244.1.3"])
+		}
+		return
+	}
+	t.Errorf("default/web is not in it: %s", out)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// Trace implements Traced.
+func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []status.Trace, err error) {
+	s, err := p.proxy.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	scenario := conformance.Scenario{Host: p.host}
+	for _, row := range rows {
+		packet := scenario.Oracle(s.Host, row)
+		q := oracle.Question{From: packet.Src.String(), To: packet.Dst.String() + "/" + packet.Proto.String()}
+		if packet.Iface != "" {
+			q.From += "%" + packet.Iface
+		}
+		t, err := platform.Trace().Of(ctx, p.proxy, q)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row, err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// Trace implements Traced.
+func (r *remote) Trace(_ context.Context, rows []conformance.Packet) ([]status.Trace, error) {
+	a, err := r.call(request{Rows: rows})
+	return a.Traces, err
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newDrift() *cobra.Command {
+	var out output
+	var watch, repair bool
+	c := &cobra.Command{
+		Use:   "drift [NAMESPACE/SERVICE]",
+		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
+		Long: `drift has the running tandem read its data plane back now, and shows each object that
+others have changed: what was wanted, what was found, whose it is, since when, and,
+where the system tells, which programs have written. The running tandem repairs
+such objects by itself; --repair waits until that is done. --watch goes on and
+prints what is found.
+
+The exit code is 3 when something was changed; with --repair it is 0 when that is
+repaired.`,
+		Example: "  tandem drift\n  tandem drift --watch\n  tandem drift --repair -o json",
+		Args:    atMostOne,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := platform.DriftRequest{Service: strings.Join(args, ""), Look: true}
+			if watch {
+				return watchDrift(cmd, &out, r)
+			}
+			d, err := platform.Drift().Ask(cmd.Context(), r)
+			if err == nil && repair {
+				d, err = awaitRepair(cmd.Context(), d, r)
+			}
+			if err != nil {
+				return err
+			}
+			if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 || repair && d.Repaired() {
+				return err
+			}
+			return errDiffers
+		},
+	}
+	c.Flags().BoolVar(&watch, "watch", false, "go on, and print what is found, until interrupted")
+	c.Flags().BoolVar(&repair, "repair", false, "wait until what was found is repaired")
+	out.register(c)
+	return c
+}
+
+// driftPause is the time between two questions.
+const driftPause = time.Second
+
+// repairTime is how long a repair is waited for.
+const repairTime = 30 * time.Second
+
+// awaitRepair asks until nothing is left to repair.
+func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftRequest) (d status.Drift, err error) {
+	ctx, cancel := context.WithTimeout(ctx, repairTime)
+	defer cancel()
+	r.Look = false
+	r.Since = first.At
+	for _, x := range first.Now {
+		if x.FoundAt.Before(r.Since) {
+			r.Since = x.FoundAt.Add(-time.Nanosecond)
+		}
+	}
+	for d = first; !d.Repaired(); {
+		if pause(ctx, 100*time.Millisecond) != nil {
+			return d, errors.New("not repaired after " + repairTime.String() + ": " + strings.Join(d.Errors, "; "))
+		}
+		if d, err = platform.Drift().Ask(ctx, r); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// watchDrift prints what the running tandem finds by itself, once it was asked to look.
+func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error {
+	for {
+		d, err := platform.Drift().Ask(cmd.Context(), r)
+		if err != nil {
+			return err
+		}
+		if r.Look || len(d.Now) > 0 {
+			if err := showWatched(cmd, out, d); err != nil {
+				return err
+			}
+		}
+		r.Look, r.Since = false, d.At
+		if pause(cmd.Context(), driftPause) != nil {
+			return nil // interrupted, as was to be
+		}
+	}
+}
+
+func showWatched(cmd *cobra.Command, out *output, d status.Drift) error {
+	if out.form != formTable || len(d.Now) == 0 {
+		return out.print(cmd, reportOf(d))
+	}
+	var b strings.Builder
+	for _, x := range d.Now {
+		x.Write(&b)
+	}
+	_, err := cmd.OutOrStdout().Write([]byte(printable.Lines(b.String())))
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

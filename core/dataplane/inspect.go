@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// Evaluator is implemented by compilers whose objects can be followed by a packet,
+// and shown. Of the host it is told what the system knows by itself: addresses and
+// interfaces.
+type Evaluator[K comparable, V any] interface {
+	// Evaluate returns what a data plane with these objects, and no others, does
+	// with a packet: the conformance suite proves it equal to the reference.
+	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
+	// Text spells an object's content, in the words of the system's own tools.
+	Text(K, V) string
+	// Opaque reports whether an object that was read back has content that Evaluate
+	// does not see, since it is not as we write it.
+	Opaque(K, V) bool
+}
+
+// Object is one object of a data plane, for people.
+type Object struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// State is how an object differs from what is wanted.
+type State string
+
+// The states.
+const (
+	Missing    State = "missing"    // wanted, and not there
+	Differs    State = "differs"    // there, and not as wanted
+	Unexpected State = "unexpected" // there, where only objects of ours are, and not wanted
+)
+
+// Difference is one object that is not as wanted. Owner is a port that needs it;
+// the zero value for what all share and for what nobody needs.
+type Difference struct {
+	Object string
+	State  State
+	Wanted string // empty when Unexpected
+	Found  string // empty when Missing
+	Owner  model.PortID
+}
+
+// maxDifferences is how many are kept of one reading, and named of one trace.
+const maxDifferences = 1000
+
+// Trace is what becomes of a packet by what is installed.
+type Trace struct {
+	Programmed oracle.Outcome // by the objects that this mode wants: it differs from policy by Gaps alone
+	Installed  oracle.Outcome // by those that were read back
+	// Opaque names objects that are not as written, and whose content is not
+	// understood: Installed is not known then.
+	Opaque []string
+	// Differences are those that may concern the packet, up to a limit; the first
+	// Deciding of them each change its outcome.
+	Differences []Difference
+	Deciding    int
+	Others      []string // rules of other programs that the packet may meet: see Neighbour
+	Objects     int      // read back
+	Took        time.Duration
+}
+
+// Implementation returns the objects without which a packet would fare otherwise,
+// in the order of their creation: those that implement what policy decides for it.
+// The ports are those of the Service that it is for.
+func Implementation[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port, p oracle.Packet) []Object {
+	e, ok := c.(Evaluator[K, V])
+	if !ok {
+		return nil
+	}
+	objects, _ := Compile(c, host, ports)
+	want := e.Evaluate(objects, host)(p)
+	var out []Object
+	for _, k := range inOrder(c, objects, ports, host) {
+		v := objects[k]
+		delete(objects, k)
+		if !e.Evaluate(objects, host)(p).Same(want) {
+			out = append(out, Object{fmt.Sprint(k), e.Text(k, v)})
+		}
+		objects[k] = v
+	}
+	return out
+}
+
+// mostTried is how many objects are tried for a packet: each costs a look at all of
+// them.
+const mostTried = 500
+
+// inOrder returns the keys in the order of their creation; where they are too many,
+// some of a port's own are left out.
+func inOrder[K comparable, V any](c Compiler[K, V], objects map[K]V, ports []*model.Port, host *model.Host) (keys []K) {
+	seen := map[K]struct{}{}
+	add := func(k K, _ V) {
+		if _, twice := seen[k]; !twice && len(keys) < mostTried {
+			seen[k] = struct{}{}
+			keys = append(keys, k)
+		}
+	}
+	c.Base(host, add)
+	for _, port := range ports {
+		c.Port(host, port, add)
+	}
+	sortKeys(c, keys)
+	return keys
+}
+
+func sortKeys[K comparable, V any](c Compiler[K, V], keys []K) {
+	names := make(map[K]string, len(keys))
+	for _, k := range keys {
+		names[k] = fmt.Sprint(k)
+	}
+	slices.SortFunc(keys, func(a, b K) int { return cmp.Or(c.Rank(a)-c.Rank(b), cmp.Compare(names[a], names[b])) })
+}
+
+func (b *backend[K, V]) Implementation(ports []*model.Port, p oracle.Packet) []Object {
+	b.mu.Lock()
+	host := b.host
+	b.mu.Unlock()
+	if host == nil {
+		return nil
+	}
+	return Implementation(b.compiler, host, ports, p)
+}
+
+// Trace reads everything back and sends a packet through it.
+func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (Trace, error) {
+	start := time.Now()
+	e, ok := b.compiler.(Evaluator[K, V])
+	b.mu.Lock()
+	host := b.host
+	b.mu.Unlock()
+	if !ok || host == nil {
+		return Trace{}, fmt.Errorf("this data plane cannot be traced yet")
+	}
+	want, _ := Compile(b.compiler, host, ports)
+	r, err := b.inspect(ctx, want)
+	if err != nil {
+		return Trace{}, err
+	}
+	t := Trace{Programmed: e.Evaluate(want, host)(p), Objects: r.read}
+	run := func() oracle.Outcome { return e.Evaluate(r.found, host)(p) }
+	t.Installed = run()
+	for _, d := range r.differing {
+		if v, there := r.found[d.key]; there && !d.leaves && e.Opaque(d.key, v) {
+			t.Opaque = append(t.Opaque, d.Object)
+		}
+	}
+	r.decide(&t, want, run)
+	if n, ok := b.driver.(Neighbour); ok {
+		if t.Others, err = n.Others(ctx); err != nil {
+			return Trace{}, err
+		}
+	}
+	t.Took = time.Since(start)
+	return t, nil
+}
+
+// inspection is what was read back and may concern one packet.
+type inspection[K comparable, V any] struct {
+	found     map[K]V
+	differing []differing[K]
+	read      int
+}
+
+type differing[K comparable] struct {
+	key    K
+	leaves bool // unexpected, and known to be there: it is on its way out
+	Difference
+}
+
+// decide finds out which differences change the packet's fate, and puts them first.
+func (r *inspection[K, V]) decide(t *Trace, want map[K]V, run func() oracle.Outcome) {
+	var rest []Difference
+	for i, d := range r.differing {
+		v, there := r.found[d.key]
+		if w, wanted := want[d.key]; wanted {
+			r.found[d.key] = w
+		} else {
+			delete(r.found, d.key)
+		}
+		decides := i < mostTried && !run().Same(t.Installed)
+		if there {
+			r.found[d.key] = v
+		} else {
+			delete(r.found, d.key)
+		}
+		switch {
+		case decides:
+			t.Differences = append(t.Differences, d.Difference)
+		case !d.leaves:
+			rest = append(rest, d.Difference)
+		}
+	}
+	t.Deciding = len(t.Differences)
+	t.Differences = append(t.Differences, rest...)
+}
+
+// inspect reads everything back, and what differs again: a reading beside changes may
+// show what is over in a moment.
+func (b *backend[K, V]) inspect(ctx context.Context, want map[K]V) (r inspection[K, V], err error) {
+	if r, err = b.inspectOnce(ctx, want); err != nil || len(r.differing) == 0 {
+		return r, err
+	}
+	again, err := b.inspectOnce(ctx, want)
+	first := map[K]Difference{}
+	for _, d := range r.differing {
+		first[d.key] = d.Difference
+	}
+	again.differing = slices.DeleteFunc(again.differing, func(d differing[K]) bool { return first[d.key] != d.Difference })
+	return again, err
+}
+
+// inspectOnce keeps of a reading what is in want or is not as the ledger says. It uses
+// the Sentinel's notice up, so that an audit is due.
+func (b *backend[K, V]) inspectOnce(ctx context.Context, want map[K]V) (r inspection[K, V], err error) {
+	if err := b.lockReading(ctx); err != nil {
+		return r, err
+	}
+	defer b.reading.Unlock()
+	defer b.incomplete.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())
+	defer cancel()
+	err = retryInterrupted(func() error {
+		r = inspection[K, V]{found: map[K]V{}}
+		return b.driver.Observe(ctx, func(k K, v V) { b.see(&r, want, k, v) })
+	})
+	if err != nil {
+		return r, err
+	}
+	var missing []K
+	for k := range want {
+		if _, there := r.found[k]; !there {
+			missing = append(missing, k)
+		}
+	}
+	for _, k := range missing {
+		r.differing = append(r.differing, b.difference(k, want[k], true, r.found[k], false))
+	}
+	r.sort(b.compiler)
+	return r, nil
+}
+
+func (r *inspection[K, V]) sort(c Compiler[K, V]) {
+	slices.SortFunc(r.differing, func(a, b differing[K]) int {
+		return cmp.Or(c.Rank(a.key)-c.Rank(b.key), cmp.Compare(a.Object, b.Object))
+	})
+	r.differing = r.differing[:min(len(r.differing), maxDifferences)]
+}
+
+// see takes one object that was read. What is as it should be is kept as it is
+// wanted: some drivers read digests only.
+func (b *backend[K, V]) see(r *inspection[K, V], want map[K]V, k K, v V) {
+	r.read++
+	w, relevant := want[k]
+	wanted, leaves := relevant, false
+	if !relevant {
+		var owners int
+		b.mu.Lock()
+		w, owners = b.ledger.Wanted(k)
+		_, leaves = b.ledger.Installed(k)
+		b.mu.Unlock()
+		wanted = owners > 0
+	}
+	if wanted && b.compiler.Equal(w, v) {
+		if relevant {
+			r.found[k] = w
+		}
+		return
+	}
+	if _, again := r.found[k]; !again && len(r.differing) < 2*maxDifferences {
+		d := b.difference(k, w, wanted, v, true)
+		d.leaves = leaves && !wanted
+		r.differing = append(r.differing, d)
+	}
+	r.found[k] = v
+}
+
+// difference describes a key that is not as wanted.
+func (b *backend[K, V]) difference(k K, want V, wanted bool, have V, there bool) differing[K] {
+	d := differing[K]{key: k, Difference: Difference{Object: fmt.Sprint(k), State: Differs}}
+	if wanted {
+		d.Wanted = b.text(k, want)
+	} else {
+		d.State = Unexpected
+	}
+	if there {
+		d.Found = b.text(k, have)
+	} else {
+		d.State = Missing
+	}
+	return d
+}
+
+func (b *backend[K, V]) text(k K, v V) string {
+	if e, ok := b.compiler.(Evaluator[K, V]); ok {
+		return e.Text(k, v)
+	}
+	return fmt.Sprint(v)
+}
+
+// lockReading waits until nobody else reads.
+func (b *backend[K, V]) lockReading(ctx context.Context) error {
+	for !b.reading.TryLock() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errReading, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Drift is an object of the data plane that another program has changed.
+type Drift struct {
+	dataplane.Difference
+	Found    time.Time // when an audit found it
+	Repaired time.Time // zero while it is not
+	// By are the programs that wrote to the data plane since the audit before that,
+	// where the system tells: one of them did it.
+	By []Writer
+}
+
+// Writer is a program that wrote to the data plane.
+type Writer struct {
+	Name string // of the process, up to 15 bytes; written by anybody
+	PID  int    // as the host counts
+	At   time.Time
+}
+
+// maxDrifts is how many are remembered; the oldest is forgotten first.
+const maxDrifts = 1000
+
+// maxDriftLines is how many objects of one audit are logged.
+const maxDriftLines = 10
+
+// noteDrift remembers what an audit that began at a time has found, and logs it.
+func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
+	var by []Writer
+	if e.options.Writers != nil {
+		by = e.options.Writers(e.auditBefore)
+	}
+	var found []Drift
+	for _, d := range e.backend().Drifted() {
+		found = append(found, Drift{Difference: d, Found: end, By: by})
+	}
+	e.drifts = append(e.drifts, found...)
+	e.drifts = slices.Delete(e.drifts, 0, max(0, len(e.drifts)-maxDrifts))
+	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", WriterNames(by))
+	for _, d := range found[:min(len(found), maxDriftLines)] {
+		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner))
+	}
+	e.auditBefore = start
+	return found
+}
+
+// serviceOf is empty for objects that are no single Service's.
+func serviceOf(id model.PortID) string {
+	if id == (model.PortID{}) {
+		return ""
+	}
+	return id.Service.String()
+}
+
+// WriterNames lists programs by name, each once; "unknown" without any.
+func WriterNames(by []Writer) string {
+	var names []string
+	for _, w := range by {
+		if !slices.Contains(names, w.Name) {
+			names = append(names, w.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "unknown"
+	}
+	return strings.Join(names, ", ")
+}
+
+// noteRepairs marks what a sync has repaired.
+func (e *Engine) noteRepairs(failing failures, end time.Time) {
+	if failing.unknown {
+		return
+	}
+	for i := len(e.drifts) - 1; i >= 0; i-- {
+		if d := &e.drifts[i]; d.Repaired.IsZero() && failing.ports[d.Owner] == nil {
+			d.Repaired = end
+		}
+	}
+}
+
+// auditWaiter waits for an audit that begins after a moment.
+type auditWaiter struct {
+	asked time.Time
+	done  chan error
+}
+
+// Audit reads the data plane back now, and waits for the result, which is in the next
+// Snapshot: the next sync repairs what was found.
+func (e *Engine) Audit(ctx context.Context) error {
+	done, err := ask(ctx, e.inbox, func() chan error {
+		w := auditWaiter{time.Now(), make(chan error, 1)}
+		if !e.adopted || !e.sourceSynced {
+			w.done <- ErrNotReady
+			return w.done
+		}
+		e.waiters = append(e.waiters, w)
+		e.checkAt, e.auditAt = time.Time{}, time.Time{}
+		return w.done
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err = <-done:
+		return err
+	case <-e.inbox.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tellWaiters tells the result of an audit to those who asked before it began. For the
+// others there is another.
+func (e *Engine) tellWaiters(start time.Time, err error) {
+	e.waiters = slices.DeleteFunc(e.waiters, func(w auditWaiter) bool {
+		if w.asked.After(start) {
+			return false
+		}
+		w.done <- err
+		return true
+	})
+	if len(e.waiters) > 0 {
+		e.checkAt, e.auditAt = time.Time{}, time.Time{}
+	}
+}

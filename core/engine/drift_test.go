@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// Drift is remembered by object: what was wanted and found, whose it is, who wrote,
+// when it was found and when repaired.
+func TestDriftIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Time
+		who := engine.Writer{Name: "nft", PID: 7}
+		b := start(t, func(o *engine.Options) {
+			o.Writers = func(since time.Time) []engine.Writer {
+				asked = append(asked, since)
+				return []engine.Writer{who}
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Disturb(func(o map[string]string) {
+			delete(o, "10.96.0.1:80")
+			o["10.96.0.2:80"] = "hijacked"
+			o["10.96.0.3:80"] = "smuggled in"
+		})
+		sleep(time.Second)
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := func(n string) model.PortID {
+			return model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Proto: model.TCP}
+		}
+		want := map[string]dataplane.Difference{
+			"10.96.0.1:80": {State: dataplane.Missing, Wanted: "reject", Owner: owner("a")},
+			"10.96.0.2:80": {State: dataplane.Differs, Wanted: "reject", Found: "hijacked", Owner: owner("b")},
+			"10.96.0.3:80": {State: dataplane.Unexpected, Found: "smuggled in"},
+		}
+		for _, d := range s.Drifts {
+			w := want[d.Object]
+			w.Object = d.Object
+			if d.Difference != w || len(d.By) != 1 || d.By[0] != who || d.Found.IsZero() || d.Repaired.Before(d.Found) {
+				t.Errorf("%+v, want %+v", d, w)
+			}
+			delete(want, d.Object)
+		}
+		if len(want) > 0 || len(b.found) != 3 {
+			t.Errorf("not remembered: %v; told %d", want, len(b.found))
+		}
+		if len(asked) != 1 || asked[0].IsZero() {
+			t.Errorf("writers asked since %v", asked)
+		}
+	})
+}
+
+// What nobody has noticed is found by an audit on request, at once.
+func TestAuditOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		if err := b.Audit(t.Context()); err != engine.ErrNotReady {
+			t.Fatalf("before the source has told all: %v", err)
+		}
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Do(func() { delete(b.kernel.Objects, "10.96.0.1:80") }) // unnoticed
+		before := time.Now()
+		if err := b.Audit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil || len(s.Drifts) != 1 || time.Since(before) > time.Second {
+			t.Fatalf("%v, %v after %s", err, s.Drifts, time.Since(before))
+		}
+		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
+		done := make(chan error, 2)
+		for range 2 {
+			go func() { done <- b.Audit(t.Context()) }()
+			sleep(time.Second) // the second one asks while the first audit reads
+		}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if b.kernel.Observes < 4 {
+			t.Errorf("read %d times: the second answer was older than the question", b.kernel.Observes)
+		}
+	})
+}
+
+// A day of changes, with audits in between that take their time and a neighbour that
+// writes what is no business of ours: nothing is called drift.
+func TestADayOfChurnIsNoDrift(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { churn(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func churn(t *testing.T, r *rand.Rand) {
+	b := start(t, func(o *engine.Options) { o.AuditEvery = 30 * time.Second })
+	reader := rand.New(rand.NewPCG(r.Uint64(), 2)) // of the one who reads
+	b.kernel.Do(func() {
+		b.kernel.Slow = func() { sleep(time.Duration(reader.IntN(int(2 * time.Second)))) }
+		b.kernel.Miss = func(string) bool { return reader.IntN(100) == 0 } // as dumps do beside writes
+	})
+	b.Synced(true)
+	changes := 0
+	for end := time.Now().Add(24 * time.Hour); time.Now().Before(end); sleep(time.Duration(r.IntN(int(20 * time.Second)))) {
+		for range 1 + r.IntN(5) {
+			n := r.IntN(30)
+			name := service(fmt.Sprint("s", n), fmt.Sprint("10.96.0.", 1+n))
+			switch r.IntN(4) {
+			case 0:
+				b.DeleteService(name.Name)
+			case 1:
+				name.ClusterIPs = service("", fmt.Sprint("10.96.1.", 1+r.IntN(250))).ClusterIPs
+				b.SetService(name)
+			default:
+				b.SetService(name)
+			}
+			changes++
+		}
+		if r.IntN(10) == 0 {
+			b.kernel.Disturb(func(map[string]string) {}) // another program's own table
+		}
+		if r.IntN(50) == 0 {
+			if err := b.Audit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s := b.Status(); s.Drift != 0 || len(b.found) != 0 {
+		t.Errorf("after %d changes: %d objects called drift: %+v", changes, s.Drift, b.found)
+	} else {
+		t.Logf("%d changes, %d audits, no drift", changes, s.Audits.Done)
+	}
+}
+
+// A trace that reads for long, and snapshots beside it, hold up no change.
+func TestQuestionsHoldUpNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
+		done := make(chan error, 1)
+		go func() {
+			found, err := b.Current().Trace(t.Context(), nil, oracle.Packet{})
+			if err == nil && found.Objects != 1+1 {
+				err = fmt.Errorf("%d objects read", found.Objects)
+			}
+			done <- err
+		}()
+		for i := range 9 {
+			sleep(time.Second)
+			before := time.Now()
+			b.SetService(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
+			synctest.Wait()
+			if _, err := b.Snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if b.kernel.Objects[fmt.Sprint("10.96.1.", i+1, ":80")] != "reject" || !time.Now().Equal(before) {
+				t.Fatalf("change %d waited for a question", i)
+			}
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Snapshots leave the engine's goroutine free but for a walk over the Services.
+func BenchmarkSnapshot(b *testing.B) {
+	e := engine.New(engine.Options{
+		Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+			return &model.Host{Name: "here"}, nil
+		},
+		Backend: dataplane.New(fronts{}, newKernel()), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
+	})
+	go func() { _ = e.Run(b.Context()) }()
+	for i := range 10_000 {
+		e.SetService(service(fmt.Sprint("s", i), fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%250, i%250+1)))
+	}
+	e.Synced(true)
+	<-e.Programmed()
+	for b.Loop() {
+		if _, err := e.Snapshot(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Evaluate implements dataplane.Evaluator.
+func (fronts) Evaluate(map[string]string, *model.Host) func(oracle.Packet) oracle.Outcome {
+	return func(oracle.Packet) oracle.Outcome { return oracle.Outcome{} }
+}
+
+func (fronts) Text(_, v string) string    { return v }
+func (fronts) Opaque(string, string) bool { return false }

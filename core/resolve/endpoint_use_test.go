@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// In random worlds, exactly the endpoints of the pools are told as used, each once,
+// and every other one has a reason that its conditions bear out.
+func TestEndpointUsesArePolicys(t *testing.T) {
+	used, unused := 0, map[string]int{}
+	for seed := range uint64(300) {
+		w := conformance.RandomWorld(conformance.NewRand(seed))
+		for _, svc := range w.Services {
+			from := slices.DeleteFunc(slices.Clone(w.Slices), func(s *model.Slice) bool {
+				return s.Service != svc.Name.Name || s.Name.Namespace != svc.Name.Namespace
+			})
+			ports := resolve.Service(w.Host, svc, from).Ports
+			pools := map[model.PortID]map[netip.AddrPort]bool{}
+			for _, p := range ports {
+				pools[p.ID] = map[netip.AddrPort]bool{}
+				for _, pool := range p.Pools() {
+					for _, e := range pool.Endpoints {
+						pools[p.ID][e.Addr] = true
+					}
+				}
+			}
+			for _, u := range resolve.EndpointUses(w.Host, from, ports) {
+				if u.Used {
+					used++
+					if !pools[u.Port][u.Addr] {
+						t.Fatalf("seed %d: %s: %s is told as used, once too often", seed, u.Port, u.Addr)
+					}
+					delete(pools[u.Port], u.Addr)
+				} else {
+					unused[strings.Split(u.Why, " (")[0]]++
+				}
+				wrong := u.Why == "" || strings.Contains(u.Why, "not ready") && u.State.Has(model.Ready) ||
+					strings.HasPrefix(u.Why, "terminating") && !u.State.Has(model.Terminating)
+				if wrong {
+					t.Errorf("seed %d: %+v", seed, u)
+				}
+			}
+			for id, left := range pools {
+				if len(left) > 0 {
+					t.Fatalf("seed %d: %s: in a pool and not told as used: %v", seed, id, left)
+				}
+			}
+		}
+	}
+	t.Logf("%d used; unused: %v", used, unused)
+	if used < 1000 || len(unused) < 5 {
+		t.Error("too little was judged")
+	}
+}

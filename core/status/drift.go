@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/printable"
+)
+
+// Drift tells which objects others have changed. Its JSON form is stable.
+type Drift struct {
+	Node string    `json:"node"`
+	Mode string    `json:"mode"`
+	At   time.Time `json:"at"`
+	// Looked says that the data plane was read back for this answer.
+	Looked bool      `json:"looked"`
+	Now    []Drifted `json:"now"`              // found by this look, or not repaired yet
+	Before []Drifted `json:"before"`           // repaired, the latest first
+	Total  uint64    `json:"total"`            // objects since the start
+	Errors []string  `json:"errors,omitempty"` // why what was found is not repaired
+}
+
+// Drifted is one object that was changed.
+type Drifted struct {
+	Difference
+	FoundAt    time.Time  `json:"foundAt"`
+	RepairedAt *time.Time `json:"repairedAt,omitempty"`
+	By         []Writer   `json:"by,omitempty"` // one of these did it
+}
+
+// Writer is a program that wrote to the data plane.
+type Writer struct {
+	Name string    `json:"name"`
+	PID  int       `json:"pid"`
+	At   time.Time `json:"at"`
+}
+
+// DriftOf renders what a snapshot knows of drift, of one Service if it is named. What
+// was found since a moment is told as found now.
+func DriftOf(s *engine.Snapshot, service string, since time.Time) Drift {
+	d := Drift{At: time.Now(), Now: []Drifted{}, Before: []Drifted{}, Total: s.Status.Drift}
+	for _, one := range slices.Backward(s.Drifts) {
+		x := drifted(one)
+		switch {
+		case service != "" && x.Service != service:
+		case x.RepairedAt == nil || !since.IsZero() && one.Found.After(since):
+			d.Now = append(d.Now, x)
+			if err := s.Backend.Failures[one.Owner]; err != nil && x.RepairedAt == nil && !slices.Contains(d.Errors, err.Error()) {
+				d.Errors = append(d.Errors, err.Error())
+			}
+		default:
+			d.Before = append(d.Before, x)
+		}
+	}
+	return d
+}
+
+func drifted(d engine.Drift) Drifted {
+	x := Drifted{Difference: DifferenceOf(d.Difference), FoundAt: d.Found}
+	if !d.Repaired.IsZero() {
+		x.RepairedAt = &d.Repaired
+	}
+	for _, w := range d.By {
+		x.By = append(x.By, Writer(w))
+	}
+	return x
+}
+
+// Repaired reports whether nothing is left to repair.
+func (d Drift) Repaired() bool {
+	return !slices.ContainsFunc(d.Now, func(x Drifted) bool { return x.RepairedAt == nil })
+}
+
+// Write prints drift for people.
+func (d Drift) Write(w io.Writer) error {
+	var b strings.Builder
+	switch {
+	case len(d.Now) > 0:
+		fmt.Fprintf(&b, "%d objects of mode %s on %s are not, or were not until just now, as tandem programmed them:\n", len(d.Now), d.Mode, d.Node)
+	case d.Looked:
+		fmt.Fprintf(&b, "no drift: the data plane of mode %s on %s is as tandem programmed it\n", d.Mode, d.Node)
+	default:
+		fmt.Fprintf(&b, "no drift known of mode %s on %s\n", d.Mode, d.Node)
+	}
+	writeDrifted(&b, d.Now, shown)
+	for _, e := range d.Errors {
+		fmt.Fprintf(&b, "! cannot be repaired yet: %s\n", printable.Text(e))
+	}
+	if len(d.Before) > 0 {
+		fmt.Fprintf(&b, "\nrepaired before, %d objects since the start, the latest first:\n", d.Total)
+		writeDrifted(&b, d.Before, 5)
+	}
+	_, err := io.WriteString(w, printable.Lines(b.String()))
+	return err
+}
+
+func writeDrifted(b *strings.Builder, all []Drifted, most int) {
+	for i, x := range all {
+		if i == most {
+			fmt.Fprintf(b, "and %d more (-o json)\n", len(all)-most)
+			return
+		}
+		x.Write(b)
+	}
+}
+
+// Write prints one object.
+func (x Drifted) Write(b *strings.Builder) {
+	more := ""
+	if x.Service != "" {
+		more = "  (Service " + printable.Text(x.Service) + ")"
+	}
+	x.Difference.write(b, more)
+	fmt.Fprintf(b, "           since   %s%s\n", x.FoundAt.Format(time.RFC3339), x.repaired())
+	if len(x.By) > 0 {
+		fmt.Fprintf(b, "           by      %s\n", writers(x.By))
+	}
+}
+
+func (x Drifted) repaired() string {
+	if x.RepairedAt == nil {
+		return ", NOT repaired"
+	}
+	return fmt.Sprintf(", repaired after %s", max(x.RepairedAt.Sub(x.FoundAt), time.Millisecond).Round(time.Millisecond))
+}
+
+// writers lists programs, the latest last.
+func writers(all []Writer) string {
+	const most = 4
+	var parts []string
+	for _, w := range all[max(0, len(all)-most):] {
+		parts = append(parts, fmt.Sprintf("%s (process %d) at %s", printable.Text(w.Name), w.PID, w.At.Format("15:04:05")))
+	}
+	if len(all) > 1 {
+		return "one of " + strings.Join(parts, ", ")
+	}
+	return parts[0]
+}

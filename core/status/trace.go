@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/printable"
+)
+
+// Trace compares what must happen to a connection with what the data plane does,
+// by its objects read back. Its JSON form is stable.
+type Trace struct {
+	Explanation
+
+	Verdict   Verdict  `json:"verdict"`
+	Installed string   `json:"installed"` // forward, reject, drop, pass; or unknown
+	Reaches   []Target `json:"reaches,omitempty"`
+	// Gap is what the mode cannot do, where that is all in which they differ.
+	Gap string `json:"gap,omitempty"`
+	// Differences are objects that are not as wanted: first those that each change
+	// the outcome, Deciding of them.
+	Differences []Difference `json:"differences,omitempty"`
+	Deciding    int          `json:"deciding"`
+	// Others are rules of others in the packet's way, and what was seen beside rules.
+	Others  []string `json:"others,omitempty"`
+	Objects int      `json:"objectsRead"`
+	TookMS  float64  `json:"tookMs"`
+	Live    *Live    `json:"live,omitempty"`
+}
+
+// Verdict is what a trace comes to.
+type Verdict string
+
+// The verdicts.
+const (
+	AsExplained Verdict = "same"    // the data plane does what must happen
+	ByGap       Verdict = "gap"     // but for what the mode cannot do
+	NotSame     Verdict = "differs" // it does something else
+	NotKnown    Verdict = "unknown" // an object has content that tandem did not write
+)
+
+// Difference is one object that is not as wanted.
+type Difference struct {
+	Object  string `json:"object"`
+	State   string `json:"state"` // missing, differs, unexpected
+	Service string `json:"service,omitempty"`
+	Wanted  string `json:"wanted,omitempty"`
+	Found   string `json:"found,omitempty"`
+}
+
+// DifferenceOf describes a difference.
+func DifferenceOf(d dataplane.Difference) Difference {
+	out := Difference{Object: d.Object, State: string(d.State), Wanted: d.Wanted, Found: d.Found}
+	if d.Owner != (model.PortID{}) {
+		out.Service = d.Owner.Service.String()
+	}
+	return out
+}
+
+// Live is what became of a probe that was really sent.
+type Live struct {
+	Outcome string   `json:"outcome"`
+	Path    []string `json:"path,omitempty"` // what it met, in order
+}
+
+// Follow answers a question by what read returns: the fate of its packet in the data
+// plane, given the ports of its Service.
+func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet) (dataplane.Trace, error)) (Trace, oracle.Packet, error) {
+	e, ports, err := s.explain(q)
+	if err != nil {
+		return Trace{}, e.Packet, err
+	}
+	found, err := read(ports, e.Packet)
+	if err != nil {
+		return Trace{}, e.Packet, err
+	}
+	t := Trace{
+		Explanation: s.explanation(e, ports), Installed: found.Installed.Fate.String(), Reaches: targets(found.Installed),
+		Others: found.Others, Deciding: found.Deciding, Objects: found.Objects, TookMS: float64(found.Took.Microseconds()) / 1000,
+	}
+	for _, d := range found.Differences {
+		t.Differences = append(t.Differences, DifferenceOf(d))
+	}
+	switch {
+	case len(found.Opaque) > 0:
+		t.Verdict, t.Installed, t.Reaches = NotKnown, "unknown", nil
+	case found.Installed.Same(e.Outcome):
+		t.Verdict = AsExplained
+	case found.Installed.Same(found.Programmed):
+		t.Verdict, t.Gap = ByGap, s.gapText(e)
+	default:
+		t.Verdict = NotSame
+	}
+	return t, e.Packet, nil
+}
+
+// gapText says what the mode cannot do for a packet.
+func (s *Subject) gapText(e oracle.Explanation) string {
+	if e.Port != nil {
+		for _, g := range s.Gaps[e.Port.ID] {
+			return gap(e.Port, g)
+		}
+	}
+	return "mode " + s.Mode + " does this for all Services"
+}
+
+// OK reports whether the data plane does what it should.
+func (t Trace) OK() bool { return t.Verdict == AsExplained || t.Verdict == ByGap }
+
+// Write prints a trace for people.
+func (t Trace) Write(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
+	fmt.Fprintf(&b, "must:  %s\n", verdictText(t.Outcome, t.Endpoints))
+	fmt.Fprintf(&b, "does:  %s\n", verdictText(t.Installed, t.Reaches))
+	switch t.Verdict {
+	case AsExplained:
+		b.WriteString("\nSAME: the data plane does what it should\n")
+	case ByGap:
+		fmt.Fprintf(&b, "\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
+	case NotKnown:
+		b.WriteString("\nUNKNOWN: an object in its way has content that tandem did not write\n")
+	default:
+		b.WriteString("\nDIFFERS: the data plane does something else\n")
+	}
+	t.differences(&b)
+	for _, o := range t.Others {
+		fmt.Fprintf(&b, "! %s\n", printable.Text(o))
+	}
+	if t.Live != nil {
+		fmt.Fprintf(&b, "\nprobe: %s\n", printable.Text(t.Live.Outcome))
+		for _, p := range t.Live.Path {
+			fmt.Fprintf(&b, "  %s\n", printable.Text(p))
+		}
+	}
+	if t.Failing != "" {
+		fmt.Fprintf(&b, "FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
+	}
+	_, err := io.WriteString(w, printable.Lines(b.String()))
+	return err
+}
+
+func (t Trace) differences(b *strings.Builder) {
+	for i, d := range t.Differences {
+		if i == shown {
+			fmt.Fprintf(b, "and %d more objects (-o json)\n", len(t.Differences)-shown)
+			return
+		}
+		decides := ""
+		if i < t.Deciding {
+			decides = ": this alone changes the outcome"
+		}
+		d.write(b, decides)
+	}
+}
+
+func (d Difference) write(b *strings.Builder, more string) {
+	fmt.Fprintf(b, "%-10s %s%s\n", d.State, printable.Text(d.Object), more)
+	for _, side := range [][2]string{{"wanted", d.Wanted}, {"found", d.Found}} {
+		for part := range strings.SplitSeq(side[1], "\n") {
+			if part != "" {
+				fmt.Fprintf(b, "           %-7s %s\n", side[0], printable.Text(part))
+				side[0] = ""
+			}
+		}
+	}
+}
+
+// verdictText is a fate in a few words.
+func verdictText(fate string, to []Target) string {
+	if fate != oracle.Forward.String() {
+		return fate
+	}
+	text := fate + " to"
+	for i, t := range to {
+		if i == 4 {
+			return fmt.Sprintf("%s and %d more", text, len(to)-4)
+		}
+		text += " " + t.Address
+		if t.SNAT {
+			text += " (SNAT)"
+		}
+	}
+	return text
+}

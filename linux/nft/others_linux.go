@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Others implements dataplane.Neighbour, in the network namespace of the calling
+// thread.
+func (d *Driver) Others(ctx context.Context) ([]string, error) { return Others(ctx, d.table.Name) }
+
+// maxOthers bounds how many chains are told.
+const maxOthers = 20
+
+// Others tells of the BaseChains that have rules, or drop by policy, and are in none of
+// some tables.
+func Others(ctx context.Context, own ...string) (texts []string, err error) {
+	all, err := BaseChains(ctx)
+	for _, c := range all {
+		if (c.Rules == 0 && !c.Drop) || slices.Contains(own, c.Table) || len(texts) == maxOthers {
+			continue
+		}
+		policy := "accept"
+		if c.Drop {
+			policy = "drop"
+		}
+		texts = append(texts, fmt.Sprintf("chain %s %s %s of another program (type %s hook %s priority %d; policy %s) sees packets too: tandem does not evaluate it",
+			c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority, policy))
+	}
+	return texts, err
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xtables
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+// tablesOfVariantNFT are the names that iptables-nft gives to its tables in nf_tables.
+var tablesOfVariantNFT = [...]string{"filter", "nat", "mangle", "raw", "security"}
+
+// maxAhead bounds how many rules of others are told.
+const maxAhead = 10
+
+// Others tells which rules of others packets meet before ours: in chains of the
+// kernel, before the first jump into a chain of ours, and in nf_tables. It is for the
+// network namespace of the calling thread.
+func (t Tools) Others(ctx context.Context, families []model.Family, ours func(chain string) bool) (texts []string, err error) {
+	for _, f := range families {
+		saved, err := t.Save(ctx, f, t.Present(f, Filter, NAT)...)
+		if err != nil {
+			return nil, err
+		}
+		tables, err := ParseSave(saved)
+		if err != nil {
+			return nil, err
+		}
+		for _, table := range tables {
+			for _, c := range table.Chains {
+				texts = append(texts, ahead(f, table.Name, c, ours)...)
+			}
+		}
+	}
+	texts = texts[:min(len(texts), maxAhead)]
+	var own []string
+	if t.Variant == NFT {
+		own = tablesOfVariantNFT[:]
+	}
+	more, err := nft.Others(ctx, own...)
+	if err != nil {
+		return texts, nil //nolint:nilerr // a kernel without nf_tables has no such chains
+	}
+	return append(texts, more...), nil
+}
+
+// ahead lists the rules of a chain of the kernel that come before our first one.
+func ahead(f model.Family, table string, c SavedChain, ours func(chain string) bool) (texts []string) {
+	if !c.Builtin {
+		return nil
+	}
+	for i, l := range c.Rules {
+		if ours(l.Rule().Chain()) {
+			return texts
+		}
+		texts = append(texts, fmt.Sprintf("%s rule %d of %s %s is another program's and comes before tandem's: %s", f, i+1, table, c.Name, strings.TrimSpace(string(l))))
+	}
+	return nil // none of ours is there
+}

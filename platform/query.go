@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+)
+
+// Query is one kind of question to the proxy that runs here, over its control
+// socket. Request and Answer are its JSON; the answer's form is stable: fields are
+// added, not changed. There is one for each verb that asks, in a file of its own,
+// and queries lists them.
+type Query[Request, Answer any] struct {
+	Name string
+	// Reads says that it reads the kernel or HNS: of those there is one at a time, and
+	// not for longer than readLimit.
+	Reads  bool
+	answer func(context.Context, *Proxy, Request) (Answer, error)
+}
+
+// readLimit is how long a query that reads the data plane may take.
+const readLimit = 30 * time.Second
+
+// maxRequest bounds a question: plan sends manifests.
+const maxRequest = 16 << 20
+
+// queries are all there are.
+func queries() []query {
+	return []query{Explain(), Trace(), Drift(), Services(), Preview()}
+}
+
+// query is a Query whatever its types.
+type query interface {
+	name() string
+	ask(context.Context, *Proxy, []byte) (any, error)
+}
+
+func (q Query[Request, Answer]) name() string { return q.Name }
+
+// Ask puts the question to the proxy that runs here.
+func (q Query[Request, Answer]) Ask(ctx context.Context, r Request) (a Answer, err error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return a, err
+	}
+	err = call(ctx, "/query/"+q.Name, body, &a)
+	return a, err
+}
+
+// Of answers the question about a proxy of this process.
+func (q Query[Request, Answer]) Of(ctx context.Context, p *Proxy, r Request) (Answer, error) {
+	return q.answer(ctx, p, r)
+}
+
+func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) (any, error) {
+	var r Request
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return nil, fmt.Errorf("query %s: %w", q.Name, err)
+	}
+	if q.Reads {
+		limited, cancel := context.WithTimeout(ctx, readLimit)
+		defer cancel()
+		ctx = limited
+		if err := p.kernel.take(ctx); err != nil {
+			return nil, fmt.Errorf("another query reads the data plane: %w", err)
+		}
+		defer p.kernel.give()
+	}
+	return q.answer(ctx, p, r)
+}
+
+// queryRoute answers queries on the control socket.
+func (p *Proxy) queryRoute() route {
+	return route{"POST /query/{name}", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		answer, err := p.ask(r.Context(), r.PathValue("name"), body)
+		reply(w, answer, err)
+	}}
+}
+
+// ask finds the query and has it answered.
+func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) {
+	all := queries()
+	i := slices.IndexFunc(all, func(q query) bool { return q.name() == name })
+	if i < 0 {
+		return nil, fmt.Errorf("this tandem knows no query %.40q: is it of another version?", name)
+	}
+	return all[i].ask(ctx, p, body)
+}
+
+// snapshotFor is a Snapshot for a question: of a proxy that serves.
+func (p *Proxy) snapshotFor(ctx context.Context) (*engine.Snapshot, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.Host == nil || !s.Status.SourceSynced {
+		return nil, fmt.Errorf("tandem has not yet received everything from %s: %s", p.config.Source(), strings.Join(p.health().Reasons, "; "))
+	}
+	return s, nil
+}
