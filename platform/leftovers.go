@@ -52,7 +52,7 @@ func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	}
 	defer s.turn.give()
 	err := s.network.Do(func() error {
-		for _, m := range Local() {
+		for _, m := range local(s.modes) {
 			if m.Name != s.engine.Current().Mode.Name {
 				s.removeEarlier(ctx, m, c)
 			}
@@ -86,7 +86,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 // checkKubeProxy removes what kube-proxy has left, or reports it.
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
-		found, err := takeOver(ctx)
+		found, err := takeOver(ctx, local(s.modes))
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("removing kube-proxy's rules failed in part", "err", err)
 		}
@@ -96,7 +96,7 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 		return
 	}
 	var problems []model.Problem
-	for _, m := range Local() {
+	for _, m := range local(s.modes) {
 		if m.KubeProxy == nil {
 			continue
 		}
@@ -115,9 +115,9 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	s.engine.Problems("kube-proxy", problems)
 }
 
-// takeOver removes what kube-proxy has left in any mode.
-func takeOver(ctx context.Context) (found []string, err error) {
-	for _, m := range Local() {
+// takeOver removes what kube-proxy has left in any of some modes.
+func takeOver(ctx context.Context, modes []dataplane.Mode) (found []string, err error) {
+	for _, m := range modes {
 		if m.KubeProxy == nil {
 			continue
 		}

@@ -23,8 +23,10 @@ func Lock() (Held, error) { return thisSystem().lock() }
 // what stays when the process ends: it is all that needs more privileges than
 // CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
 // what to do: in a container it often is right already.
-func Prepare(c *config.Config, log *slog.Logger) {
-	for _, err := range thisSystem().prepare(c, log) {
+func Prepare(c *config.Config, log *slog.Logger) { thisSystem().set(c, log) }
+
+func (s system) set(c *config.Config, log *slog.Logger) {
+	for _, err := range s.prepare(c, log) {
 		log.Warn("setting system parameter failed", "err", err)
 	}
 }

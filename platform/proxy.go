@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,10 +23,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
+	system  system
 	version string
 	log     *slog.Logger
 	config  *config.Config                // as at the start
@@ -55,8 +56,12 @@ type Proxy struct {
 // of the calling thread: its lock, the data plane, the flow table and the listening
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c}
+	return open(ctx, thisSystem(), c, version, log)
+}
+
+func open(ctx context.Context, s system, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	s.limitMemory(log)
+	p := &Proxy{system: s, version: version, log: log, config: c, base: c}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -70,22 +75,22 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
-	if p.source, err = openSource(p.config, p.log, p.connected); err != nil {
+	if p.source, err = openSource(p.config, p.log, watch.Hooks{Connected: p.connected, Dial: p.system.dial}); err != nil {
 		return err
 	}
 	p.report.metrics.Register(p.source.metrics()...)
-	if p.lock, err = Lock(); err != nil {
+	if p.lock, err = p.system.lock(); err != nil {
 		return err
 	}
-	if p.network, err = thisSystem().network(); err != nil {
+	if p.network, err = p.system.network(); err != nil {
 		return err
 	}
-	a, err := thisSystem().addresses()
+	a, err := p.system.addresses()
 	p.machine = openMachine(a, err, p.log)
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if p.flows, err = thisSystem().flows(); err != nil {
+	if p.flows, err = p.system.flows(); err != nil {
 		p.flows = nil
 		if p.choice.Conntrack {
 			p.log.Warn("opening conntrack failed; stale UDP flows are kept", "err", err)
@@ -99,7 +104,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 // openEngine chooses the mode and opens its backend, which is the engine's from
 // then on.
 func (p *Proxy) openEngine(ctx context.Context) (err error) {
-	if p.choice, err = Choose(ctx, p.config, p.log); err != nil {
+	if p.choice, err = choose(ctx, p.system.modes(), p.config, p.log); err != nil {
 		return err
 	}
 	backend, err := p.choice.OpenWhenReady(ctx, p.config)
@@ -118,7 +123,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	})
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
-		clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.modes(), clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }
@@ -310,9 +315,8 @@ func (p *Proxy) releaseStartMemory(ctx context.Context) {
 			quiet++
 		}
 	}
-	debug.SetGCPercent(gcPercent)
-	debug.FreeOSMemory()
-	if err := thisSystem().releaseText(); err != nil {
+	p.system.collect()
+	if err := p.system.releaseText(); err != nil {
 		p.log.Debug("releasing startup memory failed", "err", err)
 	}
 }

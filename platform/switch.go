@@ -38,6 +38,7 @@ type switcher struct {
 	engine   *engine.Engine
 	network  network
 	log      *slog.Logger
+	modes    []dataplane.Mode // all there are
 	switched func(from, to config.Mode)
 	running  context.Context // ends with the proxy
 	group    *sync.WaitGroup // of the proxy
@@ -94,7 +95,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	defer s.turn.give()
 	start := time.Now()
 	from := s.engine.Current().Mode.Name
-	mode, err := named(Modes(), to)
+	mode, err := named(s.modes, to)
 	if err != nil {
 		return Switched{}, err
 	}

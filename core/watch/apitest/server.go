@@ -26,6 +26,10 @@ type Options struct {
 	Absent      []string      // resources that it does not have
 	Bookmarks   time.Duration // between bookmarks; 0 for none
 	Tokens      []string      // that are accepted; none accepts everybody
+
+	// Listen makes the server's listener, each time that it starts; nil is a port of
+	// the loopback interface, the same every time.
+	Listen func() (net.Listener, error)
 }
 
 // Server is an API server. It is safe for concurrent use.
@@ -67,7 +71,11 @@ func Start(o Options) (*Server, error) {
 
 // Restart starts a server that was stopped, on the same port and with all it knew.
 func (s *Server) Restart() error {
-	l, err := net.Listen("tcp", s.address)
+	listen := s.options.Listen
+	if listen == nil {
+		listen = func() (net.Listener, error) { return net.Listen("tcp", s.address) }
+	}
+	l, err := listen()
 	if err != nil {
 		return err
 	}
