@@ -15,7 +15,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -125,7 +124,7 @@ func (r *run) damage(rng *rand.Rand, most int) {
 }
 
 func apiDown(r *run, rng *rand.Rand) {
-	r.server.Stop()
+	r.stopServer()
 	if p := r.super.current(); p != nil && rng.IntN(3) == 0 { // it is down at the start of the next process
 		p.cancel()
 		time.Sleep(5 * time.Second)
@@ -133,15 +132,11 @@ func apiDown(r *run, rng *rand.Rand) {
 			r.violate("I9: /healthz answers 200 before anything could be known: %s", body)
 		}
 	}
-	r.later(some(rng), func() {
-		if err := r.server.Restart(); err != nil {
-			r.violate("API server: %v", err)
-		}
-	})
+	r.later(some(rng), r.startServer)
 }
 
 func watchHangs(r *run, rng *rand.Rand) {
-	lift := r.server.Freeze(resource(rng))
+	lift := r.server.Freeze(watched[rng.IntN(3)]) // ServiceCIDRs can be done without
 	if rng.IntN(4) > 0 {
 		r.later(some(rng), lift)
 		return
@@ -287,19 +282,14 @@ func diskFull(r *run, rng *rand.Rand) {
 func networkAgain(r *run, rng *rand.Rand) {
 	r.judge.shake(false)
 	w := r.plane.(*windows)
-	w.emu.RemoveNetwork(w.network)
-	r.later(some(rng), func() {
-		w.addNetwork()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.instance++
-	})
+	w.removeNetwork()
+	r.later(some(rng), w.addNetwork)
 }
 
 func podsLate(r *run, rng *rand.Rand) {
 	r.judge.shake(false)
 	w := r.plane.(*windows)
-	w.emu.RemoveNetwork(w.network) // with its pods
+	w.removeNetwork() // with its pods
 	w.addNetwork()
 	var taken []string
 	for _, e := range w.emu.Endpoints() {
@@ -344,23 +334,38 @@ func switchModes(r *run, rng *rand.Rand) {
 
 // restore takes the API server back to what it was some changes ago.
 func restore(r *run, rng *rand.Rand) {
-	version, old := r.server.Put(r.cluster.node), maps.Clone(r.cluster.dir)
+	old, back := maps.Clone(r.cluster.dir), r.server.Backup()
 	was := r.cluster.now
 	for range 1 + rng.IntN(5) {
 		r.change(rng)
 		time.Sleep(some(rng) / 10)
 	}
-	r.server.Stop()
+	r.stopServer()
 	r.judge.change(func() ([]model.ServiceName, bool) {
-		var all []runtime.Object
-		for _, name := range slices.Sorted(maps.Keys(old)) {
-			all = append(all, old[name])
-		}
 		r.cluster.dir, r.cluster.now = old, was
 		r.cluster.node, r.cluster.ranges = old["node"].(*corev1.Node), old["ranges"].(*networkingv1.ServiceCIDR)
-		r.server.Restore(version-uint64(rng.IntN(3)), all...)
+		back()
 		return nil, true
 	})
+	r.startServer()
+}
+
+// stopServer stops the API server, once more if it is stopped already.
+func (r *run) stopServer() {
+	r.serving.Lock()
+	defer r.serving.Unlock()
+	if r.stopped++; r.stopped == 1 {
+		r.server.Stop()
+	}
+}
+
+// startServer starts it when everybody who stopped it has done so.
+func (r *run) startServer() {
+	r.serving.Lock()
+	defer r.serving.Unlock()
+	if r.stopped--; r.stopped > 0 {
+		return
+	}
 	if err := r.server.Restart(); err != nil {
 		r.violate("API server: %v", err)
 	}

@@ -79,6 +79,8 @@ type run struct {
 	super   *supervisor
 	judge   *judge
 	flows   atomic.Bool // conntrack cannot be written
+	serving sync.Mutex  // of stopped
+	stopped int         // how many have stopped the API server
 
 	mu         sync.Mutex
 	violations []string

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -44,9 +45,22 @@ func newWindows(rng *rand.Rand, dir string) *windows {
 	return w
 }
 
-// addNetwork makes the network, and in it all pods that this node may have.
+// addNetwork makes the network, and in it all pods that this node may have, unless
+// somebody has done so.
 func (w *windows) addNetwork() {
-	w.network = addNetwork(w.emu)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.network == "" {
+		w.network = addNetwork(w.emu)
+	}
+	w.instance++
+}
+
+func (w *windows) removeNetwork() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.emu.RemoveNetwork(w.network)
+	w.network = ""
 }
 
 func addNetwork(e *hnsemu.Emulator) string {
@@ -72,7 +86,9 @@ func (w *windows) mode() dataplane.Mode {
 		return nil
 	}
 	m.Open = func(c *config.Config) (dataplane.Backend, error) {
-		return hns.Open(context.Background(), w.emu.Client(), c, settings(w.journal, w.service))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return hns.Open(ctx, w.emu.Client(), c, settings(w.journal, w.service))
 	}
 	return m
 }

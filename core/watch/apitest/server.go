@@ -166,6 +166,10 @@ func (s *Server) Restore(version uint64, objects ...runtime.Object) {
 	s.store.restore(version, objects)
 }
 
+// Backup returns what restores the server to this moment, once, as from a backup of
+// etcd. It must be stopped meanwhile.
+func (s *Server) Backup() (restore func()) { return s.store.backup() }
+
 // Requests returns what was asked for so far. Empty names stand for all.
 func (s *Server) Requests(verb, resource string) []Request {
 	s.mu.Lock()
