@@ -31,43 +31,64 @@ func SwitchTo(ctx context.Context, to config.Mode) (done Switched, err error) {
 	return done, err
 }
 
+// answerLimit bounds what is read of an answer.
+const answerLimit = 16 << 20
+
 // post sends a request to the control socket and reads the answer.
 func post(ctx context.Context, path string, answer any) error {
+	body, err := open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
+	if err != nil {
+		return fmt.Errorf("read the answer of the running tandem: %w", err)
+	}
+	return json.Unmarshal(text, answer)
+}
+
+// open sends a request to the control socket. The caller reads and closes the
+// answer.
+func open(ctx context.Context, path string) (io.ReadCloser, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return thisSystem().dialControl(ctx) }
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := client.Do(req)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	if err != nil {
-		return fmt.Errorf("read the answer of the running tandem: %w", err)
+		return nil, fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return errors.New(string(body))
+		defer res.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+		return nil, errors.New(string(text))
 	}
-	return json.Unmarshal(body, answer)
+	return res.Body, nil
+}
+
+// route is one more request that the control socket answers.
+type route struct {
+	pattern string // of http.ServeMux
+	answer  http.HandlerFunc
 }
 
 // serveControl serves the control socket until ctx ends. Without a socket all else
 // works.
-func serveControl(ctx context.Context, lock Held, switchTo switchFunc, log *slog.Logger) error {
+func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()
 	if err != nil {
-		log.Warn("opening the control socket failed; tandem switch is unavailable", "err", err)
+		log.Warn("opening the control socket failed; switch, history and snapshot are unavailable", "err", err)
 		<-ctx.Done()
 		return nil
 	}
 	server := http.Server{
-		Handler:           controlHandler(switchTo),
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -81,8 +102,11 @@ func serveControl(ctx context.Context, lock Held, switchTo switchFunc, log *slog
 }
 
 // controlHandler answers the requests of the control socket.
-func controlHandler(switchTo switchFunc) http.Handler {
+func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 	mux := http.NewServeMux()
+	for _, r := range more {
+		mux.HandleFunc(r.pattern, r.answer)
+	}
 	mux.HandleFunc("POST /switch", func(w http.ResponseWriter, r *http.Request) {
 		to := config.Mode(r.URL.Query().Get("to"))
 		if _, err := Find(to); err != nil || to == config.Auto {

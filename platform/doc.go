@@ -31,6 +31,7 @@
 //	switch.go            another mode while Services are in use
 //	leftovers.go         what earlier runs and kube-proxy have left (RemoveAll)
 //	control.go           the control socket
+//	control_history.go   the last changes
 //	doctor.go            what works on this machine (Examine)
 //	proxy.go             a whole proxy (Open, Run, Close)
 //	reconfigure.go       another configuration while it runs

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -14,16 +16,28 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Examine checks this machine: each mode by trying it, what kube-proxy has left,
-// the system, and the addresses that the proxy listens on. It changes nothing that
-// lasts.
-func Examine(ctx context.Context, c *config.Config) []diagnosis.Check {
+// Examine checks this machine: each mode by trying it, what kube-proxy has left, the
+// system, and the addresses that the proxy listens on. Running is what a proxy says
+// that runs here, nil without one. It changes nothing that lasts.
+func Examine(ctx context.Context, c *config.Config, running *diagnosis.Running) []diagnosis.Check {
 	checks := examineModes(ctx, c)
 	for _, m := range Local() {
 		checks = append(checks, examineLeftovers(ctx, m)...)
 	}
-	checks = append(checks, thisSystem().examine()...)
+	checks = append(checks, diagnosis.Node(Facts(ctx, c, running))...)
 	return append(checks, examineListeners(c)...)
+}
+
+// Facts reads what the checks of the system look at.
+func Facts(ctx context.Context, c *config.Config, running *diagnosis.Running) *diagnosis.Facts {
+	f := thisSystem().facts(ctx, c)
+	f.Mode, f.Running = string(c.Mode), running
+	if running != nil && c.Mode == config.Auto {
+		f.Mode = running.Mode
+	}
+	f.NodePorts = [2]int{int(c.NodePortRange.First), int(c.NodePortRange.Last)}
+	f.IPv6 = slices.ContainsFunc(c.ClusterCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() }) || running != nil && running.IPv6
+	return f
 }
 
 // examineModes tries all modes, and says which one the configuration selects.
@@ -84,17 +98,9 @@ func examineListeners(c *config.Config) (checks []diagnosis.Check) {
 		}
 		if err != nil {
 			check.Level, check.Found = diagnosis.Warn, err.Error()
-			check.Fix = "stop what listens there (" + listeners(runtime.GOOS) + " shows it; a running tandem is expected), or choose another address"
+			check.Fix = "stop what listens there (" + diagnosis.Listeners(runtime.GOOS) + " shows it; a running tandem is expected), or choose another address"
 		}
 		checks = append(checks, check)
 	}
 	return checks
-}
-
-// listeners is a system's own command that lists listening sockets.
-func listeners(system string) string {
-	if system == "windows" {
-		return "netstat -ano"
-	}
-	return "ss -ltnp"
 }

@@ -20,10 +20,10 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 	}
 	defer l.Close()
 	checks := examineListeners(&config.Config{HealthAddress: l.Addr().String()})
-	if len(checks) != 1 || checks[0].Level != diagnosis.Warn || !strings.Contains(checks[0].Fix, listeners(runtime.GOOS)) {
+	if len(checks) != 1 || checks[0].Level != diagnosis.Warn || !strings.Contains(checks[0].Fix, diagnosis.Listeners(runtime.GOOS)) {
 		t.Errorf("%+v", checks)
 	}
-	if tool := listeners("windows"); !strings.HasPrefix(tool, "netstat") {
+	if tool := diagnosis.Listeners("windows"); !strings.HasPrefix(tool, "netstat") {
 		t.Errorf("Windows has no %s", tool)
 	}
 }

@@ -3,6 +3,8 @@
 package platform
 
 import (
+	"errors"
+	"io/fs"
 	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -22,13 +24,19 @@ func Lock() (Held, error) { return thisSystem().lock() }
 // Prepare sets what a configuration asks of the system besides Services, and
 // what stays when the process ends: it is all that needs more privileges than
 // CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
-// what to do: in a container it often is right already.
-func Prepare(c *config.Config, log *slog.Logger) { thisSystem().set(c, log) }
+// what to do, and returned where the system has such a parameter: in a container it
+// often is right already, and a proxy serves without it.
+func Prepare(c *config.Config, log *slog.Logger) error { return thisSystem().set(c, log) }
 
-func (s system) set(c *config.Config, log *slog.Logger) {
+func (s system) set(c *config.Config, log *slog.Logger) error {
+	var failed []error
 	for _, err := range s.prepare(c, log) {
 		log.Warn("setting system parameter failed", "err", err)
+		if !errors.Is(err, fs.ErrNotExist) { // of connection tracking that is not loaded yet
+			failed = append(failed, err)
+		}
 	}
+	return errors.Join(failed...)
 }
 
 // LocalAddresses returns the addresses of this machine, read once.

@@ -17,7 +17,7 @@ func thisSystem() system {
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
-	s.examine = host.Diagnose
+	s.facts = linuxFacts
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText

@@ -3,8 +3,12 @@
 package platform
 
 import (
+	"context"
+
 	"golang.org/x/sys/windows"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/windows/host"
 )
 
@@ -14,5 +18,6 @@ func thisSystem() system {
 	s.lock = lockMachine
 	s.dialControl = dialPipe
 	s.addresses = func() (addresses, error) { return &host.Addresses{}, nil }
+	s.facts = func(context.Context, *config.Config) *diagnosis.Facts { return host.Facts() }
 	return s
 }

@@ -28,6 +28,10 @@ import (
 
 // Proxy is a whole proxy, opened and ready to run.
 type Proxy struct {
+	// Verbosity, if set before Run, changes how much is logged: /debug/flags/v asks
+	// for it, on any goroutine.
+	Verbosity func(int)
+
 	system  system
 	version string
 	log     *slog.Logger
@@ -56,10 +60,10 @@ type Proxy struct {
 // of the calling thread: its lock, the data plane, the flow table and the listening
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	return open(ctx, thisSystem(), c, version, log)
+	return thisSystem().open(ctx, c, version, log)
 }
 
-func open(ctx context.Context, s system, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
 	p := &Proxy{system: s, version: version, log: log, config: c, base: c}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -153,7 +157,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.Switch, p.log)
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute()))
 	})
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
@@ -223,7 +227,7 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 		return status.Document{}, err
 	}
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s), nil
 }
 
@@ -244,7 +248,15 @@ func (p *Proxy) pages() health.Sources {
 		Checked: p.report.metrics.Checked,
 		Mode:    p.mode,
 		Config:  func() any { return p.live.Load().Tree() },
+		Flags:   func() map[string]string { return p.live.Load().Flags() },
+		Version: p.version, Release: metrics.Kubernetes,
 		Profile: p.config.Profiling,
+		Verbosity: func(v int) {
+			p.log.Info("verbosity changed", "v", v)
+			if p.Verbosity != nil {
+				p.Verbosity(v)
+			}
+		},
 	}
 }
 

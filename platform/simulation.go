@@ -46,7 +46,7 @@ func (m Simulation) Open(ctx context.Context, c *config.Config, version string, 
 	s.modes = func() []dataplane.Mode { return m.Modes }
 	s.collect = func() {}
 	s.dial = m.Dial
-	return open(ctx, s, c, version, log)
+	return s.open(ctx, c, version, log)
 }
 
 type simulatedLock struct {

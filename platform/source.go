@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -83,6 +84,21 @@ func (s source) ages() map[string]time.Duration {
 		ages[r.Name] = r.Age(now)
 	}
 	return ages
+}
+
+// inputs tells how up to date each kind of input is.
+func (s source) inputs() (all []status.Input) {
+	now := time.Now()
+	switch {
+	case s.folder != nil:
+		return []status.Input{{Name: "manifests", Age: s.folder.Age(now).Seconds()}}
+	case s.server == nil:
+		return nil
+	}
+	for _, r := range s.server.Resources() {
+		all = append(all, status.Input{Name: r.Name, Age: r.Age(now).Seconds(), Version: r.Version, Objects: r.Objects, Err: r.Err})
+	}
+	return all
 }
 
 // folderSink is the engine as a folder of manifests sees it.

@@ -147,7 +147,7 @@ func TestBinaryIsFreeOf(t *testing.T) {
 func TestLanguagesKnowNoMode(t *testing.T) {
 	all := list(t, "linux")
 	modes := []string{"nftables", "iptables", "ipvs", "userspace"}
-	for _, language := range []string{"xtables", "nft", "netlink", "ipset", "conntrack"} {
+	for _, language := range []string{"xtables", "nft", "netlink", "ipset", "conntrack", "virtualserver"} {
 		if _, ok := all["linux/"+language]; !ok {
 			t.Fatalf("linux/%s is gone: the test proves nothing", language)
 		}

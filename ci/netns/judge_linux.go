@@ -5,6 +5,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -114,8 +115,11 @@ func (j *judge) silent() (string, error) {
 func (j *judge) forward() (string, error) {
 	want := j.row.Expect.Endpoints
 	least, most := 8*len(want)+8, 30*len(want)+30
-	if j.row.Expect.SessionAffinity {
+	switch {
+	case j.row.Expect.SessionAffinity:
 		least, most = 20, 20
+	case shared(want):
+		least, most = sampled, sampled
 	}
 	first := j.had
 	seen := map[netip.AddrPort]int{}
@@ -142,8 +146,11 @@ func (j *judge) forward() (string, error) {
 		j.had = first
 		seen[a.Server]++
 	}
-	if j.row.Expect.SessionAffinity || len(seen) == len(want) {
+	if j.row.Expect.SessionAffinity {
 		return "", nil
+	}
+	if len(seen) == len(want) {
+		return unfair(want, seen), nil
 	}
 	var missing []string
 	for _, t := range want {
@@ -152,6 +159,25 @@ func (j *judge) forward() (string, error) {
 		}
 	}
 	return fmt.Sprintf("%s never reached in %d connections", strings.Join(missing, ", "), most), nil
+}
+
+// sampled is how many connections tell the shares of endpoints.
+const sampled = 400
+
+func shared(want []oracle.Target) bool {
+	return slices.ContainsFunc(want, func(t oracle.Target) bool { return t.Share > 0 })
+}
+
+// unfair compares shares of sampled connections. They may be five standard
+// deviations off, which happens once in a million rows.
+func unfair(want []oracle.Target, seen map[netip.AddrPort]int) string {
+	for _, t := range want {
+		off := math.Abs(float64(seen[t.Addr])/sampled - t.Share)
+		if t.Share > 0 && off > 0.01+5*math.Sqrt(t.Share*(1-t.Share)/sampled) {
+			return fmt.Sprintf("%s got %d of %d connections, want %.1f %%", t.Addr, seen[t.Addr], sampled, 100*t.Share)
+		}
+	}
+	return ""
 }
 
 // answer compares one answer with the expectation.

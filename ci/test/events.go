@@ -91,9 +91,14 @@ func (t *tally) take(e event) string {
 	return ""
 }
 
+// score matches the line by which ci/wine says how many of other projects' checks hold.
+var score = regexp.MustCompile(`^(hcsshim hcn|winkernel): \d+ of \d+ `)
+
 func (t *tally) keep(at test, line string) {
 	if _, note, ok := strings.Cut(line, "corpus: "); ok {
 		t.note(at.pkg + ": " + note)
+	} else if score.MatchString(line) {
+		t.note(line)
 	}
 	lines := append(t.output[at], line)
 	t.output[at] = lines[max(0, len(lines)-keptLines):]

@@ -13,6 +13,7 @@ import (
 const stream = `{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/a"}
 {"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood"}
 {"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood","Output":"    a_test.go:3: corpus: nftables: 12 scenarios\n"}
+{"Action":"output","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood","Output":"winkernel: 7 of 9 alike\n"}
 {"Action":"pass","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad"}
 {"Action":"run","Package":"github.com/tandem-proxy/tandem/core/a","Test":"TestBad/part"}
@@ -58,6 +59,7 @@ func TestSummary(t *testing.T) {
 		"\nFAIL core/b \n    core/b/b_test.go:1: undefined: x\n",
 		"skipped 1, such as core/a TestElsewhere: this kernel has no IPVS\n",
 		"core/a: nftables: 12 scenarios\n",
+		"winkernel: 7 of 9 alike\n",
 		"\nFAIL core/e TestHangs\n    panic: test timed out after 20m0s\n",
 		"\n4 packages, 1 tests passed, 6 failed, 1 skipped, in ",
 		"FAILED: tests\n",

@@ -227,7 +227,7 @@ func (s *installed) configure(api string) {
 			"clusters: [{name: c, cluster: {server: 'http://" + api + "'}}]\n",
 		s.prefix.path(configFile): "# of the test\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: kernelspace\n" +
 			"clientConnection: {kubeconfig: '" + windowsPath(kubeconfig) + "'}\n" +
-			"hostnameOverride: node-1\nmetricsBindAddress: 127.0.0.1:0\nhealthzBindAddress: 127.0.0.1:0\n",
+			"hostnameOverride: node-1\nmetricsBindAddress: 127.0.0.1:42049\nhealthzBindAddress: 127.0.0.1:42056\n",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			s.Fatal(err)

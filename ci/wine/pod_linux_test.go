@@ -36,7 +36,7 @@ func TestHostProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("var/lib/kube-proxy/config.conf", settings+"metricsBindAddress: 127.0.0.1:0\nhealthzBindAddress: 127.0.0.1:0\n")
+	write("var/lib/kube-proxy/config.conf", settings+"metricsBindAddress: 127.0.0.1:42049\nhealthzBindAddress: 127.0.0.1:42056\n")
 	write("var/lib/kube-proxy/kubeconfig.conf", `apiVersion: v1
 kind: Config
 clusters: [{name: default, cluster: {server: '`+api.URL()+`', certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}]

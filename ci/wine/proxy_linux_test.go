@@ -92,21 +92,10 @@ func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 	for _, pod := range []string{"10.244.1.2", "10.244.1.3"} {
 		n.emu.AddPod(n.network, pod)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- n.emu.Serve(ctx, l) }()
+	n.addr = serveHNS(t, n.emu)
 	t.Cleanup(func() {
 		if n.proxy != nil {
 			n.stop((*os.Process).Kill)
-		}
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
 		}
 		if t.Failed() {
 			t.Logf("the program said:\n%s", n.log.String())
@@ -115,6 +104,24 @@ func newNode(t *testing.T, p *prefix, v hns.Version) *node {
 	os.RemoveAll(filepath.Join(p.dir, "drive_c/ProgramData/Tandem")) // of an earlier test
 	n.write("node.yaml", nodeManifest)
 	return n
+}
+
+// serveHNS serves an emulator until the end of the test, and returns where.
+func serveHNS(t *testing.T, emu *hnsemu.Emulator) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- emu.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
 }
 
 // start runs the program.

@@ -123,7 +123,7 @@ func TestServiceMistakes(t *testing.T) {
 	s := newService(t, p)
 	s.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1"))
 	const right = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
-		"metricsBindAddress: 127.0.0.1:0\nhealthzBindAddress: 127.0.0.1:0\nhostnameOverride: node-1\n"
+		"metricsBindAddress: 127.0.0.1:42049\nhealthzBindAddress: 127.0.0.1:42056\nhostnameOverride: node-1\n"
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {

@@ -33,7 +33,7 @@ others have programmed (ipvs.excludeCIDRs).`,
 			return cleanupLocked(cmd, c)
 		},
 	}
-	flags.register(c.Flags())
+	flags.register(c)
 	return c
 }
 

@@ -27,7 +27,7 @@ configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.
 }
 
 func newConfigCheck() *cobra.Command {
-	var flags configFlags
+	flags := configFlags{compat: strict}
 	var here bool
 	c := &cobra.Command{
 		Use:   "check [FILE]",
@@ -57,7 +57,7 @@ be read.`,
 			return nil
 		},
 	}
-	flags.register(c.Flags())
+	flags.register(c)
 	c.Flags().BoolVar(&here, "here", false, "also check that what is named exists on this machine: the kubeconfig, the folder of manifests")
 	return c
 }
@@ -84,10 +84,11 @@ func newConfigExplain() *cobra.Command {
 		Args:    atMostOne,
 		// The names of flags are arguments here.
 		DisableFlagParsing: true,
+		ValidArgsFunction:  cobra.FixedCompletions(settingNames(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
-				return listSettings(cmd.OutOrStdout())
+				return listSettings(newScreen(cmd.OutOrStdout()))
 			case args[0] == "-h" || args[0] == "--help":
 				return cmd.Help()
 			}
@@ -111,24 +112,21 @@ func newConfigExplain() *cobra.Command {
 }
 
 // listSettings prints a line for each setting.
-func listSettings(out io.Writer) error {
+func listSettings(s *screen) error {
 	preset := config.Default()
-	const row = "%-40s %-36s %-8s %s\n"
-	fmt.Fprintf(out, row, "FIELD", "FLAG", "CHANGE", "DEFAULT")
-	for _, s := range config.Settings() {
+	t := table{columns: []column{{name: "FIELD", keep: true}, {name: "FLAG", keep: true}, {name: "CHANGE"}, {name: "DEFAULT"}}}
+	for _, set := range config.Settings() {
 		live := "restart"
 		switch {
-		case s.Unused != "":
+		case set.Unused != "":
 			live = "unused"
-		case s.Live(), s.Tried():
+		case set.Live(), set.Tried():
 			live = "live"
 		}
-		_, err := fmt.Fprintf(out, row, orDash(s.Path), orDash(flagName(&s)), live, orDash(s.Value(&preset).String()))
-		if err != nil {
-			return err
-		}
+		t.add(orDash(set.Path), orDash(flagName(&set)), live, orDash(set.Value(&preset).String()))
 	}
-	return nil
+	s.table(t)
+	return s.flush()
 }
 
 func explainSetting(out io.Writer, s *config.Setting) {
@@ -189,4 +187,17 @@ func unknownSetting(name string) error {
 		hint = "did you mean " + near + "? "
 	}
 	return usageError{fmt.Errorf("no setting %q: %s'tandem config explain' lists all", name, hint)}
+}
+
+// settingNames are the fields and flags that explain knows, for shells.
+func settingNames() (names []string) {
+	for _, s := range config.Settings() {
+		if s.Path != "" {
+			names = append(names, s.Path)
+		}
+		if s.Flag != "" {
+			names = append(names, flagName(&s))
+		}
+	}
+	return names
 }

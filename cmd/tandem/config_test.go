@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"k8s.io/klog/v2"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/metrics"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -105,6 +107,14 @@ func TestVersionFlag(t *testing.T) {
 			t.Errorf("%s: %v", line, got)
 		}
 	}
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"/usr/local/bin/kube-proxy", "--version"}, &out, &out)
+	if !regexp.MustCompile(`^Kubernetes v1\.\d+\.\d+\+tandem\.[0-9A-Za-z.-]+\n$`).MatchString(out.String()) || code != exitOK {
+		t.Errorf("kube-proxy --version: %d, %q", code, &out)
+	}
+	if got := kubeProxyVersion("v0.9.0-3-gab_c+dirty"); got != "Kubernetes v"+metrics.Kubernetes+"+tandem.0.9.0-3-gab-c-dirty" {
+		t.Error(got)
+	}
 	if code, stdout, _ := tandem(t, "--version"); code != exitOK || stdout == "" {
 		t.Errorf("%d %q", code, stdout)
 	}
@@ -174,7 +184,7 @@ func TestLogIsTheDefault(t *testing.T) {
 	newLog(&out, &c)
 	slog.Warn("from a data plane")
 	slog.Debug("silent")
-	if text := out.String(); !strings.Contains(text, `level=WARN msg="from a data plane"`) || strings.Contains(text, "silent") {
+	if text := out.String(); !strings.Contains(text, `] "from a data plane"`) || strings.Contains(text, "silent") {
 		t.Errorf("the log says\n%s", text)
 	}
 }

@@ -73,7 +73,7 @@ func demoPlan(cmd *cobra.Command, why error) error {
 	if err != nil {
 		return err
 	}
-	return w.print(cmd.OutOrStdout(), "summary")
+	return w.summary(cmd.OutOrStdout(), w.document())
 }
 
 // chart prints how connections were spread, a bar for each server.

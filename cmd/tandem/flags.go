@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -32,10 +34,11 @@ const (
 	lenient = "lenient"
 )
 
-func (f *configFlags) register(fs *pflag.FlagSet) {
+func (f *configFlags) register(c *cobra.Command) {
+	fs := c.Flags()
 	f.flags = fs
 	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
-	fs.StringVar(&f.compat, "compat", strict, "strict: unknown and duplicate fields of the file are errors; lenient: they are warnings, as in kube-proxy")
+	fs.StringVar(&f.compat, "compat", cmp.Or(f.compat, lenient), "lenient: unknown and duplicate fields of the file are warnings, as in kube-proxy; strict: they are errors")
 	preset := config.Default()
 	for _, s := range config.Settings() {
 		if s.Flag == "" || fs.Lookup(s.Flag) != nil {
@@ -54,7 +57,12 @@ func (f *configFlags) register(fs *pflag.FlagSet) {
 			flag.NoOptDefVal = "true"
 		}
 		fs.AddFlag(flag)
+		if v.Choices != nil {
+			complete(c, s.Flag, v.Choices...)
+		}
 	}
+	complete(c, "compat", strict, lenient)
+	complete(c, "proxy-mode", platform.Names()...)
 	fs.SetNormalizeFunc(normalize)
 }
 
@@ -176,12 +184,15 @@ func (f *configFlags) build(text []byte) (*config.Config, config.Report) {
 	case strict:
 		said.Problems = append(said.Problems, said.Lapses...)
 	case lenient:
-		said.Notes = append(said.Notes, said.Lapses...)
+		for _, l := range said.Lapses {
+			l.Text += "; an error with --compat=" + strict
+			said.Notes = append(said.Notes, l)
+		}
 	default:
 		said.Problems = append(said.Problems, config.Finding{Name: "--compat", Text: fmt.Sprintf("%q: must be %s or %s", f.compat, strict, lenient)})
 	}
 	if c.NodeName == "" {
-		c.NodeName = hostName(&report)
+		c.NodeName, c.NodeIsHost = hostName(&report), true
 	}
 	report.Problems = append(said.Problems, report.Problems...)
 	report.Notes = append(said.Notes, report.Notes...)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 )
@@ -52,8 +52,9 @@ func TestFlagsAreKubeProxys(t *testing.T) {
 func command(t *testing.T, args ...string) (*config.Config, config.Report) {
 	t.Helper()
 	var f configFlags
-	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
-	f.register(fs)
+	var verb cobra.Command
+	fs := verb.Flags()
+	f.register(&verb)
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +89,9 @@ func TestEveryFlagRoundTrips(t *testing.T) {
 				continue
 			}
 			var f configFlags
-			fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
-			f.register(fs)
+			var verb cobra.Command
+			fs := verb.Flags()
+			f.register(&verb)
 			if err := fs.Parse([]string{"--" + s.Flag + "=" + word}); err != nil {
 				t.Fatal(err)
 			}
@@ -181,11 +183,67 @@ func TestStrictAndLenient(t *testing.T) {
 	if code != exitUsage {
 		t.Errorf("exit code %d", code)
 	}
-	_, r := command(t, "--config", conf, "--compat=lenient")
-	if len(r.Problems) != 1 || !strings.Contains(r.Notes[0].Text, "unknown field") {
-		t.Errorf("lenient: %+v", r)
+	for _, args := range [][]string{{"--config", conf}, {"--config", conf, "--compat=lenient"}} { // the default, as in kube-proxy
+		_, r := command(t, args...)
+		if len(r.Problems) != 1 || r.Notes[0].Text != "unknown field: did you mean mode?; an error with --compat=strict" {
+			t.Errorf("lenient: %+v", r)
+		}
+	}
+	if _, r := command(t, "--config", conf, "--compat=strict"); len(r.Problems) != 2 {
+		t.Errorf("strict: %+v", r)
 	}
 	if _, r := command(t, "--compat=none"); len(r.Problems) != 1 {
 		t.Errorf("no such compat: %+v", r)
+	}
+}
+
+// A file that kube-proxy starts with starts here: unknown fields and gates are one
+// warning each.
+func TestFilesOfKubeProxyStart(t *testing.T) {
+	conf := filepath.Join(folder(t, map[string]string{"c.conf": `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+featureGates: {SomeGateOfTomorrow: true, SupportIPVSProxyMode: false}
+ipvs: {scheduler: rr, unknown: 1}
+ofTomorrow: {a: 1}
+mode: iptables
+mode: nftables
+`}), "c.conf")
+	c, r := command(t, "--config", conf, "--hostname-override=n")
+	if r.Err() != nil || c.Mode != config.NFTables {
+		t.Fatalf("mode %s, %v", c.Mode, r.Err())
+	}
+	for _, want := range []string{":3: featureGates: ", ":4: ipvs.unknown: ", ":5: ofTomorrow: ", ":7: mode: duplicate key"} {
+		n := 0
+		for _, note := range r.Notes {
+			if strings.Contains(note.String(), want) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%q is said %d times: %v", want, n, r.Notes)
+		}
+	}
+}
+
+// What kube-proxy refuses is refused.
+func TestRefusedAsInKubeProxy(t *testing.T) {
+	for _, arg := range []string{
+		"--healthz-bind-address=10.10.10.10:0", "--metrics-bind-address=10.10.10.10:0", "--metrics-bind-address=[::1]:65536", "--hostname-override=  ",
+	} {
+		if _, r := command(t, arg); len(r.Problems) != 1 {
+			t.Errorf("%s: %+v", arg, r)
+		}
+	}
+}
+
+// A host name that nothing overrides is not written, so that a file fits every node.
+func TestWrittenFilesNameNoHost(t *testing.T) {
+	for args, want := range map[string]string{"": `hostnameOverride: ""`, "--hostname-override=Node-7": `hostnameOverride: "node-7"`} {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		code, _, stderr := tandem(t, append([]string{"run", "--write-config-to", path}, strings.Fields(args)...)...)
+		text, err := os.ReadFile(path)
+		if code != exitOK || err != nil || !strings.Contains(string(text), want+"\n") {
+			t.Errorf("%s: exit code %d, %s, %v\n%s", args, code, stderr, err, text)
+		}
 	}
 }

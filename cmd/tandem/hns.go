@@ -4,10 +4,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,13 +40,13 @@ changes nothing, and may be used while a tandem runs.`,
 
 func newHNSDump(open openHNS) *cobra.Command {
 	var flags configFlags
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:     "dump",
 		Short:   "List the endpoints and load balancers of the pods' network, and their owners",
 		Example: "  tandem hns dump\n  tandem hns dump --network-name cbr0 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := hnsConfig(cmd, &flags, output)
+			c, err := hnsConfig(cmd, &flags)
 			if err != nil {
 				return err
 			}
@@ -58,20 +55,17 @@ func newHNSDump(open openHNS) *cobra.Command {
 				return err
 			}
 			d := view.Dump()
-			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), d)
-			}
-			return writeDump(cmd.OutOrStdout(), d)
+			return out.print(cmd, report{document: d, text: func(s *screen) error { writeDump(s, d); return nil }})
 		},
 	}
-	flags.register(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	flags.register(c)
+	out.register(c)
 	return c
 }
 
 func newHNSDiff(open openHNS) *cobra.Command {
 	var flags configFlags
-	var output string
+	var out output
 	c := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare HNS and the journal with what Services need",
@@ -80,7 +74,7 @@ does, and compares the desired state with what HNS and the journal hold. Give it
 flags that run has. The exit code is 3 when something differs.`,
 		Example: "  tandem hns diff --kubeconfig C:\\k\\config --hostname-override win-1\n  tandem hns diff --manifests ./services -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := hnsConfig(cmd, &flags, output, needSource)
+			c, err := hnsConfig(cmd, &flags, needSource)
 			if err != nil {
 				return err
 			}
@@ -89,26 +83,20 @@ flags that run has. The exit code is 3 when something differs.`,
 			if err != nil {
 				return err
 			}
-			write := writeDiff
-			if output == "json" {
-				write = func(out io.Writer, d hns.Diff) error { return writeJSON(out, d) }
+			err = out.print(cmd, report{document: d, text: func(s *screen) error { writeDiff(s, d); return nil }})
+			if err == nil && len(d.Changes) > 0 {
+				err = pendingError("HNS differs from desired state")
 			}
-			if err := write(cmd.OutOrStdout(), d); err != nil || len(d.Changes) == 0 {
-				return err
-			}
-			return errPending
+			return err
 		},
 	}
-	flags.register(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	flags.register(c)
+	out.register(c)
 	return c
 }
 
 // hnsConfig returns the configuration, and prints the notes on it.
-func hnsConfig(cmd *cobra.Command, flags *configFlags, output string, needs ...need) (*config.Config, error) {
-	if output != "table" && output != "json" {
-		return nil, usageError{fmt.Errorf("-o %s: choose table or json", output)}
-	}
+func hnsConfig(cmd *cobra.Command, flags *configFlags, needs ...need) (*config.Config, error) {
 	c, notes, err := flags.config(needs...)
 	printNotes(cmd, notes)
 	return c, err
@@ -146,26 +134,24 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []m
 	return view.Diff(host, ports), problems, nil
 }
 
-func writeDump(out io.Writer, d hns.Dump) error {
-	fmt.Fprintf(out, "HNS %s, network %s (%s): %d load balancers without DSR\n", d.Version, printable.Text(d.Network), printable.Text(d.Type), d.WithoutDSR)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "OBJECT\tOWNER\tID\tDETAIL")
+func writeDump(s *screen, d hns.Dump) {
+	s.printf("HNS %s, network %s (%s): %d load balancers without DSR\n", d.Version, printable.Text(d.Network), printable.Text(d.Type), d.WithoutDSR)
+	t := table{columns: []column{{name: "OBJECT"}, {name: "OWNER", state: true}, {name: "ID", keep: true}, {name: "DETAIL"}}}
 	for _, i := range d.Objects {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", i.Object, i.Owner, printable.Text(i.ID), printable.Text(i.Detail))
+		t.add(i.Object, i.Owner, i.ID, i.Detail)
 	}
-	return w.Flush()
+	s.table(t)
 }
 
-func writeDiff(out io.Writer, d hns.Diff) error {
+func writeDiff(s *screen, d hns.Diff) {
 	for _, c := range d.Changes {
-		fmt.Fprintf(out, "%-7s  %s\n", c.State, printable.Text(c.Object))
+		s.printf("%-7s  %s\n", c.State, printable.Text(c.Object))
 		if c.Wanted != "" {
-			fmt.Fprintf(out, "         wanted %s\n", c.Wanted)
+			s.printf("         wanted %s\n", printable.Text(c.Wanted))
 		}
 		if c.Found != "" {
-			fmt.Fprintf(out, "         found  %s\n", printable.Text(c.Found))
+			s.printf("         found  %s\n", printable.Text(c.Found))
 		}
 	}
-	_, err := fmt.Fprintf(out, "diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))
-	return err
+	s.printf("diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))
 }

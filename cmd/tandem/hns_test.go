@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -68,6 +70,7 @@ func hnsSays(t *testing.T, open openHNS, args ...string) (string, error) {
 	var out bytes.Buffer
 	c := newHNS(open)
 	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	c.SetArgs(args)
 	c.SetOut(&out)
 	c.SetErr(&out)
@@ -108,19 +111,19 @@ func TestHNSDiff(t *testing.T) {
          found  to port 8080 of 10.244.1.2 DSR on 192.0.2.1
 diff: 3 objects wanted, 1 differences
 `
-	if !errors.Is(err, errPending) || text != want {
+	if !errors.As(err, new(pendingError)) || text != want {
 		t.Errorf("%v\n%s", err, text)
 	}
 	text, err = hnsSays(t, open, append(args, "-o", "json")...)
 	var d hns.Diff
-	if !errors.Is(err, errPending) || json.Unmarshal([]byte(text), &d) != nil || len(d.Changes) != 1 || d.Changes[0].State != hns.Differs {
+	if !errors.As(err, new(pendingError)) || json.Unmarshal([]byte(text), &d) != nil || len(d.Changes) != 1 || d.Changes[0].State != hns.Differs {
 		t.Errorf("%s, %v", text, err)
 	}
 }
 
 func TestHNSUsage(t *testing.T) {
 	_, open := windowsNode(t, folder(t, map[string]string{"web.yaml": webYAML + hnsNode}))
-	for _, args := range [][]string{{"dump", "-o", "yaml"}, {"diff"}, {"dump", "x"}} {
+	for _, args := range [][]string{{"dump", "-o", "native"}, {"diff"}, {"dump", "x"}} {
 		if _, err := hnsSays(t, open, args...); !errors.As(err, new(usageError)) {
 			t.Errorf("%v: %v", args, err)
 		}

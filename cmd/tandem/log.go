@@ -7,13 +7,16 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/features"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -30,11 +33,9 @@ type logger struct {
 // through klog and logrus goes into it as well.
 func newLog(w io.Writer, c *config.Config) *logger {
 	l := &logger{}
-	o := slog.HandlerOptions{Level: &l.level, ReplaceAttr: infoLevels}
-	var h slog.Handler = slog.NewTextHandler(w, &o)
+	h := klogLines(w, &l.level)
 	if c.Logging.Format == "json" {
-		o.ReplaceAttr = klogKeys
-		h = slog.NewJSONHandler(jsonLines{w}, &o)
+		h = slog.NewJSONHandler(jsonLines{w}, &slog.HandlerOptions{Level: &l.level, ReplaceAttr: klogKeys})
 	}
 	l.Logger = slog.New(h)
 	klog.InitFlags(&l.klog)
@@ -48,8 +49,54 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	return l
 }
 
-// jsonLines makes lines of JSON safe to show on a terminal; slog quotes those of text
-// itself.
+// klogText writes klog's format, which log collectors for Kubernetes parse: a header
+// with level, time, process and source line, the quoted message, key="value".
+type klogText struct {
+	slog.Handler
+	level slog.Leveler
+}
+
+func klogLines(w io.Writer, level slog.Leveler) slog.Handler {
+	// What is logged is decided here, not by klog's verbosity.
+	lines := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w), textlogger.Verbosity(math.MaxInt32)))
+	return klogText{logr.ToSlogHandler(lines), level}
+}
+
+// Enabled implements slog.Handler.
+func (h klogText) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
+
+// Handle implements slog.Handler. Each record is one line: klog itself breaks texts of
+// several.
+func (h klogText) Handle(ctx context.Context, r slog.Record) error {
+	line := slog.NewRecord(r.Time, r.Level, printable.Text(r.Message), r.PC)
+	r.Attrs(func(a slog.Attr) bool { line.AddAttrs(oneLine(a)); return true })
+	return h.Handler.Handle(ctx, line)
+}
+
+// WithAttrs implements slog.Handler.
+func (h klogText) WithAttrs(as []slog.Attr) slog.Handler {
+	lines := make([]slog.Attr, len(as))
+	for i, a := range as {
+		lines[i] = oneLine(a)
+	}
+	return klogText{h.Handler.WithAttrs(lines), h.level}
+}
+
+// WithGroup implements slog.Handler.
+func (h klogText) WithGroup(name string) slog.Handler {
+	return klogText{h.Handler.WithGroup(name), h.level}
+}
+
+// oneLine makes a value safe that may hold what others wrote. Groups are ours.
+func oneLine(a slog.Attr) slog.Attr {
+	switch v := a.Value.Resolve(); v.Kind() {
+	case slog.KindString, slog.KindAny:
+		return slog.String(a.Key, printable.Text(v.String()))
+	}
+	return a
+}
+
+// jsonLines makes lines of JSON safe to show on a terminal.
 type jsonLines struct{ io.Writer }
 
 // Write implements io.Writer for whole lines.
@@ -68,6 +115,14 @@ func (l *logger) set(c *config.Config) {
 	// klog is only configured by flags. It locks them itself.
 	_ = l.klog.Set("v", strconv.Itoa(c.Logging.Verbosity))
 	_ = l.klog.Set("vmodule", strings.Join(c.Logging.Modules, ","))
+}
+
+// setVerbosity changes the verbosity until the configuration is set again.
+func (l *logger) setVerbosity(v int) {
+	c := config.Default()
+	c.Logging.Verbosity = v
+	c.Logging.Modules = strings.FieldsFunc(l.klog.Lookup("vmodule").Value.String(), func(r rune) bool { return r == ',' })
+	l.set(&c)
 }
 
 // klogHandler handles what klog has decided to log by its flags, which may be for a

@@ -4,16 +4,39 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
+
+// The format text is klog's: collectors parse its header, its levels and its pairs.
+func TestLogTextIsKlogs(t *testing.T) {
+	var b bytes.Buffer
+	log := slog.New(klogLines(&b, slog.Level(-2))).With("mode", "nftables")
+	log.Info("service programmed", "service", "ns/web", "took", time.Second, "n", 3, "err", errors.New("no \"x\""))
+	log.Log(t.Context(), slog.Level(-2), "detail")
+	log.Log(t.Context(), slog.Level(-3), "silent")
+	log.Warn("careful")
+	log.Error("failed")
+	const header = `\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ log_test\.go:\d+\] `
+	want := regexp.MustCompile(`^I` + header + `"service programmed" mode="nftables" service="ns/web" took="1s" n=3 err="no \\"x\\""
+I` + header + `"detail" mode="nftables"
+W` + header + `"careful" mode="nftables"
+E` + header + `"failed" mode="nftables"
+$`)
+	if !want.Match(b.Bytes()) {
+		t.Errorf("%s", &b)
+	}
+}
 
 // What others wrote forges no line of the log and drives no terminal, in either
 // format.
 func TestLogIsPrintable(t *testing.T) {
 	for name, handler := range map[string]func(*bytes.Buffer) slog.Handler{
-		"text": func(b *bytes.Buffer) slog.Handler { return slog.NewTextHandler(b, nil) },
+		"text": func(b *bytes.Buffer) slog.Handler { return klogLines(b, slog.LevelInfo) },
 		"json": func(b *bytes.Buffer) slog.Handler { return slog.NewJSONHandler(jsonLines{b}, nil) },
 	} {
 		var b bytes.Buffer

@@ -35,6 +35,9 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	line := verb(args)
+	if calledKubeProxy(args[0]) {
+		root.Version = kubeProxyVersion(versionText())
+	}
 	root.SetArgs(line)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.As(err, new(*pflag.NotExistError)) {
@@ -62,8 +65,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // kube-proxy, so that it can replace it unchanged. --version, in whatever form,
 // prints the version and no more, as in kube-proxy.
 func verb(args []string) []string {
-	name, rest := strings.TrimSuffix(filepath.Base(args[0]), ".exe"), args[1:]
-	if name != "kube-proxy" {
+	rest := args[1:]
+	if !calledKubeProxy(args[0]) {
 		if len(rest) == 0 || !strings.HasPrefix(rest[0], "-") || rest[0] == "-h" || rest[0] == "--help" {
 			return rest
 		}
@@ -74,6 +77,11 @@ func verb(args []string) []string {
 		}
 	}
 	return append([]string{"run"}, rest...)
+}
+
+// calledKubeProxy reports whether the program has kube-proxy's name.
+func calledKubeProxy(program string) bool {
+	return strings.TrimSuffix(filepath.Base(program), ".exe") == "kube-proxy"
 }
 
 func newRoot() *cobra.Command {
@@ -92,9 +100,12 @@ EndpointSlices into the kernel, and keeps them up to date.
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRun(), newPlan(), newStatus(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
+	root.AddCommand(newRun(), newPlan(), newStatus(), newHistory(), newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range append(root.Commands(), root) {
+		if c.Args != nil {
+			continue
+		}
 		c.Args = noArgs
 		if c.HasSubCommands() {
 			c.Args = knownVerb

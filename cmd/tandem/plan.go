@@ -23,7 +23,8 @@ import (
 
 func newPlan() *cobra.Command {
 	var flags configFlags
-	var output string
+	var out output
+	var only filter
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -32,6 +33,9 @@ on any system. It needs no privileges and changes nothing.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := only.check(); err != nil {
+				return err
+			}
 			c, notes, err := flags.config(needManifests)
 			if err != nil {
 				return err
@@ -42,11 +46,12 @@ on any system. It needs no privileges and changes nothing.`,
 				return err
 			}
 			printProblems(cmd, w.problems)
-			return w.print(cmd.OutOrStdout(), output)
+			return out.print(cmd, w.report(&only))
 		},
 	}
-	flags.register(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "summary", "summary, native (the input of the mode's own tools) or json")
+	flags.register(c)
+	out.register(c, "*summary", "native")
+	only.register(c)
 	return c
 }
 
@@ -100,22 +105,40 @@ func ownNode(nodes []*model.Node, name string) *model.Node {
 	return nil
 }
 
-func (w *world) print(out io.Writer, format string) error {
-	switch format {
-	case "native":
-		_, err := io.WriteString(out, w.plan.Native)
-		return err
-	case "json":
-		return writeJSON(out, w.document())
-	case "summary":
-		return w.summary(out)
+// report is the plan of the Services of a filter; native is always all of it.
+func (w *world) report(only *filter) report {
+	d := w.document()
+	d.Services = slices.DeleteFunc(d.Services, func(s planService) bool { return !only.match(s.Name, "") })
+	return report{
+		document: d,
+		text:     func(s *screen) error { s.table(d.table()); return nil },
+		own: map[string]func(io.Writer) error{
+			"summary": func(out io.Writer) error { return w.summary(out, d) },
+			"native":  func(out io.Writer) error { _, err := io.WriteString(out, w.plan.Native); return err },
+		},
 	}
-	return usageError{fmt.Errorf("-o %s: choose summary, native or json", format)}
+}
+
+// table has a row for each action of each frontend.
+func (d planDocument) table() table {
+	t := table{columns: []column{
+		{name: "SERVICE"}, {name: "FRONTEND", keep: true}, {name: "KIND"}, {name: "FROM"}, {name: "ACTION"}, {name: "SOURCES"}, {name: "WHY", wide: true},
+	}}
+	for _, svc := range d.Services {
+		name := svc.Name
+		for _, f := range svc.Fronts {
+			at, kind, sources := f.Address+"/"+f.Protocol, f.Kind, status.ShowSources(f.Sources)
+			for _, a := range f.Answers {
+				t.add(name, at, kind, a.From, a.action(), sources, a.Why)
+				name, at, kind, sources = "", "", "", ""
+			}
+		}
+	}
+	return t
 }
 
 // summary prints each frontend with the action for its clients, and why.
-func (w *world) summary(out io.Writer) error {
-	d := w.document()
+func (w *world) summary(out io.Writer, d planDocument) error {
 	for _, s := range d.Services {
 		fmt.Fprintf(out, "%s\n", printable.Text(s.Name))
 		for _, f := range s.Fronts {
@@ -251,7 +274,10 @@ func (f planFront) sources() string {
 // shown is how many endpoints a summary names.
 const shown = 4
 
-func (a planAnswer) text() string {
+func (a planAnswer) text() string { return a.action() + " (" + a.Why + ")" }
+
+// action is what is done with a connection.
+func (a planAnswer) action() string {
 	s := a.Verdict
 	for i, e := range a.Endpoints {
 		if i == shown {
@@ -263,5 +289,5 @@ func (a planAnswer) text() string {
 	if a.SNAT {
 		s += ", SNAT"
 	}
-	return s + " (" + a.Why + ")"
+	return s
 }

@@ -26,26 +26,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// output collects what a process writes.
-type output struct {
+// written collects what a process writes.
+type written struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (o *output) Write(b []byte) (int, error) {
+func (o *written) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.Write(b)
 }
 
-func (o *output) String() string {
+func (o *written) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
 }
 
 // await waits until a process has written something.
-func (o *output) await(t *testing.T, what string) {
+func (o *written) await(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(o.String(), what); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -55,8 +55,8 @@ func (o *output) await(t *testing.T, what string) {
 }
 
 // program starts tandem in the calling thread's network namespace.
-func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
-	var out output
+func program(ctx context.Context, args ...string) (*exec.Cmd, *written, error) {
+	var out written
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "TANDEM_TEST_PROGRAM=1")
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -66,7 +66,7 @@ func program(ctx context.Context, args ...string) (*exec.Cmd, *output, error) {
 
 // programOnNode starts tandem on a node in a network namespace of its own, which is
 // closed when the test ends.
-func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *output) {
+func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *written) {
 	t.Helper()
 	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	if err != nil {
@@ -126,27 +126,27 @@ func ordinaryStart(t *testing.T, mode string) {
 		}
 	}
 	defer stop()
-	out.await(t, `msg="mode chosen"`)
+	out.await(t, `"mode chosen"`)
 	if strings.Contains(out.String(), "mode unavailable") {
 		t.Skipf("mode %s does not work here:\n%s", mode, out)
 	}
-	out.await(t, `msg="services programmed" services=1 endpoints=3 mode=`)
+	out.await(t, `"services programmed" services=1 endpoints=3 mode=`)
 	slices := filepath.Join(dir, "endpoints.yaml")
 	text, err := os.ReadFile(slices)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(slices, strings.Replace(string(text), demoGone.Addr().String(), demoSpare.Addr().String(), 1))
-	out.await(t, `level=INFO msg="service programmed" service=demo/hello ports=1 endpoints=3`)
+	out.await(t, `"service programmed" service="demo/hello" ports=1 endpoints=3`)
 	write(file, head+"logging: {verbosity: 2}\n")
-	out.await(t, `msg="configuration reloaded"`)
+	out.await(t, `"configuration reloaded"`)
 	stop()
 	for line := range strings.Lines(out.String()) {
-		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") || strings.Contains(line, "Feature gate") {
+		if strings.HasPrefix(line, "W") || strings.HasPrefix(line, "E") || strings.Contains(line, "Feature gate") {
 			t.Error(line)
 		}
 	}
-	if n := strings.Count(out.String(), `msg="oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
+	if n := strings.Count(out.String(), `"oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
 		t.Errorf("oom_score_adj is logged %d times", n)
 	}
 }
@@ -161,7 +161,7 @@ func TestDemoIsQuiet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "level=") || !strings.Contains(out.String(), "after the change") {
+		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "] \"") || !strings.Contains(out.String(), "after the change") {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
@@ -176,6 +176,22 @@ func TestFeatureGatesAreNotLogged(t *testing.T) {
 	out.await(t, "connection refused") // it has asked for its gates
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// --init-only fails when it could not set what was asked for: the number of tracked
+// flows belongs to the machine, and cannot be set in a network namespace.
+func TestInitOnlyFails(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	cmd, out := programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "100000000")
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailure || !strings.Contains(out.String(), "tandem: --init-only: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	cmd, out = programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "0")
+	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -38,7 +38,7 @@ of the file a running tandem applies.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
 	fs := c.Flags()
-	flags.register(fs)
+	flags.register(c)
 	fs.StringVar(&flags.writeTo, "write-config-to", "", "write the resulting configuration to this file, and exit")
 	fs.BoolVar(&flags.cleanup, "cleanup", false, "remove everything that tandem programmed on this machine, and exit")
 	fs.BoolVar(&flags.initOnly, "init-only", false, "set the system parameters that need full root privileges, and exit; after that CAP_NET_ADMIN is enough")
@@ -67,7 +67,9 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	case f.cleanup:
 		return cleanupLocked(cmd, c)
 	}
-	platform.Prepare(c, log.Logger)
+	if err := platform.Prepare(c, log.Logger); err != nil {
+		return fmt.Errorf("--init-only: %w", err)
+	}
 	return nil
 }
 
@@ -85,7 +87,7 @@ func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error 
 	if err != nil {
 		return err
 	}
-	platform.Prepare(c, log.Logger)
+	_ = platform.Prepare(c, log.Logger) // logged; Services are served without it
 	return f.serve(ctx, c, log, ready)
 }
 
@@ -113,6 +115,7 @@ func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, rea
 	if err != nil {
 		return err
 	}
+	p.Verbosity = log.setVerbosity
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	if f.file != "" {

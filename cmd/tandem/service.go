@@ -40,7 +40,7 @@ start starts it now.`,
 			return nil
 		},
 	}
-	flags.register(c.Flags())
+	flags.register(c)
 	return c
 }
 

@@ -7,38 +7,133 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
 func newStatus() *cobra.Command {
-	var address, output string
+	var address string
+	var out output
+	var only filter
+	var again repeat
 	c := &cobra.Command{
 		Use:     "status",
 		Short:   "Show what the running tandem serves, what it rejected, and why",
-		Example: "  tandem status\n  tandem status -o json",
+		Example: "  tandem status\n  tandem status -n kube-system --state Partial,Failing\n  tandem status --watch\n  tandem status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			doc, err := fetchStatus(cmd, address)
-			if err != nil {
+			if err := only.check(); err != nil {
 				return err
 			}
-			switch output {
-			case "table":
-				return doc.Write(cmd.OutOrStdout())
-			case "json":
-				return writeJSON(cmd.OutOrStdout(), doc)
-			}
-			return usageError{fmt.Errorf("-o %s: choose table or json", output)}
+			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
+				doc, err := fetchStatus(cmd, address)
+				if err != nil {
+					return err
+				}
+				selectServices(&doc, &only)
+				return out.printTo(s, report{document: doc, text: func(s *screen) error { writeStatus(s, doc); return nil }})
+			})
 		},
 	}
 	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	out.register(c)
+	only.register(c, model.Programmed.String(), model.Partial.String(), model.Failing.String())
+	again.register(c)
 	return c
+}
+
+// selectServices leaves only the Services of a filter in a status, and, where one is
+// set, only their problems.
+func selectServices(d *status.Document, f *filter) {
+	d.Services = slices.DeleteFunc(d.Services, func(s status.Service) bool { return !f.match(s.Name, s.State) })
+	if !f.all() {
+		d.Problems = nil
+	}
+}
+
+// writeStatus shows a status to people.
+func writeStatus(s *screen, d status.Document) {
+	health := "healthy"
+	if !d.Healthy {
+		health = "NOT healthy"
+	}
+	s.printf("tandem %s on %s: ", d.Version, d.Node)
+	s.text.WriteString(s.paint(stateColor(health), health))
+	s.printf(", mode %s, source %s\n", d.Mode, d.Source)
+	for _, r := range d.Reasons {
+		s.printf("  because %s\n", printable.Text(r))
+	}
+	s.printf("%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
+		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
+	writeInputs(s, &d)
+	if len(d.Services) > 0 {
+		s.printf("\n")
+		s.table(servicesTable(d.Services))
+		s.printf("\n")
+	}
+	for _, svc := range d.Services {
+		for _, p := range svc.Problems {
+			writeProblem(s, p, svc.Name)
+		}
+	}
+	for _, p := range d.Problems {
+		writeProblem(s, p, p.Object)
+	}
+}
+
+// writeInputs says how up to date the inputs are, and what they add up to.
+func writeInputs(s *screen, d *status.Document) {
+	if d.Hash != "" {
+		s.printf("desired state %s", d.Hash)
+		if d.SyncedAt != nil && !d.At.IsZero() {
+			s.printf(", programmed %s ago", d.At.Sub(*d.SyncedAt).Round(time.Second))
+		}
+		s.printf("\n")
+	}
+	for _, in := range d.Inputs {
+		s.printf("%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
+		if in.Version != "" {
+			s.printf(", resourceVersion %s, %d objects", printable.Text(in.Version), in.Objects)
+		}
+		if in.Err != "" {
+			s.printf(": %s", printable.Text(in.Err))
+		}
+		s.printf("\n")
+	}
+}
+
+func servicesTable(services []status.Service) table {
+	t := table{columns: []column{
+		{name: "SERVICE"}, {name: "ADDRESS", keep: true}, {name: "PORT", wide: true}, {name: "KIND"}, {name: "ENDPOINTS"},
+		{name: "WHY"}, {name: "STATE", keep: true, state: true}, {name: "SOURCES"},
+	}}
+	for _, svc := range services {
+		name, state := svc.Name, svc.State
+		for _, f := range svc.Frontends {
+			t.add(name, f.Address+"/"+f.Proto, f.Port, f.Kind, strconv.Itoa(f.Endpoints), f.Why, state, status.ShowSources(f.Sources))
+			name, state = "", ""
+		}
+		if len(svc.Frontends) == 0 {
+			t.add(name, "-", "-", "-", "-", "-", state, "-")
+		}
+	}
+	return t
+}
+
+func writeProblem(s *screen, p status.Problem, object string) {
+	where := ""
+	if p.Where != "" {
+		where = " (" + printable.Text(p.Where) + ")"
+	}
+	s.printf("! %s: %s%s\n", printable.Text(object), printable.Text(p.Detail), where)
 }
 
 // hint says why a tandem may not answer.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 func newSwitch() *cobra.Command {
 	var to string
+	var out output
 	c := &cobra.Command{
 		Use:   "switch --to MODE",
 		Short: "Change the mode of the running tandem while its Services are in use",
@@ -35,20 +35,21 @@ restart.`,
 			if err != nil {
 				return err
 			}
-			printSwitched(cmd.OutOrStdout(), done)
-			return nil
+			return out.print(cmd, report{document: done, text: func(s *screen) error { writeSwitched(s, done); return nil }})
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the mode to change to: "+strings.Join(platform.Names()[1:], " or "))
+	complete(c, "to", platform.Names()[1:]...)
+	out.register(c)
 	return c
 }
 
-func printSwitched(w io.Writer, s platform.Switched) {
-	fmt.Fprintf(w, "switched from %s to %s in %s: %d objects\n", s.From, s.To, s.Took.Round(time.Millisecond), s.Objects)
-	for _, gap := range s.Gaps {
-		fmt.Fprintf(w, "  unsupported by %s: %s\n", s.To, printable.Text(gap))
+func writeSwitched(s *screen, done platform.Switched) {
+	s.printf("switched from %s to %s in %s: %d objects\n", done.From, done.To, done.Took.Round(time.Millisecond), done.Objects)
+	for _, gap := range done.Gaps {
+		s.printf("  unsupported by %s: %s\n", done.To, printable.Text(gap))
 	}
-	if s.Draining {
-		fmt.Fprintf(w, "%s has connections and drains; it is removed when they have ended\n", s.From)
+	if done.Draining {
+		s.printf("%s has connections and drains; it is removed when they have ended\n", done.From)
 	}
 }

@@ -26,7 +26,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errPending):
+	case errors.As(err, new(pendingError)):
 		return exitPending
 	case errors.As(err, new(usageError)):
 		return exitUsage
@@ -39,8 +39,11 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// errPending says that there are differences, which are on the standard output.
-var errPending = errors.New("HNS differs from desired state")
+// pendingError says that there are differences or changes pending, which are on the
+// standard output.
+type pendingError string
+
+func (e pendingError) Error() string { return string(e) }
 
 // knownVerb rejects what is no verb of a command, and suggests one of it or of its
 // verbs.

@@ -3,11 +3,13 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/metrics"
 )
 
 // version is stamped at build time with -ldflags "-X main.version=...".
@@ -25,13 +27,38 @@ func versionText() string {
 	return "devel"
 }
 
+// kubeProxyVersion is what a program called kube-proxy prints: the release that it
+// stands in for, as scripts parse it, with ours as its build metadata.
+func kubeProxyVersion(ours string) string {
+	ours = strings.Map(func(r rune) rune {
+		if r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, strings.TrimPrefix(ours, "v"))
+	return "Kubernetes v" + metrics.Kubernetes + "+tandem." + ours
+}
+
+// build is what `tandem version` says of this program.
+type build struct {
+	Version  string `json:"version"`
+	Platform string `json:"platform"`
+	Go       string `json:"go"`
+}
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var out output
+	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tandem %s %s/%s %s\n", versionText(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
+			b := build{versionText(), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
+			return out.print(cmd, report{document: b, text: func(s *screen) error {
+				s.printf("tandem %s %s %s\n", b.Version, b.Platform, b.Go)
+				return nil
+			}})
 		},
 	}
+	out.register(c)
+	return c
 }

@@ -37,7 +37,7 @@ func checkListener(s string) error {
 	if err != nil {
 		return fmt.Errorf("%s is not IP:PORT", quote(s))
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return fmt.Errorf("%s has no valid port", quote(s))
 	}
 	if _, err := netip.ParseAddr(host); err != nil {

@@ -28,6 +28,7 @@ type Config struct {
 	NodePortRange PortRange
 	API           API    // the API server to watch, where Manifests is empty
 	NodeName      string // which Node object is this machine
+	NodeIsHost    bool   // it is the host name, which nothing overrides: written as ""
 	Mode          Mode
 	TakeOver      bool // replace what kube-proxy has left
 	Strict        bool // a mode that is named and does not work here is an error: no fallback

@@ -62,7 +62,7 @@ func nodeSettings() []Setting {
 		{
 			Path: "hostnameOverride", Flag: "hostname-override", BesideFile: true, Restart: restartNode,
 			Doc:   "Name of this machine's Node; default is the host name.",
-			Value: func(c *Config) Value { return hostName(&c.NodeName) },
+			Value: func(c *Config) Value { return hostName(c) },
 		},
 		{
 			Path: "bindAddress", Flag: "bind-address",

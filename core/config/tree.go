@@ -57,6 +57,18 @@ func plainModules(words []string) any {
 	return list
 }
 
+// Flags returns the values in effect of all flags that set something, for /flagz.
+func (c *Config) Flags() map[string]string {
+	all := map[string]string{}
+	for _, s := range Settings() {
+		if _, seen := all[s.Flag]; s.Flag == "" || seen && s.Counts != nil && !s.Counts(c.Mode) {
+			continue
+		}
+		all[s.Flag] = s.Value(c).String()
+	}
+	return all
+}
+
 // Tree returns a configuration as the object that a KubeProxyConfiguration is in
 // JSON, with every field, for /configz. Settings that have no field are left out.
 func (c *Config) Tree() map[string]any {

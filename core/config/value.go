@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ type Value struct {
 
 	// Check says what is wrong with the value by itself; nil if nothing can be.
 	Check func() error
+
+	// Choices are all values that there are; nil where that is no short list.
+	Choices []string
 }
 
 // String returns the value as a flag would take it.
@@ -198,15 +202,18 @@ func text[T ~string](p *T, ok func(string) error) Value {
 
 // choice is one of a few texts.
 func choice[T ~string](p *T, names ...T) Value {
-	return text(p, func(s string) error {
-		list := make([]string, len(names))
-		for i, n := range names {
-			if list[i] = string(n); s == list[i] {
-				return nil
-			}
+	list := make([]string, len(names))
+	for i, n := range names {
+		list[i] = string(n)
+	}
+	v := text(p, func(s string) error {
+		if slices.Contains(list, s) {
+			return nil
 		}
 		return fmt.Errorf("%s is none of %s", quote(s), strings.Join(list, ", "))
 	})
+	v.Choices = list
+	return v
 }
 
 // quote returns what a user wrote for a message: nothing in it can disturb a

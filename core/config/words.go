@@ -12,11 +12,21 @@ import (
 )
 
 // hostName is the name of a Node: what the API server takes for one, in lower
-// case as kubelet registers it.
-func hostName(p *string) Value {
-	v := scalar(Text, p, func(s string) (string, error) { return strings.ToLower(strings.TrimSpace(s)), nil },
-		func(s string) string { return s })
-	v.Check = func() error { return checkHostName(*p) }
+// case as kubelet registers it. A host name that nothing overrides reads as "".
+func hostName(c *Config) Value {
+	v := scalar(Text, &c.NodeName, func(s string) (string, error) {
+		name := strings.ToLower(strings.TrimSpace(s))
+		if s != "" && name == "" {
+			return "", fmt.Errorf("%s is blank", quote(s))
+		}
+		return name, nil
+	}, func(s string) string {
+		if c.NodeIsHost {
+			return ""
+		}
+		return s
+	})
+	v.Check = func() error { return checkHostName(c.NodeName) }
 	return v
 }
 

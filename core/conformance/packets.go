@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -47,6 +48,9 @@ func (e Expect) String() string {
 		b.WriteString(t.Addr.String())
 		if t.SNAT {
 			b.WriteString("/snat")
+		}
+		if t.Share > 0 {
+			fmt.Fprintf(&b, "=%g%%", 100*t.Share)
 		}
 	}
 	if e.SessionAffinity {
@@ -163,6 +167,10 @@ func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
 		return e, errors.New("no endpoints")
 	}
 	for _, w := range words {
+		w, share, err := parseShare(w)
+		if err != nil {
+			return e, err
+		}
 		addr, own := strings.CutSuffix(w, "/snat")
 		at, err := parseAddrPort(addr)
 		if err != nil {
@@ -174,10 +182,23 @@ func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
 		if slices.ContainsFunc(e.Endpoints, func(t oracle.Target) bool { return t.Addr == at }) {
 			return e, fmt.Errorf("%s is listed twice", at)
 		}
-		e.Endpoints = append(e.Endpoints, oracle.Target{Addr: at, SNAT: snat || own})
+		e.Endpoints = append(e.Endpoints, oracle.Target{Addr: at, SNAT: snat || own, Share: share})
 	}
 	sortTargets(e.Endpoints)
 	return e, nil
+}
+
+// parseShare cuts the share of connections off an endpoint: "10.0.0.1:80=25%".
+func parseShare(word string) (rest string, share float64, err error) {
+	rest, text, has := strings.Cut(word, "=")
+	if !has {
+		return rest, 0, nil
+	}
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !strings.HasSuffix(text, "%") || !(percent > 0 && percent <= 100) {
+		return rest, 0, fmt.Errorf("%q is no share", text)
+	}
+	return rest, percent / 100, nil
 }
 
 func sortTargets(ts []oracle.Target) {

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -173,7 +174,26 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 			s.SourceRanges = some(rng, 4, prefixes("198.51.100.0/24 198.51.100.128/25 192.0.2.0/24 10.244.1.0/28 0.0.0.0/0 2001:db8:1::/64 2001:db8::/32 192.0.2.100/32")...)
 		}
 	}
+	s.Choice = randomChoice(derived(s))
 	return s
+}
+
+// derived returns a source of randomness that an object has for itself: what is drawn
+// from it changes nothing else in the world.
+func derived(object any) *rand.Rand {
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%v", object)
+	return NewRand(sum.Sum64())
+}
+
+func randomChoice(rng *rand.Rand) (c model.Choice) {
+	if chance(rng, 20) {
+		c.Scheduler = pick(rng, model.RoundRobin, model.LeastConnections, model.SourceHash, model.Random, model.Maglev)
+	}
+	if chance(rng, 20) {
+		c.Spill = model.Spill{Above: pick(rng, 0, 1, 1.3, 4), Floor: rng.IntN(3)}
+	}
+	return c
 }
 
 func randomClusterIPs(rng *rand.Rand, i int) []netip.Addr {
@@ -214,6 +234,9 @@ func randomSlice(rng *rand.Rand, service, number int) *model.Slice {
 	}
 	for range rng.IntN(5) {
 		s.Endpoints = append(s.Endpoints, randomEndpoint(rng, s.Family))
+	}
+	if own := derived(s.Ports); chance(own, 20) {
+		s.Weighted, s.Weight = true, pick[uint16](own, 0, 1, 2, 3, 50, 65535)
 	}
 	return s
 }

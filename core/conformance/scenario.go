@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/tools/txtar"
 
@@ -42,6 +43,7 @@ type Step struct {
 	Changed, Removed []string          // against the step before, sorted; at the beginning all Files are new
 	Packets          []Packet
 	Want             map[string]string // goldens by mode
+	After            time.Duration     // how long after the step before it happens
 }
 
 // Load reads all scenarios of a folder, by name. The error joins everything that
@@ -139,11 +141,17 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 			step.Packets = p.table(s)
 		case s.manifest():
 			now.put(s.name, s.data)
+		case s.name == "clock":
+			d, err := time.ParseDuration(strings.TrimSpace(string(s.data)))
+			if err != nil || d < 0 {
+				p.fail(s.line+1, "clock: %q is no duration", strings.TrimSpace(string(s.data)))
+			}
+			step.After = d
 		case s.name == "rm":
 			p.remove(s, before, &now)
 		case s.name == "host" && number == 0: // read already
 		default:
-			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, rm or want/MODE", s.name)
+			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, clock, rm or want/MODE", s.name)
 		}
 	}
 	step.Files = now.files

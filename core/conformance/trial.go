@@ -206,6 +206,8 @@ func Diff(want, got oracle.Outcome) string {
 			parts = append(parts, w.Addr.String()+" sees the client, not the node")
 		case !w.SNAT && g.SNAT:
 			parts = append(parts, w.Addr.String()+" sees the node, not the client")
+		case !oracle.SameShare(w.Share, g.Share):
+			parts = append(parts, fmt.Sprintf("%s gets %.1f %% of connections, not %.1f %%", w.Addr, 100*g.Share, 100*w.Share))
 		}
 	}
 	for _, g := range got.Endpoints {

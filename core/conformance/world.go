@@ -6,6 +6,7 @@ import (
 	"context"
 	"strings"
 	"testing/fstest"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -21,7 +22,8 @@ type World func(Step) (*model.Host, []*model.Port, error)
 // NewWorld returns the world of a scenario: manifests, tracker and policy as in
 // the product, without any data plane.
 func NewWorld(s *Scenario) World {
-	w := &world{scenario: s, tracker: track.New()}
+	w := &world{scenario: s, tracker: track.New(), now: time.Unix(1_700_000_000, 0)}
+	w.tracker.SetClock(func() time.Time { return w.now })
 	return w.advance
 }
 
@@ -30,9 +32,11 @@ type world struct {
 	tracker  *track.Tracker
 	node     *model.Node // the last one, also after its removal
 	last     manifests.Objects
+	now      time.Time
 }
 
 func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
+	w.now = w.now.Add(step.After)
 	fsys := fstest.MapFS{}
 	for name, data := range step.Files {
 		fsys[name] = &fstest.MapFile{Data: data}

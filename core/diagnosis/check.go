@@ -5,14 +5,6 @@
 // kernel in linux/host.
 package diagnosis
 
-import (
-	"fmt"
-	"io"
-	"strings"
-
-	"github.com/tandem-proxy/tandem/core/printable"
-)
-
 // Check is the result of one check. Its JSON form is stable.
 type Check struct {
 	ID    string `json:"id"` // stable, for scripts: "mode-nftables"
@@ -44,21 +36,3 @@ func Worst(checks []Check) Level {
 	}
 	return OK
 }
-
-// Write prints checks for people, one a paragraph.
-func Write(w io.Writer, checks []Check) error {
-	for _, c := range checks {
-		if _, err := fmt.Fprintf(w, "%-5s %-22s %s\n", strings.ToUpper(string(c.Level)), c.ID, indent(printable.Lines(c.Found))); err != nil {
-			return err
-		}
-		if c.Fix == "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "%29sfix: %s\n", "", indent(printable.Lines(c.Fix))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func indent(s string) string { return strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", 29)) }

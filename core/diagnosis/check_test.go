@@ -3,7 +3,6 @@
 package diagnosis_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/diagnosis"
@@ -26,21 +25,5 @@ func TestWorst(t *testing.T) {
 		if got := diagnosis.Worst(checks); got != c.want {
 			t.Errorf("%q: %s, want %s", c.levels, got, c.want)
 		}
-	}
-}
-
-func TestWrite(t *testing.T) {
-	var b strings.Builder
-	err := diagnosis.Write(&b, []diagnosis.Check{
-		{ID: "mode", Level: diagnosis.OK, Found: "auto means nftables here"},
-		{ID: "forwarding-ipv4", Level: diagnosis.Fail, Found: "is 0\nand should not", Fix: "sysctl -w net.ipv4.ip_forward=1"},
-	})
-	const want = `OK    mode                   auto means nftables here
-FAIL  forwarding-ipv4        is 0
-                             and should not
-                             fix: sysctl -w net.ipv4.ip_forward=1
-`
-	if err != nil || b.String() != want {
-		t.Errorf("%v\n%s", err, b.String())
 	}
 }

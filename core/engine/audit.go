@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 )
 
 // The pace of audits.
@@ -149,6 +150,7 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 		return
 	}
 	e.change(end)
+	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: drift})
 	e.drift += drift
 	e.options.Log.Warn("drift detected; repairing", "objects", drift)
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })

@@ -17,7 +17,9 @@
 //	inbox.go, status.go, states.go   the queue; what others may see; the states of Services
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
+//	record.go                        what is remembered of changes and syncs (core/history)
 //	inputs.go                        what a source may call
+//	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use
@@ -28,11 +30,13 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -59,6 +63,8 @@ type Hooks struct {
 	Synced func(Sync)
 	// Drifted follows an audit that found objects changed from outside.
 	Drifted func(objects int)
+	// Trusted follows changes of a source by which suspects are trusted anew.
+	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }
@@ -78,6 +84,7 @@ type Engine struct {
 	arrivals arrivals
 	current  atomic.Pointer[DataPlane] // replaced by Run's goroutine alone
 	first    chan struct{}             // closed when a sync has succeeded
+	history  history.Recorder
 
 	// Owned by Run:
 	started      time.Time
@@ -153,6 +160,9 @@ func (e *Engine) Status() Status {
 // for the first time: when Status says Synced.
 func (e *Engine) Programmed() <-chan struct{} { return e.first }
 
+// History returns the last changes and syncs.
+func (e *Engine) History() *history.Recorder { return &e.history }
+
 // Ping returns nil once the engine's goroutine has answered. A watchdog that gets
 // no answer in time knows that it hangs.
 func (e *Engine) Ping(ctx context.Context) error {
@@ -170,6 +180,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
+			Suspects: e.tracker.Suspects(),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)

@@ -55,6 +55,7 @@ const (
 	theNode
 	theMachine
 	problemsOf // a source
+	theSuspects
 )
 
 // post queues work that has to be done whatever comes later.

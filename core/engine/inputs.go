@@ -8,41 +8,53 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {
-	e.event(aService, s.Name, func(t *track.Tracker) { t.SetService(s) })
+	e.event(aService, s.Name, func(at int64) {
+		e.recordService(s.Name, s, at)
+		e.tracker.SetService(s)
+	})
 }
 
 // DeleteService removes a Service.
 func (e *Engine) DeleteService(n model.ServiceName) {
-	e.event(aService, n, func(t *track.Tracker) { t.DeleteService(n) })
+	e.event(aService, n, func(at int64) {
+		e.recordService(n, nil, at)
+		e.tracker.DeleteService(n)
+	})
 }
 
 // SetSlice adds or replaces an EndpointSlice.
 func (e *Engine) SetSlice(s *model.Slice) {
-	e.event(aSlice, model.ServiceName(s.Name), func(t *track.Tracker) { t.SetSlice(s) })
+	e.event(aSlice, model.ServiceName(s.Name), func(at int64) {
+		e.recordSlice(s.Name, s, at)
+		e.tracker.SetSlice(s)
+	})
 }
 
 // DeleteSlice removes an EndpointSlice.
 func (e *Engine) DeleteSlice(n model.SliceName) {
-	e.event(aSlice, model.ServiceName(n), func(t *track.Tracker) { t.DeleteSlice(n) })
+	e.event(aSlice, model.ServiceName(n), func(at int64) {
+		e.recordSlice(n, nil, at)
+		e.tracker.DeleteSlice(n)
+	})
 }
 
-// event queues a change of the inputs.
-func (e *Engine) event(of kind, name model.ServiceName, f func(*track.Tracker)) {
+// event queues a change of the inputs. F is given the moment of its arrival.
+func (e *Engine) event(of kind, name model.ServiceName, f func(at int64)) {
 	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}}
 	if of == aSlice {
 		t.of = Changes{Slices: 1}
 	}
+	at := e.arrivals.add(t.of)
 	t.do = func(since time.Time) {
-		f(e.tracker)
+		f(at)
 		e.change(since)
 	}
-	e.arrivals.add(t.of)
 	e.inbox.put(t)
 }
 
@@ -53,7 +65,7 @@ func (e *Engine) SetNode(n *model.Node) {
 	if n.Name == e.options.NodeName {
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(since time.Time) {
 			e.node = completeNode(n, e.node)
-			e.setHost(since)
+			e.setHost(history.Node, n.Name, since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
 		}})
 	}
@@ -63,7 +75,7 @@ func (e *Engine) SetNode(n *model.Node) {
 func (e *Engine) SetServiceCIDR(c *model.ServiceCIDR) {
 	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: c.Name}, do: func(since time.Time) {
 		e.cidrs[c.Name] = c
-		e.setHost(since)
+		e.setHost(history.ServiceCIDR, c.Name, since)
 	}})
 }
 
@@ -71,7 +83,7 @@ func (e *Engine) SetServiceCIDR(c *model.ServiceCIDR) {
 func (e *Engine) DeleteServiceCIDR(name string) {
 	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: name}, do: func(since time.Time) {
 		delete(e.cidrs, name)
-		e.setHost(since)
+		e.setHost(history.ServiceCIDR, name, since)
 	}})
 }
 
@@ -81,13 +93,13 @@ func (e *Engine) SetTiming(auditEvery, minGap time.Duration) {
 	e.inbox.post(func(since time.Time) {
 		e.auditAt = e.auditAt.Add(auditEvery - e.auditEvery)
 		e.auditEvery, e.minGap = auditEvery, minGap
-		e.setHost(since)
+		e.setHost(history.Configuration, "", since)
 	})
 }
 
 // HostChanged asks Host again: what it knows beside the Node has changed.
 func (e *Engine) HostChanged() {
-	e.inbox.put(task{about: subject{kind: theMachine}, do: e.setHost})
+	e.inbox.put(task{about: subject{kind: theMachine}, do: func(since time.Time) { e.setHost(history.Machine, "", since) }})
 }
 
 // Problems replaces the problems of a source. What is new is logged and counted,
@@ -116,6 +128,7 @@ func (e *Engine) Synced(complete bool) {
 		if !e.sourceSynced {
 			// Earlier events have waited for the source, not for the data plane.
 			e.sourceSynced, e.since = true, since
+			e.recordInitialList(since)
 			for _, ps := range e.problems {
 				e.reportNew(ps, nil)
 			}
@@ -142,8 +155,9 @@ func completeNode(n, before *model.Node) *model.Node {
 	return &whole
 }
 
-// setHost asks what the host is now, and updates tracker and backend.
-func (e *Engine) setHost(since time.Time) {
+// setHost asks what the host is now, and updates tracker and backend. Of and name
+// say what has changed.
+func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	cidrs := slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 	h, problems := e.options.Host(e.node, cidrs)
 	e.setProblems("host", problems) // at once: those of the host before are obsolete
@@ -151,6 +165,7 @@ func (e *Engine) setHost(since time.Time) {
 	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
 		return
 	}
+	e.recordHost(of, name, since)
 	e.full = e.full || old == nil || !old.SamePorts(h)
 	e.tracker.SetHost(h)
 	e.backend().SetHost(h)

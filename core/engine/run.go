@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
 )
 
 // adoptRetry is the time between attempts to read the data plane at start.
@@ -13,7 +15,7 @@ const adoptRetry = time.Second
 // Run works until ctx ends, once. What is programmed stays.
 func (e *Engine) Run(ctx context.Context) error {
 	e.started = time.Now()
-	e.setHost(e.started)
+	e.setHost(history.Machine, "", e.started)
 	defer e.stopAudit()
 	defer close(e.inbox.ended)
 	timer := time.NewTimer(0)
@@ -43,6 +45,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 		return time.Now().Add(checkEvery)
 	}
 	e.check(ctx)
+	if due := e.tracker.Next(); !due.IsZero() && !time.Now().Before(due) { // an endpoint gets more of its weight
+		e.change(due)
+	}
 	retry := e.backend().Next()
 	if e.pending || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
@@ -50,6 +55,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	next = e.checkAt
 	if retry = e.backend().Next(); !retry.IsZero() && retry.Before(next) {
 		next = retry
+	}
+	if due := e.tracker.Next(); !due.IsZero() && due.Before(next) {
+		next = due
 	}
 	return next
 }
@@ -85,6 +93,9 @@ func (e *Engine) processInbox() {
 	for _, t := range queue {
 		t.do(since)
 		e.done = e.done.plus(t.of)
+	}
+	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
+		e.options.Hooks.Trusted(trusted)
 	}
 	if !e.pending {
 		return

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -42,6 +43,7 @@ type Snapshot struct {
 	Problems []model.Problem // of the sources
 	Backend  dataplane.Health
 	Tracker  track.Stats
+	Suspects model.Suspects // endpoints that have stopped answering
 }
 
 // Sync is the record of one sync.
@@ -52,6 +54,7 @@ type Sync struct {
 	Err     error
 	Waiting time.Duration // from the arrival of the oldest event to the start; 0 without one
 	Took    time.Duration
+	Stages  [history.Stages]time.Duration // parts of Waiting and Took
 
 	Ports        [2]int          // how many ports changed, by family
 	Full         bool            // everything was compiled anew: the first sync, and those after the host changed
@@ -84,10 +87,13 @@ type arrivals struct {
 	latest           atomic.Int64 // nanoseconds since the epoch; 0 for never
 }
 
-func (a *arrivals) add(c Changes) {
+// add counts changes, and returns when they arrived.
+func (a *arrivals) add(c Changes) (at int64) {
 	a.services.Add(c.Services)
 	a.slices.Add(c.Slices)
-	a.latest.Store(time.Now().UnixNano())
+	at = time.Now().UnixNano()
+	a.latest.Store(at)
+	return at
 }
 
 func (a *arrivals) read() (latest time.Time, seen Changes) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -161,6 +162,7 @@ func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cuto
 	at := time.Now()
 	e.checkAt, e.auditAt, e.notBefore, e.interrupted = at.Add(checkEvery), at.Add(e.auditEvery), time.Time{}, 0
 	e.reader = nil // it reads the old one
+	e.history.Arrived(history.Change{Kind: history.Mode, At: at.UnixNano(), Name: string(next.Mode.Name), Detail: "before: " + string(old.Mode.Name)})
 	e.change(at)
 	return cutover{done: true, old: *old}
 }

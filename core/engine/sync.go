@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -20,10 +21,13 @@ func (e *Engine) sync(ctx context.Context) {
 		r.Waiting = start.Sub(e.since)
 	}
 	deltas := e.tracker.Flush()
+	resolved := time.Now()
 	e.backend().Update(deltas)
+	compiled := time.Now()
 	r.Work, r.Err = e.backend().Sync(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
+	r.Stages = [history.Stages]time.Duration{r.Waiting, resolved.Sub(start), compiled.Sub(resolved), end.Sub(compiled)}
 	failing := e.failures(r.Work, r.Err)
 	r.Applied = e.applied(deltas, failing)
 	if r.Work.Held == nil {
@@ -36,6 +40,7 @@ func (e *Engine) sync(ctx context.Context) {
 		e.endpoints += endpointCount(r.Applied)
 	}
 	e.reportPorts(deltas)
+	e.recordSync(start, &r)
 	if r.idle() {
 		return
 	}

@@ -49,6 +49,9 @@ const (
 // rules never wait for it: walking a large table takes tens of milliseconds.
 // What is enqueued while it works is merged and done at once afterwards.
 type Cleaner struct {
+	stale func(*model.Host, []model.Delta) []Match
+	grace time.Duration // before stale flows are looked for: some may get an answer
+	idle  int           // how many times as long as an attempt the next one waits
 	table Table
 	hooks Hooks
 	stop  context.CancelFunc
@@ -60,15 +63,30 @@ type Cleaner struct {
 	running *Index // what the table works on; its revised matches return to waiting if it fails
 }
 
-// Start starts a Cleaner, which runs until ctx is done or Close is called.
-// The table stays the caller's.
+// Start starts a Cleaner of what Stale finds, which runs until ctx is done or Close is
+// called. The table stays the caller's.
 func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
-	ctx, stop := context.WithCancel(ctx)
-	c := &Cleaner{
-		table: table, hooks: hooks, stop: stop,
-		done: make(chan struct{}), wake: make(chan struct{}, 1),
-		waiting: &Index{}, running: &Index{},
-	}
+	return start(ctx, &Cleaner{stale: Stale, table: table, hooks: hooks})
+}
+
+// Handshakes that were under way when their endpoint left get handshakeGrace to end:
+// more than a round trip inside a cluster, and far less than the second after which a
+// client repeats its SYN. TCP endpoints change often and nothing is lost
+// by looking late: handshakeIdle keeps the cost below a twentieth of a core.
+const (
+	handshakeGrace = 50 * time.Millisecond
+	handshakeIdle  = 19
+)
+
+// StartHandshakes starts a Cleaner of what Handshakes finds.
+func StartHandshakes(ctx context.Context, table Table, hooks Hooks) *Cleaner {
+	return start(ctx, &Cleaner{stale: Handshakes, grace: handshakeGrace, idle: handshakeIdle, table: table, hooks: hooks})
+}
+
+func start(ctx context.Context, c *Cleaner) *Cleaner {
+	ctx, c.stop = context.WithCancel(ctx)
+	c.done, c.wake = make(chan struct{}), make(chan struct{}, 1)
+	c.waiting, c.running = &Index{}, &Index{}
 	go c.run(ctx)
 	return c
 }
@@ -83,7 +101,7 @@ func (c *Cleaner) Close() {
 // Update enqueues what changes that are now in effect make stale, and corrects
 // what waits about frontends whose endpoints have changed since. It never blocks.
 func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
-	stale := Stale(host, deltas)
+	stale := c.stale(host, deltas)
 	c.mu.Lock()
 	if c.waiting.Len()+c.running.Len() > 0 {
 		for _, d := range deltas {
@@ -137,9 +155,12 @@ func (c *Cleaner) run(ctx context.Context) {
 			return
 		case <-c.wake:
 		}
+		sleep(ctx, c.grace, nil)
+		start := time.Now()
 		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
 			c.backOff(ctx, pause)
 		}
+		sleep(ctx, time.Duration(c.idle)*time.Since(start), nil)
 	}
 }
 
@@ -218,6 +239,9 @@ func (c *Cleaner) backOff(ctx context.Context, pause time.Duration) {
 }
 
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+	if d <= 0 {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -17,8 +17,10 @@
 // so that those which wait, because the table is busy or failing, can be merged
 // and never hit a flow that newer rules made.
 //
-// Only UDP is looked at, as in kube-proxy. TCP and SCTP have handshakes: their
-// stale flows end by a reset, an abort or a time-out of their own, and a Port does
-// not distinguish a deleted endpoint from an unready one, whose
-// connections still work and must not be cut.
+// Of UDP everything stale is deleted, as in kube-proxy. TCP and SCTP have handshakes:
+// their stale flows end by a reset, an abort or a time-out of their own, and a Port
+// does not distinguish a deleted endpoint from an unready one, whose
+// connections still work and must not be cut. But a TCP connection that has no answer
+// from an endpoint that is gone is deleted (Handshakes), so that its client's next SYN
+// goes to another one.
 package flows

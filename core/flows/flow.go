@@ -13,6 +13,8 @@ type Flow struct {
 	Proto model.Proto
 	Dst   netip.AddrPort // where its first packet was sent: the original destination
 	From  netip.AddrPort // where its answers come from: the endpoint, or Dst when it is not translated
+
+	Answered bool // an answer was seen
 }
 
 // Translated reports whether something redirected the flow. The addresses tell,

@@ -50,7 +50,7 @@ func (m *Match) AnyAddr() bool { return m.Frontend.Addr().IsUnspecified() }
 
 // Stale reports whether f is a stale flow to the match's frontend.
 func (m *Match) Stale(f Flow) bool {
-	if !m.covers(f) || m.Keep.Has(f.From) {
+	if !m.covers(f) || m.Keep.Has(f.From) || f.Answered && !connectionless(f.Proto) {
 		return false
 	}
 	if m.Gone.Has(f.From) {

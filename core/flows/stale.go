@@ -42,6 +42,27 @@ func Stale(host *model.Host, deltas []model.Delta) []Match {
 // this protocol. The package comment says why SCTP is not.
 func connectionless(p model.Proto) bool { return p == model.UDP }
 
+// Handshakes returns which TCP connections of a batch of changes wait for an endpoint
+// that is gone: only flows without an answer are stale. The SYN that their clients
+// send again then goes to an endpoint that is there.
+func Handshakes(host *model.Host, deltas []model.Delta) []Match {
+	var x Index
+	for _, d := range deltas {
+		if d.ID().Proto != model.TCP || d.Old == nil || sameEndpoints(d.Old, d.New) {
+			continue
+		}
+		is := liveEndpoints(d.New)
+		gone := liveEndpoints(d.Old).minus(is)
+		if len(gone) == 0 {
+			continue
+		}
+		for _, f := range d.Old.Frontends {
+			x.Add(Match{Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone, Keep: is})
+		}
+	}
+	return x.Matches()
+}
+
 // removed adds the frontends that only the old port has.
 func removed(x *Index, host *model.Host, d model.Delta) {
 	if d.Old == nil {

@@ -22,7 +22,7 @@ type connLimiter struct {
 type conn struct {
 	net.Conn
 	limiter *connLimiter
-	check   *check // whose listener it came by; nil outside Checks
+	owner   any // whose listener it came by; nil for a server of one listener
 
 	// Guarded by limiter.mu:
 	elem *list.Element // nil once it is closed
@@ -31,8 +31,8 @@ type conn struct {
 
 // add counts a connection. At the limit the longest idle connection is
 // closed for it; it returns nil, and closes c, when all are busy.
-func (w *connLimiter) add(c net.Conn, of *check) *conn {
-	n := &conn{Conn: c, limiter: w, check: of}
+func (w *connLimiter) add(c net.Conn, owner any) *conn {
+	n := &conn{Conn: c, limiter: w, owner: owner}
 	w.mu.Lock()
 	var out *conn
 	if w.all.Len() >= w.max {
@@ -63,12 +63,12 @@ func (w *connLimiter) idle() *conn {
 	return nil
 }
 
-// closeAll closes the connections that came by a check's listeners.
-func (w *connLimiter) closeAll(of *check) {
+// closeAll closes the connections that came by an owner's listeners.
+func (w *connLimiter) closeAll(owner any) {
 	var out []*conn
 	w.mu.Lock()
 	for e := w.all.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*conn); c.check == of {
+		if c := e.Value.(*conn); c.owner == owner {
 			out = append(out, c)
 		}
 	}
@@ -103,7 +103,7 @@ func (c *conn) answering(busy bool) {
 type limitedListener struct {
 	net.Listener
 	limiter *connLimiter
-	check   *check
+	owner   any
 	admit   func(net.Conn) bool // nil for all
 }
 
@@ -118,7 +118,7 @@ func (g limitedListener) Accept() (net.Conn, error) {
 			reset(c)
 			continue
 		}
-		if n := g.limiter.add(c, g.check); n != nil {
+		if n := g.limiter.add(c, g.owner); n != nil {
 			return n, nil
 		}
 	}
@@ -143,4 +143,12 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 func connOf(r *http.Request) *conn {
 	c, _ := r.Context().Value(connKey{}).(*conn)
 	return c
+}
+
+// ownerOf returns the owner of the listener that a request came by.
+func ownerOf(r *http.Request) any {
+	if c := connOf(r); c != nil {
+		return c.owner
+	}
+	return nil
 }

@@ -25,20 +25,26 @@ type Sources struct {
 	Metrics http.Handler
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
-	Mode    func() string // the mode that works, for /proxyMode
-	Config  func() any    // a KubeProxyConfiguration with kind and version, for /configz; nil for none
-	Profile bool          // serve /debug/pprof/
+	Mode    func() string            // the mode that works, for /proxyMode
+	Config  func() any               // a KubeProxyConfiguration with kind and version, for /configz; nil for none
+	Flags   func() map[string]string // values in effect, for /flagz; nil for none
+	Version string                   // of Tandem
+	Release string                   // of the kube-proxy that it replaces, for /statusz
+	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
+
+	// Verbosity sets --v of the running proxy, for /debug/flags/v; nil for none.
+	Verbosity func(int)
 }
 
 // configGroup is the key of kube-proxy's own part of /configz.
 const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
-// there /healthz can fail, with the reasons, and nothing can be written:
-// /debug/flags/v is not there. /status is for readers of metrics, /configz and
-// profiles are for this machine alone, and none of them for web pages.
+// there /healthz can fail, with the reasons. /status is for readers of metrics,
+// /configz, /flagz, profiles and the verbosity are for this machine alone, and none
+// of them for web pages.
 func Pages(s Sources) http.Handler {
-	mux := http.NewServeMux()
+	mux := &listed{ServeMux: http.NewServeMux()}
 	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
 	mux.HandleFunc("/livez", s.componentCheck("livez", status.Health.Alive))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
@@ -53,6 +59,10 @@ func Pages(s Sources) http.Handler {
 			write(w, http.StatusOK, map[string]any{configGroup: s.Config()})
 		}))
 	}
+	if s.Flags != nil {
+		mux.Handle("/flagz", loopbackOnly(s.flagz()))
+	}
+	mux.Handle("/statusz", rejectRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
 	mux.Handle("/status", rejectRebinding(newCached(s.Status)))
 	if s.Profile {
 		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
@@ -60,6 +70,9 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/debug/pprof/symbol", loopbackOnly(pprof.Symbol))
 		mux.Handle("/debug/pprof/cmdline", loopbackOnly(pprof.Cmdline))
 		mux.Handle("/debug/pprof/trace", loopbackOnly(pprof.Trace))
+	}
+	if s.Profile && s.Verbosity != nil {
+		mux.Handle("/debug/flags/v", loopbackOnly(s.setVerbosity))
 	}
 	return mux
 }

@@ -41,6 +41,33 @@ func buildInfo(version string) []prometheus.Collector {
 	}
 }
 
+// componentMetrics are what the framework of Kubernetes' components says of itself:
+// the gates of kube-proxy whose features Tandem always has, and how many metrics are
+// registered, hidden and disabled, for dashboards of all components.
+func componentMetrics(registered func() float64) []prometheus.Collector {
+	features := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_feature_enabled", Help: "Feature gates of kube-proxy whose features are there; Tandem has no gates.",
+	}, []string{"name", "stage"})
+	for _, name := range []string{"MultiCIDRServiceAllocator", "NFTablesProxyMode", "PreferSameTrafficDistribution", "WinDSR", "WinOverlay"} {
+		features.WithLabelValues(name, "").Set(1) // GA has no stage
+	}
+	for _, name := range []string{"ComponentFlagz", "ComponentStatusz"} {
+		features.WithLabelValues(name, "BETA").Set(1)
+	}
+	none := func(name, help string) prometheus.Collector {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	return []prometheus.Collector{
+		features,
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "registered_metrics_total", Help: "Registered metrics; none has a stability level or is deprecated.",
+			ConstLabels: prometheus.Labels{"stability_level": "", "deprecated_version": ""},
+		}, registered),
+		none("disabled_metrics_total", "Disabled metrics: none."),
+		none("hidden_metrics_total", "Hidden metrics: none."),
+	}
+}
+
 func constant(name, help string, labels prometheus.Labels) prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
 	g.Set(1)

@@ -31,6 +31,7 @@ import (
 // are safe for use by many goroutines, but for Synced.
 type Metrics struct {
 	registry  *prometheus.Registry
+	count     atomic.Int64 // of what is registered
 	kubeProxy kubeProxySet
 	tandem    tandemSet
 	mode      atomic.Pointer[modeSet]
@@ -44,6 +45,7 @@ func New(s Sources) *Metrics {
 	m.Register(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
 	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Register(buildInfo(s.Version)...)
+	m.Register(componentMetrics(func() float64 { return float64(m.count.Load()) })...)
 	m.Register(m.kubeProxy.all()...)
 	m.Register(m.tandem.all()...)
 	m.Register(scrapeCollector{s})
@@ -52,7 +54,10 @@ func New(s Sources) *Metrics {
 
 // Register adds what other packages count. It panics where two have one name,
 // which is a mistake in the program.
-func (m *Metrics) Register(cs ...prometheus.Collector) { m.registry.MustRegister(cs...) }
+func (m *Metrics) Register(cs ...prometheus.Collector) {
+	m.registry.MustRegister(cs...)
+	m.count.Add(int64(len(cs)))
+}
 
 // Mode adds the metrics that kube-proxy has only in this mode, in place of those
 // of the mode before.
@@ -61,6 +66,7 @@ func (m *Metrics) Mode(name string) {
 	if old := m.mode.Swap(now); old != nil {
 		for _, c := range old.all {
 			m.registry.Unregister(c)
+			m.count.Add(-1)
 		}
 	}
 	m.Register(now.all...)

@@ -35,6 +35,7 @@ type Service struct {
 	Type    ServiceType
 	Created time.Time // zero when unknown, as in most manifests
 	Where   string    // "file:line" for manifests, empty for the API server
+	Version uint64    // resourceVersion; 0 when unknown, as in most manifests
 
 	ClusterIPs      []netip.Addr
 	ExternalIPs     []netip.Addr
@@ -50,7 +51,22 @@ type Service struct {
 	SessionAffinity     time.Duration // ClientIP affinity timeout; 0 is no affinity
 	HealthCheckNodePort uint16
 	PreserveDestination bool // as Port.PreserveDestination
+	Choice              Choice
 	Ports               []ServicePort
+}
+
+// Choice is how a Service wants its endpoints chosen: its annotations.
+type Choice struct {
+	Scheduler Scheduler
+	SlowStart time.Duration // how long a new endpoint gets fewer connections than others; 0 is none
+	Spill     Spill
+}
+
+// Spill is when a zone's connections go to endpoints of other zones, too. The zero
+// value is never.
+type Spill struct {
+	Above float64 // times the fair share of an endpoint; at least 1, or 0 for any
+	Floor int     // fewer endpoints than these are too few for a zone
 }
 
 // ServicePort is one entry of spec.ports. The targetPort is not part of it:
@@ -70,8 +86,18 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
 	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
+	Version   uint64    // as Service.Version
 	Where     string
+
+	// Weight is the share of new connections of each endpoint, where Weighted: with 0
+	// they get none. Else it is DefaultWeight.
+	Weight   uint16
+	Weighted bool
 }
+
+// DefaultWeight is the weight of endpoints whose slice has none, beside others that
+// have. It is Cilium's.
+const DefaultWeight = 100
 
 // SlicePort is one port of a slice.
 type SlicePort struct {
@@ -87,6 +113,7 @@ type SliceEndpoint struct {
 	Node  string // nodeName; empty when unknown, which counts as remote
 	State EndpointState
 	Hints *Hints // nil when the endpoint has none
+	Warm  uint8  // tenths of its weight that it gets while it is new; 0 is all
 }
 
 // EndpointState is a set of endpoint conditions.
@@ -99,6 +126,14 @@ const (
 	Serving
 	Terminating
 )
+
+// Unanswered marks an endpoint that has stopped answering (core/suspect). No source
+// says so: core/track adds it.
+const Unanswered = Terminating << 1
+
+// Suspects are the addresses of endpoints that have stopped answering. They are
+// immutable.
+type Suspects map[netip.Addr]struct{}
 
 // Has reports whether all conditions of c hold.
 func (s EndpointState) Has(c EndpointState) bool { return s&c == c }

@@ -13,6 +13,7 @@ type Port struct {
 	ID              PortID
 	Frontends       []Frontend    // in the order of Kind, then as the Service lists them
 	SessionAffinity time.Duration // ClientIP affinity timeout; 0 is none
+	Scheduler       Scheduler
 
 	// PreserveDestination asks that clients of its load balancer IPs reach endpoints with that
 	// IP as the destination, which they must have themselves: kube-proxy's
@@ -110,24 +111,6 @@ const (
 // String returns a short name for people.
 func (v Verdict) String() string { return [...]string{"balance", "reject", "drop"}[v] }
 
-// Pool is a set of endpoints that share new connections evenly. It is never
-// empty. The order is a slot order: it has no meaning but is kept stable under
-// change (see Reslot), so that data planes that number their endpoints rewrite
-// only what differs. Pools are shared between frontends by pointer.
-type Pool struct{ Endpoints []Endpoint }
-
-// Endpoint is one member of a Pool.
-type Endpoint struct {
-	Addr        netip.AddrPort
-	Local       bool // runs on this node
-	NodeUnknown bool // no input says on which node it runs
-}
-
-// Hairpins reports whether connections from the endpoint to itself may come
-// through this node. They need SNAT, whatever the Action says: else it would
-// answer itself directly, from an address that it did not ask.
-func (e Endpoint) Hairpins() bool { return e.Local || e.NodeUnknown }
-
 // FrontendIndex finds frontends of a port by address. It is for comparing two states of
 // one port, of which most frontends are in the same place: a map is made only where
 // many are not. The zero value finds none.
@@ -178,7 +161,7 @@ func (d Delta) ID() PortID {
 
 // Equal reports whether two ports ask for the same, slot order included.
 func (p *Port) Equal(o *Port) bool {
-	return p == o || p != nil && o != nil && p.ID == o.ID && p.SessionAffinity == o.SessionAffinity && p.PreserveDestination == o.PreserveDestination &&
+	return p == o || p != nil && o != nil && p.ID == o.ID && p.SessionAffinity == o.SessionAffinity && p.Scheduler == o.Scheduler && p.PreserveDestination == o.PreserveDestination &&
 		p.HealthPort == o.HealthPort && p.LocalReady == o.LocalReady && slices.Equal(p.Draining, o.Draining) &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.equal)
 }
@@ -197,11 +180,6 @@ func (f Frontend) equal(o Frontend) bool {
 
 func (a Action) equal(o Action) bool {
 	return a.Verdict == o.Verdict && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
-}
-
-// Equal reports whether two pools have the same endpoints in the same slots.
-func (p *Pool) Equal(o *Pool) bool {
-	return p == o || p != nil && o != nil && slices.Equal(p.Endpoints, o.Endpoints)
 }
 
 // Pools returns the distinct pools of a port, in the order in which its frontends

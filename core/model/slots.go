@@ -21,7 +21,9 @@ func Reslot(endpoints []Endpoint, old []netip.AddrPort) {
 	}
 	slot := make(map[netip.AddrPort]int, len(old))
 	for i, a := range old {
-		slot[a] = i
+		if _, again := slot[a]; !again { // in the slots of a weighted pool it is
+			slot[a] = i
+		}
 	}
 	n := len(endpoints)
 	placed := make([]Endpoint, n)

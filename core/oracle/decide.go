@@ -3,6 +3,7 @@
 package oracle
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
@@ -30,10 +31,10 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 		out.Fate = Drop
 	case model.Balance:
 		out.Fate = Forward
-		for _, e := range act.Pool.Endpoints {
+		for i, e := range act.Pool.Endpoints {
 			hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
 			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
-			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: leaves && (act.SNAT || hairpin)})
+			out.Endpoints = append(out.Endpoints, Target{Addr: e.Addr, SNAT: leaves && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
 		}
 		slices.SortFunc(out.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
 	}
@@ -102,5 +103,14 @@ func inside(ps []netip.Prefix, a netip.Addr) bool {
 
 // Same reports whether two outcomes are the same to the packet.
 func (o Outcome) Same(b Outcome) bool {
-	return o.Fate == b.Fate && slices.Equal(o.Endpoints, b.Endpoints)
+	return o.Fate == b.Fate && slices.EqualFunc(o.Endpoints, b.Endpoints, func(x, y Target) bool {
+		return x.Addr == y.Addr && x.SNAT == y.SNAT && SameShare(x.Share, y.Share)
+	})
+}
+
+// SameShare reports whether two shares of connections differ by 1 % at most, as far
+// as both are known.
+func SameShare(x, y float64) bool {
+	const tolerance = 0.01
+	return x == 0 || y == 0 || math.Abs(x-y) <= tolerance
 }

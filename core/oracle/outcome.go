@@ -17,6 +17,7 @@ type Packet struct {
 	Iface string // the interface it arrives by; empty when the host itself sends it
 	Proto model.Proto
 	Dst   netip.AddrPort
+	Sport uint16 // 0 stands for any
 }
 
 // Outcome is what may happen to a Packet.
@@ -34,6 +35,9 @@ type Outcome struct {
 type Target struct {
 	Addr netip.AddrPort
 	SNAT bool // it sees an address of the host instead of the client's
+
+	// Share is how much of all such packets it gets; 0 where that is not known.
+	Share float64
 }
 
 // Fate is the kind of an Outcome.

@@ -9,6 +9,8 @@
 //	Host    ─┘        │
 //	             pools.go      the cluster's pool and this node's pool (terminating fallback)
 //	             topology.go   narrowed by zone and node hints
+//	             unanswered.go without endpoints that have stopped answering
+//	             choice.go     each endpoint's share: weights, spill-over, hash tables
 //	                  │
 //	             frontends.go  which addresses the port answers on
 //	             permit.go     which of them it may have on this host (guard.go)

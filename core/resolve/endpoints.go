@@ -16,6 +16,7 @@ type endpoint struct {
 	local, nodeUnknown bool // on this node; nodeName is empty
 	state              model.EndpointState
 	hints              *model.Hints
+	share              float64 // of new connections beside the others' of its pool; 0 is none
 }
 
 // endpoints returns the endpoints of a port in address order, each once.
@@ -208,9 +209,16 @@ func (s *sliceIndex) candidates(host *model.Host, o portSources) []endpoint {
 
 func (s source) candidate(host *model.Host, i int) endpoint {
 	e := &s.slice.Endpoints[i]
+	share := float64(model.DefaultWeight)
+	if s.slice.Weighted {
+		share = float64(s.slice.Weight)
+	}
+	if e.Warm > 0 {
+		share = share * float64(e.Warm) / 10
+	}
 	return endpoint{
 		addr: netip.AddrPortFrom(e.Addr, s.number), local: isLocal(host, e), nodeUnknown: e.Node == "",
-		state: e.State, hints: e.Hints,
+		state: e.State, hints: e.Hints, share: share,
 	}
 }
 

@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -13,6 +14,7 @@ import (
 type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason
+	passed               []endpoint // left out of cluster as they do not answer
 }
 
 // choosePools makes the pools (KEP-1669, KEP-2086).
@@ -22,30 +24,38 @@ type pools struct {
 // local pool is chosen in the same way among this node's endpoints alone, and
 // independently: a node whose last endpoint terminates goes on serving policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
-func choosePools(host *model.Host, all []endpoint) pools {
+// Endpoints that have stopped answering are passed over last, and only in the
+// cluster's pool (unanswered.go).
+func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoint) pools {
 	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
 
 	usable := filter(all, ready)
 	if len(usable) > 0 {
-		usable, p.whyCluster = applyHints(host, usable)
+		usable, p.whyCluster = applyHints(host, svc.Choice.Spill, usable)
+		if usable, p.passed = passOver(usable); len(p.passed) > 0 {
+			p.whyCluster = model.WhyUnanswered
+		}
 	} else {
 		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
 	}
-	p.cluster = pool(usable)
+	p.cluster = r.pool(svc, usable)
 
 	local := filter(all, func(e endpoint) bool { return e.local && ready(e) })
 	if len(local) == 0 {
 		local, p.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
 	}
-	p.local = pool(local)
+	p.local = r.pool(svc, local)
 	if p.local.Equal(p.cluster) {
 		p.local = p.cluster
 	}
 	return p
 }
 
-func ready(e endpoint) bool       { return e.state.Has(model.Ready) }
-func terminating(e endpoint) bool { return e.state.Has(model.Serving | model.Terminating) }
+func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
+
+func terminating(e endpoint) bool {
+	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
+}
 
 func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
 	kept := make([]endpoint, 0, len(all))
@@ -57,7 +67,7 @@ func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
 	return kept
 }
 
-func pool(from []endpoint) *model.Pool {
+func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 	if len(from) == 0 {
 		return nil
 	}
@@ -65,11 +75,17 @@ func pool(from []endpoint) *model.Pool {
 	for i, e := range from {
 		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.nodeUnknown}
 	}
+	if len(from) <= model.MaxSlots {
+		weigh(p, from)
+	} else if slices.ContainsFunc(from, func(e endpoint) bool { return e.share != from[0].share }) {
+		r.Problem(svc, model.WhyTooLarge, "%d endpoints, weights are for %d at most: shared evenly", len(from), model.MaxSlots)
+	}
 	return p
 }
 
 // draining returns the endpoints that serve but are in no pool: terminating
-// ones while others are ready, and those that hints leave to other nodes.
+// ones while others are ready, and those that hints leave to other nodes. Those
+// that have stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 	chosen := make(map[netip.AddrPort]bool, len(all))
 	for _, pool := range []*model.Pool{p.cluster, p.local} {
@@ -79,6 +95,9 @@ func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 		for _, e := range pool.Endpoints {
 			chosen[e.Addr] = true
 		}
+	}
+	for _, e := range p.passed {
+		chosen[e.addr] = true
 	}
 	for _, e := range all {
 		if e.state.Has(model.Serving) && !chosen[e.addr] {

@@ -45,9 +45,9 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	})
 	r.reportClosed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, addresses)
-	pools := choosePools(host, all)
+	pools := r.choosePools(host, svc, all)
 	r.countLocal(svc, all)
-	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, PreserveDestination: svc.PreserveDestination, Frontends: frontends(host, svc, addresses, pools)}
+	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, Scheduler: r.schedule(svc, pools), PreserveDestination: svc.PreserveDestination, Frontends: frontends(host, svc, addresses, pools)}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}

@@ -55,6 +55,8 @@ func slice(name string, words ...string) *model.Slice {
 			e.State = model.Terminating
 		case "unready":
 			e.State = 0
+		case "silent":
+			e.State |= model.Unanswered
 		case "zone":
 			e.Hints = &model.Hints{Zones: []string{value}}
 		case "node":
@@ -89,6 +91,46 @@ func TestPoolsAndPolicies(t *testing.T) {
 	}{
 		{
 			name: "ready endpoints serve", slice: "10.0.0.1@here 10.0.0.2@there 10.0.0.3@there/unready 10.0.0.4@there/terminating",
+			cluster: rows{
+				model.FromPod:     "balance 1 2 ClusterEndpoints",
+				model.FromHost:    "balance 1 2 snat ClusterEndpoints",
+				model.FromOutside: "balance 1 2 snat ClusterEndpoints",
+			},
+			node: all("balance 1 2 snat ClusterEndpoints"),
+		},
+		{
+			name: "silent endpoints are passed over", slice: "10.0.0.1@here 10.0.0.2@there/silent 10.0.0.3@there", internal: model.Local, extern: model.Local,
+			cluster: rows{
+				model.FromPod:     "balance 1 LocalEndpoints",
+				model.FromHost:    "balance 1 snat LocalEndpoints",
+				model.FromOutside: "balance 1 snat LocalEndpoints",
+			},
+			node: rows{
+				model.FromPod:     "balance 1 3 ShortCircuit",
+				model.FromHost:    "balance 1 3 snat ShortCircuit",
+				model.FromOutside: "balance 1 LocalEndpoints",
+			},
+		},
+		{
+			name: "never more than half of a pool", slice: "10.0.0.1@a/silent 10.0.0.2@b/silent 10.0.0.3@c/silent 10.0.0.4@d 10.0.0.5@e",
+			cluster: rows{
+				model.FromPod:     "balance 3 4 5 Unanswered",
+				model.FromHost:    "balance 3 4 5 snat Unanswered",
+				model.FromOutside: "balance 3 4 5 snat Unanswered",
+			},
+			node: all("balance 3 4 5 snat Unanswered"),
+		},
+		{
+			name: "never the last one of a pool", slice: "10.0.0.1@there/silent 10.0.0.2@there/unready",
+			cluster: rows{
+				model.FromPod:     "balance 1 ClusterEndpoints",
+				model.FromHost:    "balance 1 snat ClusterEndpoints",
+				model.FromOutside: "balance 1 snat ClusterEndpoints",
+			},
+			node: all("balance 1 snat ClusterEndpoints"),
+		},
+		{
+			name: "endpoints of this node are never passed over", slice: "10.0.0.1@here/silent 10.0.0.2@there",
 			cluster: rows{
 				model.FromPod:     "balance 1 2 ClusterEndpoints",
 				model.FromHost:    "balance 1 2 snat ClusterEndpoints",

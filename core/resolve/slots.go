@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Slots returns in which order a frontend's endpoints are installed for an origin;
+// Slots returns the endpoints of a frontend's installed slots for an origin, in order;
 // nil when it has none. It is how a data plane's numbering survives a restart.
 type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 
@@ -16,10 +16,13 @@ type Slots func(proto model.Proto, at netip.AddrPort, from model.Origin) []netip
 // it replaces or, when there is none, the installed one. It must be called
 // before the port is handed on.
 func Reslot(port, old *model.Port, installed Slots) {
+	if port.Scheduler == model.Maglev { // its slots are the same everywhere
+		return
+	}
 	before := model.IndexFrontends(old)
 	for _, pool := range port.Pools() {
 		if order := predecessor(port, pool, old, &before, installed); len(order) > 0 {
-			model.Reslot(pool.Endpoints, order)
+			pool.Reslot(order)
 		}
 	}
 }
@@ -48,8 +51,8 @@ func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *mo
 }
 
 func addresses(p *model.Pool) []netip.AddrPort {
-	addrs := make([]netip.AddrPort, len(p.Endpoints))
-	for i, e := range p.Endpoints {
+	addrs := make([]netip.AddrPort, p.Size())
+	for i, e := range p.Slots() {
 		addrs[i] = e.Addr
 	}
 	return addrs

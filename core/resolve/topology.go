@@ -13,13 +13,16 @@ import (
 // all. Hints count only when every ready endpoint has them, because a half
 // hinted set means that the controller is still at work, and only when they
 // leave at least one endpoint.
-func applyHints(host *model.Host, all []endpoint) ([]endpoint, model.Reason) {
+func applyHints(host *model.Host, s model.Spill, all []endpoint) ([]endpoint, model.Reason) {
 	nodes := func(h *model.Hints) []string { return h.Nodes }
 	zones := func(h *model.Hints) []string { return h.Zones }
 	if meant, ok := hintedFor(host.Name, all, nodes); ok {
 		return meant, model.WhyNodeHints
 	}
 	if meant, ok := hintedFor(host.Zone, all, zones); ok {
+		if shared, spills := spill(s, host.Zone, all, meant); spills {
+			return shared, model.WhyZoneSpill
+		}
 		return meant, model.WhyZoneHints
 	}
 	return all, model.WhyClusterEndpoints

@@ -6,10 +6,12 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Document is the status of a running Tandem. Its JSON form is stable: fields
@@ -29,14 +31,29 @@ type Document struct {
 	Writes   uint64     `json:"writes"`  // objects created, replaced or deleted since the start
 	Drift    uint64     `json:"drift"`   // objects repaired since the start
 
+	// Hash is that of all Services: nodes that know the same have the same. Inputs is
+	// how up to date that is.
+	Hash   string  `json:"desiredHash,omitempty"`
+	Inputs []Input `json:"inputs,omitempty"`
+
 	Services []Service `json:"services"`
 	Problems []Problem `json:"problems,omitempty"` // of the source: invalid objects
+}
+
+// Input is one kind of objects that Services are made from.
+type Input struct {
+	Name    string  `json:"name"`                      // endpointslices, manifests
+	Age     float64 `json:"age"`                       // seconds since it was last known to be up to date
+	Version string  `json:"resourceVersion,omitempty"` // up to which everything is known
+	Objects int     `json:"objects,omitempty"`
+	Err     string  `json:"error,omitempty"`
 }
 
 // Service is one Service.
 type Service struct {
 	Name      string     `json:"name"`
 	State     string     `json:"state"` // Programmed, Partial, Failing
+	Hash      string     `json:"hash"`  // of what all nodes should know of it alike
 	Frontends []Frontend `json:"frontends"`
 	Problems  []Problem  `json:"problems,omitempty"`
 }
@@ -66,6 +83,7 @@ type Problem struct {
 type Facts struct {
 	Version, Node, Mode, Source string
 	Health                      Health
+	Inputs                      []Input
 }
 
 // Of renders a snapshot.
@@ -73,6 +91,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	d := Document{
 		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
+		Inputs:  f.Inputs,
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
 	}
 	if err := s.Backend.Left; err != nil {
@@ -86,15 +105,16 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
 	for _, svc := range s.Services {
-		d.Services = append(d.Services, service(svc.Object.Name, svc.Ports, problems(svc.Problems), s))
+		d.Services = append(d.Services, service(svc, s))
 	}
+	d.Hash = hashAll(d.Services)
 	return d
 }
 
-func service(name model.ServiceName, ports []*model.Port, found []Problem, s *engine.Snapshot) Service {
-	out := Service{Name: name.String(), Frontends: []Frontend{}, Problems: found}
+func service(of track.Service, s *engine.Snapshot) Service {
+	out := Service{Name: of.Object.Name.String(), Hash: ServiceHash(&of), Frontends: []Frontend{}, Problems: problems(of.Problems)}
 	failing := false
-	for _, p := range ports {
+	for _, p := range of.Ports {
 		for i := range p.Frontends {
 			out.Frontends = append(out.Frontends, frontend(p, &p.Frontends[i]))
 		}
@@ -134,6 +154,20 @@ func Sources(f *model.Frontend) []string {
 		list[i] = r.String()
 	}
 	return list
+}
+
+// ShowSources says which clients are let in, for people: a long list is cut short.
+func ShowSources(list []string) string {
+	const shown = 4
+	switch {
+	case list == nil:
+		return "all"
+	case len(list) == 0:
+		return "none"
+	case len(list) > shown:
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ","), len(list)-shown)
+	}
+	return strings.Join(list, ",")
 }
 
 // ofMode returns, once, what the whole mode does not support.

@@ -68,32 +68,6 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// What users write must not drive the terminal or forge lines.
-func TestText(t *testing.T) {
-	var b strings.Builder
-	facts := status.Facts{Node: "n\u202e\x9b", Health: status.Health{Reasons: []string{"server says\nforged \u2066line"}}}
-	if err := status.Of(facts, snapshot()).Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range []string{
-		`on n\u202e\x9b: `,
-		`  because server says\x0aforged \u2066line` + "\n",
-		"! ns/partial: node port 30080: another Service already has this address and port (a.yaml:3)\n",
-		"! ns/failing: ns/failing:http: no space\n",
-		"! ns/gap: ns/gap:http: no affinity here\n",
-		"! data plane: shared chain refused\n",
-		"! data plane: no client addresses\n",
-		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field: invalid (b.yaml:7)` + "\n",
-	} {
-		if !strings.Contains(b.String(), line) {
-			t.Errorf("%q is missing in:\n%s", line, b.String())
-		}
-	}
-	if n := strings.Count(b.String(), "no client addresses"); n != 1 {
-		t.Errorf("what the mode cannot do is said %d times:\n%s", n, b.String())
-	}
-}
-
 // Source ranges are said wherever there are any: nobody let in is not the same as
 // everybody.
 func TestSources(t *testing.T) {
@@ -117,9 +91,8 @@ func TestSources(t *testing.T) {
 		s.Services = s.Services[:1]
 		s.Services[0].Ports[0].Frontends = []model.Frontend{test.front}
 		d := status.Of(status.Facts{}, s)
-		var b strings.Builder
-		if err := d.Write(&b); err != nil || !strings.Contains(b.String(), "  Programmed  "+test.text+"\n") {
-			t.Errorf("%v, no %q in:\n%s", err, test.text, b.String())
+		if got := status.ShowSources(d.Services[0].Frontends[0].Sources); got != test.text {
+			t.Errorf("%q, want %q", got, test.text)
 		}
 		text, err := json.Marshal(d)
 		if err != nil || !strings.Contains(string(text), test.json) || strings.Contains(string(text), `"sources"`) != (test.json != "") {

@@ -18,6 +18,7 @@ func (t *Tracker) Flush() []model.Delta {
 	if t.host == nil {
 		return nil
 	}
+	t.wake(t.now())
 	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
 		if s := t.dirty[i]; s.claimsStale {
 			s.claimsStale = false
@@ -43,7 +44,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.object, s.slices)
+		r = resolve.Service(t.host, s.object, t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects)))
 		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
@@ -69,6 +70,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		if now.find(port.ID, i) == nil {
 			deltas = append(deltas, model.Delta{Old: port})
 		}
+	}
+	if s.object == nil {
+		t.stopWarming(s)
 	}
 	if s.object == nil && len(s.slices) == 0 {
 		delete(t.services, s.name)

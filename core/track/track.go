@@ -14,6 +14,7 @@ package track
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -30,9 +31,13 @@ type Tracker struct {
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
 	objects    int // Services there are
+	suspects   model.Suspects
+	trusted    []netip.Addr // suspects that a source has changed
 	slots      resolve.Slots
 	stats      Stats
 	fresh      []model.Problem
+	now        func() time.Time
+	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
 }
 
 // Stats count work, to prove that cost follows change.
@@ -50,6 +55,7 @@ type service struct {
 	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool
+	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
 
 	claimed     *model.Service // what it has claims for
 	refused     []claim        // of those, what policy does not let it have
@@ -62,6 +68,8 @@ func New() *Tracker {
 		services: map[model.ServiceName]*service{},
 		slices:   map[model.SliceName]*service{},
 		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
+		now:      time.Now,
+		warming:  map[*service]time.Time{},
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
 }
@@ -128,6 +136,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 		s.slices = slices.Insert(s.slices, i, slice)
 	}
 	t.triggers.add(s, before, slice)
+	t.trustChanged(before, slice)
 	t.mark(s)
 	t.updateAPIServers(s)
 }
@@ -140,11 +149,20 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	}
 	delete(t.slices, name)
 	if i, found := s.find(name); found {
+		t.trustChanged(s.slices[i], nil)
 		s.slices = slices.Delete(s.slices, i, i+1)
 	}
 	t.triggers.forget(s)
 	t.mark(s)
 	t.updateAPIServers(s)
+}
+
+// SliceService returns the Service that a known slice belongs to.
+func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
+	if s := t.slices[name]; s != nil {
+		return s.name, true
+	}
+	return n, false
 }
 
 // updateAPIServers takes over which API servers there are, where a Service says that.

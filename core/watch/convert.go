@@ -94,6 +94,16 @@ func intern(s string) string {
 	return unique.Make(s).Value()
 }
 
+// versionNumber converts a resourceVersion, which is a number since Kubernetes says so
+// (KEP-5504); 0 for any other.
+func versionNumber(s string) uint64 {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // port16 converts a port number; ok is false outside 1..65535.
 func port16(n int32) (port uint16, ok bool) {
 	if n < 1 || n > 65535 {

@@ -37,6 +37,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 		Name:       model.ServiceName{Namespace: intern(s.Namespace), Name: s.Name},
 		Type:       serviceType(f, s.Spec.Type),
 		Created:    s.CreationTimestamp.Time,
+		Version:    versionNumber(s.ResourceVersion),
 		ClusterIPs: clusterIPs(f, &s.Spec),
 	}
 	if len(svc.ClusterIPs) == 0 {
@@ -48,9 +49,11 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 		svc.Internal = trafficPolicy(f, "spec.internalTrafficPolicy", string(*p))
 	}
 	svc.SessionAffinity = sessionAffinity(f, &s.Spec)
+	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}
+	svc.Choice = choice(f)
 	svc.Ports = servicePorts(f, svc.Type, s.Spec.Ports)
 	return svc, f.problems()
 }
@@ -153,7 +156,6 @@ func loadBalancer(f *faults, svc *model.Service, s *corev1.Service) {
 	ranges := s.Spec.LoadBalancerSourceRanges
 	svc.Restricted = len(ranges) > 0
 	svc.SourceRanges = prefixes(f, "spec.loadBalancerSourceRanges", ranges)
-	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
 	svc.LoadBalancerIPs = ingressIPs(f, s.Status.LoadBalancer.Ingress)
 	if n := s.Spec.HealthCheckNodePort; n != 0 && svc.External == model.Local {
 		port, ok := port16(n)

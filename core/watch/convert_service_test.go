@@ -178,6 +178,12 @@ func TestServiceFields(t *testing.T) {
 			},
 			func(s *model.Service) bool { return s.PreserveDestination }, "",
 		},
+		"the destination of a node port": { // winkernel takes local endpoints for it, whatever the type
+			func(s *corev1.Service) {
+				s.Spec.Type, s.Annotations = corev1.ServiceTypeNodePort, map[string]string{"preserve-destination": "true"}
+			},
+			func(s *model.Service) bool { return s.PreserveDestination }, "",
+		},
 		"huge annotation": {
 			func(s *corev1.Service) { s.Annotations = map[string]string{"x": string(make([]byte, 1<<20))} },
 			func(s *model.Service) bool { return len(s.Ports) == 1 }, "",

@@ -30,6 +30,7 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "not IPv4, IPv6 or FQDN")
 		return nil, f.problems()
 	}
+	weight, weighted := weight(f)
 	return &model.Slice{
 		Name:      model.SliceName{Namespace: intern(s.Namespace), Name: s.Name},
 		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
@@ -37,6 +38,9 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		Ports:     slicePorts(f, s.Ports),
 		Endpoints: endpoints(f, family, s.Endpoints),
 		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+		Version:   versionNumber(s.ResourceVersion),
+		Weight:    weight,
+		Weighted:  weighted,
 	}, f.problems()
 }
 

@@ -23,6 +23,7 @@ type Resource struct {
 	Failing time.Time // since when requests fail; zero while they do not
 	Err     string    // why, and what to do
 
+	Version  string // resourceVersion up to which everything is known; empty before the first list
 	Objects  int    // that are known
 	Lists    uint64 // how often everything was asked for
 	Watches  uint64 // watches begun, those that start with a list included
@@ -123,6 +124,9 @@ func (v *resourceStatus) unstreamable(err error) {
 }
 
 func (v *resourceStatus) objects(n int) { v.note(func(r *Resource) { r.Objects = n }) }
+
+// reached notes up to which version everything is known.
+func (v *resourceStatus) reached(version string) { v.note(func(r *Resource) { r.Version = version }) }
 
 func (v *resourceStatus) listed() { v.note(func(r *Resource) { r.Listed = true }) }
 

@@ -118,6 +118,7 @@ func (f *follower) event(e apiwatch.Event) error {
 		f.drop(name{m.GetNamespace(), m.GetName()})
 	}
 	f.at = at
+	f.status.reached(at)
 	return nil
 }
 
@@ -174,5 +175,6 @@ func (f *follower) listed(at string) {
 	}
 	f.listing, f.at, f.versions.complete = false, at, true
 	f.status.listed()
+	f.status.reached(at)
 	f.dispatcher.listed(&f.kind)
 }

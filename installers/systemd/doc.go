@@ -8,7 +8,8 @@
 //	legacy-iptables.conf ──▶ tandem.service.d/, by hand, where iptables is the legacy one
 //
 // The work that needs full root, sysctls and the kernel's out-of-memory score, is
-// a step of its own before the proxy starts (run --init-only). The proxy itself
+// a step of its own before the proxy starts (run --init-only). When it fails the proxy
+// starts all the same: in a container the parameters are the host's. The proxy itself
 // keeps CAP_NET_ADMIN alone and sees a file system that it cannot write.
 //
 // RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones say

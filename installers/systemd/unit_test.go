@@ -12,7 +12,7 @@ func TestUnit(t *testing.T) {
 	for _, line := range []string{
 		"ConditionPathExists=/etc/a%%b.yaml",
 		`ExecStart="/opt/my tools/tandem" run "--config=/etc/a%%b.yaml" "--node=$$x\"\\\x7b\x7by}}" $TANDEM_FLAGS`,
-		`ExecStartPre=+"/opt/my tools/tandem" run "--config=/etc/a%%b.yaml" "--node=$$x\"\\\x7b\x7by}}" --init-only $TANDEM_FLAGS`,
+		`ExecStartPre=-+"/opt/my tools/tandem" run "--config=/etc/a%%b.yaml" "--node=$$x\"\\\x7b\x7by}}" --init-only $TANDEM_FLAGS`,
 		"RuntimeDirectory=tandem", "RuntimeDirectoryMode=0700", "RuntimeDirectoryPreserve=yes", // platform.Lock
 	} {
 		if !strings.Contains(unit, "\n"+line+"\n") {

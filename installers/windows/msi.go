@@ -133,7 +133,7 @@ func queries(version string) []string {
 			"`Value` CHAR(255) LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",
 		insert + "`Environment` (`Environment`, `Name`, `Value`, `Component_`) VALUES ('Path', '=-*PATH', '[~];[INSTALLDIR]', 'Program')",
 		"UPDATE `InstallExecuteSequence` SET `Sequence` = 1501 WHERE `Action` = 'RemoveExistingProducts'", // behind InstallInitialize
-		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check \"[DATADIR]config.yaml\"')",
+		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check --compat=lenient \"[DATADIR]config.yaml\"')",
 			installedProgram|inScript|asSystem),
 		insert + "`InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('CheckConfiguration', 'WIX_UPGRADE_DETECTED', 4100)", // behind InstallFiles
 		sequence("RemoveEnvironmentStrings", 3300),

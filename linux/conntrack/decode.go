@@ -15,6 +15,8 @@ import (
 // kernel sent them; they share memory with the message.
 type entry struct {
 	flow            flows.Flow
+	client          netip.Addr
+	status          uint32
 	reply, zone, id []byte // zone is empty for the default zone
 }
 
@@ -37,6 +39,8 @@ func parseEntry(body []byte) (e entry, err error) {
 			orig = a.Value
 		case ctaTupleReply:
 			reply, e.reply = a.Value, a.Whole
+		case ctaStatus:
+			e.status = netlink.Uint32(a.Value)
 		case ctaZone:
 			e.zone = a.Whole
 		case ctaID:
@@ -50,7 +54,8 @@ func parseEntry(body []byte) (e entry, err error) {
 	if !okOrig || !okReply || len(e.id) == 0 || !aligned {
 		return e, netlink.ErrMalformed
 	}
-	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src}
+	e.client = o.src.Addr()
+	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src, Answered: e.status&seenReply != 0}
 	return e, nil
 }
 

@@ -18,6 +18,12 @@
 // request with a filter, is not taken: kernels before 6.8 see a request for a flush
 // and empty the whole table.
 //
-// No filter asks for the DNAT status bit, although kernels from 5.16 could: IPVS
-// redirects flows without setting it.
+// TCP flows are deleted only as long as they have no answer, and kernels from 5.16 leave out
+// the others (CTA_STATUS). The DNAT bit of the status is asked for by an Observer alone, and
+// not where IPVS redirects flows, which does so without setting it.
+//
+// An Observer looks at TCP flows and deletes none: core/suspect learns from it who does
+// not answer. Both families are looked at together, as the kernel's walk through its
+// table costs more than the few entries that it sends: with 262,144 buckets 6 ms of CPU
+// for an empty table, and 50 ms for one of 100,000 entries.
 package conntrack

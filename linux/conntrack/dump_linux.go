@@ -22,7 +22,11 @@ func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
 	var e entry   // here, so that it is allocated once
 	var odd error // the last entry that could not be read; the others count nevertheless
 	fill := func(w *netlink.Writer) { t.writeFilter(f, w) }
-	err := t.dumps.Request(ctx, msgGet, netlink.FlagDump, netlink.FamilyOf(f.family), fill, func(m netlink.Message) error {
+	family := netlink.FamilyOf(f.family)
+	if f.both {
+		family = 0
+	}
+	err := t.dumps.Request(ctx, msgGet, netlink.FlagDump, family, fill, func(m netlink.Message) error {
 		if m.Type != msgNew {
 			return nil
 		}

@@ -19,9 +19,14 @@ const (
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25
+	ctaStatusMask = 26
+
+	seenReply = 1 << 1 // IPS_SEEN_REPLY
+	dstNAT    = 1 << 5 // IPS_DST_NAT
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -52,7 +57,11 @@ type side struct {
 // write writes the attributes that have a dump tell only the entries that pass the
 // filter.
 func (f filter) write(w *netlink.Writer) {
-	if f.proto == 0 {
+	if f.mask != 0 { // Linux 5.16; others send all
+		w.Uint32(ctaStatus, f.status)
+		w.Uint32(ctaStatusMask, f.mask)
+	}
+	if f.proto == 0 || f.both {
 		return
 	}
 	src := side{ctaIPv4Src, ctaIPv6Src, ctaProtoSrc, onIPSrc, onPortSrc}

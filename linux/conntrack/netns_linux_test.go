@@ -62,6 +62,7 @@ type made struct {
 	src, dst string // the original direction
 	replySrc string // empty: not translated
 	zone     uint16
+	status   uint32 // beside IPS_CONFIRMED
 }
 
 func udp(src, dst, replySrc string) made {
@@ -69,17 +70,14 @@ func udp(src, dst, replySrc string) made {
 }
 
 func (m made) flow() flows.Flow {
-	f := flows.Flow{Proto: m.proto, Dst: netip.MustParseAddrPort(m.dst), From: netip.MustParseAddrPort(m.dst)}
+	f := flows.Flow{Answered: m.status&seenReply != 0, Proto: m.proto, Dst: netip.MustParseAddrPort(m.dst), From: netip.MustParseAddrPort(m.dst)}
 	if m.replySrc != "" {
 		f.From = netip.MustParseAddrPort(m.replySrc)
 	}
 	return f
 }
 
-const (
-	ctaStatus  = 3
-	ctaTimeout = 7
-)
+const ctaTimeout = 7
 
 // add adds a request to make an entry.
 func (m made) add(b *netlink.Batch) {
@@ -88,7 +86,7 @@ func (m made) add(b *netlink.Batch) {
 	writeWhole(w, ctaTupleOrig, m.proto, src, f.Dst)
 	writeWhole(w, ctaTupleReply, m.proto, f.From, src)
 	w.Uint32(ctaTimeout, 1024)
-	w.Uint32(ctaStatus, 8) // IPS_CONFIRMED
+	w.Uint32(ctaStatus, 8|m.status) // IPS_CONFIRMED
 	if m.zone != 0 {
 		w.Uint16(ctaZone, m.zone)
 	}

@@ -15,9 +15,12 @@ import (
 // other than TCP and UDP.
 type filter struct {
 	family model.Family
+	both   bool // entries of either family: only the status can be compared
 	proto  model.Proto
 	dst    netip.AddrPort // the original destination
 	from   netip.AddrPort // the source of the answers
+
+	status, mask uint32 // which bits of the status are compared, and with what
 }
 
 // askable returns what a filter may hold of an address and port. Unspecified
@@ -74,6 +77,9 @@ func plan(matches []flows.Match, canFilter bool) []filter {
 	var dumps []filter
 	for _, g := range order {
 		wide := filter{family: g.family, proto: g.proto}
+		if g.proto == model.TCP {
+			wide.mask = seenReply // only those without an answer can be stale
+		}
 		if !canFilter {
 			dumps = append(dumps, wide)
 			continue

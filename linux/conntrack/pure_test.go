@@ -50,20 +50,20 @@ func TestPlan(t *testing.T) {
 		want    []filter
 	}{
 		{"nothing", nil, nil},
-		{"one endpoint of ten fronts", many(flows.OnlyGone, 10, "10.244.1.2:53"), []filter{{wide.family, wide.proto, netip.AddrPort{}, at("10.244.1.2:53")}}},
+		{"one endpoint of ten fronts", many(flows.OnlyGone, 10, "10.244.1.2:53"), []filter{{family: wide.family, proto: wide.proto, from: at("10.244.1.2:53")}}},
 		{
 			"hundreds of endpoints of one front",
 			[]flows.Match{match(flows.OnlyGone, "10.96.0.10:53", numbered("10.244.1.%d:53", 200)...)},
-			[]filter{{wide.family, wide.proto, at("10.96.0.10:53"), netip.AddrPort{}}},
+			[]filter{{family: wide.family, proto: wide.proto, dst: at("10.96.0.10:53")}},
 		},
 		{
 			"a node port",
 			[]flows.Match{match(flows.Everything, "0.0.0.0:30053")},
-			[]filter{{wide.family, wide.proto, netip.AddrPortFrom(netip.Addr{}, 30053), netip.AddrPort{}}},
+			[]filter{{family: wide.family, proto: wide.proto, dst: netip.AddrPortFrom(netip.Addr{}, 30053)}},
 		},
 		{
 			"hundreds of fronts with one port", many(flows.Translated, 250),
-			[]filter{{wide.family, wide.proto, netip.AddrPortFrom(netip.Addr{}, 53), netip.AddrPort{}}},
+			[]filter{{family: wide.family, proto: wide.proto, dst: netip.AddrPortFrom(netip.Addr{}, 53)}},
 		},
 		{"hundreds of fronts with as many ports", each(flows.Translated, numbered("10.96.0.10:%d", 300)), []filter{wide}},
 		{
@@ -71,14 +71,14 @@ func TestPlan(t *testing.T) {
 			[]flows.Match{
 				match(flows.OnlyGone, "[fd00::1]:53", numbered("[fd00:1::%d]:5353", 200)...), match(flows.OnlyGone, "[::]:30053", numbered("[fd00:1::%d]:5353", 200)...),
 			},
-			[]filter{{model.IPv6, model.UDP, netip.AddrPort{}, netip.AddrPortFrom(netip.Addr{}, 5353)}},
+			[]filter{{family: model.IPv6, proto: model.UDP, from: netip.AddrPortFrom(netip.Addr{}, 5353)}},
 		},
 		{
 			"families apart",
 			[]flows.Match{match(flows.Translated, "10.96.0.10:53"), match(flows.Translated, "[fd00::1]:54")},
 			[]filter{
-				{wide.family, wide.proto, at("10.96.0.10:53"), netip.AddrPort{}},
-				{model.IPv6, model.UDP, netip.AddrPortFrom(netip.Addr{}, 54), netip.AddrPort{}},
+				{family: wide.family, proto: wide.proto, dst: at("10.96.0.10:53")},
+				{family: model.IPv6, proto: model.UDP, dst: netip.AddrPortFrom(netip.Addr{}, 54)},
 			},
 		},
 	} {

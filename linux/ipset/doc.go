@@ -5,6 +5,7 @@
 // (skbinfo), which the netlink library at hand does not.
 //
 //	set.go         Set, Entry, Change
+//	text.go        their text for ipset
 //	encode.go      to netlink messages
 //	decode.go      and back
 //	conn_linux.go  commands to the kernel, through linux/netlink

@@ -32,7 +32,7 @@
 // endpoint unless its parameter ip_list_tot says otherwise.
 //
 // Objects are whole chains where a port has one for itself, and single rules
-// where many contribute to a chain (object.go). The driver knows what is in those
+// where many contribute to a chain (layout.go). The driver knows what is in those
 // (restore.go), and writes each chain that changes anew: one transaction of
 // iptables-restore --noflush for each table. Reading back parses iptables-save
 // into the same objects, whatever the spelling.
@@ -54,10 +54,10 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go          chains, their names and owners; the dispatch trees
-//	object.go          objects, and where a rule belongs in its chain
+//	layout.go          chains, their names and owners; the dispatch trees; objects,
+//	                   and where a rule belongs in its chain
 //	base.go            what is there before any Service
-//	port.go, chains.go what the rules of a port share; the chains of its own
+//	chains.go          the chains that a port has for itself
 //	compile.go         ports to objects (Compiler): dispatch and rejects
 //	restore.go         objects to iptables-restore, and iptables-save to objects
 //	sim.go             objects and a packet to an outcome (Sim)

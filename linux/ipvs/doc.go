@@ -46,20 +46,17 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go           sets, chains and device
-//	object.go           objects, and their forms in the kernel's sets
+//	layout.go           sets, chains and device; objects (Key, Value)
 //	fwmark.go           bits of the mark; fwmarks of virtual servers
-//	answer.go           what each origin's packets get: marks and virtual servers
-//	compile.go          ports to objects (Compiler)
+//	compile.go          ports to objects (Compiler); what each origin's packets get
 //	rules.go            the chains and their rules, to iptables-restore and back
 //	sim.go              objects and a packet to an outcome (Sim)
-//	text.go             objects for ipset, iptables and ipvsadm (Script)
 //	kernel_linux.go     sockets; device, addresses, routes and sets
-//	drain_linux.go      destinations that drain
-//	server_linux.go     virtual servers and destinations
-//	driver_linux.go     the kernel (Driver)
+//	server_linux.go     virtual servers and destinations, and how those drain
+//	driver_linux.go     the kernel (Driver); draining when another mode takes over
 //	observe_linux.go    the kernel back to objects
-//	handover_linux.go   draining when another mode takes over
-//	probe_linux.go      whether this machine can do it
-//	mode*.go            the mode
+//	mode*.go            the mode; whether this machine can do it; its plan
+//
+// IPVS itself is spoken by linux/virtualserver, sets by linux/ipset, rules by
+// linux/xtables.
 package ipvs

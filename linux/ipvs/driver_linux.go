@@ -7,13 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -35,6 +39,7 @@ type Driver struct {
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
+	_ dataplane.Drainer              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -222,4 +227,107 @@ func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Val
 		}
 		return readTables(f, text, emit)
 	})
+}
+
+// Drain implements dataplane.Drainer. The first packets of connections are left
+// to others from now on; virtual servers go as soon as they have no connection,
+// after drainLimit in any case. All else stays until then: what belongs to a
+// connection is still marked, delivered here and forwarded.
+func (d *Driver) Drain(ctx context.Context) error {
+	var own []netip.Addr
+	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
+	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
+		return fmt.Errorf("ipvs: start draining: %w", err)
+	}
+	late := time.NewTimer(drainLimit)
+	defer late.Stop()
+	tick := time.NewTicker(drainCheck)
+	defer tick.Stop()
+	for failing := false; ; {
+		busy, err := d.deleteIdle(ctx)
+		held, err2 := d.kernel.ownConnections()
+		busy += held
+		err = errors.Join(err, err2)
+		if err == nil && busy == 0 {
+			return nil
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			slog.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-late.C:
+			slog.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// skipNewConnections makes the jumps to the chains that classify skip new connections.
+// The compiler has no such jump, so the driver that adopts it makes it a common one,
+// when all that IPVS serves is there.
+func (d *Driver) skipNewConnections(ctx context.Context) error {
+	var ops []ledger.Op[Key, Value]
+	for _, f := range d.options.families() {
+		err := d.tables.observe(ctx, f, func(k Key, v Value) {
+			if k.Kind == KindJump && k.Chain.classifies() && !v.OldOnly {
+				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	errs := make([]error, len(ops))
+	d.tables.apply(ctx, ops, errs)
+	return errors.Join(errs...)
+}
+
+// deleteIdle deletes our virtual servers that have no connections of TCP and takes the
+// destinations of all others out of the choice. It returns how many there were:
+// those just deleted count, since the next packet of a UDP flow must still get
+// to IPVS, which then forgets the flow (expire_nodest_conn).
+func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
+	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
+		if s.Flags&flagOurs == 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		busy++
+		if uses, err := d.drainServer(id); uses || err != nil {
+			return err
+		}
+		return d.kernel.servers.Delete(id)
+	})
+	return busy, err
+}
+
+// drainServer reports whether a virtual server has connections that must be waited for,
+// and if so sees to it that it gets no more.
+func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
+	if id.FWMark == 0 && id.Proto != model.TCP {
+		return false, nil
+	}
+	have, err := d.kernel.servers.Destinations(id)
+	if err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(have, func(e virtualserver.Destination) bool { return e.Connections > 0 }) {
+		return false, nil
+	}
+	for _, e := range have {
+		if e.Weight == 0 {
+			continue
+		}
+		err := d.kernel.servers.SetWeight(id, e.Addr, 0)
+		if err := ignore(err, virtualserver.ErrNoDestination, virtualserver.ErrNoServer); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 // The probe's trial covers every kind of object in both families.
@@ -19,10 +20,13 @@ func TestProbe(t *testing.T) {
 	if err := Probe(t.Context(), Options{}); err != nil {
 		t.Error(err)
 	}
-	if err := checkScheduler("wlc"); err != nil {
+	check := func(name string) error {
+		return inNewNamespace(func() error { return virtualserver.CheckScheduler(name) })
+	}
+	if err := check("wlc"); err != nil {
 		t.Error(err)
 	}
-	err := checkScheduler("fastest")
+	err := check("fastest")
 	for _, part := range []string{"fastest", "rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("an unknown scheduler: %q is missing in %v", part, err)

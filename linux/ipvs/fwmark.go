@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
@@ -143,6 +144,15 @@ func (m *fwmarks) of(server Key) (fwmark uint32, err error) {
 	return m.fwmark(number, server.Via), err
 }
 
+// id is how IPVS names a virtual server.
+func (m *fwmarks) id(server Key) (virtualserver.ID, error) {
+	if server.Via == ByAddress {
+		return virtualserver.ID{Family: server.Family, Proto: server.Proto, Addr: server.Dst}, nil
+	}
+	fwmark, err := m.of(server)
+	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, err
+}
+
 func (m *fwmarks) allocate(server Key) (uint32, error) {
 	used, last := m.used[server.Family], &m.last[server.Family]
 	for range maxNumber {
@@ -209,6 +219,6 @@ func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil
 	}
-	fwmark, err := m.of(Key{Kind: KindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.Server})
+	fwmark, err := m.of(Key{Kind: KindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
 	return Mark{fwmark, v.Mark.Mask}, err
 }

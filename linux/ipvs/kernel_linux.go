@@ -17,21 +17,20 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
-
-	"github.com/moby/ipvs"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 // sockets are the netlink sockets of one goroutine.
 type sockets struct {
-	ipvs  *ipvs.Handle
-	links *netlink.Handle
-	sets  *ipset.Conn
+	servers *virtualserver.Conn
+	links   *netlink.Handle
+	sets    *ipset.Conn
 }
 
 func connect() (*sockets, error) {
 	k := &sockets{}
 	var errs [3]error
-	k.ipvs, errs[0] = ipvs.New("")
+	k.servers, errs[0] = virtualserver.Open()
 	k.links, errs[1] = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
 	k.sets, errs[2] = ipset.Open()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -42,8 +41,8 @@ func connect() (*sockets, error) {
 }
 
 func (k *sockets) close() {
-	if k.ipvs != nil {
-		k.ipvs.Close()
+	if k.servers != nil {
+		k.servers.Close()
 	}
 	if k.links != nil {
 		k.links.Close()

@@ -7,17 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"os"
+	"runtime"
 	"slices"
 	"time"
 
-	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -39,7 +44,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	}
 	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
-	if err := checkScheduler(o.scheduler()); err != nil {
+	if err := inNewNamespace(func() error { return virtualserver.CheckScheduler(o.scheduler()) }); err != nil {
 		return nil, err
 	}
 	if err := checkIPv6(commands); err != nil {
@@ -74,7 +79,7 @@ func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 			t.retryAt = time.Now().Add(tuneRetry)
 			return dataplane.Work{Held: err}, err
 		}
-		if err := applyTimeouts(t.driver.kernel.ipvs, t.config); err != nil {
+		if err := t.driver.kernel.servers.SetTimeouts(t.config.TCPTimeout, t.config.TCPFinTimeout, t.config.UDPTimeout); err != nil {
 			slog.Warn("setting IPVS timeouts failed", "mode", Name, "err", err)
 		}
 		t.done, t.retryAt = true, time.Time{}
@@ -127,14 +132,6 @@ func reuseIsDelayed() bool {
 		return false
 	}
 	return major == 4 && minor >= 1 || major == 5 && minor < 9
-}
-
-func applyTimeouts(h *ipvs.Handle, c config.IPVS) error {
-	if c.TCPTimeout == 0 && c.TCPFinTimeout == 0 && c.UDPTimeout == 0 {
-		return nil
-	}
-	whole := func(d time.Duration) time.Duration { return d.Round(time.Second) }
-	return h.SetConfig(&ipvs.Config{TimeoutTCP: whole(c.TCPTimeout), TimeoutTCPFin: whole(c.TCPFinTimeout), TimeoutUDP: whole(c.UDPTimeout)})
 }
 
 // followed is a backend for which the host has, beside the addresses that its
@@ -213,4 +210,152 @@ func (f *followed) Next() time.Time {
 func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	f.due = time.Time{}
 	return f.Backend.Sync(ctx)
+}
+
+// Probe finds out whether this machine can do what we need, by doing it in a
+// network namespace of its own, which goes away with it. The error says what is
+// missing and what to do about it.
+func Probe(ctx context.Context, o Options) error {
+	commands, _, err := xtables.Find(ctx)
+	if err != nil {
+		return fmt.Errorf("ipvs mode: %w", err)
+	}
+	o.NoRandomFully = !commands.RandomFully()
+	if err := virtualserver.Load(); err != nil {
+		return err
+	}
+	err = inNewNamespace(func() error { return tryAll(ctx, o, commands) })
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
+	}
+	return err
+}
+
+// checkLoaded tells whether the kernel has IPVS, without making it load the module;
+// unless kube-ipvs0 says that it was in use here.
+func checkLoaded() error {
+	if virtualserver.Loaded() {
+		return nil
+	}
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	link, err := links.LinkByName(Link)
+	switch {
+	case err == nil && link.Attrs().Alias == alias:
+		if err := virtualserver.Load(); err != nil {
+			return fmt.Errorf("link %s exists, but: %v", Link, err) // not ErrAbsent
+		}
+		return nil
+	case ignore(err, unix.ENODEV) != nil:
+		return wrap("link "+Link, err)
+	}
+	return fmt.Errorf("the kernel has not loaded IPVS: it %w", dataplane.ErrAbsent)
+}
+
+// inNewNamespace runs f on a thread in a new network namespace. The thread ends with
+// its goroutine.
+func inNewNamespace(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("network namespace for probing: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// tryAll programs the skeleton and a Service, and reads them back.
+func tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
+	d, err := Open(o, nil, commands)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	lo, err := d.kernel.links.LinkByName("lo")
+	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo)); err != nil {
+		return err
+	}
+	objects, _ := dataplane.Compile(NewCompiler(o), probeHost(), probePorts(o))
+	keys := slices.Collect(maps.Keys(objects))
+	c := NewCompiler(o)
+	slices.SortFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
+	ops := make([]ledger.Op[Key, Value], len(keys))
+	for i, k := range keys {
+		ops[i] = ledger.Op[Key, Value]{Key: k, New: objects[k]}
+	}
+	for i, err := range d.Commit(ctx, ops) {
+		if err != nil {
+			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, moduleHint(ops[i].Key))
+		}
+	}
+	have, err := d.observe(ctx)
+	if err != nil {
+		return err
+	}
+	for k, v := range objects {
+		if got, ok := have[k]; !ok || got != v {
+			return fmt.Errorf("ipvs mode: %s read back differs from what was written", k)
+		}
+	}
+	return nil
+}
+
+// moduleHint names the modules that an object needs.
+func moduleHint(k Key) string {
+	modules := map[Kind]string{
+		KindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
+		KindChain: "iptable_mangle iptable_nat iptable_filter xt_set xt_mark xt_comment xt_conntrack xt_addrtype xt_MASQUERADE",
+	}[k.Kind]
+	if modules == "" {
+		return ""
+	}
+	return "; the kernel modules are " + modules
+}
+
+func probeHost() *model.Host {
+	return &model.Host{
+		IPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
+		Pods:      model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}},
+	}
+}
+
+// probePorts are ports that need an object of every kind.
+func probePorts(o Options) (ports []*model.Port) {
+	for _, f := range o.families() {
+		vip, ip := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("198.51.100.2")
+		if f == model.IPv6 {
+			vip, ip = netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:1::2")
+		}
+		all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.AddrPortFrom(ip, 80), Local: true}, {Addr: netip.AddrPortFrom(ip.Next(), 80)}}}
+		local := &model.Pool{Endpoints: all.Endpoints[:1]}
+		on := [model.Origins]model.Action{{Pool: all}, {Pool: all, SNAT: true}, {Pool: local}}
+		ports = append(ports, &model.Port{
+			ID: model.PortID{Proto: model.TCP, Family: f}, SessionAffinity: 1,
+			Frontends: []model.Frontend{
+				{Kind: model.KindClusterIP, At: netip.AddrPortFrom(vip, 80), On: on},
+				{Kind: model.KindNodePort, At: netip.AddrPortFrom(f.Unspecified(), 30080), On: on},
+			},
+		})
+	}
+	return ports
+}
+
+// checkIPv6 asks whether IPv6 and its iptables are there, in the network namespace
+// of the calling thread.
+func checkIPv6(commands *xtables.Commands) error {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return err
+	}
+	if !slices.Contains(commands.Families, model.IPv6) {
+		return errors.New("ip6tables cannot be used here")
+	}
+	_, err := commands.Save(context.Background(), model.IPv6, xtables.Mangle)
+	return err
 }

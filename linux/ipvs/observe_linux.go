@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 var _ dataplane.Sentinel = (*Driver)(nil)
@@ -69,6 +69,11 @@ type observation struct {
 	ctx    context.Context
 	have   map[Key]Value
 	byMark map[markKey]Key // virtual servers that entries lead to, by mark
+}
+
+type markKey struct {
+	family model.Family
+	mark   uint32
 }
 
 func (o *observation) emit(k Key, v Value) { o.have[k] = v }
@@ -165,7 +170,7 @@ func (o *observation) noteServer(entry Key, mark uint32) {
 func (o *observation) nameServers(f model.Family) {
 	for k, v := range o.have {
 		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
-			v.Server = o.byMark[markKey{f, v.Mark.Value}].Dst
+			v.ByMark = o.byMark[markKey{f, v.Mark.Value}].Dst
 			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
 			o.have[k] = v
 		}
@@ -210,37 +215,30 @@ func (o *observation) link() error {
 
 // servers reads our virtual servers with their destinations.
 func (o *observation) servers() error {
-	all, err := o.reader.ipvs.GetServices()
-	if err != nil {
-		return err
-	}
 	var orphans []Key
-	for _, s := range all {
-		k, ours := o.serverKey(s)
-		if !ours {
-			continue
+	err := o.reader.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
+		if s.Flags&flagOurs == 0 {
+			return nil
 		}
 		if err := o.ctx.Err(); err != nil {
 			return err
 		}
+		k := o.serverKey(id)
 		if k.Via == Orphan {
 			orphans = append(orphans, k)
 		}
-		v := Value{Scheduler: s.SchedName, Flags: s.Flags &^ (flagOurs | flagHashed)}
-		if v.Flags&flagPersistent != 0 {
-			v.Timeout = s.Timeout
+		s.Flags &^= flagOurs
+		o.emit(k, Value{Server: s})
+		all, err := o.reader.servers.Destinations(id)
+		for _, d := range all {
+			o.dest(k.dest(d.Addr), d.Weight)
 		}
-		o.emit(k, v)
-		dests, err := o.reader.ipvs.GetDestinations(s)
-		if err != nil {
-			return err
-		}
-		for _, d := range dests {
-			o.dest(destKey(k, d), d.Weight)
-		}
+		return err
+	})
+	if err == nil {
+		o.marks.orphans(orphans)
 	}
-	o.marks.orphans(orphans)
-	return nil
+	return err
 }
 
 // dest notes a destination. Another weight is an external change: a
@@ -254,21 +252,13 @@ func (o *observation) dest(k Key, weight int) {
 	}
 }
 
-// serverKey names a virtual server and reports whether it is ours.
-func (o *observation) serverKey(s *ipvs.Service) (Key, bool) {
-	if s.Flags&flagOurs == 0 {
-		return Key{}, false
+// serverKey names a virtual server of ours.
+func (o *observation) serverKey(id virtualserver.ID) Key {
+	if id.FWMark == 0 {
+		return Key{Kind: KindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}
 	}
-	f := model.IPv4
-	if s.AddressFamily == unix.AF_INET6 {
-		f = model.IPv6
+	if k, ok := o.byMark[markKey{id.Family, id.FWMark}]; ok {
+		return k
 	}
-	if s.FWMark != 0 {
-		if k, ok := o.byMark[markKey{f, s.FWMark}]; ok {
-			return k, true
-		}
-		return orphan(f, s.FWMark), true
-	}
-	a, ok := netip.AddrFromSlice(s.Address)
-	return Key{Kind: KindServer, Family: f, Proto: model.Proto(s.Protocol), Dst: netip.AddrPortFrom(a.Unmap(), s.Port)}, ok
+	return orphan(id.Family, id.FWMark)
 }

@@ -5,19 +5,160 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
-
-	"github.com/moby/ipvs"
-	"golang.org/x/sys/unix"
+	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// flagOurs marks a virtual server as ours. The kernel keeps flags that it does
-// not know, and ipvsadm does not show them.
-const flagOurs = 1 << 24
+// Draining destinations are looked at every drainCheck, and after drainLimit
+// they go, connections or not: the time after which the kernel itself gives up
+// on a TCP connection that says nothing.
+const (
+	drainCheck = 2 * time.Second
+	drainLimit = 15 * time.Minute
+)
+
+// drains are destinations that get no new connections (weight 0) and go when
+// they have none left. The kernel's weights are the only record: a restart finds
+// them there, and their time begins anew.
+type drains struct {
+	kernel *sockets
+	marks  *fwmarks
+	quit   chan struct{}
+	done   chan struct{}
+	now    func() time.Time
+
+	mu        sync.Mutex
+	deadlines map[Key]map[Key]time.Time // by virtual server
+	failing   bool                      // the last check did
+}
+
+func startDrains(k *sockets, marks *fwmarks) *drains {
+	d := &drains{
+		kernel: k, marks: marks, now: time.Now, deadlines: map[Key]map[Key]time.Time{},
+		quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	go d.run()
+	return d
+}
+
+func (d *drains) run() {
+	defer close(d.done)
+	tick := time.NewTicker(drainCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.quit:
+			return
+		case <-tick.C:
+			d.check()
+		}
+	}
+}
+
+func (d *drains) stop() {
+	close(d.quit)
+	<-d.done
+	d.kernel.close()
+}
+
+// add notes a destination whose weight is 0.
+func (d *drains) add(dest Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	server := dest.serverOf()
+	if d.deadlines[server] == nil {
+		d.deadlines[server] = map[Key]time.Time{}
+	}
+	if _, known := d.deadlines[server][dest]; !known {
+		d.deadlines[server][dest] = d.now().Add(drainLimit)
+	}
+}
+
+// cancel takes a destination out of the list, and reports whether it was in it.
+func (d *drains) cancel(dest Key) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	server := dest.serverOf()
+	_, draining := d.deadlines[server][dest]
+	delete(d.deadlines[server], dest)
+	return draining
+}
+
+// forget drops all destinations of a virtual server.
+func (d *drains) forget(server Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.deadlines, server)
+}
+
+// check deletes what is idle or late. It works on one virtual server at a time,
+// so that a Commit never waits for long. What cannot be read or deleted is tried
+// again, and told the first time.
+func (d *drains) check() {
+	d.mu.Lock()
+	servers := make([]Key, 0, len(d.deadlines))
+	for server := range d.deadlines {
+		servers = append(servers, server)
+	}
+	d.mu.Unlock()
+	var failed error
+	for _, server := range servers {
+		if err := d.checkServer(server); err != nil && failed == nil {
+			failed = wrap(server.String(), err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if failed != nil && !d.failing {
+		slog.Warn("checking draining IPVS destinations failed", "mode", Name, "err", failed, "retry", drainCheck)
+	}
+	d.failing = failed != nil
+}
+
+func (d *drains) checkServer(server Key) (failed error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.deadlines[server]) == 0 {
+		delete(d.deadlines, server)
+		return nil
+	}
+	id, err := d.marks.id(server)
+	if err != nil {
+		return err
+	}
+	have, err := d.kernel.servers.Destinations(id)
+	if err != nil {
+		return err
+	}
+	left := map[Key]bool{}
+	for _, dest := range have {
+		k := server.dest(dest.Addr)
+		until, draining := d.deadlines[server][k]
+		if !draining || dest.Weight != 0 {
+			continue
+		}
+		if dest.Connections > 0 && d.now().Before(until) {
+			left[k] = true
+			continue
+		}
+		if err := d.kernel.servers.DeleteDestination(id, dest.Addr); err != nil {
+			left[k], failed = true, err
+		}
+	}
+	for k := range d.deadlines[server] {
+		if !left[k] {
+			delete(d.deadlines[server], k)
+		}
+	}
+	return failed
+}
 
 // servers makes, changes and deletes virtual servers and their destinations. It is
 // used by one goroutine at a time.
@@ -59,24 +200,24 @@ func (c *serverCommit) server(op ledger.Op[Key, Value]) error {
 }
 
 func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
-	s, err := service(c.marks, op.Key)
+	id, err := c.marks.id(op.Key)
 	if err != nil {
 		return wrap(op.Key.String(), err)
 	}
-	s.SchedName, s.Flags, s.Timeout = op.New.Scheduler, op.New.Flags|flagOurs, op.New.Timeout
-	h := c.kernel.ipvs
+	s := op.New.Server
+	s.Flags |= flagOurs
 	switch op.Verb {
 	case ledger.Delete:
 		c.drains.forget(op.Key)
-		err = ignore(h.DelService(s), unix.ESRCH, unix.ENOENT)
+		err = c.kernel.servers.Delete(id)
 		if err == nil && op.Key.Via != ByAddress {
 			c.marks.release(op.Key)
 		}
 	case ledger.Replace:
-		err = deletedExternally(h.UpdateService(s))
+		err = deletedExternally(c.kernel.servers.Update(id, s))
 	default:
-		if err = h.NewService(s); errors.Is(err, unix.EEXIST) {
-			err = c.adopt(op.Key, s)
+		if err = c.kernel.servers.Create(id, s); errors.Is(err, virtualserver.ErrExists) {
+			err = c.adopt(op.Key, id, s)
 		}
 	}
 	return wrap(op.Key.String(), err)
@@ -85,20 +226,20 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 // adopt makes an existing virtual server ours: kube-proxy's, or
 // one whose making was interrupted. Destinations that it has and shall not have
 // drain.
-func (c *serverCommit) adopt(k Key, s *ipvs.Service) error {
-	if err := c.checkExcluded(k, s); err != nil {
+func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server) error {
+	if err := c.checkExcluded(k, id); err != nil {
 		return err
 	}
-	if err := c.kernel.ipvs.UpdateService(s); err != nil {
+	if err := c.kernel.servers.Update(id, s); err != nil {
 		return err
 	}
-	have, err := c.kernel.ipvs.GetDestinations(s)
+	have, err := c.kernel.servers.Destinations(id)
 	if err != nil {
 		return err
 	}
 	for _, d := range have {
-		if to := destKey(k, d); !c.wants(k, to.Peer) {
-			if err := c.removeDest(to, s); err != nil {
+		if to := k.dest(d.Addr); !c.wants(k, to.Peer) {
+			if err := c.removeDest(to, id); err != nil {
 				return err
 			}
 		}
@@ -108,18 +249,15 @@ func (c *serverCommit) adopt(k Key, s *ipvs.Service) error {
 
 // checkExcluded is an error for a virtual server that is not owned and in an excluded
 // range: neither it nor its destinations are touched.
-func (c *servers) checkExcluded(k Key, s *ipvs.Service) error {
+func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
 	if k.Via != ByAddress || !slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(k.Dst.Addr()) }) {
 		return nil
 	}
-	have, err := c.kernel.ipvs.GetService(s)
-	if err != nil {
-		return ignore(err, unix.ESRCH, unix.ENOENT)
+	have, exists, err := c.kernel.servers.Get(id)
+	if exists && have.Flags&flagOurs == 0 {
+		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is excluded: %w", k.server(), virtualserver.ErrExists)
 	}
-	if have.Flags&flagOurs == 0 {
-		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is excluded: %w", k.server(), unix.EEXIST)
-	}
-	return nil
+	return err
 }
 
 // wants reports whether this commit makes a destination.
@@ -147,24 +285,24 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	if c.deleted[server] {
 		return nil
 	}
-	s, err := service(c.marks, server)
+	id, err := c.marks.id(server)
 	if err != nil {
 		return wrap(op.Key.String(), err)
 	}
-	if err := c.checkExcluded(server, s); err != nil {
+	if err := c.checkExcluded(server, id); err != nil {
 		return wrap(op.Key.String(), err)
 	}
 	if op.Verb == ledger.Delete {
-		return wrap(op.Key.String(), c.removeDest(op.Key, s))
+		return wrap(op.Key.String(), c.removeDest(op.Key, id))
 	}
-	h := c.kernel.ipvs
+	to := op.Key.Peer.endpoint()
 	if c.drains.cancel(op.Key) {
-		if err = h.UpdateDestination(s, destination(op.Key, 1)); !errors.Is(err, unix.ENOENT) {
+		if err = c.kernel.servers.SetWeight(id, to, 1); !errors.Is(err, virtualserver.ErrNoDestination) {
 			return wrap(op.Key.String(), err)
 		}
 	}
-	if err = h.NewDestination(s, destination(op.Key, 1)); errors.Is(err, unix.EEXIST) {
-		err = h.UpdateDestination(s, destination(op.Key, 1))
+	if err = c.kernel.servers.AddDestination(id, to, 1); errors.Is(err, virtualserver.ErrExists) {
+		err = c.kernel.servers.SetWeight(id, to, 1)
 	}
 	if !c.failed[server] {
 		err = deletedExternally(err)
@@ -175,7 +313,7 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 // deletedExternally marks the error that a virtual server of ours does not exist as an
 // external change, of maybe more: everything must be read back.
 func deletedExternally(err error) error {
-	if errors.Is(err, unix.ESRCH) {
+	if errors.Is(err, virtualserver.ErrNoServer) {
 		return fmt.Errorf("the virtual server was deleted externally: %w: %w", err, ledger.ErrUnknown)
 	}
 	return err
@@ -183,14 +321,13 @@ func deletedExternally(err error) error {
 
 // removeDest drains a destination of TCP, which keeps its connections until they
 // end, and deletes any other at once.
-func (c *serverCommit) removeDest(k Key, s *ipvs.Service) error {
-	h := c.kernel.ipvs
+func (c *serverCommit) removeDest(k Key, id virtualserver.ID) error {
 	if k.Proto != model.TCP {
-		return ignore(h.DelDestination(s, destination(k, 0)), unix.ENOENT, unix.ESRCH)
+		return c.kernel.servers.DeleteDestination(id, k.Peer.endpoint())
 	}
-	err := h.UpdateDestination(s, destination(k, 0))
+	err := c.kernel.servers.SetWeight(id, k.Peer.endpoint(), 0)
 	if err == nil {
 		c.drains.add(k)
 	}
-	return ignore(err, unix.ENOENT, unix.ESRCH)
+	return ignore(err, virtualserver.ErrNoDestination, virtualserver.ErrNoServer)
 }

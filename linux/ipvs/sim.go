@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -18,15 +19,9 @@ type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
 	marks   *fwmarks
-	servers map[markKey]Key
-	dests   map[Key][]netip.AddrPort
+	servers virtualserver.Table
 	ranges  map[SetID][]Key
 	rules   *xtables.Sim
-}
-
-type markKey struct {
-	family model.Family
-	mark   uint32
 }
 
 // NewSim returns a simulator of the objects on a host. It keeps both and changes
@@ -34,16 +29,17 @@ type markKey struct {
 func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{
 		objects: objects, host: host, marks: fwmarksOf(bitsFor(o.Mark), objects),
-		servers: map[markKey]Key{}, dests: map[Key][]netip.AddrPort{}, ranges: map[SetID][]Key{},
+		servers: virtualserver.Table{}, ranges: map[SetID][]Key{},
 	}
 	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
 		switch {
-		case k.Kind == KindServer && k.Via != ByAddress:
-			fwmark, _ := s.marks.of(k)
-			s.servers[markKey{k.Family, fwmark}] = k
+		case k.Kind == KindServer:
+			id, _ := s.marks.id(k)
+			s.servers.Add(id)
 		case k.Kind == KindDest:
-			s.dests[k.serverOf()] = append(s.dests[k.serverOf()], k.Peer.endpoint())
+			id, _ := s.marks.id(k.serverOf())
+			s.servers.Add(id, k.Peer.endpoint())
 		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
@@ -69,11 +65,11 @@ func (s *Sim) Decide(first oracle.Packet) oracle.Outcome {
 			return unserved(end)
 		}
 	}
-	server, ok := s.server(p)
+	server, ok := s.servers.Find(p.Proto, p.Dst, p.Mark)
 	switch {
 	case !ok:
 		return unserved(s.hook(&p, noChain, filterOut))
-	case len(s.dests[server]) == 0:
+	case len(s.servers[server]) == 0:
 		return oracle.Outcome{Fate: oracle.Reject} // IPVS says "unreachable"
 	}
 	return s.forward(p, server)
@@ -120,19 +116,9 @@ func (s *Sim) local(a netip.Addr) bool {
 	return ours || a.IsLoopback() || slices.Contains(s.host.IPs, a)
 }
 
-// server finds the virtual server as IPVS does: by mark, then by address.
-func (s *Sim) server(p xtables.Packet) (Key, bool) {
-	if k, ok := s.servers[markKey{familyOf(p), p.Mark}]; ok {
-		return k, true
-	}
-	k := Key{Kind: KindServer, Family: familyOf(p), Proto: p.Proto, Dst: p.Dst}
-	_, ok := s.objects[k]
-	return k, ok
-}
-
-func (s *Sim) forward(p xtables.Packet, server Key) oracle.Outcome {
+func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
-	for _, to := range s.dests[server] {
+	for _, to := range s.servers[server] {
 		last := p
 		last.Dst = to
 		// What is for the host itself never gets to postrouting or, when it is

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,6 +56,35 @@ func (n *Net) ask(c Call) (Answer, error) {
 	}
 	defer conn.Close()
 	return converse(conn, deadline)
+}
+
+// askSCTP does the same for SCTP.
+func (n *Net) askSCTP(c Call) (Answer, error) {
+	turn := n.turn(pair{c.From, c.To.Addr()})
+	turn.Lock()
+	defer turn.Unlock()
+	conn, err := dialSCTP(c.Src, c.To.Addr())
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(c.Timeout)); err != nil {
+		return Answer{}, err
+	}
+	reply, err := initiateSCTP(conn, n.port(), c.To.Port())
+	if err != nil {
+		return outcome(err)
+	}
+	return understand(reply)
+}
+
+func (n *Net) turn(p pair) *sync.Mutex {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.turns[p] == nil {
+		n.turns[p] = &sync.Mutex{}
+	}
+	return n.turns[p]
 }
 
 // Connect makes a TCP or UDP connection that stays. Ask talks over it. It is

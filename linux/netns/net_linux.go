@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
-	vns "github.com/vishvananda/netns"
 )
 
 // Net is a network of namespaces. It is safe for concurrent use.
@@ -24,14 +27,14 @@ type Net struct {
 	closed bool
 
 	mu      sync.Mutex
-	servers map[*Server]struct{} // nil once the network is closing
-	turns   map[pair]*sync.Mutex // of SCTP clients, see sctp_linux.go
+	servers map[io.Closer]struct{} // nil once the network is closing
+	turns   map[pair]*sync.Mutex   // of SCTP clients
 }
 
-// space is one namespace.
-type space struct {
-	ns    vns.NsHandle
-	links *netlink.Handle
+// pair is a place and an address that only one SCTP client of it asks at a time.
+type pair struct {
+	from Place
+	to   netip.Addr
 }
 
 // New builds a network. When it fails nothing of it is left.
@@ -39,7 +42,7 @@ func New(ctx context.Context, plan Plan) (*Net, error) {
 	if err := plan.check(); err != nil {
 		return nil, fmt.Errorf("network plan: %w", err)
 	}
-	n := &Net{plan: plan, spaces: map[Place]*space{}, servers: map[*Server]struct{}{}, turns: map[pair]*sync.Mutex{}}
+	n := &Net{plan: plan, spaces: map[Place]*space{}, servers: map[io.Closer]struct{}{}, turns: map[pair]*sync.Mutex{}}
 	if err := n.build(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -84,10 +87,7 @@ func (n *Net) Close() error {
 	defer n.use.Unlock()
 	n.closed = true
 	for place, s := range n.spaces {
-		if s.links != nil {
-			s.links.Close()
-		}
-		if err := s.ns.Close(); err != nil {
+		if err := s.close(); err != nil {
 			errs = append(errs, fmt.Errorf("close the namespace of %s: %w", place, err))
 		}
 		delete(n.spaces, place)
@@ -95,26 +95,160 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// open makes the namespace of a place.
-func (n *Net) open(at Place, settings []sysctl) (*space, error) {
-	s := &space{ns: vns.None()}
-	err := onThread(func() (err error) {
-		if s.ns, err = vns.New(); err != nil {
-			return explain(err)
-		}
-		if err := write(settings); err != nil {
+// build makes the namespaces and joins them.
+func (n *Net) build(ctx context.Context) error {
+	v6 := false
+	for _, addrs := range n.plan.all {
+		v6 = v6 || slices.ContainsFunc(addrs, netip.Addr.Is6)
+	}
+	if v6 && !haveIPv6() {
+		return errors.New("the plan has IPv6 addresses, but IPv6 is disabled in this kernel")
+	}
+	node, err := n.open(Node, append(everywhere(), router()...))
+	if err != nil {
+		return err
+	}
+	b := builder{Net: n, node: node, v6: v6}
+	// The uplink comes first: where a link has no address of its own, as those of
+	// pods, the kernel masquerades with the first one it finds.
+	if err := b.crowd(Outside, uplink, n.plan.Outside); err != nil {
+		return err
+	}
+	if err := node.assign(uplink, n.plan.Node); err != nil {
+		return err
+	}
+	if err := node.defaultRoute(uplink, far, b.peerMAC(), v6); err != nil {
+		return err
+	}
+	if err := b.crowd(Others, crosslink, n.plan.Others); err != nil {
+		return err
+	}
+	if err := b.reach(crosslink, n.plan.Others); err != nil {
+		return err
+	}
+	for _, pod := range n.plan.Pods {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if s.links, err = netlink.NewHandle(); err != nil {
-			return fmt.Errorf("netlink: %w", err)
+		if err := b.join(pod.Place, pod.Interface, pod.Addrs, everywhere()); err != nil {
+			return err
 		}
-		return nil
-	})
-	if s.ns.IsOpen() {
-		n.spaces[at] = s
+		if err := b.reach(pod.Interface, pod.Addrs); err != nil {
+			return err
+		}
 	}
+	return n.ready(ctx)
+}
+
+// builder joins places to the node.
+type builder struct {
+	*Net
+	node  *space
+	v6    bool
+	count byte // links so far
+	high  byte
+}
+
+func (b *builder) nodeMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, b.high, b.count, 1} }
+
+func (b *builder) peerMAC() net.HardwareAddr { return net.HardwareAddr{2, 0, 0, b.high, b.count, 2} }
+
+// join makes the namespace of a place and its link to the node, which is called
+// name on the node's side and eth0 on the other.
+func (b *builder) join(at Place, name string, addrs []netip.Addr, settings []sysctl) error {
+	if b.count++; b.count == 0 {
+		b.high++
+	}
+	s, err := b.open(at, settings)
+	if err != nil {
+		return err
+	}
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: b.nodeMAC()},
+		PeerName:  uplink, PeerHardwareAddr: b.peerMAC(), PeerNamespace: netlink.NsFd(s.ns),
+	}
+	if err := b.node.links.LinkAdd(veth); err != nil {
+		return fmt.Errorf("link %s to %s: %w", name, at, err)
+	}
+	if err := b.node.up(name); err != nil {
+		return err
+	}
+	if err := s.up(uplink); err != nil {
+		return err
+	}
+	if err := s.assign(uplink, addrs); err != nil {
+		return err
+	}
+	return s.defaultRoute(uplink, near, b.nodeMAC(), b.v6)
+}
+
+// crowd joins a place that stands for many machines.
+func (b *builder) crowd(at Place, name string, addrs []netip.Addr) error {
+	if err := b.join(at, name, addrs, append(everywhere(), crowd()...)); err != nil {
+		return err
+	}
+	families := []int{netlink.FAMILY_V4}
+	if b.v6 {
+		families = append(families, netlink.FAMILY_V6)
+	}
+	for _, family := range families {
+		if err := b.spaces[at].strangers(family); err != nil {
+			return fmt.Errorf("routing rules of %s: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// reach gives the node routes to addresses behind a link.
+func (b *builder) reach(name string, addrs []netip.Addr) error {
+	link, err := b.node.links.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		if err := b.node.neighbour(link, a, b.peerMAC()); err != nil {
+			return err
+		}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: whole(a), Scope: netlink.SCOPE_LINK}
+		if err := b.node.links.RouteAdd(route); err != nil {
+			return fmt.Errorf("route to %s by %s: %w", a, name, err)
+		}
+	}
+	return nil
+}
+
+// open makes the namespace of a place.
+func (n *Net) open(at Place, settings []sysctl) (*space, error) {
+	s, err := newSpace(settings)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", at, err)
 	}
-	return s, s.up("lo")
+	n.spaces[at] = s
+	return s, nil
+}
+
+// ready waits until everything carries packets. The kernel finishes some of its
+// work later, in its own time: a link that is up on both sides still drops what
+// is sent at first, and an IPv6 address is there before packets to it are taken
+// in.
+func (n *Net) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for place, addrs := range n.plan.all {
+		for {
+			waiting, err := n.spaces[place].unready(addrs)
+			if err != nil {
+				return fmt.Errorf("%s: %w", place, err)
+			}
+			if waiting == "" {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s: %s is not ready: %w", place, waiting, ctx.Err())
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	return nil
 }

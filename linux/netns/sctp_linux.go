@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,21 +18,6 @@ import (
 // do track and translate SCTP. A raw socket gets the packets of all ports of
 // its address, and a connected one the ICMP errors of all ports of its peer:
 // that is why only one client of a place asks an address at a time.
-
-// pair is who must take turns.
-type pair struct {
-	from Place
-	to   netip.Addr
-}
-
-func (n *Net) turn(p pair) *sync.Mutex {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.turns[p] == nil {
-		n.turns[p] = &sync.Mutex{}
-	}
-	return n.turns[p]
-}
 
 // checkSCTP looks, in the namespace of the calling thread, whether connection
 // tracking knows SCTP. Where it is not loaded that cannot be told, and all is
@@ -64,74 +47,73 @@ func rawError(err error) error {
 	return err
 }
 
-func (s *Server) sctp(addr netip.AddrPort) error {
+func listenSCTP(addr netip.AddrPort) (*net.IPConn, error) {
 	if err := checkSCTP(); err != nil {
-		return err
+		return nil, err
 	}
 	c, err := net.ListenIP(rawNetwork(addr.Addr()), &net.IPAddr{IP: addr.Addr().AsSlice()})
 	if err != nil {
-		return rawError(err)
+		return nil, rawError(err)
 	}
-	s.stop = c.Close
-	s.done.Go(func() {
-		buf := make([]byte, 2048)
-		for {
-			n, peer, err := c.ReadFromIP(buf)
-			if err != nil {
-				if s.ended() {
-					return
-				}
-				continue
-			}
-			in, ok := decode(buf[:n])
-			if !ok || in.ack || in.dstPort != addr.Port() {
-				continue
-			}
-			client, _ := netip.AddrFromSlice(peer.IP)
-			out := initChunk{
-				srcPort: in.dstPort, dstPort: in.srcPort, verification: in.tag, ack: true, tag: in.tag + 1,
-				cookie: []byte(introduce(addr, netip.AddrPortFrom(client.Unmap(), in.srcPort))),
-			}
-			_, _ = c.WriteToIP(out.encode(), peer) // a lost answer is a time-out to the client
-		}
-	})
-	return nil
+	return c, nil
 }
 
-// askSCTP runs inside the namespace of the caller.
-func (n *Net) askSCTP(c Call) (Answer, error) {
-	turn := n.turn(pair{c.From, c.To.Addr()})
-	turn.Lock()
-	defer turn.Unlock()
+// answerSCTP answers clients of a port until the socket fails and ended is true.
+func answerSCTP(c *net.IPConn, addr netip.AddrPort, ended func() bool) {
+	buf := make([]byte, 2048)
+	for {
+		n, peer, err := c.ReadFromIP(buf)
+		if err != nil {
+			if ended() {
+				return
+			}
+			continue
+		}
+		in, ok := decode(buf[:n])
+		if !ok || in.ack || in.dstPort != addr.Port() {
+			continue
+		}
+		client, _ := netip.AddrFromSlice(peer.IP)
+		out := initChunk{
+			srcPort: in.dstPort, dstPort: in.srcPort, verification: in.tag, ack: true, tag: in.tag + 1,
+			cookie: []byte(introduce(addr, netip.AddrPortFrom(client.Unmap(), in.srcPort))),
+		}
+		_, _ = c.WriteToIP(out.encode(), peer) // a lost answer is a time-out to the client
+	}
+}
+
+// dialSCTP opens a socket in the namespace of the calling thread.
+func dialSCTP(src, to netip.Addr) (*net.IPConn, error) {
 	if err := checkSCTP(); err != nil {
-		return Answer{}, err
+		return nil, err
 	}
 	var local *net.IPAddr
-	if c.Src.IsValid() {
-		local = &net.IPAddr{IP: c.Src.AsSlice()}
+	if src.IsValid() {
+		local = &net.IPAddr{IP: src.AsSlice()}
 	}
-	conn, err := net.DialIP(rawNetwork(c.To.Addr()), local, &net.IPAddr{IP: c.To.Addr().AsSlice()})
+	conn, err := net.DialIP(rawNetwork(to), local, &net.IPAddr{IP: to.AsSlice()})
 	if err != nil {
-		return Answer{}, rawError(err)
+		return nil, rawError(err)
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(c.Timeout)); err != nil {
-		return Answer{}, err
-	}
-	port := n.port()
-	hello := initChunk{srcPort: port, dstPort: c.To.Port(), tag: uint32(port)<<16 | 1}
+	return conn, nil
+}
+
+// initiateSCTP begins an association from one port to another, and returns what
+// the server says.
+func initiateSCTP(conn *net.IPConn, from, to uint16) (string, error) {
+	hello := initChunk{srcPort: from, dstPort: to, tag: uint32(from)<<16 | 1}
 	if _, err := conn.Write(hello.encode()); err != nil && !errors.Is(err, unix.EPERM) {
-		return outcome(err)
+		return "", err
 	}
 	buf := make([]byte, 2048)
 	for {
 		size, _, err := conn.ReadFromIP(buf)
 		if err != nil {
-			return outcome(err)
+			return "", err
 		}
 		in, ok := decode(buf[:size])
-		if ok && in.ack && in.srcPort == c.To.Port() && in.dstPort == port && in.verification == hello.tag {
-			return understand(string(in.cookie))
+		if ok && in.ack && in.srcPort == to && in.dstPort == from && in.verification == hello.tag {
+			return string(in.cookie), nil
 		}
 	}
 }

@@ -155,6 +155,16 @@ func (s *Server) udp(addr netip.AddrPort) error {
 	return nil
 }
 
+func (s *Server) sctp(addr netip.AddrPort) error {
+	c, err := listenSCTP(addr)
+	if err != nil {
+		return err
+	}
+	s.stop = c.Close
+	s.done.Go(func() { answerSCTP(c, addr, s.ended) })
+	return nil
+}
+
 // plain undoes the mapping of IPv4 addresses into IPv6.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())

@@ -139,9 +139,9 @@ func (b *batch) elementList(ops []Op, list []int32, del bool) (n int) {
 		kind, flags = msgDelSetElem, 0
 	}
 	b.message(kind, flags, -1, first)
-	b.Text(1, b.table.Name)
-	b.Text(2, first.Set.Name)
-	at := b.Nest(3)
+	b.Text(attrTable, b.table.Name)
+	b.Text(attrElementsSet, first.Set.Name)
+	at := b.Nest(attrElementsList)
 	for n < len(list) && len(b.Buf)-at < maxElements {
 		o := &ops[list[n]]
 		b.places = append(b.places, place{offset: int32(len(b.Buf) - b.Start()), op: list[n]})
@@ -165,8 +165,8 @@ func (b *batch) remove(ops []Op) {
 			switch kind {
 			case KindSet:
 				b.message(msgDelSet, 0, i, o.Key)
-				b.Text(1, b.table.Name)
-				b.Text(2, o.Key.Name())
+				b.Text(attrTable, b.table.Name)
+				b.Text(attrSetName, o.Key.Name())
 				b.End()
 			case KindChain:
 				b.delChain(i, o.Key)

@@ -20,17 +20,17 @@ func (b *batch) tables(ops []Op) {
 		}
 		// Exclusive: a table that is there already is not ours to write to.
 		b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive, i, o.Key)
-		b.Text(1, b.table.Name)
+		b.Text(attrTable, b.table.Name)
 		var n notes
 		n.comment(o.New.Body.Comment)
-		b.Bytes(6, n)
+		b.Bytes(attrTableUserdata, n)
 		b.End()
 	}
 }
 
 func (b *batch) delTable(op int, f model.Family) {
 	b.message(msgDelTable, 0, op, TableKey(f))
-	b.Text(1, b.table.Name)
+	b.Text(attrTable, b.table.Name)
 	b.End()
 }
 
@@ -39,8 +39,8 @@ func (b *batch) flush(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind == KindChain && o.Verb != ledger.Create {
 			b.message(msgDelRule, 0, i, o.Key)
-			b.Text(1, b.table.Name)
-			b.Text(2, o.Key.Name())
+			b.Text(attrTable, b.table.Name)
+			b.Text(attrRuleChain, o.Key.Name())
 			b.End()
 		}
 	}
@@ -65,33 +65,33 @@ func (b *batch) declare(ops []Op) {
 func (b *batch) newSet(i int, o Op) {
 	def, sh := b.table.named[o.Key.Name()], o.New.Body.Set
 	b.message(msgNewSet, netlink.FlagCreate, i, o.Key)
-	b.Text(1, b.table.Name)
-	b.Text(2, o.Key.Name())
-	b.Uint32(3, sh.flags)
-	b.Uint32(4, sh.keyType)
-	b.Uint32(5, sh.keyLen)
+	b.Text(attrTable, b.table.Name)
+	b.Text(attrSetName, o.Key.Name())
+	b.Uint32(attrSetFlags, sh.flags)
+	b.Uint32(attrSetKeyType, sh.keyType)
+	b.Uint32(attrSetKeyLen, sh.keyLen)
 	if sh.flags&setMap != 0 {
-		b.Uint32(6, sh.dataType)
-		b.Uint32(7, sh.dataLen)
+		b.Uint32(attrSetDataType, sh.dataType)
+		b.Uint32(attrSetDataLen, sh.dataLen)
 	}
 	b.describe(def, sh)
-	b.Uint32(10, b.next) // an id within the batch, of no use to us
-	b.Bytes(13, setNotes(o.Key.Family, def))
+	b.Uint32(attrSetID, b.next) // an id within the batch, of no use to us
+	b.Bytes(attrSetUserdata, setNotes(o.Key.Family, def))
 	b.End()
 }
 
 // describe writes a set's size, and the lengths of its fields where the kernel
 // must know them.
 func (b *batch) describe(def *Set, sh shape) {
-	desc := b.Nest(9)
+	desc := b.Nest(attrSetDesc)
 	if sh.size > 0 {
-		b.Uint32(1, sh.size)
+		b.Uint32(attrDescSize, sh.size)
 	}
 	if sh.flags&setConcat != 0 {
-		fields := b.Nest(2)
+		fields := b.Nest(attrDescConcat)
 		for _, k := range def.Key {
-			at := b.Nest(1)
-			b.Uint32(1, uint32(fieldLen(b.family, k)))
+			at := b.Nest(attrListItem)
+			b.Uint32(attrFieldLen, uint32(fieldLen(b.family, k)))
 			b.NestEnd(at)
 		}
 		b.NestEnd(fields)
@@ -106,23 +106,23 @@ func (b *batch) newChain(i int, o Op) {
 		flags |= netlink.FlagExclusive // of one that is there the rules would stay, before ours
 	}
 	b.message(msgNewChain, flags, i, o.Key)
-	b.Text(1, b.table.Name)
-	b.Text(3, o.Key.Name())
+	b.Text(attrTable, b.table.Name)
+	b.Text(attrChainName, o.Key.Name())
 	if h.Type != "" {
-		at := b.Nest(4)
-		b.Uint32(1, uint32(h.Point))
-		b.Uint32(2, uint32(h.Priority))
+		at := b.Nest(attrChainHook)
+		b.Uint32(attrHookPoint, uint32(h.Point))
+		b.Uint32(attrHookPriority, uint32(h.Priority))
 		b.NestEnd(at)
-		b.Uint32(5, h.Policy)
-		b.Text(7, h.Type)
+		b.Uint32(attrChainPolicy, h.Policy)
+		b.Text(attrChainType, h.Type)
 	}
 	b.End()
 }
 
 func (b *batch) delChain(i int, k Key) {
 	b.message(msgDelChain, 0, i, k)
-	b.Text(1, b.table.Name)
-	b.Text(3, k.Name())
+	b.Text(attrTable, b.table.Name)
+	b.Text(attrChainName, k.Name())
 	b.End()
 }
 
@@ -133,14 +133,14 @@ func (b *batch) rules(ops []Op) {
 		}
 		for _, r := range o.New.Body.Chain.Rules {
 			b.message(msgNewRule, netlink.FlagCreate|netlink.FlagAppend, i, o.Key)
-			b.Text(1, b.table.Name)
-			b.Text(2, o.Key.Name())
-			list := b.Nest(4)
+			b.Text(attrTable, b.table.Name)
+			b.Text(attrRuleChain, o.Key.Name())
+			list := b.Nest(attrRuleExpressions)
 			for _, s := range r.Statements {
 				s.encode(&b.encoder)
 			}
 			b.NestEnd(list)
-			b.Bytes(7, b.table.ruleNotes(o.Key.Family, r))
+			b.Bytes(attrRuleUserdata, b.table.ruleNotes(o.Key.Family, r))
 			b.End()
 		}
 	}

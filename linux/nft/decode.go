@@ -85,11 +85,11 @@ func (s *snapshot) addTable(m netlink.Message) {
 func parseTable(m netlink.Message) (name, comment string, flags uint32) {
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case attrTable:
 			name = netlink.Text(v)
-		case 2:
+		case attrTableFlags:
 			flags = netlink.Uint32(v)
-		case 6:
+		case attrTableUserdata:
 			comment = netlink.Text(note(v, noteComment))
 		}
 	}
@@ -102,17 +102,17 @@ func (s *snapshot) chain(m netlink.Message) {
 	var flags uint32
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case attrTable:
 			table = netlink.Text(v)
-		case 3:
+		case attrChainName:
 			name = netlink.Text(v)
-		case 4:
+		case attrChainHook:
 			h.parse(v)
-		case 5:
+		case attrChainPolicy:
 			h.Policy = netlink.Uint32(v)
-		case 7:
+		case attrChainType:
 			h.Type = netlink.Text(v)
-		case 10:
+		case attrChainFlags:
 			flags = netlink.Uint32(v)
 		}
 	}
@@ -125,9 +125,9 @@ func (s *snapshot) chain(m netlink.Message) {
 func (h *Hook) parse(b []byte) {
 	for kind, v := range netlink.Attrs(b) {
 		switch kind {
-		case 1:
+		case attrHookPoint:
 			h.Point = Point(netlink.Uint32(v))
-		case 2:
+		case attrHookPriority:
 			h.Priority = int32(netlink.Uint32(v))
 		}
 	}
@@ -138,11 +138,11 @@ func (s *snapshot) rule(m netlink.Message) {
 	var digest uint64
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case attrTable:
 			table = netlink.Text(v)
-		case 2:
+		case attrRuleChain:
 			chain = netlink.Text(v)
-		case 7:
+		case attrRuleUserdata:
 			digest = ruleDigest(v)
 		}
 	}
@@ -156,23 +156,23 @@ func (s *snapshot) set(m netlink.Message) {
 	var sh shape
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case attrTable:
 			table = netlink.Text(v)
-		case 2:
+		case attrSetName:
 			name = netlink.Text(v)
-		case 3:
+		case attrSetFlags:
 			sh.flags = netlink.Uint32(v)
-		case 4:
+		case attrSetKeyType:
 			sh.keyType = netlink.Uint32(v)
-		case 5:
+		case attrSetKeyLen:
 			sh.keyLen = netlink.Uint32(v)
-		case 6:
+		case attrSetDataType:
 			sh.dataType = netlink.Uint32(v)
-		case 7:
+		case attrSetDataLen:
 			sh.dataLen = netlink.Uint32(v)
-		case 9:
+		case attrSetDesc:
 			for kind, v := range netlink.Attrs(v) {
-				if kind == 1 {
+				if kind == attrDescSize {
 					sh.size = netlink.Uint32(v)
 				}
 			}
@@ -193,11 +193,11 @@ func (s *snapshot) elements(m netlink.Message) {
 	var set *Set
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case attrTable:
 			table = netlink.Text(v)
-		case 2:
+		case attrElementsSet:
 			set = s.table.named[netlink.Text(v)]
-		case 3:
+		case attrElementsList:
 			if table != s.table.Name || set == nil {
 				return
 			}

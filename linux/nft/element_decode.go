@@ -46,16 +46,16 @@ func parseElement(b []byte) (e rawElement) {
 
 func (e *rawElement) dataAttrs(b []byte) {
 	for kind, v := range netlink.Attrs(b) {
-		if kind == 1 {
+		if kind == attrDataValue {
 			e.data = v
 			continue
 		}
 		e.hasVerdict = true
 		for kind, v := range netlink.Attrs(v) {
 			switch kind {
-			case 1:
+			case attrVerdictCode:
 				e.code = netlink.Uint32(v)
-			case 2:
+			case attrVerdictChain:
 				e.chain = netlink.Text(v)
 			}
 		}
@@ -65,7 +65,7 @@ func (e *rawElement) dataAttrs(b []byte) {
 // constant returns the bytes of a nested NFTA_DATA_VALUE.
 func constant(b []byte) []byte {
 	for kind, v := range netlink.Attrs(b) {
-		if kind == 1 {
+		if kind == attrDataValue {
 			return v
 		}
 	}

@@ -51,7 +51,7 @@ func (e *encoder) elementData(k Key, v Value) {
 	case DataEndpoint:
 		at := e.Nest(elemData)
 		n := addressLen(k.Family)
-		e.Header(1, n+4)
+		e.Header(attrDataValue, n+4)
 		e.Buf = append(e.Buf, v.To[:n]...)
 		e.Buf = binary.BigEndian.AppendUint16(e.Buf, v.Port)
 		e.Buf = append(e.Buf, 0, 0)
@@ -78,7 +78,7 @@ func (e *encoder) elementData(k Key, v Value) {
 func (e *encoder) key(kind uint16, k Key, end bool) {
 	at := e.Nest(kind)
 	value := len(e.Buf)
-	e.Header(1, 0)
+	e.Header(attrDataValue, 0)
 	e.Buf = k.append(e.Buf, end)
 	binary.NativeEndian.PutUint16(e.Buf[value:], uint16(len(e.Buf)-value))
 	e.Pad()

@@ -4,6 +4,7 @@ package nft
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -41,6 +42,7 @@ type packet struct {
 	origin oracle.Packet // as it came
 	kept   netip.Addr    // what Update had a map keep
 	forgot bool          // what the objects say of the client
+	chance float64       // how likely it gets here
 }
 
 // step is one thing that a statement may do to a packet.
@@ -69,8 +71,8 @@ const (
 // set never does, gets the fate of a branch that forwards nothing.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
-	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
-	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p}) {
+	found := map[netip.AddrPort]oracle.Target{}
+	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p, chance: 1}) {
 		switch {
 		case end.to == rejected:
 			out.Fate = oracle.Reject
@@ -83,13 +85,13 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 			// is from the host too, has the host's address already.
 			leaves := !slices.Contains(s.host.IPs, end.Dst.Addr())
 			for _, last := range s.hook(PostRouting, step{packet: end.packet, to: accepted}) {
-				found[last.Dst] = leaves && last.to == masqueraded
+				found[last.Dst] = oracle.Target{
+					Addr: last.Dst, SNAT: leaves && last.to == masqueraded, Share: found[last.Dst].Share + last.chance,
+				}
 			}
 		}
 	}
-	for addr, snat := range found {
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: addr, SNAT: snat})
-	}
+	out.Endpoints = slices.Collect(maps.Values(found))
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
 }

@@ -121,17 +121,6 @@ func (e *encoder) verdict(code uint32, chain string) {
 	})
 }
 
-func (e *encoder) numgen(reg int, mod, offset uint32) {
-	e.expr("numgen", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, mod)
-		e.Uint32(3, 1) // NFT_NG_RANDOM
-		if offset > 0 {
-			e.Uint32(4, offset)
-		}
-	})
-}
-
 // lookup looks reg0 and what follows up in a set; dreg is where the data of a
 // map go, or -1.
 func (e *encoder) lookup(set *Set, dreg int, not bool) {
@@ -152,27 +141,33 @@ func (e *encoder) lookup(set *Set, dreg int, not bool) {
 func (e *encoder) load(key []Field) (reg int) {
 	reg = reg0
 	for _, k := range key {
-		switch k {
-		case Number:
+		if k == Number {
 			return reg
-		case L4Proto:
-			e.meta(reg, metaL4Proto)
-		case CtProto:
-			e.ctProto(reg)
-		case Dport:
-			e.payload(reg, baseTransport, 2, 2)
-		case Sport:
-			e.payload(reg, baseTransport, 0, 2)
-		case CtSaddr, CtDaddr:
-			e.original(reg, k)
-		case hash1, hash2:
-			e.jhash(reg, uint32(k-hash1)+1)
-		default:
-			e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
 		}
+		e.field(reg, k)
 		reg += (fieldLen(e.family, k) + 3) / 4
 	}
 	return reg
+}
+
+// field loads one field.
+func (e *encoder) field(reg int, k Field) {
+	switch k {
+	case L4Proto:
+		e.meta(reg, metaL4Proto)
+	case CtProto:
+		e.ctProto(reg)
+	case Dport:
+		e.payload(reg, baseTransport, 2, 2)
+	case Sport:
+		e.payload(reg, baseTransport, 0, 2)
+	case CtSaddr, CtDaddr:
+		e.original(reg, k)
+	case hash1, hash2:
+		e.jhash(reg, hashedFields, hashModulus, uint32(k-hash1)+1, 0)
+	default:
+		e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
+	}
 }
 
 // original loads an address that the packet came with, as connection tracking has
@@ -192,23 +187,22 @@ func (e *encoder) original(reg int, k Field) {
 // regHashed is where they are loaded: behind the data that go with a key.
 const regHashed = reg0 + 7
 
-// jhash loads a hash of hashedFields.
-func (e *encoder) jhash(reg int, seed uint32) {
+// jhash loads a hash of fields, scaled to be less than the modulus.
+func (e *encoder) jhash(reg int, fields []Field, modulus, seed, offset uint32) {
 	at := regHashed
-	for _, k := range hashedFields {
-		if k == CtSaddr {
-			e.original(at, k)
-		} else {
-			e.payload(at, baseNetwork, e.offset(k), addressLen(e.family))
-		}
-		at += addressLen(e.family) / 4
+	for _, k := range fields {
+		e.field(at, k)
+		at += (fieldLen(e.family, k) + 3) / 4
 	}
 	e.expr("hash", func() {
 		e.Uint32(1, regHashed)
 		e.Uint32(2, uint32(reg))
 		e.Uint32(3, uint32(4*(at-regHashed)))
-		e.Uint32(4, hashModulus)
+		e.Uint32(4, modulus)
 		e.Uint32(5, seed)
+		if offset > 0 {
+			e.Uint32(6, offset)
+		}
 		e.Uint32(7, 0) // NFT_HASH_JENKINS
 	})
 }

@@ -31,6 +31,51 @@ const (
 	batchEnd   = 0x11
 )
 
+// Attributes of tables, chains, rules, sets and lists of elements (enum
+// nft_table_attributes and its siblings); those of expressions are where those are
+// encoded.
+const (
+	attrTable = 1 // name of the table, in all of them
+
+	attrTableFlags    = 2
+	attrTableUserdata = 6
+
+	attrChainName   = 3
+	attrChainHook   = 4
+	attrChainPolicy = 5
+	attrChainType   = 7
+	attrChainFlags  = 10
+
+	attrHookPoint    = 1 // in attrChainHook
+	attrHookPriority = 2
+
+	attrRuleChain       = 2
+	attrRuleExpressions = 4
+	attrRuleUserdata    = 7
+
+	attrSetName     = 2
+	attrSetFlags    = 3
+	attrSetKeyType  = 4
+	attrSetKeyLen   = 5
+	attrSetDataType = 6
+	attrSetDataLen  = 7
+	attrSetDesc     = 9
+	attrSetID       = 10
+	attrSetUserdata = 13
+
+	attrDescSize   = 1 // in attrSetDesc
+	attrDescConcat = 2
+	attrFieldLen   = 1 // in an element of attrDescConcat
+	attrListItem   = 1 // NFTA_LIST_ELEM
+
+	attrElementsSet  = 2
+	attrElementsList = 3
+
+	attrDataValue    = 1 // of a constant, or of an element's data
+	attrVerdictCode  = 1 // in the other kind of data
+	attrVerdictChain = 2
+)
+
 // messageOf returns a message's kind within nf_tables, or -1.
 func messageOf(m netlink.Message) int {
 	if m.Type>>8 != subsystem {

@@ -49,7 +49,7 @@ func Check(t *Table, families ...model.Family) error {
 // one. A table that is not ours is an error.
 func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	s := newSnapshot(d.table, f, found)
-	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table.Name) }, s.add)
+	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }, s.add)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return s, nil

@@ -61,7 +61,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		return err
 	}
 	family := netlink.FamilyOf(f)
-	table := func(w *netlink.Writer) { w.Text(1, d.table.Name) }
+	table := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, kind, family, table, s); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(K
 		if _, ok := s.objects[SetKey(f, one.Name)]; !ok || one.Unread || s.damage {
 			continue
 		}
-		set := func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(2, one.Name) }
+		set := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attrElementsSet, one.Name) }
 		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 	if err != nil || !s.hasTable {
 		return s, err
 	}
-	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(1, d.table.Name) }, s.add)
+	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }, s.add)
 }
 
 // whole says that the kernel does not tell an object by its key alone.
@@ -166,22 +166,21 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	family := netlink.FamilyOf(k.Family)
-	in := func(name string) func(*netlink.Writer) {
-		return func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(2, name) }
+	in := func(attr uint16, name string) func(*netlink.Writer) {
+		return func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attr, name) }
 	}
 	switch {
 	case k.Kind == KindChain:
-		chain := func(w *netlink.Writer) { w.Text(1, d.table.Name); w.Text(3, k.Name()) }
-		if err := request(ctx, d.sock, msgGetChain, 0, family, chain, s.add); err != nil {
+		if err := request(ctx, d.sock, msgGetChain, 0, family, in(attrChainName, k.Name()), s.add); err != nil {
 			return err
 		}
-		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(k.Name()), s.add)
+		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(attrRuleChain, k.Name()), s.add)
 	case k.whole():
-		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(k.Set.Name), s.add)
+		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(attrElementsSet, k.Set.Name), s.add)
 	case k.Kind == KindElement:
 		return request(ctx, d.sock, msgGetSetElem, 0, family, func(w *netlink.Writer) {
-			in(k.Set.Name)(w)
-			at := w.Nest(3)
+			in(attrElementsSet, k.Set.Name)(w)
+			at := w.Nest(attrElementsList)
 			(&encoder{Writer: w, family: k.Family}).element(k, Value{}, false)
 			w.NestEnd(at)
 		}, s.add)

@@ -84,9 +84,6 @@ type (
 	}
 )
 
-// Numgen is a random number in a key: Offset <= number < Offset+Mod. Zero is none.
-type Numgen struct{ Mod, Offset uint32 }
-
 // Statements that change a packet, or a set.
 type (
 	// SetMark and ClearMark change one bit of the packet's mark: "meta mark set".

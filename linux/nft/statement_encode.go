@@ -143,11 +143,11 @@ func (s DNATMap) encode(e *encoder) {
 	e.dnat(0)
 }
 
-// lookupNumber looks the packet up in a map, with a random number in the key.
+// lookupNumber looks the packet up in a map, with a number in the key.
 func (e *encoder) lookupNumber(s *Set, n Numgen) {
 	reg := e.load(s.loaded(e.family))
 	if n.Mod > 0 {
-		e.numgen(reg, n.Mod, n.Offset)
+		n.encode(e, reg)
 	}
 	e.lookup(s, reg0, false)
 }

@@ -75,9 +75,10 @@ func (Delete) eval(_ *Sim, p packet) []step {
 }
 
 func (st SetAddr) eval(s *Sim, p packet) (ends []step) {
-	for i := range max(st.Number.Mod, 1) {
-		v, ok := s.element(st.Map, p, st.Number.Offset+i)
+	for i := range st.Number.eval(p) {
+		v, ok := s.element(st.Map, p, i)
 		to := p
+		to.chance /= st.Number.chances(p)
 		if a := v.Endpoint(p.family).Addr(); ok && st.Field == Saddr {
 			to.Src = a
 		} else if ok {
@@ -125,15 +126,24 @@ func (st DNAT) eval(_ *Sim, p packet) []step {
 	return end(p, accepted)
 }
 
+// eval makes one step of all numbers that lead to one endpoint: a table of hashes has
+// a thousand of them.
 func (st DNATMap) eval(s *Sim, p packet) (ends []step) {
-	for i := range max(st.Number.Mod, 1) {
-		v, ok := s.element(st.Map, p, st.Number.Offset+i)
+	known := map[netip.AddrPort]int{}
+	for i := range st.Number.eval(p) {
+		v, ok := s.element(st.Map, p, i)
+		to := p
+		to.chance /= st.Number.chances(p)
 		if !ok {
-			ends = append(ends, match(p, false)...)
+			ends = append(ends, match(to, false)...)
 			continue
 		}
-		to := p
 		to.Dst, to.dnat = v.Endpoint(p.family), true
+		if at, again := known[to.Dst]; again {
+			ends[at].chance += to.chance
+			continue
+		}
+		known[to.Dst] = len(ends)
 		ends = append(ends, end(to, accepted)...)
 	}
 	return ends

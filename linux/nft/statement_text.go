@@ -140,13 +140,9 @@ func (s DNATMap) text(f model.Family) string {
 
 func (Masquerade) text(model.Family) string { return "masquerade fully-random" }
 
-// lookupText spells a lookup in a map, with a random number in the key.
+// lookupText spells a lookup in a map, with a number in the key.
 func (n Numgen) lookupText(f model.Family, s *Set) string {
-	number := fmt.Sprintf("numgen random mod %d", n.Mod)
-	if n.Offset > 0 {
-		number += fmt.Sprintf(" offset %d", n.Offset)
-	}
-	return keyText(f, s.loaded(f), number) + " map @" + s.Name
+	return keyText(f, s.loaded(f), n.text(f)) + " map @" + s.Name
 }
 
 // keyText spells the fields of a key; number stands for Number.

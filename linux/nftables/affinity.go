@@ -188,8 +188,8 @@ func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, se
 	p.once(nft.SetObject(family, Affinity))
 	p.once(nft.SetObject(family, AffinityFull))
 	name := ""
-	size := uint32(len(endpointsOf(pool)))
-	for _, chain := range p.affinePick(affinePick{pick{affinitySlotsOf(f), c, second, size}, p.port.SessionAffinity}) {
+	size := sizeOf(pool)
+	for _, chain := range p.affinePick(affinePick{pick{slots: affinitySlotsOf(f), class: c, second: second, count: size}, p.port.SessionAffinity}) {
 		p.once(chain.keys[family], chain.bodies[family])
 		name = chain.name
 	}
@@ -210,12 +210,12 @@ func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second b
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
 	p.once(element(at.ports(), p.port.ID.Proto, f), nft.AddressValue(p.identity()))
 	slot := element(at.slots, p.port.ID.Proto, f)
-	lowest := lowestPorts(endpointsOf(pool))
-	for i, e := range endpointsOf(pool) {
+	lowest := lowestPorts(pool.Endpoints)
+	for i, e := range slotsIn(pool) {
 		slot.Slot = uint16(int(at.first()) + i)
 		handle := nft.AddressValue(handleOf(e.Addr, lowest))
 		p.emit(slot, handle)
-		p.emit(handleElement(at.endpoints(), slot, handle), nft.EndpointValue(e.Addr))
+		p.once(handleElement(at.endpoints(), slot, handle), nft.EndpointValue(e.Addr))
 	}
 }
 

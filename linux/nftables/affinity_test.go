@@ -19,7 +19,7 @@ func TestAffinePickNames(t *testing.T) {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
-					p := affinePick{pick{slots, c, second, 5}, timeout}
+					p := affinePick{pick{slots: slots, class: c, second: second, count: 5}, timeout}
 					if got, ok := parseAffinePick(p.name()); !ok || got != p {
 						t.Errorf("%q is read as %+v", p.name(), got)
 					}

@@ -3,7 +3,10 @@
 package nftables
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -42,22 +45,38 @@ func (c class) statements(bit uint32) []nft.Statement {
 
 // pick is a pick chain: it balances over the first Count slots of a frontend's
 // pool. It does not know which frontend, so all frontends with pools of that size
-// share it.
+// share it, but for round robin: there the rule counts, for one port alone.
 type pick struct {
 	slots  *nft.Set // Slots or NodeSlots
 	class  class
 	second bool // the frontend's second pool
 	count  uint32
+	by     nft.Generator
+	port   string // for which port, where the rule counts
 }
 
-// name returns the chain's name, such as "pick-5", "pick-5-snat" or
-// "nodepick-5-nosnat-second".
+// How the names of chains say by what they pick. Chains of one port have its hash
+// behind it.
+const (
+	suffixMaglev = "-maglev"
+	suffixInTurn = "-rr-"
+)
+
+// name returns the chain's name, such as "pick-5", "pick-5-snat",
+// "nodepick-5-nosnat-second" or "pick-1021-maglev".
 func (p pick) name() string {
 	name := "pick-"
 	if p.slots == NodeSlots {
 		name = "nodepick-"
 	}
-	name += strconv.Itoa(int(p.count)) + classSuffix[p.class]
+	name += strconv.Itoa(int(p.count))
+	switch p.by {
+	case nft.ByJenkins:
+		name += suffixMaglev
+	case nft.InTurn:
+		name += suffixInTurn + p.port
+	}
+	name += classSuffix[p.class]
 	if p.second {
 		name += "-second"
 	}
@@ -76,9 +95,38 @@ func parsePick(name string) (p pick, ok bool) {
 	}
 	rest, p.second = strings.CutSuffix(rest, "-second")
 	rest, p.class = cutClass(rest)
+	if number, port, found := strings.Cut(rest, suffixInTurn); found {
+		rest, p.by, p.port = number, nft.InTurn, port
+	} else if number, found := strings.CutSuffix(rest, suffixMaglev); found {
+		rest, p.by = number, nft.ByJenkins
+	}
 	count, err := strconv.ParseUint(rest, 10, 16)
 	p.count = uint32(count)
 	return p, err == nil && count > 0 && p.name() == name
+}
+
+// generator is by what pick chains of the port pick.
+func (p *portCompiler) generator() (by nft.Generator, port string) {
+	switch p.port.Scheduler {
+	case model.Maglev:
+		return nft.ByJenkins, ""
+	case model.RoundRobin:
+		sum := sha256.Sum256([]byte(p.port.ID.String() + "/" + p.port.ID.Proto.String()))
+		return nft.InTurn, hex.EncodeToString(sum[:8])
+	}
+	return nft.AtRandom, ""
+}
+
+// reportScheduler reports a scheduler that there is not.
+func (p *portCompiler) reportScheduler() {
+	s := p.port.Scheduler
+	switch {
+	case s == model.DefaultScheduler, s == model.Random:
+	case p.port.SessionAffinity > 0:
+		p.gaps = append(p.gaps, model.Gap{Detail: "the first endpoint of a client with session affinity is chosen at random, not by " + s.String()})
+	case s == model.LeastConnections, s == model.SourceHash:
+		p.gaps = append(p.gaps, model.Gap{Detail: "endpoints are chosen at random: nftables has no scheduler " + s.String()})
+	}
 }
 
 // cutClass cuts the suffix of a class off a name.
@@ -104,9 +152,9 @@ func (p pick) first() uint32 {
 // pool's first slot, and is dropped where there is none. It must not go on with
 // the frontend's address.
 func (p pick) rules(bit uint32) []nft.Rule {
-	rules := []nft.Rule{nft.NewRule(append(p.class.statements(bit), p.send(p.count)...)...)}
+	rules := []nft.Rule{nft.NewRule(append(p.class.statements(bit), p.send(p.count, p.by)...)...)}
 	if p.count > 1 {
-		rules = append(rules, nft.NewRule(p.send(1)...))
+		rules = append(rules, nft.NewRule(p.send(1, nft.AtRandom)...))
 	}
 	return append(rules, nft.NewRule(nft.Drop{}))
 }
@@ -115,8 +163,8 @@ func (p pick) rules(bit uint32) []nft.Rule {
 // matched a frontend; nft does not know that and wants to see it said before a port
 // is rewritten. It is said with a named set, as an anonymous one in every chain
 // would make all changes slower.
-func (p pick) send(n uint32) []nft.Statement {
-	return []nft.Statement{nft.Lookup{Set: L4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}}
+func (p pick) send(n uint32, by nft.Generator) []nft.Statement {
+	return []nft.Statement{nft.Lookup{Set: L4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first(), By: by}}}
 }
 
 // answer is what one origin gets from a frontend, in the terms of this layout.
@@ -184,7 +232,8 @@ func (p *portCompiler) value(f *model.Frontend, as [model.Origins]answer, o mode
 	if p.port.SessionAffinity > 0 {
 		return p.goTo(p.affinity(f, a.pool, c, a.second))
 	}
-	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: uint32(len(endpointsOf(a.pool)))})
+	by, port := p.generator()
+	chain := p.pick(pick{slots: slotsOf(f), class: c, second: a.second, count: sizeOf(a.pool), by: by, port: port})
 	p.once(chain.keys[p.port.ID.Family], chain.bodies[p.port.ID.Family])
 	return p.goTo(chain.name)
 }
@@ -199,7 +248,7 @@ func (c *Compiler) pick(p pick) *pickChain {
 		return known.(*pickChain)
 	}
 	made := newPickChain(p.name(), p.rules(c.bit))
-	if p.count > keptPicks {
+	if p.count > keptPicks || p.port != "" {
 		return made
 	}
 	known, _ := c.picks.LoadOrStore(p, made)
@@ -214,9 +263,18 @@ func newPickChain(name string, rules []nft.Rule) *pickChain {
 	return made
 }
 
-// endpointsOf are the endpoints of a pool that there is room for.
-func endpointsOf(p *model.Pool) []model.Endpoint {
-	return p.Endpoints[:min(len(p.Endpoints), bankSize)]
+// sizeOf is how many slots of a pool there is room for.
+func sizeOf(p *model.Pool) uint32 { return uint32(min(p.Size(), bankSize)) }
+
+// slotsIn ranges over the endpoints of those slots.
+func slotsIn(p *model.Pool) iter.Seq2[int, model.Endpoint] {
+	return func(yield func(int, model.Endpoint) bool) {
+		for i, e := range p.Slots() {
+			if i == bankSize || !yield(i, e) {
+				return
+			}
+		}
+	}
 }
 
 // slots emits the numbered endpoints of a frontend.
@@ -236,7 +294,7 @@ func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 			continue
 		}
 		k := element(slotsOf(f), p.port.ID.Proto, f)
-		for i, e := range endpointsOf(a.pool) {
+		for i, e := range slotsIn(a.pool) {
 			k.Slot = uint16(bank*bankSize + i)
 			p.emit(k, nft.EndpointValue(e.Addr))
 		}

@@ -145,6 +145,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 		comment: nft.CommentText(port.ID.String()),
 	}
 	p.measure()
+	p.reportScheduler()
 	for i := range port.Frontends {
 		p.frontend(host, &port.Frontends[i])
 	}

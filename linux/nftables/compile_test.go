@@ -183,7 +183,7 @@ func TestPickNames(t *testing.T) {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, count := range []uint32{1, 5, bankSize} {
-					p := pick{slots, c, second, count}
+					p := pick{slots: slots, class: c, second: second, count: count}
 					if got, ok := parsePick(p.name()); !ok || got != p {
 						t.Errorf("%q is read as %+v", p.name(), got)
 					}

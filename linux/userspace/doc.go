@@ -42,17 +42,15 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go          the relay address; the chains and their fixed rules
-//	object.go          objects; entries as rules, and back
+//	layout.go          the relay address; chains and their fixed rules; objects, and
+//	                   entries as rules and back
 //	compile.go         ports to objects (Compiler)
 //	sim.go             objects and a packet to an outcome
-//	table.go           where rules are: iptables or nftables
-//	nat*.go            the nat table of iptables: edits as scripts, and what
-//	                   iptables-save prints as objects
-//	nft*.go            tables of our own in nftables, the same
+//	nat.go             edits of the nat table as scripts for iptables-restore, and
+//	                   what iptables-save prints as objects
+//	nft.go             the same in tables of our own in nftables
+//	table_linux.go     the two kinds of table in the kernel
 //	relay_linux.go     what rules lead to: the address, the listeners, the drop port
-//	flows_linux.go     stale UDP flows in conntrack
-//	driver_linux.go    the host (Driver), also while it drains
-//	observe_linux.go   the host back to objects
+//	driver_linux.go    the host (Driver): commit, stale UDP flows, draining, observe
 //	mode*.go           the mode, and which kind of table works here
 package userspace

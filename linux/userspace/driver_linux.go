@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -264,4 +267,149 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 	}
 	d.forget(ctx, stale)
 	return nil
+}
+
+// Observe implements dataplane.Driver.
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
+	d.mu.Lock()
+	d.committed = map[Key]bool{}
+	d.table.Reading()
+	d.mu.Unlock()
+	rules, hasAddr, err := d.read(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	meanwhile := d.committed
+	d.committed = nil
+	if err != nil {
+		return nil, err
+	}
+	objects := map[Key]Value{}
+	for _, f := range d.table.Families() {
+		if hasAddr[f] {
+			objects[Key{Kind: KindAddress, Family: f}] = Value{}
+		}
+		if d.dropPorts[f] != nil {
+			objects[Key{Kind: KindDropPort, Family: f}] = Value{}
+		}
+	}
+	for id, r := range d.relays.open {
+		objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+	}
+	have := map[Key]installed{}
+	for k, r := range rules {
+		objects[k], have[k] = d.target(r), r.installed
+	}
+	for k := range meanwhile { // newer than what was read
+		if newer, ok := d.rules[k]; ok {
+			have[k] = newer
+		} else {
+			delete(have, k)
+		}
+	}
+	d.rules = have
+	return objects, nil
+}
+
+func (d *Driver) read(ctx context.Context) (rules map[Key]found, hasAddr [2]bool, err error) {
+	if rules, err = d.table.Read(ctx); err != nil {
+		return rules, hasAddr, err
+	}
+	for _, f := range d.table.Families() {
+		if d.sharedAddr {
+			break
+		}
+		if hasAddr[f], err = hasRelayAddr(f); err != nil {
+			return rules, hasAddr, err
+		}
+	}
+	return rules, hasAddr, nil
+}
+
+// target returns the content of what was read. An entry leads to a relay only
+// if one listens there, or will: where it was in an earlier run.
+func (d *Driver) target(r found) Value {
+	if r.relay != (RelayID{}) && !d.relays.leadsTo(r.relay, r.port) {
+		r.To.Do = unknown
+	}
+	return r.Value
+}
+
+// The kernel remembers where it sent the first datagram of a flow. When an entry
+// leads elsewhere from now on, that memory is stale; as long as it leads to its
+// relay there is none, whatever becomes of endpoints.
+
+// hasFlows reports whether an entry leads flows that the kernel remembers for
+// longer than their connection.
+func hasFlows(k Key) bool {
+	return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard
+}
+
+// staleFlows returns what ops on entries make stale, in the words of before them. What
+// is to be kept is known only when relays listen.
+func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
+	for _, op := range ops {
+		switch {
+		case !hasFlows(op.Key):
+		case op.Verb == ledger.Delete:
+			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port))
+		default:
+			fronts = append(fronts, flows.Match{Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
+		}
+	}
+	return fronts
+}
+
+// endedFlows returns the flows that an entry leads to where it leads now, to a
+// relay's port, a reject or a drop. Others of its frontend may be another mode's,
+// which serves already.
+func endedFlows(k Key, port uint16) flows.Match {
+	f := k.Family
+	return flows.Match{
+		Proto: model.UDP, Frontend: k.At,
+		Gone: flows.SetOf(relayAddrPort(f, port), relayAddrPort(f, rejectPort), relayAddrPort(f, dropPort)),
+	}
+}
+
+// deleteFlows deletes stale flows from conntrack, but for those to what a frontend
+// keeps. It is no part of the commit: what stays ends with its client's silence.
+func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
+	if len(fronts) == 0 {
+		return
+	}
+	var x flows.Index
+	own := ownAddresses()
+	for _, m := range fronts {
+		m.Own, m.Keep = own, keep(m.Frontend)
+		x.Add(m)
+	}
+	table, err := conntrack.Open()
+	if err == nil {
+		defer table.Close()
+		_, err = table.Delete(ctx, x.Matches())
+	}
+	if err != nil {
+		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)
+	}
+}
+
+// ownAddresses are those of this host, or none where they cannot be told.
+func ownAddresses() (own []netip.Addr) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr().Unmap())
+		}
+	}
+	return own
 }

@@ -3,10 +3,18 @@
 package userspace
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -144,4 +152,289 @@ func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
 			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})
 	}
 	return rules
+}
+
+// Kind is the kind of an object.
+type Kind uint8
+
+// The kinds of object.
+const (
+	KindAddress    Kind = iota // the address of the relays
+	KindDropPort               // what listens on its drop port
+	KindTable                  // what holds the chains
+	KindChain                  // a chain of ours with its fixed rules
+	KindRelay                  // a listener and its endpoints
+	KindEntry                  // a rule for one frontend
+	KindJump                   // the way into our chains, in a chain of the system
+	KindUnexpected             // a rule in one of our chains that we cannot have written
+)
+
+// Key names an object.
+type Key struct {
+	Kind   Kind
+	Family model.Family
+	Chain  string         // of chains, entries, jumps and unexpected rules
+	Proto  model.Proto    // of entries; 0 for all
+	At     netip.AddrPort // of entries: the frontend; port 0 for all
+	From   netip.Prefix   // of entries: the only clients; the zero value for all
+	Relay  RelayID        // of relays
+	Late   bool           // of jumps: behind the rules of all others
+	Rest   string         // of unexpected rules: the text, and its number among equals
+}
+
+// Value is the content of an object.
+type Value struct {
+	To     Target        // of entries
+	Rules  xtables.Rules // of chains and jumps
+	Digest uint64        // of the same in nftables, where it is all that can be read back; or 0
+	Policy *relay.Policy // of relays; never changed
+}
+
+// RelayID names a relay: one pool of a port, counted from 0 in the order of
+// Port.Pools.
+type RelayID struct {
+	Port model.PortID
+	Pool uint8
+}
+
+// Target is where an entry leads.
+type Target struct {
+	Do    Do
+	Relay RelayID // for ToRelay; for all others only whose entry it is, if one port's
+}
+
+// Do is the kind of a Target.
+type Do uint8
+
+// The kinds of target.
+const (
+	ToRelay Do = iota
+	Reject     // answer that nothing listens
+	Drop       // do not answer
+	Accept     // not refused here
+	unknown    // nothing that we write
+)
+
+func (v Value) equal(o Value) bool {
+	return v.To == o.To && v.sameRules(o) &&
+		(v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
+}
+
+func (v Value) sameRules(o Value) bool {
+	if v.Digest != 0 && o.Digest != 0 {
+		return v.Digest == o.Digest
+	}
+	return v.Rules == o.Rules
+}
+
+// String names the relay for people, and for the comments of its rules.
+func (id RelayID) String() string {
+	if id.Pool > 0 {
+		return fmt.Sprintf("%s, pool %d", id.Port, id.Pool+1)
+	}
+	return id.Port.String()
+}
+
+// String names the object for people, for instance in errors.
+func (k Key) String() string {
+	switch k.Kind {
+	case KindAddress:
+		return "address " + RelayAddr(k.Family).String()
+	case KindDropPort:
+		return k.Family.String() + " sink"
+	case KindTable:
+		return k.Family.String() + " table"
+	case KindChain:
+		return fmt.Sprintf("%s chain %s", k.Family, k.Chain)
+	case KindRelay:
+		return fmt.Sprintf("relay %s %s %s", k.Relay, k.Relay.Port.Proto, k.Relay.Port.Family)
+	case KindEntry:
+		return fmt.Sprintf("%s entry %s %s", k.Chain, k.Proto, k.At)
+	case KindJump:
+		return fmt.Sprintf("%s jump in %s", k.Family, k.Chain)
+	}
+	return fmt.Sprintf("unexpected rule in %s: %s", k.Chain, k.Rest)
+}
+
+// jumpRule is the rule of a KindJump.
+func jumpRule(k Key) xtables.Rule {
+	if k.Late {
+		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
+	}
+	return xtables.Rule{Comment: "Kubernetes Services, by relays of tandem", Target: xtables.Jump{Chain: jumps[k.Chain]}}
+}
+
+// sorted returns the keys of some kinds in a fixed order.
+func sorted(objects map[Key]Value, kinds ...Kind) []Key {
+	var keys []Key
+	for k := range maps.Keys(objects) {
+		if slices.Contains(kinds, k.Kind) {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	return keys
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Chain, b.Chain),
+		a.At.Compare(b.At), cmp.Compare(a.Proto, b.Proto), a.From.Addr().Compare(b.From.Addr()), cmp.Compare(a.From.Bits(), b.From.Bits()),
+		a.Relay.Port.Compare(b.Relay.Port), cmp.Compare(a.Relay.Pool, b.Relay.Pool), behind(a)-behind(b), cmp.Compare(a.Rest, b.Rest),
+	)
+}
+
+func behind(k Key) int {
+	if k.Late {
+		return 1
+	}
+	return 0
+}
+
+// How the comments of entries end. What is before names the relay, or the port.
+const (
+	sayRefused = ": refused"
+	sayDropped = ": dropped"
+	sayAdmit   = ": allowed"
+	sayClosed  = "other ports of a cluster IP"
+)
+
+// entryRule returns an entry as a rule. The relay's port is put in by who knows
+// it.
+func entryRule(k Key, to Target, port uint16) xtables.Rule {
+	r := xtables.Rule{Src: xtables.Within(k.From), Proto: k.Proto, Ports: xtables.Port(k.At.Port())}
+	if !k.At.Addr().IsUnspecified() {
+		r.Dst = xtables.Address(k.At.Addr())
+	}
+	switch to.Do {
+	case ToRelay:
+		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
+	case Reject:
+		r.Comment, r.Target = to.Relay.Port.String()+sayRefused, xtables.Jump{Chain: chainRefuse}
+		if k.Chain == chainClosed {
+			r.Comment = sayClosed
+		}
+	case Drop:
+		r.Comment, r.Target = to.Relay.Port.String()+sayDropped, xtables.Jump{Chain: chainDrop}
+	case Accept:
+		r.Comment, r.Target = to.Relay.Port.String()+sayAdmit, xtables.Return
+	}
+	r.Comment = sanitize(r.Comment)
+	return r
+}
+
+// entryOf is the reverse of entryRule. It is false for rules that it does not
+// make; the port is that of the relay.
+func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, port uint16, ok bool) {
+	any := netip.AddrPortFrom(f.Unspecified(), r.Ports.First)
+	k = Key{Kind: KindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
+	if r.Dst.Prefix.IsValid() {
+		k.At = netip.AddrPortFrom(r.Dst.Prefix.Addr(), r.Ports.First)
+	}
+	name := r.Comment
+	cut := func(end string) bool {
+		rest, ok := strings.CutSuffix(name, end)
+		if ok {
+			name = rest
+		}
+		return ok
+	}
+	switch {
+	case name == sayClosed:
+		to.Do, name = Reject, ""
+	case cut(sayRefused):
+		to.Do = Reject
+	case cut(sayDropped):
+		to.Do = Drop
+	case cut(sayAdmit):
+		to.Do = Accept
+		if !r.Src.Prefix.IsValid() {
+			k.From = netip.PrefixFrom(f.Unspecified(), 0)
+		}
+	default:
+		dnat, _ := r.Target.(xtables.DNAT)
+		port = dnat.To.Port()
+	}
+	to.Relay, ok = parseRelay(name, model.PortID{Proto: r.Proto, Family: f})
+	// What was read must be all that there is.
+	return k, to, port, ok && entryRule(k, to, port).Equal(r)
+}
+
+// parseRelay is the reverse of RelayID.String, for a known protocol and family.
+func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
+	if text == "" {
+		return id, true
+	}
+	id.Port = of
+	name, pool, more := strings.Cut(text, ", pool ")
+	if more {
+		n, err := strconv.ParseUint(pool, 10, 8)
+		if err != nil || n < 2 {
+			return id, false
+		}
+		id.Pool = uint8(n - 1)
+	}
+	service, port, _ := strings.Cut(name, ":")
+	id.Port.Name = port
+	id.Port.Service.Namespace, id.Port.Service.Name, ok = strings.Cut(service, "/")
+	return id, ok
+}
+
+// text renders an entry for people.
+func (k Key) text(to Target) string {
+	where := "to " + k.At.Addr().String()
+	if k.At.Addr().IsUnspecified() {
+		where = "to this host"
+	}
+	if k.At.Port() != 0 {
+		where = fmt.Sprintf("%s %s port %d", where, k.Proto, k.At.Port())
+	}
+	if k.From.IsValid() {
+		where = fmt.Sprintf("from %s %s", k.From, where)
+	}
+	do := [...]string{ToRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
+	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
+}
+
+// maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
+const maxComment = 250
+
+// sanitize makes a text fit for a comment: not too long, and nothing that the tools
+// would take for more than text.
+func sanitize(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
+			return '?'
+		}
+		return r
+	}, s)
+	return s[:min(len(s), maxComment)]
+}
+
+// edit is one change to an object of a table.
+type edit struct {
+	verb  ledger.Verb
+	key   Key
+	rules []xtables.Rule // what shall be
+	have  installed      // what is
+}
+
+// found is an object as it was read.
+type found struct {
+	Value
+	installed
+}
+
+// installed is a rule as it stands in its table.
+type installed struct {
+	printed xtables.Rules // in iptables
+	foreign nft.Key       // in nftables, where our own keys tell enough of all else
+
+	relay RelayID // that it leads to, and on which port; zero for none
+	port  uint16
+}
+
+// inTable reports whether an object is part of a table.
+func inTable(k Key) bool {
+	return k.Kind != KindAddress && k.Kind != KindDropPort && k.Kind != KindRelay
 }

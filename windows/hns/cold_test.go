@@ -23,7 +23,7 @@ import (
 func (r *rig) slow() {
 	r.emu.Cost(func(c hnsemu.Call) time.Duration {
 		switch c.Verb {
-		case hnsemu.Query, hnsemu.Enumerate, hnsemu.Version:
+		case hnsemu.Query, hnsemu.Enumerate, hnsemu.Rest:
 			return 43 * time.Millisecond
 		case hnsemu.Create, hnsemu.Modify, hnsemu.Delete:
 			return 88 * time.Millisecond

@@ -4,7 +4,6 @@ package hnsemu
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -33,8 +32,8 @@ func (k Kind) String() string {
 // Verb is what a function does.
 type Verb uint8
 
-// The verbs, by their numbers on the wire. Version is HNSCall, the only function
-// without a kind.
+// The verbs, by their numbers on the wire. Rest is HNSCall, the only function
+// without a kind: the old API, of which the product asks for the version.
 const (
 	Enumerate Verb = iota
 	Create
@@ -43,7 +42,7 @@ const (
 	Query
 	Delete
 	Close
-	Version
+	Rest
 )
 
 // Request is a call of a function of the DLL.
@@ -52,7 +51,7 @@ type Request struct {
 	Verb   Verb
 	Handle uint64 // of the object; of the network to create an endpoint in
 	ID     string
-	Text   string // settings, or a query
+	Text   string // settings, or a query; of Rest "METHOD /path\nbody"
 }
 
 // Response is what a function returns.
@@ -77,7 +76,7 @@ type Call struct {
 
 func name(k Kind, v Verb) string {
 	switch v {
-	case Version:
+	case Rest:
 		return "HNSCall"
 	case Enumerate:
 		return "HcnEnumerate" + k.String() + "s"
@@ -160,6 +159,7 @@ func record(c Call) string {
 const (
 	notFound         hns.Code = 0x490
 	invalidHandle    hns.Code = 6
+	alreadyExists    hns.Code = 0xb7
 	notImplemented   hns.Code = 0x80004001
 	networkNotFound  hns.Code = 0x803b0001
 	endpointNotFound hns.Code = 0x803b0002
@@ -172,8 +172,8 @@ const (
 
 func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
 	switch r.Verb {
-	case Version:
-		return Response{Text: fmt.Sprintf(`{"Success":true,"Output":{"Major":%d,"Minor":%d}}`, e.version.Major, e.version.Minor)}, 0
+	case Rest:
+		return e.rest(r.Text)
 	case Enumerate:
 		return e.enumerate(r)
 	case Open:
@@ -227,10 +227,10 @@ func (e *Emulator) properties(h handle) (string, bool) {
 	switch h.kind {
 	case Network:
 		n, ok := e.networks[h.id]
-		return text(n), ok
+		return e.kept[h.id].with(text(n)), ok
 	case Endpoint:
 		p, ok := e.endpoints[h.id]
-		return text(p), ok
+		return e.kept[h.id].with(text(p)), ok
 	case LoadBalancer:
 		lb, ok := e.balancers[h.id]
 		return text(lb), ok
@@ -241,15 +241,15 @@ func (e *Emulator) properties(h handle) (string, bool) {
 // enumerate lists ids, filtered as hcsshim asks: by id, name or network.
 func (e *Emulator) enumerate(r Request) (Response, hns.Code) {
 	var query struct{ Filter string }
-	var filter struct{ ID, Name, VirtualNetwork string }
+	var filter struct{ ID, Name, VirtualNetwork *string } // an empty one matches nothing
 	if r.Text != "" && json.Unmarshal([]byte(r.Text), &query) != nil ||
 		query.Filter != "" && json.Unmarshal([]byte(query.Filter), &filter) != nil {
 		return Response{}, invalidJSON
 	}
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
-			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
+		if (filter.ID == nil || strings.EqualFold(*filter.ID, id)) && (filter.Name == nil || *filter.Name == name) &&
+			(filter.VirtualNetwork == nil || strings.EqualFold(*filter.VirtualNetwork, network)) {
 			ids = append(ids, id)
 		}
 	}

@@ -37,7 +37,7 @@ func (c *Client) do(r Request) (Response, error) {
 
 // Version implements hns.HNS.
 func (c *Client) Version() (v hns.Version, err error) {
-	out, err := c.do(Request{Verb: Version})
+	out, err := c.do(Request{Verb: Rest, Text: "GET /globals/version\n"})
 	if err != nil {
 		return v, err
 	}

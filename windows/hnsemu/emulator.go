@@ -66,8 +66,9 @@ type Emulator struct {
 	networks  map[string]hns.Network
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
-	foreign   map[string]string // ids of what others made, and how it looked
-	refused   map[string]bool   // load balancers whose deletion was refused once
+	kept      map[string]document // by id of a network or endpoint
+	foreign   map[string]string   // ids of what others made, and how it looked
+	refused   map[string]bool     // load balancers whose deletion was refused once
 
 	handles map[uint64]handle
 	next    uint64 // the number of the last handle or id
@@ -88,7 +89,7 @@ func New(v hns.Version) *Emulator {
 	return &Emulator{
 		version:  v,
 		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
-		foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
+		kept: map[string]document{}, foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
 	}
 }
 
@@ -156,13 +157,7 @@ func (e *Emulator) AddNetwork(name, kind string, policies ...hns.Policy) string 
 func (e *Emulator) RemoveNetwork(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.networks, id)
-	for i, p := range e.endpoints {
-		if p.HostComputeNetwork == id {
-			delete(e.endpoints, i)
-			delete(e.foreign, i)
-		}
-	}
+	e.dropNetwork(id)
 }
 
 // SetPolicies replaces a network's policies.
@@ -221,7 +216,7 @@ func (e *Emulator) Remove(ids ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, id := range ids {
-		delete(e.endpoints, id)
+		e.dropEndpoint(id)
 		delete(e.balancers, id)
 		delete(e.foreign, id)
 	}

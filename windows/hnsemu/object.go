@@ -14,6 +14,8 @@ import (
 
 func (e *Emulator) create(r Request) (Response, hns.Code) {
 	switch r.Kind {
+	case Network:
+		return e.createNetwork(r.Text)
 	case Endpoint:
 		return e.createEndpoint(r)
 	case LoadBalancer:
@@ -31,7 +33,8 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		return Response{}, networkNotFound
 	}
 	var p hns.Endpoint
-	if json.Unmarshal([]byte(r.Text), &p) != nil {
+	kept, ok := asDocument(r.Text)
+	if !ok || json.Unmarshal([]byte(r.Text), &p) != nil {
 		return Response{}, invalidJSON
 	}
 	if len(p.IpConfigurations) == 0 {
@@ -47,18 +50,41 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 			return Response{}, portExists
 		}
 	}
-	p.ID, p.HostComputeNetwork = e.id(), h.id
-	e.endpoints[p.ID] = p
+	if e.publishes(p) {
+		return Response{}, portExists
+	}
+	var code hns.Code
+	if p.ID, code = e.identity(p.ID); code != 0 {
+		return Response{}, code
+	}
+	p.HostComputeNetwork = h.id
+	e.endpoints[p.ID], e.kept[p.ID] = p, kept
 	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
 }
 
-// allot returns the lowest free address of this node's pods, 10.244.1.0/24.
-func (e *Emulator) allot(network string) string {
-	a := netip.MustParseAddr("10.244.1.2")
-	for e.taken(a.String(), network, 0) {
-		a = a.Next()
+// publishes reports whether an endpoint asks for a port of the node that another
+// one has.
+func (e *Emulator) publishes(p hns.Endpoint) bool {
+	type published struct{ Protocol, ExternalPort uint32 }
+	ports := func(p hns.Endpoint) map[published]bool {
+		all := map[published]bool{}
+		for _, policy := range p.Policies {
+			var m published
+			if policy.Type == "PortMapping" && json.Unmarshal(policy.Settings, &m) == nil {
+				all[m] = true
+			}
+		}
+		return all
 	}
-	return a.String()
+	wanted := ports(p)
+	for _, o := range e.endpoints {
+		for m := range ports(o) {
+			if wanted[m] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (e *Emulator) taken(addr, network string, flags uint32) bool {
@@ -76,11 +102,13 @@ func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 	if json.Unmarshal([]byte(settings), &lb) != nil {
 		return Response{}, invalidJSON
 	}
-	lb.ID = ""
+	var code hns.Code
+	if lb.ID, code = e.identity(lb.ID); code != 0 {
+		return Response{}, code
+	}
 	if code := e.valid(lb); code != 0 {
 		return Response{}, code
 	}
-	lb.ID = e.id()
 	e.keep(lb)
 	e.appeared(lb)
 	return Response{Handle: e.open(LoadBalancer, lb.ID), ID: lb.ID}, 0
@@ -144,7 +172,7 @@ func frontends(lb hns.LoadBalancer) (all []string) {
 
 func (e *Emulator) modify(h handle, settings string) hns.Code {
 	if h.kind != LoadBalancer {
-		return notImplemented
+		return e.modifyPolicies(h, settings)
 	}
 	have, ok := e.balancers[h.id]
 	var to hns.LoadBalancer
@@ -171,6 +199,8 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 
 func (e *Emulator) delete(k Kind, id string) hns.Code {
 	switch k {
+	case Network:
+		return e.deleteNetwork(id)
 	case Endpoint:
 		return e.deleteEndpoint(id)
 	case LoadBalancer:
@@ -200,7 +230,7 @@ func (e *Emulator) deleteEndpoint(id string) hns.Code {
 		}
 	}
 	if !e.behaviour.DeleteLies {
-		delete(e.endpoints, id)
+		e.dropEndpoint(id)
 	}
 	return 0
 }

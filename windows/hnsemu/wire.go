@@ -51,7 +51,7 @@ func parseRequest(b []byte) (Request, error) {
 		return Request{}, fmt.Errorf("a request of %d bytes", len(b))
 	}
 	r := Request{Kind: Kind(b[0]), Verb: Verb(b[1]), Handle: binary.LittleEndian.Uint64(b[2:]), ID: guidText(b[10:26])}
-	if r.Kind > SdnRoute || r.Verb > Version {
+	if r.Kind > SdnRoute || r.Verb > Rest {
 		return Request{}, fmt.Errorf("no function %d of kind %d", r.Verb, r.Kind)
 	}
 	text, rest, err := readString(b[headLength:])

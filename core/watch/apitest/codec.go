@@ -105,23 +105,23 @@ func newCodecs() serializer.CodecFactory {
 // format is how one client wants its objects.
 type format struct {
 	info    runtime.SerializerInfo
-	encoder runtime.Encoder
+	encoder runtime.Encoder // of objects
+	events  runtime.Encoder // of events of a stream
 	framer  runtime.Framer
 }
 
-// format chooses the first media type that the client accepts and we know.
-func (s *Server) format(r *http.Request, gv schema.GroupVersion) format {
-	infos := s.codecs.SupportedMediaTypes()
+// formatOf chooses the first media type that the client accepts and we know.
+func formatOf(codecs serializer.CodecFactory, r *http.Request, gv schema.GroupVersion) format {
+	chosen, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		media, _, _ := strings.Cut(strings.TrimSpace(accepted), ";")
-		if info, ok := runtime.SerializerInfoForMediaType(infos, media); ok && media != "" && info.StreamSerializer != nil {
-			return s.formatOf(info, gv)
+		if info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), media); ok && media != "" && info.StreamSerializer != nil {
+			chosen = info
+			break
 		}
 	}
-	info, _ := runtime.SerializerInfoForMediaType(infos, runtime.ContentTypeJSON)
-	return s.formatOf(info, gv)
-}
-
-func (s *Server) formatOf(info runtime.SerializerInfo, gv schema.GroupVersion) format {
-	return format{info, s.codecs.EncoderForVersion(info.Serializer, gv), info.StreamSerializer.Framer}
+	return format{
+		chosen, codecs.EncoderForVersion(chosen.Serializer, gv),
+		codecs.EncoderForVersion(chosen.StreamSerializer.Serializer, gv), chosen.StreamSerializer.Framer,
+	}
 }

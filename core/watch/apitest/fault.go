@@ -4,8 +4,8 @@ package apitest
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -30,36 +30,6 @@ type Rule struct {
 	Location   string                    // of a redirect
 	Body       func(http.ResponseWriter) // what follows the header; nil is Message
 	Media      string                    // the media type of Body
-}
-
-// Fail adds a rule. The first one that fits a request counts. What it returns
-// lifts the rule.
-func (s *Server) Fail(r Rule) (lift func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := &r
-	s.rules = append(s.rules, p)
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.rules = slices.DeleteFunc(s.rules, func(o *Rule) bool { return o == p })
-	}
-}
-
-// rule returns the rule for a request, and counts its use.
-func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, r := range s.rules {
-		if (r.Resource != "" && r.Resource != resource) || (r.Verb != "" && r.Verb != verb) || r.Lists && !lists {
-			continue
-		}
-		if r.Times--; r.Times == 0 {
-			s.rules = slices.Delete(s.rules, i, i+1)
-		}
-		return *r, true
-	}
-	return Rule{}, false
 }
 
 // apply does what a rule says, and reports whether that was the whole answer.
@@ -103,52 +73,32 @@ func (r Rule) causes() []metav1.StatusCause {
 	return []metav1.StatusCause{{Type: r.Cause, Message: r.Message}}
 }
 
-// Freeze makes the open streams of a resource, and those to come, send nothing
-// more, though their connections stay open. What it returns ends that.
-func (s *Server) Freeze(resource string) (thaw func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.frozen[resource]++
-	return func() {
-		s.mu.Lock()
-		s.frozen[resource]--
-		s.mu.Unlock()
-		s.order(resource, order{})
-	}
-}
-
-func (s *Server) isFrozen(resource string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.frozen[resource] > 0
-}
-
-// Cut ends the open streams of a resource as a server does that is told to stop.
-func (s *Server) Cut(resource string) { s.order(resource, order{end: true}) }
-
-// Tear cuts the open streams of a resource in the middle of an event: half of a
-// bookmark is sent, and the connection reset.
-func (s *Server) Tear(resource string) { s.order(resource, order{tear: true}) }
-
-// Replay makes the open streams of a resource send their last changes again, the
-// newest first: duplicates, and in the wrong order.
-func (s *Server) Replay(resource string, changes int) { s.order(resource, order{replay: changes}) }
-
 // order is what a stream is told to do; nothing wakes it up.
 type order struct {
 	end, tear bool
 	replay    int
 }
 
-func (s *Server) order(resource string, o order) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st := range s.streams {
-		if st.resource.name == resource {
-			select {
-			case st.orders <- o:
-			default: // it has enough to do
-			}
-		}
+// status answers with an error as an API server does.
+func status(w http.ResponseWriter, code int, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
+	st := statusOf(code, reason, message)
+	if len(causes) > 0 {
+		st.Details = &metav1.StatusDetails{Causes: causes}
 	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(st) // the client is gone
+}
+
+func statusOf(code int, reason metav1.StatusReason, message string) *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	}
+}
+
+// tooLarge answers to a version that is yet to come.
+func tooLarge(w http.ResponseWriter) {
+	status(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Too large resource version",
+		metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})
 }

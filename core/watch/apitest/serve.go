@@ -3,9 +3,7 @@
 package apitest
 
 import (
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
 // ServeHTTP answers one request.
@@ -82,8 +81,6 @@ func (s *Server) route(path string) *resource {
 	return r
 }
 
-func everything() selector { return selector{labels.Everything(), fields.Everything()} }
-
 func selectorOf(r *http.Request) (sel selector, err error) {
 	if sel.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
 		return sel, err
@@ -126,7 +123,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, res *resource) {
 	}
 	m.SetResourceVersion(strconv.FormatUint(version, 10))
 	m.SetContinue(left)
-	f := s.format(r, res.version)
+	f := formatOf(s.codecs, r, res.version)
 	w.Header().Set("Content-Type", f.info.MediaType)
 	_ = f.encoder.Encode(list, w) // the client is gone
 }
@@ -144,38 +141,84 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, res *resource) {
 		return
 	}
 	s.Put(o)
-	f := s.format(r, res.version)
+	f := formatOf(s.codecs, r, res.version)
 	w.Header().Set("Content-Type", f.info.MediaType)
 	w.WriteHeader(http.StatusCreated)
 	_ = f.encoder.Encode(o, w) // the client is gone
 }
 
-// status answers with an error as an API server does.
-func status(w http.ResponseWriter, code int, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
-	st := statusOf(code, reason, message)
-	if len(causes) > 0 {
-		st.Details = &metav1.StatusDetails{Causes: causes}
+// watch answers a watch until the client leaves, its time is up, or a fault
+// ends it.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
+	sel, err := selectorOf(r)
+	if err != nil {
+		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(st) // the client is gone
-}
-
-func statusOf(code int, reason metav1.StatusReason, message string) *metav1.Status {
-	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	q := r.URL.Query()
+	initial := q.Get("sendInitialEvents") == "true" && !s.options.OldWatch
+	if initial && s.options.NoWatchList {
+		status(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			"sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		return
 	}
+	at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
+	objects, now := s.store.snapshot(res.name, sel)
+	if at > now {
+		tooLarge(w)
+		return
+	}
+	st := &stream{
+		store: s.store, frozen: func() bool { return s.isFrozen(res.name) }, bookmarks: s.options.Bookmarks,
+		resource: res, selector: sel, format: formatOf(s.codecs, r, res.version),
+		orders: make(chan order, 16), out: w, at: at,
+	}
+	ctx := r.Context()
+	if seconds, _ := strconv.Atoi(q.Get("timeoutSeconds")); seconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+	}
+	s.open(st)
+	defer s.close(st)
+	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
+	_ = http.NewResponseController(w).Flush()
+	switch {
+	case initial:
+		st.begin(objects, now)
+	case at == 0 && s.options.OldWatch: // "Get State and Start at Any"
+		st.initial(objects)
+		st.at = now
+	case at == 0:
+		st.at = now
+	}
+	st.run(ctx)
 }
 
-// tooLarge answers to a version that is yet to come.
-func tooLarge(w http.ResponseWriter) {
-	status(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Too large resource version",
-		metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})
+// refuse opens a stream and ends it with a status, as a watch cache does that
+// cannot answer (cacher.newErrWatcher). Without a status it just ends.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, res *resource, rule Rule) {
+	st := &stream{resource: res, format: formatOf(s.codecs, r, res.version), out: w}
+	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
+	_ = http.NewResponseController(w).Flush()
+	if rule.Status == 0 {
+		return
+	}
+	object := statusOf(rule.Status, rule.Reason, rule.Message)
+	if causes := rule.causes(); causes != nil {
+		object.Details = &metav1.StatusDetails{Causes: causes}
+	}
+	st.send(apiwatch.Event{Type: apiwatch.Error, Object: object})
 }
 
-func encodePEM(der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+func (s *Server) open(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams[st] = true
 }
 
-func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+func (s *Server) close(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.streams, st)
+}

@@ -3,6 +3,8 @@
 package apitest
 
 import (
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
@@ -170,6 +172,80 @@ func (s *Server) Restore(version uint64, objects ...runtime.Object) {
 // etcd. It must be stopped meanwhile.
 func (s *Server) Backup() (restore func()) { return s.store.backup() }
 
+// Fail adds a rule. The first one that fits a request counts. What it returns
+// lifts the rule.
+func (s *Server) Fail(r Rule) (lift func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &r
+	s.rules = append(s.rules, p)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.rules = slices.DeleteFunc(s.rules, func(o *Rule) bool { return o == p })
+	}
+}
+
+// rule returns the rule for a request, and counts its use.
+func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, r := range s.rules {
+		if (r.Resource != "" && r.Resource != resource) || (r.Verb != "" && r.Verb != verb) || r.Lists && !lists {
+			continue
+		}
+		if r.Times--; r.Times == 0 {
+			s.rules = slices.Delete(s.rules, i, i+1)
+		}
+		return *r, true
+	}
+	return Rule{}, false
+}
+
+// Freeze makes the open streams of a resource, and those to come, send nothing
+// more, though their connections stay open. What it returns ends that.
+func (s *Server) Freeze(resource string) (thaw func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen[resource]++
+	return func() {
+		s.mu.Lock()
+		s.frozen[resource]--
+		s.mu.Unlock()
+		s.order(resource, order{})
+	}
+}
+
+func (s *Server) isFrozen(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frozen[resource] > 0
+}
+
+// Cut ends the open streams of a resource as a server does that is told to stop.
+func (s *Server) Cut(resource string) { s.order(resource, order{end: true}) }
+
+// Tear cuts the open streams of a resource in the middle of an event: half of a
+// bookmark is sent, and the connection reset.
+func (s *Server) Tear(resource string) { s.order(resource, order{tear: true}) }
+
+// Replay makes the open streams of a resource send their last changes again, the
+// newest first: duplicates, and in the wrong order.
+func (s *Server) Replay(resource string, changes int) { s.order(resource, order{replay: changes}) }
+
+func (s *Server) order(resource string, o order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.resource.name == resource {
+			select {
+			case st.orders <- o:
+			default: // it has enough to do
+			}
+		}
+	}
+}
+
 // Requests returns what was asked for so far. Empty names stand for all.
 func (s *Server) Requests(verb, resource string) []Request {
 	s.mu.Lock()
@@ -224,3 +300,9 @@ func (s *Server) Kubeconfig(user string) string {
 		"users: [{name: test, user: " + user + "}]", "",
 	}, "\n")
 }
+
+func encodePEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

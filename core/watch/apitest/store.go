@@ -163,6 +163,8 @@ type selector struct {
 	fields fields.Selector
 }
 
+func everything() selector { return selector{labels.Everything(), fields.Everything()} }
+
 func (s selector) matches(o runtime.Object) bool {
 	m, err := meta.Accessor(o)
 	if err != nil {

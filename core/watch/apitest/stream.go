@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,89 +17,16 @@ import (
 
 // stream is one watch that is open.
 type stream struct {
-	server   *Server
-	resource *resource
-	selector selector
-	format   format
-	orders   chan order
-	out      http.ResponseWriter
-	at       uint64 // all changes up to here are sent
-	sent     []apiwatch.Event
-}
-
-// watch answers a watch until the client leaves, its time is up, or a fault
-// ends it.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
-	sel, err := selectorOf(r)
-	if err != nil {
-		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
-		return
-	}
-	q := r.URL.Query()
-	initial := q.Get("sendInitialEvents") == "true" && !s.options.OldWatch
-	if initial && s.options.NoWatchList {
-		status(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
-			"sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
-		return
-	}
-	at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
-	objects, now := s.store.snapshot(res.name, sel)
-	if at > now {
-		tooLarge(w)
-		return
-	}
-	st := &stream{
-		server: s, resource: res, selector: sel, format: s.format(r, res.version),
-		orders: make(chan order, 16), out: w, at: at,
-	}
-	ctx := r.Context()
-	if seconds, _ := strconv.Atoi(q.Get("timeoutSeconds")); seconds > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
-		defer cancel()
-	}
-	s.open(st)
-	defer s.close(st)
-	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
-	_ = http.NewResponseController(w).Flush()
-	switch {
-	case initial:
-		st.begin(objects, now)
-	case at == 0 && s.options.OldWatch: // "Get State and Start at Any"
-		st.initial(objects)
-		st.at = now
-	case at == 0:
-		st.at = now
-	}
-	st.run(ctx)
-}
-
-// refuse opens a stream and ends it with a status, as a watch cache does that
-// cannot answer (cacher.newErrWatcher). Without a status it just ends.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, res *resource, rule Rule) {
-	st := &stream{server: s, resource: res, format: s.format(r, res.version), out: w}
-	w.Header().Set("Content-Type", st.format.info.MediaType+";stream=watch")
-	_ = http.NewResponseController(w).Flush()
-	if rule.Status == 0 {
-		return
-	}
-	object := statusOf(rule.Status, rule.Reason, rule.Message)
-	if causes := rule.causes(); causes != nil {
-		object.Details = &metav1.StatusDetails{Causes: causes}
-	}
-	st.send(apiwatch.Event{Type: apiwatch.Error, Object: object})
-}
-
-func (s *Server) open(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.streams[st] = true
-}
-
-func (s *Server) close(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.streams, st)
+	store     *store
+	frozen    func() bool
+	bookmarks time.Duration
+	resource  *resource
+	selector  selector
+	format    format
+	orders    chan order
+	out       http.ResponseWriter
+	at        uint64 // all changes up to here are sent
+	sent      []apiwatch.Event
 }
 
 // begin sends everything there is, and then the bookmark that says so.
@@ -130,14 +56,14 @@ func (st *stream) initial(objects []runtime.Object) (ok bool) {
 // run sends changes as they come.
 func (st *stream) run(ctx context.Context) {
 	var tick <-chan time.Time
-	if every := st.server.options.Bookmarks; every > 0 {
-		t := time.NewTicker(every)
+	if st.bookmarks > 0 {
+		t := time.NewTicker(st.bookmarks)
 		defer t.Stop()
 		tick = t.C
 	}
 	for {
-		frozen := st.server.isFrozen(st.resource.name)
-		changes, now, wake, ok := st.server.store.since(st.resource.name, st.at)
+		frozen := st.frozen()
+		changes, now, wake, ok := st.store.since(st.resource.name, st.at)
 		switch {
 		case frozen:
 			wake = nil
@@ -210,8 +136,7 @@ func (st *stream) frame(e apiwatch.Event) []byte {
 	var object, whole bytes.Buffer
 	must(st.format.encoder.Encode(e.Object, &object))
 	event := &metav1.WatchEvent{Type: string(e.Type), Object: runtime.RawExtension{Raw: object.Bytes()}}
-	must(st.server.codecs.EncoderForVersion(st.format.info.StreamSerializer.Serializer, st.resource.version).
-		Encode(event, st.format.framer.NewFrameWriter(struct{ io.Writer }{&whole})))
+	must(st.format.events.Encode(event, st.format.framer.NewFrameWriter(struct{ io.Writer }{&whole})))
 	return whole.Bytes()
 }
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command winkernel programs Services and EndpointSlices from a file of manifests
+// with kube-proxy's own proxier for Windows, once, and ends. ci/wine runs it under
+// Wine and compares what it leaves in HNS with what Tandem does.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/kubernetes/pkg/proxy"
+	"k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/winkernel"
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "winkernel:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("winkernel", flag.ContinueOnError)
+	var c config.KubeProxyWinkernelConfiguration
+	flags.StringVar(&c.NetworkName, "network-name", "", "")
+	flags.StringVar(&c.SourceVip, "source-vip", "", "")
+	flags.BoolVar(&c.EnableDSR, "enable-dsr", false, "")
+	flags.StringVar(&c.RootHnsEndpointName, "root-hnsendpoint-name", "cbr0", "")
+	flags.BoolVar(&c.ForwardHealthCheckVip, "forward-healthcheck-vip", false, "")
+	file := flags.String("manifests", "", "the file of manifests")
+	node := flags.String("node", "", "the node's name")
+	healthz := flags.String("healthz-bind-address", "", "")
+	ips := flags.String("node-ips", "", "the node's addresses, separated by commas")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	p, err := newProxier(*node, strings.Split(*ips, ","), *healthz, c)
+	if err != nil {
+		return err
+	}
+	if err := feed(p, *file); err != nil {
+		return err
+	}
+	p.OnServiceSynced()
+	p.OnEndpointSlicesSynced() // programs everything
+	return nil
+}
+
+// newProxier returns the proxier that kube-proxy would make on this node
+// (cmd/kube-proxy/app/server_windows.go).
+func newProxier(node string, ips []string, healthz string, c config.KubeProxyWinkernelConfiguration) (proxy.Provider, error) {
+	nodeIPs := map[v1.IPFamily]net.IP{v1.IPv4Protocol: net.IPv4zero, v1.IPv6Protocol: net.IPv6zero}
+	for _, s := range ips {
+		ip := net.ParseIP(s)
+		if ip == nil {
+			return nil, fmt.Errorf("node address %q is none", s)
+		}
+		family := v1.IPv6Protocol
+		if ip.To4() != nil {
+			family = v1.IPv4Protocol
+		}
+		nodeIPs[family] = ip
+	}
+	recorder := events.NewFakeRecorder(1000)
+	if (winkernel.DualStackCompatTester{}).DualStackCompatible(c.NetworkName) {
+		return winkernel.NewDualStackProxier(time.Hour, 0, node, nodeIPs, recorder, nil, healthz, c)
+	}
+	return winkernel.NewProxier(v1.IPv4Protocol, time.Hour, 0, node, nodeIPs[v1.IPv4Protocol], recorder, nil, healthz, c)
+}
+
+// feed hands the file's Services and EndpointSlices to a proxier.
+func feed(p proxy.Provider, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := feedOne(p, document); err != nil {
+			return err
+		}
+	}
+}
+
+func feedOne(p proxy.Provider, document []byte) error {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return err
+	}
+	switch kind.Kind {
+	case "Service":
+		var s v1.Service
+		if err := yaml.UnmarshalStrict(document, &s); err != nil {
+			return err
+		}
+		p.OnServiceAdd(&s)
+	case "EndpointSlice":
+		var s discovery.EndpointSlice
+		if err := yaml.UnmarshalStrict(document, &s); err != nil {
+			return err
+		}
+		p.OnEndpointSliceAdd(&s)
+	}
+	return nil
+}

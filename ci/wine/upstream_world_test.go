@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// sameService is a Service of both families for two proxies.
+type sameService struct {
+	name        string
+	nodePort    bool
+	spec        string // of a flow mapping; "<n>" is the Service's number
+	annotations string
+	protocol    string // TCP if empty
+	target      string // targetPort, 8080 if empty
+	slice       string // words of the endpoints: see endpoint
+	ports       string // of a second slice, with its endpoints: "9090 2.4"
+}
+
+// sameServices are what both proxies are given. The number of a Service, by which
+// its addresses are made, is its place.
+var sameServices = []sameService{
+	{name: "clusterip", slice: "1.2 2.2"},
+	{name: "udp", protocol: "UDP", slice: "1.2 2.3"},
+	{name: "sctp", protocol: "SCTP", slice: "1.2 2.3"},
+	{name: "dns", protocol: "UDP", slice: "1.3"},
+	{name: "named-port", target: "http", slice: "1.2 2.2"},
+	{name: "two-target-ports", target: "http", slice: "1.2 2.2", ports: "9090 2.4"},
+	{name: "no-endpoints"},
+	{name: "unready", slice: "1.2 2.2:unready"},
+	{name: "all-unready", slice: "1.2:unready"},
+	{name: "terminating", slice: "1.2:terminating 2.2:terminating"},
+	{name: "terminating-beside-ready", slice: "1.2:terminating 2.2"},
+	{name: "affinity", spec: "sessionAffinity: ClientIP", slice: "1.2 2.2"},
+	{name: "internal-local", spec: "internalTrafficPolicy: Local", slice: "1.2 2.2"},
+	{name: "internal-local-none", spec: "internalTrafficPolicy: Local", slice: "2.2"},
+	{name: "host-network", slice: "node1 node2 1.2"},
+	{name: "outside-the-cluster", slice: "1.2 public"},
+	{name: "hints", annotations: "service.kubernetes.io/topology-mode: Auto", slice: "1.2:zone-a 2.2:zone-a 2.3:zone-b"},
+	{nodePort: true, name: "nodeport", spec: "type: NodePort", slice: "1.2 2.2"},
+	{nodePort: true, name: "nodeport-local", spec: "type: NodePort, externalTrafficPolicy: Local", slice: "1.2 2.2"},
+	{nodePort: true, name: "nodeport-local-none", spec: "type: NodePort, externalTrafficPolicy: Local", slice: "2.2"},
+	{nodePort: true, name: "nodeport-affinity", spec: "type: NodePort, sessionAffinity: ClientIP", slice: "1.2 2.2"},
+	{nodePort: true, name: "nodeport-preserve", spec: "type: NodePort", annotations: `preserve-destination: "true"`, slice: "1.2 2.2"},
+	{name: "external", spec: "externalIPs: [198.51.100.<n>, 'fd00:198::<n>']", slice: "1.2 2.2"},
+	{nodePort: true, name: "external-local", spec: "externalIPs: [198.51.100.<n>, 'fd00:198::<n>'], externalTrafficPolicy: Local, type: NodePort", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb", spec: "type: LoadBalancer", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-udp", protocol: "UDP", spec: "type: LoadBalancer", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-local", spec: "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 310<n>", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-both-local", spec: "type: LoadBalancer, externalTrafficPolicy: Local, internalTrafficPolicy: Local, healthCheckNodePort: 310<n>", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-preserve", spec: "type: LoadBalancer", annotations: `preserve-destination: "true"`, slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-affinity", spec: "type: LoadBalancer, sessionAffinity: ClientIP", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-ranges", spec: "type: LoadBalancer, loadBalancerSourceRanges: [203.0.113.0/24, 'fd00:203::/64']", slice: "1.2 2.2"},
+	{nodePort: true, name: "lb-terminating", spec: "type: LoadBalancer", slice: "1.2:terminating 2.2:terminating"},
+	{nodePort: true, name: "lb-not-serving", spec: "type: LoadBalancer", slice: "1.2:unready 2.2:unready"},
+	{name: "lb-no-node-port", spec: "type: LoadBalancer, allocateLoadBalancerNodePorts: false", slice: "1.2 2.2"},
+	{name: "last", slice: "1.2"},
+}
+
+// sameManifests is the file that both proxies read.
+func sameManifests() string {
+	var b strings.Builder
+	b.WriteString(`apiVersion: v1
+kind: Node
+metadata: {name: node-1, labels: {topology.kubernetes.io/zone: zone-a}}
+spec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24, 'fd00:10:244:1::/64']}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: 'fd00:192::1'}]}
+`)
+	for i, s := range sameServices {
+		s.write(&b, i+10)
+	}
+	return b.String()
+}
+
+func (s sameService) write(b *strings.Builder, n int) {
+	port := "name: http, port: 80, targetPort: " + orElse(s.target, "8080") + ", protocol: " + orElse(s.protocol, "TCP")
+	if s.nodePort {
+		port += fmt.Sprintf(", nodePort: 300%d", n)
+	}
+	spec := ""
+	if s.spec != "" {
+		spec = ", " + strings.ReplaceAll(s.spec, "<n>", fmt.Sprint(n))
+	}
+	if !strings.Contains(spec, "internalTrafficPolicy") { // what the API server fills in
+		spec += ", internalTrafficPolicy: Cluster"
+	}
+	if strings.Contains(spec, "ClientIP") {
+		spec += ", sessionAffinityConfig: {clientIP: {timeoutSeconds: 10800}}"
+	}
+	status := ""
+	if strings.Contains(s.spec, "type: LoadBalancer") {
+		status = fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: 203.0.113.%d}, {ip: 'fd00:203::%d'}]}}\n", n, n)
+	}
+	fmt.Fprintf(b, `---
+apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: default, annotations: {%s}}
+spec: {clusterIP: 10.96.0.%d, clusterIPs: [10.96.0.%d, 'fd00:10:96::%d'], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: PreferDualStack, ports: [{%s}]%s}
+%s`, s.name, s.annotations, n, n, n, port, spec, status)
+	s.writeSlices(b, "a", "8080", s.slice)
+	if number, endpoints, ok := strings.Cut(s.ports, " "); ok {
+		s.writeSlices(b, "b", number, endpoints)
+	}
+}
+
+func (s sameService) writeSlices(b *strings.Builder, suffix, port, endpoints string) {
+	for _, family := range []string{"IPv4", "IPv6"} {
+		fmt.Fprintf(b, `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s-%s-%s, namespace: default, labels: {kubernetes.io/service-name: %s}}
+addressType: %s
+ports: [{name: http, port: %s, protocol: %s}]
+endpoints: [%s]
+`, s.name, suffix, strings.ToLower(family), s.name, family, port, orElse(s.protocol, "TCP"), endpointsText(endpoints, family == "IPv6"))
+	}
+}
+
+// endpointsText writes endpoints: "1.2" is pod 2 of node 1, "node2" the node
+// itself, "public" a machine outside; after a colon are its condition or zone.
+func endpointsText(words string, v6 bool) string {
+	var all []string
+	for _, word := range strings.Fields(words) {
+		who, state, _ := strings.Cut(word, ":")
+		var four, six, node string
+		if pod, ok := strings.CutPrefix(who, "node"); ok {
+			four, six, node = "192.0.2."+pod, "'fd00:192::"+pod+"'", pod
+		} else if who == "public" {
+			four, six, node = "203.0.113.200", "'fd00:203::200'", "2"
+		} else {
+			on, pod, _ := strings.Cut(who, ".")
+			four, six, node = "10.244."+who, "'fd00:10:244:"+on+"::"+pod+"'", on
+		}
+		address := four
+		if v6 {
+			address = six
+		}
+		conditions, more := "ready: true, serving: true, terminating: false", ""
+		switch {
+		case state == "unready":
+			conditions = "ready: false, serving: false, terminating: false"
+		case state == "terminating":
+			conditions = "ready: false, serving: true, terminating: true"
+		case state != "":
+			more = ", zone: " + state + ", hints: {forZones: [{name: " + state + "}]}"
+		}
+		all = append(all, fmt.Sprintf("{addresses: [%s], nodeName: node-%s, conditions: {%s}%s}", address, node, conditions, more))
+	}
+	return strings.Join(all, ", ")
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// serviceOf returns the name of the Service whose address is in an object's name,
+// by its number.
+func serviceOf(object string) string {
+	m := numbered.FindStringSubmatch(object)
+	if m == nil {
+		return "no Service"
+	}
+	n, _ := strconv.Atoi(m[1]) // two digits
+	if n -= 10; n < 0 || n >= len(sameServices) {
+		return "no Service"
+	}
+	return sameServices[n].name
+}
+
+var numbered = regexp.MustCompile(`(?:10\.96\.0\.|fd00:10:96::|203\.0\.113\.|fd00:203::|198\.51\.100\.|fd00:198::|port 300)(\d\d)\b`)
+
+// facts of an object: property to value.
+type facts map[string]string
+
+// inventory is what an HNS holds besides what was planted: names of objects to
+// their facts. Ids and endpoints' names, which no packet depends on, are left out.
+func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
+	all := map[string]facts{}
+	endpoints := map[string]string{}
+	for _, e := range emu.Endpoints() {
+		name := "local endpoint"
+		if e.Flags&hns.FlagRemote != 0 {
+			name = "remote endpoint"
+		}
+		for _, c := range e.IpConfigurations {
+			name += " " + c.IpAddress
+		}
+		endpoints[e.ID] = name
+		if !slices.Contains(planted, e.ID) {
+			all[name] = facts{"there": "yes", "MAC": strings.ToLower(strings.ReplaceAll(e.MacAddress, ":", "-")), "behind": behind(e)}
+		}
+	}
+	for _, lb := range emu.Balancers() {
+		f := facts{"there": "yes", "source VIP": lb.SourceVIP, "flags": fmt.Sprint(lb.Flags)}
+		vip := fmt.Sprintf("node ports of IPv%d", 4+lb.Flags&hns.FlagIPv6)
+		if len(lb.FrontendVIPs) > 0 {
+			vip = strings.Join(lb.FrontendVIPs, ",")
+		}
+		m := lb.PortMappings[0]
+		f["port"], f["mapping flags"], f["distribution"] = fmt.Sprint(m.InternalPort), fmt.Sprint(m.Flags), fmt.Sprint(m.DistributionType)
+		var to []string
+		for _, id := range lb.HostComputeEndpoints {
+			to = append(to, orElse(endpoints[strings.ToLower(id)], "nothing"))
+		}
+		slices.Sort(to)
+		f["endpoints"] = strings.Join(to, ", ")
+		all[fmt.Sprintf("load balancer %s port %d/%d", vip, m.ExternalPort, m.Protocol)] = f
+	}
+	return all
+}
+
+func behind(e hns.Endpoint) string {
+	for _, p := range e.Policies {
+		var s hns.Provider
+		if p.Type == hns.PolicyProvider && json.Unmarshal(p.Settings, &s) == nil {
+			return s.ProviderAddress
+		}
+	}
+	return ""
+}

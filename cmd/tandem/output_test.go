@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// narrow is a terminal without a terminal.
+func narrow(width int, color bool) (*screen, *bytes.Buffer) {
+	var b bytes.Buffer
+	return &screen{out: &b, width: width, color: color}, &b
+}
+
+func threeColumns() table {
+	t := table{columns: []column{{name: "NAME"}, {name: "ADDRESS", keep: true}, {name: "WHY", wide: true}, {name: "STATE", state: true, keep: true}}}
+	t.add("default/a-name-that-is-much-too-long", "10.96.0.1:80/tcp", "balanced", "Failing")
+	t.add("", "10.96.0.2:80/tcp", "\x1b[2Jforged", "")
+	return t
+}
+
+func TestTableFitsTheScreen(t *testing.T) {
+	for _, width := range []int{0, 36, 45, 80} {
+		s, b := narrow(width, false)
+		s.table(threeColumns())
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); width > 0 && n > width {
+				t.Errorf("%d columns: a line of %d:\n%s", width, n, b)
+			}
+			if strings.HasSuffix(line, " \n") {
+				t.Errorf("%d columns: spaces at the end of %q", width, line)
+			}
+		}
+		if !strings.Contains(b.String(), "10.96.0.2:80/tcp\n") || !strings.Contains(b.String(), "Failing") || strings.Contains(b.String(), "WHY") {
+			t.Errorf("%d columns:\n%s", width, b)
+		}
+		if full := strings.Contains(b.String(), "much-too-long"); full != (width == 0 || width == 80) {
+			t.Errorf("%d columns, the name in full: %t\n%s", width, full, b)
+		}
+	}
+}
+
+func TestWideTableIsComplete(t *testing.T) {
+	s, b := narrow(20, false)
+	s.wide = true
+	s.table(threeColumns())
+	_ = s.flush()
+	const want = `NAME                                  ADDRESS           WHY            STATE
+default/a-name-that-is-much-too-long  10.96.0.1:80/tcp  balanced       Failing
+                                      10.96.0.2:80/tcp  \x1b[2Jforged
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b, want)
+	}
+}
+
+func TestColoursAreForTerminals(t *testing.T) {
+	s, b := narrow(80, true)
+	s.table(threeColumns())
+	_ = s.flush()
+	if !strings.Contains(b.String(), "\x1b[31mFailing\x1b[0m") || strings.Contains(b.String(), "\x1b[2J") {
+		t.Errorf("%q", b)
+	}
+	if s := newScreen(b); s.color || s.tty {
+		t.Error("a buffer is no terminal")
+	}
+}
+
+// A YAML document means what the JSON one means, and neither drives a terminal.
+func TestYAMLIsTheJSONDocument(t *testing.T) {
+	doc := map[string]any{
+		"text": "a\x1b[31m\n\u202eb\u009b\U000e0001", "looks": "true", "number": 1.5, "list": []any{"0x1", "null", "", map[string]any{"k": nil}}, "none": []any{}, "empty": map[string]any{},
+	}
+	var b, j bytes.Buffer
+	if err := errors.Join(writeYAML(&b, doc), writeJSON(&j, doc)); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(b.String()+j.String(), "\x1b\u202e\u009b\U000e0001") {
+		t.Errorf("%q", b.String())
+	}
+	var fromYAML, fromJSON any
+	if err := errors.Join(yaml.Unmarshal(b.Bytes(), &fromYAML), json.Unmarshal(j.Bytes(), &fromJSON)); err != nil || !reflect.DeepEqual(fromYAML, fromJSON) {
+		t.Errorf("%v\n%s\n%s", err, &b, &j)
+	}
+}
+
+// Every verb with -o has the same forms, and completes them.
+func TestOutputsAreTheSameEverywhere(t *testing.T) {
+	var visit func(*cobra.Command)
+	seen := 0
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+		if c.Flags().Lookup("output") == nil {
+			return
+		}
+		seen++
+		args := append(strings.Fields(c.CommandPath())[1:], "--output", "")
+		_, stdout, _ := tandem(t, append([]string{"__complete"}, args...)...)
+		if !strings.HasPrefix(stdout, "table\nwide\njson\nyaml\n") {
+			t.Errorf("%s: completion of -o:\n%s", c.CommandPath(), stdout)
+		}
+		if code, _, stderr := tandem(t, append(args[:len(args)-1], "xml")...); code != exitUsage || !strings.Contains(stderr, "table, wide, json, yaml") {
+			t.Errorf("%s -o xml: exit code %d, %s", c.CommandPath(), code, stderr)
+		}
+	}
+	visit(newRoot())
+	if seen < 5 {
+		t.Errorf("only %d verbs have -o", seen)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string]string{
+		"switch --to ":            "nftables\n",
+		"run --proxy-mode ":       "auto\n",
+		"plan --compat ":          "lenient\n",
+		"run --logging-format ":   "json\n",
+		"config explain iptables": "iptables.masqueradeBit\n",
+		"config explain --clus":   "--cluster-cidr\n",
+		"status --state ":         "Partial\n",
+	} {
+		args := append([]string{"__complete"}, strings.Split(line, " ")...)
+		if _, stdout, _ := tandem(t, args...); !strings.Contains(stdout, want) || !strings.Contains(stdout, ":4\n") {
+			t.Errorf("%s: no %q in:\n%s", line, want, stdout)
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	for _, test := range []struct {
+		filter        filter
+		object, state string
+		want          bool
+	}{
+		{filter{}, "default/web", "Programmed", true},
+		{filter{namespace: "default"}, "default/web", "", true},
+		{filter{namespace: "default"}, "other/web", "", false},
+		{filter{name: "we?"}, "default/web", "", true},
+		{filter{name: "w*"}, "default/db", "", false},
+		{filter{states: []string{"partial", "Failing"}}, "default/web", "Partial", true},
+		{filter{states: []string{"failing"}}, "default/web", "Partial", false},
+	} {
+		if got := test.filter.match(test.object, test.state); got != test.want {
+			t.Errorf("%+v, %s %s: %t", test.filter, test.object, test.state, got)
+		}
+	}
+	if code, _, _ := tandem(t, "status", "--name", "[", "--address", "127.0.0.1:1"); code != exitUsage {
+		t.Errorf("a bad pattern: exit code %d", code)
+	}
+}
+
+// statusServer answers with documents, one after the other, and then with the last one.
+func statusServer(t *testing.T, docs ...status.Document) (address string) {
+	n := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(docs[min(n, len(docs)-1)])
+		n++
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+func someStatus() status.Document {
+	return status.Document{
+		Version: "v1", Node: "n\u202e\u009b", Mode: "nftables", Reasons: []string{"server says\nforged \u2066line"},
+		Services: []status.Service{
+			{Name: "ns/good", State: "Programmed", Frontends: []status.Frontend{{Address: "10.96.0.1:80", Proto: "tcp", Kind: "cluster IP", Endpoints: 2, Why: "Balanced"}}},
+			{Name: "ns/partial", State: "Partial", Problems: []status.Problem{{Reason: "FrontendTaken", Detail: "node port 30080", Where: "a.yaml:3"}}},
+		},
+		Problems: []status.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Detail: "spec.prots: unknown field"}},
+	}
+}
+
+// What users write must not drive the terminal or forge lines.
+func TestStatusText(t *testing.T) {
+	address := statusServer(t, someStatus())
+	_, stdout, _ := tandem(t, "status", "--address", address)
+	for _, line := range []string{
+		`on n\u202e\x9b: NOT healthy`,
+		`  because server says\x0aforged \u2066line` + "\n",
+		"ns/good     10.96.0.1:80/tcp  cluster IP  2          Balanced  Programmed  all\n",
+		"! ns/partial: node port 30080 (a.yaml:3)\n",
+		`! Service ns/bad\x1b[31m\x0aforged: spec.prots: unknown field (b.yaml:7)` + "\n",
+	} {
+		if !strings.Contains(stdout, line) {
+			t.Errorf("%q is missing in:\n%s", line, stdout)
+		}
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "--state", "partial", "-o", "yaml"); strings.Contains(stdout, "ns/good") || !strings.Contains(stdout, "name: ns/partial\n") {
+		t.Errorf("filtered:\n%s", stdout)
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "-o", "wide"); !strings.Contains(stdout, "PORT") {
+		t.Errorf("wide:\n%s", stdout)
+	}
+}
+
+func TestStatusWatch(t *testing.T) {
+	first, second := someStatus(), someStatus()
+	second.Mode = "iptables"
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out := stopAt{text: "mode iptables", stop: stop}
+	var stderr bytes.Buffer
+	code := run(ctx, []string{"tandem", "status", "--watch", "--interval", "100ms", "--address", statusServer(t, first, second)}, &out, &stderr)
+	if code != exitOK || !strings.Contains(out.String(), "mode nftables") || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("exit code %d, %s\n%s", code, &stderr, &out)
+	}
+	if code, _, _ := tandem(t, "status", "--watch", "--interval", "1ms"); code != exitUsage {
+		t.Errorf("a short interval: exit code %d", code)
+	}
+}
+
+// stopAt calls stop when a text has been written.
+type stopAt struct {
+	bytes.Buffer
+	text string
+	stop func()
+}
+
+func (s *stopAt) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(s.text)) {
+		s.stop()
+	}
+	return s.Buffer.Write(b)
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnosis
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Facts are what the checks of a node look at. What a system does not have, or what
+// could not be read, is absent: then no check speaks of it.
+type Facts struct {
+	System string // as Go names it: "linux", "windows"
+	Mode   string // that is configured or in use
+	Kernel string // release: "6.1.0-18-amd64", "10.0.20348"
+	IPv6   bool   // Services have IPv6 addresses here
+
+	// Sysctls are kernel parameters by their names with slashes.
+	Sysctls    map[string]string
+	Interfaces []Interface
+	Routes     [2]bool // whether there is a default route, by family
+	BaseChains []BaseChain
+	// EarlyRules are rules of iptables that end a packet's way through the nat table
+	// before Services are looked up.
+	EarlyRules []string
+	// LegacyTables are tables of iptables-legacy, beside NFTTables of iptables-nft.
+	LegacyTables, NFTTables []string
+	ForwardDrop             []string // chains with the policy drop for forwarded packets
+
+	Conntrack  Conntrack
+	Neighbours int // entries of the IPv4 neighbour table
+	Files      Usage
+	SystemFile Usage // open files of the whole system
+	Memory     Usage // bytes, against the limit of this process's group
+	OOMKills   int   // in that group
+	Available  Usage // Used is memory available, Limit all there is
+	Processes  map[string][]string
+	Listening  []uint16 // TCP ports that anything but tandem listens on, at any address
+	NodePorts  [2]int   // first and last of the range
+	Modules    *Modules
+	Clock      *Clock
+	Services   map[string]string // of Windows, and their states: "running"
+	Dynamic    [2]int            // Windows: first and last dynamic TCP port
+	Degraded   []string          // objects of the data plane that are not as they should be: HNS
+	Running    *Running
+}
+
+// Interface is a network interface that is up.
+type Interface struct {
+	Name   string
+	Kind   string // "vxlan", "geneve", "wireguard", "ipip", "bridge", "veth", ""
+	MTU    int
+	Uplink bool // a default route leads out of it
+}
+
+// BaseChain is a chain of nftables that packets reach by themselves.
+type BaseChain struct {
+	Family, Table, Name string
+	Type                string // "filter", "nat", "route"
+	Hook                string // "prerouting", "input", "forward", "output", "postrouting"
+	Priority            int
+	Drop                bool // its policy
+}
+
+// Conntrack are counters of connection tracking, summed over all CPUs.
+type Conntrack struct {
+	Count, Max, Buckets     uint64
+	InsertFailed, EarlyDrop uint64 // since the boot
+	Dropped                 uint64
+}
+
+// Usage is how much of a limit is in use; a Limit of 0 is unknown.
+type Usage struct{ Used, Limit uint64 }
+
+// over reports whether more than a part of the limit is in use.
+func (u Usage) over(part float64) bool {
+	return u.Limit > 0 && float64(u.Used) > part*float64(u.Limit)
+}
+
+// Modules are kernel modules that the mode needs.
+type Modules struct {
+	Missing []string // neither loaded, nor built in, nor there to be loaded
+}
+
+// Clock is what the system says of its clock.
+type Clock struct {
+	Synchronized bool
+	Error        time.Duration // the most that it is believed to be wrong
+}
+
+// Running is what a running tandem says of itself.
+type Running struct {
+	Healthy   bool
+	Reasons   []string
+	Mode      string
+	Drift     uint64
+	Failing   []string // Services
+	Partial   int
+	Inputs    map[string]time.Duration // since each kind of object was last known to be up to date
+	NodePorts []uint16                 // TCP, of its Services
+	IPv6      bool                     // some have IPv6 addresses
+}
+
+// sysctl returns a parameter as a number.
+func (f *Facts) sysctl(name string) (n int, ok bool) {
+	n, err := strconv.Atoi(strings.TrimSpace(f.Sysctls[name]))
+	return n, err == nil
+}
+
+// version returns the numbers of a kernel's release, as many as there are up to three.
+func version(release string) (v [3]int) {
+	for i, part := range strings.SplitN(release, ".", 3) {
+		digits := strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' })
+		if digits >= 0 {
+			part = part[:digits]
+		}
+		v[i], _ = strconv.Atoi(part)
+	}
+	return v
+}
+
+// before reports whether a version is older than another.
+func before(v, other [3]int) bool {
+	for i := range v {
+		if v[i] != other[i] {
+			return v[i] < other[i]
+		}
+	}
+	return false
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnosis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// filterChecks are about other programs that forward, filter or rewrite packets, and
+// about the kernel that does it.
+func filterChecks() []check {
+	return []check{
+		{"kube-proxy", "", kubeProxy},
+		{"other-proxies", "", otherProxies},
+		{"firewalld", "linux", firewalld},
+		{"foreign-chains", "linux", foreignChains},
+		{"foreign-jumps", "linux", foreignJumps},
+		{"forward-policy", "linux", forwardPolicy},
+		{"iptables-variants", "linux", variants},
+		{"kernel-version", "linux", kernelVersion},
+		{"kernel-bugs", "linux", kernelBugs},
+		{"modules", "linux", modules},
+	}
+}
+
+func kubeProxy(f *Facts) Check {
+	if f.Processes == nil {
+		return Check{}
+	}
+	pids := append(slices.Clone(f.Processes["kube-proxy"]), f.Processes["kube-proxy.exe"]...)
+	return either(ok("no kube-proxy runs here"),
+		warn(fmt.Sprintf("kube-proxy runs here as process %s: two proxies answer for the same addresses", strings.Join(pids, ", ")),
+			"stop it, and run tandem with --takeover so that its rules are replaced"), len(pids) == 0)
+}
+
+// proxies are programs that serve Services, always or when they are told to.
+func proxies() map[string]string {
+	return map[string]string{
+		"kube-router": "--run-service-proxy=false", "cilium-agent": "kubeProxyReplacement: false", "antrea-agent": "antreaProxy.proxyAll: false",
+		"calico-node": "bpfEnabled: false", "kpng": "stop it", "ovnkube": "stop it", "ovnkube.exe": "stop it",
+	}
+}
+
+func otherProxies(f *Facts) Check {
+	if f.Processes == nil {
+		return Check{}
+	}
+	may := proxies()
+	var found, fixes []string
+	for name, pids := range f.Processes {
+		if fix, known := may[name]; known && len(pids) > 0 {
+			found = append(found, name)
+			fixes = append(fixes, name+": "+fix)
+		}
+	}
+	slices.Sort(found)
+	slices.Sort(fixes)
+	return either(ok("no other program that may serve Services runs here"),
+		note("these may serve Services, too: "+strings.Join(found, ", ")+"; connections that they have rewritten never reach tandem", strings.Join(fixes, "; ")), len(found) == 0)
+}
+
+func firewalld(f *Facts) Check {
+	if f.Processes == nil {
+		return Check{}
+	}
+	pids := f.Processes["firewalld"]
+	switch {
+	case len(pids) == 0:
+		return ok("firewalld does not run")
+	case f.Mode == "nftables" || f.Mode == "auto":
+		return note("firewalld runs: its zones must allow what is forwarded to pods", "firewall-cmd --zone=trusted --add-source=POD_CIDR")
+	}
+	return warn("firewalld runs: a reload of it deletes rules of iptables, until the next audit of tandem", "systemctl disable --now firewalld, or use mode nftables")
+}
+
+// dstnat is the priority at which nftables' own and iptables' rules rewrite
+// destinations.
+const dstnat = -100
+
+// foreignChains finds chains that rewrite destinations before ours can.
+func foreignChains(f *Facts) Check {
+	if f.BaseChains == nil {
+		return Check{}
+	}
+	var early []string
+	for _, c := range f.BaseChains {
+		ours := c.Table == "tandem" || strings.HasPrefix(c.Table, "tandem-")
+		if !ours && c.Type == "nat" && (c.Hook == "prerouting" || c.Hook == "output") && c.Priority < dstnat {
+			early = append(early, fmt.Sprintf("%s %s %s (%s, priority %d)", c.Family, c.Table, c.Name, c.Hook, c.Priority))
+		}
+	}
+	return either(ok("no other table rewrites destinations before Services are looked up"),
+		warn("these chains rewrite destinations before Services are looked up: "+strings.Join(early, ", "), "nft list chain FAMILY TABLE CHAIN; connections to addresses of Services must pass it"), len(early) == 0)
+}
+
+func foreignJumps(f *Facts) Check {
+	if f.EarlyRules == nil {
+		return Check{}
+	}
+	return either(ok("no rule of iptables comes before those of Services"),
+		warn("rules of iptables that accept, rewrite or return packets come before those of Services: "+strings.Join(f.EarlyRules, "; "), "move them behind the jump to KUBE-SERVICES, or exclude the addresses of Services"),
+		len(f.EarlyRules) == 0)
+}
+
+// forwardPolicy: Docker sets the policy of iptables' FORWARD to drop.
+func forwardPolicy(f *Facts) Check {
+	if f.BaseChains == nil && f.ForwardDrop == nil {
+		return Check{}
+	}
+	drop := slices.Clone(f.ForwardDrop)
+	for _, c := range f.BaseChains {
+		if c.Hook == "forward" && c.Drop {
+			drop = append(drop, c.Family+" "+c.Table+" "+c.Name)
+		}
+	}
+	return either(ok("what no rule names is forwarded"),
+		warn("the policy for forwarded packets is drop in "+strings.Join(drop, ", ")+": connections to endpoints on other nodes need a rule that accepts them", "iptables -P FORWARD ACCEPT, or let the network plugin add its rules"),
+		len(drop) == 0)
+}
+
+func variants(f *Facts) Check {
+	if f.LegacyTables == nil && f.NFTTables == nil {
+		return Check{}
+	}
+	return either(ok("one variant of iptables is in use"),
+		note("both variants of iptables have tables (legacy: "+strings.Join(f.LegacyTables, " ")+"; nft: "+strings.Join(f.NFTTables, " ")+"): each lists its own rules only, and packets meet both",
+			"choose one with update-alternatives --config iptables, and reboot"), len(f.LegacyTables) == 0 || len(f.NFTTables) == 0)
+}
+
+func kernelVersion(f *Facts) Check {
+	v := version(f.Kernel)
+	switch {
+	case v == [3]int{}:
+		return Check{}
+	case before(v, [3]int{4, 18, 0}): // 4.18 is RHEL 8's, with what 4.19 has
+		return fail("Linux "+f.Kernel+" is older than 4.19, the oldest that Kubernetes supports (4.18 on RHEL 8)", "upgrade the kernel")
+	case before(v, [3]int{5, 13, 0}) && f.Mode == "nftables":
+		return fail("mode nftables needs Linux 5.13 (KEP-3866); this is "+f.Kernel, "upgrade the kernel, or choose --proxy-mode=iptables")
+	}
+	return ok("Linux " + f.Kernel)
+}
+
+// bug is a defect of the kernel that users of Services meet.
+type bug struct {
+	name   string
+	fixed  [3]int   // first release with the fix
+	stable [][3]int // releases of older series with it
+	meets  func(*Facts) bool
+	fix    string
+}
+
+func hasKind(kind string) func(*Facts) bool {
+	return func(f *Facts) bool {
+		return slices.ContainsFunc(f.Interfaces, func(i Interface) bool { return i.Kind == kind })
+	}
+}
+
+// bugs lists what is known, each with the report that it was found by.
+func bugs() []bug {
+	return []bug{
+		{ // kubernetes#88986; torvalds/linux ea64d8d6c675
+			name: "wrong checksums of VXLAN packets behind SNAT: connections to other nodes hang for 63 s", fixed: [3]int{5, 7, 0},
+			stable: [][3]int{{5, 6, 13}, {5, 4, 41}, {4, 19, 123}, {4, 14, 181}}, meets: hasKind("vxlan"),
+			fix: "ethtool -K VXLAN_INTERFACE tx-checksum-ip-generic off",
+		},
+		{ // kubernetes#93297, #81775
+			name: "IPVS delays connections by 1 s that reuse a source port", fixed: [3]int{5, 9, 0},
+			meets: func(f *Facts) bool { return f.Mode == "ipvs" }, fix: "sysctl -w net.ipv4.vs.conn_reuse_mode=0",
+		},
+		{ // kubernetes#56903
+			name: "two UDP packets at once from one socket: one is lost, DNS answers after 5 s", fixed: [3]int{5, 0, 0},
+			meets: func(*Facts) bool { return true }, fix: "options single-request-reopen in resolv.conf of pods, or a DNS cache on each node",
+		},
+	}
+}
+
+// has reports whether a release has a bug.
+func (b *bug) has(v [3]int) bool {
+	if !before(v, b.fixed) {
+		return false
+	}
+	for _, s := range b.stable {
+		if v[0] == s[0] && v[1] == s[1] {
+			return v[2] < s[2]
+		}
+	}
+	return true
+}
+
+func kernelBugs(f *Facts) Check {
+	v := version(f.Kernel)
+	if v == [3]int{} {
+		return Check{}
+	}
+	var names, fixes []string
+	for _, b := range bugs() {
+		if b.has(v) && b.meets(f) {
+			names, fixes = append(names, b.name), append(fixes, b.fix)
+		}
+	}
+	fix := "upgrade the kernel, or: " + strings.Join(fixes, "; ")
+	switch {
+	case len(names) == 0:
+		return ok("none of the known bugs of older kernels")
+	case v[2] == 0: // distributions number their own fixes: 5.4.0-150-generic, 4.18.0-553.el8
+		return note("Linux "+f.Kernel+" has, unless its distribution has mended it: "+strings.Join(names, "; "), fix)
+	}
+	return warn("Linux "+f.Kernel+" has: "+strings.Join(names, "; "), fix)
+}
+
+func modules(f *Facts) Check {
+	switch m := f.Modules; {
+	case m == nil:
+		return Check{}
+	case len(m.Missing) == 0:
+		return ok("all modules that the mode needs are there")
+	default:
+		return warn("this kernel lacks "+strings.Join(m.Missing, ", "), "install the package with the other modules of this kernel")
+	}
+}

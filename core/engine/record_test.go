@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// What came, what that rewrote, and what failed are remembered; a start is one entry
+// however much it delivered.
+func TestHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		for _, name := range []string{"a", "b", "c"} {
+			b.SetService(service(name, "10.96.0."+string(name[0]-'a'+'1')))
+		}
+		b.Synced(true)
+		synctest.Wait()
+		entries := b.History().Find(history.Filter{}).Entries
+		if len(entries) != 1 || entries[0].Kind != "InitialList" || entries[0].Count != 3 || entries[0].Sync.Created != 4 {
+			t.Fatalf("after the start: %+v", entries)
+		}
+
+		changed := time.Now()
+		sleep(3 * time.Second)
+		s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "a-1"}, Service: "a", Triggered: changed, Version: 42}
+		s.Ports = []model.SlicePort{{Proto: model.TCP, Port: 80}}
+		s.Endpoints = []model.SliceEndpoint{{Addr: netip.MustParseAddr("10.0.0.1"), State: model.Ready | model.Serving}}
+		b.SetSlice(s)
+		synctest.Wait()
+		b.DeleteSlice(s.Name)
+		synctest.Wait()
+		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "c"})
+		synctest.Wait()
+		entries = b.History().Find(history.Filter{Service: model.ServiceName{Namespace: "ns", Name: "a"}}).Entries
+		if len(entries) != 2 {
+			t.Fatalf("%+v", entries)
+		}
+		added, deleted := entries[0], entries[1]
+		if added.Age != 3 || added.Version != 42 || added.Verb != "added" || added.Sync.Replaced != 1 || added.Sync.Ports != 1 {
+			t.Errorf("%+v %+v", added, added.Sync)
+		}
+		if deleted.Verb != "deleted" || deleted.Service != "ns/a" || deleted.Sync.Replaced != 1 {
+			t.Errorf("%+v %+v", deleted, deleted.Sync)
+		}
+	})
+}
+
+// A write that fails is in the history, with its error, and so is the retry that
+// worked.
+func TestHistoryOfAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Synced(true)
+		synctest.Wait()
+		b.kernel.Fail = func(op ledger.Op[string, string]) error { return errors.New("no space") }
+		b.SetService(service("a", "10.96.0.1"))
+		synctest.Wait()
+		b.kernel.Fail = nil
+		sleep(time.Minute)
+		failed := b.History().Find(history.Filter{Failed: true}).Entries
+		if len(failed) != 1 || failed[0].Object != "ns/a" || failed[0].Sync.Failed != 1 || failed[0].Sync.Err == "" {
+			t.Fatalf("%+v", failed)
+		}
+		all := b.History().Find(history.Filter{}).Entries
+		if last := all[len(all)-1]; last.Kind != "Sync" || last.Sync.Created != 1 {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+// Stages are parts of what a sync took in all.
+func TestStages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Synced(true)
+		synctest.Wait()
+		b.SetService(service("a", "10.96.0.1"))
+		synctest.Wait()
+		for _, s := range b.syncs {
+			if sum := s.Stages[history.Resolve] + s.Stages[history.Compile] + s.Stages[history.Write]; sum != s.Took || s.Stages[history.Queue] != s.Waiting {
+				t.Errorf("%v of %v", s.Stages, s.Took)
+			}
+		}
+	})
+}

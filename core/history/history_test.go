@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+func change(i int) history.Change {
+	return history.Change{
+		At: int64(i+1) * int64(time.Second), Kind: history.EndpointSlice, Namespace: "ns", Name: "web-1", Service: "web", Version: uint64(i + 1), Known: true,
+	}
+}
+
+// A change finds the sync that took it, alone or with others, or is said to wait.
+func TestFind(t *testing.T) {
+	var r history.Recorder
+	r.Arrived(history.Change{At: 1e9, Kind: history.Service, Namespace: "ns", Name: "web", Service: "web", Version: 7})
+	r.Arrived(history.Change{At: 1.5e9, Kind: history.EndpointSlice, Namespace: "ns", Name: "web-abc", Service: "web", Age: time.Second})
+	if !r.Waiting() {
+		t.Error("nothing waits")
+	}
+	r.Synced(history.Sync{At: 2e9, Created: 3, Stages: [history.Stages]time.Duration{time.Second, 1e6, 2e6, 3e6}})
+	r.Synced(history.Sync{At: 3e9, Failed: 1, Err: "no space"}) // a retry
+	r.Arrived(history.Change{At: 4e9, Kind: history.Service, Namespace: "ns", Name: "other", Service: "other", Deleted: true})
+	d := r.Find(history.Filter{})
+	if d.Total != 3 || len(d.Entries) != 4 {
+		t.Fatalf("%+v", d)
+	}
+	web, slice, retry, other := d.Entries[0], d.Entries[1], d.Entries[2], d.Entries[3]
+	if web.Verb != "added" || web.Sync.Changes != 2 || web.Sync.Stages["queue"] != 1 || slice.Sync.Stages["queue"] != 0.5 || slice.Sync.Took != 0.506 {
+		t.Errorf("%+v\n%+v %+v", web.Sync, slice, slice.Sync)
+	}
+	if retry.Kind != "Sync" || retry.Sync.Err != "no space" || other.Sync != nil || other.Verb != "deleted" {
+		t.Errorf("%+v %+v", retry, other)
+	}
+	if d := r.Find(history.Filter{Service: model.ServiceName{Namespace: "ns", Name: "web"}}); len(d.Entries) != 2 {
+		t.Errorf("of one Service: %+v", d.Entries)
+	}
+	if d := r.Find(history.Filter{Failed: true}); len(d.Entries) != 1 || d.Entries[0].Sync.Failed != 1 {
+		t.Errorf("failed: %+v", d.Entries)
+	}
+	if d := r.Find(history.Filter{Limit: 1}); len(d.Entries) != 1 || d.Entries[0].Object != "ns/other" {
+		t.Errorf("newest: %+v", d.Entries)
+	}
+	if web.Wrote() != "+3 ~0 -0 (with 1 others)" || retry.Wrote() != "nothing, 1 failed" || other.Wrote() != "waiting" {
+		t.Errorf("%q %q %q", web.Wrote(), retry.Wrote(), other.Wrote())
+	}
+}
+
+// What is forgotten is the oldest, and a change whose sync is forgotten is none that
+// waits for it by mistake.
+func TestTheOldestAreForgotten(t *testing.T) {
+	var r history.Recorder
+	for i := range 3*history.Most + 7 {
+		r.Arrived(change(i))
+		if i%3 == 0 {
+			r.Synced(history.Sync{At: int64(i+1) * int64(time.Second), Created: 1})
+		}
+	}
+	d := r.Find(history.Filter{})
+	first, last := d.Entries[0], d.Entries[len(d.Entries)-1]
+	if len(d.Entries) != history.Most || first.Version != 2*history.Most+8 || last.Version != 3*history.Most+7 || d.Total != 3*history.Most+7 {
+		t.Errorf("%d entries, versions %d to %d of %d", len(d.Entries), first.Version, last.Version, d.Total)
+	}
+	for _, e := range d.Entries {
+		if e.Sync == nil || e.Sync.At.Before(e.At) || e.Sync.At.Sub(e.At) > 2*time.Second {
+			t.Fatalf("%+v with sync %+v", e, e.Sync)
+		}
+	}
+}
+
+// Hostile names are bounded, and full rings take less than 4 MB.
+func TestBytesAreBounded(t *testing.T) {
+	long := strings.Repeat("\u00e9", 1<<20)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	r := &history.Recorder{}
+	for i := range history.Most {
+		c := change(i)
+		c.Name = fmt.Sprintf("checkout-frontend-%05d-x7k2p", i) // of an object that is gone
+		if i < 100 {
+			c.Name, c.Namespace, c.Detail = long, long, long
+		}
+		r.Arrived(c)
+		r.Synced(history.Sync{At: c.At, Created: 2})
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	used := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	t.Logf("%d bytes for %d changes and as many syncs", used, history.Most)
+	if used > 4<<20 {
+		t.Errorf("%d bytes", used)
+	}
+	for _, e := range r.Find(history.Filter{}).Entries[:100] {
+		if len(e.Object) > 600 || len(e.Detail) > 300 || !strings.HasPrefix(long, e.Detail) {
+			t.Fatalf("%d and %d bytes of text", len(e.Object), len(e.Detail))
+		}
+	}
+}
+
+func TestAppendAllocatesNothing(t *testing.T) {
+	var r history.Recorder
+	for i := range history.Most {
+		r.Arrived(change(i))
+		r.Synced(history.Sync{At: int64(i)})
+	}
+	c := change(1)
+	if n := testing.AllocsPerRun(1000, func() { r.Arrived(c); r.Synced(history.Sync{At: 1}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Readers see whole records while one goroutine writes.
+func TestReadersBesideTheWriter(t *testing.T) {
+	var r history.Recorder
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := range 2 * history.Most {
+			r.Arrived(change(i))
+			r.Synced(history.Sync{At: int64(i+1) * int64(time.Second)})
+		}
+	})
+	for range 20 {
+		last := uint64(0)
+		for _, e := range r.Find(history.Filter{}).Entries {
+			if e.Number != 0 && (e.Version != e.Number || e.Number <= last) {
+				t.Fatalf("%+v after %d", e, last)
+			}
+			last = max(last, e.Number)
+		}
+	}
+	group.Wait()
+}
+
+func BenchmarkChange(b *testing.B) {
+	var r history.Recorder
+	c := change(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Arrived(c)
+		r.Synced(history.Sync{At: 1})
+	}
+}

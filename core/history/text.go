@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Subject names the object of a change, and how many there are of kinds that are
+// about many.
+func (e *Entry) Subject() string {
+	switch {
+	case e.Count > 0 && e.Detail != "":
+		return fmt.Sprintf("%d (%s)", e.Count, e.Detail)
+	case e.Count > 0:
+		return fmt.Sprintf("%d objects", e.Count)
+	case e.Detail != "":
+		return strings.TrimSpace(e.Object + " (" + e.Detail + ")")
+	}
+	return e.Object
+}
+
+// Wrote says in short what the sync of a change did to the data plane, and with how
+// many others: "+2 ~1 -3 (with 4 others)".
+func (e *Entry) Wrote() string {
+	a := e.Sync
+	if a == nil {
+		return "waiting"
+	}
+	text := fmt.Sprintf("+%d ~%d -%d", a.Created, a.Replaced, a.Deleted)
+	if a.Created+a.Replaced+a.Deleted == 0 {
+		text = "nothing"
+	}
+	if a.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", a.Failed)
+	}
+	if a.Deferred > 0 {
+		text += fmt.Sprintf(", %d deferred", a.Deferred)
+	}
+	if a.Changes > 1 {
+		text += fmt.Sprintf(" (with %d others)", a.Changes-1)
+	}
+	return text
+}
+
+// Short is a duration with about three digits; "-" when it is unknown.
+func Short(s Seconds) string {
+	d := s.Duration()
+	switch {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	maxCases   = 16
+	maxMates   = 2 // other endpoints of the node that get a SYN
+	maxOthers  = 3 // endpoints of other nodes that get one
+	maxAsked   = 4 // addresses of a case with waiting clients whose answers are looked at
+	caseLength = 3 * time.Second
+)
+
+// trial is a case: the suspicion that a node, or an endpoint of no known node, is
+// silent.
+type trial struct {
+	node    string
+	opened  time.Time
+	targets []netip.AddrPort // those that clients wait for; the first is of the first one
+	mates   []netip.AddrPort // others on the node
+	others  []netip.AddrPort // endpoints on other nodes, that ought to answer
+	alive   bool             // an endpoint of the node has answered
+	again   bool             // a target was under a wrong suspicion not long ago: takes more time
+	inquiry map[netip.Addr]*inquiry
+}
+
+// inquiry is what is known of one address since the case was opened.
+type inquiry struct {
+	at    netip.AddrPort // where the SYN was sent to
+	sent  time.Time      // zero before
+	alive bool           // it has answered the SYN, or a new flow
+	syn   bool           // it has answered the SYN
+	asked bool           // its answered flows were looked at once
+	flows idSet          // those
+	had   bool           // there were some
+}
+
+// probes returns what SYNs are to be sent to: one address each.
+func (c *trial) probes(now time.Time) (all []netip.AddrPort) {
+	for _, list := range [][]netip.AddrPort{c.targets, c.mates, c.others} {
+		for _, at := range list {
+			if q := c.inquiry[at.Addr()]; q.sent.IsZero() {
+				q.sent = now
+				all = append(all, at)
+			}
+		}
+	}
+	return all
+}
+
+// asked returns the addresses whose answered flows matter.
+func (c *trial) asked() (all []netip.Addr) {
+	for _, list := range [][]netip.AddrPort{c.targets, c.others} {
+		for _, at := range list[:min(len(list), maxAsked)] {
+			all = append(all, at.Addr())
+		}
+	}
+	return all
+}
+
+// add adds endpoints that are to be inquired about, each address once.
+func (c *trial) add(to *[]netip.AddrPort, at netip.AddrPort, most int) {
+	if c.inquiry[at.Addr()] == nil && len(*to) < most {
+		c.inquiry[at.Addr()] = &inquiry{at: at}
+		*to = append(*to, at)
+	}
+}
+
+func (c *trial) anyAlive(of []netip.AddrPort) bool {
+	return slices.ContainsFunc(of, func(at netip.AddrPort) bool { return c.inquiry[at.Addr()].alive })
+}
+
+// silent reports whether an address has not answered for as long as answers may take.
+func (c *trial) silent(a netip.Addr, now time.Time) bool {
+	q := c.inquiry[a]
+	wait := patience
+	if c.again {
+		wait = longPatience
+	}
+	return !q.alive && !q.sent.IsZero() && now.Sub(q.sent) >= wait
+}
+
+// ejection is a node, or endpoint, that has stopped answering.
+type ejection struct {
+	name  string
+	at    []netip.AddrPort // each address once
+	since time.Time
+	next  time.Time // of the next SYN that asks whether it is back
+	pause time.Duration
+	back  bool // it has answered one
+}
+
+// probes returns what SYNs are to be sent to.
+func (e *ejection) probes(now time.Time) []netip.AddrPort {
+	if now.Before(e.next) {
+		return nil
+	}
+	e.pause = min(2*e.pause, lastProbe)
+	e.next = now.Add(e.pause)
+	return e.at[:min(len(e.at), maxMates+1)]
+}
+
+// has reports whether an address belongs to it.
+func (e *ejection) has(a netip.Addr) bool {
+	return slices.ContainsFunc(e.at, func(at netip.AddrPort) bool { return at.Addr() == a })
+}

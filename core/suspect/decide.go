@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Decision is the result of a cycle.
+type Decision struct {
+	Verdicts []Verdict
+	Suspects model.Suspects // all there are now
+	Changed  bool           // they differ from before
+	OneWay   bool           // answers to clients do not come through this node: nobody is judged
+	Ours     bool           // our own network fails: nobody is a suspect
+	Pause    time.Duration  // until the next look
+}
+
+// Verdict is what has become of a node, or of an endpoint that is judged alone.
+type Verdict struct {
+	Name    string // of the node, or the address of the endpoint
+	Addrs   int    // how many addresses it is about
+	Silent  bool   // they have stopped answering; otherwise they are trusted again
+	Detail  string // the evidence
+	Elapsed time.Duration
+}
+
+// Decide ends a cycle.
+func (j *Judge) Decide(now time.Time, w World) (d Decision) {
+	for _, c := range j.cases {
+		for _, a := range c.asked() {
+			c.inquiry[a].asked = true
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(j.cases)) {
+		j.decide(j.cases[node], now, w, &d)
+	}
+	j.detectOneWay(now, w)
+	j.readmit(now, &d)
+	d.OneWay = now.Before(j.off)
+	d.Ours = j.isOurs(w)
+	d.Suspects = j.all(d.OneWay || d.Ours)
+	d.Changed = !maps.Equal(d.Suspects, j.suspects)
+	j.suspects = d.Suspects
+	d.Pause = j.pause(now)
+	return d
+}
+
+// decide decides a case, if it can be.
+func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
+	j.acquit(c, now)
+	c.alive = c.alive || c.anyAlive(c.mates)
+	switch {
+	case len(c.targets) == 0:
+		delete(j.cases, c.node)
+	case j.guilty(c, now):
+		j.eject(c, now, w, d)
+		delete(j.cases, c.node)
+	case now.Sub(c.opened) > caseLength:
+		for _, at := range c.targets {
+			j.excuse(at.Addr(), now)
+		}
+		delete(j.cases, c.node)
+	}
+}
+
+// acquit takes the targets out of a case that have answered or that nobody waits for
+// any more.
+func (j *Judge) acquit(c *trial, now time.Time) {
+	c.targets = slices.DeleteFunc(c.targets, func(at netip.AddrPort) bool {
+		a := at.Addr()
+		q := c.inquiry[a]
+		if q.alive {
+			c.alive = true
+			j.noteOneWay(c, q, now)
+			j.excuse(a, now)
+			return true
+		}
+		t := j.targets[a]
+		if t == nil {
+			return true
+		}
+		waiting, _ := t.clients(now, 0)
+		return len(waiting) == 0
+	})
+}
+
+// guilty reports whether the evidence suffices.
+func (j *Judge) guilty(c *trial, now time.Time) bool {
+	var clients []netip.Addr
+	credible := false
+	for _, at := range c.targets {
+		a := at.Addr()
+		if !c.silent(a, now) {
+			continue
+		}
+		waiting, known := j.targets[a].clients(now, patience)
+		_, answered := j.answered[a]
+		credible = credible || known || answered
+		clients = append(clients, waiting...)
+	}
+	slices.SortFunc(clients, netip.Addr.Compare)
+	return credible && len(slices.Compact(clients)) >= minClients && (len(c.others) == 0 || c.anyAlive(c.others))
+}
+
+// eject passes over the silent endpoints of a case, and all of its node unless one of them
+// has answered.
+func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
+	e := &ejection{name: c.node, since: now, next: now.Add(firstProbe), pause: firstProbe}
+	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
+	for _, at := range c.targets {
+		if !c.silent(at.Addr(), now) {
+			continue
+		}
+		e.at = append(e.at, at)
+		for _, f := range j.targets[at.Addr()].flows {
+			flows++
+			clients[f.flow.Client] = struct{}{}
+			if f.since.Before(first) {
+				first = f.since
+			}
+		}
+	}
+	probed := e.at[0]
+	if c.alive {
+		e.name = probed.Addr().String()
+	} else {
+		for _, other := range w.On(c.node) {
+			if !e.has(other.At.Addr()) {
+				e.at = append(e.at, other.At)
+			}
+		}
+	}
+	room := maxSuspects - len(j.all(false))
+	if e.at = e.at[:min(len(e.at), max(room, 0))]; len(e.at) == 0 {
+		return
+	}
+	j.ejected[e.name] = e
+	d.Verdicts = append(d.Verdicts, Verdict{
+		Name: e.name, Addrs: len(e.at), Silent: true, Elapsed: now.Sub(first),
+		Detail: fmt.Sprintf("at least %d connections of %d clients unanswered, for up to %s; no new one answered; SYN to %s unanswered",
+			flows, len(clients), now.Sub(first).Round(time.Millisecond), probed),
+	})
+}
+
+// excuse ends a suspicion that was wrong, or cannot be proved, and rests for a while.
+func (j *Judge) excuse(a netip.Addr, now time.Time) {
+	t := j.targets[a]
+	if t == nil {
+		return
+	}
+	t.excuse()
+	t.rest = min(max(2*t.rest, firstRest), lastRest)
+	t.restEnd = now.Add(t.rest)
+}
+
+// noteOneWay notes a target that answers our SYN while there is no sign that anything it
+// or others have answered to clients has come through here.
+func (j *Judge) noteOneWay(c *trial, q *inquiry, now time.Time) {
+	for _, q := range c.inquiry {
+		if q.had {
+			clear(j.oneWay)
+			return
+		}
+	}
+	t := j.targets[q.at.Addr()]
+	if t == nil || !q.syn {
+		return
+	}
+	if waiting, _ := t.clients(now, patience); len(waiting) > 0 && len(j.oneWay) < oneWayTargets {
+		j.oneWay[q.at.Addr()] = struct{}{}
+	}
+}
+
+// detectOneWay judges nobody for some minutes where answers do not come through here.
+func (j *Judge) detectOneWay(now time.Time, w World) {
+	if len(j.oneWay) < oneWayTargets {
+		return
+	}
+	clear(j.oneWay)
+	if !w.AnySeen() {
+		j.off = now.Add(oneWayPause)
+		clear(j.ejected)
+		clear(j.cases)
+	}
+}
+
+// readmit ends silences.
+func (j *Judge) readmit(now time.Time, d *Decision) {
+	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
+		e := j.ejected[name]
+		v := Verdict{Name: name, Addrs: len(e.at), Elapsed: now.Sub(e.since), Detail: "answers again"}
+		switch {
+		case e.back:
+		case v.Elapsed >= trialAfter:
+			v.Detail = "still ready by its EndpointSlice: left to clients again"
+		default:
+			continue
+		}
+		delete(j.ejected, name)
+		for _, at := range e.at {
+			delete(j.targets, at.Addr())
+		}
+		d.Verdicts = append(d.Verdicts, v)
+	}
+}
+
+// isOurs reports whether so much is silent that the fault is more likely our own.
+func (j *Judge) isOurs(w World) bool {
+	return len(j.ejected) > 1 && 3*len(j.all(false)) > w.Remote()
+}
+
+// all returns the addresses of all ejections, or none.
+func (j *Judge) all(none bool) model.Suspects {
+	s := model.Suspects{}
+	for _, e := range j.ejected {
+		for _, at := range e.at {
+			if !none {
+				s[at.Addr()] = struct{}{}
+			}
+		}
+	}
+	return s
+}
+
+// pause returns the time until the next look.
+func (j *Judge) pause(now time.Time) time.Duration {
+	if len(j.cases) > 0 {
+		return casePause
+	}
+	for a, t := range j.targets {
+		if now.Before(t.restEnd) || j.isEjected(a) {
+			continue
+		}
+		for _, f := range t.flows {
+			if !f.excused && now.Sub(f.since) < lookAgain*9/10 {
+				return lookAgain
+			}
+		}
+	}
+	return calmPause
+}

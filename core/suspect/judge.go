@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect
+
+import (
+	"hash/maphash"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+const (
+	// calmPause is the time between looks while nobody waits. With a second look and
+	// patience it makes detection take less than the second after which clients send
+	// their SYN again (RFC 6298).
+	calmPause = 500 * time.Millisecond
+	// lookAgain is when those who wait are looked at once more: most are answered by then.
+	lookAgain = 100 * time.Millisecond
+	// casePause is the time between looks while there is a case.
+	casePause = 200 * time.Millisecond
+	// patience is how long an answer may take: longer than any round trip inside a cluster.
+	patience = 200 * time.Millisecond
+	// longPatience is for endpoints some of whose clients are dropped by somebody: another one
+	// has more time to show that it is answered.
+	longPatience = 1500 * time.Millisecond
+
+	minClients = 2
+
+	firstProbe = time.Second // after an ejection, then ever later
+	lastProbe  = 10 * time.Second
+	// trialAfter ends a silence that only our own SYNs still speak for: a policy may
+	// drop those.
+	trialAfter = 5 * time.Minute
+
+	firstRest = 500 * time.Millisecond // after a false suspicion, then ever longer
+	lastRest  = 8 * time.Second
+
+	greetEvery = 10 * time.Minute // SYNs to endpoints that nothing is wrong with
+	maxGreeted = 2                // of them in one look
+
+	maxAnswered = 2048 // addresses that are remembered to have answered our SYNs
+	maxSuspects = 4096
+
+	oneWayTargets = 3 // that answer SYNs though no client gets an answer through here
+	oneWayPause   = 10 * time.Minute
+)
+
+// Judge decides who is silent. It is used by one goroutine. A cycle is: Unanswered
+// for each flow that waits, Review, Answered for each answered flow of the addresses
+// that Review asks for, Decide. Probed, Trust may come at any time.
+type Judge struct {
+	seed     maphash.Seed
+	targets  map[netip.Addr]*target
+	cases    map[string]*trial
+	ejected  map[string]*ejection
+	answered map[netip.Addr]struct{} // who has ever answered our SYNs
+	oneWay   map[netip.Addr]struct{} // who does though its answers to clients are not seen
+	off      time.Time               // nobody is judged before: answers are not seen here
+	suspects model.Suspects          // as last returned
+}
+
+// New returns a Judge that suspects nobody.
+func New() *Judge {
+	return &Judge{
+		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
+		answered: map[netip.Addr]struct{}{}, oneWay: map[netip.Addr]struct{}{},
+	}
+}
+
+// Orders are what to do in the middle of a cycle.
+type Orders struct {
+	Ask   []netip.Addr     // whose answered flows to look at
+	Probe []netip.AddrPort // where to send a SYN each
+}
+
+// Unanswered takes a flow that waits for an answer.
+func (j *Judge) Unanswered(f Flow, now time.Time) {
+	a := f.Endpoint.Addr()
+	t := j.targets[a]
+	if t == nil {
+		if len(j.targets) >= maxTargets {
+			return
+		}
+		t = &target{at: f.Endpoint, frontend: f.Frontend}
+		j.targets[a] = t
+	}
+	t.see(f, now)
+}
+
+// Review ends a look: it opens cases.
+func (j *Judge) Review(now time.Time, w World) (o Orders) {
+	for a, t := range j.targets {
+		if t.endLook(); len(t.flows) == 0 && !now.Before(t.restEnd.Add(lastRest)) {
+			delete(j.targets, a)
+		}
+	}
+	if now.Before(j.off) {
+		return o
+	}
+	byNode := map[string][]*target{}
+	for _, a := range slices.SortedFunc(maps.Keys(j.targets), netip.Addr.Compare) {
+		j.assign(byNode, j.targets[a], now, w, &o)
+	}
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		j.open(node, byNode[node], now, w)
+	}
+	for _, node := range slices.Sorted(maps.Keys(j.cases)) {
+		c := j.cases[node]
+		o.Ask = append(o.Ask, c.asked()...)
+		o.Probe = append(o.Probe, c.probes(now)...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
+		o.Probe = append(o.Probe, j.ejected[name].probes(now)...)
+	}
+	return o
+}
+
+// assign gives a target whose clients have waited for a while to its node.
+func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w World, o *Orders) {
+	if now.Before(t.restEnd) || len(t.flows) == 0 {
+		return
+	}
+	if j.isEjected(t.at.Addr()) {
+		return
+	}
+	waiting, _ := t.clients(now, lookAgain*9/10)
+	greet := len(o.Probe) < maxGreeted && now.Sub(t.greeted) >= greetEvery
+	if len(waiting) == 0 && !greet {
+		return
+	}
+	of := w.Of(t.frontend)
+	i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == t.at })
+	switch {
+	case i < 0: // not a Service's, local, or gone
+		t.restEnd, t.greeted = now.Add(lastRest), now
+	case len(waiting) > 0:
+		key := caseOf(of[i])
+		to[key] = append(to[key], t)
+	default:
+		t.greeted = now
+		o.Probe = append(o.Probe, t.at)
+	}
+}
+
+// caseOf names the case of an endpoint: its node, or itself.
+func caseOf(e Endpoint) string {
+	if e.Node == "" {
+		return e.At.Addr().String()
+	}
+	return e.Node
+}
+
+// open opens the case of a node where enough clients wait, or adds to it.
+func (j *Judge) open(node string, of []*target, now time.Time, w World) {
+	var clients []netip.Addr
+	for _, t := range of {
+		waiting, _ := t.clients(now, lookAgain*9/10)
+		clients = append(clients, waiting...)
+	}
+	slices.SortFunc(clients, netip.Addr.Compare)
+	c := j.cases[node]
+	switch {
+	case c != nil:
+	case len(slices.Compact(clients)) < minClients || len(j.cases) >= maxCases:
+		return
+	default:
+		c = &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
+		j.cases[node] = c
+	}
+	for _, t := range of {
+		c.add(&c.targets, t.at, maxAsked)
+		c.again = c.again || t.rest > 0
+	}
+	if c.opened != now {
+		return
+	}
+	for _, e := range w.On(node) {
+		c.add(&c.mates, e.At, maxMates)
+	}
+	for _, t := range of {
+		for _, e := range w.Of(t.frontend) {
+			if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
+				c.add(&c.others, e.At, maxOthers)
+			}
+		}
+	}
+}
+
+func (j *Judge) isEjected(a netip.Addr) bool {
+	for _, e := range j.ejected {
+		if e.has(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Answered takes an answered flow of an address that was asked for.
+func (j *Judge) Answered(f Flow) {
+	a := f.Endpoint.Addr()
+	if t := j.targets[a]; t != nil {
+		for i := range t.flows {
+			t.flows[i].known = t.flows[i].known || t.flows[i].flow.Client == f.Client
+		}
+	}
+	for _, c := range j.cases {
+		if q := c.inquiry[a]; q != nil {
+			q.had = true
+			if q.flows.add(j.seed, f) && q.asked {
+				q.alive = true
+			}
+		}
+	}
+}
+
+// Probed takes the result of a SYN: answered by whatever says that the address is there,
+// refusal included.
+func (j *Judge) Probed(at netip.AddrPort, answered bool) {
+	if !answered {
+		return
+	}
+	a := at.Addr()
+	if len(j.answered) >= maxAnswered {
+		clear(j.answered)
+	}
+	j.answered[a] = struct{}{}
+	for _, c := range j.cases {
+		if q := c.inquiry[a]; q != nil {
+			q.alive, q.syn = true, true
+		}
+	}
+	for _, e := range j.ejected {
+		e.back = e.back || e.has(a)
+	}
+}
+
+// Trust ends the suspicion of addresses that a source of Services has changed.
+func (j *Judge) Trust(all []netip.Addr) {
+	trusted := func(at netip.AddrPort) bool { return slices.Contains(all, at.Addr()) }
+	for name, e := range j.ejected {
+		if e.at = slices.DeleteFunc(e.at, trusted); len(e.at) == 0 {
+			delete(j.ejected, name)
+		}
+	}
+	for _, a := range all {
+		delete(j.targets, a)
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func TestDeadNodeIsFoundWithinASecond(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.want()
+	w.kill(2)
+	w.run(950 * time.Millisecond)
+	w.want("10.244.4.10")
+	if len(w.verdict) != 1 || w.verdict[0].Name != "node-4" {
+		t.Errorf("verdicts %v", w.verdict)
+	}
+}
+
+func TestEndpointsOfOneNodeAreJudgedTogether(t *testing.T) {
+	w := newWorld(t, 4, 5, 3, 100)
+	w.services[3].perSecond = 0 // nobody uses it
+	w.run(5 * time.Second)
+	w.kill(0)
+	w.run(950 * time.Millisecond)
+	w.want("10.244.2.10", "10.244.2.11", "10.244.2.12", "10.244.2.13")
+}
+
+func TestOneSilentEndpointOfALivingNode(t *testing.T) {
+	w := newWorld(t, 2, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.dead[endpoint(0, 0)] = true
+	w.run(950 * time.Millisecond)
+	w.want("10.244.2.10")
+	if w.verdict[0].Name != "10.244.2.10" {
+		t.Errorf("it is about %s", w.verdict[0].Name)
+	}
+}
+
+func TestReturn(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.run(60 * time.Second)
+	w.want("10.244.4.10")
+	w.revive(2)
+	w.run(10500 * time.Millisecond)
+	w.want()
+	w.run(30 * time.Second)
+	w.want()
+	w.kill(2) // and again
+	w.run(950 * time.Millisecond)
+	w.want("10.244.4.10")
+}
+
+func TestProbesOfTheSilentBackOff(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.run(5 * time.Second)
+	before := w.probes
+	w.run(60 * time.Second)
+	if n := w.probes - before; n < 5 || n > 10 {
+		t.Errorf("%d SYNs in a minute", n)
+	}
+}
+
+func TestSilenceIsTriedAfterMinutes(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.run(time.Second)
+	w.want("10.244.4.10")
+	w.revive(2)
+	w.deaf[endpoint(2, 0)] = true // it drops what comes from nodes
+	w.run(5 * time.Minute)
+	w.want()
+	w.run(time.Minute)
+	w.want()
+}
+
+func TestSourcesAreDropped(t *testing.T) {
+	w := newWorld(t, 1, 5, 6, 600)
+	for c := range 2 { // for ever
+		w.denied[[2]netip.Addr{w.services[0].clients[c], endpoint(1, 0)}] = true
+	}
+	w.run(20 * time.Second)
+	for c := range 4 { // from now on
+		w.denied[[2]netip.Addr{w.services[0].clients[c], endpoint(3, 0)}] = true
+	}
+	w.deaf[endpoint(3, 0)] = true
+	w.run(60 * time.Second)
+	w.want()
+	if len(w.verdict) > 0 {
+		t.Error(w.verdict)
+	}
+}
+
+func TestClientsThatWereNeverAnswered(t *testing.T) {
+	w := newWorld(t, 1, 5, 6, 1)
+	for e := range 2 {
+		w.deaf[endpoint(e, 0)] = true // a policy that drops all but some clients, which rest
+		for _, c := range w.services[0].clients {
+			w.denied[[2]netip.Addr{c, endpoint(e, 0)}] = true
+		}
+	}
+	w.run(5 * time.Minute)
+	if len(w.verdict) > 0 {
+		t.Error(w.verdict)
+	}
+}
+
+func TestOneClientIsNoEvidence(t *testing.T) {
+	w := newWorld(t, 1, 5, 1, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.run(time.Minute)
+	w.want()
+}
+
+func TestAcceptQueueOfLivingKernel(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.closed[endpoint(2, 0)] = true
+	w.run(time.Minute)
+	w.want()
+	if perSecond := float64(w.probes) / 60; perSecond > 2 {
+		t.Errorf("%.1f SYNs a second", perSecond)
+	}
+}
+
+func TestAllSilentAtOnce(t *testing.T) {
+	w := newWorld(t, 2, 5, 3, 100)
+	w.run(5 * time.Second)
+	for n := range 5 {
+		w.kill(n)
+	}
+	w.run(time.Minute)
+	w.want()
+	for n := range 5 {
+		w.revive(n)
+	}
+	w.run(5 * time.Second)
+	w.want()
+	if len(w.verdict) > 0 {
+		t.Error(w.verdict)
+	}
+}
+
+func TestMoreThanAThirdIsOurFault(t *testing.T) {
+	w := newWorld(t, 1, 9, 3, 300)
+	w.run(5 * time.Second)
+	for n := range 3 {
+		w.kill(n)
+	}
+	w.run(2 * time.Second)
+	w.want("10.244.2.10", "10.244.3.10", "10.244.4.10")
+	w.kill(3)
+	w.run(2 * time.Second)
+	w.want()
+	if !w.last.Ours {
+		t.Error("our own network is not in doubt")
+	}
+	w.run(time.Minute)
+	w.want()
+	w.revive(3)
+	w.run(11 * time.Second)
+	w.want("10.244.2.10", "10.244.3.10", "10.244.4.10")
+}
+
+func TestTheOnlyOtherNode(t *testing.T) {
+	w := newWorld(t, 1, 1, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(0)
+	w.run(2 * time.Second)
+	w.want("10.244.2.10") // what is left of the pool is for resolve to say
+}
+
+func TestAnswersGoAnotherWay(t *testing.T) {
+	w := newWorld(t, 1, 5, 3, 100)
+	w.oneWay = true
+	w.run(5 * time.Second)
+	w.want()
+	if !w.last.OneWay || w.last.Pause == 0 {
+		t.Error("asymmetric routing is not noticed")
+	}
+	w.kill(1)
+	w.run(time.Minute)
+	w.want()
+}
+
+func TestTrust(t *testing.T) {
+	w := newWorld(t, 2, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.run(time.Second)
+	w.want("10.244.4.10", "10.244.4.11")
+	w.judge.Trust([]netip.Addr{endpoint(2, 0)})
+	w.dead[endpoint(2, 0)] = false
+	w.run(500 * time.Millisecond)
+	w.want("10.244.4.11")
+}
+
+func TestForgedSources(t *testing.T) {
+	w := newWorld(t, 1, 5, 0, 2000)
+	for i := range 60000 {
+		w.services[0].clients = append(w.services[0].clients, ip("198.18.%d.%d", i/250, i%250))
+	}
+	w.run(5 * time.Second)
+	w.want()
+	for e := range 5 { // its queue is full, and it sends no cookies
+		w.closed[endpoint(e, 0)] = true
+	}
+	w.run(5 * time.Second)
+	w.want()
+	if len(w.verdict) > 0 {
+		t.Error(w.verdict)
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Flow is a TCP connection that is being opened through this node, or was.
+type Flow struct {
+	ID       uint64 // together with Client: never given to another flow while this one is known
+	Client   netip.Addr
+	Frontend netip.AddrPort // where the client connects to
+	Endpoint netip.AddrPort // where it was sent
+
+	// Waited is for how long at least there was no answer. Observers that do not know
+	// leave it 0: the Judge has a clock.
+	Waited time.Duration
+}
+
+// World is what the Judge may ask about endpoints, of Services that are served here.
+type World interface {
+	// Of returns the ready endpoints on other nodes that a frontend may lead to; nil if
+	// it is no frontend of ours.
+	Of(frontend netip.AddrPort) []Endpoint
+	// On returns the ready endpoints on a node.
+	On(node string) []Endpoint
+	// Remote is how many addresses have ready endpoints on other nodes.
+	Remote() int
+	// AnySeen reports whether the answer to any flow has come through this node.
+	AnySeen() bool
+}
+
+// Endpoint is a ready endpoint on another node.
+type Endpoint struct {
+	At   netip.AddrPort
+	Node string // empty where unknown: then it is judged alone
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	maxTargets   = 1024 // addresses with flows that wait
+	maxFlows     = 8    // of one address that are followed; the rest is counted
+	maxPerClient = 2    // of these, so that there are several clients
+)
+
+// target is an address to which flows wait for an answer.
+type target struct {
+	at       netip.AddrPort // what the first of them was sent to
+	frontend netip.AddrPort
+	flows    []wait
+	count    int // of the flows in this look
+
+	rest    time.Duration // the last pause after a false suspicion
+	restEnd time.Time     // no case before
+	greeted time.Time     // when a SYN was last sent to see whether that is answered at all
+}
+
+// wait is a flow that is followed from look to look.
+type wait struct {
+	flow    Flow
+	since   time.Time // it has waited since then at least
+	here    bool      // in this look
+	known   bool      // its client was answered by the same address before
+	excused bool      // it waited in a case that ended well
+}
+
+// see takes a flow of this look.
+func (t *target) see(f Flow, now time.Time) {
+	t.count++
+	same, oldest := 0, -1
+	for i := range t.flows {
+		w := &t.flows[i]
+		if w.flow.ID == f.ID && w.flow.Client == f.Client {
+			w.here = true
+			return
+		}
+		if w.flow.Client == f.Client && !w.excused {
+			same++
+		}
+		if w.excused && !w.here {
+			oldest = i
+		}
+	}
+	w := wait{flow: f, since: now.Add(-f.Waited), here: true}
+	switch {
+	case same >= maxPerClient:
+	case len(t.flows) < maxFlows:
+		t.flows = append(t.flows, w)
+	case oldest >= 0:
+		t.flows[oldest] = w
+	default:
+		if i := slices.IndexFunc(t.flows, func(w wait) bool { return w.excused }); i >= 0 {
+			t.flows[i] = w
+		}
+	}
+}
+
+// endLook forgets the flows that do not wait any more.
+func (t *target) endLook() {
+	t.flows = slices.DeleteFunc(t.flows, func(w wait) bool { return !w.here })
+	for i := range t.flows {
+		t.flows[i].here = false
+	}
+	t.count = 0
+}
+
+// clients returns the clients that have waited for a time, each once, and whether one of
+// them was answered before.
+func (t *target) clients(now time.Time, waited time.Duration) (all []netip.Addr, known bool) {
+	for _, w := range t.flows {
+		if w.excused || now.Sub(w.since) < waited {
+			continue
+		}
+		known = known || w.known
+		if !slices.Contains(all, w.flow.Client) {
+			all = append(all, w.flow.Client)
+		}
+	}
+	return all, known
+}
+
+// excuse takes the flows that wait for no evidence any more.
+func (t *target) excuse() {
+	for i := range t.flows {
+		t.flows[i].excused = true
+	}
+}
+
+// idSet remembers flows, and never takes one that it was told of for a new one. It may
+// take a new one for known, the more the fuller it is: each flow has one of its bits.
+type idSet [512]uint64
+
+// add reports whether the flow is certainly a new one.
+func (s *idSet) add(seed maphash.Seed, f Flow) bool {
+	h := maphash.Comparable(seed, struct {
+		id     uint64
+		client netip.Addr
+	}{f.ID, f.Client})
+	word, bit := &s[h>>6%uint64(len(s))], uint64(1)<<(h&63)
+	fresh := *word&bit == 0
+	*word |= bit
+	return fresh
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/suspect"
+)
+
+// world is a cluster around one node, in virtual time: clients of Services, and
+// endpoints that answer them or not.
+type world struct {
+	t      *testing.T
+	judge  *suspect.Judge
+	now    time.Time
+	start  time.Time
+	rng    *rand.Rand
+	nextID uint64
+
+	services []service
+	dead     map[netip.Addr]bool // answers nothing
+	deaf     map[netip.Addr]bool // answers clients, but no SYN of this node
+	oneWay   bool                // answers do not come through this node
+	denied   map[[2]netip.Addr]bool
+	closed   map[netip.Addr]bool // answers SYNs of this node, but no client
+
+	open    []suspect.Flow // entries without an answer
+	seen    []suspect.Flow // entries with one
+	probes  int
+	looks   int
+	verdict []suspect.Verdict
+	last    suspect.Decision
+}
+
+type service struct {
+	frontend  netip.AddrPort
+	endpoints []suspect.Endpoint
+	clients   []netip.Addr
+	perSecond int
+}
+
+func ip(format string, args ...any) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, args...))
+}
+
+// newWorld has a number of Services with one endpoint on each of some nodes.
+func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
+	w := &world{
+		t: t, judge: suspect.New(), start: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(1, 2)),
+		dead: map[netip.Addr]bool{}, deaf: map[netip.Addr]bool{}, denied: map[[2]netip.Addr]bool{}, closed: map[netip.Addr]bool{},
+	}
+	w.now = w.start
+	for s := range services {
+		one := service{frontend: netip.AddrPortFrom(ip("10.96.0.%d", s+1), 80), perSecond: perSecond}
+		for n := range nodes {
+			one.endpoints = append(one.endpoints, suspect.Endpoint{At: netip.AddrPortFrom(endpoint(n, s), 8080), Node: fmt.Sprintf("node-%d", n+2)})
+		}
+		for c := range clients {
+			one.clients = append(one.clients, ip("10.244.1.%d", 10+c))
+		}
+		w.services = append(w.services, one)
+	}
+	return w
+}
+
+// endpoint is that of a Service on a node.
+func endpoint(node, service int) netip.Addr { return ip("10.244.%d.%d", node+2, 10+service) }
+
+func (w *world) Of(frontend netip.AddrPort) []suspect.Endpoint {
+	for _, s := range w.services {
+		if s.frontend == frontend {
+			return s.endpoints
+		}
+	}
+	return nil
+}
+
+func (w *world) On(node string) (all []suspect.Endpoint) {
+	for _, s := range w.services {
+		for _, e := range s.endpoints {
+			if e.Node == node {
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) Remote() (n int) {
+	for _, s := range w.services {
+		n += len(s.endpoints)
+	}
+	return n
+}
+
+func (w *world) AnySeen() bool { return len(w.seen) > 0 }
+
+// connect lets the clients connect for a while, evenly.
+func (w *world) connect(d time.Duration) {
+	for _, s := range w.services {
+		for range int(float64(s.perSecond)*d.Seconds() + w.rng.Float64()) {
+			pool := s.pool(w)
+			e := pool[w.rng.IntN(len(pool))]
+			w.flow(s, s.clients[w.rng.IntN(len(s.clients))], e)
+		}
+	}
+}
+
+// pool is the Service's after half of it at most was passed over.
+func (s service) pool(w *world) (kept []suspect.Endpoint) {
+	passed := 0
+	for _, e := range s.endpoints {
+		if _, is := w.last.Suspects[e.At.Addr()]; is && passed < len(s.endpoints)/2 {
+			passed++
+			continue
+		}
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+func (w *world) flow(s service, client netip.Addr, e suspect.Endpoint) {
+	w.nextID++
+	f := suspect.Flow{ID: w.nextID, Client: client, Frontend: s.frontend, Endpoint: e.At}
+	a := e.At.Addr()
+	if w.dead[a] || w.closed[a] || w.oneWay || w.denied[[2]netip.Addr{client, a}] {
+		w.open = append(w.open, f)
+	} else {
+		w.seen = append(w.seen, f)
+	}
+}
+
+// run lets time pass.
+func (w *world) run(d time.Duration) {
+	w.t.Helper()
+	for end := w.now.Add(d); w.now.Before(end); {
+		pause := w.last.Pause
+		if pause == 0 {
+			pause = 500 * time.Millisecond
+		}
+		w.connect(pause)
+		w.now = w.now.Add(pause)
+		w.cycle()
+		if len(w.open) > 5000 {
+			w.open = w.open[len(w.open)-5000:]
+		}
+		if len(w.seen) > 5000 {
+			w.seen = w.seen[len(w.seen)-5000:]
+		}
+	}
+}
+
+func (w *world) cycle() {
+	w.looks++
+	for _, f := range w.open {
+		w.judge.Unanswered(f, w.now)
+	}
+	orders := w.judge.Review(w.now, w)
+	for _, f := range w.seen {
+		if slices.Contains(orders.Ask, f.Endpoint.Addr()) {
+			w.judge.Answered(f)
+		}
+	}
+	w.probes += len(orders.Probe)
+	for _, at := range orders.Probe {
+		a := at.Addr()
+		w.judge.Probed(at, !w.dead[a] && !w.deaf[a])
+	}
+	before := w.last.Suspects
+	w.last = w.judge.Decide(w.now, w)
+	w.verdict = append(w.verdict, w.last.Verdicts...)
+	w.open = slices.DeleteFunc(w.open, func(f suspect.Flow) bool { // as core/flows does
+		_, was := before[f.Endpoint.Addr()]
+		_, is := w.last.Suspects[f.Endpoint.Addr()]
+		return is && !was
+	})
+}
+
+func (w *world) suspects() (all []string) {
+	for a := range w.last.Suspects {
+		all = append(all, a.String())
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) want(suspects ...string) {
+	w.t.Helper()
+	if got := w.suspects(); !slices.Equal(got, suspects) {
+		w.t.Fatalf("suspects %v, want %v; verdicts: %v", got, suspects, w.verdict)
+	}
+}
+
+func (w *world) kill(node int) {
+	for s := range w.services {
+		w.dead[endpoint(node, s)] = true
+	}
+}
+
+func (w *world) revive(node int) {
+	for s := range w.services {
+		delete(w.dead, endpoint(node, s))
+		w.open = slices.DeleteFunc(w.open, func(f suspect.Flow) bool { return f.Endpoint.Addr() == endpoint(node, s) })
+	}
+}

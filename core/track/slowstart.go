@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Slow start: an endpoint that becomes ready beside others gets tenths of its weight,
+// from one to ten, over the time that its Service asks for. What is ready when a
+// Service is first looked at is not new: nothing says since when it is. While
+// there is a new endpoint, its Service is resolved at each step, and otherwise only
+// when it changes.
+
+// SetClock replaces time.Now.
+func (t *Tracker) SetClock(now func() time.Time) { t.now = now }
+
+// Next returns when Flush has something to do without a change; zero for never. It
+// costs the Services with new endpoints.
+func (t *Tracker) Next() (next time.Time) {
+	for _, at := range t.warming {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// wake marks the Services of which an endpoint is due for its next step.
+func (t *Tracker) wake(now time.Time) {
+	for s, at := range t.warming {
+		if !now.Before(at) {
+			t.mark(s)
+		}
+	}
+}
+
+// warmed returns the slices of a Service, with the endpoints that are new marked as such.
+func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
+	window := s.object.Choice.SlowStart
+	if window <= 0 {
+		t.stopWarming(s)
+		return from
+	}
+	now := t.now()
+	since := make(map[netip.Addr]time.Time, len(s.since))
+	for _, slice := range from {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if !e.State.Has(model.Ready) {
+				continue
+			}
+			at, known := s.since[e.Addr]
+			if !known && s.since != nil {
+				at = now
+			}
+			since[e.Addr] = at
+		}
+	}
+	s.since = since
+	next := time.Time{}
+	steps := map[netip.Addr]uint8{}
+	for a, at := range since {
+		if step, until := warmStep(now.Sub(at), window); step > 0 {
+			steps[a] = step
+			if due := at.Add(until); next.IsZero() || due.Before(next) {
+				next = due
+			}
+		}
+	}
+	if len(steps) == 0 {
+		delete(t.warming, s)
+		return from
+	}
+	t.warming[s] = next
+	return markWarm(from, steps)
+}
+
+func (t *Tracker) stopWarming(s *service) {
+	s.since = nil
+	delete(t.warming, s)
+}
+
+// warmSteps is in how many steps an endpoint gets its weight: tenths of it, the first
+// at once (model.SliceEndpoint).
+const warmSteps = 10
+
+// warmStep returns at which step an endpoint is, 0 when it has all of its weight,
+// and at what age the next one is due.
+func warmStep(age, window time.Duration) (step uint8, until time.Duration) {
+	if age < 0 { // a clock that was set back
+		age = 0
+	}
+	if age >= window {
+		return 0, 0
+	}
+	n := age*(warmSteps-1)/window + 1
+	return uint8(n), (n*window + warmSteps - 2) / (warmSteps - 1)
+}
+
+// markWarm returns slices whose endpoints have their steps. It changes none.
+func markWarm(from []*model.Slice, steps map[netip.Addr]uint8) []*model.Slice {
+	marked := slices.Clone(from)
+	for i, s := range from {
+		isNew := func(e model.SliceEndpoint) bool { return steps[e.Addr] > 0 }
+		if !slices.ContainsFunc(s.Endpoints, isNew) {
+			continue
+		}
+		copied := *s
+		copied.Endpoints = slices.Clone(s.Endpoints)
+		for k := range copied.Endpoints {
+			copied.Endpoints[k].Warm = steps[copied.Endpoints[k].Addr]
+		}
+		marked[i] = &copied
+	}
+	return marked
+}

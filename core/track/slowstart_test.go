@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// An endpoint that is new gets its weight in ten steps, at each of which its
+// Service alone is looked at, and then nothing is due any more.
+func TestSlowStart(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	tr := track.New()
+	tr.SetClock(func() time.Time { return now })
+	tr.SetHost(&model.Host{Name: "here"})
+	for i := range 50 {
+		svc := &model.Service{
+			Name: model.ServiceName{Namespace: "default", Name: fmt.Sprint("s", i)}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)})},
+			Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 20 * time.Second},
+		}
+		tr.SetService(svc)
+		tr.SetSlice(slowSlice(svc.Name.Name, 2))
+	}
+	tr.Flush()
+	if next := tr.Next(); !next.IsZero() {
+		t.Fatalf("the next step is due at %v, and nothing is new", next)
+	}
+	now = now.Add(time.Minute)
+	tr.SetSlice(slowSlice("s7", 3))
+	start := now
+	var shares []int
+	for range 20 {
+		before := tr.Stats().Resolved
+		deltas := tr.Flush()
+		if n := tr.Stats().Resolved - before; n != 1 || len(deltas) != 1 {
+			t.Fatalf("%d Services resolved, %d changes", n, len(deltas))
+		}
+		pool := deltas[0].New.Pools()[0]
+		shares = append(shares, int(1000*pool.Share(2)/pool.Share(0)+0.5))
+		next := tr.Next()
+		if next.IsZero() {
+			break
+		}
+		if !next.After(now) {
+			t.Fatalf("a step is due at %v, at %v", next, now)
+		}
+		now = next
+	}
+	if want := "[100 200 300 400 500 600 700 800 900 1000]"; fmt.Sprint(shares) != want {
+		t.Errorf("shares, in thousandths of another's: %v, want %s", shares, want)
+	}
+	if took := now.Sub(start); took != 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	tr.SetSlice(slowSlice("s7", 2)) // and when it goes and comes again it is new again
+	tr.Flush()
+	tr.SetSlice(slowSlice("s7", 3))
+	tr.Flush()
+	if tr.Next().IsZero() {
+		t.Error("an endpoint that came back is not new")
+	}
+	tr.DeleteService(model.ServiceName{Namespace: "default", Name: "s7"})
+	tr.Flush()
+	if !tr.Next().IsZero() {
+		t.Error("a step of a Service that is gone is due")
+	}
+}
+
+func slowSlice(service string, n int) *model.Slice {
+	s := &model.Slice{Name: model.SliceName{Namespace: "default", Name: service}, Service: service, Ports: []model.SlicePort{{Proto: model.TCP, Port: 8080}}}
+	for i := range n {
+		s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)}), State: model.Ready | model.Serving})
+	}
+	return s
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// SetSuspects replaces the addresses of endpoints that have stopped answering and
+// touches the Services that have one of those that are new or gone. It looks once
+// through all endpoints, which an index of their addresses would save: it would take
+// more memory than all else that failover needs, for something as rare as the
+// death of a node.
+func (t *Tracker) SetSuspects(suspects model.Suspects) {
+	changed := model.Suspects{}
+	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
+		for a := range pair[0] {
+			if _, both := pair[1][a]; !both {
+				changed[a] = struct{}{}
+			}
+		}
+	}
+	t.suspects = suspects
+	if len(changed) == 0 {
+		return
+	}
+	for _, s := range t.services {
+		if slices.ContainsFunc(s.slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, changed) }) {
+			t.mark(s)
+		}
+	}
+	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
+}
+
+// Suspects returns them, as last set, without those that were trusted since.
+func (t *Tracker) Suspects() model.Suspects { return t.suspects }
+
+// Trusted returns the suspects that a source has changed since the last call. They are
+// suspects no more.
+func (t *Tracker) Trusted() []netip.Addr {
+	all := t.trusted
+	t.trusted = nil
+	return all
+}
+
+// trustChanged trusts anew the suspects of a slice whose node or conditions have
+// changed, and those that are not in it any more: whoever wrote that knows more than
+// a silence of before. Either slice may be nil.
+func (t *Tracker) trustChanged(before, now *model.Slice) {
+	if len(t.suspects) == 0 || before == nil {
+		return
+	}
+	type said struct {
+		node  string
+		state model.EndpointState
+	}
+	is := map[netip.Addr]said{}
+	if now != nil {
+		for _, e := range now.Endpoints {
+			is[e.Addr] = said{e.Node, e.State}
+		}
+	}
+	changed := model.Suspects{}
+	for _, e := range before.Endpoints {
+		if _, suspect := t.suspects[e.Addr]; suspect && is[e.Addr] != (said{e.Node, e.State}) {
+			changed[e.Addr] = struct{}{}
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	rest := maps.Clone(t.suspects)
+	for a := range changed {
+		delete(rest, a)
+		t.trusted = append(t.trusted, a)
+	}
+	t.SetSuspects(rest)
+}
+
+// Endpoint is an address and port on another node that takes connections.
+type Endpoint struct {
+	At   netip.AddrPort
+	Node string // empty where no source says it
+}
+
+// RemoteOf returns the ready endpoints, on other nodes, of the Service that has a
+// TCP frontend. One that is no Service's own address may be a node port.
+func (t *Tracker) RemoteOf(frontend netip.AddrPort) (all []Endpoint) {
+	s := t.claims.holder[claim{frontend, model.TCP}]
+	if s == nil {
+		nodePort := netip.AddrPortFrom(model.FamilyOf(frontend.Addr()).Unspecified(), frontend.Port())
+		s = t.claims.holder[claim{nodePort, model.TCP}]
+	}
+	if s == nil || t.host == nil {
+		return nil
+	}
+	for _, slice := range s.slices {
+		for e := range t.remote(slice) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// Remote calls each for the ready endpoints on other nodes: those of all Services,
+// one after the other.
+func (t *Tracker) Remote(each func(Endpoint)) {
+	for _, s := range t.services {
+		for _, slice := range s.slices {
+			for e := range t.remote(slice) {
+				each(e)
+			}
+		}
+	}
+}
+
+func (t *Tracker) remote(slice *model.Slice) iter.Seq[Endpoint] {
+	return func(yield func(Endpoint) bool) {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if t.host == nil || !e.State.Has(model.Ready) || e.Node != "" && e.Node == t.host.Name {
+				continue
+			}
+			for _, p := range slice.Ports {
+				if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node}) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+func suspects(ips ...string) model.Suspects {
+	s := model.Suspects{}
+	for _, ip := range ips {
+		s[netip.MustParseAddr(ip)] = struct{}{}
+	}
+	return s
+}
+
+func TestSuspectsArePassedOver(t *testing.T) {
+	tr := track.New()
+	tr.SetHost(host("a"))
+	tr.SetService(service("a", "10.96.0.1", 80))
+	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	tr.SetService(service("b", "10.96.0.2", 80))
+	tr.SetSlice(slice("b-1", "b", 80, "10.0.0.4", "10.0.0.5"))
+	tr.Flush()
+	before := tr.Stats().Resolved
+	tr.SetSuspects(suspects("10.0.0.2", "10.0.0.99"))
+	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3")
+	tr.SetSuspects(suspects("10.0.0.2", "10.0.0.5"))
+	want(t, tr, "~ns/b:p80 10.0.0.4")
+	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")) // says nothing new of it
+	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3 10.0.0.6")
+	tr.SetSuspects(nil)
+	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3 10.0.0.6 10.0.0.2; ~ns/b:p80 10.0.0.4 10.0.0.5")
+	if n := tr.Stats().Resolved - before; n != 5 {
+		t.Errorf("%d Services resolved, want those that have one that changed: 5", n)
+	}
+}
+
+func TestWhatASourceChangesIsTrusted(t *testing.T) {
+	set := func(change func(*model.Slice)) *model.Slice {
+		s := slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+		change(s)
+		return s
+	}
+	for _, c := range []struct {
+		what   string
+		change func(*track.Tracker)
+		want   bool
+	}{
+		{"the same again", func(tr *track.Tracker) { tr.SetSlice(set(func(*model.Slice) {})) }, false},
+		{"another endpoint", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[0].State = 0 })) }, false},
+		{"a condition", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[1].State = 0 })) }, true},
+		{"the node", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[1].Node = "new" })) }, true},
+		{"gone", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints = s.Endpoints[:1] })) }, true},
+		{"the slice gone", func(tr *track.Tracker) { tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: "a-1"}) }, true},
+	} {
+		tr := track.New()
+		tr.SetHost(host("a"))
+		tr.SetService(service("a", "10.96.0.1", 80))
+		tr.SetSlice(set(func(*model.Slice) {}))
+		tr.SetSuspects(suspects("10.0.0.2"))
+		tr.Flush()
+		c.change(tr)
+		_, suspect := tr.Suspects()[netip.MustParseAddr("10.0.0.2")]
+		if got := slices.Equal(tr.Trusted(), []netip.Addr{netip.MustParseAddr("10.0.0.2")}); got != c.want || suspect == c.want {
+			t.Errorf("%s: trusted %t, suspect %t; want trusted %t", c.what, got, suspect, c.want)
+		}
+	}
+}
+
+func TestRemote(t *testing.T) {
+	tr := track.New()
+	tr.SetHost(host("a"))
+	svc := service("a", "10.96.0.1", 80)
+	svc.Type, svc.Ports[0].NodePort = model.NodePort, 30080
+	tr.SetService(svc)
+	from := slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+	for i, node := range []string{"here", "there", "there", ""} {
+		from.Endpoints[i].Node = node
+	}
+	from.Endpoints[2].State = 0
+	tr.SetSlice(from)
+	tr.Flush()
+	for _, at := range []string{"10.96.0.1:80", "192.0.2.1:30080"} {
+		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at))); got != "[{10.0.0.2:8080 there} {10.0.0.4:8080 }]" {
+			t.Errorf("%s: %s", at, got)
+		}
+	}
+	if got := tr.RemoteOf(netip.MustParseAddrPort("10.96.0.1:81")); got != nil {
+		t.Errorf("a port that no Service has: %v", got)
+	}
+	n := 0
+	tr.Remote(func(track.Endpoint) { n++ })
+	if n != 2 {
+		t.Errorf("%d remote endpoints, want 2", n)
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	vns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// space is one namespace.
+type space struct {
+	ns    vns.NsHandle
+	links *netlink.Handle
+}
+
+// newSpace makes a namespace with some settings. When it fails nothing is left.
+func newSpace(settings []sysctl) (*space, error) {
+	s := &space{ns: vns.None()}
+	err := onThread(func() (err error) {
+		if s.ns, err = vns.New(); err != nil {
+			return explain(err)
+		}
+		if err := write(settings); err != nil {
+			return err
+		}
+		if s.links, err = netlink.NewHandle(); err != nil {
+			return fmt.Errorf("netlink: %w", err)
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.up("lo")
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *space) close() error {
+	if s.links != nil {
+		s.links.Close()
+	}
+	if !s.ns.IsOpen() {
+		return nil
+	}
+	return s.ns.Close()
+}
+
+// Next hops. They are on no interface: each side has the other's hardware
+// address by heart.
+var near, far = hop{4: "169.254.1.1", 6: "fe80::1"}, hop{4: "169.254.1.2", 6: "fe80::2"}
+
+type hop map[int]string
+
+// strangers makes the addresses of one namespace strangers to each other:
+// whatever is sent goes to the node first, as it would between machines. Else a
+// server that is called by a client of the same place through the node would
+// answer it directly, and nobody would undo the translation.
+func (s *space) strangers(family int) error {
+	own := netlink.NewRule()
+	own.Family, own.Priority, own.Table = family, 100, unix.RT_TABLE_LOCAL
+	out := netlink.NewRule()
+	out.Family, out.Priority, out.Table, out.IifName = family, 10, unix.RT_TABLE_MAIN, "lo" // what is sent from here
+	first := netlink.NewRule()
+	first.Family, first.Priority, first.Table = family, 0, unix.RT_TABLE_LOCAL
+	if err := s.links.RuleAdd(own); err != nil {
+		return err
+	}
+	if err := s.links.RuleAdd(out); err != nil {
+		return err
+	}
+	return s.links.RuleDel(first)
+}
+
+func (s *space) up(name string) error {
+	link, err := s.links.LinkByName(name)
+	if err == nil {
+		err = s.links.LinkSetUp(link)
+	}
+	if err != nil {
+		return fmt.Errorf("link %s up: %w", name, err)
+	}
+	return nil
+}
+
+func (s *space) assign(name string, addrs []netip.Addr) error {
+	link, err := s.links.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		addr := &netlink.Addr{IPNet: whole(a)}
+		if a.Is6() {
+			// No route to itself either: see strangers.
+			addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+		}
+		if err := s.links.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("address %s on %s: %w", a, name, err)
+		}
+	}
+	return nil
+}
+
+// defaultRoute sends everything unknown to the other side of a link.
+func (s *space) defaultRoute(name string, via hop, mac net.HardwareAddr, v6 bool) error {
+	link, err := s.links.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	for version, text := range via {
+		if version == 6 && !v6 {
+			continue
+		}
+		gateway := netip.MustParseAddr(text)
+		if err := s.neighbour(link, gateway, mac); err != nil {
+			return err
+		}
+		any := &net.IPNet{IP: make(net.IP, gateway.BitLen()/8), Mask: net.CIDRMask(0, gateway.BitLen())}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: any, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
+		if err := s.links.RouteAdd(route); err != nil {
+			return fmt.Errorf("default route by %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (s *space) neighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr) error {
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	err := s.links.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("neighbour %s on %s: %w", a, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// whole is an address as a prefix of its own.
+func whole(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// unready returns what is not ready yet, or nothing.
+func (s *space) unready(addrs []netip.Addr) (what string, err error) {
+	links, err := s.links.LinkList()
+	if err != nil {
+		return "", fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if l.Type() == "veth" && l.Attrs().OperState != netlink.OperUp {
+			return l.Attrs().Name, nil
+		}
+	}
+	routes, err := s.links.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return "", fmt.Errorf("list local routes: %w", err)
+	}
+	local := map[netip.Addr]bool{}
+	for _, r := range routes {
+		if r.Dst != nil {
+			a, _ := netip.AddrFromSlice(r.Dst.IP)
+			local[a] = true
+		}
+	}
+	for _, a := range addrs {
+		if a.Is6() && !local[a] {
+			return a.String(), nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+)
+
+// maxBaseChains bounds how many are listed: they are somebody else's.
+const maxBaseChains = 1000
+
+// BaseChains lists the chains of all tables in the network namespace of the calling
+// thread that packets reach by themselves. Tables of iptables-nft are among them.
+func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
+	sock, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, sock.Close()) }()
+	all = []diagnosis.BaseChain{}
+	const everyFamily = 0 // NFPROTO_UNSPEC
+	err = request(ctx, sock, msgGetChain, netlink.FlagDump, everyFamily, func(*netlink.Writer) {}, func(m netlink.Message) error {
+		if c, ok := baseChain(m); ok && len(all) < maxBaseChains {
+			all = append(all, c)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// baseChain reads a chain; it is false for one without a hook.
+func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
+	var h Hook
+	h.Policy = 1 // accept
+	for kind, v := range m.Attrs() {
+		switch kind {
+		case 1:
+			c.Table = netlink.Text(v)
+		case 3:
+			c.Name = netlink.Text(v)
+		case 4:
+			h.parse(v)
+			ok = true
+		case 5:
+			h.Policy = netlink.Uint32(v)
+		case 7:
+			c.Type = netlink.Text(v)
+		}
+	}
+	names := [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+	if int(h.Point) >= len(names) {
+		return c, false // of bridges and devices
+	}
+	family, known := map[byte]string{1: "inet", 2: "ip", 10: "ip6"}[m.Family()]
+	c.Family, c.Hook, c.Priority, c.Drop = family, names[h.Point], int(h.Priority), h.Policy == 0
+	return c, ok && known
+}

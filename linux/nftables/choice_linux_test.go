@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+// farm is UDP endpoints on addresses of the test's namespace.
+type farm struct {
+	t       testing.TB
+	v6      bool
+	servers map[netip.AddrPort]*net.UDPConn
+}
+
+// vip returns the address of the Service that the farm's clients use.
+func (f *farm) vip() netip.AddrPort {
+	if f.v6 {
+		return netip.MustParseAddrPort("[fd00:10:96::10]:80")
+	}
+	return netip.MustParseAddrPort("10.96.0.10:80")
+}
+
+func (f *farm) client() netip.Addr {
+	if f.v6 {
+		return netip.MustParseAddr("fd00:10:244:9::9")
+	}
+	return netip.MustParseAddr("10.244.9.9")
+}
+
+// endpoint returns the address of an endpoint.
+func (f *farm) endpoint(i int) netip.AddrPort {
+	if f.v6 {
+		return netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("fd00:10:244:2::%x", i+2)), 8080)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, byte(i + 2)}), 8080)
+}
+
+// newFarm makes a namespace with n endpoints in it.
+func newFarm(t testing.TB, n int, v6 bool) *farm {
+	t.Helper()
+	freshNamespace(t)
+	f := &farm{t: t, v6: v6, servers: map[netip.AddrPort]*net.UDPConn{}}
+	f.ip("link set lo up")
+	routed := netip.PrefixFrom(f.vip().Addr(), f.vip().Addr().BitLen())
+	f.ip("address add %s/%d dev lo", f.client(), f.client().BitLen())
+	f.ip("route add %s dev lo src %s", routed, f.client())
+	for i := range n {
+		at := f.endpoint(i)
+		f.ip("address add %s/%d dev lo", at.Addr(), at.Addr().BitLen())
+	}
+	if v6 {
+		time.Sleep(20 * time.Millisecond) // duplicate address detection is not for lo
+	}
+	for i := range n {
+		at := f.endpoint(i)
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadBuffer(4 << 20)
+		t.Cleanup(func() { _ = c.Close() })
+		f.servers[at] = c
+	}
+	return f
+}
+
+func (f *farm) ip(format string, args ...any) {
+	f.t.Helper()
+	mustBeApart(f.t)
+	path, err := exec.LookPath("ip")
+	if err != nil {
+		f.t.Skip("the ip command is not installed")
+	}
+	if out, err := exec.Command(path, strings.Fields(fmt.Sprintf(format, args...))...).CombinedOutput(); err != nil {
+		f.t.Fatalf("ip "+format+": %v: %s", append(args, err, out)...)
+	}
+}
+
+// port returns the Service port over a pool of endpoints with weights.
+func (f *farm) port(s model.Scheduler, weights ...uint16) *model.Port {
+	pool := &model.Pool{}
+	for i, w := range weights {
+		pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: f.endpoint(i), Weight: w})
+	}
+	if s == model.Maglev {
+		pool.Hash()
+	} else {
+		pool.Weigh()
+	}
+	p := port("web", model.Frontend{Kind: model.KindClusterIP, At: f.vip(), On: onAll(balance(pool, false))})
+	p.ID.Proto, p.Scheduler = model.UDP, s
+	return p
+}
+
+// from sends a datagram from a source port.
+func (f *farm) from(sport uint16) {
+	f.t.Helper()
+	f.datagram(sport, f.vip())
+}
+
+func (f *farm) datagram(sport uint16, to netip.AddrPort) {
+	f.t.Helper()
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.client(), sport)), net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte{byte(sport >> 8), byte(sport)}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// got returns which source ports each endpoint has got datagrams from.
+func (f *farm) got() map[netip.AddrPort][]uint16 {
+	f.t.Helper()
+	all := map[netip.AddrPort][]uint16{}
+	for at, c := range f.servers {
+		for {
+			b := make([]byte, 2)
+			_ = c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+			_, err := c.Read(b)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			all[at] = append(all[at], uint16(b[0])<<8|uint16(b[1]))
+		}
+	}
+	return all
+}
+
+// send sends n datagrams from as many source ports and returns who got them.
+func (f *farm) send(n int) map[netip.AddrPort][]uint16 {
+	f.t.Helper()
+	all := map[netip.AddrPort][]uint16{}
+	for i := range n {
+		f.from(uint16(20000 + i))
+		if i%500 == 499 || i == n-1 {
+			for at, ports := range f.got() {
+				all[at] = append(all[at], ports...)
+			}
+		}
+	}
+	return all
+}
+
+func TestWeightsInKernel(t *testing.T) {
+	const connections = 10000
+	for _, v6 := range []bool{false, true} {
+		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
+			f := newFarm(t, 2, v6)
+			fill(t, openDriver(t), compile(t, testHost, f.port(model.DefaultScheduler, 80, 20)))
+			got := f.send(connections)
+			share := float64(len(got[f.endpoint(0)])) / connections
+			t.Logf("%d connections: %.2f %% and %.2f %%", connections, 100*share, 100*float64(len(got[f.endpoint(1)]))/connections)
+			if math.Abs(share-0.8) > 5*math.Sqrt(.8*.2/connections) { // once in a million runs
+				t.Errorf("%.4f of all reach the endpoint with weight 80 of 100", share)
+			}
+		})
+	}
+}
+
+func TestRoundRobinInKernel(t *testing.T) {
+	f := newFarm(t, 3, false)
+	fill(t, openDriver(t), compile(t, testHost, f.port(model.RoundRobin, 0, 0, 0)))
+	for at, ports := range f.send(300) {
+		if len(ports) != 100 {
+			t.Errorf("%s has %d of 300", at, len(ports))
+		}
+	}
+}
+
+// The simulator knows to which endpoint the kernel's hash leads, for each client
+// port: so two nodes with the same endpoints choose alike. Nothing is left of the
+// way that the table was made: when an endpoint leaves, nearly all others' clients stay.
+func TestMaglevInKernel(t *testing.T) {
+	const connections = 3000
+	for _, v6 := range []bool{false, true} {
+		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
+			f := newFarm(t, 10, v6)
+			p := f.port(model.Maglev, make([]uint16, 10)...)
+			objects := compile(t, testHost, p)
+			fill(t, openDriver(t), objects)
+			sim := nft.NewSim(objects, testHost)
+			got := f.send(connections)
+			alike, least, most := 0, connections, 0
+			for at, ports := range got {
+				least, most = min(least, len(ports)), max(most, len(ports))
+				for _, sport := range ports {
+					out := sim.Decide(oracle.Packet{Src: f.client(), Sport: sport, Proto: model.UDP, Dst: f.vip()})
+					if len(out.Endpoints) == 1 && out.Endpoints[0].Addr == at {
+						alike++
+					}
+				}
+			}
+			t.Logf("%d of %d flows as foretold, %d to %d for an endpoint", alike, connections, least, most)
+			if alike != connections {
+				t.Errorf("%d of %d flows are not where the hash leads", connections-alike, connections)
+			}
+			less := compile(t, testHost, f.port(model.Maglev, make([]uint16, 9)...))
+			after, moved := nft.NewSim(less, testHost), 0
+			for at, ports := range got {
+				for _, sport := range ports {
+					out := after.Decide(oracle.Packet{Src: f.client(), Sport: sport, Proto: model.UDP, Dst: f.vip()})
+					if at != f.endpoint(9) && out.Endpoints[0].Addr != at {
+						moved++
+					}
+				}
+			}
+			t.Logf("%.2f %% of the flows move without need when one of ten endpoints leaves", 100*float64(moved)/connections)
+			if moved > connections*2/100 {
+				t.Errorf("%d of %d flows move without need", moved, connections)
+			}
+		})
+	}
+}
+
+// nft lists what there is and loads it again, and a restart writes nothing.
+func TestChoiceListsAndRestarts(t *testing.T) {
+	f := newFarm(t, 3, false)
+	weighted, hashed, turns := f.port(model.DefaultScheduler, 5, 2, 1), f.port(model.Maglev, 0, 0, 0), f.port(model.RoundRobin, 0, 0, 0)
+	hashed.ID.Service.Name, turns.ID.Service.Name = "hashed", "turns"
+	hashed.Frontends[0].At = netip.MustParseAddrPort("10.96.0.11:80")
+	turns.Frontends[0].At = netip.MustParseAddrPort("10.96.0.12:80")
+	ports := []*model.Port{weighted, hashed, turns}
+	d := &writes{Driver: openDriver(t)}
+	start := func() {
+		t.Helper()
+		d.ops = 0
+		b := dataplane.New(NewCompiler(Options{}), d)
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.SetHost(testHost)
+		for _, p := range ports {
+			b.Update([]model.Delta{{New: p}})
+		}
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start()
+	listed := runNFT(t, "", "list", "table", "ip", Table)
+	for _, want := range []string{"jhash ip saddr . th sport mod 1021 seed 0x54616e64", "numgen inc mod 3", "numgen random mod 8"} {
+		if !strings.Contains(listed, want) {
+			t.Errorf("nft does not list %q", want)
+		}
+	}
+	if start(); d.ops != 0 {
+		t.Errorf("%d writes when nothing has changed", d.ops)
+	}
+	got := dataplane.New(NewCompiler(Options{}), d)
+	if err := got.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slots := got.Slots(model.UDP, f.vip(), model.FromOutside)
+	if len(slots) != 8 {
+		t.Errorf("%d slots are read back, want 8", len(slots))
+	}
+	runNFT(t, "", "delete", "table", "ip", Table)
+	runNFT(t, listed, "-f", "-")
+	if again := runNFT(t, "", "list", "table", "ip", Table); again != listed {
+		t.Error("what nft lists is not what it loads")
+	}
+}
+
+// The first packet of a connection costs no more by hash than at random: the least
+// of many short rounds, in turn, which a busy machine cannot do anything about.
+// Most of it is the socket's; both have that.
+func TestMaglevFirstPacket(t *testing.T) {
+	const rounds, packets = 200, 100
+	f := newFarm(t, 10, false)
+	f.ip("route add 10.96.0.11/32 dev lo src %s", f.client())
+	random, hashed := f.port(model.DefaultScheduler, make([]uint16, 10)...), f.port(model.Maglev, make([]uint16, 10)...)
+	hashed.ID.Service.Name, hashed.Frontends[0].At = "hashed", netip.MustParseAddrPort("10.96.0.11:80")
+	fill(t, openDriver(t), compile(t, testHost, random, hashed))
+	least := map[netip.AddrPort]time.Duration{}
+	both := []netip.AddrPort{random.Frontends[0].At, hashed.Frontends[0].At}
+	for round := range rounds {
+		for i := range both {
+			to := both[(i+round)%2]
+			begin := time.Now()
+			for i := range packets {
+				f.datagram(uint16(10000+round*packets+i), to)
+			}
+			if took := time.Since(begin) / packets; least[to] == 0 || took < least[to] {
+				least[to] = took
+			}
+		}
+	}
+	atRandom, byHash := least[random.Frontends[0].At], least[hashed.Frontends[0].At]
+	t.Logf("a first packet takes %v at random, %v by hash", atRandom, byHash)
+	if byHash > atRandom*115/100 {
+		t.Errorf("a first packet takes %v by hash, %v at random", byHash, atRandom)
+	}
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
+	"github.com/tandem-proxy/tandem/linux/xtables"
+)
+
+// table is where the rules are: in the nat table of iptables, or in tables of our
+// own in nftables. One goroutine uses it at a time, but for Read.
+type table interface {
+	// Families are those that it serves.
+	Families() []model.Family
+
+	// Reading says that Read is next: what others have done so far is no news
+	// then.
+	Reading()
+
+	// Read returns the objects of all families.
+	Read(context.Context) (map[Key]found, error)
+
+	// Write makes changes to one family: all of them or none. An error may leave
+	// open which.
+	Write(context.Context, model.Family, []edit) error
+
+	// Disturbed reports whether somebody else may have written since Reading.
+	Disturbed() (bool, error)
+
+	// Most is how many changes one Write takes; 0 is no limit.
+	Most() int
+
+	Close() error
+}
+
+// natTable is the nat table of iptables, in the variant that this host uses.
+type natTable struct {
+	commands *xtables.Commands
+	watch    *xtables.Watch
+}
+
+func openNAT(ctx context.Context) (table, error) {
+	runtime.LockOSThread() // commands belong to the namespace of this thread
+	defer runtime.UnlockOSThread()
+	c, _, err := xtables.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w, err := xtables.OpenWatch(c.Variant, c.Families)
+	if err != nil {
+		return nil, err
+	}
+	return natTable{c, w}, nil
+}
+
+// Families implements table.
+func (t natTable) Families() []model.Family { return t.commands.Families }
+
+// Reading implements table.
+func (t natTable) Reading() { t.watch.BeforeRead() }
+
+// Disturbed implements table.
+func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
+
+// Most implements table.
+func (t natTable) Most() int { return 0 }
+
+// Close implements table.
+func (t natTable) Close() error { return t.watch.Close() }
+
+// Read implements table.
+func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
+	objects := map[Key]found{}
+	for _, f := range t.Families() {
+		text, err := t.commands.Save(ctx, f, xtables.NAT)
+		if err != nil {
+			return nil, fmt.Errorf("%s tables: %w", f, err)
+		}
+		if err := natObjects(f, text, objects); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+	}
+	return objects, nil
+}
+
+// Write implements table.
+func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
+	b := &batch{}
+	for _, e := range withoutImplied(edits) {
+		b.edit(e)
+	}
+	if b.Empty() {
+		return nil
+	}
+	return t.restore(ctx, f, b)
+}
+
+// restore runs a transaction. Others may hold the lock for a while; that they still
+// do is a failure like others, and never busy: without its chains a mode serves
+// nothing.
+func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
+	t.watch.BeforeWrite()
+	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {
+		t.watch.Invalidate()
+		return fmt.Errorf("%s tables: %w", f, err)
+	}
+	t.watch.AfterWrite(1)
+	return nil
+}
+
+// ownTables are the tables of our own in nftables.
+type ownTables struct {
+	driver   *nft.Driver
+	families []model.Family
+	reading  sync.Mutex
+}
+
+// openNFT finds out which families the kernel has, and writes nothing.
+func openNFT(context.Context) (table, error) {
+	var families []model.Family
+	for _, f := range model.Families() {
+		err := nft.Check(nftTable, f)
+		switch {
+		case err == nil:
+			families = append(families, f)
+		case f == model.IPv4 || !errors.Is(err, dataplane.ErrAbsent):
+			return nil, err
+		}
+	}
+	d, err := nft.Open(nftTable, families...)
+	if err != nil {
+		return nil, err
+	}
+	return &ownTables{driver: d, families: families}, nil
+}
+
+// Families implements table.
+func (t *ownTables) Families() []model.Family { return t.families }
+
+// Reading implements table: the driver sees to it.
+func (t *ownTables) Reading() {}
+
+// Read implements table.
+func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	have, err := t.driver.Objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nftFound(have), nil
+}
+
+// Write implements table.
+func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) error {
+	for _, err := range t.driver.Commit(ctx, nftOps(edits)) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Disturbed implements table.
+func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(context.Background()) }
+
+// Most implements table. A table comes with its sets, and entries of an earlier
+// run may have to be rewritten with others.
+func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
+
+// Close implements table.
+func (t *ownTables) Close() error { return t.driver.Close() }
+
+// nftOps returns changes of one family as those of nftables' objects. A table that
+// goes takes with it what is in it.
+func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
+	for _, e := range edits {
+		if e.key.Kind == KindTable && e.verb == ledger.Delete {
+			k, _ := nftTable.Object(e.key.Family)
+			return append(ops[:0], ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: k})
+		}
+		if e.key.Kind == KindUnexpected {
+			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.foreign})
+			continue
+		}
+		nftObjects(e.key, e.rules, func(k nft.Key, v nft.Value) {
+			ops = append(ops, nftOp(e.verb, k, v))
+		})
+	}
+	return ops
+}
+
+// nftOp returns a change of an object. With a table that is replaced its sets go,
+// so they are created.
+func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Value] {
+	op := ledger.Op[nft.Key, nft.Value]{Verb: verb, Key: k}
+	if k.Kind == nft.KindSet {
+		op.Verb = ledger.Create
+	}
+	if verb != ledger.Create {
+		op.Old = v // in place: what tells a chain's hook
+	}
+	if verb != ledger.Delete {
+		op.New = v
+	}
+	return op
+}

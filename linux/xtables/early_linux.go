@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xtables
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// AddFacts adds what doctor's checks want to know of the tables of iptables, without
+// making any: rules that come before those of Services, and the policy of FORWARD.
+// What cannot be read is left out.
+func AddFacts(ctx context.Context, f *diagnosis.Facts) {
+	tools, err := FindTools(ctx)
+	if err != nil {
+		return
+	}
+	f.EarlyRules = []string{}
+	for _, t := range tools {
+		for _, family := range t.Installed() {
+			if t.Variant == Legacy && family == model.IPv4 {
+				f.LegacyTables = legacyTables(family)
+			}
+			text, err := t.Save(ctx, family, t.Present(family, Filter, NAT)...)
+			if err != nil {
+				continue
+			}
+			early, drop := early(text)
+			f.EarlyRules = append(f.EarlyRules, early...)
+			if drop && t.Variant == Legacy { // of the nft variant, the chains themselves say so
+				f.ForwardDrop = append(f.ForwardDrop, family.String()+" FORWARD (iptables-legacy)")
+			}
+		}
+	}
+}
+
+// early finds, in what iptables-save prints, the rules of nat that end a packet's way
+// before the jump to KUBE-SERVICES, and whether the policy of FORWARD is to drop.
+func early(text string) (rules []string, drop bool) {
+	drop = strings.Contains(text, "\n:FORWARD DROP ")
+	tables, err := ParseSave(text)
+	if err != nil {
+		return nil, drop
+	}
+	for _, table := range tables {
+		for _, c := range table.Chains {
+			if table.Name == "nat" && (c.Name == "PREROUTING" || c.Name == "OUTPUT") {
+				rules = append(rules, earlyIn(c)...)
+			}
+		}
+	}
+	return rules, drop
+}
+
+// earlyIn does so for a chain.
+func earlyIn(c SavedChain) (rules []string) {
+	jump := slices.IndexFunc(c.Rules, func(l Line) bool {
+		return target(l) == "KUBE-SERVICES" || target(l) == "KUBE-PORTALS-CONTAINER" || target(l) == "KUBE-PORTALS-HOST"
+	})
+	if jump < 0 {
+		return nil // Services are elsewhere
+	}
+	for _, l := range c.Rules[:jump] {
+		switch target(l) {
+		case "ACCEPT", "RETURN", "DNAT", "REDIRECT", "NETMAP":
+			rules = append(rules, "-A "+c.Name+" "+string(l))
+		}
+	}
+	return rules
+}
+
+func target(l Line) string {
+	_, rest, found := strings.Cut(" "+string(l), " -j ")
+	if !found {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, " ")
+	return name
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hnsemu
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+// document is an object as JSON: what the product's types leave out is kept, and
+// returned as it was given.
+type document map[string]json.RawMessage
+
+// asDocument reads the settings of an object. Policies change later and are kept
+// in the object itself.
+func asDocument(settings string) (d document, ok bool) {
+	ok = json.Unmarshal([]byte(settings), &d) == nil && d != nil
+	delete(d, "Policies")
+	return d, ok
+}
+
+// with returns an object's text with what the document has besides.
+func (d document) with(object string) string {
+	if len(d) == 0 {
+		return object
+	}
+	all := maps.Clone(d)
+	if json.Unmarshal([]byte(object), &all) != nil {
+		return object
+	}
+	return text(all)
+}
+
+// createNetwork makes a network. One of the name may exist, as hcsshim's tests
+// rely on nothing else.
+func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
+	var n hns.Network
+	kept, ok := asDocument(settings)
+	if !ok || json.Unmarshal([]byte(settings), &n) != nil {
+		return Response{}, invalidJSON
+	}
+	var code hns.Code
+	if n.ID, code = e.identity(n.ID); code != 0 {
+		return Response{}, code
+	}
+	e.networks[n.ID], e.kept[n.ID] = n, kept
+	return Response{Handle: e.open(Network, n.ID), ID: n.ID}, 0
+}
+
+// identity returns the id of a new object: the one that is asked for, if any.
+func (e *Emulator) identity(asked string) (string, hns.Code) {
+	id := strings.ToLower(asked)
+	switch {
+	case id == "":
+		return e.id(), 0
+	case e.has(Network, id) || e.has(Endpoint, id) || e.has(LoadBalancer, id):
+		return "", alreadyExists
+	}
+	return id, 0
+}
+
+func (e *Emulator) deleteNetwork(id string) hns.Code {
+	if _, ok := e.networks[id]; !ok {
+		return networkNotFound
+	}
+	e.dropNetwork(id)
+	return 0
+}
+
+// dropNetwork removes a network with the endpoints in it.
+func (e *Emulator) dropNetwork(id string) {
+	delete(e.networks, id)
+	delete(e.kept, id)
+	for i, p := range e.endpoints {
+		if p.HostComputeNetwork == id {
+			e.dropEndpoint(i)
+			delete(e.foreign, i)
+		}
+	}
+}
+
+func (e *Emulator) dropEndpoint(id string) {
+	delete(e.endpoints, id)
+	delete(e.kept, id)
+}
+
+// policyRequest is a modification of a network's or an endpoint's policies.
+type policyRequest struct {
+	ResourceType string
+	RequestType  string
+	Settings     struct{ Policies []hns.Policy }
+}
+
+// modifyPolicies changes the policies of a network or an endpoint; of what else
+// they have nothing can be modified here.
+func (e *Emulator) modifyPolicies(h handle, settings string) hns.Code {
+	var r policyRequest
+	if json.Unmarshal([]byte(settings), &r) != nil {
+		return invalidJSON
+	}
+	if r.ResourceType != "Policy" {
+		return notImplemented
+	}
+	n, isNetwork := e.networks[h.id]
+	p, isEndpoint := e.endpoints[h.id]
+	var ok bool
+	switch {
+	case h.kind == Network && isNetwork:
+		n.Policies, ok = r.apply(n.Policies)
+		e.networks[h.id] = n
+	case h.kind == Endpoint && isEndpoint:
+		p.Policies, ok = r.apply(p.Policies)
+		e.endpoints[h.id] = p
+	default:
+		return notFound
+	}
+	if !ok {
+		return notImplemented
+	}
+	return 0
+}
+
+// apply returns the policies after a request.
+func (r policyRequest) apply(have []hns.Policy) (policies []hns.Policy, ok bool) {
+	switch r.RequestType {
+	case "Add":
+		return append(slices.Clone(have), r.Settings.Policies...), true
+	case "Update":
+		return r.Settings.Policies, true
+	case "Remove":
+		return slices.DeleteFunc(slices.Clone(have), func(p hns.Policy) bool {
+			return slices.ContainsFunc(r.Settings.Policies, func(o hns.Policy) bool {
+				return p.Type == o.Type && string(p.Settings) == string(o.Settings)
+			})
+		}), true
+	}
+	return have, false
+}
+
+// podSubnet is the first subnet of a network: that of this node's pods.
+func (e *Emulator) podSubnet(network string) netip.Prefix {
+	var settings struct {
+		Ipams []struct {
+			Subnets []struct{ IpAddressPrefix string }
+		}
+		Subnets []struct{ AddressPrefix string } // schema 1
+	}
+	found := ""
+	if json.Unmarshal([]byte(text(e.kept[network])), &settings) == nil {
+		for _, s := range settings.Subnets {
+			found = s.AddressPrefix
+		}
+		for _, i := range settings.Ipams {
+			for _, s := range i.Subnets {
+				found = s.IpAddressPrefix
+			}
+		}
+	}
+	if p, err := netip.ParsePrefix(found); err == nil {
+		return p.Masked()
+	}
+	return netip.MustParsePrefix("10.244.1.0/24")
+}
+
+// allot returns the lowest free address of this node's pods. The first is the
+// gateway's.
+func (e *Emulator) allot(network string) string {
+	a := e.podSubnet(network).Addr().Next().Next()
+	for e.taken(a.String(), network, 0) {
+		a = a.Next()
+	}
+	return a.String()
+}
