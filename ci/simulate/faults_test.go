@@ -136,6 +136,7 @@ func apiDown(r *run, rng *rand.Rand) {
 }
 
 func watchHangs(r *run, rng *rand.Rand) {
+	time.Sleep(65 * time.Second)                  // after a bookmark
 	lift := r.server.Freeze(watched[rng.IntN(3)]) // ServiceCIDRs can be done without
 	if rng.IntN(4) > 0 {
 		r.later(some(rng), lift)

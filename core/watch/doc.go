@@ -49,6 +49,7 @@
 // pings (client-go asks after 30 s of silence and gives up 15 s later), but a
 // server may send no bookmarks, and one that hangs may still answer pings. So a
 // watch without an event or a bookmark for 70 s is cut and begun again where it
-// ended. A server that then answers is alive and has sent everything; one that
-// does not is reported by Source.Stale 85 s after its last word.
+// ended. A server that then answers is alive and has sent everything, unless it is
+// one that sends bookmarks: of that one only an event or a bookmark counts. One that
+// does neither is reported by Source.Stale 85 s after its last word.
 package watch
