@@ -65,26 +65,24 @@ type simulation struct {
 	byMode     map[config.Mode]int
 }
 
-// jobs are all that are asked for: every kind in every mode, then the next seed.
+// jobs are all that are asked for: every kind, each in another mode, then every kind in
+// the next mode, and when all kinds were in all modes the next seed.
 func (s *simulation) jobs() func(yield func(job) bool) {
+	first, end := uint64(0), uint64(*seeds)
+	if *onlyJob >= 0 {
+		first, end = uint64(*onlyJob), uint64(*onlyJob)+1
+	}
 	return func(yield func(job) bool) {
-		for seed := range uint64(*seeds) {
-			if *onlyJob >= 0 {
-				seed = uint64(*onlyJob)
-			}
-			for _, kind := range names(seed) {
-				for _, m := range modes {
-					if (*mode == "" || *mode == string(m)) && fits(kind, m) {
-						for range *times {
-							if !yield(job{m, kind, seed}) {
-								return
-							}
+		for seed := first; seed < end; seed++ {
+			for round := range modes {
+				for i, kind := range names(seed) {
+					m := modes[(i+round)%len(modes)]
+					for range *times {
+						if (*mode == "" || *mode == string(m)) && fits(kind, m) && !yield(job{m, kind, seed}) {
+							return
 						}
 					}
 				}
-			}
-			if *onlyJob >= 0 {
-				return
 			}
 		}
 	}

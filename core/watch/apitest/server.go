@@ -206,8 +206,9 @@ func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
 // more, though their connections stay open. What it returns ends that.
 func (s *Server) Freeze(resource string) (thaw func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.frozen[resource]++
+	s.mu.Unlock()
+	s.order(resource, order{}) // those that wait look
 	return func() {
 		s.mu.Lock()
 		s.frozen[resource]--
