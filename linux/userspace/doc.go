@@ -32,7 +32,8 @@
 // there is not, goes its way. And relays dial like anybody, so that an endpoint
 // inside a ServiceCIDR is not reached. Only the source address is lost: endpoints
 // see the node. When the proxy is down everything is rejected; when it is back it
-// finds its rules and listens on the same ports again. When the mode is left, its
+// finds its rules and listens on the same ports again. Where the service manager keeps
+// its sockets (FDSTORE of systemd), new TCP connections wait for it instead. When the mode is left, its
 // connections go on in the relays until they end, for an hour at most.
 //
 // What a relay sends carries the mark for masquerading and passes KUBE-PORTALS-OUT
@@ -50,6 +51,7 @@
 //	                   what iptables-save prints as objects
 //	nft.go             the same in tables of our own in nftables
 //	table_linux.go     the two kinds of table in the kernel
+//	handover_linux.go  listening sockets that outlive a process
 //	relay_linux.go     what rules lead to: the address, the listeners, the drop port
 //	driver_linux.go    the host (Driver): commit, stale UDP flows, draining, observe
 //	mode*.go           the mode, and which kind of table works here
