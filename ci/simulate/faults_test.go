@@ -215,18 +215,20 @@ func apiErrors(r *run, rng *rand.Rand) {
 	r.later(some(rng), lift)
 }
 
-// crash ends the process between two writes, and has it write.
+// crash ends the process between two writes, and has it write; then the next process,
+// and so on.
 func crash(r *run, rng *rand.Rand) {
-	p := r.super.current()
-	if p == nil {
-		return
-	}
-	p.kill(rng.IntN(1 << rng.IntN(6)))
-	for range 1 + rng.IntN(3) {
-		r.change(rng)
-	}
-	if rng.IntN(3) == 0 {
-		r.damage(rng, 1<<20) // for hundreds of writes more
+	for range 4 {
+		if p := r.super.current(); p != nil {
+			p.kill(rng.IntN(1 << rng.IntN(6)))
+		}
+		for range 1 + rng.IntN(3) {
+			r.change(rng)
+		}
+		if rng.IntN(4) == 0 {
+			r.damage(rng, 1<<20) // for hundreds of writes more
+		}
+		time.Sleep(restartPause + time.Duration(rng.IntN(1000))*time.Millisecond)
 	}
 }
 

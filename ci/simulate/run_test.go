@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -118,9 +119,18 @@ func (r *run) Delete(context.Context, []flows.Match) (int, error) {
 
 // play plays a plan in a bubble of virtual time.
 func play(t *testing.T, j job, plan []step, verbose bool) (res result) {
-	dir := t.TempDir()
+	return playOn(t, j, plan, verbose, func(p plane) plane { return p })
+}
+
+// playOn plays a plan on a data plane that is changed before.
+func playOn(t *testing.T, j job, plan []step, verbose bool, changed func(plane) plane) (res result) {
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
-		r := newRun(t, j, dir, verbose)
+		r := newRun(t, j, dir, verbose, changed)
 		res = r.play(plan)
 		if verbose {
 			res.log = r.text.String()
@@ -129,14 +139,14 @@ func play(t *testing.T, j job, plan []step, verbose bool) (res result) {
 	return res
 }
 
-func newRun(t *testing.T, j job, dir string, verbose bool) *run {
+func newRun(t *testing.T, j job, dir string, verbose bool, changed func(plane) plane) *run {
 	rng := conformance.NewRand(j.seed)
 	r := &run{job: j, rng: rng, config: randomConfig(rng), network: newNetwork(), text: &bytes.Buffer{}, log: discard(), begin: time.Now()}
 	if verbose {
 		r.log = slog.New(slog.NewTextHandler(&lockedWriter{w: r.text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	r.config.Mode = j.mode
-	r.plane = newPlane(j.mode, rng, dir)
+	r.plane = changed(newPlane(j.mode, rng, dir))
 	all := []plane{r.plane}
 	if j.mode != modes[len(modes)-1] {
 		for _, m := range modes[:len(modes)-1] {
@@ -191,6 +201,9 @@ func (r *run) play(plan []step) (res result) {
 	for _, s := range plan {
 		r.do(s)
 		time.Sleep(s.pause)
+		if s.pause >= 2*time.Second {
+			r.judge.rest()
+		}
 	}
 	for _, lift := range r.lifts {
 		lift()

@@ -6,13 +6,17 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -28,6 +32,14 @@ var (
 	pairs   = flag.Bool("pairs", true, "also pairs of faults")
 	verbose = flag.Bool("log", false, "show what the proxy logs in a run that fails")
 )
+
+// TestMain silences the client of the API server, which says much of connections that
+// are cut.
+func TestMain(m *testing.M) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	os.Exit(m.Run())
+}
 
 // TestSimulation runs what -for leaves time for, seed by seed.
 func TestSimulation(t *testing.T) {
@@ -66,7 +78,8 @@ type simulation struct {
 }
 
 // jobs are all that are asked for: every kind, each in another mode, then every kind in
-// the next mode, and when all kinds were in all modes the next seed.
+// the next mode, and when all kinds were in all modes the next seed. Between them are
+// crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
 	first, end := uint64(0), uint64(*seeds)
 	if *onlyJob >= 0 {
@@ -81,6 +94,10 @@ func (s *simulation) jobs() func(yield func(job) bool) {
 						if (*mode == "" || *mode == string(m)) && fits(kind, m) && !yield(job{m, kind, seed}) {
 							return
 						}
+					}
+					if crashed := (job{m, "F10", seed*100 + uint64(i)}); *only == "" && *onlyJob < 0 && i%5 == 0 &&
+						(*mode == "" || *mode == string(m)) && !yield(crashed) {
+						return
 					}
 				}
 			}

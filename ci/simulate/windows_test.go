@@ -120,8 +120,10 @@ func (w *windows) begin(p *process) {
 	}
 }
 
-// killed keeps the journal as it is.
+// killed keeps the journal as it is, and closes the handles of the process.
 func (w *windows) killed() {
+	w.emu.Down(true)
+	w.emu.Down(false)
 	w.left, _ = os.ReadFile(w.journal)
 	w.was = true
 }
