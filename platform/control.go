@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"time"
 
@@ -21,14 +23,28 @@ import (
 // own user can open it: see Held. What merely reads is served over HTTP for all
 // (core/health); what changes something is here.
 
-// switchFunc changes the mode, and returns when that is done.
-type switchFunc func(context.Context, config.Mode) (Switched, error)
+// switchFunc changes the mode, says before each phase which one begins, and returns
+// when that is done.
+type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (Switched, error)
+
+// phaseHeader names the phase of a request that takes a while, in an informational
+// response (102 Processing) before the final one.
+const phaseHeader = "Tandem-Phase"
 
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
-// has done so. When ctx ends before, everything stays as it was.
-func SwitchTo(ctx context.Context, to config.Mode) (done Switched, err error) {
-	err = post(ctx, "/switch?to="+url.QueryEscape(string(to)), &done)
+// has done so. Phase is told what it does meanwhile. When ctx ends before, everything
+// stays as it was.
+func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
+	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err
+}
+
+// withPhases tells the phases of the requests that are made with a context.
+func withPhases(ctx context.Context, phase func(string)) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		phase(h.Get(phaseHeader))
+		return nil
+	}})
 }
 
 // answerLimit bounds what is read of an answer.
@@ -113,7 +129,11 @@ func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 			reply(w, nil, fmt.Errorf("no mode %.40q", to))
 			return
 		}
-		done, err := switchTo(r.Context(), to)
+		done, err := switchTo(r.Context(), to, func(phase string) {
+			w.Header().Set(phaseHeader, phase)
+			w.WriteHeader(http.StatusProcessing)
+			w.Header().Del(phaseHeader)
+		})
 		reply(w, done, err)
 	})
 	return mux

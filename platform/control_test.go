@@ -29,7 +29,7 @@ func FuzzControl(f *testing.F) {
 			return
 		}
 		switched := false
-		h := controlHandler(func(_ context.Context, to config.Mode) (Switched, error) {
+		h := controlHandler(func(_ context.Context, to config.Mode, _ func(string)) (Switched, error) {
 			switched = true
 			if r.Method != http.MethodPost || !slices.Contains(names, string(to)) {
 				t.Errorf("%s %s switches to %q", r.Method, r.URL, to)
@@ -57,10 +57,33 @@ func TestControl(t *testing.T) {
 		{"PUT", Names()[1], 405},
 	} {
 		w := httptest.NewRecorder()
-		controlHandler(func(context.Context, config.Mode) (Switched, error) { return Switched{}, nil }).
+		controlHandler(func(context.Context, config.Mode, func(string)) (Switched, error) { return Switched{}, nil }).
 			ServeHTTP(w, httptest.NewRequest(c.method, "/switch?to="+url.QueryEscape(c.to), nil))
 		if w.Code != c.code || w.Body.Len() > 512 || strings.Contains(w.Body.String(), "\x1b") {
 			t.Errorf("%s %.20q: %d %s", c.method, c.to, w.Code, w.Body)
 		}
 	}
+}
+
+// Who waits for a switch hears of each phase, before the answer.
+func TestSwitchTellsItsPhases(t *testing.T) {
+	phases := []string{"opening", "programming", "removing"}
+	s := httptest.NewServer(controlHandler(func(_ context.Context, to config.Mode, phase func(string)) (Switched, error) {
+		for _, p := range phases {
+			phase(p)
+		}
+		return Switched{To: to}, nil
+	}))
+	defer s.Close()
+	var got []string
+	ctx := withPhases(t.Context(), func(p string) { got = append(got, p) })
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/switch?to="+Names()[1], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Client().Do(req)
+	if err != nil || res.StatusCode != http.StatusOK || !slices.Equal(got, phases) {
+		t.Errorf("%v, %q", err, got)
+	}
+	_ = res.Body.Close()
 }

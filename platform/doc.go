@@ -32,6 +32,7 @@
 //	leftovers.go         what earlier runs and kube-proxy have left (RemoveAll)
 //	control.go           the control socket
 //	control_history.go   the last changes
+//	control_snapshot.go  everything that is known (core/snapshot)
 //	doctor.go            what works on this machine (Examine)
 //	proxy.go             a whole proxy (Open, Run, Close)
 //	reconfigure.go       another configuration while it runs

@@ -42,13 +42,11 @@ func Facts(ctx context.Context, c *config.Config, running *diagnosis.Running) *d
 
 // examineModes tries all modes, and says which one the configuration selects.
 func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Check) {
-	works := map[config.Mode]bool{}
 	for _, m := range Local() {
 		check := diagnosis.Check{ID: "mode-" + string(m.Name), Level: diagnosis.OK, Found: "works"}
 		if err := Probe(ctx, m); err != nil {
 			check.Level, check.Found = diagnosis.Note, err.Error()
 		}
-		works[m.Name] = check.Level == diagnosis.OK
 		checks = append(checks, check)
 	}
 	chosen := diagnosis.Check{ID: "mode", Level: diagnosis.Fail, Found: fmt.Sprintf("mode %s unavailable: see the checks of the modes", c.Mode)}
@@ -56,16 +54,16 @@ func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Che
 	if err != nil {
 		chosen.Found = err.Error()
 	}
-	for i, m := range wanted {
-		if !works[m.Name] {
-			continue
-		}
-		chosen.Level, chosen.Found = diagnosis.OK, fmt.Sprintf("mode %s selects %s here", c.Mode, m.Name)
-		if i > 0 {
+	if choice, err := firstWorking(ctx, wanted); err == nil && len(wanted) > 0 { // as run does
+		chosen.Level, chosen.Found = diagnosis.OK, fmt.Sprintf("mode %s selects %s here", c.Mode, choice.Name)
+		if choice.Fallback() != "" {
 			chosen.Level = diagnosis.Warn
 			chosen.Found += fmt.Sprintf(", as %s is unavailable", wanted[0].Name)
 		}
-		break
+		if lacks := loopbackOnly(c); lacks != "" {
+			chosen.Level, chosen.Fix = diagnosis.Warn, "run it as root or with "+lacks
+			chosen.Found += ", on loopback addresses only: this process lacks " + lacks
+		}
 	}
 	return append([]diagnosis.Check{chosen}, checks...)
 }

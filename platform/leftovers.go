@@ -42,6 +42,9 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // what kube-proxy has left, with --takeover.
 func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	defer close(s.clean)
+	if s.privileged() != "" { // nothing can be removed, or looked for
+		return
+	}
 	select {
 	case <-s.engine.Programmed():
 	case <-ctx.Done():

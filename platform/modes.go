@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,14 +26,15 @@ import (
 
 // Modes lists every mode, whatever its system, in the order in which auto tries
 // them: each can plan everywhere, and be opened where it belongs. A new backend is
-// one line here.
+// one line here. Node ports on loopback addresses are served by relays, but where a
+// mode does that itself.
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
-		nftables.Mode(),
-		iptables.Mode(),
+		direct.ServeLoopback(nftables.Mode()),
+		direct.ServeLoopback(iptables.Mode()),
 		hns.Mode(),
 		userspaceMode(),
-		ipvs.Mode(),
+		direct.ServeLoopback(ipvs.Mode()),
 	}
 }
 
@@ -124,12 +126,25 @@ func choose(ctx context.Context, all []dataplane.Mode, c *config.Config, log *sl
 	if err != nil {
 		return Choice{}, err
 	}
-	var choice Choice
+	if lacks := loopbackOnly(c); lacks != "" {
+		log.Warn("unprivileged; Services are served on loopback addresses only", "lacks", lacks)
+	}
+	choice, err := firstWorking(ctx, modes)
+	for _, t := range choice.Trials {
+		if t.Err != nil {
+			log.Warn("mode unavailable", "mode", t.Mode, "err", t.Err)
+		}
+	}
+	if err == nil {
+		log.Info("mode chosen", "mode", choice.Name, "configured", c.Mode)
+	}
+	return choice, err
+}
+
+// firstWorking tries modes until one works.
+func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, err error) {
 	var failed []error
 	for _, m := range modes {
-		if c.Mode == config.Auto && m.Auto != nil {
-			m.Probe = m.Auto
-		}
 		err := Probe(ctx, m)
 		if ctx.Err() != nil {
 			return Choice{}, ctx.Err()
@@ -137,13 +152,31 @@ func choose(ctx context.Context, all []dataplane.Mode, c *config.Config, log *sl
 		choice.Trials = append(choice.Trials, Trial{m.Name, err})
 		if err == nil {
 			choice.Mode = m
-			log.Info("mode chosen", "mode", m.Name, "configured", c.Mode)
 			return choice, nil
 		}
-		log.Warn("mode unavailable", "mode", m.Name, "err", err)
 		failed = append(failed, fmt.Errorf("mode %s: %w", m.Name, err))
 	}
 	return choice, errors.Join(failed...)
+}
+
+// Fallback says why the first of the modes that were wanted is not the one that was
+// chosen; empty when it is.
+func (c Choice) Fallback() string {
+	if len(c.Trials) == 0 || c.Trials[0].Err == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s is unavailable: %v", c.Trials[0].Mode, c.Trials[0].Err)
+}
+
+// loopbackOnly says why auto means relays on loopback addresses, at once: without this
+// privilege nothing else can work. A pod that watches its cluster without it is a
+// mistake that must not look like a proxy: there auto fails. Empty: it means all modes.
+func loopbackOnly(c *config.Config) (lacks string) {
+	inCluster := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && c.Source() == config.InCluster
+	if c.Mode != config.Auto || inCluster {
+		return ""
+	}
+	return thisSystem().privileged()
 }
 
 // Probe returns nil when a mode works on this machine.
@@ -156,8 +189,18 @@ func Probe(ctx context.Context, m dataplane.Mode) error {
 
 // candidates returns the modes that a configuration can mean, the best first.
 func candidates(all []dataplane.Mode, c *config.Config) ([]dataplane.Mode, error) {
+	if loopbackOnly(c) != "" {
+		m, err := named(all, relay.Mode)
+		return []dataplane.Mode{m}, err
+	}
 	if c.Mode == config.Auto {
-		return automatic(all, runtime.GOOS), nil
+		modes := slices.Clone(automatic(all, runtime.GOOS))
+		for i := range modes {
+			if auto := modes[i].Auto; auto != nil {
+				modes[i].Probe = auto
+			}
+		}
+		return modes, nil
 	}
 	m, err := named(all, c.Mode)
 	if err != nil {

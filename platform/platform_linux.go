@@ -5,17 +5,32 @@ package platform
 import (
 	"log/slog"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
+// netAdmin says that this process may not program its network namespace. The kernel
+// asks for the capability, not for the user.
+func netAdmin() (lacks string) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil || sets[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0 {
+		return "" // unknown: the modes find out
+	}
+	return "CAP_NET_ADMIN"
+}
+
 func thisSystem() system {
 	s := portable()
+	s.privileged = netAdmin
 	s.lock = lockNamespace
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.facts = linuxFacts
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }

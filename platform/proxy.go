@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/ui"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -46,8 +49,9 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
-	flows    flowTable // nil where there is none
-	cleaner  *flows.Cleaner
+	flows    [2]flowTable      // for each of the cleaners; nil where there are none
+	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
+	failover *failover         // nil where it is off
 	report   *reporter
 	servers  servers
 
@@ -69,7 +73,7 @@ func (s system) open(ctx context.Context, c *config.Config, version string, log 
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
-		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays,
+		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays, Failover: p.failovers,
 		Ages: func() map[string]time.Duration { return p.source.ages() },
 	}, log)
 	if err := p.open(ctx); err != nil {
@@ -94,14 +98,30 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if p.flows, err = p.system.flows(); err != nil {
-		p.flows = nil
-		if p.choice.Conntrack {
-			p.log.Warn("opening conntrack failed; stale UDP flows are kept", "err", err)
-		}
+	if err := p.openFlows(); err != nil && p.choice.Conntrack {
+		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "err", err)
 	}
 	p.report.metrics.Mode(string(p.choice.Name))
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
+	return err
+}
+
+// openFlows opens what works on tracked flows.
+func (p *Proxy) openFlows() error {
+	for i := range p.flows {
+		table, err := p.system.flows()
+		if err != nil {
+			return err
+		}
+		p.flows[i] = table
+	}
+	if p.failover == nil {
+		return nil
+	}
+	eyes, err := p.system.observe()
+	if err == nil {
+		p.failover.flows = eyes
+	}
 	return err
 }
 
@@ -123,11 +143,12 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem},
+		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	})
+	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
-		modes: p.system.modes(), clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.modes(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }
@@ -137,8 +158,11 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 func (p *Proxy) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	ctx = p.running
-	if p.flows != nil {
-		p.cleaner = flows.Start(ctx, p.flows, flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped})
+	hooks := flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped}
+	for i, start := range []func(context.Context, flows.Table, flows.Hooks) *flows.Cleaner{flows.Start, flows.StartHandshakes} {
+		if p.flows[i] != nil {
+			p.cleaners[i] = start(ctx, p.flows[i], hooks)
+		}
 	}
 	var mu sync.Mutex
 	var failed []error
@@ -157,9 +181,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.Switch, p.historyRoute()))
+		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute()))
 	})
+	if p.failover != nil {
+		start("endpoint failover", p.failover.run)
+	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
+	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() { p.releaseStartMemory(ctx) })
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
@@ -174,13 +202,18 @@ func (p *Proxy) Run(ctx context.Context) error {
 func (p *Proxy) Close() error {
 	p.stop()
 	var errs []error
-	if p.cleaner != nil {
-		p.cleaner.Close()
+	for _, c := range p.cleaners {
+		if c != nil {
+			c.Close()
+		}
 	}
 	errs = append(errs, p.servers.close())
-	if p.flows != nil {
-		errs = append(errs, p.flows.Close())
+	for _, table := range p.flows {
+		if table != nil {
+			errs = append(errs, table.Close())
+		}
 	}
+	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
 	}
@@ -212,12 +245,37 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 	return p.Status().Synced
 }
 
+// progressInterval is how often a start that takes long says what it waits for.
+const progressInterval = 5 * time.Second
+
+// logProgress says what a start waits for, until everything is programmed.
+func (p *Proxy) logProgress(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.engine.Programmed():
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.log.Info("still starting", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
+		}
+	}
+}
+
 // Switch changes the mode while Services are in use: the new one is programmed
 // beside the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switcher.switchTo(ctx, to, p.live.Load())
+	return p.switchTo(ctx, to, func(string) {})
+}
+
+// switchTo is Switch with its phases.
+func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
+	return p.switcher.switchTo(ctx, to, p.live.Load(), phase)
 }
 
 // Document returns the status document.
@@ -226,9 +284,22 @@ func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
 	if err != nil {
 		return status.Document{}, err
 	}
+	return p.documentOf(s), nil
+}
+
+func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
 	return status.Of(status.Facts{
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s), nil
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
+	}, s)
+}
+
+// fallback says why the mode in use is not the one that was wanted at the start; empty
+// when it is, or was chosen since.
+func (p *Proxy) fallback() string {
+	if p.mode() != string(p.choice.Name) {
+		return ""
+	}
+	return p.choice.Fallback()
 }
 
 // mode is the name of the mode in use.
@@ -250,6 +321,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -260,9 +332,21 @@ func (p *Proxy) pages() health.Sources {
 	}
 }
 
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
+}
+
 // packets are counted by the backend in use, if it does.
 func (p *Proxy) packets() dataplane.Packets {
-	if c, ok := p.engine.Current().Backend.(dataplane.PacketCounter); ok {
+	if c, ok := dataplane.As[dataplane.PacketCounter](p.engine.Current().Backend); ok {
 		return c.Packets()
 	}
 	return dataplane.Packets{}
@@ -270,10 +354,25 @@ func (p *Proxy) packets() dataplane.Packets {
 
 // relays are the counters of the userspace mode, if it is in use.
 func (p *Proxy) relays() (relay.Stats, bool) {
-	if c, ok := p.engine.Current().Backend.(relay.Counter); ok {
+	if c, ok := dataplane.As[relay.Counter](p.engine.Current().Backend); ok {
 		return c.Relays(), true
 	}
 	return relay.Stats{}, false
+}
+
+// failovers are the counters of endpoint failover, if it is not off.
+func (p *Proxy) failovers() (metrics.Failover, bool) {
+	if p.failover == nil {
+		return metrics.Failover{}, false
+	}
+	return p.failover.stats(), true
+}
+
+// trusted takes the suspects that a source has changed.
+func (p *Proxy) trusted(all []netip.Addr) {
+	if p.failover != nil {
+		p.failover.trust(all)
+	}
 }
 
 // unserved reports whether load balancer IPs of a port are not programmed.
@@ -286,9 +385,11 @@ func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s, plane.Backend)
 	p.servers.checks.Update(s.Host, s.Applied)
-	if p.cleaner != nil && plane.Mode.Conntrack {
-		p.cleaner.Update(s.Host, s.Applied)
-		p.cleaner.Update(s.Host, s.Restored)
+	for _, c := range p.cleaners {
+		if c != nil && plane.Mode.Conntrack {
+			c.Update(s.Host, s.Applied)
+			c.Update(s.Host, s.Restored)
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *Proxy) changeMode(next *config.Config) {
 		return err
 	})
 	if err == nil && choice.Name != p.engine.Current().Mode.Name {
-		_, err = p.switcher.switchTo(p.running, choice.Name, next)
+		_, err = p.switcher.switchTo(p.running, choice.Name, next, func(string) {})
 	}
 	if err != nil {
 		p.log.Error("changing the mode failed; restart to retry", "mode", next.Mode, "err", err)

@@ -31,7 +31,7 @@ func newReporter(node string, sources metrics.Sources, log *slog.Logger) *report
 // synced reports a sync of a backend.
 func (r *reporter) synced(s engine.Sync, b dataplane.Backend) {
 	r.metrics.Synced(s)
-	if c, ok := b.(dataplane.RuleCounter); ok {
+	if c, ok := dataplane.As[dataplane.RuleCounter](b); ok {
 		c.Rules(r.metrics.Rules)
 	}
 	for _, change := range s.StateChanges {
@@ -49,6 +49,9 @@ func (r *reporter) problem(problem model.Problem) {
 		r.recorder.Add(e)
 	}
 }
+
+// silent reports endpoints that have stopped answering. The engine reports the problem.
+func (r *reporter) silent(p model.Problem) { r.recorder.Add(r.teller.Silent(p)) }
 
 // started reports the start of a proxy in the mode that was chosen.
 func (r *reporter) started(version string, configured config.Mode, choice Choice) {

@@ -35,13 +35,14 @@ const removalWait = 5 * time.Second
 // switcher replaces the engine's data plane by one of another mode, and removes
 // the old one when its connections have ended.
 type switcher struct {
-	engine   *engine.Engine
-	network  network
-	log      *slog.Logger
-	modes    []dataplane.Mode // all there are
-	switched func(from, to config.Mode)
-	running  context.Context // ends with the proxy
-	group    *sync.WaitGroup // of the proxy
+	engine     *engine.Engine
+	network    network
+	log        *slog.Logger
+	modes      []dataplane.Mode // all there are
+	privileged func() string    // as in system
+	switched   func(from, to config.Mode)
+	running    context.Context // ends with the proxy
+	group      *sync.WaitGroup // of the proxy
 
 	clean    chan struct{} // closed when leftovers of earlier runs were looked for
 	turn     turn          // of the one switch at a time; guards retiring
@@ -80,7 +81,7 @@ func (t turn) give() { <-t }
 // beside the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
-func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config) (Switched, error) {
+func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config, phase func(string)) (Switched, error) {
 	if !s.engine.Status().Synced { // what an earlier run has left in that mode may be all that serves
 		return Switched{}, engine.ErrNotReady
 	}
@@ -105,10 +106,12 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	if err := s.cancelRetirement(ctx, mode.Name); err != nil {
 		return Switched{}, err
 	}
+	phase(fmt.Sprintf("opening mode %s", to))
 	next, err := s.open(ctx, mode, c)
 	if err != nil {
 		return Switched{}, fmt.Errorf("mode %s: %w", to, err)
 	}
+	phase(fmt.Sprintf("programming all Services in mode %s; %s serves until then", to, from))
 	old, err := s.engine.Switch(ctx, next)
 	if err != nil {
 		err = fmt.Errorf("mode %s stays in use: mode %s: %w", from, to, err)
@@ -120,6 +123,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	if snapshot, err := s.engine.Snapshot(ctx); err == nil {
 		done.Objects, done.Gaps = snapshot.Backend.Objects, gapTexts(snapshot)
 	}
+	phase(fmt.Sprintf("mode %s in use; removing mode %s", to, from))
 	done.Draining = s.retire(old)
 	return done, nil
 }

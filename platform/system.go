@@ -23,11 +23,13 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
+	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
+	observe     func() (tracked, error) // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -72,11 +74,13 @@ func portable() system {
 	unsupported := errors.New("unsupported on this system")
 	return system{
 		harden:      func() {},
+		privileged:  func() string { return "" },
 		lock:        func() (Held, error) { return noLock{unsupported}, nil },
 		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
+		observe:     func() (tracked, error) { return nil, unsupported },
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},

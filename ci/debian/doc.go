@@ -8,7 +8,7 @@
 //	            └─ overlay: the cached root below, memory above
 //	                 └─ /lib/systemd/systemd
 //
-// It takes root: systemd wants to make control groups and device nodes. The
-// machine has no network but its loopback, sees the kernel's /sys but cannot write
-// it, and is gone when it is closed, or when the test ends however that happens.
+// It needs root: systemd creates control groups and device nodes. The machine has no
+// network but its loopback, sees the kernel's /sys but cannot write it, and is gone
+// when it is closed, or when the test ends however that happens.
 package debian

@@ -48,8 +48,7 @@ func (c *console) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// end deals with a line that is complete. Terminals end lines with a carriage
-// return, too.
+// end handles a complete line. Terminals end lines with a carriage return, too.
 func (c *console) end() (err error) {
 	line := strings.TrimSuffix(c.line.String(), "\r")
 	c.line.Reset()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command guest runs a program on a kernel of its own, so that tests of what the
-// machine's kernel lacks, such as IPVS, run anywhere:
+// Command guest runs a program on a kernel of its own, so that tests of features that
+// the machine's kernel lacks, such as IPVS, run anywhere:
 //
 //	go test -exec "/path/to/guest -kernel 6.12" ./linux/ipvs
 //
@@ -18,11 +18,11 @@
 // named, else QEMU.
 //
 // Neither needs privileges or virtualization, and QEMU uses KVM only where a probe
-// shows that it works. Without it time is what the guest's processor has executed,
-// and waiting takes none: however slow or busy the host is, the program finds a
-// machine of constant speed, and its time limits hold.
+// shows that it works. Without KVM the guest's clock counts executed instructions,
+// and idle time is skipped: the program sees a machine of constant speed, however
+// slow or busy the host is, and its time limits hold.
 //
-// The guest can change nothing of the host's. Its network is its own and leads
-// nowhere. Guests that run at once share memoryLimit and the processors: one that
-// would exceed them waits. Times measured inside compare with nothing outside.
+// The guest cannot change the host. Its network is isolated. Guests that run at once
+// share memoryLimit and the processors: one that would exceed them waits. Times
+// measured inside cannot be compared with those outside.
 package main

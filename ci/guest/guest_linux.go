@@ -35,7 +35,7 @@ type engine interface {
 	fmt.Stringer
 	// command boots the kernel with init.sh as its first process. It may write to
 	// dir, where the folder guest holds init.sh and the command. Its output is the
-	// console's; what else the kernel says it writes to dir/log, if anywhere.
+	// console's; other messages of the kernel go to dir/log, if anywhere.
 	command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error)
 }
 
@@ -63,8 +63,8 @@ func (g *guest) choose(ctx context.Context) (engine, error) {
 	return nil, errors.Join(problems...)
 }
 
-// run boots the kernel, runs the program and returns its exit code. The error
-// says why there is none.
+// run boots the kernel, runs the program and returns its exit code, or an error if
+// there is none.
 func (g *guest) run(ctx context.Context, e engine, program []string) (code int, err error) {
 	dir, err := os.MkdirTemp("", "guest-")
 	if err != nil {
@@ -97,7 +97,7 @@ func (g *guest) run(ctx context.Context, e engine, program []string) (code int, 
 // tail returns the end of a kernel's log.
 func tail(b []byte) []byte { return b[max(0, len(b)-8<<10):] }
 
-// prepare writes what the guest's first process needs.
+// prepare writes the files for the guest's first process.
 func prepare(dir string, program []string) error {
 	here, err := os.Getwd()
 	if err != nil {

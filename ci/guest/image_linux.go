@@ -93,8 +93,8 @@ func (im *image) fill(guest string) error {
 	return errors.Join(im.addPrograms(programs), im.addTree(sources(here)))
 }
 
-// addPrograms adds files, and the libraries of those that are programs. What is
-// not there, or is a folder, is no program.
+// addPrograms adds files, and the libraries of those that are programs. Missing files
+// and folders are skipped.
 func (im *image) addPrograms(paths []string) error {
 	regular := paths[:0:0]
 	for _, path := range paths {
@@ -103,7 +103,7 @@ func (im *image) addPrograms(paths []string) error {
 		}
 	}
 	plugins, _ := filepath.Glob("/usr/lib/*/xtables/*.so") // the pattern is right
-	// It fails where one of them is static, and says what it knows of the others.
+	// It fails if one of them is static, with output for the others.
 	out, err := exec.Command("ldd", append(plugins, regular...)...).Output()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return err
@@ -182,7 +182,7 @@ func (im *image) add(path string) error {
 		target = filepath.Join(parent, target)
 	}
 	if _, err := os.Stat(target); err != nil {
-		return nil // it leads nowhere here, either
+		return nil // a dangling link stays one
 	}
 	return im.add(target)
 }

@@ -85,13 +85,13 @@ func (q *qemu) findKernel(dir, version string) error {
 func later(a, b string) bool {
 	var major, minor [2]int
 	for i, name := range []string{a, b} {
-		_, _ = fmt.Sscanf(filepath.Base(name), "linux-%d.%d", &major[i], &minor[i]) // what is no version is 0
+		_, _ = fmt.Sscanf(filepath.Base(name), "linux-%d.%d", &major[i], &minor[i]) // not a version: 0
 	}
 	return major[0] > major[1] || major[0] == major[1] && minor[0] > minor[1]
 }
 
-// virtualizes reports whether KVM can be expected to work: the device may be
-// there where the processor lacks what it needs, and a guest then hangs.
+// virtualizes reports whether KVM can be expected to work: the device may exist on a
+// processor without virtualization, and a guest then hangs.
 func virtualizes() bool {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {

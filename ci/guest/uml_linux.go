@@ -24,7 +24,7 @@ func (u uml) String() string { return "user-mode Linux" }
 // command implements engine.
 func (u uml) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
 	args := u.parameters(g, dir, "init="+filepath.Join(dir, "guest", "init.sh"))
-	// What the kernel does not know goes to init's environment.
+	// Unknown kernel parameters go to init's environment.
 	return exec.CommandContext(ctx, string(u), append(args, "loglevel=1", "GUEST_DIR="+filepath.Join(dir, "guest"))...), nil
 }
 

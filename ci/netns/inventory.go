@@ -17,15 +17,14 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// server is an endpoint that shall really be there.
+// server is an endpoint that must exist in the network.
 type server struct {
 	at    netip.AddrPort
 	proto model.Proto
 }
 
-// inventory is everything that has to exist for a scenario: all its steps
-// together, so that endpoints which must not be reached any more are there to
-// be reached.
+// inventory is everything that has to exist for a scenario: all its steps together,
+// so that endpoints that must not be reached any more still exist.
 type inventory struct {
 	plan    lab.Plan
 	servers []server
@@ -64,8 +63,8 @@ func (c *collector) server(at netip.AddrPort, proto model.Proto) {
 	c.servers[server{at, proto}] = true
 }
 
-// object is what matters here of an EndpointSlice, a Node or a List. Reading it
-// again, loosely, keeps this judge independent of the product's own reader.
+// object is the relevant part of an EndpointSlice, a Node or a List. It is parsed
+// here, loosely, to be independent of the product's parser.
 type object struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -81,8 +80,8 @@ type object struct {
 	}
 }
 
-// manifest takes what it can from a file. Broken documents, which scenarios
-// have on purpose, have nothing to offer.
+// manifest reads what it can from a file. Invalid documents, which scenarios have on
+// purpose, are skipped.
 func (c *collector) manifest(data []byte) {
 	for doc := range bytes.SplitSeq(data, []byte("\n---")) {
 		var o object
@@ -126,8 +125,8 @@ func (c *collector) nodeAddresses(o object) {
 	}
 }
 
-// virtual reports whether an address is one of those that Services have: an
-// endpoint there is a loop, and nobody's server.
+// virtual reports whether an address is a Service's: an endpoint there would be a
+// loop, without a server.
 func virtual(a netip.Addr) bool {
 	for _, p := range []string{"10.96.0.0/16", "fd00:10:96::/112", "203.0.113.0/24", "2001:db8:cafe::/64"} {
 		if netip.MustParsePrefix(p).Contains(a) {
@@ -147,7 +146,7 @@ func protocol(name string) model.Proto {
 	return model.TCP
 }
 
-// plan puts every address in its place.
+// plan assigns every address to its namespace.
 func (c *collector) plan() lab.Plan {
 	var p lab.Plan
 	p.Node = slices.Clone(c.node)

@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	// answerTime is for what must be answered or refused. A late answer must not
-	// fail a test on a busy machine.
+	// answerTime is the limit for answers and rejects. It is long so that a busy
+	// machine does not fail a test.
 	answerTime = 5 * time.Second
-	// silence is how long nobody must answer. A late answer would be missed,
-	// never invented.
+	// silence is how long there must be no answer. A later answer would be missed.
 	silence = 250 * time.Millisecond
-	// quick is how fast a refusal must be: before the client tries again.
+	// quick is the limit for a reject: before the client retransmits.
 	quick = 900 * time.Millisecond
 )
 
@@ -37,10 +36,10 @@ type judge struct {
 	had   netip.AddrPort // what the client reached in its sticky row before, and here
 	dials int
 
-	scenario *conformance.Scenario // whose machine furnish has made
+	scenario *conformance.Scenario // as prepared by furnish
 }
 
-// run returns what is wrong with a row; the error is one of the lab.
+// run returns the failure of a row; the error is one of the test network.
 func (j *judge) run() (wrong string, err error) {
 	switch j.row.Expect.Fate {
 	case oracle.Reject:
@@ -66,8 +65,8 @@ func (j *judge) dial(timeout time.Duration) (lab.Answer, error) {
 	return j.net.Dial(c)
 }
 
-// reject wants a quick refusal. A client may miss the first one by a race in
-// its own kernel, so of three attempts one must be quick.
+// reject expects a quick reject. A client may miss the first one by a race in its own
+// kernel, so one of three attempts must be quick.
 func (j *judge) reject() (string, error) {
 	var took time.Duration
 	for range 3 {
@@ -86,8 +85,8 @@ func (j *judge) reject() (string, error) {
 	return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
 }
 
-// silent is for drop and pass. What passes untouched may still meet the machine
-// it is for: a closed port there is refused by its kernel.
+// silent is for drop and pass. A packet that passes may reach a machine with the
+// address, whose kernel rejects connections to a closed port.
 func (j *judge) silent() (string, error) {
 	a, err := j.dial(silence)
 	if err != nil || a.Outcome == lab.TimedOut {
@@ -125,7 +124,7 @@ func (j *judge) forward() (string, error) {
 	seen := map[netip.AddrPort]int{}
 	var took time.Duration
 	for n := 0; n < least || n < most && len(seen) < len(want); n++ {
-		if n >= least { // rows in lockstep share a round robin unevenly: let others go first, some times or none
+		if n >= least { // concurrent rows share a round robin unevenly: let others go first at random
 			time.Sleep(rand.N(4*took + time.Millisecond))
 		}
 		begin := time.Now()

@@ -13,8 +13,8 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// furnish makes what a scenario says of the machine true on the node: addresses on
-// a device that is down, which are the node's all the same and lead nowhere.
+// furnish sets up the machine of a scenario on the node: its addresses on a device
+// that is down, which are local nevertheless.
 func (r *run) furnish() error {
 	m := r.scenario.Machine
 	if len(m.APIServers) > 0 {

@@ -13,10 +13,10 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// Main is for the TestMain of packages whose tests make network namespaces: it
-// runs them once more in a user namespace where that is needed, and ends the
-// process. Scenarios mostly wait, so several of them run at once even on fewer
-// processors, unless the command line says otherwise.
+// Main is for the TestMain of packages whose tests make network namespaces: it runs
+// them again in a user namespace if that is needed, and exits. Scenarios mostly wait,
+// so several of them run at once even on fewer processors, unless the command line
+// says otherwise.
 func Main(m *testing.M, atOnce int) {
 	flag.Parse()
 	given := false

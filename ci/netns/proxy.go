@@ -24,15 +24,15 @@ type Proxy interface {
 	Stop() error
 }
 
-// Gapped is a Proxy that cannot do everything.
+// Gapped is a Proxy with gaps.
 type Gapped interface {
 	// Gap says whether the proxy has declared that it cannot do all that a row
 	// asks for.
 	Gap(row conformance.Packet) (model.Gap, bool)
 }
 
-// Unfit is what Start and Changed of a Proxy return when its source cannot be
-// brought to say what the folder says. The rest of the scenario is skipped.
+// Unfit is returned by Start and Changed of a Proxy whose source cannot represent the
+// content of the folder. The rest of the scenario is skipped.
 type Unfit struct{ Why error }
 
 func (u *Unfit) Error() string { return u.Why.Error() }

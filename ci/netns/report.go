@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Report is what came of running scenarios.
+// Report is the result of running scenarios.
 type Report struct {
 	Scenarios, Steps int
 	Packets          int // rows that were judged

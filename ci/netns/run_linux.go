@@ -20,8 +20,8 @@ import (
 // Make makes the proxy under test for a scenario in its lab.
 type Make func(*lab.Net, *conformance.Scenario) (Proxy, error)
 
-// programTime is how long a proxy may take for one change. A kernel in user mode on
-// a busy machine needs seconds for what else takes milliseconds.
+// programTime is the limit of a proxy for one change. User-mode Linux on a busy
+// machine needs seconds for what otherwise takes milliseconds.
 const programTime = time.Minute
 
 // Run runs one scenario from its beginning to its end in a lab of its own, with
@@ -46,6 +46,10 @@ func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r
 	for i, step := range s.Steps {
 		if step.After > 0 {
 			run.leave(s.Steps[i:], &Unfit{Why: errors.New("needs a clock that can be set")})
+			return run.report, nil
+		}
+		if step.Suspects != nil {
+			run.leave(s.Steps[i:], &Unfit{Why: errors.New("the proxy itself finds out who does not answer")})
 			return run.report, nil
 		}
 		err := run.step(ctx, step)
@@ -107,7 +111,7 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 	return nil
 }
 
-// leave skips what is left of a scenario.
+// leave skips the rest of a scenario.
 func (r *run) leave(steps []conformance.Step, why *Unfit) {
 	for _, step := range steps {
 		for range step.Packets {
@@ -175,7 +179,7 @@ func (r *run) judge(step conformance.Step) {
 	}
 }
 
-// verdict is what came of a row.
+// verdict is the result of a row.
 type verdict struct {
 	wrong string
 	err   error
@@ -189,7 +193,7 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if g, ok := r.proxy.(Gapped); ok {
 		gap, declared = g.Gap(row)
 	}
-	if declared && gap.Source { // all else must be right
+	if declared && gap.Source { // all others must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
 	j := judge{net: r.net, plan: r.plan, row: row, scenario: r.scenario}

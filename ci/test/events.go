@@ -28,12 +28,12 @@ type event struct {
 // test is the name of a test, or of a whole package where name is empty.
 type test struct{ pkg, name string }
 
-// tally is what has come of tests, as far as their events were read.
+// tally is the state of tests, as far as their events were read.
 type tally struct {
 	packages, passed int
 	failed           []test
 	skipped          map[string][]test // by reason
-	notes            []string          // what the corpus says of itself, in numbers
+	notes            []string          // numbers logged by the corpus
 
 	running map[string]string // package to the test that began last
 	output  map[test][]string // until a test has passed
@@ -71,7 +71,7 @@ func (t *tally) read(from io.Reader, r *runner) error {
 	return lines.Err()
 }
 
-// take takes one event and returns what to say of it, if anything.
+// take handles one event and returns the line to print, if any.
 func (t *tally) take(e event) string {
 	at := test{short(e.Package), e.Test}
 	switch e.Action {
@@ -105,7 +105,7 @@ func (t *tally) keep(at test, line string) {
 	t.output[at] = lines[max(0, len(lines)-keptLines):]
 }
 
-// noteLength is how much of a note is told, in bytes.
+// noteLength bounds a note, in bytes.
 const noteLength = 150
 
 // note keeps a line for the summary, once.
@@ -180,8 +180,8 @@ func (t *tally) now() string {
 	return strings.Join(all, ", ")
 }
 
-// failures returns the output of all that failed. A test that failed because a
-// part of it did says nothing more itself.
+// failures returns the output of all that failed. A test that failed only because of
+// its subtests is omitted.
 func (t *tally) failures() string {
 	var b strings.Builder
 	for _, at := range t.failed {
@@ -195,7 +195,7 @@ func (t *tally) failures() string {
 	return b.String()
 }
 
-// place is where a test has said something.
+// place is the position prefix of a test's message.
 var place = regexp.MustCompile(`^\s*[\w.]+\.go:\d+: `)
 
 // reason returns the reason that a skipped test has given: its last message.

@@ -30,6 +30,10 @@ func later() []deferred {
 			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment TestUserspaceRestartUnderLoad",
 			why: "switches and faults under load: 1 min",
 		},
+		{
+			pkg: "ci/netns", tests: "TestFailoverInEveryMode TestFailoverIsNotFooled",
+			why: "dead nodes and what looks like them, under load: 2 min",
+		},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
 	}

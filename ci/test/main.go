@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command test runs everything that proves Tandem right on this machine, in two
-// parts: `make test`, which is for people, and `make verify`, which is the rest.
+// Command test runs all tests of Tandem on this machine, in two parts: `make test`,
+// which is for people, and `make verify`, which is the rest.
 //
 //	go run ./ci/test            formatting, vet, unit tests, the corpus on all simulators and on this kernel
 //	go run ./ci/test -verify    lint for all targets, the tests of later.go, chart, packages, race detector, other kernels
@@ -107,7 +107,7 @@ func (r *runner) race(ctx context.Context) {
 	r.goTest(ctx, "core under the race detector", ".", "-race", "./core/...", "./platform/...")
 }
 
-// matrix runs what of every mode on every kernel begins within a few minutes.
+// matrix runs a sample of every mode on every kernel that takes a few minutes.
 func (r *runner) matrix(ctx context.Context) {
 	minutes := os.Getenv("VERIFY_MATRIX_MINUTES")
 	if minutes == "" {

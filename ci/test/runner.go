@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// runner runs steps one after the other and says how they go.
+// runner runs steps one after the other and reports progress.
 type runner struct {
 	env    []string
 	jobs   int // packages at a time
@@ -38,7 +38,7 @@ type runner struct {
 func newRunner(out io.Writer) *runner {
 	r := &runner{begin: time.Now(), spoke: time.Now(), out: out, tests: newTally(), jobs: jobs()}
 	r.env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	// Everything is compiled as it is shipped, so that it is compiled once.
+	// All is compiled with the flags of a release, so that it is compiled once.
 	r.setenv("CGO_ENABLED=0")
 	r.setenv(fmt.Sprintf("GOFLAGS=%s -trimpath -p=%d", os.Getenv("GOFLAGS"), r.jobs))
 	return r
@@ -46,7 +46,8 @@ func newRunner(out io.Writer) *runner {
 
 func (r *runner) setenv(variable string) { r.env = append(r.env, variable) }
 
-// memoryOfJob is what a link of the largest test and the tests of a package take.
+// memoryOfJob is the memory for linking the largest test, or running a package's
+// tests.
 const memoryOfJob = 1500 << 20
 
 // jobs returns how many packages are built and tested at a time: one per core,
@@ -82,10 +83,10 @@ func (r *runner) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// silence is after what time without a line a step says what it does.
+// silence is the time without output after which a step prints its progress.
 const silence = 15 * time.Second
 
-// during runs f as a step; doing tells what it is at.
+// during runs f as a step; doing returns its progress.
 func (r *runner) during(name string, doing func() string, f func() error) {
 	begin := time.Now()
 	r.say("\n== %s (after %s)", name, passed(r.begin))
@@ -162,7 +163,7 @@ func (r *runner) format(ctx context.Context) {
 	})
 }
 
-// build compiles everything and says how far it is.
+// build compiles everything and prints progress.
 func (r *runner) build(ctx context.Context) {
 	count, last := 0, "" // under mu
 	doing := func() string { return fmt.Sprintf("%d packages compiled, last %s", count, last) }
@@ -173,7 +174,7 @@ func (r *runner) build(ctx context.Context) {
 			for lines := bufio.NewScanner(names); lines.Scan(); {
 				r.mu.Lock()
 				count, last = count+1, lines.Text()
-				if strings.Contains(last, " ") { // no package: what the compiler says
+				if strings.Contains(last, " ") { // not a package: a message of the compiler
 					fmt.Fprintln(r.out, last)
 				}
 				r.mu.Unlock()
@@ -204,10 +205,10 @@ func (r *runner) goTest(ctx context.Context, name, dir string, args ...string) {
 	})
 }
 
-// leave notes something that is not run.
+// leave records a step that is not run.
 func (r *runner) leave(what string) { r.left = append(r.left, what) }
 
-// summary prints what has come of everything, and reports whether all is well.
+// summary prints the results, and reports whether all steps passed.
 func (r *runner) summary() bool {
 	t := r.tests
 	r.say("%s", t.failures())

@@ -5,12 +5,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -18,6 +20,8 @@ func newDoctor() *cobra.Command {
 	config := config.Default()
 	address := config.HTTPAddress
 	var out output
+	var bundle string
+	var redact bool
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine: which modes work, and what prevents Services from working",
@@ -29,6 +33,9 @@ says what to do. The exit code is 1 when a check fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config, askRunning(cmd, address))
 			err := out.print(cmd, report{document: checks, text: func(s *screen) error { writeChecks(s, checks); return nil }})
+			if err == nil && bundle != "" {
+				err = writeBundle(cmd, bundle, checks, redact)
+			}
 			if err == nil && diagnosis.Worst(checks) == diagnosis.Fail {
 				err = errors.New("a check failed")
 			}
@@ -38,8 +45,29 @@ says what to do. The exit code is 1 when a check fails.`,
 	c.Flags().StringVar((*string)(&config.Mode), "proxy-mode", string(config.Mode), "the mode to check for: "+strings.Join(platform.Names(), " or "))
 	c.Flags().StringVar(&address, "address", address, "where the running tandem serves its status")
 	complete(c, "proxy-mode", platform.Names()...)
+	c.Flags().StringVar(&bundle, "bundle", "", "also write a snapshot of the running tandem to this new file, with the checks, for a bug report")
+	c.Flags().BoolVar(&redact, "redact", false, "with --bundle: replace names and addresses, and remove free text")
 	out.register(c)
 	return c
+}
+
+// writeBundle writes a snapshot with checks to a file that is not there yet.
+func writeBundle(cmd *cobra.Command, path string, checks []diagnosis.Check, redact bool) error {
+	f, err := takeSnapshot(cmd)
+	if err != nil {
+		return fmt.Errorf("--bundle: %w", err)
+	}
+	f.Checks = checks
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("--bundle: %w", err)
+	}
+	if redact {
+		err = writeRedacted(file, f, "")
+	} else {
+		err = snapshot.Write(file, f)
+	}
+	return errors.Join(err, file.Close())
 }
 
 // writeChecks shows checks to people, one a paragraph.

@@ -64,6 +64,7 @@ func (f *configFlags) register(c *cobra.Command) {
 	complete(c, "compat", strict, lenient)
 	complete(c, "proxy-mode", platform.Names()...)
 	fs.SetNormalizeFunc(normalize)
+	ownHelp(c)
 }
 
 // normalize accepts the short form --node, and underscores for dashes, as kube-proxy

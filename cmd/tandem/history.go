@@ -19,6 +19,7 @@ import (
 func newHistory() *cobra.Command {
 	var f history.Filter
 	var out output
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "history [NAMESPACE/NAME]",
 		Short: "Show the last changes: what came, what it rewrote, how long each stage took",
@@ -38,7 +39,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 			if f.Limit < 0 {
 				return usageError{fmt.Errorf("--limit %d: must not be negative", f.Limit)}
 			}
-			d, err := platform.History(cmd.Context(), f)
+			d, err := askHistory(cmd, &from, f)
 			if err != nil {
 				return err
 			}
@@ -48,7 +49,20 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 	c.Flags().IntVar(&f.Limit, "limit", 50, "show the newest so many changes; 0 for all")
 	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
 	out.register(c)
+	from.register(c)
 	return c
+}
+
+// askHistory asks the running tandem, or a snapshot of one.
+func askHistory(cmd *cobra.Command, from *snapshotFlag, f history.Filter) (history.Document, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return history.Document{}, err
+	case file != nil:
+		return file.History.Select(f), nil
+	}
+	return platform.History(cmd.Context(), f)
 }
 
 // serviceName reads NAMESPACE/NAME; without a namespace it is default.

@@ -25,6 +25,7 @@ func newPlan() *cobra.Command {
 	var flags configFlags
 	var out output
 	var only filter
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -36,12 +37,7 @@ on any system. It needs no privileges and changes nothing.`,
 			if err := only.check(); err != nil {
 				return err
 			}
-			c, notes, err := flags.config(needManifests)
-			if err != nil {
-				return err
-			}
-			printNotes(cmd, notes)
-			w, err := readWorld(cmd, c)
+			w, err := planWorld(cmd, &flags, &from)
 			if err != nil {
 				return err
 			}
@@ -52,7 +48,26 @@ on any system. It needs no privileges and changes nothing.`,
 	flags.register(c)
 	out.register(c, "*summary", "native")
 	only.register(c)
+	from.register(c)
 	return c
+}
+
+// planWorld is that of manifests, or of a snapshot.
+func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != nil:
+		w, _, err := replayed(file)
+		return w, err
+	}
+	c, notes, err := flags.config(needManifests)
+	if err != nil {
+		return nil, err
+	}
+	printNotes(cmd, notes)
+	return readWorld(cmd, c)
 }
 
 // needManifests is what plan needs: it reads no API server.

@@ -195,3 +195,20 @@ func TestInitOnlyFails(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// Looking leaves nothing behind: neither doctor nor cleanup, which try iptables, make
+// tables of it.
+func TestNoEmptyTables(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("no nft to look with")
+	}
+	for _, verb := range []string{"doctor", "cleanup"} {
+		out, err := inNamespace(t.TempDir(), "TANDEM_TEST_PROGRAM=1 "+os.Args[0]+" "+verb+" >&2; nft list ruleset >$XTABLES_LOCKFILE.rules; cat $XTABLES_LOCKFILE.rules >&2; test ! -s $XTABLES_LOCKFILE.rules")
+		if err != nil {
+			t.Errorf("%s: %v\n%s", verb, err, out)
+		}
+	}
+}

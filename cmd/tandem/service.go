@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/installers/openrc"
 	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
@@ -20,7 +21,7 @@ func newInstall() *cobra.Command {
 	var flags configFlags
 	c := &cobra.Command{
 		Use:   "install [flags of run]",
-		Short: "Install tandem as a service of this system: a systemd unit, or a Windows service",
+		Short: "Install tandem as a service of this system: a systemd unit, a service of OpenRC, or a Windows service",
 		Long: `install makes a service that runs tandem with the flags given here when the system
 starts. They are checked first: with a mistake in them nothing is changed. tandem
 start starts it now.`,
@@ -32,8 +33,12 @@ start starts it now.`,
 			}
 			printNotes(cmd, notes)
 			args := append([]string{"run"}, given(cmd.Flags())...)
-			unit := func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) }
-			if err := service.Install(service.Spec{Arguments: args, Unit: unit}); err != nil {
+			spec := service.Spec{
+				Arguments: args,
+				Unit:      func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) },
+				OpenRC:    func(program string) string { return openrc.Script(program, args, absolute(flags.file)) },
+			}
+			if err := service.Install(spec); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")

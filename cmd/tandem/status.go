@@ -25,6 +25,7 @@ func newStatus() *cobra.Command {
 	var out output
 	var only filter
 	var again repeat
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:     "status",
 		Short:   "Show what the running tandem serves, what it rejected, and why",
@@ -34,7 +35,7 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				doc, err := fetchStatus(cmd, address)
+				doc, err := askStatus(cmd, &from, address)
 				if err != nil {
 					return err
 				}
@@ -47,7 +48,20 @@ func newStatus() *cobra.Command {
 	out.register(c)
 	only.register(c, model.Programmed.String(), model.Partial.String(), model.Failing.String())
 	again.register(c)
+	from.register(c)
 	return c
+}
+
+// askStatus asks the running tandem, or a snapshot of one.
+func askStatus(cmd *cobra.Command, from *snapshotFlag, address string) (status.Document, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return status.Document{}, err
+	case file != nil:
+		return file.Status, nil
+	}
+	return fetchStatus(cmd, address)
 }
 
 // selectServices leaves only the Services of a filter in a status, and, where one is
@@ -68,6 +82,9 @@ func writeStatus(s *screen, d status.Document) {
 	s.printf("tandem %s on %s: ", d.Version, d.Node)
 	s.text.WriteString(s.paint(stateColor(health), health))
 	s.printf(", mode %s, source %s\n", d.Mode, d.Source)
+	if d.Fallback != "" {
+		s.printf("  mode %s because %s\n", d.Mode, printable.Text(d.Fallback))
+	}
 	for _, r := range d.Reasons {
 		s.printf("  because %s\n", printable.Text(r))
 	}

@@ -31,7 +31,9 @@ restart.`,
 			if _, err := platform.Find(config.Mode(to)); err != nil || to == string(config.Auto) {
 				return usageError{fmt.Errorf("--to %q: must be one of %s", to, strings.Join(platform.Names()[1:], ", "))}
 			}
-			done, err := platform.SwitchTo(cmd.Context(), config.Mode(to))
+			done, err := platform.SwitchTo(cmd.Context(), config.Mode(to), func(phase string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s ...\n", printable.Text(phase))
+			})
 			if err != nil {
 				return err
 			}

@@ -133,8 +133,10 @@ func showPrefixes(ps []netip.Prefix) []string {
 }
 
 const (
-	primary = "primary"
-	only    = "only"
+	primary   = "primary"
+	localhost = "localhost"
+	all       = "all"
+	only      = "only"
 )
 
 // cutWord returns the words without one of them, and whether that was there.
@@ -164,29 +166,30 @@ func externalIPs(e *ExternalIPs) Value {
 	}
 }
 
-// nodePorts is a list of CIDRs, or the word primary.
+// nodePorts is a list of CIDRs and the words primary, localhost and all.
 func nodePorts(n *NodePorts) Value {
+	words := func(n *NodePorts) map[string]*bool {
+		return map[string]*bool{primary: &n.Primary, localhost: &n.Localhost, all: &n.All}
+	}
 	return Value{
 		Kind: List,
-		Set: func(words []string) error {
-			ranges, named := cutWord(words, primary)
-			ps, err := parsePrefixes(ranges)
-			if err == nil {
-				n.Prefixes, n.Primary = ps, named
+		Set: func(list []string) (err error) {
+			next := NodePorts{Loopback: n.Loopback}
+			for word, is := range words(&next) {
+				list, *is = cutWord(list, word)
+			}
+			if next.Prefixes, err = parsePrefixes(list); err == nil {
+				*n = next
 			}
 			return err
 		},
-		Get: func() []string {
-			if n.Primary {
-				return append([]string{primary}, showPrefixes(n.Prefixes)...)
+		Get: func() (list []string) {
+			for _, word := range []string{primary, localhost, all} {
+				if *words(n)[word] {
+					list = append(list, word)
+				}
 			}
-			return showPrefixes(n.Prefixes)
-		},
-		Check: func() error {
-			if n.Primary && len(n.Prefixes) > 0 {
-				return fmt.Errorf("%s cannot be combined with prefixes", primary)
-			}
-			return nil
+			return append(list, showPrefixes(n.Prefixes)...)
 		},
 	}
 }

@@ -112,7 +112,7 @@ func TestFlagsBesideAFile(t *testing.T) {
 // Each mistake is told where it was made, all of them in one run.
 func TestConflicts(t *testing.T) {
 	file, _ := said("mode=warp", "iptables.masqueradeBit=32", "iptables.syncPeriod=5s", "iptables.minSyncPeriod=6s", "clusterCIDR=10.0.0.0/8,11.0.0.0/8",
-		"nodePortAddresses=primary|10.0.0.0/8", "conntrack.maxPerCore=-1", "oomScoreAdj=2000", "healthzBindAddress=:99999")
+		"nodePortAddresses=primary|10.0.0.0/8|localhost|all", "conntrack.maxPerCore=-1", "oomScoreAdj=2000", "healthzBindAddress=:99999")
 	_, flags := said("--hostname-override=../../x", "--nonsense=1")
 	_, r := config.Build(config.Input{HasFile: true, File: file, Flags: flags, Mode: func(m config.Mode) error { return errors.New(string(m) + " is no mode") }})
 	got := text(r.Problems)
@@ -120,7 +120,6 @@ func TestConflicts(t *testing.T) {
 		"f:1: mode: warp is no mode", "f:2: iptables.masqueradeBit: 32 is outside 0 to 31",
 		"f:4: iptables.minSyncPeriod: 6s is longer than the sync period, 5s",
 		"f:5: clusterCIDR: can be one range, or one of IPv4 and one of IPv6",
-		"f:6: nodePortAddresses: primary cannot be combined with prefixes",
 		"f:7: conntrack.maxPerCore: -1 is less than 0", "f:8: oomScoreAdj: 2000 is outside -1000 to 1000",
 		`f:9: healthzBindAddress: ":99999" has no valid port`,
 		`--hostname-override: "../../x" cannot be the name of a Node`, "--nonsense: there is no such setting",
@@ -129,8 +128,8 @@ func TestConflicts(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
 	}
-	if n := len(r.Problems); n != 10 {
-		t.Errorf("%d problems, want 10:\n%s", n, got)
+	if n := len(r.Problems); n != 9 {
+		t.Errorf("%d problems, want 9:\n%s", n, got)
 	}
 }
 
@@ -267,5 +266,26 @@ func TestDSRIsOnWhereNothingIsSaid(t *testing.T) {
 		if c, report := config.Build(tt.in); c.Windows.DSR != tt.want || report.Err() != nil {
 			t.Errorf("%+v: %t, %v", tt.in, c.Windows.DSR, report.Err())
 		}
+	}
+}
+
+// nodePortAddresses takes words and ranges in one list (kubernetes/kubernetes#138427),
+// and says them again. Loopback addresses are mode iptables' default, as kube-proxy's.
+func TestNodePortAddresses(t *testing.T) {
+	c, r := build("nodePortAddresses=10.0.0.0/8|localhost|primary")
+	if r.Err() != nil || !c.NodePorts.Primary || !c.NodePorts.Localhost || c.NodePorts.All || len(c.NodePorts.Prefixes) != 1 || !c.NodePorts.OnLoopback() {
+		t.Errorf("%v %+v", r.Err(), c.NodePorts)
+	}
+	for mode, want := range map[string]bool{"": false, "nftables": false, "iptables": true, "ipvs": false} {
+		c, r := build("mode=" + mode)
+		if r.Err() != nil || c.NodePorts.OnLoopback() != want {
+			t.Errorf("mode %q: %v %+v", mode, r.Err(), c.NodePorts)
+		}
+	}
+	if c, r := build("mode=iptables", "iptables.localhostNodePorts=false"); r.Err() != nil || c.NodePorts.OnLoopback() {
+		t.Errorf("%v %+v", r.Err(), c.NodePorts)
+	}
+	if c, r := build("mode=nftables", "nodePortAddresses=all"); r.Err() != nil || c.NodePorts.Primary {
+		t.Errorf("%v %+v", r.Err(), c.NodePorts)
 	}
 }

@@ -48,6 +48,9 @@ type Config struct {
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
 
+	// Failover says what happens with endpoints that stop answering.
+	Failover Failover
+
 	// AuditPeriod is how often the data plane is read back and compared though
 	// nothing points to a foreign hand in it. Foreign writes are noticed within a
 	// second without it where the system can tell.
@@ -155,6 +158,18 @@ const (
 	kernelspace Mode = "kernelspace"
 )
 
+// Failover says what happens with endpoints that stop answering.
+type Failover string
+
+// The ways. Auto is on in modes that can tell who does not answer; on says so where
+// they cannot.
+const (
+	FailoverAuto    Failover = "auto"
+	FailoverOff     Failover = "off"
+	FailoverObserve Failover = "observe"
+	FailoverOn      Failover = "on"
+)
+
 // DetectLocal says how packets of this node's pods are told from others.
 type DetectLocal string
 
@@ -168,12 +183,25 @@ const (
 )
 
 // NodePorts says on which of the machine's addresses node ports answer: on all
-// of them (the zero value), on those inside Prefixes, or on the primary ones.
+// of them but loopback (the zero value), or on those that any of the fields says.
 type NodePorts struct {
-	Prefixes []netip.Prefix
-	Primary  bool
-	Loopback bool // on 127.0.0.1 as well, in modes that can
+	Prefixes  []netip.Prefix
+	Primary   bool // the Node's main address of each family
+	Localhost bool // loopback addresses
+	All       bool
+
+	// Loopback has them answer on loopback addresses as well, if those are inside
+	// what the other fields say. Nil is true for mode iptables, as in kube-proxy.
+	Loopback *bool
 }
+
+// Set reports whether anything but Loopback is set.
+func (n *NodePorts) Set() bool {
+	return n.Primary || n.Localhost || n.All || len(n.Prefixes) > 0
+}
+
+// OnLoopback reports whether node ports may answer on loopback addresses.
+func (n *NodePorts) OnLoopback() bool { return n.Localhost || n.Loopback != nil && *n.Loopback }
 
 // ExternalIPs says which external IPs Services may have that are refused without
 // being named: this node's own addresses, and others of core/resolve's list. With
@@ -183,6 +211,9 @@ type ExternalIPs struct {
 	Only    bool
 }
 
+// InCluster is the source of a pod that nothing else is said to.
+const InCluster = "in-cluster"
+
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
 	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
@@ -190,5 +221,5 @@ func (c *Config) Source() string {
 			return s
 		}
 	}
-	return "in-cluster"
+	return InCluster
 }

@@ -22,13 +22,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		"detect-local-mode":         func(c *config.Config) { c.DetectLocal = "Guess" },
 		"pod-bridge-interface":      func(c *config.Config) { c.DetectLocal = config.DetectBridgeInterface },
 		"pod-interface-name-prefix": func(c *config.Config) { c.PodInterfacePrefix = "a-name-that-is-too-long" },
-		"nodeport-addresses": func(c *config.Config) {
-			c.NodePorts = config.NodePorts{Primary: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
-		},
-		"iptables-masquerade-bit":  func(c *config.Config) { c.MasqueradeBit = 32 },
-		"audit-period":             func(c *config.Config) { c.AuditPeriod = 0 },
-		"iptables-min-sync-period": func(c *config.Config) { c.MinSyncPeriod = -1 },
-		"metrics-bind-address":     func(c *config.Config) { c.HTTPAddress = "127.0.0.1:99999" },
+		"iptables-masquerade-bit":   func(c *config.Config) { c.MasqueradeBit = 32 },
+		"audit-period":              func(c *config.Config) { c.AuditPeriod = 0 },
+		"iptables-min-sync-period":  func(c *config.Config) { c.MinSyncPeriod = -1 },
+		"metrics-bind-address":      func(c *config.Config) { c.HTTPAddress = "127.0.0.1:99999" },
 	} {
 		c := config.Default()
 		change(&c)

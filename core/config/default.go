@@ -23,6 +23,7 @@ func Default() Config {
 		Mode:          Auto,
 		DetectLocal:   DetectClusterCIDR,
 		MasqueradeBit: masqueradeBit,
+		Failover:      FailoverAuto,
 		AuditPeriod:   15 * time.Minute,
 		SyncPeriod:    syncPeriod,
 		HealthAddress: "0.0.0.0:10256",
@@ -48,7 +49,11 @@ func Default() Config {
 func (c *Config) Complete() {
 	c.HealthAddress = withPort(c.HealthAddress, healthPort)
 	c.HTTPAddress = withPort(c.HTTPAddress, metricsPort)
-	if c.Mode == NFTables && !c.NodePorts.Primary && len(c.NodePorts.Prefixes) == 0 {
+	if c.Mode == NFTables && !c.NodePorts.Set() {
 		c.NodePorts.Primary = true
+	}
+	if c.NodePorts.Loopback == nil {
+		served := c.Mode == iptables
+		c.NodePorts.Loopback = &served
 	}
 }

@@ -2,7 +2,10 @@
 
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Setting is one thing that can be set. The list of them, Settings, is the only
 // place that knows a flag, a field or a default.
@@ -62,15 +65,32 @@ func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
 // works; otherwise it waits for a restart.
 func (s *Setting) Tried() bool { return s.Restart == restartMode }
 
-// Settings returns everything that can be set, in the order in which values are
+// Group is settings about one subject, under which help shows their flags.
+type Group struct {
+	Title    string
+	Settings []Setting
+}
+
+// Groups returns everything that can be set, in the order in which values are
 // applied: what others depend on comes first, the mode before all.
-func Settings() []Setting {
-	var all []Setting
-	for _, part := range [][]Setting{
-		modeSettings(), iptablesSettings(), nftablesSettings(), ipvsSettings(), windowsSettings(),
-		sourceSettings(), nodeSettings(), serverSettings(), conntrackSettings(), logSettings(),
-	} {
-		all = append(all, part...)
+func Groups() []Group {
+	return []Group{
+		{"Mode", modeSettings()},
+		{"Rules", slices.Concat(iptablesSettings(), nftablesSettings())},
+		{"IPVS", ipvsSettings()},
+		{"Windows", windowsSettings()},
+		{"Source of Services", sourceSettings()},
+		{"Node and addresses", nodeSettings()},
+		{"Health and metrics", serverSettings()},
+		{"Connection tracking and process", conntrackSettings()},
+		{"Log", logSettings()},
+	}
+}
+
+// Settings returns the settings of all groups.
+func Settings() (all []Setting) {
+	for _, g := range Groups() {
+		all = append(all, g.Settings...)
 	}
 	return all
 }

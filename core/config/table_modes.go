@@ -22,6 +22,14 @@ func modeSettings() []Setting {
 			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
 		},
 		{
+			Flag: "endpoint-failover", BesideFile: true, Restart: restartStart,
+			Doc: "What happens with ready endpoints on other nodes that stop answering: auto and on pass them over within a second, until they answer again; observe reports them and changes nothing; " +
+				"off does not look. Modes that cannot tell (kernelspace) do nothing; with on they report it.",
+			Value: func(c *Config) Value {
+				return choice(&c.Failover, FailoverAuto, FailoverOff, FailoverObserve, FailoverOn)
+			},
+		},
+		{
 			Flag: "audit-period", BesideFile: true,
 			Doc:   "Full audit interval: how often the data plane is read back and compared without a sign of external changes.",
 			Value: func(c *Config) Value { return period(&c.AuditPeriod) },
@@ -60,9 +68,9 @@ func iptablesSettings() []Setting {
 		},
 		{
 			Path: "iptables.localhostNodePorts", Flag: "iptables-localhost-nodeports", ZeroCounts: true, Counts: onNodePorts, Restart: restartSystem,
-			Doc: "Node ports answer on 127.0.0.1 as well, in the modes that can, for IPv4. It needs route_localnet, which opens services on 127.0.0.1 to neighbours unless they are kept out (CVE-2020-8558). " +
-				"kube-proxy's default for iptables is true.",
-			Value: func(c *Config) Value { return boolean(&c.NodePorts.Loopback) },
+			Doc: "Node ports answer on loopback addresses as well, by relays of this process: kube-proxy's route_localnet, which opens services on 127.0.0.1 to neighbours (CVE-2020-8558), stays as it is. " +
+				"When not set: true for the mode iptables, false for all others.",
+			Value: func(c *Config) Value { return optional(&c.NodePorts.Loopback, boolean) },
 		},
 		{
 			Path: "iptables.syncPeriod", Flag: "iptables-sync-period", Counts: inOthers,

@@ -43,7 +43,7 @@ func withGolden(text []byte, step int, mode, want string) ([]byte, error) {
 			break
 		}
 		if golden && from == len(text) && (s.step > step || s.step == step && m > mode) {
-			from, to = start, start // unless it is there, further on
+			from, to = start, start // unless it comes later
 		}
 	}
 	if from > 0 && text[from-1] != '\n' && body != nil {
@@ -66,9 +66,9 @@ func lineOffset(text []byte, line int) int {
 	return offset
 }
 
-// update writes a golden into the file of a scenario. The file is read anew and
-// replaced as a whole, so that suites of other modes may write to it too, one
-// after the other (go test -p 1).
+// update writes a golden into the file of a scenario. The file is read again and
+// replaced as a whole, so that suites of other modes may write to it, too, one after
+// the other (go test -p 1).
 func update(file string, step int, mode, want string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Large is a Service with its slices that is as large as objects of the API can
-// be, or as the limits of resolve let it be.
+// Large is a Service with its slices, as large as API objects can be or as resolve's
+// limits allow.
 type Large struct {
 	Name    string
 	Service *model.Service
 	Slices  []*model.Slice
 }
 
-// LargeServices returns such Services, or a part of each. All other Services wait
-// for what each of them costs.
+// LargeServices returns such Services, or a part of each. Their cost delays all other
+// Services.
 func LargeServices(part int) []Large {
 	large := func(name string, addresses, ports, slices, endpoints int, more ...func(*model.Service)) Large {
 		s := &model.Service{
@@ -96,8 +96,8 @@ func numbered(first string, n int) []netip.Addr {
 	return all
 }
 
-// large demands that no Service costs the others much, whatever is in it: in
-// objects, and in time, which must not grow with the square of anything.
+// large checks that the cost of any Service is bounded: in objects, and in time,
+// which must not be quadratic.
 func (s Suite[K, V]) large(t *testing.T) {
 	const parts = 32
 	for i, l := range LargeServices(1) {
@@ -115,11 +115,11 @@ func (s Suite[K, V]) large(t *testing.T) {
 	}
 }
 
-// live makes a Service, changes and deletes it, with a data plane in memory, and
+// live creates, changes and deletes a Service, with a data plane in memory, and
 // returns how long each step takes.
 func (s Suite[K, V]) live(t *testing.T, l Large) (took []time.Duration) {
 	const (
-		objects = 4 * resolve.MaxEntries // an entry takes a mode an object or two
+		objects = 4 * resolve.MaxEntries // an entry takes one or two objects
 		goal    = 50 * time.Millisecond
 	)
 	host := &model.Host{Name: "node-1", IPs: numbered("192.0.2.1", 2), Pods: model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}

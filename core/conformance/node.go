@@ -42,7 +42,7 @@ status:
     address: node-1
 `
 
-// Location is where in the little world an address lives.
+// Location is where in the test network an address is.
 type Location uint8
 
 // The places.
@@ -56,7 +56,7 @@ const (
 // String returns a short name for people.
 func (p Location) String() string { return [...]string{"node", "pod", "others", "outside"}[p] }
 
-// LocationOf tells where an address lives.
+// LocationOf returns where an address is.
 func LocationOf(a netip.Addr) Location {
 	const (
 		self   = "192.0.2.1/32 2001:db8::1/128 127.0.0.0/8 ::1/128"
@@ -74,8 +74,8 @@ func LocationOf(a netip.Addr) Location {
 	return Outside
 }
 
-// address returns what a word in the from column stands for, in the family of
-// the other end.
+// address returns the address that a word in the from column stands for, in the
+// family of the other end.
 func address(word string, v4 bool) (netip.Addr, bool) {
 	known := map[string][2]string{
 		"pod":        {"10.244.1.10", "fd00:10:244:1::10"},

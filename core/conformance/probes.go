@@ -9,10 +9,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Probes returns packets to every frontend and just beside it, from every kind of
-// sender: pods, the host, outside, the endpoints themselves (hairpin) and the
-// edges of source ranges; and to the edges of the ranges of cluster IPs. Each
-// packet is there once, in a fixed order.
+// Probes returns packets to every frontend and to neighbouring addresses and ports,
+// from every kind of sender: pods, the host, outside, the endpoints themselves
+// (hairpin) and the edges of source ranges; and to the edges of the ranges of cluster
+// IPs. They are unique and in a fixed order.
 func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
 	ps := &probes{host: host, seen: map[oracle.Packet]bool{}}
 	for _, port := range ports {
@@ -59,7 +59,7 @@ func (ps *probes) front(port *model.Port, f *model.Frontend) {
 			ps.add(s, port.ID.Proto, at)
 		}
 	}
-	// Near misses need no more than one sender of each kind.
+	// For near misses one sender of each kind is enough.
 	for _, at := range ps.targets(port.ID.Family, f) {
 		for _, s := range ps.senders(port.ID.Family) {
 			ps.add(s, port.ID.Proto, netip.AddrPortFrom(at.Addr(), at.Port()+1))
@@ -71,8 +71,8 @@ func (ps *probes) front(port *model.Port, f *model.Frontend) {
 	}
 }
 
-// add leaves out packets that no network carries: between families, to port 0,
-// and to or from loopback other than within the host.
+// add skips impossible packets: between families, to port 0, and to or from loopback
+// addresses other than within the host.
 func (ps *probes) add(s sender, proto model.Proto, to netip.AddrPort) {
 	if s.iface == "" && to.Addr().IsLoopback() {
 		s.src = to.Addr() // the kernel's choice

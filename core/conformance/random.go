@@ -68,7 +68,7 @@ func (w Random) Ports() []*model.Port {
 	return Ports(t)
 }
 
-// Feed tells a tracker in what w differs from before.
+// Feed passes the differences between before and w to a tracker.
 func (w Random) Feed(t *track.Tracker, before Random) {
 	if w.Host != before.Host {
 		t.SetHost(w.Host)
@@ -129,7 +129,8 @@ func randomHost(rng *rand.Rand) *model.Host {
 	case 1:
 		c.NodePorts.Prefixes = some(rng, 2, prefixes("192.0.2.0/24 2001:db8::/64 198.51.100.0/24 127.0.0.0/8")...)
 	}
-	c.NodePorts.Loopback = chance(rng, 30)
+	onLoopback := chance(rng, 30)
+	c.NodePorts.Loopback = &onLoopback
 	node := &model.Node{
 		Name: NodeName, Zone: pick(rng, "zone-a", "zone-a", "zone-b", ""),
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
@@ -178,8 +179,8 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 	return s
 }
 
-// derived returns a source of randomness that an object has for itself: what is drawn
-// from it changes nothing else in the world.
+// derived returns a random source for one object: using it does not change the rest
+// of the world.
 func derived(object any) *rand.Rand {
 	sum := fnv.New64a()
 	fmt.Fprintf(sum, "%v", object)

@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Scenario is one short story about Services.
+// Scenario is one test case of Services, in steps.
 type Scenario struct {
 	Name  string // the file's name without ".txtar"
 	File  string // the file's name, for messages
@@ -30,12 +30,12 @@ type Scenario struct {
 	Host  config.Config
 	Steps []Step // Steps[0] is the beginning
 
-	Machine model.Machine  // what the node says of itself beside its Node object
-	Shared  []netip.Prefix // addresses on its dummy devices, which it says nothing of
+	Machine model.Machine  // facts of the node that are not in its Node object
+	Shared  []netip.Prefix // addresses on its dummy devices, which are not node addresses
 }
 
-// Step is one state of the manifests' folder and what packets must meet then.
-// Steps share file contents; nobody may change them.
+// Step is one state of the manifests' folder and the expected results of packets in
+// it. Steps share file contents; nobody may change them.
 type Step struct {
 	Number           int
 	Title            string
@@ -44,10 +44,14 @@ type Step struct {
 	Packets          []Packet
 	Want             map[string]string // goldens by mode
 	After            time.Duration     // how long after the step before it happens
+
+	// Suspects replace those of the step before unless they are nil: endpoints that do not
+	// answer, or that answer again (true).
+	Suspects map[netip.Addr]bool
 }
 
-// Load reads all scenarios of a folder, by name. The error joins everything that
-// is wrong with any of them, each with file and line.
+// Load reads all scenarios of a folder, by name. The error joins all problems, each
+// with file and line.
 func Load(fsys fs.FS) ([]*Scenario, error) {
 	names, err := fs.Glob(fsys, "*.txtar")
 	if err != nil {
@@ -99,7 +103,7 @@ func title(comment []byte) string {
 	return ""
 }
 
-// parser collects what is wrong with one file.
+// parser collects the problems of one file.
 type parser struct {
 	file string
 	errs []error
@@ -109,8 +113,8 @@ func (p *parser) fail(line int, format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf("%s:%d: %s", p.file, line, fmt.Sprintf(format, args...)))
 }
 
-// steps gives every section to its step. Steps without any section do not
-// exist, so a gap in the numbers is a mistake of the author.
+// steps groups the sections by step. A step needs at least one section, so a gap in
+// the numbers is an error.
 func (p *parser) steps(all []section) []Step {
 	byStep := map[int][]section{0: nil}
 	for _, s := range all {
@@ -141,6 +145,8 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 			step.Packets = p.table(s)
 		case s.manifest():
 			now.put(s.name, s.data)
+		case s.name == "suspects":
+			step.Suspects = p.suspects(s)
 		case s.name == "clock":
 			d, err := time.ParseDuration(strings.TrimSpace(string(s.data)))
 			if err != nil || d < 0 {
@@ -151,7 +157,7 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 			p.remove(s, before, &now)
 		case s.name == "host" && number == 0: // read already
 		default:
-			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, clock, rm or want/MODE", s.name)
+			p.fail(s.line, "%q is neither a manifest (.yaml, .yml, .json) nor host, packets, clock, suspects, rm or want/MODE", s.name)
 		}
 	}
 	step.Files = now.files
@@ -161,6 +167,22 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 	step.Changed, step.Removed = now.since(before)
 	step.Title = describe(number, step.Changed, step.Removed)
 	return step, now
+}
+
+// suspects reads addresses, each with the word back or without.
+func (p *parser) suspects(s section) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	i := 0
+	for text := range strings.Lines(string(s.data)) {
+		i++
+		word, back := strings.CutSuffix(strings.TrimSpace(text), " back")
+		a, err := netip.ParseAddr(word)
+		if err != nil {
+			p.fail(s.line+i, "suspects: %v", err)
+		}
+		all[a] = back
+	}
+	return all
 }
 
 func (p *parser) remove(s section, before folder, now *folder) {
@@ -192,8 +214,8 @@ func describe(number int, changed, removed []string) string {
 	return t
 }
 
-// folder is the manifests' folder as the steps go on. The default Node is in it
-// until the scenario speaks of a Node node-1 itself, and does not come back.
+// folder is the manifests' folder during the steps. It has the default Node until the
+// scenario has a Node node-1 of its own.
 type folder struct {
 	files   map[string][]byte
 	assumed bool // the Node is the default one
@@ -231,8 +253,8 @@ func (f folder) since(old folder) (changed, removed []string) {
 	return changed, removed
 }
 
-// definesNode reports whether a manifest has a Node named node-1. It looks at
-// the text, because scenarios also show what becomes of broken manifests.
+// definesNode reports whether a manifest has a Node named node-1. It searches the
+// text, because scenarios also have invalid manifests.
 func definesNode(data []byte) bool {
 	kind := regexp.MustCompile(`(?m)(^|[\s{,])"?kind"?:\s*"?Node"?\s*([,}]|$)`)
 	name := regexp.MustCompile(`\bname"?:\s*"?` + regexp.QuoteMeta(NodeName) + `\b`)
@@ -244,7 +266,7 @@ func definesNode(data []byte) bool {
 	return false
 }
 
-// section is one file of an archive and where it stands.
+// section is one file of an archive and its position.
 type section struct {
 	step int    // from the "N/" in front of the name; 0 without
 	name string // without the step
@@ -252,8 +274,8 @@ type section struct {
 	line int // of its marker, counted from 1
 }
 
-// sections splits an archive. Lines of txtar content map one to one to lines of
-// the archive, which is how places are found that txtar does not report.
+// sections splits an archive. Lines of txtar content map one to one to lines of the
+// archive, which gives the positions that txtar does not report.
 func sections(text []byte) (comment []byte, all []section, err error) {
 	a := txtar.Parse(text)
 	line := 1 + lines(a.Comment)
@@ -270,7 +292,7 @@ func sections(text []byte) (comment []byte, all []section, err error) {
 			}
 		}
 		if first := seen[id{s.step, s.name}]; first != 0 {
-			return nil, nil, fmt.Errorf("%d: %q is there twice, first in line %d", line, f.Name, first)
+			return nil, nil, fmt.Errorf("%d: %q is already in line %d", line, f.Name, first)
 		}
 		seen[id{s.step, s.name}] = line
 		all = append(all, s)
@@ -281,7 +303,7 @@ func sections(text []byte) (comment []byte, all []section, err error) {
 
 func lines(b []byte) int { return bytes.Count(b, []byte("\n")) }
 
-// mode tells for which mode a section is a golden.
+// mode returns the mode of a golden.
 func (s section) mode() (mode string, ok bool) { return strings.CutPrefix(s.name, "want/") }
 
 // manifest reports whether a section is a file of the manifests' folder.

@@ -53,7 +53,7 @@ func TestMistakesHavePlaces(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"no title", "-- packets --\n", "x:1: the first line must be a comment"},
 		{"unknown section", "# t\n-- web.txt --\n", `x:2: "web.txt" is neither a manifest`},
-		{"twice", "# t\n-- a.yaml --\n-- b.yaml --\nx\n-- a.yaml --\n", `x:5: "a.yaml" is there twice, first in line 2`},
+		{"twice", "# t\n-- a.yaml --\n-- b.yaml --\nx\n-- a.yaml --\n", `x:5: "a.yaml" is already in line 2`},
 		{"gap", "# t\n-- 2/a.yaml --\n", "x:2: step 2 without step 1"},
 		{"rm", "# t\n-- 1/rm --\n\nno.yaml\n", `x:4: rm: no file "no.yaml"`},
 		{"arrow", "# t\n-- packets --\n# c\npod tcp 1.2.3.4:5 reject\n", "x:4: want \"from proto to -> expectation\""},

@@ -11,8 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// host reads the settings of the node, which stand for its command line, and what
-// it says of itself.
+// host reads the settings of the node: its configuration, and facts of the machine.
 func (p *parser) host(into *Scenario, all []section) {
 	into.Host = config.Default()
 	into.Host.NodeName = NodeName
@@ -107,10 +106,19 @@ func setNodePorts(c *config.Config, values []string) (err error) {
 	c.NodePorts = config.NodePorts{}
 	switch {
 	case len(values) == 1 && values[0] == "all":
-	case len(values) == 1 && values[0] == "primary":
-		c.NodePorts.Primary = true
 	default:
-		c.NodePorts.Prefixes, err = parsePrefixes(values)
+		var ranges []string
+		for _, word := range values {
+			switch word {
+			case "primary":
+				c.NodePorts.Primary = true
+			case "localhost":
+				c.NodePorts.Localhost = true
+			default:
+				ranges = append(ranges, word)
+			}
+		}
+		c.NodePorts.Prefixes, err = parsePrefixes(ranges)
 	}
 	return err
 }

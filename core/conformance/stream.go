@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// random judges the data plane by random worlds, each followed by a stream of
-// changes. The name of a subtest tells the seed.
+// random tests the data plane with random worlds, each followed by a stream of
+// changes. The name of a subtest has the seed.
 func (s Suite[K, V]) random(t *testing.T, sum *tally) {
 	worlds := s.Worlds
 	if worlds == 0 {
@@ -30,7 +30,7 @@ func (s Suite[K, V]) random(t *testing.T, sum *tally) {
 	for seed := *worldFrom; seed < *worldFrom+uint64(worlds); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
 			s.world(t, RandomWorld(NewRand(seed)), sum)
-			// In a bubble of virtual time the waits between attempts cost nothing.
+			// In virtual time (synctest) the waits between attempts cost nothing.
 			synctest.Test(t, func(t *testing.T) { s.stream(t, NewRand(seed), seed%2 == 1) })
 		})
 	}
@@ -51,9 +51,9 @@ func (s Suite[K, V]) world(t *testing.T, w Random, sum *tally) {
 
 var errInjected = errors.New("injected failure")
 
-// stream applies changes one after the other to a data plane in memory, of
-// which one in ten ops may fail, and at the end demands what a compilation from
-// scratch gives; a further sync must do nothing.
+// stream applies changes one after the other to a data plane in memory, of which one
+// in ten ops may fail. The result must be the same as a compilation from scratch, and
+// a further sync must do nothing.
 func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 	const changes = 30
 	d := memory.New[K](s.Compiler.Equal, dataplane.Limits{Atomic: rng.IntN(2) == 0, Batch: rng.IntN(3) * 7})
@@ -97,8 +97,8 @@ func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 	}
 }
 
-// inspect reads the data plane now and then. What is called after a change
-// demands that the change was not taken for somebody else's.
+// inspect starts an audit at times. The function that it returns is called after a
+// change, and checks that the audit did not take the change for drift.
 func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) (finish func()) {
 	t.Helper()
 	if rng.IntN(4) > 0 {
@@ -133,8 +133,8 @@ func (s Suite[K, V]) afterDelays(t *testing.T, b dataplane.Backend) {
 	}
 }
 
-// restart is a new process that finds what the old one installed: it should
-// have nothing to write. It returns how many ops it did.
+// restart adopts the installed objects like a new process, which should have nothing
+// to write. It returns how many ops it did.
 func (s Suite[K, V]) restart(ctx context.Context, now Random, d *memory.Driver[K, V]) (ops int, err error) {
 	b := dataplane.New(s.Compiler, d)
 	if err := b.Adopt(ctx); err != nil {
@@ -150,7 +150,8 @@ func (s Suite[K, V]) restart(ctx context.Context, now Random, d *memory.Driver[K
 	return d.Ops - before, err
 }
 
-// converged waits for what failed to be tried again, and then demands that a sync does nothing.
+// converged waits for retries of failed ops, and then checks that a sync does
+// nothing.
 func (s Suite[K, V]) converged(t *testing.T, b dataplane.Backend, d *memory.Driver[K, V]) {
 	t.Helper()
 	ctx := context.Background()

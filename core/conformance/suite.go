@@ -23,23 +23,23 @@ var (
 	worldFrom  = flag.Uint64("from", 0, "the seed of the first of them")
 )
 
-// Suite is a data plane under judgement.
+// Suite is a data plane under test.
 type Suite[K comparable, V any] struct {
 	Mode     string // as in want/MODE
 	Compiler dataplane.Compiler[K, V]
 
-	// Sim returns what a kernel with these objects does with a packet. It must
-	// know nothing but the objects and what the kernel itself knows of the
-	// host: its addresses and interfaces.
+	// Sim returns what a kernel with these objects does with a packet. It may use
+	// only the objects and what the kernel knows of the host: its addresses and
+	// interfaces.
 	Sim func(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
 
-	// Excuse names what the whole mode does differently, whatever the Service, if
-	// that is all in which an outcome differs. It must be as narrow as can be: a
-	// Gap says what is missing for one port. Nil is nothing.
+	// Excuse returns the reason if an outcome differs only by a limitation of the
+	// whole mode, independent of the Service. It must be as narrow as possible;
+	// limitations for single ports are Gaps. Nil is none.
 	Excuse func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string
 
-	// Golden renders objects for people, in a fixed order. It gets those that
-	// come from ports. Nil is no goldens.
+	// Golden renders the objects of ports as text, in a fixed order. Nil is no
+	// goldens.
 	Golden func(objects map[K]V) string
 
 	// Dir holds the scenarios; empty is ci/scenarios of this module.
@@ -48,8 +48,8 @@ type Suite[K comparable, V any] struct {
 	Worlds int
 }
 
-// Run judges a data plane by every scenario and by random worlds. Packets
-// that differ but are excused by a Gap are listed in the log.
+// Run tests a data plane with every scenario and with random worlds. Packets that
+// differ but are covered by a Gap are logged.
 func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	dir := s.Dir
 	if dir == "" {
@@ -70,11 +70,11 @@ func Run[K comparable, V any](t *testing.T, s Suite[K, V]) {
 	t.Run("large", s.large)
 }
 
-// tally counts what was judged.
+// tally counts the tested scenarios and packets.
 type tally struct {
 	worlds, rows int
 	packets      int            // those of rows and of probes
-	excused      map[string]int // packets that differ, by what the gap says
+	excused      map[string]int // packets that differ, by the detail of the gap
 }
 
 func (y *tally) excuse(detail string, packets int) {
@@ -93,8 +93,8 @@ func (y *tally) String() string {
 	return s
 }
 
-// EachStep calls f with every step of every scenario of the corpus, and what core
-// makes of it.
+// EachStep calls f with every step of every scenario of the corpus, and the resolved
+// host and ports.
 func EachStep(t testing.TB, f func(s *Scenario, step Step, host *model.Host, ports []*model.Port)) {
 	t.Helper()
 	scenarios, err := Load(os.DirFS(Corpus(t)))
@@ -158,8 +158,8 @@ func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string, sum
 	}
 }
 
-// JudgeRow compares a row of a packet table with the reference semantics and
-// returns what is wrong.
+// JudgeRow compares a row of a packet table with the reference semantics and returns
+// the difference.
 func JudgeRow(scenario *Scenario, host *model.Host, ports []*model.Port, row Packet) (wrong []string) {
 	want := row.Expect.Outcome() // without shares only those that may be reached are judged
 	got := oracle.Decide(host, ports, scenario.Oracle(host, row))

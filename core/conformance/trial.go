@@ -27,7 +27,7 @@ type trial struct {
 	gaps    map[model.PortID][]model.Gap
 	sim     func(oracle.Packet) oracle.Outcome
 	excuse  func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string // nil for none
-	excused map[excused]int                                                          // packets that differ, by the gap that excuses them
+	excused map[excused]int                                                          // packets that differ, by the gap that covers them
 	judged  int
 	wrong   int
 }
@@ -37,7 +37,7 @@ type excused struct {
 	gap  model.Gap
 }
 
-// tooMany is how many differences of one world are shown.
+// tooMany bounds the differences of one world that are shown.
 const tooMany = 10
 
 func (s Suite[K, V]) trial(t reporter, host *model.Host, ports []*model.Port, out compiled[K, V]) *trial {
@@ -82,7 +82,7 @@ func (tr *trial) report(what string, sum *tally) {
 	}
 }
 
-// list logs the gaps that mattered.
+// list logs the gaps that were used.
 func (tr *trial) list(what string) {
 	var lines []string
 	for e, n := range tr.excused {
@@ -188,7 +188,8 @@ func excuse(gaps map[model.PortID][]model.Gap, p oracle.Packet, want oracle.Outc
 	return model.Gap{}, false
 }
 
-// Diff says in what two outcomes differ to a packet; it is empty if they do not.
+// Diff describes the difference of two outcomes of a packet; it is empty if there is
+// none.
 func Diff(want, got oracle.Outcome) string {
 	if want.Same(got) {
 		return ""

@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// World tells what is to be programmed after a step. The steps of a scenario
-// must be given in their order, each once: a world remembers, as a running
-// proxy does, the slot order of pools and objects whose manifest has broken.
+// World returns the desired state after a step. The steps of a scenario must be given
+// in their order, each once: like a running proxy, a world remembers the slot order
+// of pools and the last good version of objects whose manifest has become invalid.
 type World func(Step) (*model.Host, []*model.Port, error)
 
 // NewWorld returns the world of a scenario: manifests, tracker and policy as in
@@ -53,13 +53,26 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 	}
 	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs, w.scenario.Machine))
 	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
+	if step.Suspects != nil {
+		w.tracker.SetSuspects(w.suspects(step))
+	}
 	w.tracker.Flush()
 	w.last = now
 	return w.tracker.Host(), Ports(w.tracker), nil
 }
 
-// keepUnreadable keeps objects that were in a file which now has something wrong with it:
-// "could not read" is not "absent".
+func (w *world) suspects(step Step) model.Suspects {
+	all := model.Suspects{}
+	for a, back := range step.Suspects {
+		if all[a] = (time.Time{}); back {
+			all[a] = w.now
+		}
+	}
+	return all
+}
+
+// keepUnreadable keeps objects of files that now have problems: "could not read" is
+// not "absent".
 func keepUnreadable(last manifests.Objects, r manifests.Result) manifests.Objects {
 	bad := map[string]bool{}
 	for _, p := range r.Problems {
@@ -100,7 +113,7 @@ func missing[T any, K comparable](a, b []T, key func(T) K) (gone []T) {
 func serviceKey(s *model.Service) model.ServiceName { return s.Name }
 func sliceKey(s *model.Slice) model.SliceName       { return s.Name }
 
-// Feed tells a tracker the difference between two sets of objects.
+// Feed passes the difference between two sets of objects to a tracker.
 func Feed(t *track.Tracker, oldServices []*model.Service, oldSlices []*model.Slice, services []*model.Service, slices []*model.Slice) {
 	for _, s := range missing(oldSlices, slices, sliceKey) {
 		t.DeleteSlice(s.Name)

@@ -21,15 +21,15 @@ import (
 var ErrInterrupted = errors.New("data plane changed while it was read")
 
 // ReadLimit is how long a reading of the data plane may take unless its driver sets
-// another limit. A driver that goes on after that is not listened to any more.
+// another limit. The results of a driver that continues after that are ignored.
 const ReadLimit = 3 * time.Minute
 
 var errReading = errors.New("another read of the data plane is in progress")
 
 const (
-	readTries = 10   // how often a reading that is interrupted is begun anew
+	readTries = 10   // how often an interrupted read is repeated
 	readChunk = 256  // objects that are compared at once: 50 µs or so
-	mostGets  = 1024 // suspects that are read one by one; of more there is a second reading first
+	mostGets  = 1024 // suspects that are read one by one; for more there is a second full read first
 )
 
 func (b *backend[K, V]) Adopt(ctx context.Context) error {
@@ -47,9 +47,9 @@ func (b *backend[K, V]) Audit(ctx context.Context) (drift int, err error) {
 	return drift, err
 }
 
-// withReview compares the data plane with the ledger, and returns how many keys were
-// not as they say. What a driver says after ctx has ended counts for nothing, and
-// until it returns nothing else is read.
+// withReview compares the data plane with the ledger, and returns how many keys
+// differ. Results of a driver after the end of ctx are ignored, and nothing else is
+// read until it returns.
 func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Review[K, V],
 	read func(context.Context, *ledger.Review[K, V]) error,
 ) (drift int, err error) {
@@ -77,7 +77,7 @@ func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Rev
 	return review.Accepted, err
 }
 
-// retryInterrupted reads until nothing has changed meanwhile.
+// retryInterrupted repeats a read that concurrent changes interrupted.
 func retryInterrupted(read func() error) (err error) {
 	for range readTries {
 		if err = read(); !errors.Is(err, ErrInterrupted) {
@@ -92,7 +92,7 @@ func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error 
 	return retryInterrupted(func() error { return b.readOnce(ctx, r, func(K, V) {}) })
 }
 
-// readOnce compares everything with the books, and passes it on.
+// readOnce reads everything and compares it with the ledger.
 func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V], found func(K, V)) error {
 	b.incomplete.Store(false)
 	chunk := make([]object[K, V], 0, readChunk)
@@ -117,15 +117,15 @@ func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V], fo
 	return err
 }
 
-// pause lets those in who wait for the lock.
+// pause releases the lock for a moment.
 func (b *backend[K, V]) pause() {
 	b.mu.Unlock()
 	runtime.Gosched()
 	b.mu.Lock()
 }
 
-// confirm reads again what differs from the ledger, and accepts what
-// differs still: a reading beside writes may miss objects that are there.
+// confirm reads differing keys again, and accepts those that still differ: a read
+// concurrent with writes may miss existing objects.
 func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) error {
 	if len(r.Suspects) == 0 {
 		return nil
@@ -146,10 +146,9 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 	return nil
 }
 
-// get reads what is installed under keys: one by one where the driver can do
-// that and there are few, else by a reading of everything. That may miss objects,
-// as the one before it: so the keys that it does not return are read one by one
-// if those are few.
+// get reads what is installed under keys: one by one if the driver can do that and
+// they are few, else by a full read. A full read may miss objects, so keys that it
+// does not return are read one by one if they are few.
 func (b *backend[K, V]) get(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	getter, ok := b.driver.(Getter[K, V])
 	if ok && len(keys) <= mostGets {
@@ -168,9 +167,9 @@ func (b *backend[K, V]) get(ctx context.Context, r *ledger.Review[K, V], keys []
 	return have, err
 }
 
-// readAgain reads everything, and returns what is installed under keys. It uses the
-// Sentinel's notice up: so all of it is compared, and where it differs under other
-// keys, on which one look does not decide, another audit is due.
+// readAgain reads everything, and returns what is installed under keys. It resets the
+// Sentinel, so everything is compared; if other keys differ, another audit is due to
+// confirm them.
 func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	asked := make(map[K]struct{}, len(keys))
 	for _, k := range keys {

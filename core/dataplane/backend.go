@@ -34,27 +34,26 @@ type Backend interface {
 	// earlier one. It does no I/O.
 	Update([]model.Delta)
 
-	// KeepUnknown says whether what was adopted and nothing asks for may belong to
-	// something that could not be understood: then it stays until the doubt is
-	// over. Could not read is not absent.
+	// KeepUnknown says whether adopted objects that no port wants may belong to an
+	// input that could not be read: then they are kept until all inputs are read.
 	KeepUnknown(doubt bool)
 
-	// Sync applies what differs. The error is that of the first op that failed;
-	// what failed or was deferred is retried at Next, the rest is done.
+	// Sync applies what differs. The error is that of the first op that failed; what
+	// failed or was deferred is retried at Next; all other ops are done.
 	Sync(context.Context) (Work, error)
 
-	// Next is when Sync wants to be called without a change; zero for never.
+	// Next is when Sync should be called without a change; zero for never.
 	Next() time.Time
 
 	// Disturbed reports, cheaply, whether another program wrote to the data
 	// plane, so that an Audit is due. Data planes that cannot know return false.
 	Disturbed(context.Context) (bool, error)
 
-	// Audit reads everything back and returns how many objects are not as the
-	// last Sync left them: each was looked at twice. The next Sync repairs them.
-	// It takes as long as there is much, and may run on a goroutine of its own
-	// while the backend is used. There is one at a time; beside another, or one
-	// that its driver does not return from, it fails at once.
+	// Audit reads everything back and returns how many objects differ from the last
+	// Sync; each was read twice. The next Sync repairs them. Its time grows with the
+	// number of objects, and it may run on a goroutine of its own while the backend
+	// is used. Only one may run: a second one fails at once, also while a driver does
+	// not return from the first.
 	Audit(context.Context) (drift int, err error)
 
 	// Repaired returns the ports that an audit, or an op that did not fit, found
@@ -62,25 +61,25 @@ type Backend interface {
 	// began in between may have reached a wrong endpoint.
 	Repaired() []model.PortID
 
-	// Drain waits until connections that would end with the data plane have
-	// ended, and has it take no new ones: see Drainer. Most have none.
+	// Drain stops new connections and waits for those that would end with the data
+	// plane: see Drainer. Most data planes have none.
 	Drain(context.Context) error
 
-	// Remove deletes all objects that it owns, and nothing else. It waits for no
-	// connection.
+	// Remove deletes all owned objects, and nothing else. It does not wait for
+	// connections.
 	Remove(context.Context) error
 
-	// Health lists what is not as desired, for people.
+	// Health lists objects that are not as desired, for people.
 	Health() Health
 	// Failing is the part of Health that may change with any Sync, and costs what
 	// is failing.
 	Failing() (ports map[model.PortID]error, left error)
-	// Gaps lists what cannot be done for one port.
+	// Gaps lists what the data plane does not support for one port.
 	Gaps(model.PortID) []model.Gap
 	// ReadLimit is how long Adopt and Audit may take.
 	ReadLimit() time.Duration
-	// Full lists what the data plane has no room for, as far as it is known without
-	// reading: see Bounded.
+	// Full lists full tables of the data plane, as far as known without reading: see
+	// Bounded.
 	Full() []model.Problem
 
 	Close() error
@@ -97,16 +96,15 @@ type Work struct {
 	// ledger.ErrDeferred.
 	Deferred int
 
-	// Corrected is how many objects were not as expected, which some op's
-	// failing has shown.
+	// Corrected is how many objects were found to differ because an op failed.
 	Corrected int
 
-	// Refused is why the first batch that failed as a whole did. It was taken
-	// apart, so nothing need have failed in the end.
+	// Refused is the error of the first batch that failed as a whole. It was split
+	// and retried, so all ops may have succeeded in the end.
 	Refused error
 
-	// Held is why the data plane as a whole could not be written, or not to the end.
-	// Then nothing is known of any port that is not failing.
+	// Held is why the data plane could not be written at all, or not completely. Then
+	// the state of ports that are not failing is unknown.
 	Held error
 
 	Verbs [ledger.Verbs]int // Ops by what was done
@@ -117,8 +115,7 @@ type Health struct {
 	Objects  int // how many objects are wanted or installed
 	Gaps     map[model.PortID][]model.Gap
 	Failures map[model.PortID]error // the base, and what ports share, have the zero id
-	// Left is why an object that is not wanted any more is still there. No port
-	// waits for it.
+	// Left is why an unwanted object could not be deleted. No port waits for it.
 	Left error
 }
 
@@ -142,10 +139,10 @@ type backend[K comparable, V any] struct {
 	compiler Compiler[K, V]
 	driver   Driver[K, V]
 	gaps     map[model.PortID][]model.Gap
-	reading  *sync.Mutex // held while the driver is in Observe, even after it was given up
+	reading  *sync.Mutex // held while the driver is in Observe, even after its deadline
 
-	// A reading that was not compared in full has used the Sentinel up: what others
-	// wrote before it may have escaped notice.
+	// Set after a read that was not fully compared but has reset the Sentinel:
+	// earlier external changes may be unnoticed.
 	incomplete atomic.Bool
 
 	// When the outcome of a commit is unknown: read back before the next.

@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Compiler turns desired state into the objects of one data plane: map
-// elements, rule chains, virtual servers, load balancers. It is pure: equal
-// arguments give equal objects, and it knows neither a clock nor the kernel. Base
-// and Port are called by several goroutines at a time.
+// Compiler turns desired state into the objects of one data plane: map elements, rule
+// chains, virtual servers, load balancers. It is pure: equal arguments give equal
+// objects, and it uses neither a clock nor the kernel. Base and Port are called by
+// several goroutines at a time.
 //
 // K names an object and V is its content. Emitting one key for several ports is
 // how objects are shared: the object lives as long as anyone emits it, and all
@@ -23,19 +23,19 @@ import (
 // change costs nothing. Host.Zone is policy, and not for compilers;
 // Host.ServiceCIDRs are for Base alone.
 type Compiler[K comparable, V any] interface {
-	// Base emits the skeleton: what is there before any Service.
+	// Base emits the objects that do not depend on Services.
 	Base(host *model.Host, emit func(K, V))
 
-	// Port emits everything one port needs, and returns what this data plane
-	// cannot do for it.
+	// Port emits everything one port needs, and returns what this data plane does not
+	// support for it.
 	Port(host *model.Host, port *model.Port, emit func(K, V)) []model.Gap
 
 	// Rank is the object's place in the order of creation: lower ranks first.
 	// Deletion runs backwards.
 	Rank(K) int
 
-	// DeleteDelay is how long an object that is not wanted any more stays, in case it
-	// is soon needed again. Zero for all but objects that are dear to make.
+	// DeleteDelay is how long an unwanted object is kept, in case it is needed again
+	// soon. Zero for all but objects that are expensive to create.
 	DeleteDelay(K) time.Duration
 
 	// Equal reports whether two values of one key are the same to the kernel.
@@ -59,12 +59,12 @@ type Driver[K comparable, V any] interface {
 	// changes nothing, whatever was passed before; it is never taken as "nothing
 	// there". ErrInterrupted asks for another attempt.
 	//
-	// Reading takes long where there is much, and changes do not wait for it:
-	// Observe may run on a goroutine of its own while Commit runs on another.
-	// There is at most one at a time. What it says of objects that are committed
-	// meanwhile is not used. It may miss objects beside those, and return what was
-	// there a moment ago: what differs from the ledger is read again (Getter).
-	// It returns soon after ctx has ended.
+	// Reading takes long where there is much, and changes do not wait for it: Observe
+	// may run on a goroutine of its own while Commit runs on another. There is at
+	// most one at a time. Its results for objects that are committed meanwhile are
+	// ignored. It may miss objects next to those, and return objects that were just
+	// deleted: differences from the ledger are read again (Getter). It returns soon
+	// after ctx has ended.
 	Observe(ctx context.Context, found func(K, V)) error
 
 	// Commit applies ops in the given order and returns one result for each: nil
@@ -98,9 +98,9 @@ type Limits struct {
 	Read time.Duration
 }
 
-// Getter is implemented by drivers that can look at single objects. It makes an
-// audit cheap where that has suspects, and corrects the ledger without one after
-// ErrConflict and ErrUnknown. Drivers without it are read as a whole instead.
+// Getter is implemented by drivers that can look at single objects. It makes it cheap
+// to confirm suspects of an audit, and corrects the ledger without an audit after
+// ErrConflict and ErrUnknown. Other drivers are read as a whole instead.
 type Getter[K comparable, V any] interface {
 	// Get passes to found which of the keys are there now, and their content: those
 	// that it does not pass are absent. It may be called by any goroutine, also
@@ -111,16 +111,16 @@ type Getter[K comparable, V any] interface {
 // Sentinel is implemented by drivers that know cheaply, without reading
 // objects, whether another program wrote to the data plane.
 type Sentinel interface {
-	// Disturbed reports whether anyone but this driver has committed since the
-	// last Observe. It may say yes for changes that do not concern us.
+	// Disturbed reports whether another program has committed since the last Observe.
+	// It may be true for changes that do not concern this driver.
 	Disturbed(context.Context) (bool, error)
 }
 
-// Bounded is implemented by drivers whose data plane has limited room for what
-// comes with packets or connections, such as clients.
+// Bounded is implemented by drivers whose data plane has limited room for state of
+// packets or connections, such as clients with affinity.
 type Bounded interface {
-	// Full lists what has no room: of the whole data plane (model.WhyFull) or of
-	// single Services. Equal states have equal texts. It is called often, from one
+	// Full lists full tables: of the whole data plane (model.WhyFull) or of single
+	// Services. Equal states have equal texts. It is called often, from one
 	// goroutine, and costs next to nothing.
 	Full() []model.Problem
 }
@@ -128,11 +128,27 @@ type Bounded interface {
 // Drainer is implemented by drivers whose objects carry the connections that
 // were made through them: those would end with the objects.
 type Drainer interface {
-	// Drain has the data plane take no new connections and waits until those that
-	// it has have ended, the driver's own limit has passed, or ctx ends, which is
-	// the error. It is for a data plane beside which another one serves already;
-	// nothing but deletions comes after it.
+	// Drain stops new connections and waits until the existing ones have ended, the
+	// driver's own limit has passed, or ctx ends, which is an error. It is called
+	// when another data plane already serves; only deletions follow.
 	Drain(context.Context) error
+}
+
+// Wrapper is implemented by backends around another one.
+type Wrapper interface{ Unwrap() Backend }
+
+// As returns a backend as T, itself or what it is around, if that has it.
+func As[T any](b Backend) (as T, ok bool) {
+	for {
+		if as, ok = b.(T); ok {
+			return as, true
+		}
+		w, around := b.(Wrapper)
+		if !around {
+			return as, false
+		}
+		b = w.Unwrap()
+	}
 }
 
 // RuleCounter is implemented by backends that program rules of iptables, for the
@@ -146,14 +162,14 @@ type RuleCounter interface {
 // PacketCounter is implemented by backends whose rules count packets, for the
 // metrics that kube-proxy has of them in its iptables mode.
 type PacketCounter interface {
-	// Packets returns what was counted until now, or a short while ago where it
-	// takes long to know. It never gets less as long as the backend is open. It may
-	// be called from any goroutine at any time, also after Close.
+	// Packets returns the counters, maybe as of a short while ago if reading them is
+	// expensive. They never decrease while the backend is open. It may be called from
+	// any goroutine at any time, also after Close.
 	Packets() Packets
 }
 
 // Packets are numbers of packets.
 type Packets struct {
-	Invalid   uint64 // dropped, as connection tracking makes no sense of them
+	Invalid   uint64 // dropped because connection tracking finds them invalid
 	Localhost uint64 // the first ones of connections to node ports on 127.0.0.0/8
 }

@@ -17,36 +17,34 @@
 //
 // # Reading back
 //
-// The first reading is believed. An audit only suspects by its reading: objects
-// come and go meanwhile, and a dump beside writes misses neighbours of those. It
-// streams what the driver reads past the ledger, and keeps nothing but the keys
-// that differ:
+// The first read is taken as it is. A difference found by an audit is only a
+// suspicion: objects change meanwhile, and a dump concurrent with writes may miss
+// others. An audit compares what the driver reads with the ledger, object by object,
+// and keeps only the keys that differ:
 //
 //	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
 //	Getter.Get, or another Observe ─▶ Review.Confirm, Enter ─▶ drift, planned for repair
 //
-// An audit runs on its caller's goroutine beside everything else; a lock that is
-// held for some 50 µs at a time guards the ledger. Keys that were planned
-// since it began are ignored by it: the ledger knows better. A second read
-// at what is left decides, so drift is found by two looks that agree. Ports of
-// drifted objects are reported when they are right again (Repaired): connections that
-// began in between may have reached a wrong endpoint.
+// An audit runs on its caller's goroutine beside everything else; a lock that is held
+// for some 50 µs at a time guards the ledger. It ignores keys that were planned since
+// it began. A second read of the other differing keys decides, so drift is what two
+// reads agree on. Ports of drifted objects are reported when they are right again
+// (Repaired): connections that began in between may have reached a wrong endpoint.
 //
-// A ledger that is wrong in spite of that shows by ops that fail. After
-// ErrConflict the keys of those ops are read, the ledger is corrected, and
-// the ops are planned anew in the same Sync; their ports count as damaged. After
-// ErrUnknown the keys are looked at by the next Sync, before anything else is
-// written; a driver that is no Getter is read as a whole then.
+// If the ledger is wrong nevertheless, ops fail. After ErrConflict the keys of those
+// ops are read, the ledger is corrected, and the ops are planned anew in the same
+// Sync; their ports count as damaged. After ErrUnknown the next Sync reads the keys
+// before it writes anything else; a driver without Getter is read as a whole.
 //
-// A reading ends with its context, after ReadLimit at the latest. A driver that
-// does not return from it is not listened to any more, and is not read again
-// before it does; ops go on.
+// A read ends with its context, after ReadLimit at the latest. If a driver does not
+// return, its results are ignored and it is not read again before it does; ops
+// continue.
 //
 // # A new backend
 //
-// The smallest one that is complete is for tests: a compiler and its simulator
-// are in core/conformance/fake_test.go, a driver in core/dataplane/memory. What
-// a backend has to know:
+// The smallest complete backend is for tests: a compiler and its simulator are in
+// core/conformance/fake_test.go, a driver in core/dataplane/memory. What to know for
+// a new one:
 //
 //   - The compiler reads finished Actions from model.Port and decides no policy.
 //     Where pods cannot be recognised from others, FromPod has FromOutside's Action.

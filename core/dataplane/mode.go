@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// ErrAbsent is part of the error of Open where what the mode works with is not
-// installed, so that nothing can have been programmed by it.
+// ErrAbsent is wrapped by the error of Open if the software that the mode needs is
+// not installed, so that it cannot have programmed anything.
 var ErrAbsent = errors.New("is not installed")
 
 // Mode is a way to implement Services, as --proxy-mode names it. Every backend
@@ -31,40 +31,42 @@ type Mode struct {
 	// their flows. Then stale UDP flows have to be removed when endpoints go, and
 	// a network namespace is a whole node to the mode.
 	Conntrack bool
+	// Unmarked says that conntrack entries of redirected flows lack the DNAT bit.
+	Unmarked bool
 
 	// OnRequest modes are never chosen by auto, only by name.
 	OnRequest bool
 
-	// Fallback is the mode to take when this one is named and does not work
-	// here; empty for none. config.Strict forbids it.
+	// Fallback is the mode to use if this one is named and does not work here; empty
+	// for none. config.Strict forbids it.
 	Fallback config.Mode
 
 	// Probe reports whether the mode can work on this machine, by trying in a
 	// place of its own. The error says what is missing and how to get it.
 	Probe func(context.Context) error
 
-	// Auto is what auto asks instead of Probe, where a mode has a way to work that
-	// must be asked for by name. Nil is Probe.
+	// Auto is used by auto instead of Probe, if the mode has an implementation that
+	// must be requested by name. Nil means Probe.
 	Auto func(context.Context) error
 
-	// Await waits for what others have to make before Open can do its work, and may
-	// make long after this system has started. Nil where there is no such thing.
+	// Await waits for prerequisites of Open that other programs create, maybe long
+	// after system start. Nil if there are none.
 	Await func(context.Context, *config.Config) error
 
 	// Open opens the data plane, and writes nothing that lasts. The caller closes
 	// the backend.
 	Open func(*config.Config) (Backend, error)
 
-	// Remove deletes what the mode has programmed on this machine, where that
-	// takes less than a backend that can serve. Nil where a backend's Remove does.
+	// Remove deletes what the mode has programmed on this machine, if that does not
+	// need a working backend. Nil to use a backend's Remove.
 	Remove func(context.Context, *config.Config) error
 
-	// KubeProxy finds what kube-proxy has programmed on this machine, in its
-	// mode of this name, and that this mode would not take over as its own. Nil
-	// where kube-proxy has no such mode.
+	// KubeProxy finds what kube-proxy has programmed on this machine, in its mode of
+	// this name, and that this mode would not adopt. Nil if kube-proxy has no such
+	// mode.
 	KubeProxy func(context.Context) (Leftovers, error)
 
-	// Plan says what the mode would program, in the data plane's own words. It
+	// Plan returns what the mode would program, in the data plane's native format. It
 	// needs no privileges and works on any system.
 	Plan func(*config.Config, *model.Host, []*model.Port) Plan
 }
@@ -82,7 +84,7 @@ type Plan struct {
 	Gaps    map[model.PortID][]model.Gap
 }
 
-// OpenWhenReady opens the data plane once what it needs is there.
+// OpenWhenReady opens the data plane once its prerequisites exist.
 func (m Mode) OpenWhenReady(ctx context.Context, c *config.Config) (Backend, error) {
 	if m.Await != nil {
 		if err := m.Await(ctx, c); err != nil {

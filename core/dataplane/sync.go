@@ -13,9 +13,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// bisectBudget is how many commits a Sync may spend on finding what is wrong with
-// batches that fail as a whole. When it is used up the rest of a failing batch
-// waits for the next Sync: then it is not one object that is wrong.
+// bisectBudget is how many commits a Sync may spend on splitting batches that fail as
+// a whole. When it is used up, the rest of a failing batch waits for the next Sync:
+// then the failure is not about a single object.
 const bisectBudget = 64
 
 func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
@@ -47,13 +47,12 @@ type run[K comparable, V any] struct {
 	work   Work
 	err    error // the first
 	budget int
-	now    time.Time // one for all, so that what fails together is retried together
+	now    time.Time // the same for all ops, so that those that fail together are retried together
 	again  bool      // ops were returned to be planned anew
 }
 
-// readBack finds out what is installed after the outcome of a commit could not
-// be known. Until that works nothing is written; attempts are spaced out however
-// often it is called.
+// readBack reads what is installed after a commit with an unknown outcome. Nothing is
+// written until it succeeds; attempts are spaced out, however often it is called.
 func (s *run[K, V]) readBack() (err error) {
 	if s.now.Before(s.readAt) {
 		return s.readErr
@@ -101,8 +100,8 @@ func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 	return s.ledger.Plan(s.now, s.driver.Limits().Batch)
 }
 
-// commit applies a batch and records the result of each op. What fails as a whole is cut
-// in two until it is a single owner's, and is left alone.
+// commit applies a batch and records the result of each op. A batch that fails as a
+// whole is split until the failing part belongs to a single owner.
 func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
 		s.recordAll(batch, err)
@@ -126,7 +125,7 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	case failed == nil || !s.driver.Limits().Atomic:
 		s.recordEach(batch, errs)
 	case busy(failed):
-		// Nothing is wrong with any op: another program holds the data plane.
+		// No op is wrong: another program holds the data plane.
 		s.recordEach(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:

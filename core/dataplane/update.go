@@ -94,7 +94,7 @@ func (b *backend[K, V]) unchanged(i int) bool {
 		b.compiler.Equal(b.before[i].value, b.after[i].value)
 }
 
-// shrink lets go of lists that a very large port has left behind.
+// shrink frees buffers that a very large port has grown.
 func (b *backend[K, V]) shrink() {
 	const keep = 8192
 	if cap(b.before) > keep {

@@ -177,6 +177,8 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
+			Node:     e.node,
+			CIDRs:    e.serviceCIDRs(),
 			Services: e.tracker.Services(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),

@@ -158,8 +158,7 @@ func completeNode(n, before *model.Node) *model.Node {
 // setHost asks what the host is now, and updates tracker and backend. Of and name
 // say what has changed.
 func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
-	cidrs := slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
-	h, problems := e.options.Host(e.node, cidrs)
+	h, problems := e.options.Host(e.node, e.serviceCIDRs())
 	e.setProblems("host", problems) // at once: those of the host before are obsolete
 	old := e.tracker.Host()
 	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
@@ -170,6 +169,11 @@ func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	e.tracker.SetHost(h)
 	e.backend().SetHost(h)
 	e.change(since)
+}
+
+// serviceCIDRs are those that are known, by name.
+func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
+	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // unfit is a problem for which this node must get no traffic, in words; empty for

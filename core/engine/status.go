@@ -39,8 +39,10 @@ type Status struct {
 type Snapshot struct {
 	Status   Status
 	Host     *model.Host
-	Services []track.Service // by name
-	Problems []model.Problem // of the sources
+	Node     *model.Node          // as last delivered; nil before
+	CIDRs    []*model.ServiceCIDR // by name
+	Services []track.Service      // by name
+	Problems []model.Problem      // of the sources
 	Backend  dataplane.Health
 	Tracker  track.Stats
 	Suspects model.Suspects // endpoints that have stopped answering

@@ -60,6 +60,11 @@ func (t Composer) Drifted() Event {
 		"another program on this node changed or removed rules of Services; they were repaired. See the log for the number and time")
 }
 
+// Silent: endpoints that have stopped answering are passed over.
+func (t Composer) Silent(p model.Problem) Event {
+	return t.node(Warning, p.Why.String(), programAction, "%s: %s. New connections go to other endpoints until they answer again", p.Object, p.Detail)
+}
+
 // Check: a healthCheckNodePort cannot be served.
 func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	e := aboutService(svc, Warning, "FailedToStartServiceHealthcheck", listenAction)

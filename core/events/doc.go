@@ -6,8 +6,8 @@
 //	engine, servers ──Event──▶ Recorder.Add ──▶ queue ──Record──▶ Sink (API server, log)
 //	                           never blocks   merges, limits
 //
-// Events are for people who run kubectl describe, and cost an API server that
-// may be in trouble already. So equal ones are merged into a series, each object
-// and the whole have a budget, what waits is bounded, and what cannot be written
-// in a few attempts is given up: the log and the metrics have it all.
+// Events are for people who run kubectl describe, and cost an API server that may be
+// in trouble already. So equal ones are merged into a series, there are budgets per
+// object and in total, the queue is bounded, and Events that cannot be written in a
+// few attempts are dropped: the logs and metrics are complete.
 package events

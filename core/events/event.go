@@ -36,13 +36,12 @@ type Event struct {
 	Action string // what was being done, likewise
 	Note   string // what happened, and what to do about it
 
-	// Everywhere says that every node would write the same. Then the first one to
-	// write it does so for all.
+	// Everywhere means that every node would write the same Event. Then the first one
+	// writes it for all.
 	Everywhere bool
 }
 
-// Record is an Event to write: a new one, or how often an earlier one has come
-// again.
+// Record is an Event to write: a new one, or a higher count of an earlier one.
 type Record struct {
 	Event
 	Count       int // how often, so far

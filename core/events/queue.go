@@ -47,7 +47,7 @@ type queue struct {
 	overall *rate.Limiter
 }
 
-// entry is an Event and what became of it.
+// entry is an Event and its state.
 type entry struct {
 	record  Record
 	elem    *list.Element // in waiting; nil when it is not
@@ -57,7 +57,7 @@ type entry struct {
 	tries   int
 }
 
-// budget is what an object may still cost.
+// budget is how many records an object may still cause.
 type budget struct {
 	of      Object
 	limiter *rate.Limiter
@@ -130,9 +130,8 @@ func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	return nil, wait
 }
 
-// done takes the result of a record that was taken with this count, and
-// reports whether it is over: written, or given up. Final says that trying again
-// is of no use.
+// done handles the result of a record that was taken with this count, and reports
+// whether it was written or dropped. final means that a retry is useless.
 func (j *queue) done(now time.Time, n *entry, told int, err error, final bool) (over bool) {
 	n.taken = false
 	if err == nil {
@@ -153,7 +152,7 @@ func (j *queue) done(now time.Time, n *entry, told int, err error, final bool) (
 	return false
 }
 
-// shrink forgets Events that did not come again for longest.
+// shrink drops the Events that were not repeated for the longest time.
 func (j *queue) shrink() {
 	for at := j.recent.Front(); at != nil && j.recent.Len() > j.known; {
 		next := at.Next()

@@ -12,14 +12,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Sink writes a record. ErrRefused, also wrapped, says that trying again is of
-// no use.
+// Sink writes a record. ErrRefused, also wrapped, means that a retry is useless.
 type Sink func(context.Context, Record) error
 
-// ErrRefused is the error of a record that will never be taken.
+// ErrRefused is the error of a record that will never be accepted.
 var ErrRefused = errors.New("refused")
 
-// What becomes of an Event, for metrics.
+// The results of an Event, for metrics.
 const (
 	Written = "written" // or merged into one that was
 	Dropped = "dropped" // too many
@@ -29,8 +28,8 @@ const (
 // writeTimeout bounds one attempt.
 const writeTimeout = 10 * time.Second
 
-// Recorder takes Events from anybody and writes them while Run does. Its
-// methods are safe for concurrent use.
+// Recorder queues Events and writes them in Run. Its methods are safe for concurrent
+// use.
 type Recorder struct {
 	counted func(outcome string)
 	log     *slog.Logger
@@ -40,8 +39,8 @@ type Recorder struct {
 	queue *queue
 }
 
-// NewRecorder returns a Recorder that holds nothing. Counted, unless nil, is
-// told what became of each Event.
+// NewRecorder returns a Recorder that holds nothing. counted, unless nil, is called
+// with the result of each Event.
 func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
 	if counted == nil {
 		counted = func(string) {}
@@ -49,7 +48,7 @@ func NewRecorder(counted func(outcome string), log *slog.Logger) *Recorder {
 	return &Recorder{counted: counted, log: log, wake: make(chan struct{}, 1), queue: newQueue(standard())}
 }
 
-// Add takes an Event. It never blocks: what there is no room for is dropped.
+// Add queues an Event. It never blocks: Events beyond the limits are dropped.
 func (r *Recorder) Add(e Event) {
 	e.Note = printable.Text(e.Note) // errors and names of others
 	r.mu.Lock()
@@ -65,7 +64,7 @@ func (r *Recorder) Add(e Event) {
 	}
 }
 
-// Run writes until ctx ends. What waits then is lost.
+// Run writes until ctx ends. Waiting Events are then lost.
 func (r *Recorder) Run(ctx context.Context, sink Sink) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -117,8 +116,8 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 	}
 }
 
-// ToLog returns a Sink for where there is no API server. The caller of Add
-// has logged what it is about, so this is for those who look for Events.
+// ToLog returns a Sink that logs, for use without an API server. The caller of Add
+// has logged the cause already.
 func ToLog(log *slog.Logger) Sink {
 	return func(ctx context.Context, r Record) error {
 		log.DebugContext(ctx, "event", "object", r.About.String(), "reason", r.Reason, "note", r.Note, "count", r.Count)

@@ -31,12 +31,12 @@ type Report struct {
 // must not block.
 type Hooks struct {
 	Cleaned func(Report)      // after each attempt, on the Cleaner's goroutine
-	Dropped func(matches int) // matches were given up for lack of room
+	Dropped func(matches int) // matches were dropped because the queue is full
 }
 
 const (
-	// maxFrontends bounds what waits while the table fails. It is more than all
-	// UDP frontends of a large cluster; only endless churn gets there.
+	// maxFrontends bounds the queue while the table fails. It is more than all UDP
+	// frontends of a large cluster; only continuous churn can fill it.
 	maxFrontends = 1 << 16
 
 	// A failed attempt is repeated after minPause, then after twice as long each
@@ -45,13 +45,13 @@ const (
 	maxPause = 30 * time.Second
 )
 
-// Cleaner deletes stale flows on a goroutine of its own, so that changes of the
-// rules never wait for it: walking a large table takes tens of milliseconds.
-// What is enqueued while it works is merged and done at once afterwards.
+// Cleaner deletes stale flows on a goroutine of its own, so that changes of the rules
+// never wait for it: walking a large table takes tens of milliseconds. Matches
+// enqueued while it works are merged and handled right afterwards.
 type Cleaner struct {
 	stale func(*model.Host, []model.Delta) []Match
 	grace time.Duration // before stale flows are looked for: some may get an answer
-	idle  int           // how many times as long as an attempt the next one waits
+	idle  int           // pause between attempts as a multiple of an attempt's time
 	table Table
 	hooks Hooks
 	stop  context.CancelFunc
@@ -91,8 +91,8 @@ func start(ctx context.Context, c *Cleaner) *Cleaner {
 	return c
 }
 
-// Close stops the Cleaner and waits until the table is no longer in use. What
-// was waiting is forgotten.
+// Close stops the Cleaner and waits until the table is no longer in use. Waiting
+// matches are dropped.
 func (c *Cleaner) Close() {
 	c.stop()
 	<-c.done
@@ -216,8 +216,8 @@ func (c *Cleaner) take() []Match {
 	return append([]Match(nil), c.running.Matches()...)
 }
 
-// finish forgets what ran, or puts it back below what came in meanwhile to run
-// again.
+// finish drops the matches that ran or, after a failure, puts them back; later ones
+// about the same frontends take precedence.
 func (c *Cleaner) finish(again bool) {
 	c.mu.Lock()
 	dropped := 0

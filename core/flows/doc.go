@@ -3,19 +3,19 @@
 // Package flows finds the tracked flows that a change of the desired state
 // makes stale, and has them deleted.
 //
-// Connection tracking decides about a flow once, at its first packet. A flow
-// that was sent to an endpoint stays with it after the endpoint is gone, and one
-// that left untranslated before its Service existed stays untranslated, for as
-// long as its client keeps sending. TCP notices and reconnects; a UDP client
-// with a fixed source port loses its packets for ever.
+// Connection tracking decides about a flow once, at its first packet. A flow to an
+// endpoint stays with it after the endpoint is gone, and a flow that began before its
+// Service existed stays untranslated, as long as its client keeps sending. TCP
+// clients notice and reconnect; a UDP client with a fixed source port loses its
+// packets for ever.
 //
 //	[]model.Delta ──Stale──▶ []Match ──▶ Cleaner ──one goroutine──▶ Table.Delete
 //	                           (pure)     merges, retries            (linux/conntrack)
 //
 // A Match is a statement about one frontend: which flows to it are stale and which
 // endpoints still serve it. Later statements about a frontend correct earlier ones,
-// so that those which wait, because the table is busy or failing, can be merged
-// and never hit a flow that newer rules made.
+// so that waiting ones, if the table is busy or failing, can be merged and never
+// delete a flow that newer rules made.
 //
 // Of UDP everything stale is deleted, as in kube-proxy. TCP and SCTP have handshakes:
 // their stale flows end by a reset, an abort or a time-out of their own, and a Port

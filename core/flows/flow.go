@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Flow is what matters of one tracked flow.
+// Flow is the relevant part of one tracked flow.
 type Flow struct {
 	Proto model.Proto
 	Dst   netip.AddrPort // where its first packet was sent: the original destination

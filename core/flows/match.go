@@ -29,12 +29,12 @@ type Match struct {
 	Keep  Set // endpoints that serve it now
 }
 
-// Reach is how far a Match reaches beyond the flows of known endpoints.
+// Reach is which flows a Match covers besides those to known endpoints.
 type Reach uint8
 
 // The reaches, each wider than the one before.
 const (
-	OnlyGone   Reach = iota // no further: the frontend is as it was, but for the endpoints in Gone
+	OnlyGone   Reach = iota // no others: the frontend has only lost the endpoints in Gone
 	Translated              // all translated flows: the frontend was removed
 	Everything              // untranslated ones too: the frontend is new, or has its first endpoints
 )
@@ -69,7 +69,7 @@ func (m *Match) covers(f Flow) bool {
 	return m.Frontend == f.Dst || m.AnyAddr() && m.Family() == model.FamilyOf(f.Dst.Addr())
 }
 
-// merge returns what holds after m and then n were said of the same frontend.
+// merge returns the combination of m and a later n about the same frontend.
 func (m *Match) merge(n Match) Match {
 	if n.Reach == OnlyGone {
 		n.Reach = m.Reach
@@ -140,7 +140,7 @@ func (x *Index) Stale(f Flow) bool {
 	return m != nil && m.Stale(f)
 }
 
-// has reports whether a match about the frontend of m is there.
+// has reports whether there is a match about the frontend of m.
 func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
 
 // updateKeep sets the current endpoints in matches about the frontends of p.

@@ -23,8 +23,8 @@ import (
 // (kubernetes#139628) and those that a new frontend should catch.
 func Stale(host *model.Host, deltas []model.Delta) []Match {
 	var x Index
-	// Removals go first: a frontend may move from one port to another within a
-	// batch, and what its new port says must hold.
+	// Removals go first: a frontend may move from one port to another within a batch,
+	// and its new port must win.
 	for _, d := range deltas {
 		if connectionless(d.ID().Proto) {
 			removed(&x, host, d)

@@ -24,8 +24,7 @@ type wanted struct {
 	local atomic.Int64 // LocalReady
 }
 
-// task is a check that Run has to reconcile, in its desired state; its wanted is
-// nil when it is to be closed.
+// task is a check that Run has to reconcile; wanted is nil if it is to be closed.
 type task struct {
 	key    checkKey
 	wanted *wanted
@@ -48,10 +47,10 @@ func (k *check) fits(t task) bool {
 	return t.wanted == k.wanted && t.port == k.port && slices.Equal(t.binds, k.binds) && slices.Equal(t.within, k.within)
 }
 
-// bindAddresses says where a family's checks are served: on the addresses that node
-// ports answer on. Where those are single addresses they are bound, otherwise all
-// are and the others' connections reset: which addresses lie inside a prefix
-// changes while we run. Within is nil for all.
+// bindAddresses returns the addresses to bind for a family's checks: those that node
+// ports answer on. Single addresses are bound as they are. For prefixes all addresses
+// are bound and connections to those outside of within are reset, since the node's
+// addresses change. within is nil for all.
 func bindAddresses(host *model.Host, family model.Family) (binds []netip.Addr, within []netip.Prefix) {
 	const most = 8 // listeners of one check
 	for _, p := range host.NodePorts.Prefixes {

@@ -48,11 +48,11 @@ type Checks struct {
 type ChecksOptions struct {
 	Listen  Listen      // nil for the usual
 	Healthy func() bool // the proxy; part of every answer
-	// Unserved, unless nil, tells of ports whose load balancer IPs are not programmed:
-	// their Services have no endpoints here, whatever there is. Update asks it.
+	// Unserved, unless nil, reports ports whose load balancer IPs are not programmed:
+	// their checks answer that there are no endpoints. Update calls it.
 	Unserved func(model.PortID) bool
-	// Failed, unless nil, is called when a port cannot be served: once, until it
-	// could be.
+	// Failed, unless nil, is called when a port cannot be bound, once until that
+	// succeeds.
 	Failed func(svc model.ServiceName, port uint16, err error)
 	Log    *slog.Logger
 }
@@ -74,8 +74,8 @@ func NewChecks(o ChecksOptions) *Checks {
 	return c
 }
 
-// Update takes changes that are in effect: the Old of each is the New of an
-// earlier one. Its cost is that of the changes; it never blocks.
+// Update applies changes that are in effect: the Old of each is the New of an earlier
+// one. Its cost is that of the changes; it never blocks.
 func (c *Checks) Update(host *model.Host, deltas []model.Delta) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *Checks) shutdown() {
 	c.group.Wait()
 }
 
-// tasks takes what is dirty, and what is due after a failure.
+// tasks returns the dirty checks, and failed ones that are due.
 func (c *Checks) tasks(now time.Time) (all []task) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +181,8 @@ func (c *Checks) tasks(now time.Time) (all []task) {
 	return all
 }
 
-// reconcile closes what is wanted no more, or otherwise, and then opens what is
-// new: a port may go from one Service to another.
+// reconcile closes checks that are not wanted or have changed, and then opens new
+// ones: a port may move from one Service to another.
 func (c *Checks) reconcile(ctx context.Context) {
 	all := c.tasks(time.Now())
 	freed := map[uint16]bool{}
@@ -214,14 +214,14 @@ type failure struct {
 	next time.Time
 }
 
-// start opens a check, or notes when to try again.
+// start opens a check, or schedules a retry.
 func (c *Checks) start(ctx context.Context, t task) {
 	k := &check{key: t.key, wanted: t.wanted, port: t.port, binds: t.binds, within: t.within}
 	err := c.bind(ctx, k)
 	if err == nil {
 		c.open[t.key] = k
 		if c.failing[t.key] != nil {
-			c.o.Log.Info("healthCheckNodePort is served now", "service", t.key.service.String(), "port", t.port)
+			c.o.Log.Info("healthCheckNodePort bound again", "service", t.key.service.String(), "port", t.port)
 			delete(c.failing, t.key)
 		}
 		return
@@ -264,7 +264,7 @@ func (c *Checks) bind(ctx context.Context, k *check) error {
 	return nil
 }
 
-// explain adds who has a port when it is one of our own.
+// explain adds the Service that uses the port already, if any.
 func (c *Checks) explain(k *check, err error) error {
 	for key, other := range c.open {
 		if key.family == k.key.family && other.port == k.port {

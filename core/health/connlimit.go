@@ -15,7 +15,7 @@ type connLimiter struct {
 	max int
 
 	mu  sync.Mutex
-	all list.List // of *conn: the one that waits for longest is first
+	all list.List // of *conn, the longest idle one first
 }
 
 // conn is a connection that counts towards a limit.
@@ -124,7 +124,7 @@ func (g limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// reset closes a connection in the way of a closed port.
+// reset closes a connection with a reset, like a closed port.
 func reset(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

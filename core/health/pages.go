@@ -30,6 +30,7 @@ type Sources struct {
 	Flags   func() map[string]string // values in effect, for /flagz; nil for none
 	Version string                   // of Tandem
 	Release string                   // of the kube-proxy that it replaces, for /statusz
+	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
 	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
 
 	// Verbosity sets --v of the running proxy, for /debug/flags/v; nil for none.
@@ -62,8 +63,12 @@ func Pages(s Sources) http.Handler {
 	if s.Flags != nil {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
-	mux.Handle("/statusz", rejectRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", rejectRebinding(newCached(s.Status)))
+	mux.Handle("/statusz", RejectRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
+	mux.Handle("/status", RejectRebinding(newCached(s.Status)))
+	if s.UI != nil {
+		mux.Handle("/ui", loopbackOnly(s.UI.ServeHTTP))
+		mux.Handle("/ui/", loopbackOnly(s.UI.ServeHTTP))
+	}
 	if s.Profile {
 		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
 		mux.Handle("/debug/pprof/profile", loopbackOnly(pprof.Profile))
@@ -180,10 +185,10 @@ func (r *cached) forget() {
 	}
 }
 
-// rejectRebinding refuses requests that a browser was tricked into sending: a name that
+// RejectRebinding refuses requests that a browser was tricked into sending: a name that
 // is not this machine's in the Host header means that another DNS name led
 // here (DNS rebinding).
-func rejectRebinding(h http.Handler) http.Handler {
+func RejectRebinding(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
@@ -201,7 +206,7 @@ func rejectRebinding(h http.Handler) http.Handler {
 // program's memory, or costs it time, is for who is on this machine. The metrics
 // address may be open to all of the cluster.
 func loopbackOnly(h http.HandlerFunc) http.Handler {
-	return rejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return RejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !client.Addr().Unmap().IsLoopback() {
 			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)

@@ -197,3 +197,23 @@ func TestStatusErrors(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
+
+// The pages of /ui are for this machine alone, and not for names that lead here.
+func TestUIIsLocal(t *testing.T) {
+	s := sources()
+	s.UI = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "page") })
+	for _, path := range []string{"/ui", "/ui/history"} {
+		if w := ask(s, path, "127.0.0.1:10249"); w.Code != http.StatusOK {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+		if w := ask(s, path, "evil.example"); w.Code != http.StatusForbidden {
+			t.Errorf("%s by another name: %d", path, w.Code)
+		}
+		req := httptest.NewRequest("GET", path, nil)
+		req.Host, req.RemoteAddr = "192.0.2.1:10249", "10.244.0.9:40000"
+		w := httptest.NewRecorder()
+		if health.Pages(s).ServeHTTP(w, req); w.Code != http.StatusForbidden {
+			t.Errorf("%s for a pod: %d", path, w.Code)
+		}
+	}
+}

@@ -91,6 +91,22 @@ func (r *Recorder) Find(f Filter) Document {
 	return d
 }
 
+// Select returns entries of a history that was read from elsewhere.
+func (d Document) Select(f Filter) Document {
+	name := f.Service.String()
+	out := Document{Total: d.Total, Entries: []Entry{}}
+	for _, e := range d.Entries {
+		of := f.Service == (model.ServiceName{}) || e.Service == name || e.Object == name
+		if of && (!f.Failed || e.Sync != nil && (e.Sync.Failed > 0 || e.Sync.Err != "")) {
+			out.Entries = append(out.Entries, e)
+		}
+	}
+	if f.Limit > 0 && len(out.Entries) > f.Limit {
+		out.Entries = out.Entries[len(out.Entries)-f.Limit:]
+	}
+	return out
+}
+
 // Stages ranges over the stages of the syncs that had changes, newest last: for
 // histograms. It is safe for concurrent use.
 func (r *Recorder) Stages() [][Stages]time.Duration {

@@ -88,7 +88,7 @@ type deferral struct {
 	owner    *model.PortID
 	attempts int // consecutive failures
 	err      error
-	untried  bool // there was no time for it (ErrDeferred)
+	untried  bool // deferred for lack of time (ErrDeferred)
 }
 
 // failed reports whether it is the last attempt that has failed.

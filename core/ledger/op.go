@@ -45,17 +45,17 @@ const (
 // String returns the verb's name.
 func (v Verb) String() string { return [...]string{"create", "replace", "delete"}[v] }
 
-// ErrUnknown is the result of an op whose outcome cannot be told, for instance
-// because the acknowledgement was lost after the kernel may have committed. The
-// data plane must be read back before anything else is written.
+// ErrUnknown is the result of an op whose outcome is unknown, for instance because
+// the acknowledgement was lost after the kernel may have committed. The data plane
+// must be read back before anything else is written.
 var ErrUnknown = errors.New("outcome unknown")
 
 // ErrDeferred is the result of an op that was not tried, since its commit had used
 // up its time. It is planned again at once.
 var ErrDeferred = errors.New("not programmed yet")
 
-// ErrBusy is the result of an op that cannot be done yet and that is no
-// failure: the object still drains.
+// ErrBusy is the result of an op that cannot be done yet, for instance because the
+// object still drains. It is not a failure.
 type ErrBusy struct{ After time.Duration }
 
 // Error implements error.
@@ -69,11 +69,11 @@ type ErrConflict struct{ Err error }
 // Error implements error.
 func (e ErrConflict) Error() string { return e.Err.Error() }
 
-// Unwrap returns what the data plane said.
+// Unwrap returns the error of the data plane.
 func (e ErrConflict) Unwrap() error { return e.Err }
 
-// ErrLeft is the result of an op that failed halfway: what it has left behind is
-// neither the old nor the new object. It is booked, and the op is retried.
+// ErrLeft is the result of an op that failed halfway and left neither the old nor the
+// new object. What it left is recorded, and the op is retried.
 type ErrLeft[V any] struct {
 	Value V
 	There bool // false: nothing is installed any more
@@ -83,5 +83,5 @@ type ErrLeft[V any] struct {
 // Error implements error.
 func (e ErrLeft[V]) Error() string { return e.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e ErrLeft[V]) Unwrap() error { return e.Err }

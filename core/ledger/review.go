@@ -16,7 +16,7 @@ const Step = 512
 // keys that were written since it began.
 type Review[K comparable, V any] struct {
 	// Suspects are the keys that were not read as expected, each with the port that
-	// owns the repair, which the caller may set.
+	// owns its repair, which the caller may set.
 	Suspects map[K]*model.PortID
 	Accepted int // keys that were corrected
 
@@ -48,7 +48,7 @@ func (r *Review[K, V]) Close() {
 
 func (r *Review[K, V]) open() bool { return r.ledger.review == r }
 
-// See takes an object that was read. One object may be seen more than once.
+// See compares an object that was read. An object may be seen more than once.
 func (r *Review[K, V]) See(key K, value V) {
 	if !r.open() {
 		return
@@ -62,9 +62,8 @@ func (r *Review[K, V]) See(key K, value V) {
 	r.compare(key, e, installation[V]{value, true})
 }
 
-// Sweep ends a reading: installed objects that were not seen are missing. Where
-// the reading was not whole its suspects are dropped. It pauses after every Step
-// of objects.
+// Sweep ends a read: installed objects that were not seen are missing. If the read
+// was incomplete its suspects are dropped. It pauses after every Step objects.
 func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 	n := 0
 	for key, e := range r.ledger.entries {
@@ -102,8 +101,7 @@ func (r *Review[K, V]) differs(key K, e *entry[V], read installation[V]) bool {
 	return !r.ledger.same(r.ledger.have(key, e), read)
 }
 
-// Confirm drops the suspects that a second reading of them, have, shows as
-// expected.
+// Confirm drops the suspects that are as expected in have, a second read.
 func (r *Review[K, V]) Confirm(have map[K]V) {
 	for key := range r.Suspects {
 		v, ok := have[key]
@@ -124,8 +122,8 @@ func (r *Review[K, V]) Accept(have map[K]V) {
 	r.Accepted += len(r.Suspects)
 }
 
-// Correct takes what a single read of a key returned as installed, and reports
-// whether that is news. A Review in progress, which may have read the key earlier,
+// Correct records the result of a single read of a key as installed, and reports
+// whether it differs. A Review in progress, which may have read the key earlier,
 // ignores it from now on.
 func (l *Ledger[K, V]) Correct(key K, value V, there bool) (changed bool) {
 	e, read := l.peek(key), installation[V]{value, there}

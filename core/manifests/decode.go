@@ -59,8 +59,8 @@ func (d decoder) decode(doc document) []*object {
 	return objects
 }
 
-// clamp keeps lines within a document: YAML counts some line breaks that
-// nobody else does (U+0085, U+2028, U+2029).
+// clamp keeps lines within a document: YAML counts line breaks that editors do not
+// (U+0085, U+2028, U+2029).
 func clamp(objects []*object, last int) {
 	for _, o := range objects {
 		o.start = min(o.start, int32(last))
@@ -70,7 +70,7 @@ func clamp(objects []*object, last int) {
 	}
 }
 
-// refused returns an object that was refused.
+// refused returns a rejected object.
 func refused(k key, faults ...fault) *object {
 	o := &object{key: k, bad: true, faults: faults}
 	for i := range o.faults {
@@ -84,8 +84,8 @@ func refused(k key, faults ...fault) *object {
 	return o
 }
 
-// decodeJSON is the short way for documents that are JSON and have nothing
-// wrong with them. It returns nil for all others.
+// decodeJSON is the fast path for valid JSON documents. It returns nil for all
+// others.
 func (d decoder) decodeJSON(doc document) *object {
 	text := bytes.TrimSpace(doc.text)
 	if len(text) == 0 || text[0] != '{' {
@@ -112,7 +112,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	}
 	o := convert(c, into, d.limits.nodePorts)
 	if len(o.faults) > 0 {
-		return nil // the long way finds the lines
+		return nil // the slow path finds the lines
 	}
 	o.start = int32(strictyaml.LineAt(doc.text, bytes.IndexByte(doc.text, '{')))
 	return o
@@ -154,8 +154,8 @@ func mistake(n *yaml.Node, field, why string) fault {
 	return fault{line: strictyaml.Line(n, field), text: field + ": " + why}
 }
 
-// decodeList decodes the items of a list that was not cut. A list within a list
-// is one mistake too many.
+// decodeList decodes the items of a list that was not split. A list within a list is
+// rejected.
 func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 	item, _ := itemKind(kind)
 	items := strictyaml.Get(n, "items")
@@ -174,7 +174,7 @@ func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 	return objects
 }
 
-// decodeObject decodes one of our kinds.
+// decodeObject decodes an object of a kind that we read.
 func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	into := newTyped(c)
 	faults, halted := strictyaml.Decode(n, into, d.limits.yaml)
@@ -197,7 +197,7 @@ func asFaults(all []strictyaml.Fault) []fault {
 	return faults
 }
 
-// newTyped returns a new object of Kubernetes' type for a class.
+// newTyped returns a new object of the Kubernetes type of a class.
 func newTyped(c class) metav1.Object {
 	switch c {
 	case service:
@@ -213,8 +213,8 @@ func newTyped(c class) metav1.Object {
 
 var template = regexp.MustCompile(`\{\{-? *[.$a-z"(/][^\n{}]*\}\}`)
 
-// unrendered returns the fault of a Helm template that was not rendered. All others
-// follow from it.
+// unrendered returns the fault of an unrendered Helm template, which causes all
+// others.
 func unrendered(text []byte) *fault {
 	at := template.FindIndex(text)
 	return &fault{line: strictyaml.LineAt(text, at[0]), text: strictyaml.Quoted(string(text[at[0]:at[1]])) +
@@ -266,8 +266,8 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 	return o
 }
 
-// confine takes away the node ports, those for health checks among them, that an API
-// server would not have let in: they may be somebody else's on this machine.
+// confine removes node ports, including those for health checks, outside the range
+// that an API server would allow: other programs on this machine may use them.
 func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
 	if o.service == nil {
 		return
@@ -294,7 +294,7 @@ func (o *object) outside(path string, port uint16, allowed config.PortRange) {
 	})
 }
 
-// advise notes what an API server would have filled in and nobody does here.
+// advise adds warnings for fields that an API server would have set.
 func (o *object) advise(s *corev1.Service) {
 	_, other := s.Labels[watch.LabelProxyName]
 	switch {
@@ -315,8 +315,8 @@ func (o *object) missing(path string) {
 	})
 }
 
-// findLines gives each fault the line of its field, or of the nearest one
-// around it that is there.
+// findLines sets the line of each fault: that of its field, or of the nearest
+// existing parent.
 func (o *object) findLines(root *yaml.Node) {
 	for i := range o.faults {
 		o.faults[i].line = strictyaml.Line(root, o.faults[i].path)
@@ -324,8 +324,8 @@ func (o *object) findLines(root *yaml.Node) {
 	sortFaults(o.faults)
 }
 
-// identify returns which object a refused document means, as far as that can be
-// told.
+// identify returns the name of the object in a rejected document, as far as it can be
+// read.
 func identify(n *yaml.Node, c class) key {
 	meta := strictyaml.Get(n, "metadata")
 	k := key{c, strictyaml.String(meta, "namespace"), strictyaml.String(meta, "name")}
@@ -341,9 +341,9 @@ func identify(n *yaml.Node, c class) key {
 	return k
 }
 
-// badName says what is wrong with an object's name or namespace. Names end up
-// in the comments of rules and on terminals, and no API server has looked at
-// those in a file.
+// badName returns what is wrong with an object's name or namespace. Names end up in
+// the comments of rules and on terminals, and no API server has validated those in a
+// file.
 func badName(k key) string {
 	const label = "must be lower-case letters, digits and '-', at most 63 (RFC 1123 label)"
 	const subdomain = "must be lower-case letters, digits, '-' and '.', at most 253 (RFC 1123 subdomain)"

@@ -19,8 +19,8 @@
 //
 // Decoding is strict (core/strictyaml). A document with an unknown field, a wrong
 // type or a duplicate key is rejected, the others are not affected, and each problem
-// names file and line. The last good version of an object is kept until the folder
-// no longer has it without doubt: see file.go.
+// names file and line. The last good version of an object is kept until it is certain
+// that the folder no longer has it: see file.go.
 //
 //	problem.go  Problem, and the limits of what is read
 //	object.go   kinds; an object, and whether two are the same

@@ -27,7 +27,7 @@ func isManifest(name string) bool {
 	return false
 }
 
-// file is what is known of one file.
+// file is the state of one file.
 type file struct {
 	name  string // within the folder
 	shown string // for people
@@ -38,7 +38,7 @@ type file struct {
 	held  map[key]placed // last good objects that are no longer read, see hold.go
 
 	problem *Problem // why it could not be read the last time
-	shrunk  struct { // when it was first seen in place, but shorter
+	shrunk  struct { // when it was first seen truncated in place
 		info  fs.FileInfo
 		since time.Time
 	}
@@ -92,7 +92,7 @@ func (f *file) load(fsys fs.FS, max, room int64, now time.Time) ([]byte, fs.File
 	return data, info, nil
 }
 
-// size is how large the file was when it was last read.
+// size is the size of the file when it was last read.
 func (f *file) size() int64 {
 	if f.info == nil {
 		return 0
@@ -100,16 +100,16 @@ func (f *file) size() int64 {
 	return f.info.Size()
 }
 
-// unchanged reports whether a file is the one that was read. A time stamp that
-// was very young at the time of reading proves nothing.
+// unchanged reports whether a file is the one that was read. A modification time just
+// before the read proves nothing.
 func (f *file) unchanged(info fs.FileInfo) bool {
 	return f.info != nil && f.problem == nil && f.info.Size() == info.Size() && f.info.ModTime().Equal(info.ModTime()) &&
 		os.SameFile(f.info, info) && f.read.Sub(info.ModTime()).Abs() > racyTime
 }
 
-// unsettled reports whether a file looks like being rewritten in place: it is
-// shorter than it was, and only since a moment. The clock is our own, as file
-// systems have theirs.
+// unsettled reports whether a file seems to be rewritten in place: it has been
+// shorter than before for a moment only. It uses the local clock, since file systems
+// may have another one.
 func (f *file) unsettled(info fs.FileInfo, now time.Time) bool {
 	if f.info == nil || info.Size() >= f.info.Size() || !os.SameFile(f.info, info) {
 		f.shrunk.info = nil
@@ -149,8 +149,7 @@ func readAll(fsys fs.FS, name string, max int64) (data []byte, after fs.FileInfo
 	}
 }
 
-// reason cuts an error down to what is not said anyway: the file is named by
-// the Problem.
+// reason removes the file name from an error: the Problem has it.
 func reason(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		err = p.Err
@@ -175,19 +174,19 @@ func modeName(m fs.FileMode) string {
 	return "special file"
 }
 
-// When does an object go away? Only when the folder says so without doubt:
+// An object is deleted only if the folder certainly does not have it any more:
 //
 //   - its file is gone, or
 //   - its file was read to the end and the object is not in it.
 //
-// "Could not read" is not "absent". A file that cannot be read at all keeps all
-// its objects. A document that is refused but still tells its name keeps the
-// last good version of that object. A document that does not even tell its name
-// may be any of the objects that vanished from the file together with its
-// becoming bad, so all those are held until the file is whole again.
+// "Could not read" is not "absent". If a file cannot be read all its objects are
+// kept. If a document is rejected, but its name can be read, the last good version of
+// that object is kept. A document without a readable name may be any of the objects
+// that vanished from the file when it became invalid, so all those are held until the
+// file is valid again.
 
-// hold works out the objects that stay although the new reading of the file
-// lacks them.
+// hold returns the objects that are kept although the new content of the file lacks
+// them.
 func (f *file) hold(units []unit) map[key]placed {
 	if !slices.ContainsFunc(units, func(u unit) bool {
 		return slices.ContainsFunc(u.objects, func(o *object) bool { return o.bad })
@@ -228,8 +227,8 @@ func (f *file) hold(units []unit) map[key]placed {
 	return held
 }
 
-// namelessDocuments returns the documents that were bad before, too: what is
-// missing now is not missing because of them.
+// namelessDocuments returns invalid documents that were there before, too: they do
+// not explain objects that are missing now.
 func (f *file) namelessDocuments() map[digest]bool {
 	old := map[digest]bool{}
 	for i := range f.units {

@@ -29,11 +29,11 @@ func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.class, o.class), cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
 }
 
-// object is what became of one manifest. It is shared between readings of the
-// folder as long as the text of its document stays the same, so that two
-// objects are most often found equal by their address.
+// object is the result of one manifest. It is shared between reads of the folder as
+// long as the text of its document stays the same, so that most comparisons are by
+// pointer.
 type object struct {
-	key     key    // zero if it cannot be told which object was meant
+	key     key    // zero if the name cannot be read
 	bad     bool   // rejected; the last good version is kept
 	start   int32  // the line of the object within its document, from 0
 	foreign string // the kind, if it is none of ours
@@ -46,12 +46,12 @@ type object struct {
 	faults []fault
 }
 
-// usable reports whether the object is one to hand on.
+// usable reports whether the object is passed to the sink.
 func (o *object) usable() bool {
 	return o.service != nil || o.slice != nil || o.node != nil || o.cidr != nil
 }
 
-// placed is an object at its present place in the folder.
+// placed is an object with its present position in the folder.
 type placed struct {
 	*object
 	file string
@@ -86,7 +86,7 @@ func (p placed) moved() *object {
 	return &o
 }
 
-// place sets the file and line of an object, before it is published.
+// place sets the file and line of an object, before it is passed on.
 func (o *object) place(where string) {
 	switch {
 	case o.service != nil:
@@ -100,7 +100,7 @@ func (o *object) place(where string) {
 	}
 }
 
-// stood returns where the object was said to stand.
+// stood returns the reported position of the object.
 func (o *object) stood() string {
 	switch {
 	case o.service != nil:
@@ -115,8 +115,7 @@ func (o *object) stood() string {
 	return ""
 }
 
-// same reports whether two objects of one key say the same, wherever they
-// stand.
+// same reports whether two objects of one key are equal apart from their positions.
 func (o *object) same(p *object) bool {
 	switch {
 	case o == p:
@@ -157,17 +156,17 @@ func sameNode(a, b *model.Node) bool {
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Leaving == b.Leaving
 }
 
-// class is what a document is to us.
+// class is the class of a document.
 type class uint8
 
 const (
-	foreign class = iota // not ours, and no mistake: counted and left alone
+	foreign class = iota // a kind that we do not read: counted and skipped
 	service
 	slice
 	node
 	serviceCIDR
 	list
-	mistaken // meant to be ours, but not readable as such
+	mistaken // meant to be a kind that we read, but invalid
 )
 
 // String returns the kind of object.
@@ -204,8 +203,8 @@ func apiVersionOf(kind string) string {
 	return ""
 }
 
-// classify tells what a document is. For mistaken ones why says more: which
-// field, and what is wrong with it.
+// classify returns the class of a document. For mistaken ones why has the field and
+// what is wrong with it.
 func classify(apiVersion, kind string) (c class, field, why string) {
 	switch {
 	case kind == "" && apiVersion == "":

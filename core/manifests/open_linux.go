@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// openFlags never wait: what was a regular file a moment ago may be a FIFO now, and
-// nobody may ever write to that.
+// openFlags include O_NONBLOCK: a file may have been replaced by a FIFO, on which
+// opening would block.
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK

@@ -17,8 +17,8 @@ import (
 // Stdin is the name of the standard input, in the place of a folder's.
 const Stdin = "-"
 
-// origin is where files are read from. It is entered anew for each reading, since
-// what has the folder's name may be another one by then.
+// origin is where files are read from. It is opened for each read, since the name may
+// refer to another folder by then.
 type origin interface {
 	// enter returns the files; leave closes what was opened for it. Names says
 	// that a file counts by its name; otherwise there is only one, which does.
@@ -33,7 +33,7 @@ type opened struct {
 
 func stay() {}
 
-// originOf returns where a name given to --manifests leads: the standard input, a
+// originOf returns the origin for a value of --manifests: the standard input, a
 // folder, or a single file.
 func originOf(name string) origin {
 	if name == Stdin {
@@ -84,15 +84,15 @@ func (p place) enter(context.Context) (opened, error) {
 	return opened{folderFS{root}, true, func() { _ = root.Close() }}, nil // nothing was written
 }
 
-// folderFS is a folder without what links lead to outside of it. A mounted
-// ConfigMap has links, but none of those.
+// folderFS is a folder without files that links point to outside of it. The links of
+// a mounted ConfigMap stay inside.
 type folderFS struct{ root *os.Root }
 
 // Open implements fs.FS.
 func (f folderFS) Open(name string) (fs.File, error) {
 	file, err := f.root.OpenFile(name, openFlags, 0)
 	if err != nil {
-		return nil, err // and no interface that holds a nil file
+		return nil, err // not an interface with a nil file
 	}
 	return file, nil
 }
@@ -103,7 +103,7 @@ func (f folderFS) Stat(name string) (fs.FileInfo, error) { return f.root.Stat(na
 // ReadDir implements fs.ReadDirFS.
 func (f folderFS) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.root.FS(), name) }
 
-// single is one file that was named itself, so that it may be a link to anywhere.
+// single is a file that the user has named, so that it may be a link to anywhere.
 type single string
 
 // Open implements fs.FS.
@@ -144,8 +144,8 @@ type input struct {
 	at   time.Time
 }
 
-// enter waits for the end of the stream, or of ctx: then the goroutine that reads
-// ends with the process, as nothing else ends a read of a terminal.
+// enter waits for the end of the stream, or of ctx. In the latter case the reading
+// goroutine ends with the process, since a read from a terminal cannot be cancelled.
 func (in *input) enter(ctx context.Context) (opened, error) {
 	if in.read {
 		return opened{in, false, stay}, nil

@@ -13,13 +13,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
-// Problem is something in the folder that was refused or left out. It is a
-// comparable value.
+// Problem is something in the folder that was rejected or skipped. It is comparable.
 type Problem struct {
 	File   string // the file's path, or the folder's
 	Line   int    // counted from 1; 0 when the whole file is meant
 	Object string // "Service default/web", "document", "file" or "folder"
-	Text   string // what and why: "spec.ports[0].prot: unknown field"
+	Text   string // field and cause: "spec.ports[0].prot: unknown field"
 	Why    model.Reason
 }
 
@@ -32,7 +31,7 @@ func (p Problem) Model() model.Problem {
 }
 
 // String returns the problem as one line: "web.yaml:12: Service default/web:
-// spec.ports[0].prot: unknown field". Nothing in it can disturb a terminal.
+// spec.ports[0].prot: unknown field". It is safe to print on a terminal.
 func (p Problem) String() string {
 	return where(p.File, p.Line) + ": " + p.Object + ": " + p.Text
 }
@@ -45,7 +44,7 @@ func where(file string, line int) string {
 	return strictyaml.Printable(file) + ":" + strconv.Itoa(line)
 }
 
-// fault is a Problem before the place of its document is known.
+// fault is a Problem before the position of its document is known.
 type fault struct {
 	line   int    // counted from 0, from the document's first line
 	path   string // of the field it is about, while its line is not known
@@ -71,15 +70,15 @@ func sortFaults(fs []fault) {
 	slices.SortStableFunc(fs, func(a, b fault) int { return a.line - b.line })
 }
 
-// limits bound what a folder can make this process do. The folder may be
-// written by less trusted people than those who run the proxy.
+// limits bound the cost of a folder. Those who can write to the folder may be less
+// trusted than those who run the proxy.
 type limits struct {
 	files        int // in the folder
 	fileBytes    int64
 	allBytes     int64             // in all files of the folder
 	documents    int               // in a file
 	allDocuments int               // in all files of the folder
-	problems     int               // of the folder that are told
+	problems     int               // of the folder that are reported
 	docBytes     int               // in a document, or in one item of a List
 	yaml         strictyaml.Limits // of a document
 
@@ -99,13 +98,13 @@ func defaults() limits {
 }
 
 const (
-	// settleTime is how long a file that became shorter in place must rest
-	// before that is believed: it may be an editor that has truncated the file
-	// and goes on writing. Files replaced by renaming are complete at once.
+	// settleTime is how long a file that was truncated in place must stay unchanged
+	// before it is read: an editor may still be writing. Files replaced by renaming
+	// are complete at once.
 	settleTime = 100 * time.Millisecond
 
-	// racyTime is how young a modification time may be, seen from the moment of
-	// reading, for a later change to hide behind the same time stamp. FAT and
-	// some network file systems count in steps of two seconds.
+	// racyTime is the age of a modification time below which a later change may have
+	// the same one. FAT and some network file systems have a resolution of two
+	// seconds.
 	racyTime = 2100 * time.Millisecond
 )

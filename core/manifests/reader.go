@@ -20,10 +20,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
-// Reader reads a folder again and again and remembers what it has decoded: a
-// document whose text has not changed is not decoded twice, however large the
-// file around it is and wherever in it the document moves. What it could read
-// once stands until the folder says otherwise without doubt. It is used by one
+// Reader reads a folder again and again and remembers what it has decoded: a document
+// whose text has not changed is not decoded twice, however large the file around it
+// is and wherever in it the document moves. An object that it has read is kept until
+// it is certain that the folder does not have it any more. It is used by one
 // goroutine at a time.
 type Reader struct {
 	origin origin
@@ -48,8 +48,8 @@ func newReader(from origin, dir string, nodePorts config.PortRange) *Reader {
 	return r
 }
 
-// folder is the state of a folder after a reading: all usable objects, each
-// once, in the order of files and lines.
+// folder is the state of a folder after a read: all usable objects, each once, in the
+// order of files and lines.
 type folder struct {
 	objects   []placed
 	index     map[key]int // into objects; only until the state has been compared with the one before
@@ -92,10 +92,9 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	return f, nil
 }
 
-// list returns the manifests among the entries of the folder, which come
-// sorted, and forgets files that are gone. Above the limit files that are
-// already known go first: a new one must not push out an old one. It reports
-// whether files came or went.
+// list returns the manifests among the entries of the folder, which come sorted, and
+// forgets files that are gone. Above the limit known files are preferred: a new one
+// must not displace an old one. It reports whether files were added or removed.
 func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*file, changed bool) {
 	files, dir := make(map[string]*file, len(r.files)), r.dir
 	if !names {
@@ -173,7 +172,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 	return true
 }
 
-// shorten leaves as many problems as anybody reads.
+// shorten bounds the number of problems.
 func (r *Reader) shorten(ps []Problem) []Problem {
 	more := len(ps) - r.limits.problems
 	if more <= 0 {
@@ -183,7 +182,7 @@ func (r *Reader) shorten(ps []Problem) []Problem {
 	return append(ps, Problem{File: r.dir, Object: "folder", Text: fmt.Sprintf("%d more problems", more), Why: model.WhyInvalid})
 }
 
-// measure notes how large all that is read of the folder is.
+// measure records the total size of the files that are read.
 func (r *Reader) measure(files []*file) {
 	r.bytes, r.documents = 0, 0
 	for _, f := range files {
@@ -192,8 +191,8 @@ func (r *Reader) measure(files []*file) {
 	}
 }
 
-// roomFor is how large a file may be for the folder not to be too large. A file
-// that is read already keeps its room: a new one cannot push it out.
+// roomFor is the largest size of a file that keeps the folder within its limit. A
+// known file keeps its share: a new one cannot displace it.
 func (r *Reader) roomFor(f *file) int64 { return r.limits.allBytes - r.bytes + f.size() }
 
 func (f *file) fail(line int, why string) {
@@ -269,9 +268,9 @@ func parallel(ctx context.Context, n int, do func(int)) {
 	wg.Wait()
 }
 
-// merge collects the objects of all files. Of two manifests for one object the
-// first one counts, in the order of file names and lines. Objects that are only
-// held come last: what can be read wins over what could be.
+// merge collects the objects of all files. Of two manifests for one object the first
+// one counts, in the order of file names and lines. Objects that are only held come
+// last: readable ones win.
 func (f *folder) merge(files []*file) {
 	n := 0
 	for _, file := range files {
@@ -324,7 +323,7 @@ func (f *folder) add(p placed) {
 	f.objects = append(f.objects, p)
 }
 
-// Objects are what a folder holds for us, in the order of files and lines.
+// Objects are the usable objects of a folder, in the order of files and lines.
 type Objects struct {
 	Services     []*model.Service
 	Slices       []*model.Slice
@@ -332,16 +331,17 @@ type Objects struct {
 	ServiceCIDRs []*model.ServiceCIDR
 }
 
-// Result is what a folder holds, and what was wrong with it.
+// Result is the content of a folder, with its problems.
 type Result struct {
 	Objects
 	Problems []Problem
 	Ignored  map[string]int // objects of other kinds, by kind
 }
 
-// Read reads a folder, a single file or the standard input (Stdin) once. An error means that there is no such folder or that
-// it cannot be listed; anything else that is wrong is in Result.Problems, and
-// all that is right is in Result.Objects. Node ports outside the range are wrong.
+// Read reads a folder, a single file or the standard input (Stdin) once. An error
+// means that there is no such folder or that it cannot be listed; anything else that
+// is wrong is in Result.Problems, and all that is right is in Result.Objects. Node
+// ports outside the range are problems.
 func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
 	return newReader(originOf(dir), dir, nodePorts).Read(ctx)
 }

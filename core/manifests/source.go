@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
-// Sink takes what a Source tells. Its methods are called from one goroutine and
-// should not block: while they do, the folder is not looked at.
+// Sink receives what a Source reads. Its methods are called from one goroutine and
+// should not block: while they do, the folder is not read.
 type Sink interface {
 	SetService(*model.Service)
 	DeleteService(model.ServiceName)
@@ -31,7 +31,7 @@ type Sink interface {
 	SetServiceCIDR(*model.ServiceCIDR)
 	DeleteServiceCIDR(name string)
 
-	// Problems replaces all that is wrong with the folder.
+	// Problems replaces the problems of the folder.
 	Problems([]Problem)
 
 	// Synced is called after everything that was there at the start, and again
@@ -41,13 +41,12 @@ type Sink interface {
 	Synced(whole bool)
 }
 
-// Source watches a folder, or a single file, and tells a Sink what changes in it.
-// The standard input is read once.
+// Source watches a folder, or a single file, and passes changes to a Sink. The
+// standard input is read once.
 //
-// A change is delivered a few milliseconds after the last write of a burst.
-// Should the system lose or not offer notifications, a slow scan finds the
-// change all the same. A Node that is removed is not reported: the last one is kept,
-// as it does for kube-proxy.
+// A change is delivered a few milliseconds after the last write of a burst. If the
+// system loses or lacks notifications, a periodic scan finds the change. A Node that
+// is removed is not reported: the last one is kept, as it does for kube-proxy.
 type Source struct {
 	Dir       string           // a folder, a file or Stdin
 	NodePorts config.PortRange // that Services may have
@@ -63,12 +62,12 @@ type failure struct {
 	err   error
 }
 
-// patience is how long a folder may be away before that is told as stale input: a
+// patience is how long a folder may be missing before it is reported as stale: a
 // mount is replaced within moments.
 const patience = 10 * time.Second
 
-// Stale says, for people, that the folder could not be read for a while: what was
-// in it is kept. It is empty otherwise. It may be called from any goroutine.
+// Stale returns why the folder could not be read for a while, "" if it could. Its
+// last content is kept. It may be called from any goroutine.
 func (s *Source) Stale(now time.Time) []string {
 	f := s.failing.Load()
 	if f == nil || now.Sub(f.since) < patience {
@@ -77,8 +76,8 @@ func (s *Source) Stale(now time.Time) []string {
 	return []string{fmt.Sprintf("manifests %s unreadable for %ds; keeping last known state: %v", strictyaml.Printable(s.Dir), int(now.Sub(f.since).Seconds()), f.err)}
 }
 
-// Age returns how long ago the folder was last known to be up to date, as far as
-// that is longer than between two scans.
+// Age returns the time since the folder was last read, if that is longer than the
+// time between two scans.
 func (s *Source) Age(now time.Time) time.Duration {
 	if f := s.failing.Load(); f != nil {
 		return max(0, now.Sub(f.since))
@@ -90,7 +89,7 @@ const (
 	quietTime  = 2 * time.Millisecond  // no write for so long ends a burst
 	burstTime  = 20 * time.Millisecond // and no burst is longer
 	scanTime   = 3 * time.Second
-	scanEffort = 50 // a slow scan may take 1/50 of the time
+	scanEffort = 50 // periodic scans may take 1/50 of the time
 )
 
 // Run delivers the content of the folder, and then its changes until ctx ends;
@@ -130,7 +129,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	}
 }
 
-// note remembers since when the folder cannot be read.
+// note records since when the folder cannot be read.
 func (s *Source) note(err error) {
 	switch f := s.failing.Load(); {
 	case err == nil:
@@ -161,14 +160,14 @@ func (s *Source) log() *slog.Logger {
 	return s.Log
 }
 
-// delivery knows what the sink was told.
+// delivery is the state that was passed to the sink.
 type delivery struct {
 	sink      Sink
 	reader    *Reader
 	told      *folder
 	problems  []Problem
 	unsettled bool
-	whole     *bool // as told; nil before
+	whole     *bool // as passed on; nil before
 	took      time.Duration
 }
 
@@ -176,8 +175,8 @@ func newDelivery(sink Sink, r *Reader) *delivery {
 	return &delivery{sink: sink, reader: r, told: &folder{}}
 }
 
-// scan reads the folder and delivers the differences: first what is there, then
-// what is gone, so that a renamed Service never leaves a gap.
+// scan reads the folder and delivers the differences: additions and changes before
+// deletions, so that renaming a Service does not interrupt it.
 func (d *delivery) scan(ctx context.Context) error {
 	start := time.Now()
 	f, err := d.reader.scan(ctx)
@@ -209,8 +208,8 @@ func (d *delivery) scan(ctx context.Context) error {
 	return nil
 }
 
-// compare tells which objects an older state of the folder had alike, and which
-// it had that are gone. Most are found at their old place.
+// compare returns which objects are equal to those of an older state of the folder,
+// and which ones are gone. Most are found at their old position.
 func (f *folder) compare(old *folder) (known []bool, gone []placed) {
 	known = make([]bool, len(f.objects))
 	for i, p := range old.objects {
@@ -252,7 +251,7 @@ func (d *delivery) delete(p placed) {
 	}
 }
 
-// lost reports that the folder cannot be listed any more.
+// lost records that the folder cannot be listed any more.
 func (d *delivery) lost(err error) {
 	dir := d.reader.dir
 	d.report([]Problem{{File: dir, Object: "folder", Text: err.Error() + "; keeping last known state", Why: model.WhyInvalid}})
@@ -297,8 +296,8 @@ func (w *watcher) close() {
 	}
 }
 
-// renew watches the folder that now has the name: the old one may have been
-// moved away or replaced, or may be reached through a link that was changed.
+// renew watches the folder that the name refers to now: the folder may have been
+// moved or replaced, or a link to it changed.
 func (w *watcher) renew() {
 	if w.notify == nil {
 		return

@@ -13,9 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
-// document is a piece of a file that is decoded on its own: what stands between
-// two "---", or one item of a List. A change to one leaves the others as they
-// were, both good and bad.
+// document is a part of a file that is decoded on its own: the text between two
+// "---", or one item of a List. A change to one does not affect the others.
 type document struct {
 	text []byte // part of the file's content
 	line int    // where text starts in the file, counted from 1
@@ -23,12 +22,11 @@ type document struct {
 	kind string // what an item of a typed list is, such as "Service"; else empty
 }
 
-// split cuts a file into documents. It looks at the text only: a marker at the
-// start of a line ends a document whatever it stands in, by the YAML
-// specification (1.2.2, 9.1.2), so that a broken document cannot swallow the
-// next one. Comments and directives in front of a document are not part of it,
-// and where there is nothing else there is no document. At most max+1 documents
-// are returned.
+// split cuts a file into documents. It looks at the text only: a marker at the start
+// of a line ends a document in any context, by the YAML specification (1.2.2, 9.1.2),
+// so that an invalid document does not affect the next one. Comments and directives
+// in front of a document are not part of it; without anything else there is no
+// document. At most max+1 documents are returned.
 func split(text []byte, max int) []document {
 	var docs []document
 	marks := markers{text: text, next: [2]int{-1, -1}}
@@ -96,10 +94,10 @@ func content(text []byte) int {
 	return len(text)
 }
 
-// unfold appends a document, cut further where that is plainly possible: into the
-// items of a List, as `kubectl get -o yaml` and `-o json` print them, or into
-// JSON values that follow one another. Whatever looks unusual stays whole, and
-// the decoder deals with it. No more than max+1 documents are appended.
+// unfold appends a document, split further if that is simple: into the items of a
+// List, as `kubectl get -o yaml` and `-o json` print them, or into consecutive JSON
+// values. A document in another format stays whole, and the decoder handles it. No
+// more than max+1 documents are appended.
 func unfold(docs []document, d document, max int) []document {
 	var parts []document
 	if bytes.TrimLeft(d.text, " \t")[0] == '{' {
@@ -113,8 +111,8 @@ func unfold(docs []document, d document, max int) []document {
 	return append(docs, parts...)
 }
 
-// itemKind returns what the items of a list of this kind are: "" for a List,
-// whose items tell themselves. ok is false if it is no list.
+// itemKind returns the kind of the items of a list kind: "" for a List, whose items
+// have their own kind. ok is false if it is not a list.
 func itemKind(listKind string) (kind string, ok bool) {
 	return strings.CutSuffix(listKind, "List")
 }
@@ -268,7 +266,7 @@ func elements(dec *json.Decoder, d document, max int) (items []document, err err
 
 var errNoArray = errors.New("no array")
 
-// lineCounter tells the lines of growing offsets, looking at each byte once.
+// lineCounter returns the lines of increasing offsets, looking at each byte once.
 type lineCounter struct {
 	text []byte
 	pos  int

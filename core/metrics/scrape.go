@@ -25,6 +25,15 @@ type Sources struct {
 	// Relays are the counters of the userspace mode; it is false in other modes.
 	// Nil is no such mode.
 	Relays func() (relay.Stats, bool)
+	// Failover are the counters of endpoint failover; it is false where that is off. Nil is off.
+	Failover func() (Failover, bool)
+}
+
+// Failover counts what endpoint failover does.
+type Failover struct {
+	Ejections int64         // nodes and single endpoints that were passed over
+	Suspects  int64         // addresses that are now
+	Spent     time.Duration // CPU time of looking
 }
 
 // scrapeCollector collects what is read at each scrape: the engine's
@@ -48,6 +57,13 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	if q.Relays != nil {
 		if stats, ok := q.Relays(); ok {
 			sendRelays(send, stats)
+		}
+	}
+	if q.Failover != nil {
+		if f, ok := q.Failover(); ok {
+			send(counter, "tandem_failover_ejections_total", "Nodes and endpoints that stopped answering and were passed over.", float64(f.Ejections))
+			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that do not answer.", float64(f.Suspects))
+			send(counter, "tandem_failover_cpu_seconds_total", "CPU time spent looking for unanswered connections.", f.Spent.Seconds())
 		}
 	}
 	s := q.Status()

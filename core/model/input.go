@@ -131,9 +131,13 @@ const (
 // says so: core/track adds it.
 const Unanswered = Terminating << 1
 
-// Suspects are the addresses of endpoints that have stopped answering. They are
-// immutable.
-type Suspects map[netip.Addr]struct{}
+// Suspects are the addresses of endpoints that have stopped answering: those with the
+// zero time, which get no new connections, and those that answer again since a time
+// and get ever more for Comeback. They are immutable.
+type Suspects map[netip.Addr]time.Time
+
+// Comeback is how long an endpoint that answers again takes to get its full share.
+const Comeback = 10 * time.Second
 
 // Has reports whether all conditions of c hold.
 func (s EndpointState) Has(c EndpointState) bool { return s&c == c }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package printable makes texts safe to show that somebody else wrote: names,
-// messages and errors from the API server, manifests, the kernel or HNS. What
-// could forge a line, drive a terminal or turn the direction of what follows
-// becomes an escape. It is applied where texts leave the process: logs, tables,
-// Events, the status of the service manager, standard error.
+// Package printable makes untrusted texts safe to show: names, messages and errors
+// from the API server, manifests, the kernel or HNS. Characters that could forge a
+// line, control a terminal or change the direction of text become escapes. It is
+// applied where texts leave the process: logs, tables, Events, the status of the
+// service manager, standard error.
 package printable
 
 import (
@@ -56,9 +56,9 @@ func hasEscapes(s, keep string) bool {
 	return false
 }
 
-// JSON returns a JSON document that means the same and is safe to show: what
-// does not print, which can stand in its strings only, as \u escapes. Line ends
-// and tabs between its values stay.
+// JSON returns an equivalent JSON document that is safe to show: characters that do
+// not print, which can only be in strings, become \u escapes. Line ends and tabs
+// between its values stay.
 func JSON(b []byte) []byte {
 	if !hasEscapes(string(b), "\n\t") {
 		return b

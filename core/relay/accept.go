@@ -24,7 +24,7 @@ type listener interface {
 
 // client is a connection that was accepted and is not served yet.
 type client interface {
-	from() netip.Addr
+	from() netip.AddrPort
 	serve(choice, *share) // owns the client from then on; does not wait
 	reset()
 }
@@ -67,8 +67,8 @@ func (r *Relay) openTCP(at netip.AddrPort) (*net.TCPListener, error) {
 	return l, nil
 }
 
-// accept takes clients until the listener is closed. It waits for nothing that a
-// client or an endpoint does.
+// accept accepts clients until the listener is closed. It never waits for a client or
+// an endpoint.
 func (r *Relay) accept(l listener) {
 	for r.ctx.Err() == nil {
 		r.backoff.wait(r.ctx)
@@ -91,7 +91,7 @@ func (r *Relay) accept(l listener) {
 	}
 }
 
-// serve gives a client what the policy has for it.
+// serve applies the policy to a client.
 func (r *Relay) serve(c client) {
 	_, to, ok := r.answer(c.from())
 	if !ok {
@@ -121,8 +121,8 @@ type goClient struct {
 	*shared
 }
 
-func (c goClient) from() netip.Addr {
-	return unmapped(c.RemoteAddr().(*net.TCPAddr).AddrPort()).Addr()
+func (c goClient) from() netip.AddrPort {
+	return unmapped(c.RemoteAddr().(*net.TCPAddr).AddrPort())
 }
 
 func (c goClient) reset() { reset(c.TCPConn) }

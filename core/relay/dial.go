@@ -33,7 +33,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 			return up, nil
 		case s.ctx.Err() != nil:
 			return nil, err
-		case isExhausted(err) && backoffs < maxBackoffs: // no endpoint's fault
+		case isExhausted(err) && backoffs < maxBackoffs: // not the endpoint's fault
 			backoffs++
 			s.exhausted()
 			sleep(s.ctx, backoffTime)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay is the userspace data plane: it accepts the connections of a
-// Service and relays them to an endpoint, on any system and without help of its
-// kernel.
+// Package relay is the userspace data plane: it accepts the connections of a Service
+// and relays them to an endpoint, on any operating system.
 //
 //	            Server
 //	              │ Listen(proto, address, Policy)
@@ -17,31 +16,30 @@
 // endpoints see this host's address, not the client's, and all connections end
 // with the process.
 //
-// On any system goroutines serve TCP, two for each connection. On Linux they get
-// only what takes waiting; the rest is served by an epoll loop for each processor,
-// as in nginx or HAProxy, for two thirds of the CPU time:
+// On any system goroutines can serve TCP, two for each connection. On Linux they
+// serve only connections that have to wait; all others are served by an epoll loop
+// per CPU, as in nginx or HAProxy, with two thirds of the CPU time:
 //
 //	accept ──▶ loop: the first endpoint, and streams with pauses
 //	             ├── the endpoint does not answer ──▶ goroutine: tries the others
 //	             ├── the other side has no room ────▶ goroutines: wait for it
 //	             └── a stream does not pause ───────▶ goroutines: splice
 //
-// So a loop has no timer but that of the first try, one buffer, and no back
+// So a loop has no timers except those of the first tries, one buffer, and no back
 // pressure. A connection that was handed over to goroutines stays there.
 //
 // Each Relay and each UDP session has one goroutine more. Server.Close ends and
 // awaits all of them. An idle connection holds no buffer, and on Linux long
 // transfers are spliced from socket to socket within the kernel.
 //
-// What bounds descriptors: a Service port may hold as many connections as it leaves
-// free (slots.go); keep-alive finds peers that vanished within 15 minutes
-// (socket.go); timeouts end connections that both peers keep open and nobody uses
-// (idle.go).
+// File descriptors are bounded: a Service port may hold as many connections as it
+// leaves free (slots.go); keep-alive detects vanished peers within 15 minutes
+// (socket.go); timeouts end idle connections (idle.go).
 //
 // A relay never connects to a relay of its own server, which would be a forwarding
 // loop. Rules that lead clients to relays must let packets with Options.Mark pass.
 //
-// The files, in the order of the data's way; each uses only what is above it:
+// The files, in the order of dependencies; each uses only those above it:
 //
 //	policy.go    Policy: what clients of a Relay get
 //	options.go   Options of a Server, Timeouts

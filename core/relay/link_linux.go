@@ -15,10 +15,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// link is a connection that a loop serves: a client's and the one to its endpoint.
-// What takes waiting it hands over to goroutines: the retry of an endpoint, a
-// stream that the other side has no room for, and one that does not pause. It is
-// safe for concurrent use.
+// link is a connection that a loop serves: a client's and the one to its endpoint. It
+// hands over to goroutines whatever has to wait: a retry with another endpoint, a
+// stream whose receiver is full, and one that does not pause. It is safe for
+// concurrent use.
 type link struct {
 	*shared
 	loop   *loop
@@ -46,7 +46,7 @@ const (
 const maxFullReads = 4
 
 // from implements client.
-func (k *link) from() netip.Addr { return k.to.client }
+func (k *link) from() netip.AddrPort { return k.to.client }
 
 // serve implements client: it tries the first endpoint.
 func (k *link) serve(to choice, by *share) {
@@ -58,7 +58,7 @@ func (k *link) serve(to choice, by *share) {
 		k.fds[endpointSide], err = startConnect(to.endpoint(), k.options.Mark)
 	}
 	if err != nil {
-		k.handOverDial(0) // which fails again there, and handles it
+		k.handOverDial(0) // which will fail again there and be handled
 		return
 	}
 	k.timeout = time.AfterFunc(dialTimeouts[0], k.timedOut)
@@ -114,9 +114,9 @@ func (k *link) connected() {
 	}
 }
 
-// read passes on what one side sends. A read that does not fill the buffer has
-// taken all, unless there is more: the end, or what follows urgent data. An error
-// ends both sides.
+// read passes on the data that one side sends. A read that does not fill the buffer
+// has usually taken everything; more may be the end of the stream, or data behind
+// urgent data. An error ends both sides.
 func (k *link) read(from side, more bool) {
 	for full := 0; k.state == transferring; {
 		n, err := readSocket(k.fds[from], k.loop.data[:])
@@ -142,8 +142,8 @@ func (k *link) read(from side, more bool) {
 	}
 }
 
-// write passes on data of one side. What the other has no room for is handed over
-// to goroutines, which can wait.
+// write passes on data of one side. If the other side is full, the connection is
+// handed over to goroutines.
 func (k *link) write(from side, data []byte) {
 	n, err := writeSocket(k.fds[from.other()], data)
 	switch {
@@ -219,7 +219,7 @@ func (k *link) release() {
 	}
 }
 
-// handOverDial leaves all but the first tries to reach an endpoint to a goroutine.
+// handOverDial hands all but the first tries to reach an endpoint to a goroutine.
 func (k *link) handOverDial(tries int) {
 	fd, to := k.fds[clientSide], k.to
 	k.release()
@@ -233,7 +233,7 @@ func (k *link) handOverDial(tries int) {
 	})
 }
 
-// handOver leaves both directions to goroutines, with data that a side has sent.
+// handOver hands both directions to goroutines, with data that a side has sent.
 func (k *link) handOver(from side, unwritten []byte) {
 	fds := k.fds
 	for _, fd := range fds {
@@ -258,7 +258,7 @@ func (k *link) handOver(from side, unwritten []byte) {
 	})
 }
 
-// lost is the end of a connection that could not be handed over.
+// lost ends a connection that could not be handed over.
 func (k *link) lost(err error) {
 	k.stats.failed.Add(1)
 	k.options.Log.Warn("connection reset: out of descriptors", "port", k.by.port, "err", err)

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// loop serves connections by epoll, as long as that takes no waiting. It waits for
-// its epoll descriptor as for any file, in the runtime's poller: so it is one more
-// goroutine, and keeps no thread from the others.
+// loop serves connections by epoll while they do not have to wait. It waits for its
+// epoll descriptor in the runtime's poller, so it is an ordinary goroutine and does
+// not block a thread.
 type loop struct {
 	epoll  int
 	file   *os.File // the same
@@ -95,7 +95,7 @@ func (l *loop) remove(number int32) {
 	delete(l.handlers, number)
 }
 
-// edges are the events of a socket, each told once when it arises.
+// edges are the events of a socket, edge-triggered.
 const edges = syscall.EPOLLIN | syscall.EPOLLOUT | syscall.EPOLLRDHUP | syscall.EPOLLPRI | 1<<31 // EPOLLET
 
 // watch starts events for one of a connection's sockets.

@@ -62,17 +62,18 @@ func (o Options) withDefaults() Options {
 
 // Timeouts end TCP connections over which no data has come or gone for long. The
 // keep-alive of the system ends those with a peer that has vanished; these end
-// those with a live peer that has forgotten them, which hold two descriptors.
+// connections with a live peer that does not use them any more, since each holds two
+// descriptors.
 type Timeouts struct {
 	Idle       time.Duration // of open connections
 	HalfClosed time.Duration // of those that one side has closed
 }
 
 // DefaultTimeouts are kube-proxy's conntrack.tcpEstablishedTimeout and
-// conntrack.tcpCloseWaitTimeout: after those, a mode that forwards in the kernel
-// has forgotten the connection, too. Its userspace mode had neither timeout and
-// kept such connections for ever (kubernetes#14641, #17641); a minute for
-// half-closed ones, Linux' default, has broken clients (kubernetes#32551).
+// conntrack.tcpCloseWaitTimeout: a kernel mode forgets the connection after the same
+// time. Its userspace mode had neither timeout and kept such connections for ever
+// (kubernetes#14641, #17641); a minute for half-closed ones, Linux' default, has
+// broken clients (kubernetes#32551).
 func DefaultTimeouts() Timeouts { return Timeouts{Idle: 24 * time.Hour, HalfClosed: time.Hour} }
 
 // TimeoutsOf returns the timeouts of a configuration. Where that leaves those of

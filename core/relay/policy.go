@@ -15,13 +15,13 @@ import (
 // get to the relays differs between systems.
 const Mode config.Mode = "userspace"
 
-// Policy decides what the clients of a Relay get. It is immutable.
+// Policy is what a Relay does with its clients. It is immutable.
 type Policy struct {
 	// Port is the Service port that the Relay serves; it names the Relay in
 	// problems and logs and does not change.
 	Port model.PortID
 
-	// On is the answer for each origin.
+	// On is the Answer for each origin.
 	On [model.Origins]Answer
 
 	// Restricted relays serve only clients inside Allow; others are reset.
@@ -35,12 +35,67 @@ type Policy struct {
 	Draining []netip.AddrPort
 }
 
-// Answer is what the clients of one origin get. A relay has accepted the
-// connection already: a TCP client gets a reset for Drop as for Reject, a UDP
-// client no answer for either.
+// Answer is the action for clients of one origin. A relay has accepted the connection
+// already: for both Drop and Reject a TCP client gets a reset and a UDP client no
+// answer.
 type Answer struct {
 	Verdict   model.Verdict
 	Endpoints []netip.AddrPort // for Balance: at least one
+	Table     []uint16         // as that of model.Pool; nil for all in turn
+	Scheduler model.Scheduler
+}
+
+// Balance returns the answer that balances over a pool. Endpoints are in address
+// order, since slots mean nothing to a relay: so it is the same again after a restart.
+func Balance(pool *model.Pool, s model.Scheduler) Answer {
+	a := Answer{Verdict: model.Balance, Endpoints: make([]netip.AddrPort, len(pool.Endpoints)), Table: pool.Table, Scheduler: s}
+	for i, e := range pool.Endpoints {
+		a.Endpoints[i] = e.Addr
+	}
+	if pool.Table == nil {
+		slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
+	}
+	return a
+}
+
+// Unscheduled says which scheduler relays do not have for a port; empty for none.
+func Unscheduled(s model.Scheduler) string {
+	switch s {
+	case model.LeastConnections, model.SourceHash:
+		return "endpoints are chosen in turn: relays have no scheduler " + s.String()
+	}
+	return ""
+}
+
+func (a Answer) equal(o Answer) bool {
+	return a.Verdict == o.Verdict && a.Scheduler == o.Scheduler && slices.Equal(a.Endpoints, o.Endpoints) && slices.Equal(a.Table, o.Table)
+}
+
+// Share is the share of new clients of an endpoint, by its index.
+func (a Answer) Share(i int) float64 {
+	n := 0
+	for slot := range a.slots() {
+		if a.endpointAt(slot) == i {
+			n++
+		}
+	}
+	return float64(n) / float64(a.slots())
+}
+
+// slots is how many slots an answer has.
+func (a Answer) slots() uint32 {
+	if a.Table != nil {
+		return uint32(len(a.Table))
+	}
+	return uint32(len(a.Endpoints))
+}
+
+// endpointAt returns the index of the endpoint of a slot.
+func (a Answer) endpointAt(slot uint32) int {
+	if a.Table != nil {
+		return int(a.Table[slot])
+	}
+	return int(slot)
 }
 
 // Same returns the policy that gives the same answer to every origin.
@@ -48,7 +103,7 @@ func Same(a Answer) Policy {
 	return Policy{On: [model.Origins]Answer{a, a, a}}
 }
 
-// Answer returns what a client gets.
+// Answer returns the Answer for a client.
 func (p *Policy) Answer(from model.Origin, client netip.Addr) Answer {
 	if p.Restricted && !slices.ContainsFunc(p.Allow, func(r netip.Prefix) bool { return r.Contains(client) }) {
 		return Answer{Verdict: model.Drop}
@@ -69,7 +124,7 @@ func (p *Policy) Equal(o *Policy) bool {
 		return false
 	}
 	for i := range p.On {
-		if p.On[i].Verdict != o.On[i].Verdict || !slices.Equal(p.On[i].Endpoints, o.On[i].Endpoints) {
+		if !p.On[i].equal(o.On[i]) {
 			return false
 		}
 	}

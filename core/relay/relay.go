@@ -38,7 +38,7 @@ func (r *Relay) Update(p Policy) {
 	}
 }
 
-// Close stops listening. TCP connections go on until they end by themselves.
+// Close stops listening. TCP connections continue until they end by themselves.
 func (r *Relay) Close() error {
 	if !r.remove() {
 		return nil
@@ -48,9 +48,8 @@ func (r *Relay) Close() error {
 	return err
 }
 
-// Retire closes the relay after a delay, in which it still takes clients: those
-// whose packets are on the way when no rule leads to it any more. It returns at
-// once.
+// Retire closes the relay after a delay, in which it still accepts clients whose
+// packets were redirected before the rules were deleted. It returns at once.
 func (r *Relay) Retire(after time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,14 +64,15 @@ func (r *Relay) Retire(after time.Duration) {
 	})
 }
 
-// answer returns what a client gets, and which endpoints it may try, if any.
-func (r *Relay) answer(client netip.Addr) (from model.Origin, to choice, ok bool) {
-	from = r.options.Origin(client)
+// answer returns the Answer for a client, with a choice of endpoints if there are
+// any.
+func (r *Relay) answer(client netip.AddrPort) (from model.Origin, to choice, ok bool) {
+	from = r.options.Origin(client.Addr())
 	p := r.policy.Load()
-	a := p.Answer(from, client)
+	a := p.Answer(from, client.Addr())
 	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
 		r.stats.refused.Add(1)
 		return from, choice{}, false
 	}
-	return from, r.balancer.choose(from, client, a.Endpoints, p.SessionAffinity, time.Now()), true
+	return from, r.balancer.choose(from, client, a, p.SessionAffinity, time.Now()), true
 }

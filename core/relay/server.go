@@ -16,11 +16,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// ballast is memory that is allocated and never touched, so that none is resident.
-// The garbage collector counts it as live and starts when garbage has grown to a
-// share of that, which without ballast is next to nothing: each connection leaves
-// some garbage, and collecting after every few hundred of them took a third of the
-// CPU time.
+// ballast is memory that is allocated and never touched, so that it is not resident.
+// The garbage collector starts when garbage exceeds a share of the live heap, which
+// is tiny without ballast: collections after every few hundred connections took a
+// third of the CPU time.
 const ballast = 32 << 20
 
 // Server owns relays and all their connections. It is safe for concurrent use.

@@ -81,8 +81,8 @@ func (s *shared) exhausted() (begins bool) {
 	return s.backoff.start(time.Now())
 }
 
-// backoff slows accepting down while descriptors or ports have run out: open
-// connections go on, and clients wait in the listener's queue. It is safe for
+// backoff slows down accepting while descriptors or ports are exhausted: open
+// connections continue, and clients wait in the listener's queue. It is safe for
 // concurrent use.
 type backoff struct {
 	until atomic.Int64 // Unix nanoseconds; accept nothing before
@@ -151,9 +151,9 @@ func (l *listeners) remove(a address, own *ownListener) {
 	}
 }
 
-// errLoop is why an endpoint is not dialled that is a relay of the same server: a
-// connection to it would come back, and two such Services would use up all slots
-// with one connection.
+// errLoop is the error for an endpoint that is a relay of the same server: a
+// connection to it would return, and two such Services would use up all slots with
+// one connection.
 var errLoop = errors.New("the endpoint is a listener of this proxy: forwarding loop")
 
 // checkLoop returns errLoop for an endpoint that is a relay of this server.

@@ -11,14 +11,14 @@ import (
 )
 
 // slots limit the open connections and sessions. Each connection needs two
-// descriptors: accepting one without having the other for its endpoint helps
-// nobody. They are safe for concurrent use.
+// descriptors: a client is only accepted if there is one for its endpoint, too. They
+// are safe for concurrent use.
 type slots struct {
 	limit int // 0 is no limit
 
 	mu      sync.Mutex
 	used    int
-	freed   chan struct{}       // closed when a slot is freed; nil while nobody waits
+	freed   chan struct{}       // closed when a slot is freed; nil while no client waits
 	limited map[*share]struct{} // shares that lacked a slot; see recent
 }
 
@@ -71,7 +71,7 @@ func (s *slots) lack(by *share) {
 	by.lacked = time.Now()
 }
 
-// take waits for a slot. It returns false when ctx ends first.
+// take waits for a slot. It returns false if ctx ends first.
 func (s *slots) take(ctx context.Context, by *share) bool {
 	for {
 		s.mu.Lock()

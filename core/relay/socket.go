@@ -11,11 +11,11 @@ import (
 )
 
 // After keepIdle of silence the system probes the other end, keepCount times, and
-// then ends the connection: a peer that vanished holds two descriptors for 15
-// minutes instead of Linux' default of 2 hours and 11 minutes. 10,000 idle
-// connections cost 33 packets a second. keepIdle is well below the day for which
-// conntrack keeps idle connections (kube-proxy's conntrack.tcpEstablishedTimeout),
-// so those with a live peer are never forgotten on their way.
+// then ends the connection: a peer that vanished holds two descriptors for 15 minutes
+// instead of Linux' default of 2 hours and 11 minutes. 10,000 idle connections cost
+// 33 packets a second. keepIdle is well below the day for which conntrack keeps idle
+// connections (kube-proxy's conntrack.tcpEstablishedTimeout), so that conntrack keeps
+// the entries of those with a live peer.
 const (
 	keepIdle     = 10 * time.Minute
 	keepInterval = time.Minute
@@ -47,8 +47,8 @@ const (
 	wsaConnRefused  = syscall.Errno(10061)
 )
 
-// isExhausted reports whether an error means that something has run out on this
-// host; it says nothing about the other end.
+// isExhausted reports whether an error means that descriptors, ports or memory of
+// this host are exhausted.
 func isExhausted(err error) bool {
 	for _, e := range [...]error{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, wsaMFile, wsaNoBufs, wsaAddrNotAvail,
@@ -60,8 +60,8 @@ func isExhausted(err error) bool {
 	return false
 }
 
-// Absent reports whether an error means that an address to listen on is not, or
-// not yet, one of this host.
+// Absent reports whether an error means that the address to listen on is not (yet) an
+// address of this host.
 func Absent(err error) bool {
 	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, wsaAddrNotAvail)
 }

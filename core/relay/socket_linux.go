@@ -74,7 +74,7 @@ func setLingerReset(fd int) {
 }
 
 // acceptSocket takes a client from a listener's queue; EAGAIN if there is none.
-func acceptSocket(listener int) (fd int, from netip.Addr, err error) {
+func acceptSocket(listener int) (fd int, from netip.AddrPort, err error) {
 	const flags = syscall.SOCK_NONBLOCK | syscall.SOCK_CLOEXEC
 	var peer syscall.RawSockaddrInet6 // has room for IPv4, too
 	size := uint32(unsafe.Sizeof(peer))
@@ -83,12 +83,12 @@ func acceptSocket(listener int) (fd int, from netip.Addr, err error) {
 	if e != 0 {
 		return -1, from, e
 	}
+	addr := netip.AddrFrom16(peer.Addr).Unmap()
 	if peer.Family == syscall.AF_INET {
-		from = netip.AddrFrom4((*syscall.RawSockaddrInet4)(unsafe.Pointer(&peer)).Addr)
-	} else {
-		from = netip.AddrFrom16(peer.Addr).Unmap()
+		addr = netip.AddrFrom4((*syscall.RawSockaddrInet4)(unsafe.Pointer(&peer)).Addr)
 	}
-	return int(n), from, nil
+	port := (*[2]byte)(unsafe.Pointer(&peer.Port)) // in network order, at the same place in both
+	return int(n), netip.AddrPortFrom(addr, binary.BigEndian.Uint16(port[:])), nil
 }
 
 // startConnect opens a socket and starts to connect it, without waiting.

@@ -38,7 +38,7 @@ func (s *shared) newConn(client *net.TCPConn, by *share) *conn {
 	return c
 }
 
-// close is the end of a connection whose sockets are closed.
+// close unregisters a connection whose sockets are closed.
 func (c *conn) close() {
 	c.shared.mu.Lock()
 	delete(c.conns, c)
@@ -60,9 +60,9 @@ func (c *conn) reset() {
 	}
 }
 
-// dialAndTransfer serves a client. The caller's goroutine goes on with one of the
-// two directions: a third would cost more than the stack that it keeps. The first
-// tries to reach an endpoint may have been made already.
+// dialAndTransfer serves a client. The caller's goroutine continues with one of the
+// two directions, which saves a third goroutine. The first tries to reach an endpoint
+// may have been made already.
 func (c *conn) dialAndTransfer(to choice, tries int) {
 	up, err := c.dial(&to, tries)
 	if err != nil {
@@ -140,8 +140,8 @@ func (c *conn) copy(dst, src *net.TCPConn) error {
 	}
 }
 
-// maxSplice is how much is spliced before it is tried again whether that pays: for
-// splice(2) a connection needs a pipe of its own.
+// maxSplice is how much is spliced before returning to copying, if the stream is slow
+// by then: splice(2) needs a pipe for each connection.
 const maxSplice = 8 << 20
 
 func splice(dst, src *net.TCPConn) error {

@@ -103,7 +103,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	if u.sessions == nil {
 		return nil, net.ErrClosed
 	}
-	from, to, ok := u.answer(client.Addr().Unmap())
+	from, to, ok := u.answer(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
 	if !ok {
 		return nil, nil
 	}
@@ -198,7 +198,7 @@ func (s *session) answers() {
 	defer s.end(s)
 	for s.extend() {
 		data, err := s.in.next()
-		if err == nil || err == io.EOF { // which here is an empty datagram
+		if err == nil || err == io.EOF { // for UDP an empty datagram
 			s.touch(time.Now())
 			if _, err := s.socket.WriteToUDPAddrPort(data, s.client); err != nil {
 				s.stats.dropped.Add(1)

@@ -53,7 +53,7 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	problem := func(detail string) {
 		ps = append(ps, model.Problem{Object: "Node " + node.Name, Why: why, Detail: detail})
 	}
-	if c.NodePorts.Primary && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
+	if c.NodePorts.Primary && !c.NodePorts.All && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
 		problem("nodePorts are not served: nodePortAddresses is primary, and the Node has no address")
 	}
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {
@@ -130,25 +130,38 @@ func firstOfEach(ps []netip.Prefix) (firsts []netip.Prefix) {
 func nodePorts(c *config.Config, h *model.Host) model.NodePortMatch {
 	var m model.NodePortMatch
 	for _, f := range model.Families() {
-		if c.NodePorts.Primary {
-			if ip, ok := h.Primary(f); ok {
-				m.Prefixes = append(m.Prefixes, netip.PrefixFrom(ip, ip.BitLen()))
-			}
-			continue
-		}
-		listed := false
-		for _, p := range c.NodePorts.Prefixes {
-			if model.FamilyOf(p.Addr()) == f {
-				m.Prefixes, listed = append(m.Prefixes, p.Masked()), true
-			}
-		}
-		if !listed {
-			m.Prefixes = append(m.Prefixes, netip.PrefixFrom(f.Unspecified(), 0))
-		}
+		m.Prefixes = append(m.Prefixes, nodePortPrefixes(&c.NodePorts, h, f)...)
 	}
 	m.Prefixes = model.Canonical(m.Prefixes)
-	m.Loopback = c.NodePorts.Loopback
+	m.Loopback = c.NodePorts.OnLoopback()
 	return m
+}
+
+func nodePortPrefixes(n *config.NodePorts, h *model.Host, f model.Family) (ps []netip.Prefix) {
+	if n.Primary {
+		if ip, ok := h.Primary(f); ok {
+			ps = append(ps, netip.PrefixFrom(ip, ip.BitLen()))
+		}
+	}
+	if n.Localhost {
+		ps = append(ps, loopback(f))
+	}
+	for _, p := range n.Prefixes {
+		if model.FamilyOf(p.Addr()) == f {
+			ps = append(ps, p.Masked())
+		}
+	}
+	if n.All || len(ps) == 0 && !n.Primary && !n.Localhost {
+		return []netip.Prefix{netip.PrefixFrom(f.Unspecified(), 0)}
+	}
+	return ps
+}
+
+func loopback(f model.Family) netip.Prefix {
+	if f == model.IPv4 {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	}
+	return netip.PrefixFrom(netip.IPv6Loopback(), 128)
 }
 
 // ranges are the ranges of cluster IPs, and what there is to say of those that

@@ -29,7 +29,7 @@ func passOver(pool []endpoint) (kept, passed []endpoint) {
 	return kept, passed
 }
 
-// MarkUnanswered returns slices whose endpoints that are suspects have the state
+// MarkUnanswered returns slices whose endpoints that are silent suspects have the state
 // model.Unanswered. It changes none: slices with a suspect are copied.
 func MarkUnanswered(from []*model.Slice, suspects model.Suspects) []*model.Slice {
 	if len(suspects) == 0 {
@@ -46,7 +46,7 @@ func MarkUnanswered(from []*model.Slice, suspects model.Suspects) []*model.Slice
 		copied := *s
 		copied.Endpoints = slices.Clone(s.Endpoints)
 		for k := range copied.Endpoints {
-			if _, is := suspects[copied.Endpoints[k].Addr]; is {
+			if back, is := suspects[copied.Endpoints[k].Addr]; is && back.IsZero() {
 				copied.Endpoints[k].State |= model.Unanswered
 			}
 		}

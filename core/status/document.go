@@ -17,11 +17,13 @@ import (
 // Document is the status of a running Tandem. Its JSON form is stable: fields
 // are added, not changed.
 type Document struct {
-	Version string    `json:"version"`
-	Node    string    `json:"node"`
-	Mode    string    `json:"mode"`
-	Source  string    `json:"source"`
-	At      time.Time `json:"at"`
+	Version string `json:"version"`
+	Node    string `json:"node"`
+	Mode    string `json:"mode"`
+	// Fallback says why another mode than the configured one is in use.
+	Fallback string    `json:"fallback,omitempty"`
+	Source   string    `json:"source"`
+	At       time.Time `json:"at"`
 
 	Healthy  bool       `json:"healthy"`
 	Reasons  []string   `json:"reasons,omitempty"` // why not, and what is out of date
@@ -82,6 +84,7 @@ type Problem struct {
 // Facts are what a snapshot does not know.
 type Facts struct {
 	Version, Node, Mode, Source string
+	Fallback                    string
 	Health                      Health
 	Inputs                      []Input
 }
@@ -89,7 +92,7 @@ type Facts struct {
 // Of renders a snapshot.
 func Of(f Facts, s *engine.Snapshot) Document {
 	d := Document{
-		Version: f.Version, Node: f.Node, Mode: f.Mode, Source: f.Source, At: f.Health.At,
+		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Inputs:  f.Inputs,
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),

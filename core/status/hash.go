@@ -15,7 +15,7 @@ import (
 
 // ServiceHash is a hash of what all nodes should know of a Service alike: its object
 // and its endpoints. What one node makes of it, by traffic policies, zones and its
-// own addresses, is not in it, nor are resourceVersions: the same object may be known
+// own addresses, and what it has seen of endpoints, is not in it, nor are resourceVersions: the same object may be known
 // in another version that differs in nothing that counts.
 func ServiceHash(s *track.Service) string {
 	h := hasher{fnv.New64a()}
@@ -86,6 +86,7 @@ func (h hasher) service(s *model.Service) {
 	h.number(uint64(s.SessionAffinity))
 	h.number(uint64(s.HealthCheckNodePort))
 	h.flag(s.PreserveDestination)
+	h.text(fmt.Sprintf("%+v", s.Choice))
 	h.number(uint64(len(s.Ports)))
 	for _, p := range s.Ports {
 		h.text(p.Name)
@@ -104,12 +105,14 @@ func (h hasher) slice(s *model.Slice) {
 		h.number(uint64(p.Proto))
 		h.number(uint64(p.Port))
 	}
+	h.flag(s.Weighted)
+	h.number(uint64(s.Weight))
 	h.number(uint64(len(s.Endpoints)))
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		h.text(e.Addr.String())
 		h.text(e.Node)
-		h.number(uint64(e.State))
+		h.number(uint64(e.State &^ model.Unanswered))
 		h.flag(e.Hints != nil)
 		if e.Hints != nil {
 			for _, all := range [][]string{e.Hints.Zones, e.Hints.Nodes} {

@@ -13,8 +13,8 @@ import (
 	strictjson "sigs.k8s.io/json"
 )
 
-// Decode decodes a node into a Go type with JSON tags. Halted says that a limit was
-// reached: then nothing else is known of the document.
+// Decode decodes a node into a Go type with JSON tags. Halted means that a limit was
+// reached: then the result is incomplete.
 func Decode(n *yaml.Node, into any, l Limits) (faults []Fault, halted bool) {
 	e := encoder{limits: l}
 	e.node(n, 0)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strictyaml reads YAML and JSON that people write: manifests and
-// configuration files. Everything that is wrong is found at once, each with its
-// line, and no input makes it take long or panic.
+// Package strictyaml reads YAML and JSON files written by people: manifests and
+// configuration files. It reports all faults at once, each with its line. Time and
+// memory are bounded for any input, and none makes it panic.
 //
 //	bytes ──Text──▶ UTF-8 ──Parse──▶ nodes with lines ──Decode──▶ a Go type
 //	                                   └── Entries, Get, Line: for readers of their own

@@ -22,7 +22,7 @@ type encoder struct {
 	out    []byte
 	work   int
 	faults []Fault
-	halted bool // a limit was hit; the rest makes no sense
+	halted bool // a limit was reached; the rest is incomplete
 }
 
 func (e *encoder) fault(n *yaml.Node, text string) {

@@ -91,8 +91,10 @@ type ejection struct {
 	at    []netip.AddrPort // each address once
 	since time.Time
 	next  time.Time // of the next SYN that asks whether it is back
+	asked time.Time // when the last one was sent that was not answered: it may be back since
 	pause time.Duration
-	back  bool // it has answered one
+	sent  time.Time // of the last one
+	back  bool      // it has answered one
 }
 
 // probes returns what SYNs are to be sent to.
@@ -101,7 +103,7 @@ func (e *ejection) probes(now time.Time) []netip.AddrPort {
 		return nil
 	}
 	e.pause = min(2*e.pause, lastProbe)
-	e.next = now.Add(e.pause)
+	e.asked, e.sent, e.next = e.sent, now, now.Add(e.pause)
 	return e.at[:min(len(e.at), maxMates+1)]
 }
 

@@ -17,6 +17,7 @@ type Decision struct {
 	Verdicts []Verdict
 	Suspects model.Suspects // all there are now
 	Changed  bool           // they differ from before
+	Silent   []string       // the names of all verdicts that hold
 	OneWay   bool           // answers to clients do not come through this node: nobody is judged
 	Ours     bool           // our own network fails: nobody is a suspect
 	Pause    time.Duration  // until the next look
@@ -48,6 +49,7 @@ func (j *Judge) Decide(now time.Time, w World) (d Decision) {
 	d.Suspects = j.all(d.OneWay || d.Ours)
 	d.Changed = !maps.Equal(d.Suspects, j.suspects)
 	j.suspects = d.Suspects
+	d.Silent = slices.Sorted(maps.Keys(j.ejected))
 	d.Pause = j.pause(now)
 	return d
 }
@@ -70,24 +72,25 @@ func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
 	}
 }
 
-// acquit takes the targets out of a case that have answered or that nobody waits for
-// any more.
+// acquit takes the targets out of a case that nobody waits for any more, or that have
+// answered though some do.
 func (j *Judge) acquit(c *trial, now time.Time) {
 	c.targets = slices.DeleteFunc(c.targets, func(at netip.AddrPort) bool {
 		a := at.Addr()
-		q := c.inquiry[a]
-		if q.alive {
-			c.alive = true
-			j.noteOneWay(c, q, now)
-			j.excuse(a, now)
-			return true
-		}
-		t := j.targets[a]
+		q, t := c.inquiry[a], j.targets[a]
+		c.alive = c.alive || q.alive
 		if t == nil {
 			return true
 		}
-		waiting, _ := t.clients(now, 0)
-		return len(waiting) == 0
+		if waiting, _ := t.clients(now, 0); len(waiting) == 0 {
+			return true
+		}
+		if !q.alive || now.Sub(c.opened) < patience {
+			return false
+		}
+		j.noteOneWay(c, q, now)
+		j.excuse(a, now)
+		return true
 	})
 }
 
@@ -112,7 +115,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
 // has answered.
 func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
-	e := &ejection{name: c.node, since: now, next: now.Add(firstProbe), pause: firstProbe}
+	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
 	for _, at := range c.targets {
 		if !c.silent(at.Addr(), now) {
@@ -155,7 +158,10 @@ func (j *Judge) excuse(a netip.Addr, now time.Time) {
 	if t == nil {
 		return
 	}
-	t.excuse()
+	stay, _ := t.clients(now, patience)
+	if t.excuse(); len(stay) == 0 {
+		return // those were but handshakes
+	}
 	t.rest = min(max(2*t.rest, firstRest), lastRest)
 	t.restEnd = now.Add(t.rest)
 }
@@ -193,12 +199,14 @@ func (j *Judge) detectOneWay(now time.Time, w World) {
 
 // readmit ends silences.
 func (j *Judge) readmit(now time.Time, d *Decision) {
+	maps.DeleteFunc(j.back, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= model.Comeback })
 	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
 		e := j.ejected[name]
 		v := Verdict{Name: name, Addrs: len(e.at), Elapsed: now.Sub(e.since), Detail: "answers again"}
 		switch {
 		case e.back:
 		case v.Elapsed >= trialAfter:
+			e.asked = now
 			v.Detail = "still ready by its EndpointSlice: left to clients again"
 		default:
 			continue
@@ -206,6 +214,7 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 		delete(j.ejected, name)
 		for _, at := range e.at {
 			delete(j.targets, at.Addr())
+			j.back[at.Addr()] = e.asked
 		}
 		d.Verdicts = append(d.Verdicts, v)
 	}
@@ -213,17 +222,22 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 
 // isOurs reports whether so much is silent that the fault is more likely our own.
 func (j *Judge) isOurs(w World) bool {
-	return len(j.ejected) > 1 && 3*len(j.all(false)) > w.Remote()
+	n := 0
+	for _, e := range j.ejected {
+		n += len(e.at)
+	}
+	return len(j.ejected) > 1 && 3*n > w.Remote()
 }
 
-// all returns the addresses of all ejections, or none.
+// all returns the addresses of all ejections, and of what is coming back; or none.
 func (j *Judge) all(none bool) model.Suspects {
-	s := model.Suspects{}
+	if none {
+		return model.Suspects{}
+	}
+	s := model.Suspects(maps.Clone(j.back))
 	for _, e := range j.ejected {
 		for _, at := range e.at {
-			if !none {
-				s[at.Addr()] = struct{}{}
-			}
+			s[at.Addr()] = time.Time{}
 		}
 	}
 	return s

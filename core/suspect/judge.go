@@ -56,10 +56,11 @@ type Judge struct {
 	targets  map[netip.Addr]*target
 	cases    map[string]*trial
 	ejected  map[string]*ejection
-	answered map[netip.Addr]struct{} // who has ever answered our SYNs
-	oneWay   map[netip.Addr]struct{} // who does though its answers to clients are not seen
-	off      time.Time               // nobody is judged before: answers are not seen here
-	suspects model.Suspects          // as last returned
+	answered map[netip.Addr]struct{}  // who has ever answered our SYNs
+	oneWay   map[netip.Addr]struct{}  // who does though its answers to clients are not seen
+	off      time.Time                // nobody is judged before: answers are not seen here
+	suspects model.Suspects           // as last returned
+	back     map[netip.Addr]time.Time // who answers again, since when
 }
 
 // New returns a Judge that suspects nobody.
@@ -67,6 +68,7 @@ func New() *Judge {
 	return &Judge{
 		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
 		answered: map[netip.Addr]struct{}{}, oneWay: map[netip.Addr]struct{}{},
+		back: map[netip.Addr]time.Time{},
 	}
 }
 
@@ -126,7 +128,7 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 	if j.isEjected(t.at.Addr()) {
 		return
 	}
-	waiting, _ := t.clients(now, lookAgain*9/10)
+	waiting := t.suspicious(now)
 	greet := len(o.Probe) < maxGreeted && now.Sub(t.greeted) >= greetEvery
 	if len(waiting) == 0 && !greet {
 		return
@@ -157,8 +159,7 @@ func caseOf(e Endpoint) string {
 func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 	var clients []netip.Addr
 	for _, t := range of {
-		waiting, _ := t.clients(now, lookAgain*9/10)
-		clients = append(clients, waiting...)
+		clients = append(clients, t.suspicious(now)...)
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
 	c := j.cases[node]
@@ -247,5 +248,6 @@ func (j *Judge) Trust(all []netip.Addr) {
 	}
 	for _, a := range all {
 		delete(j.targets, a)
+		delete(j.back, a)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 func TestDeadNodeIsFoundWithinASecond(t *testing.T) {
@@ -47,8 +49,12 @@ func TestReturn(t *testing.T) {
 	w.run(60 * time.Second)
 	w.want("10.244.4.10")
 	w.revive(2)
+	revived := w.now
 	w.run(10500 * time.Millisecond)
 	w.want()
+	if full := w.last.Suspects[endpoint(2, 0)].Add(model.Comeback); full.After(revived.Add(11 * time.Second)) {
+		t.Errorf("full share %s after its return", full.Sub(revived))
+	}
 	w.run(30 * time.Second)
 	w.want()
 	w.kill(2) // and again

@@ -13,6 +13,7 @@ const (
 	maxTargets   = 1024 // addresses with flows that wait
 	maxFlows     = 8    // of one address that are followed; the rest is counted
 	maxPerClient = 2    // of these, so that there are several clients
+	manyFlows    = 4    // are not looked at again before a SYN is sent
 )
 
 // target is an address to which flows wait for an answer.
@@ -20,7 +21,8 @@ type target struct {
 	at       netip.AddrPort // what the first of them was sent to
 	frontend netip.AddrPort
 	flows    []wait
-	count    int // of the flows in this look
+	count    int  // of the flows in this look
+	many     bool // in the last look: more than handshakes on their way
 
 	rest    time.Duration // the last pause after a false suspicion
 	restEnd time.Time     // no case before
@@ -73,7 +75,17 @@ func (t *target) endLook() {
 	for i := range t.flows {
 		t.flows[i].here = false
 	}
-	t.count = 0
+	t.many, t.count = t.count >= manyFlows, 0
+}
+
+// suspicious returns the clients that have waited for longer than a handshake takes.
+func (t *target) suspicious(now time.Time) []netip.Addr {
+	least := lookAgain * 9 / 10
+	if t.many {
+		least = 0
+	}
+	all, _ := t.clients(now, least)
+	return all
 }
 
 // clients returns the clients that have waited for a time, each once, and whether one of

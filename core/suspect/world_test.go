@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
@@ -116,7 +117,7 @@ func (w *world) connect(d time.Duration) {
 func (s service) pool(w *world) (kept []suspect.Endpoint) {
 	passed := 0
 	for _, e := range s.endpoints {
-		if _, is := w.last.Suspects[e.At.Addr()]; is && passed < len(s.endpoints)/2 {
+		if silent(w.last.Suspects, e.At.Addr()) && passed < len(s.endpoints)/2 {
 			passed++
 			continue
 		}
@@ -147,11 +148,11 @@ func (w *world) run(d time.Duration) {
 		w.connect(pause)
 		w.now = w.now.Add(pause)
 		w.cycle()
-		if len(w.open) > 5000 {
-			w.open = w.open[len(w.open)-5000:]
+		if len(w.open) > 2000 {
+			w.open = w.open[len(w.open)-2000:]
 		}
-		if len(w.seen) > 5000 {
-			w.seen = w.seen[len(w.seen)-5000:]
+		if len(w.seen) > 2000 {
+			w.seen = w.seen[len(w.seen)-2000:]
 		}
 	}
 }
@@ -176,15 +177,20 @@ func (w *world) cycle() {
 	w.last = w.judge.Decide(w.now, w)
 	w.verdict = append(w.verdict, w.last.Verdicts...)
 	w.open = slices.DeleteFunc(w.open, func(f suspect.Flow) bool { // as core/flows does
-		_, was := before[f.Endpoint.Addr()]
-		_, is := w.last.Suspects[f.Endpoint.Addr()]
-		return is && !was
+		return silent(w.last.Suspects, f.Endpoint.Addr()) && !silent(before, f.Endpoint.Addr())
 	})
 }
 
+func silent(s model.Suspects, a netip.Addr) bool {
+	back, is := s[a]
+	return is && back.IsZero()
+}
+
 func (w *world) suspects() (all []string) {
-	for a := range w.last.Suspects {
-		all = append(all, a.String())
+	for a, back := range w.last.Suspects {
+		if back.IsZero() {
+			all = append(all, a.String())
+		}
 	}
 	slices.Sort(all)
 	return all

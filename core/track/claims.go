@@ -20,7 +20,7 @@ import (
 type claims struct {
 	holder map[claim]*service
 	rivals map[claim][]*service // all claimants, holder first; only where there are several
-	// below are the Services with external or load balancer IPs that give way when
+	// below are the Services with external or load balancer IPs that lose them when
 	// another Service holds a claim (resolve.OutrankedBy).
 	below map[claim]serviceSet
 }
@@ -112,7 +112,7 @@ func permitted(host *model.Host, object *model.Service) (wanted, refused []claim
 	return except(claimsOf(object), refused), refused
 }
 
-// except returns the claims that are not among others.
+// except returns the claims of all that are not in others.
 func except(all, others []claim) []claim {
 	if len(others) == 0 {
 		return all

@@ -41,12 +41,55 @@ func (t *Tracker) wake(now time.Time) {
 
 // warmed returns the slices of a Service, with the endpoints that are new marked as such.
 func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
-	window := s.object.Choice.SlowStart
-	if window <= 0 {
-		t.stopWarming(s)
+	w := warming{now: t.now(), steps: map[netip.Addr]uint8{}}
+	if t.comeBack(from, &w); s.object.Choice.SlowStart > 0 {
+		t.startSlowly(s, from, &w)
+	} else {
+		s.since = nil
+	}
+	if len(w.steps) == 0 {
+		delete(t.warming, s)
 		return from
 	}
-	now := t.now()
+	t.warming[s] = w.next
+	return markWarm(from, w.steps)
+}
+
+// warming is at which step endpoints are, and when the first is due for its next one.
+type warming struct {
+	now   time.Time
+	next  time.Time
+	steps map[netip.Addr]uint8
+}
+
+// add adds an endpoint that began at a time; of two the smaller step counts.
+func (w *warming) add(a netip.Addr, began time.Time, window time.Duration) {
+	step, until := warmStep(w.now.Sub(began), window)
+	if had := w.steps[a]; step == 0 || had > 0 && had < step {
+		return
+	}
+	w.steps[a] = step
+	if due := began.Add(until); w.next.IsZero() || due.Before(w.next) {
+		w.next = due
+	}
+}
+
+// comeBack adds the endpoints that answer again.
+func (t *Tracker) comeBack(from []*model.Slice, w *warming) {
+	if len(t.suspects) == 0 {
+		return
+	}
+	for _, slice := range from {
+		for i := range slice.Endpoints {
+			if back := t.suspects[slice.Endpoints[i].Addr]; !back.IsZero() {
+				w.add(slice.Endpoints[i].Addr, back, model.Comeback)
+			}
+		}
+	}
+}
+
+// startSlowly adds the endpoints that are new.
+func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
 	since := make(map[netip.Addr]time.Time, len(s.since))
 	for _, slice := range from {
 		for i := range slice.Endpoints {
@@ -56,28 +99,15 @@ func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
 			}
 			at, known := s.since[e.Addr]
 			if !known && s.since != nil {
-				at = now
+				at = w.now
 			}
 			since[e.Addr] = at
 		}
 	}
 	s.since = since
-	next := time.Time{}
-	steps := map[netip.Addr]uint8{}
 	for a, at := range since {
-		if step, until := warmStep(now.Sub(at), window); step > 0 {
-			steps[a] = step
-			if due := at.Add(until); next.IsZero() || due.Before(next) {
-				next = due
-			}
-		}
+		w.add(a, at, s.object.Choice.SlowStart)
 	}
-	if len(steps) == 0 {
-		delete(t.warming, s)
-		return from
-	}
-	t.warming[s] = next
-	return markWarm(from, steps)
 }
 
 func (t *Tracker) stopWarming(s *service) {

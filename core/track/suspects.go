@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -20,9 +21,9 @@ import (
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	changed := model.Suspects{}
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
-		for a := range pair[0] {
-			if _, both := pair[1][a]; !both {
-				changed[a] = struct{}{}
+		for a, back := range pair[0] {
+			if was, both := pair[1][a]; !both || !was.Equal(back) {
+				changed[a] = back
 			}
 		}
 	}
@@ -69,7 +70,7 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 	changed := model.Suspects{}
 	for _, e := range before.Endpoints {
 		if _, suspect := t.suspects[e.Addr]; suspect && is[e.Addr] != (said{e.Node, e.State}) {
-			changed[e.Addr] = struct{}{}
+			changed[e.Addr] = time.Time{}
 		}
 	}
 	if len(changed) == 0 {

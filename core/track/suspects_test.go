@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -15,7 +16,7 @@ import (
 func suspects(ips ...string) model.Suspects {
 	s := model.Suspects{}
 	for _, ip := range ips {
-		s[netip.MustParseAddr(ip)] = struct{}{}
+		s[netip.MustParseAddr(ip)] = time.Time{}
 	}
 	return s
 }
@@ -39,6 +40,42 @@ func TestSuspectsArePassedOver(t *testing.T) {
 	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3 10.0.0.6 10.0.0.2; ~ns/b:p80 10.0.0.4 10.0.0.5")
 	if n := tr.Stats().Resolved - before; n != 5 {
 		t.Errorf("%d Services resolved, want those that have one that changed: 5", n)
+	}
+}
+
+// An endpoint that answers again gets its share in steps, also of a Service that asks for
+// no slow start.
+func TestComeback(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	tr := track.New()
+	tr.SetClock(func() time.Time { return now })
+	tr.SetHost(host("a"))
+	tr.SetService(service("a", "10.96.0.1", 80))
+	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2"))
+	tr.SetSuspects(suspects("10.0.0.2"))
+	tr.Flush()
+	tr.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.0.2"): now.Add(-4 * time.Second)}) // it may answer since
+	var shares []int
+	for {
+		for _, d := range tr.Flush() {
+			pool := d.New.Pools()[0]
+			shares = append(shares, int(1000*pool.Share(1)/pool.Share(0)+0.5))
+		}
+		if tr.Next().IsZero() {
+			break
+		}
+		now = tr.Next()
+	}
+	if want := "[400 500 600 700 800 900 1000]"; fmt.Sprint(shares) != want {
+		t.Errorf("shares, in thousandths of another's: %v, want %s", shares, want)
+	}
+	if took := now.Sub(time.Unix(1_700_000_000, 0)); took != 6*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	before := tr.Stats().Resolved
+	tr.SetSuspects(nil)
+	if deltas := tr.Flush(); len(deltas) > 0 || tr.Stats().Resolved-before > 1 {
+		t.Errorf("%d changes at the end", len(deltas))
 	}
 }
 

@@ -58,8 +58,8 @@ type service struct {
 	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
 
 	claimed     *model.Service // what it has claims for
-	refused     []claim        // of those, what policy does not let it have
-	claimsStale bool           // the claims are to be made anew
+	refused     []claim        // of those, claims that policy rejects
+	claimsStale bool           // the claims must be updated
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.

@@ -48,8 +48,8 @@ func (t *Tracker) Triggered() (all []Trigger) {
 	return all
 }
 
-// add notes what led to a slice. The same slice again, as after a relist, is no
-// news.
+// add notes what led to a slice. The same version again, as after a relist, is
+// ignored.
 func (ts *triggers) add(s *service, before, now *model.Slice) {
 	if ts.waiting == nil || !now.Triggered.After(ts.since) || ts.count == maxTriggers {
 		return

@@ -21,13 +21,13 @@ type faults struct {
 	more  int
 }
 
-// bad notes that the value of a field was refused, and in the remark what is
-// wrong with it or done instead.
+// bad records that the value of a field was rejected; the remark says what is wrong
+// or what is used instead.
 func (f *faults) bad(why model.Reason, path, value, remark string) {
 	f.add(why, path+": "+printable(value), remark)
 }
 
-// add notes that something about a field was refused.
+// add records a problem with a field.
 func (f *faults) add(why model.Reason, detail, remark string) {
 	if len(f.found) == model.MaxProblems {
 		f.more++
@@ -39,7 +39,7 @@ func (f *faults) add(why model.Reason, detail, remark string) {
 	f.found = append(f.found, model.Problem{Object: f.object(), Why: why, Detail: detail})
 }
 
-// problems returns what was collected.
+// problems returns the collected problems.
 func (f *faults) problems() []model.Problem { return model.More(f.found, f.more) }
 
 func (f *faults) object() string {
@@ -68,9 +68,8 @@ func at(list string, i int, field string) string {
 	return s
 }
 
-// printable returns s as it is when it is plain, and quoted otherwise: names
-// and addresses may come from a file that anybody wrote, and end up in logs and
-// on terminals.
+// printable returns s unchanged if it is plain, and quoted otherwise: names and
+// addresses may come from untrusted files, and end up in logs and on terminals.
 func printable(s string) string {
 	const longest = 80
 	if len(s) > longest {
@@ -94,8 +93,8 @@ func intern(s string) string {
 	return unique.Make(s).Value()
 }
 
-// versionNumber converts a resourceVersion, which is a number since Kubernetes says so
-// (KEP-5504); 0 for any other.
+// versionNumber converts a resourceVersion, which is defined as a number by KEP-5504;
+// 0 for any other.
 func versionNumber(s string) uint64 {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
@@ -144,16 +143,16 @@ func protocol(s string) (p model.Proto, ok bool) {
 	return 0, false
 }
 
-// metadataV6 is where a large cloud serves instance credentials over IPv6. It
-// is no link-local address as its IPv4 twin 169.254.169.254, but no more an
-// endpoint.
+// metadataV6 is where a large cloud serves instance credentials over IPv6. Unlike its
+// IPv4 counterpart 169.254.169.254 it is not link-local, but it must not be an
+// endpoint either.
 var metadataV6 = netip.MustParseAddr("fd00:ec2::254")
 
-// parseAddr parses an address; the second result says what is wrong with it.
-// IPv4 octets with leading zeros, which API servers let in for years, are decimal,
-// as they are to kube-proxy (ParseIPSloppy of k8s.io/utils/net): see decimal.
-// IPv4-mapped addresses are refused because they would name one endpoint twice. Any
-// spelling of an IPv6 address is fine and canonical afterwards.
+// parseAddr parses an address; the second result says what is wrong with it. IPv4
+// octets with leading zeros, which API servers accepted for years, are decimal, as in
+// kube-proxy (ParseIPSloppy of k8s.io/utils/net): see decimal. IPv4-mapped addresses
+// are rejected because they would name one endpoint twice. IPv6 addresses may be in
+// any notation.
 func parseAddr(s string) (addr netip.Addr, remark string) {
 	addr, err := netip.ParseAddr(decimal(s))
 	switch {
@@ -193,8 +192,8 @@ func decimal(s string) string {
 	return ip
 }
 
-// zeros warns of an address or CIDR that is read without its leading zeros: half of
-// the world reads those octets as octal (CVE-2021-29923), and means another host.
+// zeros warns of an address or CIDR with leading zeros: other programs read such
+// octets as octal (CVE-2021-29923), which is another host.
 func (f *faults) zeros(path string, i int, field, s string) {
 	if d := decimal(s); d != s {
 		f.bad(model.WhyInvalid, at(path, i, field), s, "leading zeros, read as "+d)

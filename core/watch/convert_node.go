@@ -70,8 +70,8 @@ func leaving(n *corev1.Node) bool {
 	return false
 }
 
-// ServiceCIDR converts a ServiceCIDR. One that is being deleted counts until it
-// is gone: that takes until no Service has an address of it.
+// ServiceCIDR converts a ServiceCIDR. One that is being deleted is used until it is
+// gone, which takes until no Service has an address of it.
 func ServiceCIDR(c *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []model.Problem) {
 	if c == nil {
 		return nil, nil

@@ -24,10 +24,10 @@ const (
 // annotationKeepVIP is kube-proxy's, for Windows (kubernetes#74825).
 const annotationKeepVIP = "preserve-destination"
 
-// Service converts a Service. It returns nil for those that have no virtual IP
-// or that we do not serve: headless, ExternalName, without cluster IP, or labelled for
-// another proxy. That is no problem. It also returns nil if no cluster IP is
-// usable, which is one.
+// Service converts a Service. It returns nil for those that have no virtual IP or
+// that we do not serve: headless, ExternalName, without cluster IP, or labelled for
+// another proxy. Those give no problem. It also returns nil, with a problem, if no
+// cluster IP is usable.
 func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 	if s == nil || !Served(s) {
 		return nil, nil
@@ -192,9 +192,8 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 	return addrs.List()
 }
 
-// servicePorts leaves out ports that cannot be served. Two ports with the same
-// name or number and protocol would be one and the same to everybody after us,
-// so the first one counts.
+// servicePorts omits ports that cannot be served. Of two ports with the same name, or
+// the same number and protocol, only the first one is used.
 func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []model.ServicePort {
 	const path = "spec.ports"
 	type number struct {

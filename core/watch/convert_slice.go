@@ -55,7 +55,7 @@ func addressType(t discoveryv1.AddressType) (f model.Family, ok bool) {
 }
 
 // triggered parses the time of the change that led to a slice. It only feeds a
-// metric, so a bad one is as good as none.
+// metric, so an invalid one is ignored.
 func triggered(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// mostProblems bounds the problems passed to a sink: a controller that writes
-// nonsense writes it to thousands of objects.
+// mostProblems bounds the problems passed to a sink: a faulty controller may write
+// thousands of invalid objects.
 const mostProblems = 1000
 
-// dispatcher takes what the followers read. It serializes the sink's calls
-// and collects the problems of all objects, and decides when the sink can be
-// told that it knows everything. It is safe for concurrent use.
+// dispatcher receives the objects that followers read. It serializes the calls of the
+// sink, collects the problems of all objects, and decides when to call Synced. It is
+// safe for concurrent use.
 type dispatcher struct {
 	sink     Sink
 	nodeName string
@@ -31,19 +31,19 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
-	refused    map[objectKey]bool // objects that no version could be understood of
+	refused    map[objectKey]bool // objects without any usable version
 	hasNode    bool
-	nodeRead   bool  // the API server has said whether there is one
+	nodeRead   bool  // it is known whether there is one
 	lastSynced *bool // the last Synced; nil before the first
 }
 
-// objectKey is an object that there is something to say of.
+// objectKey names an object with problems.
 type objectKey struct {
 	resource string
 	name     name
 }
 
-// latch opens once.
+// latch is a channel that is closed once.
 type latch struct {
 	once sync.Once
 	ch   chan struct{}
@@ -61,9 +61,9 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	}
 }
 
-// put passes an object to the sink, and returns whether the sink knows it now and
-// whether it is worth remembering. Where nothing of an object is usable its last
-// good version is kept.
+// put passes an object to the sink, and returns whether the sink has it now and
+// whether to remember its version. If nothing of an object is usable its last good
+// version is kept.
 func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +96,7 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 	}
 }
 
-// note replaces what there is to say of an object.
+// note replaces the problems of an object.
 func (d *dispatcher) note(s objectKey, problems []model.Problem, refused bool) {
 	if slices.Equal(d.problems[s], problems) && d.refused[s] == refused {
 		return
@@ -119,7 +119,7 @@ func (d *dispatcher) signal() {
 	}
 }
 
-// listed notes that a kind of objects is complete, or not to be had.
+// listed records that a kind of objects is complete, or not available.
 func (d *dispatcher) listed(k *kind) {
 	switch k.resource {
 	case "services":
@@ -136,9 +136,9 @@ func (d *dispatcher) listed(k *kind) {
 	}
 }
 
-// run calls Synced when everything was passed to the sink, and then Problems, until ctx
-// ends. The Node and the ServiceCIDRs are waited for, but not for ever: most
-// Services need nothing of them.
+// run calls Synced when everything was passed to the sink, and then Problems, until
+// ctx ends. It waits for the Node and the ServiceCIDRs only for a limited time: most
+// Services do not depend on them.
 func (d *dispatcher) run(ctx context.Context) {
 	for _, g := range []*latch{&d.services, &d.slices} {
 		select {

@@ -25,8 +25,8 @@ type EventWriter struct {
 	Node   string // the Node that this machine is
 }
 
-// reporter is the reporting controller: who lists kube-proxy's Events
-// gets ours. The instance distinguishes them.
+// reporter is the reporting controller, the same as kube-proxy's, so that existing
+// filters work. The instance distinguishes them.
 const reporter = "kube-proxy"
 
 // maxNote is how many bytes the note of an Event may have, by the API.
@@ -43,7 +43,7 @@ func (c *Client) Events(node string) (*EventWriter, error) {
 }
 
 // Write is an events.Sink. Several nodes may write one Event under one name: the
-// first of them makes it, and that it is there is as good as written.
+// first one creates it, and "already exists" counts as success.
 func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 	if r.Written {
 		err := w.patch(ctx, r)
@@ -108,7 +108,7 @@ func (w *EventWriter) object(r events.Record) *eventsv1.Event {
 	return e
 }
 
-// seriesOf counts at least so many: a series has two.
+// seriesOf returns a series with a count of at least two, as the API demands.
 func seriesOf(r events.Record, least int) *eventsv1.EventSeries {
 	return &eventsv1.EventSeries{Count: int32(min(max(r.Count, least), 1<<30)), LastObservedTime: metav1.MicroTime{Time: r.Last}}
 }

@@ -23,12 +23,12 @@ import (
 //	   ▲                     │
 //	   └──── 410 Gone ───────┘
 //
-// A listing is a stream that starts with everything there is (WatchList,
-// KEP-3157) and goes on as a watch. Where a server cannot do that it is a list in
-// pages: with the WatchList gate off, or over an etcd without progress requests
-// (before 3.4.31, and 3.5.0 to 3.5.12). How that shows differs between versions
-// and proxies, so any failure counts that a list in pages need not share, as in
-// client-go's Reflector. If that list fails as well, the next is streamed again.
+// A listing is a stream that starts with everything there is (WatchList, KEP-3157)
+// and goes on as a watch. Where a server cannot do that it is a list in pages: with
+// the WatchList gate off, or over an etcd without progress requests (before 3.4.31,
+// and 3.5.0 to 3.5.12). The symptoms differ between versions and proxies, so any
+// failure counts that a paged list may not have, as in client-go's Reflector. If the
+// paged list fails as well, the next one is streamed again.
 type follower struct {
 	kind
 	client     rest.Interface
@@ -66,7 +66,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// request makes the next request, and works on its answer until that ends.
+// request makes the next request and handles its answer to the end.
 func (f *follower) request(ctx context.Context) error {
 	if f.listing {
 		f.versions.epoch++
@@ -83,7 +83,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 	switch {
 	case err == nil:
 		return 0
-	case expired(err) && !f.listing: // what happened since is lost
+	case expired(err) && !f.listing: // later changes are lost
 		f.relist()
 		if f.backoff.refused >= startRefusals { // each watch expires at once
 			f.status.failed(&f.kind, err)
@@ -191,9 +191,9 @@ func watchTimeout() *int64 {
 	return &seconds
 }
 
-// unstreamable reports whether a streaming list failed where a list in pages may
-// succeed: the server has accepted it and said nothing, or has answered, and not
-// that it is busy or that the client may not.
+// unstreamable reports whether a streaming list failed in a way that a paged list may
+// not: the server accepted it and sent nothing, or returned an error other than "too
+// many requests" or "forbidden".
 func unstreamable(err error) bool {
 	if _, wait := apierrors.SuggestsClientDelay(err); wait && !tooLarge(err) {
 		return false
@@ -213,7 +213,7 @@ func tooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// versions is what a follower keeps of objects: not the objects.
+// versions are the object versions that a follower has seen; objects are not kept.
 type versions struct {
 	known    map[name]version
 	epoch    uint32 // counts listings

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Sink takes what a Source reads. Its methods are called by several goroutines,
+// Sink receives what a Source reads. Its methods are called by several goroutines,
 // one at a time, and should not block: while they do, the API server waits.
 type Sink interface {
 	SetService(*model.Service)
@@ -25,7 +25,7 @@ type Sink interface {
 	SetServiceCIDR(*model.ServiceCIDR)
 	DeleteServiceCIDR(name string)
 
-	// Problems replaces all that is wrong with the objects.
+	// Problems replaces the problems of all objects.
 	Problems([]model.Problem)
 
 	// Synced is called once all Services and EndpointSlices have been passed on, and
@@ -42,7 +42,7 @@ type kind struct {
 	resource     string // endpointslices
 	version      schema.GroupVersion
 	label, field string // selectors
-	optional     bool   // we can do without
+	optional     bool   // optional
 	list         func() runtime.Object
 	set          func(runtime.Object) outcome // tells the sink
 	remove       func(name)                   // tells the sink
@@ -105,8 +105,8 @@ func endpointSlices(sink Sink) kind {
 	}
 }
 
-// ownNode is this machine's Node. One that is deleted stays as it was last, but
-// for load balancers it is leaving.
+// ownNode is this machine's Node. If it is deleted its last state is kept, but load
+// balancer health checks fail.
 func ownNode(sink Sink, nodeName string) kind {
 	var last *model.Node
 	return kind{

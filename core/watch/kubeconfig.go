@@ -57,7 +57,8 @@ func (p environment) kubeconfig(name, server string) (*rest.Config, error) {
 	if err := p.complete(kube, server); err != nil {
 		return nil, wrong(err, "see kubectl --kubeconfig FILE config view")
 	}
-	// A pod's paths name no drive, and on Windows those are relative to client-go.
+	// A pod's paths have no drive letter; on Windows client-go takes those for
+	// relative.
 	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
 		if !strings.HasPrefix(*ref, "/") {
 			continue
@@ -81,8 +82,8 @@ func (p environment) kubeconfig(name, server string) (*rest.Config, error) {
 	return c, nil
 }
 
-// complete finds out whether a kubeconfig's current context leads to a server,
-// where the messages of client-go are of little help.
+// complete checks that a kubeconfig's current context leads to a server, with clearer
+// messages than client-go's.
 func (p environment) complete(kube *clientcmdapi.Config, server string) error {
 	if kube.CurrentContext == "" {
 		return errors.New("no current-context")
@@ -104,8 +105,8 @@ func (p environment) complete(kube *clientcmdapi.Config, server string) error {
 	return nil
 }
 
-// pod connects with the service account of the pod that this is. The token is
-// read from its file again and again, since the kubelet renews it.
+// pod connects with the service account of the pod that this is. The token file is
+// re-read, since the kubelet renews it.
 func (p environment) pod() (*rest.Config, error) {
 	host, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {

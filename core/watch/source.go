@@ -14,7 +14,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// Hooks get what no Sink needs. They may be nil, and must not block.
+// Hooks are callbacks for metrics and facts about the server. They may be nil, and
+// must not block.
 type Hooks struct {
 	// Request follows every request, on its goroutine.
 	Request func(Request)
@@ -39,10 +40,10 @@ type Source struct {
 	followers []*follower
 }
 
-// Open prepares to follow the API server that a configuration names, and makes
-// no connection yet: a server that is down is waited for. The errors are those
-// of the configuration and its files. Its time between resyncs is of no use
-// here, since no objects are kept.
+// Open prepares to follow the API server that a configuration names, and makes no
+// connection yet: a server that is down is waited for. Errors are about the
+// configuration and its files. ConfigSyncPeriod has no effect, since no objects are
+// kept.
 func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if c.NodeName == "" {
 		return nil, errors.New("node name unknown; set --hostname-override")
@@ -99,7 +100,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	return nil
 }
 
-// Resources returns what is known of following each kind of objects.
+// Resources returns the state of following each kind of objects.
 func (s *Source) Resources() []Resource {
 	var all []Resource
 	for _, f := range s.followers {
@@ -108,9 +109,9 @@ func (s *Source) Resources() []Resource {
 	return all
 }
 
-// Stale returns why what the sink knows may be out of date, and nothing when it
-// is not. Nobody needs to stop forwarding because of it. A reason appears within
-// 90 s: see the package's documentation.
+// Stale returns why the objects in the sink may be out of date, "" if they are not.
+// Forwarding continues in any case. A reason appears within 90 s: see the package's
+// documentation.
 func (s *Source) Stale(now time.Time) []string {
 	var reasons []string
 	for _, r := range s.Resources() {

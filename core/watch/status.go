@@ -13,28 +13,28 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Resource is what is known of following one kind of objects.
+// Resource is the state of following one kind of objects.
 type Resource struct {
 	Name     string    // endpointslices
 	Optional bool      // forwarding does not depend on it
-	Listed   bool      // all there was has been read, at least once
-	Contact  time.Time // the last sign of life: an answer, an event or a bookmark; the start before the first
+	Listed   bool      // a list has been read to its end, at least once
+	Contact  time.Time // the last answer, event or bookmark; the start before the first
 
 	Failing time.Time // since when requests fail; zero while they do not
 	Err     string    // why, and what to do
 
 	Version  string // resourceVersion up to which everything is known; empty before the first list
 	Objects  int    // that are known
-	Lists    uint64 // how often everything was asked for
+	Lists    uint64 // number of lists
 	Watches  uint64 // watches begun, those that start with a list included
 	Events   uint64 // bookmarks included
 	Failures uint64 // requests that failed
 }
 
-// Age returns how long ago the last sign of life was.
+// Age returns the time since the last answer, event or bookmark.
 func (r Resource) Age(now time.Time) time.Duration { return max(0, now.Sub(r.Contact)) }
 
-// stale returns what is wrong at a moment, or "".
+// stale returns why the state is stale at a time, or "".
 func (r Resource) stale(now time.Time, limit time.Duration) string {
 	why := ""
 	if r.Err != "" {
@@ -55,7 +55,8 @@ func (r Resource) stale(now time.Time, limit time.Duration) string {
 	return ""
 }
 
-// resourceStatus is what is known of following one kind of objects. It is safe for concurrent use.
+// resourceStatus is the state of following one kind of objects. It is safe for
+// concurrent use.
 type resourceStatus struct {
 	log    *failureLog
 	name   string
@@ -143,7 +144,7 @@ func (v *resourceStatus) failed(k *kind, err error) {
 	v.log.failed(k.resource, text)
 }
 
-// missing notes that there are no objects of an optional kind to be had.
+// missing records that an optional kind of objects is not available.
 func (v *resourceStatus) missing(k *kind, err error) {
 	text := explain(k, err, v.server)
 	v.note(func(r *Resource) { r.Failures, r.Err = r.Failures+1, text })
@@ -151,13 +152,13 @@ func (v *resourceStatus) missing(k *kind, err error) {
 }
 
 const (
-	// patience is how long a failure must last to be worth a line: a server that
-	// starts refuses everybody for a moment, until it has read its own rules.
+	// patience is how long a failure must last to be logged: a starting server
+	// rejects all requests for a moment, until it has loaded its authorization rules.
 	patience = time.Second
 	// repeatLog is how often a failure that goes on is logged again.
 	repeatLog = 5 * time.Minute
-	// repeatOther is how soon it is logged again when its text is another; each
-	// time that doubles, up to repeatLog: a text may be another each time.
+	// repeatOther is how soon a failure with another text is logged; it doubles each
+	// time, up to repeatLog, since a text may differ each time.
 	repeatOther = 10 * time.Second
 )
 
@@ -171,10 +172,10 @@ type failureLog struct {
 	failing map[string]*failure // by resource
 	since   time.Time           // of the first of them
 	logged  bool                // one of them was logged
-	absent  map[string]bool     // what was said to be missing, for good
+	absent  map[string]bool     // kinds logged as missing
 }
 
-// failure is that of one kind of objects, whatever its texts are.
+// failure is a lasting failure of one kind of objects.
 type failure struct {
 	first    time.Time     // since it was last followed
 	loggedAt time.Time     // when it was last logged
@@ -216,7 +217,7 @@ func (f *failure) due(now time.Time, text string) bool {
 	return now.Sub(f.loggedAt) >= gap
 }
 
-// loggedRecently reports whether a text was logged not long ago, of any kind of objects.
+// loggedRecently reports whether a text was logged recently, for any kind of objects.
 func (j *failureLog) loggedRecently(now time.Time, text string) bool {
 	for _, f := range j.failing {
 		if f.text == text && now.Sub(f.loggedAt) < repeatLog {
@@ -226,7 +227,7 @@ func (j *failureLog) loggedRecently(now time.Time, text string) bool {
 	return false
 }
 
-// missing logs, once, that a kind of objects that we can do without is missing.
+// missing logs, once, that an optional kind of objects is missing.
 func (j *failureLog) missing(resource, text string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -252,7 +253,7 @@ func (j *failureLog) recovered(resource string) {
 // maxText bounds what is kept and logged of one failure, in bytes.
 const maxText = 2 << 10
 
-// explain says why a request failed: what, where, and what to do about it.
+// explain returns why a request failed and what to do about it.
 func explain(k *kind, err error, server string) string {
 	return cut(reason(k, err, server), maxText)
 }

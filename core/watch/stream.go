@@ -15,10 +15,10 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// stream opens a watch and passes its events on until it ends. It returns nil
-// where nothing speaks against watching on: if it ended as watches do, or if it
-// was silent for too long. A list that it began with must have been completed;
-// until then only its objects count as signs of life, not changes to them.
+// stream opens a watch and passes its events on until it ends. It returns nil if the
+// watch can be resumed: if it ended normally or was silent for too long, and its
+// initial list, if any, was complete. During that list only listed objects count as
+// progress, not changes.
 func (f *follower) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -115,7 +115,7 @@ func (f *follower) event(e apiwatch.Event) error {
 	if outdated(at, f.at) {
 		return nil
 	}
-	f.backoff.reset() // news is progress, and a listing alone is not: it may be followed by 410 each time
+	f.backoff.reset() // only new events are progress: a list may be followed by 410 each time
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)
@@ -127,8 +127,8 @@ func (f *follower) event(e apiwatch.Event) error {
 	return nil
 }
 
-// initial passes on an event of a listing. Its objects come in any order of
-// their versions; the bookmark at the end says which version they add up to.
+// initial handles an event of a streaming list. Its objects come in any order of
+// versions; the bookmark at the end has the version of the list.
 func (f *follower) initial(e apiwatch.Event, m metav1.Object, at string) {
 	switch e.Type {
 	case apiwatch.Added, apiwatch.Modified:
@@ -142,10 +142,9 @@ func (f *follower) initial(e apiwatch.Event, m metav1.Object, at string) {
 	}
 }
 
-// outdated reports whether an event of version v is not newer than what is known up
-// to version at: sent twice, or after its successor. Events of a kind are sent
-// in the order of their versions, which are numbers (KEP-5504); others cannot be
-// compared and count as new.
+// outdated reports whether an event of version v is not newer than version at: a
+// duplicate, or out of order. Events of a kind are sent in the order of their
+// versions, which are numbers (KEP-5504); others cannot be compared and count as new.
 func outdated(v, at string) bool {
 	order, err := resourceversion.CompareResourceVersion(v, at)
 	return err == nil && order <= 0
@@ -173,7 +172,7 @@ func (f *follower) drop(n name) {
 	f.status.objects(len(f.versions.known))
 }
 
-// listed ends a listing: what it did not name is gone.
+// listed ends a list: objects not in it are deleted.
 func (f *follower) listed(at string) {
 	for _, n := range f.versions.unseen() {
 		f.drop(n)

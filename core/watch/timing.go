@@ -13,8 +13,8 @@ import (
 
 // limits are times that tests shorten.
 type limits struct {
-	silence  time.Duration // without a sign of life a stream is cut
-	stale    time.Duration // without a sign of life for so long something is wrong
+	silence  time.Duration // without an event or bookmark a stream is cancelled
+	stale    time.Duration // without an answer, event or bookmark for so long the state is stale
 	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
 	flush    time.Duration // how long changes of problems are collected
 	unary    time.Duration // how long lists come in pages once the server failed to stream one
@@ -31,20 +31,20 @@ var (
 	errPart   = errors.New("stream ended before the list was complete")
 )
 
-// How long to wait between requests of one kind of objects that fail. A server
-// that does not answer is asked often, which costs it nothing and lets changes
-// arrive within a second of its return. One that answers with an error is asked
-// quickly at first, since errors are short while a server starts, and then ever
-// more slowly: thousands of nodes ask it.
+// How long to wait between requests of one kind of objects that fail. A server that
+// does not answer is retried often, which costs it nothing, so that changes arrive
+// within a second of its return. A server that answers with errors is retried quickly
+// at first, since it may be starting, and then more slowly, since thousands of nodes
+// do the same.
 const (
 	unansweredFirst, unansweredMost = 50 * time.Millisecond, 500 * time.Millisecond
 	refusedFirst, refusedMost       = 100 * time.Millisecond, 30 * time.Second
 	longestDelay                    = 2 * time.Minute  // that a server may ask for
-	absentDelay                     = 10 * time.Minute // for what a server does not have or show, and we can do without
+	absentDelay                     = 10 * time.Minute // for optional resources that a server lacks or forbids
 )
 
-// startRefusals is how often in a row a server that starts may refuse what it
-// will allow once it has read its own rules: for about three seconds.
+// startRefusals is how many times in a row a starting server may reject requests
+// before it has loaded its authorization rules: about three seconds.
 const startRefusals = 5
 
 // steadyTime is how long a stream must have lasted to count as a success.
@@ -72,8 +72,7 @@ func (p *backoff) after(err error) time.Duration {
 	return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
 }
 
-// answered reports whether an error is the server's own word, or about what it
-// sent.
+// answered reports whether an error is the server's answer, or about its content.
 func answered(err error) bool {
 	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect} {
 		if errors.Is(err, own) {

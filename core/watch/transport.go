@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// What an API server, or whatever answers in its place, may send.
+// Limits of the responses of an API server.
 const (
 	maxAnswer = 512 << 20 // bytes of a list; 100,000 EndpointSlices of 5 endpoints are about 300 MB as JSON
 	maxEvent  = 8 << 20   // bytes of a watch between two events; etcd stores 1.5 MB of an object
@@ -29,8 +29,8 @@ var (
 	errRedirect = errors.New("redirect rejected")
 )
 
-// sameServer is an http.Client's CheckRedirect. Each request carries the
-// credentials, so that none may go where they are not for.
+// sameServer is an http.Client's CheckRedirect. Each request carries credentials, so
+// none may go to another server.
 func sameServer(next *http.Request, before []*http.Request) error {
 	first := before[0].URL
 	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host {
@@ -42,7 +42,7 @@ func sameServer(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// boundedTransport is a transport whose answers end.
+// boundedTransport is a transport with bounded responses.
 type boundedTransport struct{ next http.RoundTripper }
 
 // WrappedRoundTripper lets client-go find the transport underneath.
@@ -98,16 +98,16 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 
 type lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-// The bounds of what is reported of a server with a name.
+// The bounds of the addresses reported for a server name.
 const (
 	lookupTimeout = time.Second
 	maxAddresses  = 64
 	maxKnown      = 2 * maxAddresses
 )
 
-// reportServers reports the addresses of what is connected to, before the connection is
-// used. While the server's name does not resolve what was reported before is reported with
-// them.
+// reportServers reports the addresses of what is connected to, before the connection
+// is used. While the server's name does not resolve, earlier addresses are reported,
+// too.
 func reportServers(dial Dialer, resolve lookup, tell func([]netip.AddrPort)) Dialer {
 	var mu sync.Mutex // of known; also orders the reports
 	var known []netip.AddrPort

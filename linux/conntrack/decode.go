@@ -20,10 +20,10 @@ type entry struct {
 	reply, zone, id []byte // zone is empty for the default zone
 }
 
-// parseEntry reads the body of a message of type msgNew. It is an error when
-// anything is missing that would make a delete request less exact: without a
-// tuple the kernel would take it for one to flush the table. Entries of other
-// families or protocols without ports are fine; they have a zero port.
+// parseEntry reads the body of a message of type msgNew. It is an error if anything
+// is missing that a delete request needs: without a tuple the kernel takes the
+// request for a flush of the whole table. Entries of other families or protocols
+// without ports are fine; they have a zero port.
 func parseEntry(body []byte) (e entry, err error) {
 	if len(body) < netlink.FamilyLen {
 		return e, netlink.ErrMalformed
@@ -59,10 +59,10 @@ func parseEntry(body []byte) (e entry, err error) {
 	return e, nil
 }
 
-// identify writes the attributes that name exactly e, for a request to delete it.
-// It is the reply tuple that is named: that of a flow which new rules have made in
-// e's place has another endpoint, while its original tuple is the same, and even
-// its id is when it got e's memory.
+// identify writes the attributes by which a delete request names exactly e. It uses
+// the reply tuple: a flow that new rules have created in e's place has the same
+// original tuple, and even the same id if it got e's memory, but its reply tuple has
+// another endpoint.
 func (e *entry) identify(w *netlink.Writer) {
 	w.Buf = append(w.Buf, e.reply...)
 	w.Buf = append(w.Buf, e.zone...)

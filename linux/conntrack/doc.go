@@ -4,19 +4,18 @@
 // table. It is the flows.Table of Linux and speaks ctnetlink (linux/netlink).
 //
 //	[]flows.Match ──plan──▶ a few dump filters ──▶ kernel walks its table,
-//	                                               sends what fits
+//	                                               sends matches
 //	    exact delete  ◀── flows.Index ◀── decode ◀─┘ 32 KiB at a time
 //
-// The kernel filters (CTA_FILTER, Linux 5.8), because telling user space about
-// entries costs ten times as much as looking at them. Its filters know one
-// address and port for each direction, so every entry that arrives is judged once
-// more by the matches themselves. That also makes older kernels work, which
-// reject the filter or do not even see it: they send more than was asked for.
+// The kernel filters (CTA_FILTER, Linux 5.8), because sending entries to user space
+// costs ten times as much as looking at them. Its filters hold one address and port
+// for each direction, so every entry received is checked again against the matches.
+// So older kernels work too, which reject or ignore the filter and send more entries.
 //
 // Entries are deleted by their reply tuple, their zone and their id, so that a flow
-// that new rules have made anew in the meantime stays. The shorter way, one delete
-// request with a filter, is not taken: kernels before 6.8 see a request for a flush
-// and empty the whole table.
+// that new rules have re-created in the meantime is kept. A single delete request
+// with a filter would be shorter, but kernels before 6.8 take it for a flush of the
+// whole table.
 //
 // TCP flows are deleted only as long as they have no answer, and kernels from 5.16 leave out
 // the others (CTA_STATUS). The DNAT bit of the status is asked for by an Observer alone, and

@@ -13,14 +13,14 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// errNoFilter means that the kernel cannot filter dumps as it was asked to.
+// errNoFilter means that the kernel does not support the dump filter.
 var errNoFilter = errors.New("the kernel does not filter dumps of the table")
 
 // dump calls each for all entries that the kernel sends for a filter. An entry is
 // valid during the call.
 func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
 	var e entry   // here, so that it is allocated once
-	var odd error // the last entry that could not be read; the others count nevertheless
+	var odd error // of the last malformed entry; the others are still used
 	fill := func(w *netlink.Writer) { t.writeFilter(f, w) }
 	family := netlink.FamilyOf(f.family)
 	if f.both {
@@ -36,7 +36,7 @@ func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
 			return nil
 		}
 		if t.canFilter && !f.fits(e.flow) {
-			return errNoFilter // before Linux 5.8: the filter is not even seen
+			return errNoFilter // before Linux 5.8 the filter is ignored
 		}
 		each(&e)
 		return nil
@@ -57,13 +57,13 @@ func (t *Table) delete(e *entry) {
 	w.End()
 }
 
-// flush deletes the entries of the batch and empties it. One that cannot be
-// deleted does not keep the others.
+// flush deletes the entries of the batch and empties it. A failed delete does not
+// stop the others.
 func (t *Table) flush(ctx context.Context) (deleted int, err error) {
 	deleted = t.batch.Len()
 	sent := t.deletes.Exchange(ctx, &t.batch, func(_ int, e error) {
 		deleted--
-		if !errors.Is(e, unix.ENOENT) { // else it is gone already, or made anew
+		if !errors.Is(e, unix.ENOENT) { // else it is already deleted or replaced
 			err = fmt.Errorf("delete entry: %w", e)
 		}
 	})

@@ -54,8 +54,7 @@ type side struct {
 	onIP, onPort     uint32 // filter flags
 }
 
-// write writes the attributes that have a dump tell only the entries that pass the
-// filter.
+// write writes the attributes that limit a dump to entries matching the filter.
 func (f filter) write(w *netlink.Writer) {
 	if f.mask != 0 { // Linux 5.16; others send all
 		w.Uint32(ctaStatus, f.status)

@@ -26,19 +26,21 @@ type Observer struct {
 	spent time.Duration
 }
 
-// Observe opens an Observer of the calling thread's network namespace. Marked says that
-// what redirects flows sets their DNAT bit, which IPVS does not: then the
-// kernel leaves out all others.
-func Observe(marked bool) (*Observer, error) {
+// Observe opens an Observer of the calling thread's network namespace.
+func Observe() (*Observer, error) {
 	dumps, err := netlink.Open()
 	if err != nil {
 		return nil, fmt.Errorf("conntrack: %w", err)
 	}
-	o := &Observer{table: Table{dumps: dumps, canFilter: true, writeFilter: filter.write}}
-	if marked {
-		o.bits = dstNAT
+	return &Observer{table: Table{dumps: dumps, canFilter: true, writeFilter: filter.write}, bits: dstNAT}, nil
+}
+
+// SetUnmarked says whether what redirects flows leaves their DNAT bit unset, as IPVS
+// does: otherwise the kernel leaves out all flows without it.
+func (o *Observer) SetUnmarked(unmarked bool) {
+	if o.bits = dstNAT; unmarked {
+		o.bits = 0
 	}
-	return o, nil
 }
 
 // Close closes the Observer.
@@ -55,9 +57,9 @@ func (o *Observer) Unanswered(ctx context.Context, each func(suspect.Flow)) erro
 }
 
 // Answered calls each for the flows to an address that have an answer. Those to others
-// may be among them: see askable.
+// may be among them: see filterable.
 func (o *Observer) Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error {
-	f := filter{family: model.FamilyOf(a), proto: model.TCP, from: askable(netip.AddrPortFrom(a, 0)), status: o.bits | seenReply, mask: o.bits | seenReply}
+	f := filter{family: model.FamilyOf(a), proto: model.TCP, from: filterable(netip.AddrPortFrom(a, 0)), status: o.bits | seenReply, mask: o.bits | seenReply}
 	return o.look(func() error { return o.dump(ctx, f, each) })
 }
 

@@ -33,12 +33,13 @@ func TestObserver(t *testing.T) {
 	for _, filters := range []bool{true, false} {
 		inNetns(t, func(*Table) {
 			createAll(t, handshakes...)
-			o, err := Observe(false)
+			o, err := Observe()
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer o.Close()
+			o.SetUnmarked(true)
 			o.table.canFilter = filters
 			show := func(f suspect.Flow) string { return fmt.Sprint(f.Client, " ", f.Frontend, " ", f.Endpoint) }
 			var waiting, seen []string
@@ -91,12 +92,13 @@ func BenchmarkLook(b *testing.B) {
 					return m
 				})
 				defer command(b, "", "conntrack", "-F") // all namespaces share one hash table
-				o, err := Observe(false)
+				o, err := Observe()
 				if err != nil {
 					b.Error(err)
 					return
 				}
 				defer o.Close()
+				o.SetUnmarked(true)
 				for b.Loop() {
 					if err := o.Unanswered(b.Context(), func(suspect.Flow) {}); err != nil {
 						b.Error(err)

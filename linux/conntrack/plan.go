@@ -10,9 +10,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// filter is a question to the kernel's table: which entries of one family have
-// these properties? Zero fields are not compared, nor are the ports of protocols
-// other than TCP and UDP.
+// filter selects entries of one family in the kernel's table. Zero fields are not
+// compared, nor are the ports of protocols other than TCP and UDP.
 type filter struct {
 	family model.Family
 	both   bool // entries of either family: only the status can be compared
@@ -23,18 +22,18 @@ type filter struct {
 	status, mask uint32 // which bits of the status are compared, and with what
 }
 
-// askable returns what a filter may hold of an address and port. Unspecified
-// addresses stand for all. IPv6 addresses must never be asked for: from 5.8 up to
-// at least 6.18 the kernel has that comparison the wrong way round and sends the
-// entries that differ.
-func askable(at netip.AddrPort) netip.AddrPort {
+// filterable returns the part of an address and port that a filter may hold.
+// Unspecified addresses stand for all. IPv6 addresses must never be in a filter: from
+// 5.8 up to at least 6.18 the kernel inverts that comparison and sends the entries
+// that differ.
+func filterable(at netip.AddrPort) netip.AddrPort {
 	if at.Addr().IsUnspecified() || at.Addr().Is6() {
 		return netip.AddrPortFrom(netip.Addr{}, at.Port())
 	}
 	return at
 }
 
-// fits reports whether a kernel that sees the filter may answer it with flow.
+// fits reports whether a kernel that supports the filter may answer it with flow.
 func (f *filter) fits(flow flows.Flow) bool {
 	fits := func(want, is netip.AddrPort) bool {
 		return (!want.Addr().IsValid() || want.Addr() == is.Addr()) &&
@@ -48,8 +47,8 @@ func (f *filter) fits(flow flows.Flow) bool {
 // have all of it sent.
 const maxNarrow = 8
 
-// plan returns the dumps that together show every entry the matches may be
-// about. Matches share dumps:
+// plan returns the dumps that together return every entry that may match. Matches
+// share dumps:
 //
 //	one for each frontend         one Service loses hundreds of endpoints
 //	one for each gone endpoint    one endpoint leaves a Service with ten frontends
@@ -94,7 +93,7 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 	var endpoints, frontends, ports []filter
 	for _, m := range matches {
 		frontend, port := wide, wide
-		frontend.dst = askable(m.Frontend)
+		frontend.dst = filterable(m.Frontend)
 		port.dst = netip.AddrPortFrom(netip.Addr{}, m.Frontend.Port())
 		frontends, ports = addOnce(frontends, frontend), addOnce(ports, port)
 		if m.Reach != flows.OnlyGone {
@@ -103,7 +102,7 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 		}
 		for e := range m.Gone {
 			endpoint := wide
-			endpoint.from = askable(e)
+			endpoint.from = filterable(e)
 			if endpoints = addOnce(endpoints, endpoint); len(endpoints) > maxNarrow {
 				break
 			}
@@ -121,8 +120,8 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 	return []filter{wide}
 }
 
-// addOnce adds a filter that is not there yet. Beyond maxNarrow only the number
-// matters, and only that it is too large.
+// addOnce adds a filter unless it is already in the list. Beyond maxNarrow only the
+// number of filters matters.
 func addOnce(filters []filter, f filter) []filter {
 	if len(filters) > maxNarrow || slices.Contains(filters, f) {
 		return filters

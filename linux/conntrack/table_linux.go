@@ -15,7 +15,7 @@ import (
 // flows.Table: to be used by one goroutine at a time.
 type Table struct {
 	dumps, deletes *netlink.Socket
-	canFilter      bool // the kernel has not been found to lack filters
+	canFilter      bool // until the kernel rejects a filter
 	batch          netlink.Batch
 
 	writeFilter func(filter, *netlink.Writer) // tests play older kernels here
@@ -52,7 +52,7 @@ func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, e
 		var more int
 		more, err = t.deleteAll(ctx, index)
 		deleted += more
-		// When nothing works the filter was not to blame.
+		// If the dump without a filter fails too, the filter was not the cause.
 		t.canFilter = err != nil && ctx.Err() == nil && deleted == 0
 	}
 	if err != nil && ctx.Err() != nil {
@@ -75,8 +75,8 @@ func (t *Table) deleteAll(ctx context.Context, index *flows.Index) (deleted int,
 	return deleted, nil
 }
 
-// maxInterruptions bounds how often a dump is repeated that the kernel calls
-// inconsistent, because its table changed in a way that may hide entries.
+// maxInterruptions bounds how often a dump is repeated that the kernel flags as
+// inconsistent.
 const maxInterruptions = 5
 
 // sweep deletes the stale ones of the entries that pass a filter.
@@ -93,7 +93,7 @@ func (t *Table) sweep(ctx context.Context, f filter, index *flows.Index) (delete
 }
 
 func (t *Table) sweepOnce(ctx context.Context, f filter, index *flows.Index) (deleted int, err error) {
-	var failed error // the first failure to delete: it does not keep the other entries
+	var failed error // the first failure to delete; the other entries are still deleted
 	flush := func() {
 		n, err := t.flush(ctx)
 		deleted += n

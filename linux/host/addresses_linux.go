@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -14,8 +16,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Addresses knows the addresses of the network namespace that it was opened in.
-// It is used by one goroutine at a time.
+// Addresses lists and watches the addresses of the network namespace that it was
+// opened in. One goroutine may use it at a time.
 type Addresses struct {
 	links   *netlink.Handle
 	events  int // a socket that receives address changes
@@ -62,7 +64,7 @@ func (a *Addresses) Changed() bool {
 func (a *Addresses) List() ([]model.LocalAddress, error) {
 	var addrs []netlink.Addr
 	var links []netlink.Link
-	err := RetryInterrupted(func() (err error) { // links last: those of all addresses are known, or gone
+	err := RetryInterrupted(func() (err error) { // links last, so that the link of every address is known or gone
 		if addrs, err = a.links.AddrList(nil, netlink.FAMILY_ALL); err == nil {
 			links, err = a.links.LinkList()
 		}
@@ -92,6 +94,24 @@ func onNetworks(addrs []netlink.Addr, skipped map[int]bool) (all []model.LocalAd
 		}
 	}
 	return all
+}
+
+// ServiceAddress is an address for a device that holds addresses of Services. The
+// kernel must never choose it as the source of other packets, as masquerading
+// does: its scope is the host or, in IPv6, where scopes do not say that, it is
+// deprecated.
+func ServiceAddress(a netip.Addr) *netlink.Addr {
+	addr := &netlink.Addr{IPNet: SingleAddr(a), Scope: unix.RT_SCOPE_HOST}
+	if a.Is6() {
+		addr.Flags, addr.Scope = unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, 0
+		addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
+	}
+	return addr
+}
+
+// SingleAddr is the prefix of one address.
+func SingleAddr(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
 // subscribe opens a socket that receives changes of routing netlink groups, in the
@@ -126,7 +146,7 @@ func addressChanged(fd int, skip func(link int) bool) (changed bool) {
 		}
 		changed = changed || concernsOther(buf[:n], skip)
 	}
-	return true // and the rest is read next time
+	return true // the rest is read next time
 }
 
 // concernsOther reports whether messages are about an address on a link that is not

@@ -8,17 +8,18 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// maxTracked bounds what is asked for on account of many CPUs, as in kube-proxy:
-// an entry takes about 300 bytes. A minimum that the user set may be larger.
+// maxTracked bounds the table size computed from the number of CPUs, as in
+// kube-proxy: an entry takes about 300 bytes. A minimum set by the user may be
+// larger.
 const maxTracked = 1 << 20
 
 // trackingDir is where the kernel has the parameters of connection tracking:
 // Documentation/networking/nf_conntrack-sysctl.rst.
 const trackingDir = "proc/sys/net/netfilter/"
 
-// Conntrack returns how connection tracking shall be set on a machine with so
-// many CPUs. What is 0 or nil in the configuration is left alone, and the size of
-// the table is never lowered.
+// Conntrack returns the connection tracking parameters for a machine with that many
+// CPUs. Values that are 0 or nil in the configuration are left unchanged, and the
+// table size is never lowered.
 func Conntrack(c config.Conntrack, cpus int) (all []Setting) {
 	set := func(name string, value int) {
 		all = append(all, Setting{Path: trackingDir + name, Want: value})
@@ -26,7 +27,7 @@ func Conntrack(c config.Conntrack, cpus int) (all []Setting) {
 	if size := tableSize(c, cpus); size > 0 {
 		all = append(all,
 			Setting{Path: trackingDir + "nf_conntrack_max", Want: size, AtLeast: true},
-			// Four entries to a bucket are what lookups bear.
+			// Lookups are fast enough with four entries to a bucket.
 			Setting{Path: "sys/module/nf_conntrack/parameters/hashsize", Want: size / 4, AtLeast: true},
 		)
 	}
@@ -48,7 +49,7 @@ func Conntrack(c config.Conntrack, cpus int) (all []Setting) {
 	return all
 }
 
-// tableSize returns how many connections shall have room; 0 leaves it as it is.
+// tableSize returns the wanted number of entries; 0 means unchanged.
 func tableSize(c config.Conntrack, cpus int) int {
 	if c.MaxPerCore <= 0 {
 		return 0

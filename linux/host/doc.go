@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is what Tandem sets on a Linux node besides Services: kernel
-// parameters, for connection tracking and for the modes that need some. Nothing
-// is ever lowered that others may rely on, and a parameter that cannot be
-// written is reported, not fatal: in a container much of /proc is read-only and
-// often right already. A Namespace is where to work from any goroutine.
+// Package host reads and sets what Services need of a Linux node: sysctls, addresses,
+// network namespaces, the lock that keeps two proxies apart. Limits are never
+// lowered, since others may rely on them. A parameter that cannot be written is
+// reported and not fatal: in a container much of /proc is read-only and often right
+// already.
 package host

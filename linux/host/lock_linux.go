@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockQueue is the number of the netfilter queue that is the lock. No
-// rule sends packets to it, so that it stays empty.
+// LockQueue is the number of the netfilter queue used as the lock. No rule sends
+// packets to it, so it stays empty.
 const LockQueue = 64210
 
 // The errors of Lock.
@@ -24,14 +24,14 @@ var (
 	errLockProtocol = errors.New("unexpected response from nfnetlink_queue")
 )
 
-// Lock takes what only one process can have in the network namespace of the
-// calling thread, and only with CAP_NET_ADMIN there: a netfilter queue. It is
-// given up when it is closed or the process ends, however that happens.
+// Lock binds a netfilter queue, which only one process can do in a network namespace,
+// and only with CAP_NET_ADMIN there. It works in the namespace of the calling thread.
+// The lock ends when it is closed or when the process ends, however that happens.
 //
-// It needs no file system, so that it holds between containers that share the
-// network namespace alone, and nobody without the right to program rules can
-// keep it from others, as they could an abstract socket. ErrLocked: another has
-// it. ErrNoLock: the right or nfnetlink_queue is missing.
+// It needs no shared file system, so it also works between containers that share only
+// the network namespace. Unlike an abstract socket, it cannot be taken by a process
+// without the privilege to program rules. ErrLocked: another process has it.
+// ErrNoLock: the privilege or nfnetlink_queue is missing.
 func Lock() (io.Closer, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -51,8 +51,8 @@ func bindQueue(fd int) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		return fmt.Errorf("%w: netlink socket: %w", ErrNoLock, err)
 	}
-	// The kernel answers EPERM to who may not and to who comes second. A command
-	// that does nothing since Linux 3.8 tells them apart.
+	// The kernel answers EPERM both without the privilege and if the queue is taken.
+	// A command that does nothing since Linux 3.8 tells these cases apart.
 	const bind, unbindFamily = 1, 4 // enum nfqnl_msg_config_cmds
 	if err := queueCommand(fd, unbindFamily); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLock, err)

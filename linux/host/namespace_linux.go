@@ -29,11 +29,11 @@ func OpenNamespace() (*Namespace, error) {
 	return &Namespace{f}, nil
 }
 
-// Close lets go of the namespace. What works in it goes on.
+// Close releases the namespace. Sockets opened in it stay open.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Do runs f on a thread in the namespace. Where the caller is in it already, as in
-// a process that never left its namespace, that takes no privileges.
+// Do runs f on a thread in the namespace. It needs no privileges if the caller is
+// already in it.
 func (n *Namespace) Do(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -46,8 +46,8 @@ func (n *Namespace) Do(f func() error) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with this goroutine, as nobody else
-		// should get one that is elsewhere.
+		// Never unlocked: the thread ends with this goroutine, since no other
+		// goroutine may run on a thread in another namespace.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter the network namespace: %w", err)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Poll says when to read again what the kernel reports no changes of: as often as
-// Every, but for at most one part in pollShare of the time. It is safe for
+// Poll schedules reading of state for which the kernel sends no change events: at
+// intervals of Every, but for at most 1/pollShare of the time. It is safe for
 // concurrent use once Every is set.
 type Poll struct {
 	Every time.Duration // 0 is never
 
 	mu    sync.Mutex
-	begun time.Time // the last reading, also one that failed: it is no use to insist
+	begun time.Time // of the last reading, also if it failed
 	took  time.Duration
 }
 

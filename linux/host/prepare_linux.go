@@ -17,10 +17,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// Prepare sets what a node needs besides rules: connection tracking, and how
-// willing the kernel is to kill this process. What cannot be set is returned, each
-// with what to do by hand: nothing of it keeps Services from being served. What is
-// set is logged. Root is "/" but in tests.
+// Prepare sets the kernel parameters that a node needs besides rules: connection
+// tracking and the OOM score of this process. It logs what it changes and returns
+// what it could not change, each with the command to do it by hand; none of that
+// keeps Services from being served. root is "/" except in tests.
 //
 // The sysctls are those of the calling thread's network namespace. Some of them
 // exist only once connection tracking is in use.
@@ -49,8 +49,8 @@ func settings(root string, c *config.Config) []Setting {
 	return all
 }
 
-// cpus counts the machine's CPUs. The runtime knows only those that this
-// process may use, which says nothing about the node: kubernetes issue 99225.
+// cpus counts the machine's CPUs. The Go runtime counts only those that this process
+// may use (kubernetes issue 99225).
 func cpus(root string) int {
 	b, err := os.ReadFile(filepath.Join(root, "sys/devices/system/cpu/online"))
 	if err != nil {
@@ -63,7 +63,7 @@ func cpus(root string) int {
 	return n
 }
 
-// apply writes a setting unless it fits already.
+// apply writes a setting unless the present value is good enough.
 func (s Setting) apply(root string) (changed bool, err error) {
 	file := filepath.Join(root, s.Path)
 	b, err := os.ReadFile(file)
@@ -73,7 +73,7 @@ func (s Setting) apply(root string) (changed bool, err error) {
 	if ok, err := s.fits(string(b)); ok || err != nil {
 		return false, err
 	}
-	// Without O_CREATE: a file that is not there is not ours to make.
+	// Without O_CREATE: a missing file means a missing kernel feature.
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {
 		_, err = f.WriteString(strconv.Itoa(s.Want))
@@ -85,7 +85,8 @@ func (s Setting) apply(root string) (changed bool, err error) {
 	return true, nil
 }
 
-// explain says what shall be, why it cannot be set here, and how to do it.
+// explain names the wanted value, why it cannot be set here, and the command that
+// sets it.
 func (s Setting) explain(err error) error {
 	why := "it cannot be set"
 	switch {

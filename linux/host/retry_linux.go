@@ -11,8 +11,8 @@ import (
 // dumpAttempts is how often a dump is read that changes while it is read.
 const dumpAttempts = 10
 
-// RetryInterrupted calls read, which dumps something of the kernel's, until the dump
-// is consistent. The kernel flags one that may lack entries (NLM_F_DUMP_INTR), which
+// RetryInterrupted calls read, which dumps kernel objects, until the dump is
+// consistent. The kernel flags one that may lack entries (NLM_F_DUMP_INTR), which
 // netlink libraries return as EINTR.
 func RetryInterrupted(read func() error) (err error) {
 	for range dumpAttempts {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Setting is a number in a file of the kernel's that shall have a value.
+// Setting is the wanted value of a number in a file of the kernel.
 type Setting struct {
 	// Path is the file below the root, such as
 	// "proc/sys/net/netfilter/nf_conntrack_max".
@@ -18,7 +18,7 @@ type Setting struct {
 	AtLeast bool
 }
 
-// fits reports whether a file's content is as it shall be.
+// fits reports whether a file's content satisfies the setting.
 func (s Setting) fits(content string) (bool, error) {
 	have, err := strconv.Atoi(strings.TrimSpace(content))
 	if err != nil {
@@ -27,7 +27,7 @@ func (s Setting) fits(content string) (bool, error) {
 	return have == s.Want || s.AtLeast && have > s.Want, nil
 }
 
-// String says what shall be.
+// String names the setting and its wanted value.
 func (s Setting) String() string {
 	least := ""
 	if s.AtLeast {
@@ -36,7 +36,7 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s should be %s%d", s.name(), least, s.Want)
 }
 
-// name is what people call it: net.netfilter.nf_conntrack_max, or the file.
+// name is the sysctl name, such as net.netfilter.nf_conntrack_max, or the file.
 func (s Setting) name() string {
 	if sysctl, ok := strings.CutPrefix(s.Path, "proc/sys/"); ok {
 		return "sysctl " + strings.ReplaceAll(sysctl, "/", ".")

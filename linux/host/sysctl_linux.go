@@ -46,8 +46,8 @@ func EnsureSysctl(name, value string) error {
 	return nil
 }
 
-// CanSetSysctl is nil when EnsureSysctl will be able to set a kernel parameter, and
-// says why not before anything else is done that relies on it.
+// CanSetSysctl returns nil if EnsureSysctl will be able to set a kernel parameter,
+// else why not.
 func CanSetSysctl(name, value string) error {
 	have, err := Sysctl(name)
 	if err != nil || have == value {

@@ -31,7 +31,7 @@ func Open() (*Conn, error) {
 // Close ends the connection.
 func (c *Conn) Close() error { return c.socket.Close() }
 
-// Create makes an empty set. The error is ErrExists if the name is taken.
+// Create creates an empty set; ErrExists if the name is taken.
 func (c *Conn) Create(s Set) error {
 	return c.request(cmdCreate, netlink.FlagAck|netlink.FlagExclusive, s.familyOf(), "create "+s.Name, func(w writer) { w.create(s) }, nil)
 }
@@ -42,7 +42,7 @@ func (c *Conn) Destroy(name string) error { return c.command(cmdDestroy, "destro
 // Flush deletes all entries of a set.
 func (c *Conn) Flush(name string) error { return c.command(cmdFlush, "flush", name) }
 
-// Swap exchanges the names of two sets. Rules go on with the name.
+// Swap exchanges the names of two sets. Rules keep referring to the name.
 func (c *Conn) Swap(a, b string) error { return c.command(cmdSwap, "swap", a, b) }
 
 func (c *Conn) command(cmd byte, what string, names ...string) error {
@@ -81,7 +81,7 @@ func (c *Conn) Apply(ctx context.Context, changes []Change) []error {
 
 func failure(c Change, err error) error { return fmt.Errorf("ipset %s: %w", c.Set, err) }
 
-// explain makes the errors of ipset of error numbers; others stay as they are.
+// explain turns ipset's error numbers into its errors; others stay as they are.
 func explain(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {

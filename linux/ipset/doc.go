@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipset is a client of the kernel's ipsets over netlink: it needs no
-// ipset binary. It knows the few types of sets that Tandem uses, and marks
-// (skbinfo), which the netlink library at hand does not.
+// Package ipset is a client of the kernel's ipsets over netlink: it needs no ipset
+// binary. It supports the few types of sets that Tandem uses, and marks (skbinfo),
+// which vishvananda/netlink does not.
 //
 //	set.go         Set, Entry, Change
 //	text.go        their text for ipset

@@ -57,7 +57,7 @@ func messageType(cmd byte) uint16 { return subsystem<<8 | uint16(cmd) }
 // writer writes the attributes of messages.
 type writer struct{ *netlink.Writer }
 
-// number and port write numbers that say in which byte order they are.
+// number and port write attributes flagged as network byte order.
 func (w writer) number(kind uint16, n uint32) { w.Uint32(kind|netlink.NetworkOrder, n) }
 
 func (w writer) port(kind, n uint16) { w.Uint16(kind|netlink.NetworkOrder, n) }

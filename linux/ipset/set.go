@@ -20,7 +20,7 @@ type Set struct {
 	Marks      bool         // entries have a mark (skbinfo)
 }
 
-// revision is the first one of a type that knows marks, in Linux 3.18.
+// revision is the first revision of a type that supports marks (Linux 3.18).
 func revision(setType string) uint8 {
 	switch setType {
 	case bitmapPort:
@@ -51,13 +51,13 @@ type Entry struct {
 	MarkMask uint32
 }
 
-// Change adds an entry to a set, or takes it away. An entry that is there is
-// added with its new mark; one that is not there is taken away without an error.
+// Change adds an entry to a set or deletes it. Adding an existing entry updates its
+// mark; deleting a missing one is no error.
 type Change struct {
 	Set    string
 	Entry  Entry
 	Delete bool
-	Net    bool // Bits are about IP, not about IP2
+	Net    bool // Bits belong to IP, not to IP2
 }
 
 // Errors of the kernel that callers tell apart.
@@ -68,14 +68,14 @@ var (
 	ErrInUse    = errors.New("the set is in use")
 )
 
-// Error numbers of ipsets begin where those of the system end.
+// Ipset's own error numbers start above those of the system.
 const (
 	errPrivate    = 4096
 	errTypeExists = 4104 // IPSET_ERR_BUSY
 	errHashFull   = 4352
 )
 
-// errorOf makes an error of a number; nil for those of the system.
+// errorOf returns the error of an ipset error number; nil for ordinary errno values.
 func errorOf(errno int) error {
 	switch errno {
 	case 2:

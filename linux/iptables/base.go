@@ -16,7 +16,7 @@ func localnet(host *model.Host) bool {
 	return host.NodePorts.Contains(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }
 
-// Base implements dataplane.Compiler: what is there before any Service.
+// Base implements dataplane.Compiler: the objects that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		for _, j := range jumps {
@@ -41,7 +41,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
-// constant emits the chains that no Service changes.
+// constant emits the chains that do not depend on Services.
 func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Value)) {
 	bit := c.options.bit()
 	marked := xtables.HasMark{Value: bit, Mask: bit}
@@ -67,8 +67,8 @@ func (c *Compiler) constant(host *model.Host, f model.Family, emit func(Key, Val
 	emitChain(filter(f, chainForward), emit, rules...)
 }
 
-// nodePorts emits the rules that lead to the node ports, for the addresses on
-// which they answer.
+// nodePorts emits the jumps to the node ports, for the addresses on which they
+// answer.
 func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	local := xtables.Loopback(at.Family)
@@ -90,8 +90,8 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 }
 
 // unallocated emits the rules that drop what is for an unallocated cluster IP. They
-// come behind all frontends. A balanced packet has its endpoint's address by now,
-// which may be anywhere.
+// come after all frontends. A balanced packet has its endpoint's address by now,
+// which may be in ServiceCIDRs.
 func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	for _, p := range host.ServiceCIDRs {
 		if model.FamilyOf(p.Addr()) == at.Family {
@@ -103,7 +103,7 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	}
 }
 
-// probeRules are the kinds of rules that a full-featured port gives.
+// probeRules returns rules of all kinds that the compiler emits.
 func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rule {
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"

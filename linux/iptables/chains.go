@@ -18,8 +18,8 @@ type portCompiler struct {
 	host     *model.Host
 	port     *model.Port
 	emit     func(Key, Value)
-	name     string       // as in comments
-	hash     string       // as in names of chains
+	name     string       // for comments
+	hash     string       // for names of chains
 	pods     xtables.Rule // see podMatch
 	gaps     []model.Gap
 
@@ -31,11 +31,11 @@ type portCompiler struct {
 type poolChain struct {
 	pool       *model.Pool
 	name       string
-	masquerade []xtables.Rule // what is masqueraded of what goes to cluster IPs
+	masquerade []xtables.Rule // rules that mark connections to cluster IPs for masquerading
 	used       bool
 }
 
-// externalChain is a chain that gives each origin its answer.
+// externalChain is a chain that applies the action for each origin.
 type externalChain struct {
 	on   [model.Origins]model.Action
 	name string
@@ -49,9 +49,9 @@ func (p *portCompiler) chain(t xtables.Table, name string) chainID {
 	return chainID{Family: p.port.ID.Family, Table: t, Chain: name}
 }
 
-// namePools gives the port's pools their chains: KUBE-SVL- to the one that
-// clients from outside are kept to where others are not, or that is said to be
-// this node's; KUBE-SVC- to the other. It is about names alone.
+// namePools names the chains of the port's pools: KUBE-SVL- for the pool of local
+// endpoints, or the one that only clients from outside are restricted to; KUBE-SVC-
+// for the other. The prefix only affects the name.
 func (p *portCompiler) namePools() {
 	pools := p.port.Pools()
 	local := -1
@@ -73,21 +73,21 @@ func (p *portCompiler) namePools() {
 		}
 		name := prefix + p.hash
 		if slices.ContainsFunc(p.pools, func(c *poolChain) bool { return c.name == name }) {
-			name = prefix + hash(p.hash, name, string(rune('0'+i))) // a third pool: no policy makes one
+			name = prefix + hash(p.hash, name, string(rune('0'+i))) // a third pool, which no policy produces
 		}
 		p.pools = append(p.pools, &poolChain{pool: pool, name: name})
 	}
 }
 
-// usePool returns the chain of a pool, and remembers that it is needed.
+// usePool returns the chain of a pool and marks it as used.
 func (p *portCompiler) usePool(pool *model.Pool) *poolChain {
 	i := slices.IndexFunc(p.pools, func(c *poolChain) bool { return c.pool == pool })
 	p.pools[i].used = true
 	return p.pools[i]
 }
 
-// sorted returns a pool's endpoints by address: their order in a chain is of no
-// meaning, and so it survives a restart.
+// sorted returns a pool's endpoints by address, so that their order is the same after
+// a restart.
 func sorted(pool *model.Pool) []model.Endpoint {
 	es := slices.Clone(pool.Endpoints)
 	slices.SortFunc(es, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
@@ -106,7 +106,7 @@ func (p *portCompiler) match(f *model.Frontend) xtables.Rule {
 	return r
 }
 
-// leaf emits the branches to a frontend in a tree, and returns the leaf.
+// leaf emits the branches to a frontend in a tree, and returns the leaf chain.
 func (p *portCompiler) leaf(t tree, f *model.Frontend) chainID {
 	if isNodePort(f) {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
@@ -143,24 +143,24 @@ func rejectTree(f *model.Frontend) tree {
 	return externalTree
 }
 
-// podMatch matches packets of this node's pods. It matches nothing in particular
-// where they cannot be told, or where everybody is one: see actions.
+// podMatch matches packets of this node's pods. It has no match if they cannot be
+// detected, or if the pod range is all addresses: see actions.
 func podMatch(f model.Family, pods model.PodMatch) xtables.Rule {
 	arriving, _ := xtables.FromPods(f, pods)
 	if len(arriving) == 0 {
 		return xtables.Rule{}
 	}
-	return arriving[0] // there is one a family
+	return arriving[0] // there is one per family
 }
 
-// matchesAll reports whether a match of pods matches every packet.
+// matchesAll reports whether podMatch has no match.
 func matchesAll(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
 
 // markMasq marks packets to be masqueraded.
 var markMasq = xtables.Jump{Chain: chainMark}
 
-// actions returns a frontend's actions, with those of origins that no packet has
-// replaced by those that count for it.
+// actions returns a frontend's actions by origin. If every packet counts as a pod's,
+// all are those for pods.
 func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	on := f.On
 	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods) { // the prefix of all addresses
@@ -169,8 +169,8 @@ func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	return on
 }
 
-// origins are matches of where packets are from, in the order in which they must
-// be asked for: pods come first, and who is neither pod nor host is outside.
+// origins are the matches of origins in the order of their rules: pods, then the
+// host; all other packets are from outside.
 func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
 	return func(yield func(model.Origin, xtables.Rule) bool) {
 		if pod := p.pods; !matchesAll(pod) && !yield(model.FromPod, pod) {
@@ -182,8 +182,8 @@ func (p *portCompiler) origins() func(func(model.Origin, xtables.Rule) bool) {
 	}
 }
 
-// external returns the chain that gives each origin its answer. Frontends with the
-// same answers share it.
+// external returns the chain that applies the actions for each origin. Frontends with
+// the same actions share it.
 func (p *portCompiler) external(on [model.Origins]model.Action) string {
 	for _, c := range p.externals {
 		if sameActions(c.on, on) {
@@ -207,8 +207,8 @@ func sameActions(a, b [model.Origins]model.Action) bool {
 	return true
 }
 
-// emitExternals emits them. Origins that are not balanced pass through and
-// meet the filter table.
+// emitExternals emits the KUBE-EXT- chains. Packets of origins that are not balanced
+// return, and the filter table rejects or drops them.
 func (p *portCompiler) emitExternals() {
 	for _, c := range p.externals {
 		emitChain(p.chain(xtables.NAT, c.name), p.emit, p.externalRules(c.on)...)
@@ -226,7 +226,7 @@ func (p *portCompiler) externalRules(on [model.Origins]model.Action) (rules []xt
 	return rules
 }
 
-// originMark is what one origin gets.
+// actionRules returns the rules for one origin.
 func (p *portCompiler) actionRules(o model.Origin, from xtables.Rule, a model.Action) (rules []xtables.Rule) {
 	if !balances(a) {
 		if o == model.FromOutside {
@@ -252,8 +252,8 @@ func (p *portCompiler) actionRules(o model.Origin, from xtables.Rule, a model.Ac
 	return append(rules, from)
 }
 
-// firewall emits the chain that lets the clients inside source ranges on to a
-// target, and returns the way there.
+// firewall emits the chain that passes clients inside the source ranges to a target,
+// and returns the jump to it.
 func (p *portCompiler) firewall(f *model.Frontend, target xtables.Target) xtables.Target {
 	name := p.firewallName(f)
 	var rules []xtables.Rule
@@ -265,8 +265,8 @@ func (p *portCompiler) firewall(f *model.Frontend, target xtables.Target) xtable
 	return xtables.Jump{Chain: name}
 }
 
-// firewallName is kube-proxy's for the port's first restricted frontend; each may
-// have other ranges here, as its own address may be one.
+// firewallName is kube-proxy's for the port's first restricted frontend. Others have
+// names of their own, since here the ranges may differ by frontend.
 func (p *portCompiler) firewallName(f *model.Frontend) string {
 	first := slices.IndexFunc(p.port.Frontends, func(o model.Frontend) bool { return o.Restricted })
 	if p.port.Frontends[first].At == f.At {
@@ -275,9 +275,9 @@ func (p *portCompiler) firewallName(f *model.Frontend) string {
 	return prefixFirewall + hash(p.hash, f.At.String())
 }
 
-// restrict emits what the filter table does with clients outside of source ranges:
-// a balanced client inside has another destination by then. Clients inside that
-// are not balanced must get past.
+// dropOutside emits the rules of the filter table that drop clients outside of the
+// source ranges. Balanced connections have another destination by then; clients
+// inside the ranges that are not balanced need a RETURN.
 func (p *portCompiler) dropOutside(f *model.Frontend, refused bool) {
 	at := p.leaf(firewallTree, f)
 	for _, r := range f.Allow {
@@ -297,13 +297,12 @@ func (p *portCompiler) dropOutside(f *model.Frontend, refused bool) {
 	emitRule(at, r, p.emit)
 }
 
-// emitPools emits the chains that choose an endpoint. Only an endpoint on this
-// node, which may be its own client (hairpin), and one that keeps clients has a
-// chain of its own: thousands of others need no more than a rule. A comment takes
-// 288 bytes of the kernel, which copies them for each change in the legacy
-// variant: a chain has one, on its first rule. Where that marks what is sent to
-// the cluster IP, as usual, it tells name, address and endpoints on one line, and
-// the rule that leads here has none.
+// emitPools emits the chains that choose an endpoint. Only endpoints on this node,
+// which may be their own clients (hairpin), and endpoints with session affinity have
+// chains of their own; for all others a rule is enough. A comment takes 288 bytes of
+// kernel memory, which the legacy variant copies for each change: so a chain has one,
+// on its first rule, with the name and the endpoints. If that rule matches the
+// cluster IP, too, as usual, the rule that jumps here has no comment.
 func (p *portCompiler) emitPools() {
 	own := map[netip.AddrPort]bool{}
 	for _, c := range p.pools {
@@ -329,12 +328,12 @@ func (p *portCompiler) emitPools() {
 	}
 }
 
-// hasOwnChain reports whether an endpoint has a chain of its own.
+// hasOwnChain reports whether an endpoint has a KUBE-SEP- chain.
 func (p *portCompiler) hasOwnChain(e model.Endpoint) bool {
 	return e.Hairpins() || p.port.SessionAffinity > 0
 }
 
-// affinityRules are the rules that send clients to where they were before.
+// affinityRules are the rules that send recent clients to their previous endpoint.
 func (p *portCompiler) affinityRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
@@ -346,23 +345,38 @@ func (p *portCompiler) affinityRules(endpoints []model.Endpoint) (rules []xtable
 	return rules
 }
 
-// balanceRules are the rules that choose evenly: the first of n with the chance of
-// 1/n, the next of the n-1 left with 1/(n-1), and so on.
+// balanceRules are the rules that choose by weight: of n equal endpoints the first with
+// probability 1/n, the next of the n-1 left with 1/(n-1), and so on.
 func (p *portCompiler) balanceRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
+	left := 0
+	for _, e := range endpoints {
+		left += parts(e)
+	}
 	for i, e := range endpoints {
 		r := p.dnat(e)
 		if p.hasOwnChain(e) {
 			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
-		if left := len(endpoints) - i; left > 1 {
-			r = r.With(xtables.OneOf(left))
+		if i < len(endpoints)-1 {
+			r = r.With(xtables.PartOf(parts(e), left))
 		}
+		left -= parts(e)
 		rules = append(rules, r)
 	}
 	return rules
 }
 
-// describe names endpoints for people, as many as a comment can hold.
+// parts is the share of an endpoint beside the others'.
+func parts(e model.Endpoint) int { return max(int(e.Weight), 1) }
+
+// reportScheduler reports a scheduler that there is not.
+func (p *portCompiler) reportScheduler() {
+	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
+		p.gaps = append(p.gaps, model.Gap{Detail: "endpoints are chosen at random: iptables has no scheduler " + s.String()})
+	}
+}
+
+// describe lists endpoints, as many as fit into a comment.
 func (p *portCompiler) describe(c *poolChain, endpoints []model.Endpoint) string {
 	const room = xtables.MaxComment - len(" and 12345 more")
 	b := strings.Builder{}

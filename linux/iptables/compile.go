@@ -20,14 +20,13 @@ const DefaultMark = 1 << 14
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the bit of the packet mark that says "masquerade"; 0 means
-	// DefaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means DefaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. Ports of another family are
-	// a Gap.
+	// Families are those to serve; none means both. A port of another family is a
+	// Gap.
 	Families []model.Family
-	// NoRandomFully leaves the choice of source ports to the kernel's older way,
-	// for iptables before 1.6.2 and kernels before 3.13.
+	// NoRandomFully omits MASQUERADE --random-fully, for iptables before 1.6.2 and
+	// kernels before 3.13.
 	NoRandomFully bool
 	// Liberal keeps packets that connection tracking finds invalid; otherwise
 	// they are dropped, since some would reset connections (issue 74839 of
@@ -67,8 +66,8 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
 
-// Equal implements dataplane.Compiler. The note that route_localnet was enabled
-// before is no difference.
+// Equal implements dataplane.Compiler. It ignores the comment that route_localnet was
+// enabled before.
 func (c *Compiler) Equal(a, b Value) bool {
 	return a == b || onlyLocalnetRule(a) && onlyLocalnetRule(b)
 }
@@ -87,8 +86,8 @@ func onlyLocalnetRule(v Value) bool {
 // DeleteDelay implements dataplane.Compiler: nothing here is expensive to create.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Rank implements dataplane.Compiler: chains come before the rules that lead to
-// them, those of the kernel last.
+// Rank implements dataplane.Compiler: chains come before the rules that jump to them,
+// those in built-in chains last.
 func (c *Compiler) Rank(k Key) int {
 	switch classOf(k.Chain) {
 	case whole:
@@ -126,6 +125,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		branches: &c.branches, host: host, port: port, emit: emit,
 		name: port.ID.String(), hash: portHash(port.ID), pods: podMatch(port.ID.Family, host.Pods),
 	}
+	p.reportScheduler()
 	p.namePools()
 	for i := range port.Frontends {
 		p.frontend(&port.Frontends[i])
@@ -136,8 +136,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	return p.gaps
 }
 
-// healthPort opens the port on which load balancers ask for local endpoints.
-// All ports of a Service share it.
+// healthPort emits the rule that accepts health checks of load balancers. All ports
+// of a Service share it.
 func (p *portCompiler) healthPort() {
 	if p.port.HealthPort == 0 {
 		return
@@ -148,7 +148,7 @@ func (p *portCompiler) healthPort() {
 	}, p.emit)
 }
 
-// localhostGap is the gap of node ports on ::1, which nothing can route.
+// localhostGap is the gap of node ports on ::1, which the kernel cannot route.
 func (p *portCompiler) localhostGap(f *model.Frontend) {
 	one := netip.IPv6Loopback()
 	if isNodePort(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
@@ -162,8 +162,8 @@ func (p *portCompiler) localhostGap(f *model.Frontend) {
 func (p *portCompiler) frontend(f *model.Frontend) {
 	p.localhostGap(f)
 	if f.Kind == model.KindClusterIP {
-		// Whatever else is sent to a cluster IP: no Service has that port. The comment
-		// is on the way there, once.
+		// Other ports of a cluster IP are rejected. The comment is on the rule at the
+		// root of the tree.
 		at := p.leaf(clusterTree, f)
 		emitRule(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
 	}
@@ -188,10 +188,10 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	switch chain := p.directPool(f); {
 	case chain != nil:
 		r.Target = xtables.Jump{Chain: chain.name}
-		if len(chain.masquerade) == 0 { // which tell the same
+		if len(chain.masquerade) == 0 { // which have the same comment
 			r.Comment = p.comment(f)
 		}
-	case f.Restricted && len(f.Allow) == 0: // no client gets there
+	case f.Restricted && len(f.Allow) == 0: // no client is allowed
 		r.Comment = p.comment(f)
 	default:
 		r.Comment, r.Target = p.comment(f), xtables.Jump{Chain: p.external(on)}
@@ -202,9 +202,9 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	emitRule(p.leaf(dispatchTree(f), f), r, p.emit)
 }
 
-// directPool returns the chain of the one pool of a cluster IP, which all clients
-// get; nil where that is not so. What must be masqueraded is marked there, known
-// by the address it is for.
+// directPool returns the chain of a cluster IP's pool if all clients use the same
+// one, otherwise nil. Connections to masquerade are marked in that chain, matched by
+// the cluster IP.
 func (p *portCompiler) directPool(f *model.Frontend) *poolChain {
 	if f.Kind != model.KindClusterIP || f.Restricted {
 		return nil
@@ -229,8 +229,8 @@ func (p *portCompiler) directPool(f *model.Frontend) *poolChain {
 	return chain
 }
 
-// masqueradeMatch returns the match of clients that are masqueraded. It is not ok where
-// one match cannot tell them.
+// masqueradeMatch returns the match of clients that are masqueraded. ok is false if
+// that takes more than one match.
 func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
@@ -244,8 +244,9 @@ func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xta
 	return pod, true, true
 }
 
-// reject emits what the filter table does with clients that are not balanced: a
-// balanced packet has another destination by then. The last rule needs no match.
+// reject emits the rules of the filter table that reject or drop clients that are not
+// balanced: a balanced packet has another destination by then. The last rule needs no
+// match of an origin.
 func (p *portCompiler) reject(f *model.Frontend) {
 	var rules []xtables.Rule
 	on := p.actions(f)

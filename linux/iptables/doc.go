@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iptables programs Services with iptables, in the chains that everyone
-// knows from kube-proxy, at a cost that follows the change.
+// Package iptables programs Services with iptables, in kube-proxy's chains, at a cost
+// in proportion to the change.
 //
 //	nat PREROUTING, OUTPUT
 //	  KUBE-SERVICES ─▶ KUBE-IP-10.0.0.0/8 ─▶ … ─▶ KUBE-IP-10.96.0.0/26   by address, as a tree
@@ -19,11 +19,10 @@
 //   - Dispatch is a tree (layout.go). A first packet meets tens of rules, and a
 //     change rewrites one small chain, never KUBE-SERVICES.
 //   - An endpoint has a KUBE-SEP- chain only if it is on this node, where it may
-//     be its own client (hairpin), or if it keeps clients (affinity). Another is
-//     one rule, with DNAT. The legacy variant copies the table for every change,
-//     so each rule counts, and each comment twice: a pool's chain has one, on its
-//     first rule, which lists the endpoints. Where that rule has the cluster IP,
-//     too, the one that leads there has no comment.
+//     be its own client (hairpin), or with session affinity. Others are one DNAT
+//     rule. The legacy variant copies the table for every change, so rules are
+//     few and comments fewer: a pool's chain has one, on its first rule, which
+//     lists the endpoints.
 //   - Addresses of Services reject the host itself, too, where they have no
 //     endpoints; cluster IPs reject ports that they do not have; node ports reject
 //     only on the addresses on which they would answer.
@@ -31,26 +30,26 @@
 // Affinity is the kernel's xt_recent, which remembers the last 100 clients of an
 // endpoint unless its parameter ip_list_tot says otherwise.
 //
-// Objects are whole chains where a port has one for itself, and single rules
-// where many contribute to a chain (layout.go). The driver knows what is in those
-// (restore.go), and writes each chain that changes anew: one transaction of
-// iptables-restore --noflush for each table. Reading back parses iptables-save
-// into the same objects, whatever the spelling.
+// Objects are whole chains if they belong to one port, and single rules of chains
+// that ports share (layout.go). The driver keeps the content of shared chains
+// (restore.go) and rewrites each chain that changes: one transaction of
+// iptables-restore --noflush per table. Reading back parses iptables-save into the
+// same objects, whatever the order of options.
 //
-// kube-proxy's counts of packets are those of two rules: in KUBE-FORWARD, which
-// drops what conntrack calls invalid, and in KUBE-POSTROUTING, where connections
-// to node ports on localhost pass. They are read on request.
+// kube-proxy's packet metrics are the counters of two rules: in KUBE-FORWARD, which
+// drops packets that conntrack finds invalid, and in KUBE-POSTROUTING, which
+// connections to node ports on localhost pass. They are read on request.
 //
-// External changes are detected within a second in the nft variant, where
-// the kernel counts transactions, and in the legacy variant wherever it changes
-// how many rules a table has or their size, such as a flush. An edit that leaves
-// both alone is found when the table is read the next time: every 30 s
-// (syncPeriod), with 10,000 Services every two minutes or so, since to read that
-// table takes half a second of processor time. Linux has no cheaper way to ask.
+// External changes are detected within a second in the nft variant, where the kernel
+// counts transactions, and in the legacy variant if they change the number or size of
+// a table's rules, such as a flush. Other edits are found when the table is read the
+// next time: every 30 s (syncPeriod), with 10,000 Services about every two minutes,
+// since reading that table takes half a second of CPU time. Linux has no cheaper way
+// to detect them.
 //
-// Chains that have our names are ours: what kube-proxy has left is adopted
-// without a gap. Cleanup removes them only where Tandem ran: it looks
-// for chains that kube-proxy never makes.
+// Chains with our names are owned: leftovers of kube-proxy are adopted without an
+// interruption. Cleanup removes them only if Tandem ran here: it looks for chains
+// that kube-proxy never creates.
 //
 // The files, each built on those before it:
 //

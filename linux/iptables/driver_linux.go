@@ -19,15 +19,14 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver and
-// dataplane.Sentinel) by iptables-restore: one transaction for each table of
-// each family that changes. One goroutine may use it at a time, but for Observe,
-// from any thread.
+// Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel) by
+// iptables-restore: one transaction per changed table and family. One goroutine may
+// use it at a time, but for Observe, from any thread.
 type Driver struct {
 	tools    xtables.Tools
 	families []model.Family
 	ns       *host.Namespace
-	readOnly bool // never makes a table, not even by reading it
+	readOnly bool // never creates a table, not even by reading it
 	watch    *xtables.Watch
 
 	mu     sync.Mutex
@@ -35,7 +34,7 @@ type Driver struct {
 	counts ruleCounts
 
 	localnet  localnetSwitch
-	committed map[chainID]bool // since the Observe that is under way began; nil when none is
+	committed map[chainID]bool // since a running Observe began; nil if none is running
 }
 
 var (
@@ -44,10 +43,9 @@ var (
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
-// Open returns a driver for the network namespace that the calling thread is
-// in, with the commands of a variant. The rules of the legacy variant are read
-// again every now and then, 0 for never. Close it after use; what it has
-// programmed stays.
+// open returns a driver for the network namespace that the calling thread is in, with
+// the commands of a variant. The rules of the legacy variant are read again at
+// intervals of again, 0 for never. Close it after use; programmed objects stay.
 func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
 	ns, err := host.OpenNamespace()
 	if err != nil {
@@ -64,12 +62,12 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 // Close implements dataplane.Driver.
 func (d *Driver) Close() error { return errors.Join(d.watch.Close(), d.ns.Close()) }
 
-// Limits implements dataplane.Driver. Each table of each family is written as a
-// whole or not at all. When one fails and another was written, to do the same
-// again, in parts, does no harm: chains are written whole.
+// Limits implements dataplane.Driver. Each table of each family is written as a whole
+// or not at all. If one fails after another was written, ops can be repeated, also in
+// parts, since chains are always written as a whole.
 //
-// The legacy variant copies a table for each transaction: all goes into one. The
-// nft variant takes a time that grows faster than the number of rules.
+// The legacy variant copies a table for each transaction, so all ops go into one. The
+// time of the nft variant grows faster than the number of rules, so they are limited.
 func (d *Driver) Limits() dataplane.Limits {
 	l := dataplane.Limits{Atomic: true}
 	if d.tools.Variant == xtables.NFT {
@@ -100,7 +98,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			if !locked {
 				err = d.commit(ctx, f, t, part)
 			}
-			locked = busy(err) // and will be for the other tables
+			locked = busy(err) // then it is for the other tables, too
 			if err == nil {
 				done++
 			} else {
@@ -113,8 +111,8 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	}
 	d.watch.AfterWrite(done)
 	if failed > 0 && (done > 0 || !locked) {
-		// The recorded state may differ from the kernel's: there may be an external
-		// change, or a part is written whose op is reported as failed.
+		// The recorded state may differ from the kernel's: by an external change, or
+		// by ops reported as failed that were written.
 		d.watch.Invalidate()
 	}
 	return errs
@@ -132,7 +130,7 @@ func all(errs []error, err error) []error {
 	return errs
 }
 
-// opsOf returns the ops of one table, and where they were.
+// opsOf returns the ops of one table, and their indices.
 func opsOf(ops []op, f model.Family, t xtables.Table) (part []op, places []int) {
 	for i, o := range ops {
 		if o.Key.Family == f && o.Key.Table == t {
@@ -194,7 +192,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	if len(d.committed) == 0 {
 		d.counts.reset(objects)
 	}
-	for id := range d.committed { // what was written meanwhile is known better
+	for id := range d.committed { // what was written meanwhile is newer
 		delete(pages, id)
 		if es, ok := d.shared[id]; ok {
 			pages[id] = es
@@ -232,7 +230,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 	return objects, pages, nil
 }
 
-// Rules is what dataplane.RuleCounter tells.
+// Rules implements dataplane.RuleCounter.
 func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -283,26 +281,26 @@ func (t *ruleCounts) reset(objects map[Key]Value) {
 	}
 }
 
-// routeLocalnet lets packets for 127.0.0.0/8 be routed, so that node ports can
-// answer on 127.0.0.1. It is open only behind the rule that drops those of
-// others: that comes first and goes last. Then it is again what it was before,
-// which the rule itself remembers (openBefore).
+// routeLocalnet is the sysctl that allows routing of 127.0.0.0/8, so that node ports
+// can answer on 127.0.0.1. It is set only while the rule that blocks such packets
+// from outside is installed, and reset to its earlier value afterwards, which the
+// rule's comment records (wasEnabled).
 const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
-// localnetSwitch keeps routeLocalnet and the rule together.
+// localnetSwitch keeps routeLocalnet in step with the rule.
 type localnetSwitch struct {
-	enabled    bool // we have opened it
-	wasEnabled bool // it was open before that
+	enabled    bool // we have set it
+	wasEnabled bool // it was set before
 }
 
-// adopt learns from a rule that is there.
+// adopt reads the state from an installed rule.
 func (l *localnetSwitch) adopt(b sharedChains) {
 	if v := b.rules(localnetKey()); v.Len() > 0 {
 		l.enabled, l.wasEnabled = true, strings.Contains(v.String(), wasEnabled)
 	}
 }
 
-// before prepares a transaction, and returns what is to be written.
+// before prepares a transaction, and returns the ops to be written.
 func (l *localnetSwitch) before(ops []op) ([]op, error) {
 	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
 	switch {
@@ -310,7 +308,7 @@ func (l *localnetSwitch) before(ops []op) ([]op, error) {
 		return ops, nil
 	case ops[i].Verb != ledger.Delete:
 		if err := host.CanSetSysctl(routeLocalnet, "1"); err != nil {
-			return ops, err // else the rules are written, and said not to be
+			return ops, err // otherwise written rules would be reported as failed
 		}
 		return l.noteEarlier(ops, i)
 	case l.wasEnabled:
@@ -319,7 +317,7 @@ func (l *localnetSwitch) before(ops []op) ([]op, error) {
 	return ops, host.EnsureSysctl(routeLocalnet, "0")
 }
 
-// noteEarlier notes on a new rule that routeLocalnet was open before.
+// noteEarlier adds to a new rule that routeLocalnet was set before.
 func (l *localnetSwitch) noteEarlier(ops []op, i int) ([]op, error) {
 	now, err := host.Sysctl(routeLocalnet)
 	if err != nil || ops[i].Verb != ledger.Create {
@@ -338,7 +336,7 @@ func (l *localnetSwitch) noteEarlier(ops []op, i int) ([]op, error) {
 	return ops, nil
 }
 
-// after follows a transaction.
+// after is called after a transaction.
 func (l *localnetSwitch) after(ops []op) error {
 	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
 	switch {

@@ -28,20 +28,20 @@ func nat(f model.Family, chain string) chainID {
 	return chainID{Family: f, Table: xtables.NAT, Chain: chain}
 }
 
-// The chains that are always there. The names are kube-proxy's, and people and
-// tools know them; those with "of ours" in the comment are not.
+// The constant chains. The names are kube-proxy's, which people and tools know,
+// except for those marked as Tandem's.
 const (
 	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: cluster IPs without endpoints
 	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: other addresses without endpoints
 	chainNodePorts   = "KUBE-NODEPORTS"          // nat: dispatch by port; filter: health check ports
-	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: node ports without endpoints; of ours
+	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: node ports without endpoints; Tandem's
 	chainFirewall    = "KUBE-PROXY-FIREWALL"     // filter: clients outside of source ranges
 	chainForward     = "KUBE-FORWARD"            // filter
 	chainMark        = "KUBE-MARK-MASQ"          // nat
 	chainPostrouting = "KUBE-POSTROUTING"        // nat
 )
 
-// The beginnings of names of the chains that a port has for itself.
+// The prefixes of the names of chains that belong to one port.
 const (
 	prefixCluster  = "KUBE-SVC-" // an endpoint of the cluster
 	prefixLocal    = "KUBE-SVL-" // an endpoint on this node
@@ -50,8 +50,8 @@ const (
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
 )
 
-// jumps are our rules in chains of the kernel, in the order in which they must
-// come there. They are put at the top, as kube-proxy does it.
+// jumps are our rules in built-in chains, in their order. They are inserted at the
+// top, as in kube-proxy.
 var jumps = [...]struct {
 	table   xtables.Table
 	from    string
@@ -75,16 +75,16 @@ var jumps = [...]struct {
 	{xtables.Filter, xtables.Output, chainServices, false, "kubernetes service portals"},
 }
 
-// class is the ownership of a chain, and how its rules are made.
+// class is the ownership of a chain, and how its rules are composed.
 type class uint8
 
 const (
-	unowned class = iota // not ours; in those of the kernel we have single rules
+	unowned class = iota // not owned; in built-in chains we have single rules
 	shared               // many ports contribute rules
 	whole                // all rules are one object
 )
 
-// classOf tells chains by their names.
+// classOf returns the class of a chain by its name.
 func classOf(chain string) class {
 	switch chain {
 	case chainServices, chainExternal, chainNodePorts, chainUnserved, chainFirewall:
@@ -105,10 +105,10 @@ func classOf(chain string) class {
 	return unowned
 }
 
-// hashLength is how much of a hash is in names: 80 bits.
+// hashLength is the length of a hash in names: 80 bits.
 const hashLength = 16
 
-// hash is what tells names apart, as kube-proxy makes it.
+// hash is kube-proxy's hash for names.
 func hash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "")))
 	return base32.StdEncoding.EncodeToString(sum[:])[:hashLength]
@@ -126,8 +126,8 @@ func endpointChain(id model.PortID, endpoint netip.AddrPort) string {
 	return prefixEndpoint + hash(id.String(), id.Proto.String(), endpoint.String())
 }
 
-// addressChain names a part of a tree by its prefix. IPv6 prefixes are too long
-// for a name (28 bytes); the rule that leads there shows them.
+// addressChain names a chain of a tree by its prefix. IPv6 prefixes are too long for
+// a name (28 bytes); the rule that goes there shows them.
 func addressChain(beginning string, p netip.Prefix) string {
 	if p.Addr().Is4() {
 		return beginning + p.String()
@@ -135,21 +135,21 @@ func addressChain(beginning string, p netip.Prefix) string {
 	return beginning + hash(p.String())
 }
 
-// portChain names a part of a tree by its ports.
+// portChain names a chain of a tree by its ports.
 func portChain(beginning string, proto model.Proto, r xtables.Ports) string {
 	return beginning + proto.String() + "-" + strconv.Itoa(int(r.First)) + "-" + strconv.Itoa(int(r.Last))
 }
 
-// A tree spreads the rules of a chain over smaller chains, by prefixes of
-// addresses and by ranges of ports, so that a packet meets tens of rules, not
-// tens of thousands, and a change rewrites one small chain. Where it branches is
-// fixed: a rule has its place whatever else there is.
+// A tree spreads the rules of a chain over smaller chains, by address prefix or port
+// range, so that a packet traverses tens of rules, not tens of thousands, and a
+// change rewrites one small chain. Its branches are fixed: the place of a rule does
+// not depend on other rules.
 //
 //	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/26▶ KUBE-IP-10.96.0.0/26
 //	KUBE-NODEPORTS ─tcp 30208:30463▶ KUBE-NP-tcp-30208-30463 ─tcp 30208:30223▶ KUBE-NP-tcp-30208-30223
 //
-// Below the root chains are left by goto: no other branch can have what one
-// lacks, so a packet returns to the caller of the root.
+// Below the root, chains are entered by goto: at most one branch matches, so a packet
+// without a match returns directly to the caller of the root.
 type tree struct {
 	table   xtables.Table
 	root    string
@@ -168,19 +168,19 @@ var (
 	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, unservedTree}
 )
 
-// Where trees branch. Cluster IPs come from one range of at most 20 bits, in
-// IPv6 from the last bits of it. Addresses of load balancers may be anywhere.
+// The levels of trees. Cluster IPs come from one range of at most 20 bits, in IPv6
+// the lowest bits. Addresses of load balancers may be anywhere.
 //
-// API servers give cluster IPs out at random. Each chain takes 480 bytes of a
-// legacy table, which is copied for each change, so chains for too few addresses
-// cost more than they spare; chains for too many cost first packets.
+// API servers allocate cluster IPs at random. Each chain takes 480 bytes of a legacy
+// table, which is copied for each change, so chains for too few addresses cost more
+// than they save; chains for too many slow down first packets.
 var (
 	prefixLengths = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
 	portSpans     = []uint16{256, 16} // of ports
 )
 
-// blockLocalnet is the rule that keeps the network out of 127.0.0.0/8 while
-// route_localnet lets it in (CVE-2020-8558).
+// blockLocalnet is the rule that drops packets from the network to 127.0.0.0/8, which
+// route_localnet would accept (CVE-2020-8558).
 func blockLocalnet() xtables.Rule {
 	return xtables.Rule{
 		Src: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4), Not: true}, Dst: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4)},
@@ -190,8 +190,9 @@ func blockLocalnet() xtables.Rule {
 	}
 }
 
-// wasEnabled is on the rule that blocks localnet where route_localnet was on already
-// when that came: then it stays on when the rule goes. Rules outlive a proxy.
+// wasEnabled is appended to the comment of blockLocalnet if route_localnet was
+// enabled before: then it stays enabled when the rule is deleted. The comment
+// survives restarts of the proxy.
 const wasEnabled = "; route_localnet was on before"
 
 // isLocalnetRule reports whether a rule is the one that blocks localnet.
@@ -200,8 +201,8 @@ func isLocalnetRule(r xtables.Rule) bool {
 	return r.Comment == blockLocalnet().Comment && r.Equal(blockLocalnet())
 }
 
-// Two rules are there to count, too: kube-proxy counts the same packets, by
-// objects of nfnetlink_acct, which not every kernel has. Rules count anywhere.
+// Two rules also serve as counters. kube-proxy counts the same packets by
+// nfnetlink_acct, which not every kernel has; rules have counters everywhere.
 
 // invalid drops packets that connection tracking finds invalid. Some of them
 // would reset connections (issue 74839 of kubernetes/kubernetes).
@@ -209,9 +210,9 @@ func invalid() xtables.Rule {
 	return xtables.Rule{Matches: []xtables.Match{xtables.State{Any: "INVALID"}}, Target: xtables.Drop}
 }
 
-// toLocalhost does nothing with the first packet of each connection to a node
-// port on 127.0.0.0/8. It stands among the rules for packets that are marked, as
-// all of those are: pods could not answer that address.
+// toLocalhost counts the first packets of connections to node ports on 127.0.0.0/8.
+// It is among the rules for marked packets, since all of these are masqueraded: pods
+// could not answer that address.
 func toLocalhost() xtables.Rule {
 	return xtables.Rule{
 		Comment: "counts connections to node ports on localhost",
@@ -219,28 +220,25 @@ func toLocalhost() xtables.Rule {
 	}
 }
 
-// tables are those that hold anything of ours, in the order in which they are
-// written.
+// tables are the tables with our chains, in the order in which they are written.
 func tables() [2]xtables.Table { return [...]xtables.Table{xtables.Filter, xtables.NAT} }
 
-// Key names an object: a whole chain that one port has for itself, or one rule
-// of a chain to which many contribute. A chain's rules are its objects in the
-// order of Position.
+// Key names an object: a whole chain that belongs to one port, or one rule of a
+// shared chain. A shared chain's rules are its objects in the order of Position.
 type Key struct {
 	chainID
 	Position
 }
 
-// Position is where a rule belongs in a chain to which many contribute. The zero Position
-// is the chain itself, with all its rules where it is a port's own, and without
-// any where it is shared.
+// Position is the place of a rule in a shared chain. The zero Position is the chain
+// itself: with all its rules if it belongs to one port, without any if it is shared.
 type Position struct {
 	Rank     Rank
 	Index    uint32           // its index in the chain, of unexpected rules
 	Selector xtables.Selector // what it matches: unique within a rank
 }
 
-// Rank orders the rules of a chain to which many contribute.
+// Rank orders the rules of a shared chain.
 type Rank uint8
 
 // The ranks. Rules of one rank are disjoint, but for the last.
@@ -253,20 +251,20 @@ const (
 	rankHost                   // for the host itself
 	rankPort                   // for all origins
 	rankAddress                // other ports of the address
-	rankLoopback               // what never gets to node ports
-	rankLast                   // the way on to node ports
-	rankJump                   // in chains of the kernel: from here on, in the order of jumps
+	rankLoopback               // packets to loopback addresses, which return before node ports
+	rankLast                   // the jump to node ports
+	rankJump                   // in built-in chains: from here on, in the order of jumps
 )
 
 func (l Position) compare(o Position) int {
 	return cmp.Or(cmp.Compare(l.Rank, o.Rank), cmp.Compare(l.Index, o.Index), l.Selector.Compare(o.Selector))
 }
 
-// unexpected reports whether a line should not be in its chain. To delete it is to write
-// the chain anew without it.
+// unexpected reports whether a rule should not be in its chain. Deleting it rewrites
+// the chain without it.
 func (l Position) unexpected() bool { return l.Rank == rankUnexpected || l.Rank == rankDisorder }
 
-// String returns the key as people know it.
+// String returns family, table, chain and match.
 func (k Key) String() string {
 	s := k.Family.String() + " " + k.Table.String() + " " + k.Chain
 	if asks := k.Selector.String(); asks != "" {
@@ -289,7 +287,7 @@ func emitRule(at chainID, r xtables.Rule, emit func(Key, Value)) {
 	emit(Key{at, position(at, r)}, xtables.List(r))
 }
 
-// position is where a rule belongs in a chain to which many contribute.
+// position returns the place of a rule in a shared chain.
 func position(at chainID, r xtables.Rule) Position {
 	return Position{Rank: rankOf(at, r), Selector: r.Selector()}
 }
@@ -315,8 +313,8 @@ func rankOf(at chainID, r xtables.Rule) Rank {
 	return rankAddress
 }
 
-// jumpRank orders our rules in chains of the kernel: the rule
-// that blocks localnet comes first.
+// jumpRank orders our rules in built-in chains: the rule that blocks localnet comes
+// first.
 func jumpRank(at chainID, to string) Rank {
 	if to == "" {
 		return rankJump
@@ -334,7 +332,7 @@ func emitChain(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
 	emit(Key{chainID: at}, xtables.List(rules...))
 }
 
-// byAddress emits the way from the root to the leaf of an address, and returns
+// byAddress emits the branches from the root to the leaf of an address, and returns
 // the leaf.
 func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
 	family := model.FamilyOf(a)
@@ -365,14 +363,14 @@ func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit
 	return at
 }
 
-// branch is one step on the way: a rule that leads to a chain, and the chain.
+// branch is a rule that leads to a chain of the next level, and that chain.
 type branch struct {
 	rule Key
 	text Value
 	next chainID
 }
 
-// enter is how a chain of a tree is entered.
+// enter is the target that enters a chain of a tree.
 func enter(depth int, chain string) xtables.Target {
 	if depth == 0 {
 		return xtables.Jump{Chain: chain}
@@ -390,7 +388,7 @@ func (b branch) emit(emit func(Key, Value)) chainID {
 	return b.next
 }
 
-// branchCache keeps branches: thousands of ports share them, and their text.
+// branchCache caches branches, which thousands of ports share, with their text.
 type branchCache struct {
 	known sync.Map // branchID -> branch
 	size  atomic.Int32

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// openBackend opens the variant that the host uses, and writes nothing. Where
-// IPv6 cannot be had, IPv4 is served alone, and ports of IPv6 are Gaps.
+// openBackend opens the variant that the host uses, and writes nothing. If IPv6 does
+// not work, only IPv4 is served, and IPv6 ports are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
@@ -36,14 +36,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets := newPacketCounter(countedRules(best.Families, c.NodePorts.Loopback), d.packets)
+	packets := newPacketCounter(countedRules(best.Families, c.NodePorts.OnLoopback()), d.packets)
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 
-// probe finds out whether this host can do what we need.
+// probe finds out whether this host supports the mode.
 func probe(ctx context.Context) error { return xtables.Probe(ctx, probeRules) }
 
-// backend removes the rules of both variants, and counts.
+// backend adds removal for both variants, and counters.
 type backend struct {
 	dataplane.Backend
 	driver    *Driver
@@ -69,7 +69,8 @@ func (b *backend) Remove(ctx context.Context) error {
 	return removeOwned(ctx, b.installed, b.driver.ns)
 }
 
-// remove is Mode.Remove: opening would make tables of the legacy variant.
+// remove is Mode.Remove. It does not open a backend, which would create tables of the
+// legacy variant.
 func remove(ctx context.Context, _ *config.Config) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
@@ -85,8 +86,8 @@ func remove(ctx context.Context, _ *config.Config) error {
 }
 
 // removeOwned deletes what Tandem has programmed in any variant. Most chains have
-// the names that kube-proxy gives them: where there are none of those that only
-// Tandem makes, they are kube-proxy's, and stay.
+// kube-proxy's names: without any chain that only Tandem creates, they are
+// kube-proxy's, and stay.
 func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
 		if !isTandem(have) {
@@ -100,11 +101,10 @@ func removeAll(ctx context.Context, d *Driver) error {
 	return dataplane.New(NewCompiler(Options{Families: d.families}), d).Remove(ctx)
 }
 
-// eachInUse calls f for each variant that has objects with our names. Where there
-// are no tables none are made. The nft variant holds nothing where the kernel does
-// not have it: that it cannot be read is an error only where no other can, or where
-// it has tables that it cannot list. Of the legacy variant only tables are read
-// that are there.
+// eachInUse calls f for each variant that has objects with our names. It creates no
+// tables: of the legacy variant only existing ones are read. A variant that cannot be
+// read is skipped, since the kernel may lack nf_tables; it is an error if no variant
+// can be read, if the legacy variant fails, or if iptables cannot list an nft table.
 func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	for _, t := range installed {
@@ -140,8 +140,8 @@ func isTandem(objects map[Key]Value) bool {
 	return false
 }
 
-// kubeProxy finds chains with the names that kube-proxy and Tandem share where
-// none of those is that only Tandem makes. Running in this mode takes them over.
+// kubeProxy finds chains with names that kube-proxy and Tandem share, if there is
+// none that only Tandem creates. Running in this mode adopts them.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	left.Remove = func(ctx context.Context) error { return eachKubeProxy(ctx, removeAll) }
 	err = eachKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
@@ -152,8 +152,8 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	return left, err
 }
 
-// eachKubeProxy calls f for each variant in which kube-proxy has left
-// something, in the network namespace of the calling thread.
+// eachKubeProxy calls f for each variant with leftovers of kube-proxy, in the network
+// namespace of the calling thread.
 func eachKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -12,15 +12,15 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// countedRule is a rule whose packets are reported as a metric.
+// countedRule is a rule whose packet counter is a metric.
 type countedRule struct {
 	chainID
 	rule xtables.Rule
 	add  func(*dataplane.Packets, uint64)
 }
 
-// countedRules are those of some families, and where node ports may answer on
-// localhost.
+// countedRules returns the counted rules of some families; localhost says whether
+// node ports answer on 127.0.0.1.
 func countedRules(families []model.Family, localhost bool) (rules []countedRule) {
 	for _, f := range families {
 		rules = append(rules, countedRule{
@@ -39,8 +39,8 @@ func countedRules(families []model.Family, localhost bool) (rules []countedRule)
 	return rules
 }
 
-// packetCounter sums up how many packets some rules have matched, also after one
-// was rewritten. It is safe for concurrent use.
+// packetCounter sums up the packet counters of some rules, also when a rule is
+// rewritten, which resets its counter. It is safe for concurrent use.
 type packetCounter struct {
 	rules []countedRule
 	read  func(context.Context, chainID, xtables.Rule) (uint64, error)
@@ -53,9 +53,9 @@ type packetCounter struct {
 }
 
 // The legacy variant copies a whole table to list one chain of it: with 10,000
-// Services the nat table takes 80 ms. So counters are read for at most one part in
-// packetsShare of the time, and all of them within packetsWait; a caller in between
-// gets the sums of the last reading.
+// Services the nat table takes 80 ms. So counters are read for at most 1/packetsShare
+// of the time, and within packetsWait; a caller in between gets the sums of the last
+// reading.
 const (
 	packetsShare = 20
 	packetsWait  = 2 * time.Second
@@ -65,8 +65,8 @@ func newPacketCounter(rules []countedRule, read func(context.Context, chainID, x
 	return &packetCounter{rules: rules, read: read, last: make([]uint64, len(rules))}
 }
 
-// packets returns the sums, as of now or a moment ago. A counter that cannot be
-// read is left as it was.
+// packets returns the sums, as of now or the last reading. A counter that cannot be
+// read keeps its value.
 func (c *packetCounter) packets() dataplane.Packets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,8 +85,8 @@ func (c *packetCounter) packets() dataplane.Packets {
 	return c.sum
 }
 
-// count adds what a rule has matched since it was read last. A counter below that
-// has begun at zero again.
+// count adds the increase of a rule's counter since it was last read. A lower value
+// means that it was reset.
 func (c *packetCounter) count(i int, n uint64) {
 	last := c.last[i]
 	if n < last {

@@ -15,12 +15,12 @@ import (
 // op is one difference between desired and installed state.
 type op = ledger.Op[Key, Value]
 
-// sharedChains is what is installed in chains to which many contribute, and what is
-// ours in those of the kernel: to change one rule, the chain is written anew.
-// A chain without entries is not there.
+// sharedChains is the installed content of shared chains, and of our rules in
+// built-in chains: a change of one rule rewrites all of them. A chain without entries
+// does not exist.
 type sharedChains map[chainID][]entry
 
-// entry is one object of such a chain. Entries are in the order of their lines.
+// entry is one object of such a chain. Entries are in the order of their positions.
 type entry struct {
 	line  Position
 	value Value
@@ -43,7 +43,7 @@ func (b sharedChains) remove(k Key) {
 	}
 }
 
-// rules returns the rule of a key; none where there is none.
+// rules returns the rule of a key, if it is installed.
 func (b sharedChains) rules(k Key) (v Value) {
 	if i, known := locate(b[k.chainID], k.Position); known {
 		v = b[k.chainID][i].value
@@ -55,9 +55,8 @@ func locate(es []entry, line Position) (place int, known bool) {
 	return slices.BinarySearchFunc(es, line, func(e entry, l Position) int { return e.line.compare(l) })
 }
 
-// apply returns the script of ops, which are all of one table, and the
-// changed chains as they are after it. The receiver is unchanged: the script may
-// fail.
+// apply returns the script for ops on one table, and the content of changed chains
+// after it. The receiver is unchanged, since the script may fail.
 func (b sharedChains) apply(ops []op) (s xtables.Script, after sharedChains) {
 	after = sharedChains{}
 	for _, o := range ops {
@@ -90,8 +89,7 @@ func (b sharedChains) apply(ops []op) (s xtables.Script, after sharedChains) {
 	return s, after
 }
 
-// values lists the rules of entries, those that should not be there included or
-// not.
+// values lists the rules of entries, with or without unexpected ones.
 func values(es []entry, aliens bool) (vs []Value) {
 	for _, e := range es {
 		if e.value.Len() > 0 && (aliens || !e.line.unexpected()) {
@@ -101,7 +99,7 @@ func values(es []entry, aliens bool) (vs []Value) {
 	return vs
 }
 
-// update replaces chains by their content after a script.
+// update sets the content of chains after a script.
 func (b sharedChains) update(pages sharedChains) {
 	for id, es := range pages {
 		if len(es) == 0 {
@@ -112,8 +110,8 @@ func (b sharedChains) update(pages sharedChains) {
 	}
 }
 
-// replaceRules replaces our rules in a chain of the kernel, whose other rules stay:
-// ours come to its top.
+// replaceRules replaces our rules in a built-in chain and inserts them at its top;
+// other rules stay.
 func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	for _, r := range before {
 		s.Delete(chain, r)
@@ -155,16 +153,15 @@ func Script(objects map[Key]Value) string {
 	return b.String()
 }
 
-// reading is what iptables-save tells of a family: the objects that are ours, and
-// the content of chains that many share.
+// reading is what iptables-save lists of a family: owned objects, and the content of
+// shared chains.
 type reading struct {
 	objects map[Key]Value
 	chains  sharedChains
 }
 
-// read takes what iptables-save printed. It passes over what is not ours: what is
-// not like anything of ours is not owned or, in a chain of ours, unexpected and to be
-// removed.
+// read parses the output of iptables-save. Unknown rules are skipped in built-in
+// chains; in our chains they are unexpected and will be removed.
 func read(family model.Family, output string) (*reading, error) {
 	r := &reading{objects: map[Key]Value{}, chains: sharedChains{}}
 	saved, err := xtables.ParseSave(output)
@@ -188,7 +185,7 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 		if !c.Builtin && class == unowned {
 			continue
 		}
-		id.Chain = strings.Clone(c.Name) // else it would keep the listing in memory
+		id.Chain = strings.Clone(c.Name) // a substring would keep the whole listing in memory
 		switch {
 		case c.Builtin:
 			r.addShared(id, ownJumps(c.Rules))
@@ -201,8 +198,8 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 	}
 }
 
-// ownJumps returns those rules of a chain of the kernel that are ours: whatever
-// leads to a chain of ours, and the one that blocks localnet.
+// ownJumps returns our rules of a built-in chain: jumps to our chains, and the rule
+// that blocks localnet.
 func ownJumps(rules []xtables.Line) (ours []xtables.Line) {
 	for _, l := range rules {
 		if rule := l.Rule(); classOf(rule.Chain()) != unowned || isLocalnetRule(rule) {
@@ -212,7 +209,7 @@ func ownJumps(rules []xtables.Line) (ours []xtables.Line) {
 	return ours
 }
 
-// addShared takes the rules of a chain to which many contribute, or of the kernel.
+// addShared adds the rules of a shared or built-in chain.
 func (r *reading) addShared(id chainID, rules []xtables.Line) {
 	var last Position
 	ordered := true
@@ -228,7 +225,7 @@ func (r *reading) addShared(id chainID, rules []xtables.Line) {
 		last = k.Position
 		r.objects[k] = xtables.List(rule)
 		if classOf(id.Chain) == unowned {
-			r.chains.set(k, xtables.Printed(l)) // to delete a rule it must be spelled as it was
+			r.chains.set(k, xtables.Printed(l)) // deleting a rule needs its text as printed
 		} else {
 			r.chains.set(k, r.objects[k])
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Sim runs packets through objects as the kernel would, but takes every branch
-// that chance or the past could.
+// Sim runs packets through objects as the kernel would, but follows every branch of a
+// random or stateful match.
 type Sim struct {
 	rules *xtables.Sim
 	host  *model.Host
@@ -29,17 +29,17 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return &Sim{&xtables.Sim{Rules: chains, Local: local}, host}
 }
 
-// Decide returns what happens to a packet: every endpoint that it may reach. A
-// packet that some branch would treat otherwise than others, which a sound set
-// of rules never does, gets the fate of a branch that forwards nothing.
+// Decide returns what happens to a packet: every endpoint that it may reach. If
+// branches disagree, which correct rules never do, it returns the fate of a branch
+// that does not forward.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
-	found := map[netip.AddrPort]bool{} // endpoint -> SNAT
+	found := map[netip.AddrPort]oracle.Target{}
 	hook := xtables.PreRouting
 	if p.Iface == "" {
 		hook = xtables.Output
 	}
-	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, OrigDst: p.Dst.Addr()}
+	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, OrigDst: p.Dst.Addr(), Odds: 1}
 	for _, e := range s.rules.Run(xtables.NAT, hook, first) {
 		for _, f := range s.filter(e.Packet) {
 			switch {
@@ -50,18 +50,16 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 			case !f.DNATed:
 				out.Fate = oracle.Pass
 			default:
-				found[f.Dst] = s.masqueraded(f.Packet)
+				found[f.Dst] = oracle.Target{Addr: f.Dst, SNAT: s.masqueraded(f.Packet), Share: found[f.Dst].Share + f.Odds}
 			}
 		}
 	}
-	for addr, snat := range found {
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: addr, SNAT: snat})
-	}
+	out.Endpoints = slices.Collect(maps.Values(found))
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
 }
 
-// filter returns what becomes of a packet that has passed address translation.
+// filter returns what happens to a packet after destination NAT.
 func (s *Sim) filter(p xtables.Packet) (ends []xtables.End) {
 	here := s.rules.Local(p.Dst.Addr())
 	switch {
@@ -82,9 +80,9 @@ func (s *Sim) filter(p xtables.Packet) (ends []xtables.End) {
 	return s.rules.Run(xtables.Filter, xtables.Forward, p)
 }
 
-// masqueraded reports whether a packet leaves with the host's address. What is
-// for the host itself never gets to postrouting or, when it is from the host
-// too, has the host's address already.
+// masqueraded reports whether a packet leaves with the host's address. Packets to the
+// host itself never reach postrouting or, if they come from the host too, have its
+// address already.
 func (s *Sim) masqueraded(p xtables.Packet) bool {
 	if slices.Contains(s.host.IPs, p.Dst.Addr()) {
 		return false

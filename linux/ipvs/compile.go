@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,16 +15,18 @@ import (
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the bit of the packet mark that says "masquerade"; 0 means
-	// DefaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means DefaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. Ports of another family are
-	// a Gap.
+	// Families are those to serve; none means both. A port of another family is a
+	// Gap.
 	Families []model.Family
-	// Scheduler is the kernel's scheduler for all virtual servers; empty is rr.
+	// Scheduler is the kernel's scheduler for all virtual servers of Services that
+	// choose none; empty is rr.
 	Scheduler string
-	// NoRandomFully says that this iptables cannot choose the source ports of
-	// masqueraded connections at random.
+	// Schedulers are those that this kernel has for Services that choose one or have
+	// weights; nil means all.
+	Schedulers []string
+	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
 }
 
@@ -63,9 +66,9 @@ func (c *Compiler) Equal(a, b Value) bool { return a == b }
 // DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Rank implements dataplane.Compiler: no packet is marked before there is
-// a virtual server for it, so chains and the jumps to them come last of all, and a
-// frontend is never open to all before its source ranges hold.
+// Rank implements dataplane.Compiler: no packet is marked before its virtual server
+// exists, so chains and the jumps to them come last; and source ranges come before
+// the frontend that they restrict.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case KindLink, KindRule, KindRoute, KindSet:
@@ -143,7 +146,7 @@ func (p *portCompiler) nodeAddresses() (all []netip.Addr) {
 	return all
 }
 
-// frontend emits what tells packets to one address what to do.
+// frontend emits the entries and addresses for packets to one address.
 func (p *portCompiler) frontend(f *frontendAddr) {
 	common := p.commonMark(f)
 	if f.Restricted {
@@ -240,10 +243,10 @@ type frontendAddr struct {
 	at netip.AddrPort
 }
 
-// byMark is a virtual server by mark, which all frontends of a port share.
+// byMark is a virtual server by fwmark, shared by all frontends of a port.
 type byMark struct {
 	pool *model.Pool
-	at   netip.AddrPort // its name: the lowest frontend that leads there
+	at   netip.AddrPort // its name: the lowest frontend that uses it
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
@@ -254,10 +257,10 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// A virtual server by address has one set of destinations for all origins. It
-// gets the pool of packets from outside, or where those are not balanced that of
-// another origin. Where yet another origin has another pool, its packets get a mark
-// that leads them to a virtual server by mark, which IPVS looks for first.
+// A virtual server by address has one set of destinations for all origins: the pool
+// for packets from outside or, if those are not balanced, that of another origin. If
+// a further origin has another pool, its packets get an fwmark and go to a virtual
+// server by fwmark, which IPVS looks up first.
 
 // mainPool is the pool of the virtual server by address.
 func (f *frontendAddr) mainPool() *model.Pool {
@@ -269,8 +272,8 @@ func (f *frontendAddr) mainPool() *model.Pool {
 	return nil
 }
 
-// commonMark is the answer that all origins look at first: it is right for packets
-// from outside, and where there is a choice for the others, too.
+// commonMark is the mark that packets of all origins get first: it is right for
+// packets from outside and, if possible, for the others.
 func (p *portCompiler) commonMark(f *frontendAddr) Mark {
 	outside, pod, host := f.On[model.FromOutside], f.On[model.FromPod], f.On[model.FromHost]
 	switch {
@@ -282,9 +285,9 @@ func (p *portCompiler) commonMark(f *frontendAddr) Mark {
 	return p.bits.byAddress(outside.SNAT)
 }
 
-// exceptions emits entries for origins whose answer is not the common one. A
-// packet that the host sends from an address of the pods' range is a pod's, and
-// meets both sets: so where the host has an entry, pods have one.
+// exceptions emits entries for origins whose mark is not the common one. A packet
+// that the host sends from an address in the pods' range counts as a pod's, but is
+// looked up in both sets: so if the host has an entry, pods have one, too.
 func (p *portCompiler) exceptions(f *frontendAddr, common Mark) {
 	pod, host := p.originMark(f, model.FromPod), p.originMark(f, model.FromHost)
 	own := host != Value{Mark: p.commonFor(common, model.FromHost)}
@@ -302,7 +305,7 @@ func (p *portCompiler) exception(f *frontendAddr, set SetID, v Value) {
 	p.emit(k, v)
 }
 
-// originMark is what an origin gets.
+// originMark is the mark for packets of one origin.
 func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	act := f.On[o]
 	if act.Verdict != model.Balance {
@@ -315,7 +318,7 @@ func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	return Value{Mark: p.bits.byMark(act.SNAT), ByMark: server.at, Via: viaOf(act.SNAT)}
 }
 
-// commonFor is what an origin gets of the common answer.
+// commonFor is the effect of the common mark on packets of one origin.
 func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 	if common == p.bits.snatByChain() {
 		return p.bits.byAddress(o != model.FromPod)
@@ -332,7 +335,7 @@ func snatIndex(snat bool) int {
 
 func viaOf(snat bool) Via { return [...]Via{ByMark, ByMarkSNAT}[snatIndex(snat)] }
 
-// assignByMark finds out which virtual servers by mark the port needs.
+// assignByMark determines which virtual servers by fwmark the port needs.
 func (p *portCompiler) assignByMark() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
@@ -360,35 +363,72 @@ func (p *portCompiler) servers() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
 		k := p.key(KindServer, f.at)
-		p.emit(k, p.server(k))
+		p.emit(k, p.server(k, f.mainPool()))
 		p.destinations(k, f.mainPool())
 	}
 	for i, s := range p.byMark {
 		if s.pool != nil {
 			k := p.key(KindServer, s.at)
 			k.Via = viaOf(i == 1)
-			p.emit(k, p.server(k))
+			p.emit(k, p.server(k, s.pool))
 			p.destinations(k, s.pool)
 		}
 	}
 }
 
-// server is the definition of a virtual server. One by mark cannot be persistent:
-// the kernel would send persistent clients to the port that they asked for, not
-// to the endpoint's. There, clients stay because the destination is chosen by a
-// hash of their address.
-func (p *portCompiler) server(k Key) Value {
-	s := virtualserver.Server{Scheduler: p.options.scheduler()}
+// server is the definition of a virtual server. One by fwmark cannot be persistent:
+// the kernel would send persistent clients to the destination port of the packet, not
+// the endpoint's. It has session affinity by the source hashing scheduler instead.
+func (p *portCompiler) server(k Key, pool *model.Pool) Value {
+	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {
 	case p.port.SessionAffinity > 0 && k.Via != ByAddress:
 		return Value{Server: virtualserver.Server{Scheduler: "sh", Flags: virtualserver.SHFallback}}
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
-	if s.Scheduler == "mh" {
+	switch {
+	case s.Scheduler == "mh":
 		s.Flags |= virtualserver.MHPort // as kube-proxy sets it
+	case s.Scheduler == "sh" && p.port.Scheduler == model.SourceHash:
+		s.Flags |= virtualserver.SHFallback // a destination that drains has its clients still
 	}
 	return Value{Server: s}
+}
+
+// The kernel's schedulers that Services can choose, and those that look at weights.
+var (
+	chosen   = map[model.Scheduler]string{model.RoundRobin: "rr", model.LeastConnections: "lc", model.SourceHash: "sh", model.Maglev: "mh"}
+	weighted = map[string]string{"rr": "wrr", "lc": "wlc"}
+)
+
+// scheduler is the one for a pool. What this kernel does not have is a gap.
+func (p *portCompiler) scheduler(pool *model.Pool) string {
+	usual := p.options.scheduler()
+	name, known := chosen[p.port.Scheduler]
+	switch {
+	case p.port.Scheduler == model.DefaultScheduler:
+		name = usual
+	case !known:
+		p.once("IPVS has no scheduler %s: %s instead", p.port.Scheduler, usual)
+		name = usual
+	}
+	if by := weighted[name]; by != "" && pool != nil && pool.Weighted() {
+		name = by
+	}
+	if name != usual && p.options.Schedulers != nil && !slices.Contains(p.options.Schedulers, name) {
+		p.once("this kernel has no scheduler ip_vs_%s: %s instead", name, usual)
+		return usual
+	}
+	return name
+}
+
+// once notes a gap of the whole port, once.
+func (p *portCompiler) once(format string, args ...any) {
+	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
+	if !slices.Contains(p.gaps, g) {
+		p.gaps = append(p.gaps, g)
+	}
 }
 
 func (p *portCompiler) destinations(server Key, pool *model.Pool) {
@@ -401,6 +441,6 @@ func (p *portCompiler) destinations(server Key, pool *model.Pool) {
 			continue
 		}
 		seen[e.Addr] = struct{}{}
-		p.emit(server.dest(e.Addr), Value{})
+		p.emit(server.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
 	}
 }

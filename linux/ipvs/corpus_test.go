@@ -31,7 +31,7 @@ func TestCorpus(t *testing.T) {
 func listing(objects map[Key]Value) string {
 	t := text{marks: fwmarksOf(bitsFor(0), objects), objects: objects}
 	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
-	t.dests = destinations(keys)
+	t.dests = destinations(keys, objects)
 	var b strings.Builder
 	for _, k := range keys {
 		switch k.Kind {

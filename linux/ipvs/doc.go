@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipvs programs Services into the kernel's IPVS: virtual servers and
-// their destinations, with a constant set of ipsets and iptables rules around
-// them for what IPVS cannot do: tell origins apart, reject and drop.
+// Package ipvs programs Services into the kernel's IPVS as virtual servers with
+// destinations. A constant set of ipsets and iptables rules does what IPVS cannot:
+// distinguish origins, reject and drop.
 //
 //	mangle PREROUTING, OUTPUT
 //	  source ranges: drop clients outside
@@ -17,32 +17,31 @@
 //	nat POSTROUTING
 //	  masquerade what has the mark, and hairpins
 //
-// The rules never change with Services. A Service is a virtual server for each of
-// its addresses, and an entry in a set for each with the frontend's action (Mark).
-// Replacing an endpoint is two messages to the kernel, four where the endpoint is
-// on this node.
+// The rules do not depend on Services. A Service has, for each of its addresses, a
+// virtual server and a set entry with the frontend's action (Mark). Replacing an
+// endpoint takes two messages to the kernel, four if the endpoint is on this node.
 //
-// IPVS knows the destination only. Where pods or the host have another pool than
-// clients outside, their packets get a number in their mark, which leads them to a
-// virtual server by fwmark (ipvsadm -f) with the other endpoints. kube-proxy cannot
-// tell them apart in this mode.
+// IPVS sees only the destination. If pods or the host have another pool than clients
+// outside, their packets get a number in their fwmark, and a virtual server by fwmark
+// (ipvsadm -f) has the other endpoints. kube-proxy does not distinguish them in this
+// mode.
 //
-// Cluster IPs are bound to kube-ipvs0, as in kube-proxy. External and load
-// balancer IPs are bound to no device: the routing rule delivers service packets
-// here, and all their other ports stay as the network has them.
+// Cluster IPs are bound to kube-ipvs0, as in kube-proxy. External and load balancer
+// IPs are bound to no device: the routing rule delivers service packets locally, and
+// their other ports are not affected.
 //
 // A removed TCP endpoint drains: weight 0 until its connections have ended, 15
 // minutes at most. The weights in the kernel are the only record, so drains
 // survive a restart.
 //
-// Owned are: virtual servers with a flag of ours, sets of the type and options of
-// ours, chains with the owner rule, our routing table and the rule that leads to
-// it, and kube-ipvs0 with our alias. None of that depends on the masquerade bit,
-// which a user may change. What kube-proxy left under the names that we need is
-// adopted; everything else of others is never touched.
+// Owned objects are: virtual servers with flagOurs, sets of our type and options,
+// chains with the owner rule, our routing table and the rule that selects it, and
+// kube-ipvs0 with our alias. Ownership does not depend on the masquerade bit, which a
+// user may change. Leftovers of kube-proxy under names that we need are adopted; all
+// other objects are never touched.
 //
-// Audits detect external changes: every 30 s (syncPeriod), or less often where
-// reading everything takes long.
+// Audits detect external changes: every 30 s (syncPeriod), or less often if reading
+// everything takes long.
 //
 // The files, each built on those before it:
 //
@@ -57,6 +56,5 @@
 //	observe_linux.go    the kernel back to objects
 //	mode*.go            the mode; whether this machine can do it; its plan
 //
-// IPVS itself is spoken by linux/virtualserver, sets by linux/ipset, rules by
-// linux/xtables.
+// The encoding is in linux/virtualserver, linux/ipset and linux/xtables.
 package ipvs

@@ -21,11 +21,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver). It touches only what
-// is ours: virtual servers with our flag, our sets and chains, kube-ipvs0. One
-// goroutine may use it at a time but for Observe, from any thread.
+// Driver applies objects to the kernel (dataplane.Driver). It touches only owned
+// objects: virtual servers with our flag, our sets and chains, kube-ipvs0. One
+// goroutine may use it at a time, and another one Observe, from any thread.
 //
-// A destination that is deleted is gone for the ledger, but drains: see drains.
+// For the ledger a deleted destination is gone; in the kernel it drains: see drains.
 type Driver struct {
 	options Options
 	marks   *fwmarks
@@ -43,9 +43,9 @@ var (
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
-// Open returns a driver for the network namespace of the calling thread. Virtual
-// servers of others inside of exclude are never touched. Close it after use; what
-// it has programmed stays.
+// Open returns a driver for the network namespace of the calling thread. Foreign
+// virtual servers with addresses in exclude are never touched. Close it after use;
+// programmed objects stay.
 func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, error) {
 	d := &Driver{options: o, marks: newFWMarks(bitsFor(o.Mark))}
 	var errs [4]error
@@ -64,8 +64,8 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, erro
 	return d, nil
 }
 
-// Close implements dataplane.Driver. Draining destinations stay as they are;
-// the next driver goes on with them.
+// Close implements dataplane.Driver. Draining destinations stay as they are; the next
+// driver continues.
 func (d *Driver) Close() error {
 	if d.drains != nil {
 		d.drains.stop()
@@ -84,8 +84,8 @@ func (d *Driver) Close() error {
 // Limits implements dataplane.Driver.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Commit implements dataplane.Driver: op by op, but neighbours of a kind that
-// can be written together are.
+// Commit implements dataplane.Driver: op by op, except that consecutive ops on
+// entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
 	c := commit{d, ctx, d.servers.begin(ops)}
@@ -153,7 +153,7 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	return fmt.Errorf("%s: unknown kind of object", op.Key)
 }
 
-// entries writes entries of sets in one go.
+// entries writes entries of sets in one batch.
 func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	changes := make([]ipset.Change, 0, len(ops))
 	places := make([]int, 0, len(ops))
@@ -197,9 +197,9 @@ func openTables(c *xtables.Commands) (*tables, error) {
 
 func (t *tables) close() error { return t.ns.Close() }
 
-// apply writes ops on chains and jumps: each table of each family as a whole or
-// not at all. What fails in one family fails there alone, and leaves open which
-// tables were written before.
+// apply writes ops on chains and jumps: each table of each family as a whole or not
+// at all. A failure in one family does not affect the other; which tables of the
+// family were written is then unknown.
 func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
 	for _, f := range model.Families() {
 		text := restoreText(f, ops)
@@ -229,10 +229,10 @@ func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Val
 	})
 }
 
-// Drain implements dataplane.Drainer. The first packets of connections are left
-// to others from now on; virtual servers go as soon as they have no connection,
-// after drainLimit in any case. All else stays until then: what belongs to a
-// connection is still marked, delivered here and forwarded.
+// Drain implements dataplane.Drainer. New connections are left to the next mode from
+// now on; each virtual server is deleted when it has no connections, after drainLimit
+// at the latest. All other objects stay until then: packets of existing connections
+// are still marked, delivered locally and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
 	var own []netip.Addr
 	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
@@ -266,9 +266,9 @@ func (d *Driver) Drain(ctx context.Context) error {
 	}
 }
 
-// skipNewConnections makes the jumps to the chains that classify skip new connections.
-// The compiler has no such jump, so the driver that adopts it makes it a common one,
-// when all that IPVS serves is there.
+// skipNewConnections restricts the jumps to the classifying chains to existing
+// connections. The compiler emits no such jump, so a driver that adopts the objects
+// later replaces it by the common one, after everything else.
 func (d *Driver) skipNewConnections(ctx context.Context) error {
 	var ops []ledger.Op[Key, Value]
 	for _, f := range d.options.families() {
@@ -286,10 +286,10 @@ func (d *Driver) skipNewConnections(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deleteIdle deletes our virtual servers that have no connections of TCP and takes the
-// destinations of all others out of the choice. It returns how many there were:
-// those just deleted count, since the next packet of a UDP flow must still get
-// to IPVS, which then forgets the flow (expire_nodest_conn).
+// deleteIdle deletes our virtual servers that have no TCP connections and sets the
+// weights of all others to 0. It returns how many there were, including those just
+// deleted: the next packet of a UDP flow must still reach IPVS, which then deletes
+// the flow (expire_nodest_conn).
 func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
 	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
 		if s.Flags&flagOurs == 0 {
@@ -307,8 +307,8 @@ func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
 	return busy, err
 }
 
-// drainServer reports whether a virtual server has connections that must be waited for,
-// and if so sees to it that it gets no more.
+// drainServer reports whether a virtual server has TCP connections; if so it sets the
+// weights of its destinations to 0.
 func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
 	if id.FWMark == 0 && id.Proto != model.TCP {
 		return false, nil

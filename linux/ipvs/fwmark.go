@@ -15,17 +15,16 @@ import (
 // DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
 const DefaultMark = 1 << 14
 
-// markBits are the bits of the packet mark that mean something to us, all near the
-// one that the user has chosen for SNAT:
+// markBits are the fwmark bits that this mode uses, all near the one that the user
+// has chosen for SNAT:
 //
 //	masquerade  the endpoint sees this host's address
 //	service     for a frontend: delivered to this host, where IPVS forwards it
 //	denied      with masquerade dropped, else rejected
 //	number      which virtual server by mark
 //
-// With bit 14 as the first they are 0x4000, 0x2000, 0x1000 and 0x0fff, which
-// stays clear of what Calico (0xffff0000), kubelet (0x8000) and Tailscale
-// (0xff0000) use.
+// For bit 14 they are 0x4000, 0x2000, 0x1000 and 0x0fff, which do not overlap those
+// of Calico (0xffff0000), kubelet (0x8000) and Tailscale (0xff0000).
 type markBits struct {
 	masquerade, service, denied uint32
 	shift                       int // of the number
@@ -34,8 +33,8 @@ type markBits struct {
 // maxNumber is how many virtual servers by mark a family can have.
 const maxNumber = 1<<12 - 1
 
-// bitsFor returns the bits that go with the user's. Where there is no room below
-// it they lie above.
+// bitsFor returns the bits for the user's masquerade bit: below it, or above it if
+// there is no room below.
 func bitsFor(masquerade uint32) markBits {
 	if masquerade == 0 {
 		masquerade = DefaultMark
@@ -50,7 +49,7 @@ func bitsFor(masquerade uint32) markBits {
 	return markBits{masquerade, masquerade << 1, masquerade << 2, shift}
 }
 
-// all are the bits that every packet comes with clear.
+// all are the bits that are cleared on every packet first.
 func (b markBits) all() uint32 { return b.masquerade | b.service | b.denied }
 
 // numberMask are the bits of the number.
@@ -65,7 +64,8 @@ func (b markBits) fwmark(number uint32, via Via) uint32 {
 	return mark
 }
 
-// parse is the reverse of fwmark; the number is 0 if the mark is none of ours.
+// parse is the reverse of fwmark; the number is 0 if fwmark would not return this
+// mark.
 func (b markBits) parse(fwmark uint32) (number uint32, via Via) {
 	if fwmark&^(b.numberMask()|b.masquerade) != b.service {
 		return 0, 0
@@ -77,8 +77,8 @@ func (b markBits) parse(fwmark uint32) (number uint32, via Via) {
 	return fwmark & b.numberMask() >> b.shift, via
 }
 
-// snatByChain leaves SNAT to what the chains have decided: for all but this node's
-// pods.
+// snatByChain keeps the masquerade bit as the chains have set it: for all but this
+// node's pods.
 func (b markBits) snatByChain() Mark { return Mark{b.service, b.service | b.denied} }
 
 // byAddress sends packets to the virtual server by address.
@@ -103,8 +103,8 @@ func (b markBits) byMark(snat bool) Mark {
 	return Mark{b.byAddress(snat).Value, ^uint32(0)}
 }
 
-// fwmarks gives virtual servers by mark their numbers, which belong to one family
-// each. It is safe for concurrent use.
+// fwmarks assigns numbers to virtual servers by fwmark, in each family. It is safe
+// for concurrent use.
 type fwmarks struct {
 	markBits
 
@@ -129,8 +129,8 @@ func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 	return m
 }
 
-// of returns the fwmark of a virtual server by mark, which gets a free number if it
-// has none.
+// of returns the fwmark of a virtual server by fwmark, and assigns a free number if
+// it has none.
 func (m *fwmarks) of(server Key) (fwmark uint32, err error) {
 	if server.Via == Orphan {
 		return server.Mark, nil
@@ -161,7 +161,7 @@ func (m *fwmarks) allocate(server Key) (uint32, error) {
 			return *last, nil
 		}
 	}
-	return 0, fmt.Errorf("all %d marks for virtual servers are in use", maxNumber)
+	return 0, fmt.Errorf("all %d fwmarks for virtual servers are in use", maxNumber)
 }
 
 func (m *fwmarks) bind(server Key, number uint32) {
@@ -169,8 +169,8 @@ func (m *fwmarks) bind(server Key, number uint32) {
 	m.used[server.Family][number] = server
 }
 
-// observed notes the fwmark of a server that was read back, unless a Commit has
-// given its number or the server to another meanwhile.
+// observed records the fwmark of a server that was read back, unless a concurrent
+// Commit has assigned the number or the server otherwise.
 func (m *fwmarks) observed(server Key, fwmark uint32) {
 	number, _ := m.parse(fwmark)
 	if number == 0 {

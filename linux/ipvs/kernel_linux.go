@@ -5,8 +5,6 @@ package ipvs
 import (
 	"errors"
 	"fmt"
-	"math"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -52,7 +50,7 @@ func (k *sockets) close() {
 	}
 }
 
-// ignore returns nil for errors that say that there is nothing to do.
+// ignore returns nil for an error that means that there is nothing to do.
 func ignore(err error, harmless ...error) error {
 	var gone netlink.LinkNotFoundError
 	for _, f := range harmless {
@@ -70,12 +68,11 @@ func wrap(what string, err error) error {
 	return nil
 }
 
-// alias marks the device as ours: one of the same name without it is
-// kube-proxy's.
+// alias marks the device as owned: without it the device is kube-proxy's.
 const alias = "kept by Tandem"
 
-// link makes the device, or takes over kube-proxy's, or deletes it. It stays
-// down, as kube-proxy's does: nothing is ever sent through it.
+// link creates the device, adopts kube-proxy's, or deletes it. It stays down, as in
+// kube-proxy: nothing is sent through it.
 func (k *sockets) link(verb ledger.Verb) error {
 	if verb == ledger.Delete {
 		link, err := k.links.LinkByName(Link)
@@ -95,9 +92,7 @@ func (k *sockets) link(verb ledger.Verb) error {
 	return wrap("link "+Link, err)
 }
 
-// address binds a cluster IP, or lets it go. The kernel must never choose it as
-// the source for other machines, as masquerading does: so its scope is the host,
-// and in IPv6, where scopes do not say that, it is deprecated.
+// address binds a cluster IP to the device, or unbinds it.
 func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
 	link, err := k.links.LinkByName(Link)
 	if err != nil {
@@ -106,23 +101,15 @@ func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
 		}
 		return wrap("address "+a.String(), err)
 	}
-	addr := &netlink.Addr{IPNet: hostPrefix(a), Scope: unix.RT_SCOPE_HOST}
-	if a.Is6() {
-		addr.Flags, addr.Scope = unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, 0
-		addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
-	}
+	addr := host.ServiceAddress(a)
 	if verb == ledger.Delete {
 		return ignore(wrap("address "+a.String(), k.links.AddrDel(link, addr)), unix.EADDRNOTAVAIL)
 	}
 	return ignore(wrap("address "+a.String(), k.links.AddrAdd(link, addr)), unix.EEXIST)
 }
 
-func hostPrefix(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
-// rule makes or deletes the rule that packets with a mark look into our table
-// first.
+// rule creates or deletes the routing rule that selects our table for packets with a
+// mark.
 func (k *sockets) rule(verb ledger.Verb, f model.Family, mark uint32) error {
 	rule := routeRule(f, mark)
 	if verb == ledger.Delete {
@@ -131,12 +118,12 @@ func (k *sockets) rule(verb ledger.Verb, f model.Family, mark uint32) error {
 	return ignore(wrap("routing rule", k.links.RuleAdd(rule)), unix.EEXIST)
 }
 
-// route makes or deletes a route that delivers packets for an address here.
+// route creates or deletes a route that delivers packets to an address locally.
 func (k *sockets) route(verb ledger.Verb, a netip.Addr) error {
 	const loopback = 1 // the index of lo in every network namespace
 	local := &netlink.Route{
 		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
-		Dst: hostPrefix(a), LinkIndex: loopback, Table: RouteTable,
+		Dst: host.SingleAddr(a), LinkIndex: loopback, Table: RouteTable,
 	}
 	if verb == ledger.Delete {
 		return ignore(wrap("local route to "+a.String(), k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT)
@@ -155,9 +142,8 @@ func netlinkFamily(f model.Family) int {
 	return [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6}[f]
 }
 
-// set makes a set. One of the name that is there already is not like ours, as
-// Observe has not told of it: it is replaced in one step, so that rules that use
-// it always find one.
+// set creates a set. An existing set of the name has another type, since Observe did
+// not report it: it is swapped for the new one, so that rules always refer to a set.
 func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
 	if verb == ledger.Delete {
 		return ignore(k.sets.Destroy(s.Name), ipset.ErrNotFound)
@@ -168,7 +154,7 @@ func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
 	}
 	fresh := s
 	fresh.Name = "TANDEM-NEW"
-	// One may be left where this was cut short: the set that was replaced then.
+	// A replaced set may be left over if this was interrupted.
 	if err := ignore(k.sets.Destroy(fresh.Name), ipset.ErrNotFound); err != nil {
 		return err
 	}
@@ -178,13 +164,13 @@ func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
 	return errors.Join(k.sets.Swap(fresh.Name, s.Name), k.sets.Destroy(fresh.Name))
 }
 
-// What the host itself sends to a cluster IP on kube-ipvs0 comes from that very
-// address, unless the local route to it names another source. That must be so
-// from the moment on that another mode serves the host: a connection from the
-// cluster IP would end when the address goes.
+// The host's own packets to a cluster IP on kube-ipvs0 have that same address as
+// their source, unless the local route names another one. It must name another one as
+// soon as another mode serves the host: a connection from the cluster IP would break
+// when the address is removed.
 
-// preferNodeSource has the host use an address of its own, where it has one, for new
-// connections to those on the device. Old ones keep what they have.
+// preferNodeSource makes the host use one of its own addresses as the source of new
+// connections to addresses on the device. Existing connections keep theirs.
 func (k *sockets) preferNodeSource(own []netip.Addr) error {
 	return k.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
 		for _, a := range own {
@@ -196,9 +182,9 @@ func (k *sockets) preferNodeSource(own []netip.Addr) error {
 	})
 }
 
-// replaceSource changes the source that a local route suggests. In IPv6 the
-// kernel's own have a metric that others cannot give: theirs comes in addition
-// first.
+// replaceSource changes the preferred source of a local route. In IPv6 the kernel's
+// routes have a metric that user space cannot set, so the new route is added before
+// the old one is deleted.
 func (k *sockets) replaceSource(r netlink.Route, src netip.Addr) error {
 	fresh := r
 	fresh.Src, fresh.Priority = src.AsSlice(), 0
@@ -211,8 +197,7 @@ func (k *sockets) replaceSource(r netlink.Route, src netip.Addr) error {
 	return ignore(k.links.RouteDel(&r), unix.ESRCH)
 }
 
-// restoreSource makes an address anew whose route was diverted by a Drain that was
-// called off.
+// restoreSource re-creates an address whose route was changed by an aborted Drain.
 func (k *sockets) restoreSource(a, src netip.Addr) error {
 	link, err := k.links.LinkByName(Link)
 	if err != nil {
@@ -220,14 +205,14 @@ func (k *sockets) restoreSource(a, src netip.Addr) error {
 	}
 	diverted := &netlink.Route{
 		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
-		Dst: hostPrefix(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
+		Dst: host.SingleAddr(a), Src: src.AsSlice(), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL,
 	}
 	gone := ignore(wrap("local route to "+a.String(), k.links.RouteDel(diverted)), unix.ESRCH)
 	return errors.Join(gone, k.address(ledger.Delete, a), k.address(ledger.Create, a))
 }
 
-// preferredSource returns the source that a local route suggests to reach an address,
-// where that is another one.
+// preferredSource returns the preferred source of the local route to an address, if
+// it is another address.
 func preferredSource(to netip.Addr, r netlink.Route) netip.Addr {
 	src, ok := netip.AddrFromSlice(r.Src)
 	if src = src.Unmap(); !ok || src == to {
@@ -236,8 +221,8 @@ func preferredSource(to netip.Addr, r netlink.Route) netip.Addr {
 	return src
 }
 
-// eachLocalRoute calls f for the local route to each address on kube-ipvs0, if
-// the device is ours.
+// eachLocalRoute calls f for the local route to each address on kube-ipvs0, if the
+// device is owned.
 func (k *sockets) eachLocalRoute(f func(netip.Addr, netlink.Route) error) error {
 	link, err := k.links.LinkByName(Link)
 	if err != nil || link.Attrs().Alias != alias {
@@ -270,8 +255,8 @@ func (k *sockets) eachLocalRoute(f func(netip.Addr, netlink.Route) error) error 
 	return nil
 }
 
-// ownConnections counts connections of the host's own that have an address on the device,
-// which end when it goes.
+// ownConnections counts the host's own connections from an address on the device,
+// which break when it is removed.
 func (k *sockets) ownConnections() (n int, err error) {
 	addresses := map[netip.Addr]bool{}
 	err = k.eachLocalRoute(func(a netip.Addr, _ netlink.Route) error {
@@ -302,7 +287,7 @@ func (k *sockets) ownConnections() (n int, err error) {
 // timeWait is a connection that has ended (TCP_TIME_WAIT in net/tcp_states.h).
 const timeWait = 6
 
-// openAddresses opens the addresses of this machine, but for those on kube-ipvs0.
+// openAddresses opens the addresses of this machine, except those on kube-ipvs0.
 func openAddresses() (*host.Addresses, error) {
 	return host.OpenAddresses(func(l netlink.Link) bool { return l.Attrs().Name == Link })
 }

@@ -20,25 +20,24 @@ const Name config.Mode = "ipvs"
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"
 
-// flagOurs marks a virtual server as ours. The kernel keeps flags that it does
-// not know, and ipvsadm does not show them.
+// flagOurs marks a virtual server as owned. The kernel keeps unknown flags, and
+// ipvsadm does not show them.
 const flagOurs = 1 << 24
 
-// The rule that has service packets delivered here: frontends other than cluster IPs
-// are on no device, so that all else about their addresses stays as the network
-// has it. kube-proxy puts them on kube-ipvs0, and with that takes over all their
-// ports and answers ARP for them. The table has each of those addresses and no
-// others: a service packet that another proxy has translated goes its way.
+// The routing rule that delivers service packets locally. External and load balancer
+// IPs are on no device, so their other ports are not affected; kube-proxy binds them
+// to kube-ipvs0, which captures all their ports and answers ARP for them. The table
+// has only those addresses, so packets that another proxy has translated are routed
+// as usual.
 const (
-	RoutePriority = 99     // behind the table of local addresses, before all others
+	RoutePriority = 99     // after the rule for the local table, before all others
 	RouteTable    = 254514 // local routes to external and load balancer IPs
 )
 
 // SetID is one of the ipsets that each family has.
 type SetID uint8
 
-// The sets, most with kube-proxy's names. Those with marks say what is done with
-// a packet: see Mark.
+// The sets, most with kube-proxy's names. The marks of entries are actions: see Mark.
 const (
 	noSet        SetID = iota
 	ClusterIPs         // frontends, with marks
@@ -46,13 +45,13 @@ const (
 	LoadBalancer       // frontends, with marks
 	NodePortTCP        // node ports, with marks
 	NodePortUDP
-	NodePortSCTP    // the same by address, since bitmaps of ports know no SCTP
-	Pods            // frontends where this node's pods get another action than all others, with marks
-	Host            // frontends where the host itself does, with marks
+	NodePortSCTP    // the same by address, since bitmap:port does not support SCTP
+	Pods            // frontends with another action for this node's pods, with marks
+	Host            // frontends with another action for the host itself, with marks
 	Restricted      // frontends with source ranges
 	SourceRanges    // a restricted frontend and a range that may use it
 	LoopBack        // endpoints of this node, twice: connections back to their sender
-	VirtualIPs      // the cluster IPs: their other ports are refused
+	VirtualIPs      // the cluster IPs: their other ports are rejected
 	NodePortRanges  // where node ports answer
 	ServiceCIDRs    // where cluster IPs are, and nothing else
 	HealthCheckPort // healthCheckNodePorts
@@ -103,8 +102,8 @@ func (s SetID) marks() bool   { return setTable[s].marks }
 // maxSetName is what the kernel takes (IPSET_MAXNAMELEN without its zero).
 const maxSetName = 31
 
-// maxEntries is more than there ever are. It costs nothing: sets grow as they
-// are filled. kube-proxy's are full at 65,536.
+// maxEntries is more than any cluster needs. It costs nothing, since sets grow as
+// they are filled. kube-proxy's sets are full at 65,536.
 const maxEntries = 1 << 24
 
 // Name returns the name of the set in a family.
@@ -131,8 +130,8 @@ func setNamed(name string) (SetID, model.Family) {
 // ChainID is one of the chains of iptables that each family has.
 type ChainID uint8
 
-// The chains. Those that the iptables mode has in the same table have names of
-// their own, so that one mode can work beside the other while a node changes over.
+// The chains. Their names differ from those of the iptables mode in the same table,
+// so that both modes can coexist while a node switches.
 const (
 	noChain    ChainID = iota
 	mangleIn           // mark what is for a frontend: KUBE-SERVICES
@@ -173,20 +172,20 @@ func (c ChainID) from() string         { return chainTable[c].from }
 // String returns table and chain.
 func (c ChainID) String() string { return c.table().String() + " " + c.name() }
 
-// ownerRule is the first rule of all our chains, which does nothing. A chain without it
-// is not ours, whatever its name: kube-proxy uses the same.
+// ownerRule is the first rule of all owned chains, without effect. A chain without it
+// is foreign, whatever its name: kube-proxy uses the same names.
 func ownerRule() xtables.Rule { return xtables.Rule{Comment: "kept by Tandem (ipvs, layout 1)"} }
 
 // classifies reports whether a chain decides what IPVS gets.
 func (c ChainID) classifies() bool { return c == mangleIn || c == mangleOut }
 
-// What connection tracking says of the first packets of connections, and of others.
+// Connection tracking states of the first packets of connections, and of all others.
 var (
 	isNew         = xtables.State{Any: "NEW"}
 	isEstablished = xtables.State{Any: "NEW", Not: true}
 )
 
-// jumpRule is the rule that leads to a chain, for all packets or those of old
+// jumpRule is the rule that jumps to a chain, for all packets or those of existing
 // connections only.
 func (c ChainID) jumpRule(oldOnly bool) xtables.Rule {
 	r := xtables.JumpTo(c.name())
@@ -203,7 +202,7 @@ type Kind uint8
 // The kinds.
 const (
 	KindLink    Kind = iota // kube-ipvs0
-	KindRule                // service packets look into RouteTable first
+	KindRule                // service packets are routed by RouteTable first
 	KindSet                 // an ipset
 	KindChain               // a chain of iptables with its rules
 	KindJump                // the jump to a chain
@@ -211,10 +210,10 @@ const (
 	KindDest                // a destination (real server) of a virtual server
 	KindEntry               // an entry of an ipset
 	KindAddress             // an address on kube-ipvs0
-	KindRoute               // RouteTable: packets for an address are delivered here
+	KindRoute               // RouteTable: packets to an address are delivered locally
 )
 
-// batchKind groups kinds that are written at once; 0 is written alone.
+// batchKind groups kinds that are written in one batch; 0 is written alone.
 func batchKind(k Kind) int {
 	switch k {
 	case KindEntry:
@@ -301,9 +300,8 @@ func (k Key) server() string {
 	return fmt.Sprintf("%s %s (by mark %d)", k.Proto, k.Dst, k.Via)
 }
 
-// orphan is a virtual server of ours by a mark that no entry gives. It may be from
-// a time when the user had chosen another bit of the mark: all of the mark is its
-// name.
+// orphan is an owned virtual server by an fwmark that no entry sets. The user may
+// have chosen another masquerade bit since, so it is named by the whole fwmark.
 func orphan(f model.Family, mark uint32) Key {
 	return Key{Kind: KindServer, Family: f, Via: Orphan, Mark: mark}
 }
@@ -339,16 +337,18 @@ type Value struct {
 
 	virtualserver.Server // server, without flagOurs
 
-	Rules xtables.Rules // chain; jump: all of it, as it is printed, where it is there more than once
+	Weight uint16 // destination: at least 1
 
-	OldOnly bool // jump: not for the first packets of connections, while we leave (Drain)
+	Rules xtables.Rules // chain: its rules; jump: as printed, if it exists more than once
 
-	// Source is what the host's own packets to an address on kube-ipvs0 come
-	// from, where that was diverted; else it is the zero Addr.
+	OldOnly bool // jump: for existing connections only (Drain)
+
+	// Source is the source of the host's own packets to an address on kube-ipvs0, if
+	// Drain has changed it.
 	Source netip.Addr
 }
 
-// Via says how packets get to a virtual server.
+// Via is how packets are matched to a virtual server.
 type Via uint8
 
 // The ways. Virtual servers are found by address, or by the mark of a packet
@@ -357,11 +357,11 @@ const (
 	ByAddress  Via = iota
 	ByMark         // marked, endpoints see the client
 	ByMarkSNAT     // marked, endpoints see the node
-	Orphan         // found in the kernel with a mark that no entry of ours sets, now
+	Orphan         // found in the kernel with an fwmark that no entry sets
 )
 
-// Mark is what an entry of a set does to the mark of a packet: the bits of Mask
-// become those of Value. It is the finished action of a frontend.
+// Mark is what an entry of a set does to the fwmark of a packet: the bits of Mask
+// become those of Value. It encodes the action of a frontend.
 type Mark struct{ Value, Mask uint32 }
 
 // String returns the mark as ipset writes it.
@@ -370,8 +370,8 @@ func (m Mark) String() string { return fmt.Sprintf("0x%x/0x%x", m.Value, m.Mask)
 // entryText is an entry as ipset writes it.
 func (k Key) entryText() string { return entryOf(k).Text(k.Set.kind().String()) }
 
-// definition is what a set of ours is like in the kernel. kube-proxy's sets of
-// the same names differ.
+// definition is the definition of an owned set. kube-proxy's sets of the same names
+// differ.
 func definition(k Key) ipset.Set {
 	s := ipset.Set{Name: k.Set.Name(k.Family), Type: k.Set.kind().String(), Family: k.Family, Marks: k.Set.marks()}
 	if k.Set.kind() == bitmapPort {

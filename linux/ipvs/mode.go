@@ -5,7 +5,6 @@ package ipvs
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,7 +20,7 @@ import (
 // that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, OnRequest: true, Fallback: "iptables",
+		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
 		Probe: probe, Open: openBackend, Plan: plan,
 	}
 }
@@ -63,7 +62,7 @@ func Script(o Options, objects map[Key]Value) string {
 		}
 		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, KindLink, KindRule, KindRoute, KindAddress)
 	}
-	t.dests = destinations(keys)
+	t.dests = destinations(keys, objects)
 	part("ipvsadm -R", t.server, KindServer)
 	return b.String()
 }
@@ -71,14 +70,14 @@ func Script(o Options, objects map[Key]Value) string {
 type text struct {
 	marks   *fwmarks
 	objects map[Key]Value
-	dests   map[Key][]netip.AddrPort // by virtual server
+	dests   map[Key][]virtualserver.Destination // by virtual server
 }
 
-func destinations(keys []Key) map[Key][]netip.AddrPort {
-	of := map[Key][]netip.AddrPort{}
+func destinations(keys []Key, objects map[Key]Value) map[Key][]virtualserver.Destination {
+	of := map[Key][]virtualserver.Destination{}
 	for _, k := range keys {
 		if k.Kind == KindDest {
-			of[k.serverOf()] = append(of[k.serverOf()], k.Peer.endpoint())
+			of[k.serverOf()] = append(of[k.serverOf()], virtualserver.Destination{Addr: k.Peer.endpoint(), Weight: int(objects[k].Weight)})
 		}
 	}
 	return of

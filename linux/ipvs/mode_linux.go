@@ -31,9 +31,9 @@ func probe(ctx context.Context) error {
 	return Probe(ctx, Options{Families: []model.Family{model.IPv4}})
 }
 
-// openBackend opens the mode where Probe has found it to work, or where an earlier
-// run may have used it: it does not have the kernel load IPVS. Where IPv6 does not
-// work, IPv4 is served alone, and ports of IPv6 are Gaps.
+// openBackend opens the mode if the kernel has loaded IPVS, as after Probe or an
+// earlier run; it does not make the kernel load it. If IPv6 does not work, only IPv4
+// is served, and IPv6 ports are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err := checkLoaded(); err != nil {
 		return nil, err
@@ -44,7 +44,14 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	}
 	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
-	if err := inNewNamespace(func() error { return virtualserver.CheckScheduler(o.scheduler()) }); err != nil {
+	err = inNewNamespace(func() (err error) {
+		if err := virtualserver.CheckScheduler(o.scheduler()); err != nil {
+			return err
+		}
+		o.Schedulers, err = virtualserver.Available("rr", "wrr", "lc", "wlc", "sh", "mh")
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := checkIPv6(commands); err != nil {
@@ -59,8 +66,8 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	return followAddresses(&tuned{Backend: dataplane.New(NewCompiler(o), d), driver: d, config: c.IPVS})
 }
 
-// tuned sets up the kernel for IPVS when it is about to be used: Open writes
-// nothing, and one that is only cleared away needs nothing.
+// tuned sets sysctls and timeouts before the first Sync: Open writes nothing, and
+// cleanup needs none of them.
 type tuned struct {
 	dataplane.Backend
 	driver  *Driver
@@ -69,7 +76,7 @@ type tuned struct {
 	retryAt time.Time // after a failure
 }
 
-// tuneRetry is the pause before what is missing is tried again.
+// tuneRetry is the pause before another attempt.
 const tuneRetry = time.Second
 
 // Sync implements dataplane.Backend.
@@ -95,15 +102,15 @@ func (t *tuned) Next() time.Time {
 	return t.Backend.Next()
 }
 
-// applySysctls sets the kernel parameters that IPVS needs here. Without the first
-// nothing can be masqueraded; all others make a good answer better.
+// applySysctls sets the kernel parameters that IPVS needs. The first is required for
+// masquerading; a failure of the others is only logged.
 func applySysctls(c config.IPVS) error {
 	if err := host.EnsureSysctl("net/ipv4/vs/conntrack", "1"); err != nil {
 		return err
 	}
 	more := [][2]string{
-		{"net/ipv4/vs/expire_nodest_conn", "1"},        // connections to an endpoint that is gone end at once
-		{"net/ipv4/vs/expire_quiescent_template", "1"}, // clients leave an endpoint that drains
+		{"net/ipv4/vs/expire_nodest_conn", "1"},        // connections to a removed endpoint end at once
+		{"net/ipv4/vs/expire_quiescent_template", "1"}, // persistent clients leave a draining endpoint
 		{"net/ipv4/ip_forward", "1"},
 	}
 	if reuseIsDelayed() {
@@ -120,7 +127,7 @@ func applySysctls(c config.IPVS) error {
 	return nil
 }
 
-// reuseIsDelayed reports whether a client that uses a port again has to wait a
+// reuseIsDelayed reports whether a client that reuses a source port has to wait a
 // second: Linux 4.1 to 5.8 with conn_reuse_mode 1 (kubernetes/kubernetes#81775).
 func reuseIsDelayed() bool {
 	var u unix.Utsname
@@ -134,9 +141,9 @@ func reuseIsDelayed() bool {
 	return major == 4 && minor >= 1 || major == 5 && minor < 9
 }
 
-// followed is a backend for which the host has, beside the addresses that its
-// Node object has, all that this machine has now: node ports answer on them, and
-// IPVS needs a virtual server for each. Disturbed looks for changes.
+// followed adds the present addresses of this machine to those of the Node object:
+// node ports answer on them, and IPVS needs a virtual server for each. Disturbed
+// looks for changes.
 type followed struct {
 	dataplane.Backend
 	addresses *host.Addresses
@@ -146,8 +153,8 @@ type followed struct {
 	due       time.Time // when a change was found that is not synced; zero for none
 }
 
-// followAddresses joins a backend with the addresses of the thread's network
-// namespace, and closes it when that fails.
+// followAddresses wraps a backend to follow the addresses of the thread's network
+// namespace, and closes it on failure.
 func followAddresses(b dataplane.Backend) (_ dataplane.Backend, err error) {
 	f := &followed{Backend: b}
 	if f.addresses, err = openAddresses(); err == nil {
@@ -180,14 +187,14 @@ func (f *followed) SetHost(h *model.Host) {
 	f.Backend.SetHost(&all)
 }
 
-// Disturbed implements dataplane.Backend. A change of addresses is no drift, but
-// something to sync.
+// Disturbed implements dataplane.Backend. A change of addresses is not drift; it
+// causes a sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	f.stale = f.stale || f.host != nil && f.addresses.Changed()
 	if f.stale {
 		own, err := sortedAddresses(f.addresses)
 		if err != nil {
-			return false, err // and it is tried again
+			return false, err // the next call retries
 		}
 		f.stale = false
 		if !slices.Equal(own, f.own) {
@@ -212,9 +219,9 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	return f.Backend.Sync(ctx)
 }
 
-// Probe finds out whether this machine can do what we need, by doing it in a
-// network namespace of its own, which goes away with it. The error says what is
-// missing and what to do about it.
+// Probe finds out whether this machine supports the mode, by programming it in a
+// temporary network namespace. The error says what is missing and what to do about
+// it.
 func Probe(ctx context.Context, o Options) error {
 	commands, _, err := xtables.Find(ctx)
 	if err != nil {
@@ -231,8 +238,8 @@ func Probe(ctx context.Context, o Options) error {
 	return err
 }
 
-// checkLoaded tells whether the kernel has IPVS, without making it load the module;
-// unless kube-ipvs0 says that it was in use here.
+// checkLoaded returns an error if the kernel has not loaded IPVS. It makes the kernel
+// load it only if our kube-ipvs0 shows that it was in use here.
 func checkLoaded() error {
 	if virtualserver.Loaded() {
 		return nil
@@ -252,7 +259,7 @@ func checkLoaded() error {
 	case ignore(err, unix.ENODEV) != nil:
 		return wrap("link "+Link, err)
 	}
-	return fmt.Errorf("the kernel has not loaded IPVS: it %w", dataplane.ErrAbsent)
+	return fmt.Errorf("IPVS is not loaded: it %w", dataplane.ErrAbsent)
 }
 
 // inNewNamespace runs f on a thread in a new network namespace. The thread ends with
@@ -270,7 +277,7 @@ func inNewNamespace(f func() error) error {
 	return <-done
 }
 
-// tryAll programs the skeleton and a Service, and reads them back.
+// tryAll programs base objects and a Service, and reads them back.
 func tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
 	d, err := Open(o, nil, commands)
 	if err != nil {
@@ -326,7 +333,7 @@ func probeHost() *model.Host {
 	}
 }
 
-// probePorts are ports that need an object of every kind.
+// probePorts returns ports that need objects of every kind.
 func probePorts(o Options) (ports []*model.Port) {
 	for _, f := range o.families() {
 		vip, ip := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("198.51.100.2")
@@ -347,8 +354,8 @@ func probePorts(o Options) (ports []*model.Port) {
 	return ports
 }
 
-// checkIPv6 asks whether IPv6 and its iptables are there, in the network namespace
-// of the calling thread.
+// checkIPv6 returns an error if IPv6 or its iptables are missing in the network
+// namespace of the calling thread.
 func checkIPv6(commands *xtables.Commands) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return err

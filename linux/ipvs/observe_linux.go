@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -22,13 +23,12 @@ import (
 
 var _ dataplane.Sentinel = (*Driver)(nil)
 
-// Disturbed implements dataplane.Sentinel. The kernel reports no changes of virtual
-// servers and sets, so everything is read again as often as kube-proxy's syncPeriod
-// says, which is how often that writes everything again.
+// Disturbed implements dataplane.Sentinel. The kernel sends no events for virtual
+// servers and sets, so everything is read again every syncPeriod.
 func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(time.Now()), nil }
 
-// Observe implements dataplane.Driver. It reads everything; destinations that
-// drain are noted, and are no objects.
+// Observe implements dataplane.Driver. It reads everything; draining destinations are
+// added to drains and not reported.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	if errors.Is(err, unix.EINTR) {
@@ -91,8 +91,8 @@ func (o *observation) family(f model.Family) error {
 	return o.tables.observe(o.ctx, f, o.emit)
 }
 
-// rules reads the routing rule, and those from a time when the user had chosen
-// another bit of the mark: this table is only ours.
+// rules reads the routing rule, and leftover ones for another masquerade bit: all
+// rules for our table are owned.
 func (o *observation) rules(f model.Family) error {
 	rules, err := o.reader.links.RuleList(netlinkFamily(f))
 	if err != nil {
@@ -111,7 +111,7 @@ func (o *observation) rules(f model.Family) error {
 	return nil
 }
 
-// routes reads the table of local routes, which is all ours.
+// routes reads the routes of our table, which are all owned.
 func (o *observation) routes(f model.Family) error {
 	filter := netlink.Route{Table: RouteTable, Type: unix.RTN_LOCAL}
 	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
@@ -129,7 +129,7 @@ func (o *observation) routes(f model.Family) error {
 	return nil
 }
 
-// set reads a set. One that is not as ours are is none of ours.
+// set reads a set. One with another definition is foreign.
 func (o *observation) set(k Key) error {
 	set, entries, err := o.reader.sets.List(k.Set.Name(k.Family))
 	switch {
@@ -155,8 +155,8 @@ func (o *observation) set(k Key) error {
 	return nil
 }
 
-// noteServer notes an entry that leads to a virtual server by mark, which is named by
-// the lowest frontend of those.
+// noteServer records an entry that selects a virtual server by fwmark, which is named
+// by the lowest such frontend.
 func (o *observation) noteServer(entry Key, mark uint32) {
 	at := markKey{entry.Family, mark}
 	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
@@ -166,7 +166,7 @@ func (o *observation) noteServer(entry Key, mark uint32) {
 	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
 }
 
-// nameServers puts the names of virtual servers into the entries that lead to them.
+// nameServers sets the names of virtual servers in the entries that select them.
 func (o *observation) nameServers(f model.Family) {
 	for k, v := range o.have {
 		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
@@ -182,7 +182,7 @@ func (o *observation) nameServers(f model.Family) {
 	}
 }
 
-// link reads the device, if it is ours, and its addresses.
+// link reads the device, if it is owned, and its addresses.
 func (o *observation) link() error {
 	link, err := o.reader.links.LinkByName(Link)
 	if err != nil {
@@ -241,18 +241,16 @@ func (o *observation) servers() error {
 	return err
 }
 
-// dest notes a destination. Another weight is an external change: a
-// destination that is not reported is created again.
+// dest records a destination. One of weight 0 is draining.
 func (o *observation) dest(k Key, weight int) {
-	switch weight {
-	case 0:
+	if weight == 0 {
 		o.drains.add(k)
-	case 1:
-		o.emit(k, Value{})
+		return
 	}
+	o.emit(k, Value{Weight: uint16(min(weight, math.MaxUint16))})
 }
 
-// serverKey names a virtual server of ours.
+// serverKey returns the key of an owned virtual server.
 func (o *observation) serverKey(id virtualserver.ID) Key {
 	if id.FWMark == 0 {
 		return Key{Kind: KindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}

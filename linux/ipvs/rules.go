@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Base emits what is there before any Service (dataplane.Compiler).
+// Base implements dataplane.Compiler: the objects that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{Kind: KindLink}, Value{})
 	for _, f := range c.options.families() {
@@ -40,7 +40,7 @@ func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Va
 	}
 }
 
-// ownedChain is a chain with some rules, and the one that says whose it is.
+// ownedChain is a chain with the owner rule and some others.
 func ownedChain(rules ...xtables.Rule) Value {
 	return Value{Rules: xtables.List(append([]xtables.Rule{ownerRule()}, rules...)...)}
 }
@@ -50,8 +50,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	r := ruleMaker{c.bits, f}
 	arriving, sent := xtables.FromPods(f, host.Pods)
 	all[mangleIn] = r.classify(arriving, false)
-	// What IPVS has forwarded comes through here as well. It must not be routed by
-	// our rule once more.
+	// Packets forwarded by IPVS traverse this chain as well. They must not match our
+	// routing rule again.
 	forwarded := xtables.Rule{Matches: []xtables.Match{marked(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
 	all[mangleOut] = slices.Insert(r.classify(sent, true), 0, forwarded)
 	all[manglePort] = []xtables.Rule{
@@ -70,8 +70,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 		rule(xtables.SetMark{Mask: r.masquerade}),
 		rule(masquerade),
 	}
-	refuse := rule(xtables.Reject, marked(r.denied)) // what has no endpoint
-	// What IPVS has forwarded comes through here as well, most of it from others.
+	refuse := rule(xtables.Reject, marked(r.denied)) // no endpoints
+	// Packets forwarded by IPVS traverse this chain as well.
 	all[filterIn] = []xtables.Rule{refuse}
 	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{})}
 	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(HealthCheckPort, "dst"))}
@@ -107,12 +107,12 @@ func (r ruleMaker) mapMark(s SetID, fields string) xtables.MapMark {
 	return xtables.MapMark{Set: s.Name(r.family), Fields: fields}
 }
 
-// classify turns the mark of a packet into the action of its frontend for its
-// origin. Only the first packet of a connection is dropped, refused or
-// masqueraded; all others must only find their way to IPVS.
+// classify sets the mark of a packet to the action of its frontend for its origin.
+// Only the first packet of a connection is dropped, rejected or masqueraded; all
+// others must only reach IPVS.
 func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 	all := []xtables.Rule{
-		// Connections of another proxy, from before we took over.
+		// Existing connections of a previous proxy.
 		rule(xtables.Return, xtables.State{Any: "DNAT"}),
 		rule(xtables.Drop, r.in(Restricted, "dst,dst"), r.notIn(SourceRanges, "dst,dst,src"), isNew),
 		rule(xtables.SetMark{Value: r.masquerade, Mask: r.all()}),
@@ -143,26 +143,25 @@ func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 		rule(xtables.Drop, marked(r.all()), isNew),
 		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, unmarked(r.service)),
 		rule(xtables.SetMark{Mask: r.masquerade | r.denied}, isEstablished),
-		// What is refused is not delivered here: an answer needs an address that
-		// this host has, and that of the frontend it has not.
+		// Rejected packets are not delivered locally: the kernel sends the ICMP error
+		// only from an address that it has.
 		rule(xtables.SetMark{Mask: r.service}, marked(r.service|r.denied)),
 	)
 }
 
-// unallocated is the rule for what could be for a cluster IP, and is for none. It
-// comes behind destination NAT: an address that no Service of ours has may be
-// another proxy's (label service-proxy-name).
+// unallocated drops packets to unallocated cluster IPs. It applies after destination
+// NAT: the address may belong to a Service of another proxy (label
+// service-proxy-name).
 func (r ruleMaker) unallocated() xtables.Rule {
 	return rule(xtables.Drop, r.in(ServiceCIDRs, "dst"), xtables.DstLocal{Not: true}, isNew, xtables.State{Any: "DNAT", Not: true})
 }
 
-// ourTables are the tables with chains of ours, the one that marks packets last:
-// then the others know already what to do with them.
+// ourTables are the tables with our chains. Mangle is last: packets are marked only
+// when the other tables handle the marks.
 var ourTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
 
-// restoreText writes ops on the chains of one family for iptables-restore
-// --noflush, one table at a time, and what is deleted after all else and the
-// other way round.
+// restoreText writes ops on the chains of one family for iptables-restore --noflush,
+// one table at a time; deletions come last and in reverse order.
 func restoreText(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
 	write := func(table xtables.Table, deletes bool) {
 		var some []ledger.Op[Key, Value]
@@ -184,9 +183,9 @@ func restoreText(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
 	return text
 }
 
-// script writes ops on one table. Jumps that must not be taken for those that
-// replace them are deleted first, also so that chains that are deleted are in no
-// use. All other jumps are deleted when their successors are there.
+// script writes ops on one table. Jumps that duplicate others, or whose chain is
+// deleted, are deleted first. All other jumps are deleted after their replacement is
+// inserted.
 func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 	s := &xtables.Script{}
 	for _, op := range ops {
@@ -213,7 +212,7 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 	return s
 }
 
-// installedJump are the rules of a jump.
+// installedJump returns the rules of an installed jump.
 func (c ChainID) installedJump(v Value) xtables.Rules {
 	if v.Rules.Len() > 0 {
 		return v.Rules
@@ -221,10 +220,9 @@ func (c ChainID) installedJump(v Value) xtables.Rules {
 	return xtables.List(c.jumpRule(v.OldOnly))
 }
 
-// readTables reads what iptables-save prints: our chains, and the jumps to them. A
-// chain is ours if it has the owner's rule, before which others may have put
-// theirs, or if it is empty and something leads there: then it was flushed
-// externally.
+// readTables reads our chains and the jumps to them from the output of iptables-save.
+// A chain is owned if it has the owner rule, maybe behind inserted foreign rules, or
+// if it is empty and a jump leads to it: then it was flushed externally.
 func readTables(f model.Family, text string, emit func(Key, Value)) error {
 	tables, err := xtables.ParseSave(text)
 	if err != nil {
@@ -251,8 +249,8 @@ func readTables(f model.Family, text string, emit func(Key, Value)) error {
 	return nil
 }
 
-// jump finds the jump to a chain among the rules of where it comes from. There may
-// be more than one: kube-proxy's, or what others have put there once more.
+// jump finds the jumps to a chain among the rules of its parent chain. There may be
+// several: kube-proxy's, or duplicates inserted externally.
 func (c ChainID) jump(rules []xtables.Line) (v Value, there bool) {
 	var all []xtables.Line
 	for _, l := range rules {

@@ -16,17 +16,16 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// Draining destinations are looked at every drainCheck, and after drainLimit
-// they go, connections or not: the time after which the kernel itself gives up
-// on a TCP connection that says nothing.
+// Draining destinations are checked every drainCheck, and deleted after drainLimit in
+// any case: then IPVS itself expires an idle TCP connection.
 const (
 	drainCheck = 2 * time.Second
 	drainLimit = 15 * time.Minute
 )
 
-// drains are destinations that get no new connections (weight 0) and go when
-// they have none left. The kernel's weights are the only record: a restart finds
-// them there, and their time begins anew.
+// drains are destinations that get no new connections (weight 0) and are deleted when
+// they have none left. The kernel's weights are the only record: after a restart they
+// are found there, and drainLimit starts again.
 type drains struct {
 	kernel *sockets
 	marks  *fwmarks
@@ -36,7 +35,7 @@ type drains struct {
 
 	mu        sync.Mutex
 	deadlines map[Key]map[Key]time.Time // by virtual server
-	failing   bool                      // the last check did
+	failing   bool                      // the last check failed
 }
 
 func startDrains(k *sockets, marks *fwmarks) *drains {
@@ -68,7 +67,7 @@ func (d *drains) stop() {
 	d.kernel.close()
 }
 
-// add notes a destination whose weight is 0.
+// add adds a destination whose weight is 0.
 func (d *drains) add(dest Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +80,7 @@ func (d *drains) add(dest Key) {
 	}
 }
 
-// cancel takes a destination out of the list, and reports whether it was in it.
+// cancel removes a destination, and reports whether it was draining.
 func (d *drains) cancel(dest Key) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,16 +90,16 @@ func (d *drains) cancel(dest Key) bool {
 	return draining
 }
 
-// forget drops all destinations of a virtual server.
+// forget removes all destinations of a virtual server.
 func (d *drains) forget(server Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.deadlines, server)
 }
 
-// check deletes what is idle or late. It works on one virtual server at a time,
-// so that a Commit never waits for long. What cannot be read or deleted is tried
-// again, and told the first time.
+// check deletes destinations that are idle or past their deadline. It handles one
+// virtual server at a time, so that a Commit never waits for long. Failures are
+// retried by the next check; only the first one is logged.
 func (d *drains) check() {
 	d.mu.Lock()
 	servers := make([]Key, 0, len(d.deadlines))
@@ -160,13 +159,13 @@ func (d *drains) checkServer(server Key) (failed error) {
 	return failed
 }
 
-// servers makes, changes and deletes virtual servers and their destinations. It is
-// used by one goroutine at a time.
+// servers creates, changes and deletes virtual servers and their destinations. One
+// goroutine may use it at a time.
 type servers struct {
 	kernel  *sockets
 	marks   *fwmarks
 	drains  *drains
-	exclude []netip.Prefix // virtual servers of others in here are never touched
+	exclude []netip.Prefix // foreign virtual servers with these addresses are never touched
 }
 
 // serverCommit are the ops of one Commit on virtual servers and destinations.
@@ -223,9 +222,8 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 	return wrap(op.Key.String(), err)
 }
 
-// adopt makes an existing virtual server ours: kube-proxy's, or
-// one whose making was interrupted. Destinations that it has and shall not have
-// drain.
+// adopt takes ownership of an existing virtual server: kube-proxy's, or one whose
+// creation was interrupted. Destinations that are not wanted drain.
 func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server) error {
 	if err := c.checkExcluded(k, id); err != nil {
 		return err
@@ -247,8 +245,8 @@ func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server)
 	return nil
 }
 
-// checkExcluded is an error for a virtual server that is not owned and in an excluded
-// range: neither it nor its destinations are touched.
+// checkExcluded returns an error for a foreign virtual server in an excluded range:
+// neither it nor its destinations are touched.
 func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
 	if k.Via != ByAddress || !slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(k.Dst.Addr()) }) {
 		return nil
@@ -260,7 +258,7 @@ func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
 	return err
 }
 
-// wants reports whether this commit makes a destination.
+// wants reports whether this commit creates a destination.
 func (c *serverCommit) wants(server Key, to Peer) bool {
 	if c.wanted == nil {
 		c.wanted = map[Key]map[Peer]bool{}
@@ -278,8 +276,8 @@ func (c *serverCommit) wants(server Key, to Peer) bool {
 	return c.wanted[server][to]
 }
 
-// dest makes a destination or has it drain. One that is there already, draining
-// or not, is used again.
+// dest creates a destination or drains it. An existing one, draining or not, is
+// reused.
 func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	server := op.Key.serverOf()
 	if c.deleted[server] {
@@ -297,12 +295,12 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	}
 	to := op.Key.Peer.endpoint()
 	if c.drains.cancel(op.Key) {
-		if err = c.kernel.servers.SetWeight(id, to, 1); !errors.Is(err, virtualserver.ErrNoDestination) {
+		if err = c.kernel.servers.SetWeight(id, to, int(op.New.Weight)); !errors.Is(err, virtualserver.ErrNoDestination) {
 			return wrap(op.Key.String(), err)
 		}
 	}
-	if err = c.kernel.servers.AddDestination(id, to, 1); errors.Is(err, virtualserver.ErrExists) {
-		err = c.kernel.servers.SetWeight(id, to, 1)
+	if err = c.kernel.servers.AddDestination(id, to, int(op.New.Weight)); errors.Is(err, virtualserver.ErrExists) {
+		err = c.kernel.servers.SetWeight(id, to, int(op.New.Weight))
 	}
 	if !c.failed[server] {
 		err = deletedExternally(err)
@@ -310,8 +308,8 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 	return wrap(op.Key.String(), err)
 }
 
-// deletedExternally marks the error that a virtual server of ours does not exist as an
-// external change, of maybe more: everything must be read back.
+// deletedExternally turns "no such virtual server" into an external change: more may
+// have changed, so everything must be read back.
 func deletedExternally(err error) error {
 	if errors.Is(err, virtualserver.ErrNoServer) {
 		return fmt.Errorf("the virtual server was deleted externally: %w: %w", err, ledger.ErrUnknown)
@@ -319,8 +317,8 @@ func deletedExternally(err error) error {
 	return err
 }
 
-// removeDest drains a destination of TCP, which keeps its connections until they
-// end, and deletes any other at once.
+// removeDest drains a TCP destination, so that its connections can end, and deletes
+// any other at once.
 func (c *serverCommit) removeDest(k Key, id virtualserver.ID) error {
 	if k.Proto != model.TCP {
 		return c.kernel.servers.DeleteDestination(id, k.Peer.endpoint())

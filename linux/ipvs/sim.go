@@ -12,14 +12,15 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Sim runs the first packets of connections through objects as the kernel
-// would: the very rules that iptables gets, then routing, then IPVS, and takes
-// every branch that a scheduler could.
+// Sim runs the first packets of connections through objects as the kernel would: the
+// rules as iptables gets them, then routing, then IPVS. It follows every choice that
+// a scheduler could make.
 type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
 	marks   *fwmarks
 	servers virtualserver.Table
+	weights map[virtualserver.ID]map[netip.AddrPort]float64 // of those that are sent to by weight alone
 	ranges  map[SetID][]Key
 	rules   *xtables.Sim
 }
@@ -29,7 +30,7 @@ type Sim struct {
 func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{
 		objects: objects, host: host, marks: fwmarksOf(bitsFor(o.Mark), objects),
-		servers: virtualserver.Table{}, ranges: map[SetID][]Key{},
+		servers: virtualserver.Table{}, weights: map[virtualserver.ID]map[netip.AddrPort]float64{}, ranges: map[SetID][]Key{},
 	}
 	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
@@ -40,6 +41,7 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		case k.Kind == KindDest:
 			id, _ := s.marks.id(k.serverOf())
 			s.servers.Add(id, k.Peer.endpoint())
+			s.weigh(id, objects[k.serverOf()].Scheduler, k.Peer.endpoint(), v.Weight)
 		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
@@ -48,6 +50,20 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		}
 	}
 	return s
+}
+
+// weigh notes the weight of a destination, where its scheduler gives it a share that
+// does not depend on clients or connections.
+func (s *Sim) weigh(id virtualserver.ID, scheduler string, to netip.AddrPort, weight uint16) {
+	if scheduler == "rr" {
+		weight = 1
+	} else if scheduler != "wrr" {
+		return
+	}
+	if s.weights[id] == nil {
+		s.weights[id] = map[netip.AddrPort]float64{}
+	}
+	s.weights[id][to] = float64(weight)
 }
 
 // Decide returns what happens to a packet: every endpoint that it may reach.
@@ -70,12 +86,12 @@ func (s *Sim) Decide(first oracle.Packet) oracle.Outcome {
 	case !ok:
 		return unserved(s.hook(&p, noChain, filterOut))
 	case len(s.servers[server]) == 0:
-		return oracle.Outcome{Fate: oracle.Reject} // IPVS says "unreachable"
+		return oracle.Outcome{Fate: oracle.Reject} // IPVS answers "unreachable"
 	}
 	return s.forward(p, server)
 }
 
-// unserved is what becomes of a packet that gets to no virtual server.
+// unserved is the outcome of a packet without a virtual server.
 func unserved(filtered xtables.Target) oracle.Outcome {
 	switch filtered {
 	case xtables.Reject:
@@ -86,8 +102,8 @@ func unserved(filtered xtables.Target) oracle.Outcome {
 	return oracle.Outcome{Fate: oracle.Pass}
 }
 
-// hook runs the chain for what arrives, or the one for what the host sends. Nothing
-// in our chains is left to chance: they have one end.
+// hook runs the chain for arriving packets, or the one for packets that the host
+// sends. Our chains have no random matches, so there is one result.
 func (s *Sim) hook(p *xtables.Packet, in, out ChainID) xtables.Target {
 	chain := in
 	if p.In == "" {
@@ -103,7 +119,7 @@ func (s *Sim) hook(p *xtables.Packet, in, out ChainID) xtables.Target {
 
 func familyOf(p xtables.Packet) model.Family { return model.FamilyOf(p.Dst.Addr()) }
 
-// delivered reports whether a packet that arrives is for this host.
+// delivered reports whether an arriving packet is delivered locally.
 func (s *Sim) delivered(p xtables.Packet) bool {
 	_, rule := s.objects[Key{Kind: KindRule, Family: familyOf(p)}]
 	_, route := s.objects[Key{Kind: KindRoute, Family: familyOf(p), Dst: dstAddr(p.Dst.Addr())}]
@@ -118,21 +134,25 @@ func (s *Sim) local(a netip.Addr) bool {
 
 func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
+	sum := 0.0
+	for _, w := range s.weights[server] {
+		sum += w
+	}
 	for _, to := range s.servers[server] {
 		last := p
 		last.Dst = to
-		// What is for the host itself never gets to postrouting or, when it is
-		// from the host too, has the host's address already.
+		// Packets to the host itself never reach postrouting or, if they come from
+		// the host too, have its address already.
 		leaves := !slices.Contains(s.host.IPs, to.Addr())
 		snat := s.rules.Run(xtables.NAT, natLast.name(), last)[0].Masqueraded()
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: to, SNAT: leaves && snat})
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: to, SNAT: leaves && snat, Share: s.weights[server][to] / max(sum, 1)})
 	}
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
 }
 
-// set finds what a set has for a packet. Fields are "dst", "src" and so on, one for
-// each address and port of the set's type.
+// set looks up a packet in a set. Fields are "dst" and "src", one for each part of
+// the set's type.
 func (s *Sim) set(name, fields string, p *xtables.Packet) (xtables.SetMark, bool) {
 	id, family := setNamed(name)
 	k := Key{Kind: KindEntry, Family: family, Set: id}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result returns the error that a message of TypeError or TypeDone tells, nil for
+// Result returns the error that a message of TypeError or TypeDone carries, nil for
 // success.
 func (m Message) Result() error {
 	errno, ok := m.Errno()
@@ -21,9 +21,9 @@ func (m Message) Result() error {
 	return unix.Errno(errno)
 }
 
-// answers passes on the answers to the request with that sequence number, up to
-// the end of a dump, or one. It returns with what result they ended; err says that
-// their end was not reached.
+// answers calls each for the answers to the request with that sequence number: one,
+// or all up to the end of a dump. end is the result in the last message; err says
+// that the last message was not reached.
 func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, dump bool, each func(Message) error) (end, err error) {
 	interrupted := false
 	for {
@@ -39,7 +39,7 @@ func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, du
 				return nil, err
 			}
 			if m.Seq != seq {
-				continue // of a request that was given up
+				continue // of an earlier, abandoned request
 			}
 			interrupted = interrupted || m.Flags&FlagInterrupted != 0
 			if m.Type == TypeDone || m.Type == TypeError {
@@ -64,8 +64,8 @@ func ended(m Message, interrupted bool) error {
 	return err
 }
 
-// results passes on which of n requests failed, up to the answer to the last one,
-// which alone is acknowledged.
+// results calls failed for each of n requests that failed, until the last one, which
+// alone asks for an acknowledgement, is answered.
 func results(receive func() ([]byte, error), first uint32, n int, failed func(i int, err error)) error {
 	for {
 		b, err := receive()
@@ -78,7 +78,7 @@ func results(receive func() ([]byte, error), first uint32, n int, failed func(i 
 			}
 			i := m.Seq - first // also right when the numbers wrap
 			if m.Type != TypeError || i >= uint32(n) {
-				continue // a late answer to a batch that was given up
+				continue // a late answer to an abandoned batch
 			}
 			if err := m.Result(); err != nil {
 				failed(int(i), err)

@@ -22,8 +22,8 @@ type Attr struct {
 	Whole []byte // with header and padding, as it was sent
 }
 
-// CutAttr returns the first attribute of b and what follows it; ok is false if
-// there is none, or b does not begin with one.
+// CutAttr returns the first attribute of b and the bytes after it; ok is false if b
+// is empty or does not begin with an attribute.
 func CutAttr(b []byte) (a Attr, rest []byte, ok bool) {
 	size := attrSize(b)
 	if size == 0 {
@@ -33,9 +33,8 @@ func CutAttr(b []byte) (a Attr, rest []byte, ok bool) {
 	return Attr{Type: attrType(b), Value: b[attrHeaderLen:size], Whole: b[:end]}, b[end:], true
 }
 
-// Attrs ranges over attributes: their types without flags, and their values. It
-// stops at the first that is malformed: what is missing then fails in the checks
-// of the caller.
+// Attrs ranges over attributes: their types without flags, and their values. It stops
+// at the first malformed one; callers check that they found all they need.
 func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for {
@@ -48,8 +47,8 @@ func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// attrSize is the size of the attribute that b begins with, its padding left out;
-// 0 if it is none.
+// attrSize is the size of the attribute that b begins with, its padding left out; 0
+// if b does not begin with an attribute.
 func attrSize(b []byte) int {
 	if len(b) < attrHeaderLen {
 		return 0

@@ -11,8 +11,8 @@ const (
 	maxBatchBytes = 64 << 10
 )
 
-// Batch is a number of requests that are sent together (Socket.Exchange). Each of
-// them succeeds or fails alone; the kernel works them off in order.
+// Batch holds requests that are sent together (Socket.Exchange). Each of them
+// succeeds or fails alone; the kernel processes them in order.
 type Batch struct {
 	w Writer
 	n int
@@ -32,7 +32,8 @@ func (b *Batch) Len() int { return b.n }
 // Full reports whether the batch should be sent before another request.
 func (b *Batch) Full() bool { return b.n >= maxRequests || len(b.w.Buf) >= maxBatchBytes }
 
-// finish numbers the requests from first on, and has the last one acknowledged.
+// finish numbers the requests from first on and sets the acknowledgement flag of the
+// last one.
 func (b *Batch) finish(first uint32) []byte {
 	seq := first
 	for at := 0; at < len(b.w.Buf); seq++ {

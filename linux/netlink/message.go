@@ -37,10 +37,10 @@ const (
 	FamilyLen = 4
 )
 
-// ErrMalformed says that the kernel sent something that is no netlink message.
+// ErrMalformed means that the kernel sent bytes that are not a netlink message.
 var ErrMalformed = errors.New("malformed netlink message")
 
-// Message is a message as received. It shares memory with what it was cut from.
+// Message is a message as received. It shares memory with the buffer that was read.
 type Message struct {
 	Type  uint16 // subsystem << 8 | type, for netfilter
 	Flags uint16
@@ -48,8 +48,8 @@ type Message struct {
 	Body  []byte // what follows the header
 }
 
-// Messages cuts what one read returned into messages. What is no message ends it
-// with ErrMalformed.
+// Messages splits the bytes of one read into messages. Malformed input ends it with
+// ErrMalformed.
 func Messages(b []byte) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		for len(b) > 0 {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chunk is the size of the buffer for reading: the kernel sends dumps in no larger
-// pieces, and answers that are shorter.
+// chunk is the size of the read buffer: the kernel sends dumps in pieces of at most
+// that size.
 const chunk = 64 << 10
 
-// Socket is a netlink socket to netfilter. All answers to a request are in its
-// queue, or are put there as the queue is read, when the request has been sent: the
-// kernel works on requests in the sender's own time. So nothing here ever waits.
+// Socket is a netlink socket to netfilter. The kernel handles a request within the
+// system call that sends it, so the answers are in the queue when Send returns, or
+// are added as the queue is read. Nothing here blocks.
 //
 // One goroutine may use a Socket at a time, from any thread.
 type Socket struct {
@@ -31,10 +31,11 @@ type Socket struct {
 
 // Errors of sockets.
 var (
-	// ErrNoAnswer says that the queue is empty.
+	// ErrNoAnswer means that the queue is empty.
 	ErrNoAnswer = errors.New("the kernel did not answer")
 
-	// ErrInterrupted says that a dump may lack objects, as they changed meanwhile.
+	// ErrInterrupted means that a dump may lack objects, because they changed while
+	// it was read.
 	ErrInterrupted = errors.New("the dump was interrupted by a change")
 )
 
@@ -45,14 +46,14 @@ func Open() (*Socket, error) {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil { // from then on the kernel delivers messages of no process
+	if err == nil { // messages of other processes are no longer delivered
 		err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up netlink socket: %w", err), unix.Close(fd))
 	}
 	s := NewSocket(fd)
-	// Errors without the message that they are about, but with the place in it.
+	// Errors come without a copy of the failed message, but with the offset in it.
 	for _, option := range []int{unix.NETLINK_CAP_ACK, unix.NETLINK_EXT_ACK} {
 		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1) // older kernels say less
 	}
@@ -68,8 +69,8 @@ func NewSocket(fd int) *Socket { return &Socket{fd: fd, buf: make([]byte, chunk)
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
 // SetBuffers asks for buffers of that many bytes. The kernel takes memory only for
-// what is in them. Without CAP_NET_ADMIN in the first user namespace the system's limits
-// hold.
+// what is in them. Without CAP_NET_ADMIN in the initial user namespace the system's
+// limits apply.
 func (s *Socket) SetBuffers(send, receive int) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, send) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, send)
@@ -93,8 +94,8 @@ func (s *Socket) Reserve(n uint32) (first uint32) {
 	return first
 }
 
-// Send sends bytes as one message to the kernel. What is left of the answers to an
-// earlier request goes first: the kernel starts no dump before the last one is read.
+// Send sends bytes as one message to the kernel. Unread answers to an earlier request
+// are discarded first: the kernel starts no dump before the last one is read.
 func (s *Socket) Send(ctx context.Context, b []byte) error {
 	if s.unfinished {
 		if err := s.Drain(ctx); err != nil {
@@ -109,7 +110,7 @@ func (s *Socket) Send(ctx context.Context, b []byte) error {
 	}
 }
 
-// Receive returns what is next in the queue, valid until the next call, or
+// Receive returns the next bytes of the queue, valid until the next call, or
 // ErrNoAnswer.
 func (s *Socket) Receive() ([]byte, error) {
 	for {
@@ -125,11 +126,11 @@ func (s *Socket) Receive() ([]byte, error) {
 	}
 }
 
-// maxDrain bounds how many answers are passed over: a dump of some million flows.
+// maxDrain bounds how many answers are discarded: a dump of some million flows.
 const maxDrain = 1 << 16
 
-// Drain empties the queue after something went wrong, so that the next request
-// does not get old answers. If the context ends first, Send goes on with it.
+// Drain empties the queue after something went wrong, so that the next request does
+// not get old answers. If the context ends first, the next Send continues.
 func (s *Socket) Drain(ctx context.Context) error {
 	s.unfinished = true
 	for range maxDrain {
@@ -141,12 +142,12 @@ func (s *Socket) Drain(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.New("answers to an earlier request do not end")
+	return errors.New("too many unread answers to an earlier request")
 }
 
-// Request asks one thing and passes the answers to each: one, or all of a dump. Fill
-// adds attributes; both may be nil. With FlagAck the answer is the result alone. An
-// error of each ends it.
+// Request sends one request and calls each for the answers: one, or all of a dump.
+// fill adds attributes; both may be nil. With FlagAck there is no answer but the
+// result. An error of each ends the call.
 func (s *Socket) Request(ctx context.Context, kind, flags uint16, family byte, fill func(*Writer), each func(Message) error) error {
 	s.w.Buf = s.w.Buf[:0]
 	s.w.Begin(kind, flags, s.Reserve(1), family, 0)
@@ -165,8 +166,8 @@ func (s *Socket) Request(ctx context.Context, kind, flags uint16, family byte, f
 	return end
 }
 
-// Exchange sends the requests of a batch, passes on which of them failed, and
-// empties it. An error is one of the socket: then no results are known.
+// Exchange sends the requests of a batch, calls failed for those that fail, and
+// empties the batch. A returned error is the socket's: then no results are known.
 func (s *Socket) Exchange(ctx context.Context, b *Batch, failed func(i int, err error)) error {
 	if b.n == 0 {
 		return nil

@@ -28,9 +28,9 @@ type Call struct {
 	Timeout time.Duration // for the whole of it
 }
 
-// Dial makes a connection, asks who is there, and hangs up. The error is about
-// the network itself, such as an address that From does not have, or ErrNoSCTP;
-// that nobody answers is an Answer.
+// Dial makes a connection, asks the server for its name, and closes the connection.
+// An error is about the network itself, such as a source address that From does not
+// have, or ErrNoSCTP; a refused or unanswered connection is an Answer.
 func (n *Net) Dial(c Call) (Answer, error) {
 	var a Answer
 	ask := n.ask
@@ -87,8 +87,8 @@ func (n *Net) turn(p pair) *sync.Mutex {
 	return n.turns[p]
 }
 
-// Connect makes a TCP or UDP connection that stays. Ask talks over it. It is
-// reset when it is closed, so that nothing of it remains.
+// Connect makes a TCP or UDP connection and keeps it open, for Ask. Closing it sends
+// a reset, so that no state remains.
 func (n *Net) Connect(c Call) (conn net.Conn, err error) {
 	err = n.Do(c.From, func() error {
 		conn, err = n.connect(c)
@@ -97,8 +97,8 @@ func (n *Net) Connect(c Call) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// Ask asks the server at the other end of a connection who it is. After
-// anything but an Answered the connection is of no further use.
+// Ask asks the server at the other end of a connection for its name. After any
+// outcome but Answered the connection cannot be used again.
 func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
 	return converse(conn, time.Now().Add(timeout))
 }
@@ -116,7 +116,7 @@ func (n *Net) connect(c Call) (net.Conn, error) {
 		d := net.Dialer{Timeout: c.Timeout, FallbackDelay: -1, KeepAlive: -1}
 		local := netip.AddrPortFrom(src, n.port())
 		if c.Proto == model.TCP {
-			d.LocalAddr, d.Control = net.TCPAddrFromAddrPort(local), impatient
+			d.LocalAddr, d.Control = net.TCPAddrFromAddrPort(local), reportICMP
 		} else {
 			d.LocalAddr = net.UDPAddrFromAddrPort(local)
 		}
@@ -131,12 +131,12 @@ func (n *Net) connect(c Call) (net.Conn, error) {
 	}
 }
 
-// impatient makes an IPv6 TCP socket hear of ICMP errors in any case, as IPv4
-// sockets do. Within one machine the error often arrives while connect still
-// holds the socket; Linux then only notes it, and the client would learn of it
-// when the first packet is sent again, a second later. In a rare race it does so
-// all the same: the error is announced before it is noted.
-func impatient(network, _ string, c syscall.RawConn) error {
+// reportICMP makes an IPv6 TCP socket report ICMP errors at once, as IPv4 sockets do.
+// Within one machine the error often arrives while connect holds the socket lock;
+// Linux then only stores it, and the client would see it when the SYN is
+// retransmitted, a second later. A rare race remains: the socket is woken up before
+// the error is stored.
+func reportICMP(network, _ string, c syscall.RawConn) error {
 	if network != "tcp6" {
 		return nil
 	}
@@ -147,9 +147,9 @@ func impatient(network, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// port gives out source ports one after the other. The kernel's own choice
-// comes back to a port soon, and then connection tracking may still know a
-// former flow of it and send this one the same way.
+// port returns source ports in sequence. The kernel's own choice reuses ports soon,
+// and connection tracking may then still have an entry of an earlier flow and send
+// this one the same way.
 func (n *Net) port() uint16 {
 	const first, count = 33000, 32000 // above node ports
 	return uint16(first + n.ports.Add(1)%count)
@@ -159,8 +159,8 @@ func converse(conn net.Conn, deadline time.Time) (Answer, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return Answer{}, err
 	}
-	// A packet of this host that its own rules drop fails with EPERM; what the
-	// client gets to know of it comes afterwards, if at all.
+	// Sending a packet that the host's own rules drop fails with EPERM; what the
+	// client learns comes later, if at all.
 	if _, err := conn.Write([]byte(question)); err != nil && !errors.Is(err, unix.EPERM) {
 		return outcome(err)
 	}
@@ -171,8 +171,8 @@ func converse(conn net.Conn, deadline time.Time) (Answer, error) {
 	return understand(line)
 }
 
-// outcome turns what a socket says into an Answer. A connection that is closed
-// without a word was refused by somebody who cannot refuse otherwise.
+// outcome turns a socket error into an Answer. A connection that is closed without
+// data counts as refused: a relay cannot refuse otherwise.
 func outcome(err error) (Answer, error) {
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {

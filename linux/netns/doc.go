@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns builds a little network of Linux network namespaces around one
-// node: its pods, the world outside and the other nodes with their pods, with
-// servers that tell who they are and clients that tell what became of a
-// connection. `tandem demo` shows itself in it, and tests judge real kernels
-// with it.
+// Package netns builds a small network of Linux network namespaces around one node:
+// its pods, machines outside the cluster, and other nodes with their pods. Its
+// servers answer with their own address and the client's; its clients report what
+// happened to a connection. `tandem demo` and the tests on real kernels run in it.
 //
 //	 pod…           pod…                          every box is a namespace
 //	┌────┐         ┌────┐
@@ -20,15 +19,14 @@
 //	│ outside: all other machines   │
 //	└───────────────────────────────┘
 //
-// Everything outside a node's box has its default route to the node, so that
-// any virtual address reaches it, and answers come back through it. What the
-// node has no route for it sends to outside, which stays silent for addresses
-// it does not have. All links are routed; next hops and hardware addresses are
-// fixed, so nothing ever waits for ARP, neighbour discovery or duplicate address
-// detection.
+// Every other namespace has its default route to the node, so that packets to any
+// virtual address and the answers pass through it. The node's default route leads to
+// outside, which does not answer for addresses that it does not have. All links are
+// routed; next hops and hardware addresses are fixed, so nothing waits for ARP,
+// neighbour discovery or duplicate address detection.
 //
-// The namespaces have no names and are held by file descriptors only: when the
-// process ends, however it does, the kernel removes them. It takes CAP_SYS_ADMIN
-// over the user namespace, so root or a user namespace of one's own; see
-// Available and UserNamespace.
+// The namespaces have no names and are held by file descriptors only, so the kernel
+// removes them when the process ends, however that happens. Creating them needs
+// CAP_SYS_ADMIN in the user namespace, that is root or a user namespace of its own;
+// see Available and UserNamespace.
 package netns

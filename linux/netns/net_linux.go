@@ -37,7 +37,7 @@ type pair struct {
 	to   netip.Addr
 }
 
-// New builds a network. When it fails nothing of it is left.
+// New builds a network. If it fails nothing is left behind.
 func New(ctx context.Context, plan Plan) (*Net, error) {
 	if err := plan.check(); err != nil {
 		return nil, fmt.Errorf("network plan: %w", err)
@@ -49,12 +49,12 @@ func New(ctx context.Context, plan Plan) (*Net, error) {
 	return n, nil
 }
 
-// ErrClosed is the result of using a Net after Close.
+// ErrClosed is returned when a Net is used after Close.
 var ErrClosed = errors.New("the network of namespaces is closed")
 
-// Do runs f on a thread inside the namespace of a place. Sockets that f opens
-// stay there, and so do processes that it starts; goroutines do not, so f must
-// do its work itself. Close waits for f, which must not call Do or Close.
+// Do runs f on a thread inside the namespace of a place. Sockets that f opens and
+// processes that it starts stay there; goroutines do not, so f must start none. Close
+// waits for f, which must not call Do or Close.
 func (n *Net) Do(at Place, f func() error) error {
 	n.use.RLock()
 	defer n.use.RUnlock()
@@ -63,17 +63,16 @@ func (n *Net) Do(at Place, f func() error) error {
 	}
 	s := n.spaces[at]
 	if s == nil {
-		return fmt.Errorf("no place %q in this network", at)
+		return fmt.Errorf("no place %q in the network", at)
 	}
 	return inside(s.ns, f)
 }
 
-// PlaceOf tells where an address is.
+// PlaceOf returns the place that has an address.
 func (n *Net) PlaceOf(a netip.Addr) (Place, bool) { return n.plan.PlaceOf(a) }
 
-// Close stops the servers and removes the namespaces. Sockets that are still
-// open elsewhere keep theirs until they are closed, too. It may be called more
-// than once.
+// Close stops the servers and removes the namespaces. Open sockets keep theirs until
+// they are closed, too. It may be called more than once.
 func (n *Net) Close() error {
 	var errs []error
 	n.mu.Lock()
@@ -109,9 +108,9 @@ func (n *Net) build(ctx context.Context) error {
 		return err
 	}
 	b := builder{Net: n, node: node, v6: v6}
-	// The uplink comes first: where a link has no address of its own, as those of
-	// pods, the kernel masquerades with the first one it finds.
-	if err := b.crowd(Outside, uplink, n.plan.Outside); err != nil {
+	// The uplink comes first: on a link without an address, such as those of pods,
+	// the kernel masquerades with the first address it finds.
+	if err := b.joinMany(Outside, uplink, n.plan.Outside); err != nil {
 		return err
 	}
 	if err := node.assign(uplink, n.plan.Node); err != nil {
@@ -120,7 +119,7 @@ func (n *Net) build(ctx context.Context) error {
 	if err := node.defaultRoute(uplink, far, b.peerMAC(), v6); err != nil {
 		return err
 	}
-	if err := b.crowd(Others, crosslink, n.plan.Others); err != nil {
+	if err := b.joinMany(Others, crosslink, n.plan.Others); err != nil {
 		return err
 	}
 	if err := b.reach(crosslink, n.plan.Others); err != nil {
@@ -140,7 +139,7 @@ func (n *Net) build(ctx context.Context) error {
 	return n.ready(ctx)
 }
 
-// builder joins places to the node.
+// builder connects places to the node.
 type builder struct {
 	*Net
 	node  *space
@@ -182,9 +181,9 @@ func (b *builder) join(at Place, name string, addrs []netip.Addr, settings []sys
 	return s.defaultRoute(uplink, near, b.nodeMAC(), b.v6)
 }
 
-// crowd joins a place that stands for many machines.
-func (b *builder) crowd(at Place, name string, addrs []netip.Addr) error {
-	if err := b.join(at, name, addrs, append(everywhere(), crowd()...)); err != nil {
+// joinMany connects a place that stands for many machines.
+func (b *builder) joinMany(at Place, name string, addrs []netip.Addr) error {
+	if err := b.join(at, name, addrs, append(everywhere(), manyMachines()...)); err != nil {
 		return err
 	}
 	families := []int{netlink.FAMILY_V4}
@@ -192,7 +191,7 @@ func (b *builder) crowd(at Place, name string, addrs []netip.Addr) error {
 		families = append(families, netlink.FAMILY_V6)
 	}
 	for _, family := range families {
-		if err := b.spaces[at].strangers(family); err != nil {
+		if err := b.spaces[at].separate(family); err != nil {
 			return fmt.Errorf("routing rules of %s: %w", at, err)
 		}
 	}
@@ -227,10 +226,9 @@ func (n *Net) open(at Place, settings []sysctl) (*space, error) {
 	return s, nil
 }
 
-// ready waits until everything carries packets. The kernel finishes some of its
-// work later, in its own time: a link that is up on both sides still drops what
-// is sent at first, and an IPv6 address is there before packets to it are taken
-// in.
+// ready waits until all links and addresses carry packets. The kernel finishes some
+// of its work asynchronously: a link that is up on both sides still drops the first
+// packets, and an IPv6 address exists before packets to it are accepted.
 func (n *Net) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -145,7 +145,7 @@ func TestRefusedAndSilent(t *testing.T) {
 	check := func(proto model.Proto, from Place, to string, want Outcome) {
 		timeout := 400 * time.Millisecond
 		if want == Refused {
-			timeout = 3 * time.Second // seldom only the second packet is told, see impatient
+			timeout = 3 * time.Second // seldom only the second packet is told, see reportICMP
 		}
 		a, err := n.Dial(Call{From: from, Proto: proto, To: at(to), Timeout: timeout})
 		if err != nil || a.Outcome != want {

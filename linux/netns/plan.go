@@ -18,7 +18,7 @@ const (
 	Others  Place = "others"
 )
 
-// Plan is what a Net shall hold. Addresses of both families may be mixed.
+// Plan describes a Net. Addresses of both families may be mixed.
 type Plan struct {
 	Node    []netip.Addr // the node's own addresses, the main one of each family first
 	Pods    []Pod        // the node's pods
@@ -33,7 +33,7 @@ type Pod struct {
 	Addrs     []netip.Addr
 }
 
-// PlaceOf tells where an address is.
+// PlaceOf returns the place that has an address.
 func (p Plan) PlaceOf(a netip.Addr) (Place, bool) {
 	for place, addrs := range p.all {
 		for _, x := range addrs {
@@ -57,7 +57,7 @@ func (p Plan) all(yield func(Place, []netip.Addr) bool) {
 	}
 }
 
-// check returns everything that is wrong with a plan.
+// check returns all errors of a plan.
 func (p Plan) check() error {
 	var errs []error
 	where := map[netip.Addr]Place{}

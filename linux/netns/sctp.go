@@ -12,9 +12,9 @@ import (
 // tracking, or that raw sockets are forbidden.
 var ErrNoSCTP = errors.New("no SCTP on this kernel")
 
-// initChunk is the one chunk of the first two packets of an association
-// (RFC 9260, 3.3.2 and 3.3.3). Whether they get through and whom they reach is
-// all that matters to a proxy, so the association goes no further.
+// initChunk is the one chunk of the first two packets of an association (RFC 9260,
+// 3.3.2 and 3.3.3). They show whether packets get through and whom they reach, so the
+// association is not completed.
 type initChunk struct {
 	srcPort, dstPort uint16
 	verification     uint32 // the peer's tag; 0 in INIT

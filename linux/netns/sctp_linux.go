@@ -14,14 +14,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// SCTP is spoken over raw sockets, since many kernels have no SCTP sockets but
-// do track and translate SCTP. A raw socket gets the packets of all ports of
-// its address, and a connected one the ICMP errors of all ports of its peer:
-// that is why only one client of a place asks an address at a time.
+// SCTP is spoken over raw sockets, since many kernels have no SCTP sockets but do
+// track and translate SCTP. A raw socket gets the packets of all ports of its
+// address, and a connected one the ICMP errors of all ports of its peer: therefore
+// only one client of a place may ask an address at a time.
 
-// checkSCTP looks, in the namespace of the calling thread, whether connection
-// tracking knows SCTP. Where it is not loaded that cannot be told, and all is
-// well as long as nobody needs it.
+// checkSCTP returns an error if connection tracking in the namespace of the calling
+// thread lacks SCTP. If connection tracking is not loaded that is unknown, and no
+// error.
 func checkSCTP() error {
 	const dir = "/proc/sys/net/netfilter/"
 	if _, err := os.Stat(dir + "nf_conntrack_max"); err != nil {
@@ -98,8 +98,8 @@ func dialSCTP(src, to netip.Addr) (*net.IPConn, error) {
 	return conn, nil
 }
 
-// initiateSCTP begins an association from one port to another, and returns what
-// the server says.
+// initiateSCTP begins an association from one port to another, and returns the
+// server's answer.
 func initiateSCTP(conn *net.IPConn, from, to uint16) (string, error) {
 	hello := initChunk{srcPort: from, dstPort: to, tag: uint32(from)<<16 | 1}
 	if _, err := conn.Write(hello.encode()); err != nil && !errors.Is(err, unix.EPERM) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Server answers questions with its own address and the client's, as it sees
-// it. TCP connections stay open until the client or Close ends them.
+// Server answers requests with its own address and the client's, as it sees it. TCP
+// connections stay open until the client or Close ends them.
 type Server struct {
 	net  *Net
 	stop func() error
@@ -145,7 +145,7 @@ func (s *Server) udp(addr netip.AddrPort) error {
 			_, peer, err := c.ReadFromUDPAddrPort(buf)
 			switch {
 			case err == nil:
-				// A client that has gone is not the server's trouble.
+				// The client may be gone.
 				_, _ = c.WriteToUDPAddrPort([]byte(introduce(addr, plain(peer))), peer)
 			case s.ended():
 				return

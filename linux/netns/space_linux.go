@@ -19,7 +19,7 @@ type space struct {
 	links *netlink.Handle
 }
 
-// newSpace makes a namespace with some settings. When it fails nothing is left.
+// newSpace creates a namespace with some sysctls. If it fails nothing is left behind.
 func newSpace(settings []sysctl) (*space, error) {
 	s := &space{ns: vns.None()}
 	err := onThread(func() (err error) {
@@ -53,17 +53,17 @@ func (s *space) close() error {
 	return s.ns.Close()
 }
 
-// Next hops. They are on no interface: each side has the other's hardware
-// address by heart.
+// Next hops. They are on no interface: each side has a static neighbour entry for the
+// other.
 var near, far = hop{4: "169.254.1.1", 6: "fe80::1"}, hop{4: "169.254.1.2", 6: "fe80::2"}
 
 type hop map[int]string
 
-// strangers makes the addresses of one namespace strangers to each other:
-// whatever is sent goes to the node first, as it would between machines. Else a
-// server that is called by a client of the same place through the node would
-// answer it directly, and nobody would undo the translation.
-func (s *space) strangers(family int) error {
+// separate makes the addresses of one namespace behave as if on separate machines:
+// every packet goes to the node first. Otherwise a server would answer a client in
+// the same namespace, which reached it through the node, directly, and the reply
+// would not be translated back.
+func (s *space) separate(family int) error {
 	own := netlink.NewRule()
 	own.Family, own.Priority, own.Table = family, 100, unix.RT_TABLE_LOCAL
 	out := netlink.NewRule()
@@ -98,7 +98,7 @@ func (s *space) assign(name string, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		addr := &netlink.Addr{IPNet: whole(a)}
 		if a.Is6() {
-			// No route to itself either: see strangers.
+			// No route to itself either: see separate.
 			addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 		}
 		if err := s.links.AddrAdd(link, addr); err != nil {
@@ -108,7 +108,7 @@ func (s *space) assign(name string, addrs []netip.Addr) error {
 	return nil
 }
 
-// defaultRoute sends everything unknown to the other side of a link.
+// defaultRoute adds a default route to the other side of a link.
 func (s *space) defaultRoute(name string, via hop, mac net.HardwareAddr, v6 bool) error {
 	link, err := s.links.LinkByName(name)
 	if err != nil {
@@ -145,12 +145,12 @@ func (s *space) neighbour(link netlink.Link, a netip.Addr, mac net.HardwareAddr)
 	return nil
 }
 
-// whole is an address as a prefix of its own.
+// whole returns an address as a prefix of full length.
 func whole(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// unready returns what is not ready yet, or nothing.
+// unready returns the name of a link or address that is not ready, or "".
 func (s *space) unready(addrs []netip.Addr) (what string, err error) {
 	links, err := s.links.LinkList()
 	if err != nil {

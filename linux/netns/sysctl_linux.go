@@ -16,15 +16,15 @@ type sysctl struct {
 	optional    bool // may be missing: IPv6 switched off, an older kernel
 }
 
-// everywhere are the settings of all namespaces, made before there are links,
-// which take theirs from "default".
+// everywhere are the settings of all namespaces, made before links are created, which
+// inherit those of "default".
 func everywhere() []sysctl {
 	return []sysctl{
-		// Answers come in by other ways than the reverse path.
+		// Answers arrive by other interfaces than the reverse path.
 		{path: "ipv4/conf/all/rp_filter", value: "0"},
 		{path: "ipv4/conf/default/rp_filter", value: "0"},
-		// Several clients are refused at once; by default Linux sends one
-		// "unreachable" a second and peer.
+		// By default Linux sends one "unreachable" per second and peer; here several
+		// clients are refused at once.
 		{path: "ipv4/icmp_ratelimit", value: "0"},
 		{path: "ipv4/icmp_msgs_per_sec", value: "100000", optional: true}, // of the namespace since Linux 6.12
 		{path: "ipv6/icmp/ratelimit", value: "0", optional: true},
@@ -36,9 +36,8 @@ func everywhere() []sysctl {
 	}
 }
 
-// crowd are the further settings of a place with many machines, see
-// (*space).crowd.
-func crowd() []sysctl {
+// manyMachines are the further settings of a place that stands for many machines.
+func manyMachines() []sysctl {
 	return []sysctl{
 		{path: "ipv4/conf/all/accept_local", value: "1"},
 		{path: "ipv4/conf/default/accept_local", value: "1"},

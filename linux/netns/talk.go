@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Outcome is what became of a connection.
+// Outcome is the result of a connection attempt.
 type Outcome uint8
 
 // The outcomes.
@@ -21,14 +21,14 @@ const (
 // String returns a short name for people.
 func (o Outcome) String() string { return [...]string{"answered", "refused", "timed out"}[o] }
 
-// Answer is what a client learns.
+// Answer is what a client receives.
 type Answer struct {
 	Outcome Outcome
-	Server  netip.AddrPort // the server that answered, in its own words
+	Server  netip.AddrPort // the server's address, as it says
 	Client  netip.AddrPort // the client as the server sees it
 }
 
-// question is what a client sends; a server answers each with a line.
+// question is a client's request; a server answers each with a line.
 const question = "who?\n"
 
 func introduce(server, client netip.AddrPort) string {

@@ -37,9 +37,8 @@ func explain(err error) error {
 	return fmt.Errorf("new network namespace: %w", err)
 }
 
-// UserNamespace returns the attributes with which a command, such as this very
-// program once more, is started as root of a user namespace of its own, where
-// New works. Systems may forbid it; then starting the command fails.
+// UserNamespace returns the attributes that start a command as root of a new user
+// namespace, where New works. Systems may forbid it; then starting the command fails.
 func UserNamespace() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
@@ -49,8 +48,8 @@ func UserNamespace() *syscall.SysProcAttr {
 	}
 }
 
-// onThread runs f on an operating system thread of its own, which comes back to
-// this goroutine's namespace afterwards or, where that fails, ends.
+// onThread runs f on a locked operating system thread, which returns to its namespace
+// afterwards or, if that fails, ends.
 func onThread(f func() error) error {
 	runtime.LockOSThread()
 	home, err := vns.Get()
@@ -77,8 +76,8 @@ func inside(ns vns.NsHandle, f func() error) error {
 	})
 }
 
-// Advise names the setting that kept a command from being started with
-// UserNamespace, as far as it can be told.
+// Advise names the setting that prevented a command from starting with UserNamespace,
+// if known.
 func Advise(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC):

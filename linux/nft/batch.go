@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Op is one difference that a batch makes.
+// Op is one change of a batch.
 type Op = ledger.Op[Key, Value]
 
 // batch turns ops into the messages of one transaction. Its memory is used
@@ -24,14 +24,14 @@ type batch struct {
 	pending [2][]pending // element ops by family and set
 }
 
-// sent is a message of the batch: by its index, its sequence number.
+// sent describes a message of the batch; its index gives the sequence number.
 type sent struct {
 	op     int32 // -1 when it is for several: then see places
 	start  int32
 	places int32 // where its elements begin in batch.places
 }
 
-// place says for which op an element in a message is.
+// place maps the offset of an element in a message to its op.
 type place struct {
 	offset int32 // in the message
 	op     int32
@@ -51,13 +51,13 @@ func newBatch(t *Table) *batch {
 // number seq.
 func (t *Table) Encode(ops []Op, seq uint32) []byte { return newBatch(t).encode(ops, seq) }
 
-// maxElements is how long a list of elements gets: the length of an attribute
-// has 16 bits.
+// maxElements bounds the bytes of an element list: the length of an attribute has 16
+// bits.
 const maxElements = 60000
 
-// encode writes the ops as one transaction, in an order in which the kernel can
-// take them: what is in the way goes first, then everything is declared before
-// it is used, and what others referred to goes last. Only the last op is
+// encode writes the ops as one transaction, in an order that the kernel accepts: old
+// rules and elements are deleted first, then every object is declared before it is
+// used, and objects that others referred to are deleted last. Only the last op is
 // acknowledged. The bytes are valid until the next call.
 func (b *batch) encode(ops []Op, seq uint32) []byte {
 	b.Buf, b.sent, b.places = b.Buf[:0], b.sent[:0], b.places[:0]
@@ -72,15 +72,15 @@ func (b *batch) encode(ops []Op, seq uint32) []byte {
 	b.rules(ops)
 	b.elements(ops, false)
 	b.remove(ops)
-	// Asking at BATCH_END would be more to the point, but kernels before 6.10 do
-	// not answer that.
+	// An acknowledgement of BATCH_END would be simpler, but kernels before 6.10 do
+	// not send it.
 	b.Acknowledge()
 	b.Begin(batchEnd, 0, b.take(-1), 0, subsystem)
 	b.End()
 	return b.Buf
 }
 
-// take books a message for an op and returns its sequence number.
+// take records a message for an op and returns its sequence number.
 func (b *batch) take(op int) uint32 {
 	b.sent = append(b.sent, sent{op: int32(op), start: int32(len(b.Buf)), places: int32(len(b.places))})
 	b.next++
@@ -93,7 +93,7 @@ func (b *batch) message(kind, flags uint16, op int, k Key) {
 	b.Begin(subsystem<<8|kind, flags, b.take(op), netlink.FamilyOf(k.Family), 0)
 }
 
-// sort files the element ops by their sets.
+// sort groups the element ops by family and set.
 func (b *batch) sort(ops []Op) {
 	for f := range b.pending {
 		for s := range b.pending[f] {
@@ -115,8 +115,8 @@ func (b *batch) sort(ops []Op) {
 	}
 }
 
-// elements deletes or adds the elements of all sets. What is replaced is
-// deleted and added again, which no packet sees, as it is one transaction.
+// elements deletes or adds the elements of all sets. A replaced element is deleted
+// and added again, which no packet sees, as it is one transaction.
 func (b *batch) elements(ops []Op, del bool) {
 	for f := range b.pending {
 		for s := range b.pending[f] {
@@ -131,7 +131,7 @@ func (b *batch) elements(ops []Op, del bool) {
 	}
 }
 
-// elementList writes one message and returns for how many ops.
+// elementList writes one message and returns how many ops it holds.
 func (b *batch) elementList(ops []Op, list []int32, del bool) (n int) {
 	first := ops[list[0]].Key
 	kind, flags := uint16(msgNewSetElem), uint16(netlink.FlagCreate)
@@ -180,8 +180,8 @@ func (b *batch) remove(ops []Op) {
 // last is the sequence number of the message that is acknowledged.
 func (b *batch) last() uint32 { return b.next - 2 }
 
-// culprit finds the op that a failed message was for, given the offset of what
-// the kernel did not like, 0 when it did not say.
+// culprit finds the op that a failed message was for, given the offset of the
+// attribute that the kernel rejected, 0 if unknown.
 func (b *batch) culprit(seq, offset uint32) (op int, ok bool) {
 	i := int(seq - b.seq)
 	if i <= 0 || i >= len(b.sent) {
@@ -205,8 +205,8 @@ func (b *batch) culprit(seq, offset uint32) (op int, ok bool) {
 	return int(places[at].op), found || offset > 0
 }
 
-// expression returns the name of the expression that the kernel did not know,
-// if that is what it did not like in a message.
+// expression returns the name of the expression at an offset that the kernel rejected
+// as unknown, empty if it is something else.
 func (b *batch) expression(seq, offset uint32) string {
 	i := int(seq - b.seq)
 	if i <= 0 || i >= len(b.sent) || offset == 0 || b.sent[i].op < 0 {

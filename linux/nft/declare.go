@@ -8,8 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// tables makes tables, and throws away those that are replaced, with all that is
-// in them.
+// tables creates tables, and deletes replaced ones with all their contents.
 func (b *batch) tables(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind != KindTable || o.Verb == ledger.Delete {
@@ -18,7 +17,7 @@ func (b *batch) tables(ops []Op) {
 		if o.Verb == ledger.Replace {
 			b.delTable(i, o.Key.Family)
 		}
-		// Exclusive: a table that is there already is not ours to write to.
+		// Exclusive: an existing table belongs to another program.
 		b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive, i, o.Key)
 		b.Text(attrTable, b.table.Name)
 		var n notes
@@ -34,7 +33,7 @@ func (b *batch) delTable(op int, f model.Family) {
 	b.End()
 }
 
-// flush takes the rules out of chains that change or go.
+// flush deletes the rules of chains that are changed or deleted.
 func (b *batch) flush(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind == KindChain && o.Verb != ledger.Create {
@@ -46,7 +45,7 @@ func (b *batch) flush(ops []Op) {
 	}
 }
 
-// declare makes sets and chains. A chain whose hook differs must be made anew.
+// declare creates sets and chains. A chain whose hook differs must be re-created.
 func (b *batch) declare(ops []Op) {
 	for i, o := range ops {
 		switch {
@@ -75,7 +74,7 @@ func (b *batch) newSet(i int, o Op) {
 		b.Uint32(attrSetDataLen, sh.dataLen)
 	}
 	b.describe(def, sh)
-	b.Uint32(attrSetID, b.next) // an id within the batch, of no use to us
+	b.Uint32(attrSetID, b.next) // required, but not used
 	b.Bytes(attrSetUserdata, setNotes(o.Key.Family, def))
 	b.End()
 }
@@ -103,7 +102,7 @@ func (b *batch) newChain(i int, o Op) {
 	h := o.New.Body.Chain.Hook
 	flags := uint16(netlink.FlagCreate)
 	if o.Verb == ledger.Create {
-		flags |= netlink.FlagExclusive // of one that is there the rules would stay, before ours
+		flags |= netlink.FlagExclusive // an existing chain would keep its rules, before these
 	}
 	b.message(msgNewChain, flags, i, o.Key)
 	b.Text(attrTable, b.table.Name)

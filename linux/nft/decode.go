@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// snapshot collects what the kernel returns of the table of one family, but for
-// elements that are objects of their own: those it passes on. It only parses;
-// messages may come in any order.
+// snapshot collects the objects of one family's table from a dump. Elements are
+// passed on to found as they are read. It only parses; messages may come in any
+// order.
 type snapshot struct {
 	table    *Table
 	family   model.Family
@@ -23,7 +23,7 @@ type snapshot struct {
 	rules    map[string][]uint64   // digests, in order
 	ranges   map[*Set][]rawElement // of the sets of ranges
 	names    map[string]string     // chains' names, each kept once
-	damage   bool                  // the table must be made anew
+	damage   bool                  // the table must be re-created
 	hasTable bool
 	foreign  bool          // the table is not ours
 	filled   map[*Set]bool // by rules
@@ -36,8 +36,8 @@ func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 	}
 }
 
-// Decode passes on the objects of the table of a family that messages of the kernel
-// tell of. What is no message ends it.
+// Decode calls found for the objects of a family's table in a dump of the kernel. A
+// malformed message ends it.
 func (t *Table) Decode(f model.Family, dump []byte, found func(Key, Value)) {
 	s := newSnapshot(t, f, found)
 	for m, err := range netlink.Messages(dump) {
@@ -49,8 +49,7 @@ func (t *Table) Decode(f model.Family, dump []byte, found func(Key, Value)) {
 	s.finish()
 }
 
-// add takes one message. What is of other tables is passed over. There is no
-// error.
+// add reads one message. Those of other tables are skipped. The error is always nil.
 func (s *snapshot) add(m netlink.Message) error {
 	if m.Family() != netlink.FamilyOf(s.family) {
 		return nil
@@ -77,7 +76,7 @@ func (s *snapshot) addTable(m netlink.Message) {
 	}
 	s.hasTable = true
 	s.foreign = !strings.HasPrefix(comment, s.table.Owner)
-	// A flag is one that we never set, such as dormant: none of our rules works.
+	// We set no flags; with one such as dormant no rule works.
 	s.damage = s.damage || flags != 0 || comment != s.table.Comment
 	s.objects[TableKey(s.family)] = Value{Body: &Body{Comment: comment}}
 }
@@ -116,7 +115,7 @@ func (s *snapshot) chain(m netlink.Message) {
 			flags = netlink.Uint32(v)
 		}
 	}
-	const binding = 4 // a chain without a name, part of a rule and going with it
+	const binding = 4 // a chain without a name, which is part of a rule
 	if table == s.table.Name && flags&binding == 0 {
 		s.hooks[name] = h
 	}
@@ -178,7 +177,7 @@ func (s *snapshot) set(m netlink.Message) {
 			}
 		}
 	}
-	const anonymous = 1 // part of a rule and going with it
+	const anonymous = 1 // a set that is part of a rule
 	if table != s.table.Name || sh.flags&anonymous != 0 {
 		return
 	}
@@ -214,7 +213,7 @@ func (s *snapshot) elements(m netlink.Message) {
 
 func (s *snapshot) element(set *Set, e rawElement) {
 	if set.ranges() {
-		// The bytes are the reader's, which uses them again.
+		// The reader reuses its buffer.
 		e.key, e.keyEnd, e.userdata, e.data = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil
 		s.ranges[set] = append(s.ranges[set], e)
 		return
@@ -240,8 +239,8 @@ func (s *snapshot) kept(name string) string {
 	return name
 }
 
-// finish passes on all other objects. A table that is damaged in a way that
-// cannot be mended in place is told of alone: to replace it is to begin anew.
+// finish calls found for all other objects. A table that cannot be repaired in place
+// is reported alone: replacing it re-creates everything.
 func (s *snapshot) finish() {
 	if !s.hasTable {
 		return

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nft is the language of nftables: tables, sets, chains and rules as
-// values, their text, their netlink messages and back, and the driver that keeps
-// them in the kernel. It knows no Service and no table of any mode.
+// Package nft is the language of nftables: tables, sets, chains and rules as values,
+// their text, their netlink encoding and decoding, and the driver that programs them.
+// It knows no Service and no table of any mode.
 //
 //	Table, Set, Rule ──▶ Key, Value ──Script──▶ text of nft
 //	  │                    │     ▲
@@ -10,13 +10,12 @@
 //	  ▼                    ▼               │
 //	 Sim                 Encode ─────▶ kernel (Driver)
 //
-// A mode declares a Table with its Sets, and turns what it wants into objects: a Key
-// and a Value for the table, for each set, chain and element. All that packets meet
-// is the same in the text, in the messages and in the simulator, since all three
-// come from one description of each statement.
+// A mode declares a Table with its Sets, and compiles its state to objects: a Key and
+// a Value for the table and for each set, chain and element. Text, messages and
+// simulator agree because all three come from one description of each statement.
 //
-// What a new kind of statement takes is a type in statement.go, its text in
-// statement_text.go, its expressions in statement_encode.go and what it does to a
+// A new kind of statement needs a type in statement.go, its text in
+// statement_text.go, its expressions in statement_encode.go and its effect on a
 // packet in statement_eval.go.
 //
 //	set.go, table.go          what a mode declares: fields of keys, sets, tables

@@ -18,21 +18,21 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver and
-// dataplane.Sentinel). It touches nothing but its own tables, and writes
-// nothing where a foreign table has the name of one (owner_linux.go). One goroutine
-// may use it at a time, from any thread, and another one Observe.
+// Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel). It
+// touches only its own tables, and writes nothing if a foreign table has the same
+// name (owner_linux.go). One goroutine may use it at a time, from any thread; another
+// one may call Observe.
 type Driver struct {
 	table    *Table
 	families []model.Family
 	reader   *netlink.Socket // Observe's own
 
-	mu    sync.Mutex // guards what follows, for as long as a transaction takes
+	mu    sync.Mutex // guards what follows; held during a transaction
 	sock  *netlink.Socket
 	batch *batch
 
-	// generation is what the kernel's count of transactions must be if nobody
-	// else made any.
+	// generation is the kernel's expected count of transactions, if no other program
+	// made any.
 	generation uint32
 	lost       bool   // generation is not known
 	commits    uint32 // transactions made
@@ -80,7 +80,7 @@ func openSocket() (*netlink.Socket, error) {
 	return s, nil
 }
 
-// request asks nf_tables one thing.
+// request sends one request to nf_tables.
 func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, family byte, fill func(*netlink.Writer), each func(netlink.Message) error) error {
 	err := sock.Request(ctx, subsystem<<8|kind, flags, family, fill, each)
 	if errors.Is(err, netlink.ErrInterrupted) {
@@ -96,7 +96,7 @@ func (d *Driver) Close() error { return errors.Join(d.sock.Close(), d.reader.Clo
 // the namespace, some 2 microseconds for each op.
 const MaxOps = 12000
 
-// roughOp is more than what most ops take on the wire.
+// roughOp is more bytes than most ops take on the wire.
 const roughOp = 512
 
 // Transactions is how many transactions the driver has made.
@@ -113,20 +113,20 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 	return d.sock.Limit()
 }
 
-// Limits implements dataplane.Driver. What does not fit into the socket's send
-// buffer, which is small without privileges, Commit cuts; batches are sized so
-// that this concerns large ports only.
+// Limits implements dataplane.Driver. Commit splits what does not fit into the
+// socket's send buffer, which is small without privileges; batches are sized so that
+// only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
 	return dataplane.Limits{Atomic: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
 }
 
-// Commit implements dataplane.Driver: all ops in one transaction where possible.
-// When that fails, the ops that the kernel did not like have its error, and all
-// others one that names the first of those.
+// Commit implements dataplane.Driver: all ops in one transaction where possible. If
+// that fails, the rejected ops get the kernel's error, and all others an error that
+// names the first rejected one.
 //
-// A chain that is new, and whatever else is, becomes visible before its rules do:
-// packets on their way would leave it by its end. So chains come in a transaction
-// of their own, before what refers to them.
+// A new chain becomes visible before its rules: packets in flight would fall through
+// an empty chain. So new chains are created in a transaction of their own, before
+// anything refers to them.
 func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	errs := make([]error, len(ops))
 	if len(ops) == 0 {
@@ -144,7 +144,7 @@ func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// inTwo applies the first n ops and then, if that was done, the others. It returns
+// inTwo applies the first n ops and then, if that succeeded, the others. It returns
 // the first error.
 func (d *Driver) inTwo(ctx context.Context, ops []Op, errs []error, n int) error {
 	if err := d.transact(ctx, ops[:n], errs[:n]); err != nil {
@@ -154,9 +154,8 @@ func (d *Driver) inTwo(ctx context.Context, ops []Op, errs []error, n int) error
 	return d.transact(ctx, ops[n:], errs[n:])
 }
 
-// unreachable returns how many ops, from the first on, make sets and chains that
-// no packet meets before the ops behind them are done; 0 if there are no chains
-// among them.
+// unreachable returns how many of the first ops create sets and chains that no packet
+// can reach before the later ops are applied; 0 if there are no chains among them.
 func unreachable(ops []Op) (n int) {
 	for i, o := range ops {
 		chain := o.Key.Kind == KindChain
@@ -170,7 +169,7 @@ func unreachable(ops []Op) (n int) {
 	return n
 }
 
-// inParts applies what is too large for one transaction.
+// inParts applies ops that are too large for one transaction.
 func (d *Driver) inParts(ctx context.Context, ops []Op, errs []error) error {
 	order := gathered(ops)
 	sorted, results := make([]Op, len(ops)), make([]error, len(ops))
@@ -184,8 +183,8 @@ func (d *Driver) inParts(ctx context.Context, ops []Op, errs []error) error {
 	return err
 }
 
-// transact applies ops, and returns the first error. It is one transaction if the
-// socket takes it in one message, else several.
+// transact applies ops and returns the first error: in one transaction if it fits
+// into one message, else in several.
 func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 	if len(ops) == 0 {
 		return nil
@@ -216,7 +215,7 @@ func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 	return nil
 }
 
-// after is the generation after n more transactions; 0 is left out.
+// after is the generation after n more transactions; 0 is skipped.
 func after(generation, n uint32) uint32 {
 	sum := generation + n
 	if sum < generation {
@@ -232,9 +231,8 @@ func all(errs []error, err error) []error {
 	return errs
 }
 
-// outcome reads what the kernel answered to the batch. It puts errors where
-// they belong and returns the first; that it is done, only the acknowledgement
-// of the last message says.
+// outcome reads the kernel's answers to the batch, assigns errors to ops and returns
+// the first error. Only the acknowledgement of the last message means success.
 func (d *Driver) outcome(ctx context.Context, ops []Op, errs []error) error {
 	var failed error
 	done := false
@@ -242,7 +240,7 @@ func (d *Driver) outcome(ctx context.Context, ops []Op, errs []error) error {
 		buf, err := d.sock.Receive()
 		switch {
 		case errors.Is(err, netlink.ErrNoAnswer) && failed != nil:
-			return fmt.Errorf("nothing of this transaction was done: %w", failed)
+			return fmt.Errorf("transaction not applied: %w", failed)
 		case errors.Is(err, netlink.ErrNoAnswer) && done:
 			return nil
 		case err != nil: // ENOBUFS: answers were lost
@@ -276,7 +274,7 @@ func (d *Driver) answer(m netlink.Message) (seq uint32, errno unix.Errno, ok boo
 	return seq, unix.Errno(n), seq-d.batch.seq < d.batch.next-d.batch.seq
 }
 
-// blame makes the error for a message that failed and gives it to its op.
+// blame assigns the error of a failed message to its op.
 func (d *Driver) blame(ops []Op, errs []error, seq uint32, errno unix.Errno, m netlink.Message) error {
 	hint, offset := details(m)
 	if name := d.batch.expression(seq, offset); name != "" {
@@ -289,13 +287,13 @@ func (d *Driver) blame(ops []Op, errs []error, seq uint32, errno unix.Errno, m n
 	err := fmt.Errorf("nftables: %s %s: %w%s", ops[i].Verb, ops[i].Key.in(d.table.Name), errno, hint)
 	errs[i] = err
 	switch errno {
-	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an element that is there has another value
+	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an existing element has another value
 		errs[i] = ledger.ErrConflict{Err: err}
 	}
 	return err
 }
 
-// details reads what else the kernel says of an error.
+// details reads the kernel's extended error message.
 func details(m netlink.Message) (hint string, offset uint32) {
 	if m.Flags&netlink.FlagAckTLVs == 0 {
 		return "", 0

@@ -19,7 +19,7 @@ type rawElement struct {
 	chain                 string
 	hasVerdict            bool
 	end                   bool
-	strange               bool // it has something that ours never have
+	strange               bool // it has an attribute that we never write
 }
 
 func parseElement(b []byte) (e rawElement) {
@@ -37,7 +37,7 @@ func parseElement(b []byte) (e rawElement) {
 		case elemData:
 			e.dataAttrs(v)
 		case 8: // NFTA_SET_ELEM_PAD
-		default: // timeouts, counters and other things that we never add
+		default: // timeouts, counters and others that we never write
 			e.strange = true
 		}
 	}
@@ -72,7 +72,7 @@ func constant(b []byte) []byte {
 	return nil
 }
 
-// foreign names an element by what it takes to delete it.
+// foreign names an element by the attributes needed to delete it.
 func (e rawElement) foreign(f model.Family, set *Set) Key {
 	w := encoder{Writer: &netlink.Writer{}}
 	if e.end {
@@ -85,7 +85,7 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 	return Key{Kind: KindForeign, Family: f, Set: set, Detail: detail(rawKey(w.Buf))}
 }
 
-// parse makes an object of an element; ok is false when it cannot be ours.
+// parse returns the object of an element; ok is false if we cannot have written it.
 func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
 	if e.strange || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
@@ -99,8 +99,8 @@ func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 		k = k.withRange(Range{addressOf(e.key[first:]), addressOf(e.keyEnd[first:])})
 	}
 	v, ok = e.value(f, set)
-	var scratch [64]byte // an audit does this for everything: without garbage
-	// What we would write for it must be what is there.
+	var scratch [64]byte // an audit does this for every element: no allocation
+	// It must have exactly the bytes that we would write.
 	return k, v, ok && slices.Equal(k.append(scratch[:0], false), e.key)
 }
 
@@ -168,8 +168,8 @@ func (e rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
 	return v, true
 }
 
-// ranges puts the elements of a set of ranges together again: first addresses and
-// ends, in any order. What does not fit together is foreign.
+// ranges pairs the elements of a set of ranges, first addresses and ends in any
+// order. Elements without a counterpart are foreign.
 func ranges(f model.Family, set *Set, raw []rawElement, put func(Key, Value)) {
 	n := addressLen(f)
 	slices.SortFunc(raw, func(a, b rawElement) int {
@@ -186,7 +186,7 @@ func ranges(f model.Family, set *Set, raw []rawElement, put func(Key, Value)) {
 		switch {
 		case e.strange || len(e.key) != n:
 			put(e.foreign(f, set), Value{})
-		case e.end: // nft itself puts one before the first range: it means nothing
+		case e.end: // nft itself writes one before the first range, without meaning
 		case i+1 < len(raw) && raw[i+1].end && len(raw[i+1].key) == n:
 			first := addressOf(e.key)
 			put(AddrKey(set, first).withRange(Range{first, addressOf(raw[i+1].key).Prev()}), Value{})

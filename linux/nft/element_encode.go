@@ -18,8 +18,8 @@ const (
 	elemIntervalEnd = 1 // in elemFlags
 )
 
-// element writes an element into the open list of its set. To delete one, its
-// key is enough.
+// element writes an element into the open list of its set. A deletion needs the key
+// only.
 func (e *encoder) element(k Key, v Value, whole bool) {
 	switch {
 	case k.Kind == KindForeign:

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Entry is an element in the terms of Services. What its set does not have in its
-// keys, or give, has the zero value.
+// Entry is an element in terms of Services. Fields that its set does not have are
+// zero.
 type Entry struct {
 	Set     *Set
 	Family  model.Family
@@ -40,7 +40,7 @@ func (e Entry) Object() (Key, Value) {
 }
 
 // EntryOf is the reverse of Entry.Object. It is false for objects that Object does
-// not make.
+// not return.
 func EntryOf(k Key, v Value) (e Entry, ok bool) {
 	if k.Kind != KindElement || k.Set.Data == DataVerdict {
 		return e, false

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Sim runs packets through objects as the kernel would, but takes every branch
-// that chance could.
+// Sim runs packets through objects as the kernel would, but follows every branch of a
+// random choice.
 type Sim struct {
 	objects map[Key]Value
 	host    *model.Host
@@ -33,15 +33,15 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// packet is a packet on its way.
+// packet is a packet in flight.
 type packet struct {
 	oracle.Packet
 	family model.Family
 	mark   uint32
 	dnat   bool          // Dst is an endpoint's
 	origin oracle.Packet // as it came
-	kept   netip.Addr    // what Update had a map keep
-	forgot bool          // what the objects say of the client
+	kept   netip.Addr    // written to a map by Update
+	forgot bool          // the client was removed from the map by Delete
 	chance float64       // how likely it gets here
 }
 
@@ -59,16 +59,16 @@ const (
 	nowhere                  // no match: to the next rule
 	toChain
 	throughChain // and back
-	returned     // from the chain: accepted where there is nowhere to return to
+	returned     // from the chain: accepted if no chain jumped here
 	accepted
 	masqueraded
 	rejected
 	dropped
 )
 
-// Decide returns what happens to a packet: every endpoint that it may reach. A
-// packet that some branch would treat otherwise than others, which a sound rule
-// set never does, gets the fate of a branch that forwards nothing.
+// Decide returns what happens to a packet: every endpoint that it may reach. If
+// branches disagree, which a correct rule set never does, it returns the fate of a
+// branch that does not forward.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]oracle.Target{}
@@ -81,8 +81,8 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 		case !end.dnat:
 			out.Fate = oracle.Pass
 		default:
-			// What is for the host itself never gets to postrouting or, when it
-			// is from the host too, has the host's address already.
+			// Packets to the host itself never reach postrouting or, if they come
+			// from the host too, have its address already.
 			leaves := !slices.Contains(s.host.IPs, end.Dst.Addr())
 			for _, last := range s.hook(PostRouting, step{packet: end.packet, to: accepted}) {
 				found[last.Dst] = oracle.Target{
@@ -96,7 +96,7 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	return out
 }
 
-// maxDepth is how deep the kernel lets chains go.
+// maxDepth is the kernel's limit of nested jumps.
 const maxDepth = 16
 
 // chain returns how a packet may leave a chain.
@@ -220,8 +220,8 @@ func hooks(objects map[Key]Value) map[attachment][]Key {
 	return all
 }
 
-// hook sends a packet through the chains attached to a point. Those of type nat
-// that rewrite destinations do not see a packet whose destination was.
+// hook sends a packet through the chains attached to a point. Chains of type nat that
+// rewrite destinations do not see a packet whose destination is already rewritten.
 func (s *Sim) hook(at Point, start step) []step {
 	ends := []step{start}
 	for _, name := range s.hooks[attachment{start.family, at}] {
@@ -239,8 +239,8 @@ func (s *Sim) hook(at Point, start step) []step {
 	return ends
 }
 
-// routed returns what becomes of a packet until it leaves or is delivered, but for
-// its source address.
+// routed returns what happens to a packet until it leaves or is delivered, except for
+// source NAT.
 func (s *Sim) routed(p packet) (all []step) {
 	if p.Iface == "" {
 		return s.hook(LocalOut, step{packet: p, to: accepted})

@@ -20,7 +20,7 @@ const (
 	KindSet          // the definition of a set or map
 	KindChain        // a chain with its rules
 	KindElement      // an element of a set or map
-	KindForeign      // an element that we cannot have written
+	KindForeign      // an element that Tandem did not write
 )
 
 // Key names an object. It is small because there is one for every endpoint of
@@ -36,16 +36,16 @@ type Key struct {
 	Detail Detail
 }
 
-// Detail is what only few keys have beside the fields: the name of a set or chain;
-// of an element a Range, or a second address that is not Addr again; of a foreign
-// element its rawKey.
+// Detail is the part of a key that few keys have: the name of a set or chain; for an
+// element a Range, or a second address other than Addr; for a foreign element its
+// rawKey.
 type Detail struct{ handle unique.Handle[any] }
 
 type (
 	name   string
-	rawKey string // the attributes that it takes to delete an element
+	rawKey string // the attributes needed to delete an element
 
-	// Range is from the first to the last of some addresses.
+	// Range is a range of addresses, both ends included.
 	Range struct{ First, Last netip.Addr }
 )
 

@@ -35,14 +35,14 @@ const (
 	NoVerdict Verdict = iota
 	VerdictGoto
 	VerdictDrop
-	verdictOther // nothing that we write
+	verdictOther // a verdict that we never write
 )
 
 // Chain is the content of a chain.
 type Chain struct {
-	Hook  Hook // zero for chains that are only gone to
+	Hook  Hook // zero for chains without a hook
 	Rules []Rule
-	// Digest stands for all of the above. It is what can be read back.
+	// Digest is a hash of all of the above. Only it is read back.
 	Digest uint64
 }
 
@@ -101,8 +101,8 @@ func (v Value) Endpoint(f model.Family) netip.AddrPort {
 	return netip.AddrPortFrom(unpacked(f, v.To), v.Port)
 }
 
-// Equal reports whether two values of one key are the same to the kernel and to
-// who lists it.
+// Equal reports whether two values of one key are the same to the kernel and in
+// listings.
 func (v Value) Equal(o Value) bool {
 	if v.To != o.To || v.Port != o.Port {
 		return false

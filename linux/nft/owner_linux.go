@@ -16,11 +16,12 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// A name alone makes no table ours: anybody may call a table "tandem". Ours say
-// so in their comments, which the kernel keeps since Linux 5.10.
+// Ownership is not by name, since any program may call a table "tandem". Owned tables
+// have a comment that begins with Table.Owner; the kernel keeps comments since Linux
+// 5.10.
 
-// ErrForeign says that a table has our name and is not ours.
-var ErrForeign = errors.New("is not Tandem's and is left alone")
+// ErrForeign means that a table with the name is not owned by Tandem.
+var ErrForeign = errors.New("is not owned by Tandem and left unchanged")
 
 func (t *Table) foreign(f model.Family) error {
 	name := FamilyName(f) + " " + t.Name
@@ -29,8 +30,8 @@ func (t *Table) foreign(f model.Family) error {
 		name, ErrForeign, t.Owner, name)
 }
 
-// Check reads whether the tables are ours or not there. Else the error
-// is ErrForeign, or why they cannot be read.
+// Check returns nil if the tables are owned or absent, else ErrForeign or why they
+// cannot be read.
 func Check(t *Table, families ...model.Family) error {
 	d, err := Open(t, families...)
 	if err != nil {
@@ -45,8 +46,8 @@ func Check(t *Table, families ...model.Family) error {
 	return nil
 }
 
-// look begins a snapshot of the table of a family, over a socket: it has the table if there is
-// one. A table that is not ours is an error.
+// look begins a snapshot of a family's table by reading the table itself, if it
+// exists. A foreign table is an error.
 func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	s := newSnapshot(d.table, f, found)
 	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }, s.add)
@@ -67,8 +68,8 @@ func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
 	return err == nil && s.hasTable, err
 }
 
-// ours makes sure that the tables which ops are for are ours, or not there.
-// Another may have taken its place since it was read.
+// ours makes sure that the tables of ops are owned or absent. Another program may
+// have created one since it was read.
 func (d *Driver) ours(ctx context.Context, ops []Op) error {
 	var seen [2]bool
 	for _, o := range ops {
@@ -77,14 +78,13 @@ func (d *Driver) ours(ctx context.Context, ops []Op) error {
 		}
 		seen[o.Key.Family] = true
 		if _, err := d.look(ctx, d.sock, o.Key.Family, nil); err != nil {
-			return fmt.Errorf("nftables: nothing is written: %w", err)
+			return fmt.Errorf("nftables: nothing written: %w", err)
 		}
 	}
 	return nil
 }
 
-// Remove deletes the driver's tables, each on its own: one may be
-// impossible on a kernel without that family.
+// Remove deletes the driver's tables, each on its own: the kernel may lack a family.
 func (d *Driver) Remove(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
@@ -97,17 +97,16 @@ func (d *Driver) Remove(ctx context.Context) error {
 			continue
 		}
 		gone := d.Commit(ctx, []Op{{Verb: ledger.Delete, Key: TableKey(f)}})[0]
-		if !errors.Is(gone, unix.ENOENT) { // else another process was faster
+		if !errors.Is(gone, unix.ENOENT) { // else another process has deleted it
 			failed = errors.Join(failed, gone)
 		}
 	}
 	return failed
 }
 
-// absent adds dataplane.ErrAbsent to what a question to nf_tables came to, where
-// that says that the kernel has no nf_tables: EINVAL is how nfnetlink calls a
-// subsystem that it does not know, and the others are from a kernel without any
-// nfnetlink.
+// absent adds dataplane.ErrAbsent to an error that means that the kernel has no
+// nf_tables: nfnetlink returns EINVAL for an unknown subsystem; the others come from
+// a kernel without nfnetlink.
 func absent(err error) error {
 	for _, missing := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
 		if errors.Is(err, missing) {

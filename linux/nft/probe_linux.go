@@ -19,10 +19,10 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Try finds out whether this kernel can do what objects of a table need, by making
-// them in a scratch table that meets no packet. The error says what is missing and
-// what to do about it; a foreign table of the name is one. Any number of processes
-// may try at once.
+// Try finds out whether this kernel supports the objects of a table, by creating them
+// in a scratch table that no packet reaches. The error says what is missing and what
+// to do about it; a foreign table of the name is an error, too. Any number of
+// processes may try at once.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {
 	if err := Check(t, families...); err != nil {
 		return Advise(err)
@@ -55,23 +55,24 @@ func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model
 	return nil
 }
 
-// ErrAltered says that the kernel lacks something that it took without an error.
-var ErrAltered = errors.New("the kernel does not give it back as it was written")
+// ErrAltered means that the kernel accepted objects without an error, but not as
+// written.
+var ErrAltered = errors.New("read back differs from what was written")
 
-// Scratch tables are named by when they were made, and by chance, as others may
-// probe at the same time. A process id would tell nothing: two containers on one
+// Scratch tables are named by their time of creation and a random number, as others
+// may probe at the same time. A process id would not do: two containers on one
 // network may both be process 1.
 const scratchPrefix = "tandem-probe-"
 
-// scratchLife is far more than what a probe takes. What is older was left by a
-// process that was killed, and what is newer than now by one with another clock.
+// scratchLife is far longer than a probe takes. Older tables were left by a killed
+// process, tables from the future by one with another clock.
 const scratchLife = time.Minute
 
 func scratchName(now time.Time) string {
 	return fmt.Sprintf("%s%d-%08x", scratchPrefix, now.Unix(), rand.Uint32())
 }
 
-// abandoned reports whether a table is a scratch table that no process works on any more.
+// abandoned reports whether a table is a scratch table that no process uses any more.
 func (t *Table) abandoned(name, comment string, now time.Time) bool {
 	rest, ok := strings.CutPrefix(name, scratchPrefix)
 	if !ok || !strings.HasPrefix(comment, t.Owner) {
@@ -91,7 +92,7 @@ func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // then the next probe does the rest
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // the next probe deletes the rest
 		return fmt.Errorf("nftables: list tables: %w", err)
 	}
 	for name := range left {
@@ -117,8 +118,8 @@ func (t *Table) probeOps(objects map[Key]Value) (ops []Op) {
 	return ops
 }
 
-// shut puts a match in front of all rules that no packet passes: protocol 255
-// is reserved.
+// shut puts a match in front of all rules that no packet satisfies: protocol 255 is
+// reserved.
 func (t *Table) shut(f model.Family, c *Chain) *Chain {
 	var rules []Rule
 	for _, r := range c.Rules {

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// attempts is how often a reading that others disturb is begun anew.
+// attempts is how often a read that concurrent transactions disturb is repeated.
 const attempts = 10
 
 // Objects returns all that Observe finds.
@@ -46,8 +46,8 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	return nil
 }
 
-// begin returns the kernel's generation and how many of the transactions that
-// led to it are ours, at one moment.
+// begin returns the kernel's generation and our count of transactions at the same
+// moment.
 func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +87,7 @@ func (d *Driver) noteFilled(f model.Family, sets map[*Set]bool) {
 	d.filled[f] = sets
 }
 
-// Filled reports whether a set that rules fill had elements when it was read last.
+// Filled reports whether a set that rules fill had elements when it was last read.
 func (d *Driver) Filled(f model.Family, s *Set) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *Driver) dump(ctx context.Context, kind uint16, family byte, fill func(*
 		return err
 	}
 	err := request(ctx, d.reader, kind, netlink.FlagDump, family, fill, s.add)
-	if errors.Is(err, unix.ENOENT) { // it was there a moment ago
+	if errors.Is(err, unix.ENOENT) { // it existed a moment ago
 		return dataplane.ErrInterrupted
 	}
 	return err
@@ -146,7 +146,7 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 	return nil
 }
 
-// lookInto reads what shows whether a table is damaged: itself, and its sets.
+// lookInto reads the table and its sets, which show whether the table is damaged.
 func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +157,7 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 	return s, request(ctx, d.sock, msgGetSet, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }, s.add)
 }
 
-// whole says that the kernel does not tell an object by its key alone.
+// whole reports whether an object cannot be read by its key alone.
 func (k Key) whole() bool { return k.Kind == KindForeign || k.Kind == KindElement && k.Set.ranges() }
 
 // getOne reads the object of a key into a snapshot; ENOENT says that there is

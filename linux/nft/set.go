@@ -16,8 +16,8 @@ const (
 	Sport
 	Number // any number that a rule makes, 16 bits of it
 
-	// What rules look up only: the addresses and the protocol of the packet's
-	// connection, as the packet came, and hashes of the client and of Saddr.
+	// Only for rules' lookups: the original addresses and the protocol of the
+	// packet's connection, and hashes of the client and of Saddr.
 	CtSaddr
 	CtDaddr
 	CtProto
@@ -48,9 +48,9 @@ type Set struct {
 	Key      []Field
 	Data     Data
 	Interval bool    // the last field is a range of addresses
-	Size     int     // at most as many elements, which rules put there for a time; 0: they are ours
-	Unread   bool    // the elements that rules put there are not read back
-	Loads    []Field // what a rule looks up where that is not what the key's fields are in the packet
+	Size     int     // capacity of a set that rules fill, with timeouts; 0: the driver fills it
+	Unread   bool    // elements added by rules are not read back
+	Loads    []Field // the fields that a rule looks up, if other than Key
 
 	order int // among the sets of its table
 }
@@ -63,7 +63,7 @@ func (s *Set) String() string {
 	return s.Name
 }
 
-// Dynamic reports whether rules fill the set, and not we.
+// Dynamic reports whether rules fill the set, not the driver.
 func (s *Set) Dynamic() bool { return s.Size > 0 }
 
 // ranges reports whether elements of the set are ranges and nothing else.
@@ -73,15 +73,15 @@ func (s *Set) ranges() bool { return s.Interval && len(s.Key) == 1 }
 func (s *Set) rangeBehind() bool { return s.Interval && len(s.Key) > 1 }
 
 // hashed reports whether addresses in the set's key are kept as hashes. nft 1.0.6
-// aborts where a rule updates a map with more than 16 bytes of key in several
-// fields: for IPv6 such a key has hashes of the addresses (64 bits together, so
-// that two clients are as good as never taken for one).
+// aborts where a rule updates a map with more than 16 bytes of key in several fields:
+// for IPv6 such a key has hashes of the addresses (64 bits together, so that
+// collisions are practically impossible).
 func (s *Set) hashed(f model.Family) bool { return f == model.IPv6 && s.Dynamic() && len(s.Key) > 1 }
 
 // hashedFields are what a hash in a key is of.
 var hashedFields = []Field{CtSaddr, Saddr}
 
-// hashModulus leaves of a hash as much as nft can spell.
+// hashModulus keeps as many bits of a hash as nft can express.
 const hashModulus = 1<<32 - 1
 
 // stored are the fields of a set's key as the kernel keeps it.
@@ -130,7 +130,7 @@ const (
 	typePort    = 13
 )
 
-// shapeOf returns the shape of a set of ours.
+// shapeOf returns the shape of a declared set.
 func shapeOf(f model.Family, s *Set) shape {
 	key := s.stored(f)
 	sh := shape{keyType: keyType(f, key), keyLen: uint32(keyLen(f, key))}

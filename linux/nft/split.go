@@ -9,14 +9,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// What is too large for one transaction is done in parts. The order of ops is such
-// that any part from the first on makes sense (Rank), but for ranges of addresses:
-// those that go and those that come may overlap, and the kernel takes no such
-// ranges at a time.
+// Ops that are too large for one transaction are applied in parts. Their order (Rank)
+// makes every prefix of them consistent, except for ranges of addresses: deleted and
+// added ranges may overlap, and the kernel rejects overlapping ranges.
 
-// gathered returns the indices of ops in an order in which ranges that may overlap
-// are together, those that go first. Where others of the frontend come, they go as
-// early as those; else they stay behind what needs them.
+// gathered returns the indices of ops in an order that keeps ranges that may overlap
+// together, deletions first. If ranges of the same frontend are added, deletions come
+// as early as those; else they stay behind the ops that need them.
 func gathered(ops []Op) (order []int) {
 	begins := map[Key]int{} // where ranges of a group are
 	at := make([]int, len(ops))
@@ -45,8 +44,8 @@ func stays(o Op) int {
 	return 1
 }
 
-// overlapping returns what ranges have in common that may overlap: the set, and the
-// frontend where that is in its keys. It is false for what is no range.
+// overlapping returns the group in which ranges may overlap: the set, and the
+// frontend if that is in its keys. It is false for ops that are no range.
 func overlapping(o Op) (group Key, ok bool) {
 	if _, ok = o.Key.Range(); !ok {
 		return group, false
@@ -58,9 +57,9 @@ func overlapping(o Op) (group Key, ok bool) {
 	return group, true
 }
 
-// cut returns where ops that are gathered are cut in two: as near to the middle as
-// can be without separating ranges that may overlap. Where there is nothing else,
-// these are cut: some may be missing for a moment then.
+// cut returns where gathered ops are split: as near to the middle as possible without
+// separating ranges that may overlap. If there is no such place, those are split:
+// some ranges may then be missing for a moment.
 func cut(ops []Op) int {
 	half := len(ops) / 2
 	for off := range len(ops) - half {

@@ -19,13 +19,12 @@ type Table struct {
 	Name string
 
 	// Owner is what the comment of the table begins with, whatever its version. A
-	// table of that name without it is somebody else's: it is neither read as ours
-	// nor written to.
+	// table of that name without it is foreign: it is neither adopted nor written to.
 	Owner string
 
-	// Comment is seen by people and tells the version. A table of ours with another
-	// one is made anew, so it must change whenever the meaning of a set, a map or a
-	// rule does.
+	// Comment is visible to users and has the layout version. An owned table with
+	// another one is re-created, so it must change whenever the meaning of a set, a
+	// map or a rule does.
 	Comment string
 
 	sets  []*Set
@@ -69,9 +68,9 @@ func (t *Table) newChain(f model.Family, h Hook, rules []Rule) *Chain {
 	return &Chain{Hook: h, Rules: rules, Digest: chainDigest(h, digests)}
 }
 
-// digest stands for a rule. It is kept with the rule in the kernel, where it
-// tells whether the rule is the one that we would write now: what the kernel
-// gives back of a rule is not what was written, byte for byte.
+// digest is a hash of a rule, stored with the rule in the kernel. It tells whether
+// the rule is the one that we would write now: the kernel does not return a rule byte
+// for byte as written.
 func (t *Table) digest(f model.Family, r Rule) uint64 {
 	return digestOf(t.Comment + "\n" + r.Text(f))
 }

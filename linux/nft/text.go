@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Script renders objects as an nft script, in a stable order. Of a whole plan it
-// is a script that loads with "nft -f" into a host without our tables, and what
-// "nft list ruleset" then shows, but for the line breaks between elements. Of
-// some objects it shows those.
+// Script renders objects as an nft script, in a stable order. For a whole plan, the
+// script can be loaded with "nft -f" on a host without our tables, and "nft list
+// ruleset" then shows the same, except for line breaks between elements. For a subset
+// it shows those objects.
 func (t *Table) Script(objects map[Key]Value) string {
 	s := script{Table: t, objects: objects, elements: map[Key][]Key{}}
 	var tables [2][]Key // the rest of each family

@@ -9,16 +9,16 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Tables, sets, rules and elements carry bytes that the kernel keeps and does
-// not look at. nft has its notes there, as type, length, value; so do we, to
-// list as readably as if nft had written them.
+// Tables, sets, rules and elements carry user data that the kernel keeps and does not
+// interpret. nft stores notes there as type, length, value; so do we, so that
+// listings are as readable as if nft had written them.
 const (
 	noteComment = 0 // of tables, rules and elements
 	noteFlags   = 1 // of elements
 	noteOpen    = 1 // in noteFlags: a range with no end
 
-	// noteDigest is ours, on rules, and noteRest, on elements, for what of a
-	// comment is too long for nft. It passes over types that it does not know.
+	// noteDigest is ours, on rules, and noteRest, on elements, for what of a comment
+	// is too long for nft. nft skips types that it does not know.
 	noteDigest = 0x74
 	noteRest   = 0x75
 
@@ -41,8 +41,7 @@ func (n *notes) num(kind byte, v uint32) {
 	n.add(kind, binary.NativeEndian.AppendUint32(nil, v))
 }
 
-// maxComment is how long a comment can be in all: the kernel keeps 256 bytes of
-// notes.
+// maxComment is the longest comment: the kernel keeps 256 bytes of notes.
 const maxComment = 251
 
 func (n *notes) comment(s string) {
@@ -92,8 +91,8 @@ func ruleDigest(b []byte) uint64 {
 	return 0
 }
 
-// The numbers that nft has for kinds of expression, for protocols and for
-// their header fields. They are in its notes and therefore do not change.
+// The numbers that nft has for kinds of expression, for protocols and for their
+// header fields. They are part of stored notes and therefore stable.
 const (
 	exprVerdict = 1
 	exprPayload = 7

@@ -57,17 +57,11 @@ func newFarm(t testing.TB, n int, v6 bool) *farm {
 	f := &farm{t: t, v6: v6, servers: map[netip.AddrPort]*net.UDPConn{}}
 	f.ip("link set lo up")
 	routed := netip.PrefixFrom(f.vip().Addr(), f.vip().Addr().BitLen())
-	f.ip("address add %s/%d dev lo", f.client(), f.client().BitLen())
+	f.address(f.client())
 	f.ip("route add %s dev lo src %s", routed, f.client())
 	for i := range n {
 		at := f.endpoint(i)
-		f.ip("address add %s/%d dev lo", at.Addr(), at.Addr().BitLen())
-	}
-	if v6 {
-		time.Sleep(20 * time.Millisecond) // duplicate address detection is not for lo
-	}
-	for i := range n {
-		at := f.endpoint(i)
+		f.address(at.Addr())
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		if err != nil {
 			t.Fatal(err)
@@ -77,6 +71,16 @@ func newFarm(t testing.TB, n int, v6 bool) *farm {
 		f.servers[at] = c
 	}
 	return f
+}
+
+// address adds an address, which is ready at once.
+func (f *farm) address(a netip.Addr) {
+	f.t.Helper()
+	if a.Is6() {
+		f.ip("address add %s/128 dev lo nodad", a)
+	} else {
+		f.ip("address add %s/32 dev lo", a)
+	}
 }
 
 func (f *farm) ip(format string, args ...any) {
@@ -149,12 +153,20 @@ func (f *farm) got() map[netip.AddrPort][]uint16 {
 // send sends n datagrams from as many source ports and returns who got them.
 func (f *farm) send(n int) map[netip.AddrPort][]uint16 {
 	f.t.Helper()
-	all := map[netip.AddrPort][]uint16{}
-	for i := range n {
-		f.from(uint16(20000 + i))
-		if i%500 == 499 || i == n-1 {
+	all, come := map[netip.AddrPort][]uint16{}, 0
+	const atOnce = 500 // which all buffers have room for
+	for first := 0; first < n; first += atOnce {
+		last := min(first+atOnce, n)
+		for i := first; i < last; i++ {
+			f.from(uint16(20000 + i))
+		}
+		for begin := time.Now(); come < last; {
 			for at, ports := range f.got() {
 				all[at] = append(all[at], ports...)
+				come += len(ports)
+			}
+			if time.Since(begin) > time.Minute {
+				f.t.Fatalf("%d of %d datagrams have come", come, last)
 			}
 		}
 	}
@@ -282,32 +294,33 @@ func TestChoiceListsAndRestarts(t *testing.T) {
 }
 
 // The first packet of a connection costs no more by hash than at random: the least
-// of many short rounds, in turn, which a busy machine cannot do anything about.
-// Most of it is the socket's; both have that.
+// of many short rounds, in turn, as many as a busy machine takes to show it. Most of
+// it is the socket's; both have that.
 func TestMaglevFirstPacket(t *testing.T) {
-	const rounds, packets = 200, 100
+	const rounds, least, packets = 2000, 200, 25
 	f := newFarm(t, 10, false)
 	f.ip("route add 10.96.0.11/32 dev lo src %s", f.client())
 	random, hashed := f.port(model.DefaultScheduler, make([]uint16, 10)...), f.port(model.Maglev, make([]uint16, 10)...)
 	hashed.ID.Service.Name, hashed.Frontends[0].At = "hashed", netip.MustParseAddrPort("10.96.0.11:80")
 	fill(t, openDriver(t), compile(t, testHost, random, hashed))
-	least := map[netip.AddrPort]time.Duration{}
+	best := map[netip.AddrPort]time.Duration{}
 	both := []netip.AddrPort{random.Frontends[0].At, hashed.Frontends[0].At}
-	for round := range rounds {
+	limit := func(d time.Duration) time.Duration { return d * 105 / 100 }
+	for round := 0; round < least || round < rounds && best[both[1]] > limit(best[both[0]]); round++ {
 		for i := range both {
 			to := both[(i+round)%2]
 			begin := time.Now()
 			for i := range packets {
-				f.datagram(uint16(10000+round*packets+i), to)
+				f.datagram(uint16(10000+(round*packets+i)%50000), to)
 			}
-			if took := time.Since(begin) / packets; least[to] == 0 || took < least[to] {
-				least[to] = took
+			if took := time.Since(begin) / packets; best[to] == 0 || took < best[to] {
+				best[to] = took
 			}
 		}
 	}
-	atRandom, byHash := least[random.Frontends[0].At], least[hashed.Frontends[0].At]
+	atRandom, byHash := best[both[0]], best[both[1]]
 	t.Logf("a first packet takes %v at random, %v by hash", atRandom, byHash)
-	if byHash > atRandom*115/100 {
+	if byHash > limit(atRandom) {
 		t.Errorf("a first packet takes %v by hash, %v at random", byHash, atRandom)
 	}
 }

@@ -23,8 +23,8 @@ type Compiler struct {
 
 var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
-// NewCompiler returns a compiler for some families, or for both. What relays send
-// carries the mark, a bit.
+// NewCompiler returns a compiler for some families; none means both. Packets from
+// relays carry the fwmark bit mark.
 func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	if len(families) == 0 {
 		both := model.Families()
@@ -33,8 +33,8 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	return &Compiler{mark, families}
 }
 
-// markOf is the bit by which what relays send is known: the one for masquerading,
-// as it comes from this host already.
+// markOf is the fwmark bit of packets from relays: the masquerade bit, since these
+// packets have this host's address already.
 func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
 
 // Base implements dataplane.Compiler.
@@ -88,14 +88,18 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		p := portals{port: port, pools: pools, frontend: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
-	if hidesSource(host, port) {
-		return []model.Gap{{Detail: noSource, Source: true}}
+	var gaps []model.Gap
+	if why := relay.Unscheduled(port.Scheduler); why != "" {
+		gaps = append(gaps, model.Gap{Detail: why})
 	}
-	return nil
+	if hidesSource(host, port) {
+		gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
+	}
+	return gaps
 }
 
-// hidesSource reports whether any endpoint should see its clients' addresses. Those
-// on the host's own addresses always should.
+// hidesSource reports whether an endpoint should see its clients' addresses, which
+// relays cannot keep. Endpoints on the host's own addresses always should.
 func hidesSource(host *model.Host, port *model.Port) bool {
 	own := func(e model.Endpoint) bool { return slices.Contains(host.IPs, e.Addr.Addr()) }
 	for i := range port.Frontends {
@@ -108,7 +112,7 @@ func hidesSource(host *model.Host, port *model.Port) bool {
 	return false
 }
 
-// rejectOtherPorts makes the entries by which cluster IPs reject other ports, of all
+// rejectOtherPorts emits the entries that reject other ports of cluster IPs, for all
 // protocols.
 func rejectOtherPorts(port *model.Port, emit func(Key, Value)) {
 	for i := range port.Frontends {
@@ -119,20 +123,13 @@ func rejectOtherPorts(port *model.Port, emit func(Key, Value)) {
 	}
 }
 
-// policy lists a pool in the order of addresses, since slots mean nothing to a
-// relay: so it is the same again after a restart.
 func policy(port *model.Port, pool *model.Pool) *relay.Policy {
-	a := relay.Answer{Verdict: model.Balance, Endpoints: make([]netip.AddrPort, len(pool.Endpoints))}
-	for i, e := range pool.Endpoints {
-		a.Endpoints[i] = e.Addr
-	}
-	slices.SortFunc(a.Endpoints, netip.AddrPort.Compare)
-	p := relay.Same(a)
+	p := relay.Same(relay.Balance(pool, port.Scheduler))
 	p.Port, p.SessionAffinity, p.Draining = port.ID, port.SessionAffinity, port.Draining
 	return &p
 }
 
-// portals makes the entries of one frontend.
+// portals emits the entries of one frontend.
 type portals struct {
 	port     *model.Port
 	pools    []*model.Pool
@@ -175,7 +172,8 @@ func (p portals) target(from model.Origin) Target {
 	return p.own(Drop)
 }
 
-// Rank implements dataplane.Compiler. Who is allowed comes before who is not.
+// Rank implements dataplane.Compiler. Entries for allowed source ranges come before
+// the one that drops the rest.
 func (c *Compiler) Rank(k Key) int {
 	if k.Kind == KindEntry && k.Chain == chainGuard && !k.From.IsValid() {
 		return 2*int(KindEntry) + 1

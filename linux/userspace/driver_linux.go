@@ -26,13 +26,13 @@ import (
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
 	table      table
-	sharedAddr bool // the address is not its own: another driver uses it
+	sharedAddr bool // another driver uses the relay address, too
 
 	mu        sync.Mutex // Observe may run beside Commit
 	rules     map[Key]installed
 	relays    relays
 	dropPorts [2]dropListeners
-	// While Observe reads, what is committed beside it; nil else.
+	// What is committed while Observe reads; nil otherwise.
 	committed map[Key]bool
 }
 
@@ -43,8 +43,8 @@ var (
 	_ dataplane.Drainer            = (*Driver)(nil)
 )
 
-// open returns a driver for a table, which it owns. Close it after use; what is
-// in the kernel stays, the relays end.
+// open returns a driver that owns a table. Close it after use: objects in the kernel
+// stay, relays end.
 func open(t table, o relay.Options) *Driver {
 	h := openHandover()
 	o.Handover = h
@@ -61,7 +61,7 @@ func (d *Driver) release() {
 // Limits implements dataplane.Driver.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.table.Most()} }
 
-// grace is how long connections may go on when the proxy ends.
+// grace is how long connections may continue when the proxy ends.
 const grace = 3 * time.Second
 
 // Close implements dataplane.Driver.
@@ -86,8 +86,8 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 // Full implements dataplane.Bounded.
 func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
 
-// Commit implements dataplane.Driver: first what rules lead to, then the rules, in
-// one transaction for each family, then what no rule leads to any more.
+// Commit implements dataplane.Driver: it creates targets of rules, then writes the
+// rules in one transaction per family, then removes targets without rules.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +127,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// create makes or changes what rules lead to.
+// create creates or changes a target of rules.
 func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
 	case KindAddress:
@@ -140,7 +140,7 @@ func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 	}
 }
 
-// remove removes what no rule leads to any more.
+// remove removes a target that no rule uses any more.
 func (d *Driver) remove(k Key) error {
 	switch k.Kind {
 	case KindAddress:
@@ -154,8 +154,8 @@ func (d *Driver) remove(k Key) error {
 	return nil
 }
 
-// redirect rewrites the rules that lead to where relays were in an earlier run
-// and could not be again.
+// redirect rewrites the rules to ports of an earlier run that relays could not bind
+// again.
 func (d *Driver) redirect(edits *[2][]edit) {
 	if !d.relays.changed {
 		return
@@ -169,7 +169,7 @@ func (d *Driver) redirect(edits *[2][]edit) {
 	}
 }
 
-// edit adds an op on rules to the changes of its family.
+// edit adds an op on rules to the edits of its family.
 func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	k := op.Key
 	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays.open[to.Relay] == nil {
@@ -201,7 +201,7 @@ func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	}
 }
 
-// record keeps what will be installed of a change to anything but entries.
+// record records the effect of an edit of anything but an entry.
 func (d *Driver) record(e edit) {
 	switch {
 	case e.verb == ledger.Delete:
@@ -211,13 +211,13 @@ func (d *Driver) record(e edit) {
 	}
 }
 
-// forget deletes stale flows, but for those to relays that an entry leads to still.
+// forget deletes stale flows, except those to relays that an entry still uses.
 func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
 	deleteFlows(ctx, stale, d.relaysOf)
 }
 
-// relaysOf returns the relays that any entry of a frontend leads to: which of
-// them depends on the origin of a flow.
+// relaysOf returns the relays of all entries of a frontend: which one a flow uses
+// depends on its origin.
 func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 	keep := flows.Set{}
 	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
@@ -230,13 +230,13 @@ func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 	return keep
 }
 
-// draining is how long connections may go on in a mode that was left.
+// draining is how long connections may continue after a switch to another mode.
 const draining = time.Hour
 
-// Drain implements dataplane.Drainer. The ways into our chains go, and with the
-// last connection of a relay its time is over. All else stays until then: without
-// the address the kernel would lose their packets, and a mode that comes back
-// before finds what it needs.
+// Drain implements dataplane.Drainer. It deletes the jumps to our chains and waits
+// until the relays have no connections. All other objects stay until then: without
+// the relay address the kernel would drop their packets, and this mode can resume if
+// the node switches back.
 func (d *Driver) Drain(ctx context.Context) error {
 	if err := d.stopNewConnections(ctx); err != nil {
 		return fmt.Errorf("start draining: %w", err)
@@ -245,8 +245,8 @@ func (d *Driver) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stopNewConnections takes the ways in from the tables, the flows that were led to relays from
-// the kernel, and closes relays that no rule leads to any more.
+// stopNewConnections deletes the jumps and the conntrack entries of UDP flows to
+// relays, and closes the listeners.
 func (d *Driver) stopNewConnections(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -342,8 +342,8 @@ func (d *Driver) read(ctx context.Context) (rules map[Key]found, hasAddr [2]bool
 	return rules, hasAddr, nil
 }
 
-// target returns the content of what was read. An entry leads to a relay only
-// if one listens there, or will: where it was in an earlier run.
+// target returns the content of an object as read. An entry's target is a relay only
+// if that listens on the port, or will do so, since it did in an earlier run.
 func (d *Driver) target(r found) Value {
 	if r.relay != (RelayID{}) && !d.relays.leadsTo(r.relay, r.port) {
 		r.To.Do = unknown
@@ -351,18 +351,18 @@ func (d *Driver) target(r found) Value {
 	return r.Value
 }
 
-// The kernel remembers where it sent the first datagram of a flow. When an entry
-// leads elsewhere from now on, that memory is stale; as long as it leads to its
-// relay there is none, whatever becomes of endpoints.
+// Connection tracking sends all datagrams of a flow to the target of the first one.
+// When an entry's target changes, such flows are stale. A change of endpoints makes
+// none stale, since the target is the relay.
 
-// hasFlows reports whether an entry leads flows that the kernel remembers for
-// longer than their connection.
+// hasFlows reports whether an entry has conntrack entries that outlive its changes:
+// those of UDP.
 func hasFlows(k Key) bool {
 	return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard
 }
 
-// staleFlows returns what ops on entries make stale, in the words of before them. What
-// is to be kept is known only when relays listen.
+// staleFlows returns the flows that ops make stale, given the rules before the ops.
+// Which of them to keep is known only when relays listen.
 func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
 	for _, op := range ops {
 		switch {
@@ -376,9 +376,9 @@ func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []
 	return fronts
 }
 
-// endedFlows returns the flows that an entry leads to where it leads now, to a
-// relay's port, a reject or a drop. Others of its frontend may be another mode's,
-// which serves already.
+// endedFlows returns the flows of an entry to its present target: a relay's port, the
+// reject port or the drop port. Other flows of the frontend may belong to another
+// mode that already serves it.
 func endedFlows(k Key, port uint16) flows.Match {
 	f := k.Family
 	return flows.Match{
@@ -387,8 +387,8 @@ func endedFlows(k Key, port uint16) flows.Match {
 	}
 }
 
-// deleteFlows deletes stale flows from conntrack, but for those to what a frontend
-// keeps. It is no part of the commit: what stays ends with its client's silence.
+// deleteFlows deletes stale flows from conntrack, except those to targets in keep. A
+// failure does not fail the commit: such flows end when their client pauses.
 func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
 	if len(fronts) == 0 {
 		return
@@ -409,7 +409,7 @@ func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend n
 	}
 }
 
-// ownAddresses are those of this host, or none where they cannot be told.
+// ownAddresses are those of this host, or none if they cannot be listed.
 func ownAddresses() (own []netip.Addr) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// The chains. Those of entries are named as they always were, with the two for
-// pods, the source ranges and the other ports of cluster IPs beside them.
+// The chains. Those of kube-proxy's userspace mode have its names; new are those for
+// pods, source ranges and other ports of cluster IPs.
 const (
 	chainIn            = "KUBE-PORTALS-IN"
 	chainOut           = "KUBE-PORTALS-OUT"
@@ -36,8 +36,8 @@ const (
 	chainDrop          = "KUBE-PORTALS-DROP"
 )
 
-// Ports of the relay address that no relay has: on the first nothing listens, on the
-// second sockets that drop every packet.
+// Reserved ports of the relay address: nothing listens on the first, and sockets on
+// the second drop every packet.
 const (
 	rejectPort = 1
 	dropPort   = 2
@@ -56,10 +56,10 @@ func relayAddrPort(f model.Family, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(RelayAddr(f), port)
 }
 
-// ends are the chains in which connections end, and where.
+// ends are the chains that reject or drop, and the ports that they use for it.
 var ends = map[string]uint16{chainRefuse: rejectPort, chainDrop: dropPort}
 
-// entryChains hold entries, and fixedChains rules that depend on the host alone.
+// entryChains hold entries; the rules of fixedChains depend only on the host.
 var (
 	entryChains = []string{
 		chainGuard, chainPod, chainContainer, chainHost, chainClosed, chainNodePod, chainNodeContainer, chainNodeHost,
@@ -67,10 +67,10 @@ var (
 	fixedChains = []string{chainRefuse, chainDrop, chainLast, chainIn, chainOut}
 )
 
-// jumps are the ways from the system's chains into ours.
+// jumps are the built-in chains and our chains that they jump to.
 var jumps = map[string]string{xtables.PreRouting: chainIn, xtables.Output: chainOut}
 
-// ourChains are all that are not the system's.
+// ourChains are all chains but the built-in ones.
 func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
 
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
@@ -97,14 +97,14 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 	return nil
 }
 
-// skipRelayTraffic lets what relays send go where it would without our rules. An endpoint
-// that is a Service's address would come back to a relay, and so for ever.
+// skipRelayTraffic exempts packets from relays from our rules. If an endpoint is a
+// Service's address, its connections would return to a relay, in an endless loop.
 func skipRelayTraffic(mark uint32) xtables.Rule {
 	marked := xtables.HasMark{Value: mark, Mask: mark}
 	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
 }
 
-// dnatAll sends connections of all protocols to a port of the relay address.
+// dnatAll redirects connections of all protocols to a port of the relay address.
 func dnatAll(f model.Family, port uint16) (rules []xtables.Rule) {
 	for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
 		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: relayAddrPort(f, port)}})
@@ -112,8 +112,8 @@ func dnatAll(f model.Family, port uint16) (rules []xtables.Rule) {
 	return rules
 }
 
-// hookChain is one of the two entrances: how it tells pods, and the chains that it
-// goes through.
+// hookChain describes one of the two chains at hooks: how it detects pods, and the
+// chains that it jumps to.
 type hookChain struct {
 	pods               []xtables.Rule // matches only
 	pod, other         string
@@ -141,9 +141,9 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 	return rules
 }
 
-// unallocated returns the rules that drop what is for a cluster IP that there is
-// not, and for no address of this host. An address that no Service of ours has may
-// be another proxy's (label service-proxy-name), whose rules come before these.
+// unallocated returns the rules that drop packets to unallocated cluster IPs, except
+// to addresses of this host. An address may belong to a Service of another proxy
+// (label service-proxy-name), whose rules come before these.
 func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
 	here := []xtables.Match{xtables.DstLocal{}}
 	for _, p := range f.Prefixes(host.ServiceCIDRs) {
@@ -160,13 +160,13 @@ type Kind uint8
 // The kinds of object.
 const (
 	KindAddress    Kind = iota // the address of the relays
-	KindDropPort               // what listens on its drop port
-	KindTable                  // what holds the chains
+	KindDropPort               // the sockets on its drop port
+	KindTable                  // the table with the chains
 	KindChain                  // a chain of ours with its fixed rules
 	KindRelay                  // a listener and its endpoints
 	KindEntry                  // a rule for one frontend
-	KindJump                   // the way into our chains, in a chain of the system
-	KindUnexpected             // a rule in one of our chains that we cannot have written
+	KindJump                   // a jump from a built-in chain to ours
+	KindUnexpected             // a rule in one of our chains that Tandem did not write
 )
 
 // Key names an object.
@@ -178,7 +178,7 @@ type Key struct {
 	At     netip.AddrPort // of entries: the frontend; port 0 for all
 	From   netip.Prefix   // of entries: the only clients; the zero value for all
 	Relay  RelayID        // of relays
-	Late   bool           // of jumps: behind the rules of all others
+	Late   bool           // of jumps: after all foreign rules
 	Rest   string         // of unexpected rules: the text, and its number among equals
 }
 
@@ -186,7 +186,7 @@ type Key struct {
 type Value struct {
 	To     Target        // of entries
 	Rules  xtables.Rules // of chains and jumps
-	Digest uint64        // of the same in nftables, where it is all that can be read back; or 0
+	Digest uint64        // hash of the same in nftables, where only that is read back; or 0
 	Policy *relay.Policy // of relays; never changed
 }
 
@@ -200,7 +200,7 @@ type RelayID struct {
 // Target is where an entry leads.
 type Target struct {
 	Do    Do
-	Relay RelayID // for ToRelay; for all others only whose entry it is, if one port's
+	Relay RelayID // for ToRelay; otherwise it names only the port, if there is one
 }
 
 // Do is the kind of a Target.
@@ -211,8 +211,8 @@ const (
 	ToRelay Do = iota
 	Reject     // answer that nothing listens
 	Drop       // do not answer
-	Accept     // not refused here
-	unknown    // nothing that we write
+	Accept     // inside the source ranges
+	unknown    // a rule that we never write
 )
 
 func (v Value) equal(o Value) bool {
@@ -299,8 +299,7 @@ const (
 	sayClosed  = "other ports of a cluster IP"
 )
 
-// entryRule returns an entry as a rule. The relay's port is put in by who knows
-// it.
+// entryRule returns an entry as a rule; port is that of the relay.
 func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	r := xtables.Rule{Src: xtables.Within(k.From), Proto: k.Proto, Ports: xtables.Port(k.At.Port())}
 	if !k.At.Addr().IsUnspecified() {
@@ -356,7 +355,7 @@ func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, po
 		port = dnat.To.Port()
 	}
 	to.Relay, ok = parseRelay(name, model.PortID{Proto: r.Proto, Family: f})
-	// What was read must be all that there is.
+	// The whole rule must be as entryRule writes it.
 	return k, to, port, ok && entryRule(k, to, port).Equal(r)
 }
 
@@ -399,8 +398,8 @@ func (k Key) text(to Target) string {
 // maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
 const maxComment = 250
 
-// sanitize makes a text fit for a comment: not too long, and nothing that the tools
-// would take for more than text.
+// sanitize shortens a text for a comment and replaces characters with a meaning to
+// the tools.
 func sanitize(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
@@ -415,8 +414,8 @@ func sanitize(s string) string {
 type edit struct {
 	verb  ledger.Verb
 	key   Key
-	rules []xtables.Rule // what shall be
-	have  installed      // what is
+	rules []xtables.Rule // as wanted
+	have  installed      // as installed
 }
 
 // found is an object as it was read.
@@ -425,12 +424,12 @@ type found struct {
 	installed
 }
 
-// installed is a rule as it stands in its table.
+// installed is a rule as it is in its table.
 type installed struct {
 	printed xtables.Rules // in iptables
-	foreign nft.Key       // in nftables, where our own keys tell enough of all else
+	foreign nft.Key       // in nftables, of unexpected elements; other keys follow from ours
 
-	relay RelayID // that it leads to, and on which port; zero for none
+	relay RelayID // the target and its port; zero for none
 	port  uint16
 }
 

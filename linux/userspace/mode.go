@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// Mode is the userspace mode by rules of the nat table.
+// Mode is the userspace mode with redirect rules.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, System: "linux",

@@ -21,19 +21,19 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// tableKind is one of the two places for rules.
+// tableKind is one of the two kinds of table for rules.
 type tableKind struct {
-	// open finds it, and writes nothing.
+	// open opens it and writes nothing.
 	open func(context.Context) (table, error)
 	// try finds out whether the rules of a family can be written.
 	try func(context.Context, table, model.Family) error
 }
 
-// tableKinds are both, the better one first.
+// tableKinds are both, the preferred one first.
 func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
 
-// choose opens the first table that works here for IPv4, which every node needs,
-// and returns which kind it is. The error says what is wrong with each.
+// choose opens the first kind of table that works for IPv4, which every node needs,
+// and returns its index. The error says why each kind failed.
 func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) {
 	var failed []error
 	for i, k := range all {
@@ -57,8 +57,8 @@ func probe(ctx context.Context) error {
 	return t.Close()
 }
 
-// openBackend serves IPv4 alone where there is no table for IPv6: its ports are
-// Gaps.
+// openBackend opens the mode. Without a table for IPv6 only IPv4 is served, and IPv6
+// ports are Gaps.
 func openBackend(c *config.Config) (dataplane.Backend, error) {
 	ctx := context.Background()
 	t, at, err := choose(ctx, tableKinds())
@@ -77,8 +77,8 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), driver: d, other: tableKinds()[1-at]}, nil
 }
 
-// backend removes what an earlier run has left in the other kind of table, once
-// its own rules serve.
+// backend removes leftover rules of an earlier run from the other kind of table after
+// its first complete sync.
 type backend struct {
 	dataplane.Backend
 	driver  *Driver
@@ -107,8 +107,8 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 // anyMark is for rules that no packet meets.
 const anyMark = 1
 
-// clear removes our rules from a kind of table and, unless others lead to it
-// still, the address.
+// clear removes our rules from a kind of table and, unless it is shared, the relay
+// address.
 func (k tableKind) clear(ctx context.Context, lodger bool) error {
 	t, err := k.open(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (k tableKind) clear(ctx context.Context, lodger bool) error {
 	return errors.Join(b.Remove(ctx), b.Close())
 }
 
-// remove is Mode.Remove: whichever kind of table it was.
+// remove is Mode.Remove, for both kinds of table.
 func remove(ctx context.Context, _ *config.Config) error {
 	var absent, failed []error
 	for _, k := range tableKinds() {
@@ -138,7 +138,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 }
 
 // tryNAT writes one rule of each kind to a chain that no packet meets.
-func tryNAT(ctx context.Context, t table, f model.Family) error {
+func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
 	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
 	k, rules := probeRules(f)
 	k.Chain = chain
@@ -147,6 +147,11 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 	b.put(k, rules[0])
 	clean.Drop(chain)
 	nat := t.(natTable)
+	deleteNew, err := nat.commands.KeepTables(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
 	if err := nat.restore(ctx, f, b); err != nil {
 		return err
 	}
@@ -178,7 +183,7 @@ func probeRules(f model.Family) (Key, []xtables.Rule) {
 	}
 }
 
-// ipv6 reports whether lo may have addresses of IPv6.
+// ipv6 reports whether lo may have IPv6 addresses.
 func ipv6() bool {
 	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
 	return err == nil && strings.TrimSpace(string(off)) == "0"

@@ -14,7 +14,7 @@ import (
 // batch is one transaction of the nat table of one family.
 type batch struct{ xtables.Script }
 
-// edit makes a change. The table itself is the system's.
+// edit adds an edit. The nat table itself is neither created nor deleted.
 func (b *batch) edit(e edit) {
 	k := e.key
 	switch {
@@ -33,8 +33,8 @@ func (b *batch) edit(e edit) {
 	}
 }
 
-// withoutImplied leaves out the deletion of rules whose chain goes: to find each
-// of them the command would read the whole chain.
+// withoutImplied omits deletions of rules in a chain that is deleted: for each of
+// them iptables-restore would search the whole chain.
 func withoutImplied(edits []edit) (rest []edit) {
 	gone := map[string]bool{}
 	for _, e := range edits {
@@ -50,8 +50,8 @@ func withoutImplied(edits []edit) (rest []edit) {
 	return rest
 }
 
-// put adds an entry or a jump. Those who are allowed come before those who are
-// not; jumps come before all others' rules or behind them.
+// put adds an entry or a jump. Allowed source ranges come before the drop; jumps come
+// before all foreign rules, or after them if Late.
 func (b *batch) put(k Key, rule xtables.Rule) {
 	if k.Kind == KindJump && !k.Late || k.From.IsValid() {
 		b.Insert(k.Chain, 1, xtables.List(rule))
@@ -61,8 +61,8 @@ func (b *batch) put(k Key, rule xtables.Rule) {
 }
 
 // Script renders objects as what iptables-restore and ip6tables-restore read, one
-// part for each. Relays get ports in the order of their names; in truth the
-// system chooses them.
+// part for each. The ports of relays are examples, in the order of their names; at
+// run time the system chooses them.
 func Script(objects map[Key]Value) string {
 	ports := map[RelayID]uint16{}
 	const first = 40000
@@ -116,7 +116,7 @@ func listing(objects map[Key]Value) string {
 	return b.String()
 }
 
-// natObjects turns what iptables-save says of the nat table of a family into
+// natObjects turns the output of iptables-save for the nat table of a family into
 // objects.
 func natObjects(f model.Family, saved string, put map[Key]found) error {
 	tables, err := xtables.ParseSave(saved)
@@ -152,7 +152,7 @@ func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
 	put[Key{Kind: KindChain, Family: f, Chain: c.Name}] = chain
 	for _, l := range c.Rules {
 		if entries {
-			l = xtables.Line(strings.Clone(string(l))) // names of relays are parts of it, and would keep the listing
+			l = xtables.Line(strings.Clone(string(l))) // relay names share its memory, and would keep the whole listing
 			natEntry(f, c.Name, l, put)
 		}
 	}
@@ -167,7 +167,7 @@ func natEntry(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	put[k] = entryFound(to, port, installed{printed: xtables.Printed(l)})
 }
 
-// entryFound is an entry as it was read, with the port that it leads to.
+// entryFound is an entry as it was read, with its relay's port.
 func entryFound(to Target, port uint16, have installed) found {
 	if to.Do == ToRelay {
 		have.relay, have.port = to.Relay, port
@@ -175,8 +175,8 @@ func entryFound(to Target, port uint16, have installed) found {
 	return found{Value{To: to}, have}
 }
 
-// natJump is about rules in chains that are not ours: only those that lead to ours
-// are looked at.
+// natJump reads a rule of a built-in chain: those that jump to our chains; others are
+// skipped.
 func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	rule := l.Rule()
 	k := Key{Kind: KindJump, Family: f, Chain: chain}

@@ -13,8 +13,8 @@ import (
 )
 
 // Where there is no iptables the same chains are in a table of nftables for each
-// family. Only entries differ: they are no rules but elements of sets and maps, in
-// which the rule of their chain looks a packet up, however many there are.
+// family. Only entries differ: they are not rules but elements of sets and maps,
+// which one rule per chain looks up.
 //
 //	chain KUBE-PORTALS-CONTAINER {
 //		dnat ip addr . port to ip daddr . meta l4proto . th dport map @portals-container
@@ -31,16 +31,16 @@ var (
 	nftClusterIPs = &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.Daddr}}
 	nftGuarded    = &nft.Set{Name: "guarded", Key: portalFields}
 
-	// nftAllowed is a portal and a range of sources. A rule looks up the protocol as
-	// connection tracking has it, in network order: nft has an expression for that
-	// which Linux 6.12 rejects for a single byte.
+	// nftAllowed holds frontends with a source range. A rule looks up the protocol as
+	// stored by connection tracking, in network order: Linux 6.12 rejects nft's byte
+	// order conversion for a single byte.
 	nftAllowed = &nft.Set{
 		Name: "allowed", Key: append(portalFields[:3:3], nft.Saddr), Interval: true,
 		Loads: []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr},
 	}
 )
 
-// nftMaps are the maps of the chains whose entries all lead to the relay address.
+// nftMaps are the maps of the chains whose entries all redirect to the relay address.
 var nftMaps = map[string]*nft.Set{
 	chainPod:           {Name: "portals-pod", Key: portalFields, Data: nft.DataEndpoint},
 	chainContainer:     {Name: "portals-container", Key: portalFields, Data: nft.DataEndpoint},
@@ -54,10 +54,10 @@ var nftMaps = map[string]*nft.Set{
 // the meaning of a set or a rule does.
 var nftTable = nft.NewTable("tandem-userspace", nft.Owner, nft.Owner+" (layout 2)", nftSets()...)
 
-// nftHooks are the chains in the system's places.
+// nftHooks are the hooks in place of the built-in chains.
 var nftHooks = map[string]nft.Point{xtables.PreRouting: nft.PreRouting, xtables.Output: nft.LocalOut}
 
-// behindOthers is how much later than destination NAT the last chains come.
+// behindOthers is the distance in priority from destination NAT to the last chains.
 const behindOthers = 10
 
 // nftSets are all sets and maps of a table.
@@ -71,7 +71,7 @@ func nftSets() []*nft.Set {
 	return sets
 }
 
-// nftObjects emits what an object of ours is in nftables; rules are its content.
+// nftObjects emits the nftables objects of an object; rules are its content.
 func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 	switch k.Kind {
 	case KindTable:
@@ -89,12 +89,12 @@ func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 		}
 		emit(nftTable.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
 	case KindEntry:
-		rules = append(rules, xtables.Rule{}) // to delete it, its key is enough
+		rules = append(rules, xtables.Rule{}) // a deletion needs the key only
 		emit(nftEntry(k, rules[0]).Object())
 	}
 }
 
-// digest stands for the rules of a chain or a jump in nftables.
+// digest returns the hash of the rules of a chain or a jump in nftables.
 func digest(k Key, rules []xtables.Rule) (d uint64) {
 	nftObjects(k, rules, func(_ nft.Key, v nft.Value) { d = v.Body.Chain.Digest })
 	return d
@@ -206,8 +206,8 @@ func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
 	return chain, r
 }
 
-// nftFound turns the objects of our tables into ours. A table whose sets or hooks
-// are not as they should be is told alone: it is made anew.
+// nftFound turns nftables objects into objects of this mode. A table with wrong sets
+// or hooks is reported alone: it will be re-created.
 func nftFound(have map[nft.Key]nft.Value) map[Key]found {
 	put := map[Key]found{}
 	for _, f := range model.Families() {
@@ -230,8 +230,8 @@ func nftFound(have map[nft.Key]nft.Value) map[Key]found {
 	return put
 }
 
-// nftKnown returns what the objects with fixed names are of ours, and whether
-// those that cannot be mended in place are right.
+// nftKnown maps the nftables objects with fixed names to objects of this mode, and
+// reports whether those that cannot be changed in place are right.
 func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key, right bool) {
 	known, right = map[nft.Key]Key{}, true
 	table := Key{Kind: KindTable, Family: f}
@@ -257,14 +257,14 @@ func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key
 	return known, right
 }
 
-// nftOne turns one object into one of ours.
+// nftOne turns one nftables object into an object of this mode.
 func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 	k, ok := known[n]
 	switch {
 	case ok && k.Kind == KindTable:
 		put[k] = found{}
 	case ok:
-		// A chain with a rule of somebody else has no digest.
+		// A chain with a foreign rule has no digest.
 		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
 	case !nftEntryFound(n, v, put):
 		k = Key{Kind: KindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
@@ -272,7 +272,7 @@ func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 	}
 }
 
-// nftEntryFound puts an element that is an entry of ours.
+// nftEntryFound adds an element that is an entry.
 func nftEntryFound(n nft.Key, v nft.Value, put map[Key]found) bool {
 	e, ok := nft.EntryOf(n, v)
 	if !ok {

@@ -21,23 +21,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// loAddress is the relay address as an address of lo, for this host alone: of host scope
-// and deprecated, so that the kernel never chooses it as a source.
+// loAddress is the relay address as an address of lo, for this host alone.
 func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback interface: %w", err)
 	}
-	a := RelayAddr(f)
-	addr := &netlink.Addr{
-		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
-		Scope: unix.RT_SCOPE_HOST,
-	}
-	if f == model.IPv6 {
-		addr.Flags = unix.IFA_F_NODAD
-		addr.ValidLft, addr.PreferedLft = 1<<32-1, 0
-	}
-	return lo, addr, nil
+	return lo, host.ServiceAddress(RelayAddr(f)), nil
 }
 
 func addRelayAddr(f model.Family) error {
@@ -52,7 +42,7 @@ func addRelayAddr(f model.Family) error {
 }
 
 // reachable waits for the route to a new address. For IPv6 the kernel adds it
-// later, from a queue that may have to wait for a lock.
+// asynchronously.
 func reachable(f model.Family) (err error) {
 	const attempts, pause = 200, 10 * time.Millisecond
 	for range attempts {
@@ -99,8 +89,8 @@ func hasRelayAddr(f model.Family) (bool, error) {
 	return false, nil
 }
 
-// dropListeners listens on the drop port: sockets whose filter drops every packet, so
-// that clients get no answer at all.
+// dropListeners are the sockets on the drop port. Their filter drops every packet, so
+// that clients get no answer.
 type dropListeners []io.Closer
 
 func openDropPort(f model.Family) (s dropListeners, err error) {
@@ -127,7 +117,7 @@ func (s dropListeners) close() error {
 	return errors.Join(errs...)
 }
 
-// dropAll gives a socket a filter that keeps nothing of any packet.
+// dropAll attaches a socket filter that drops every packet.
 func dropAll(_, _ string, c syscall.RawConn) error {
 	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	var err error
@@ -137,13 +127,14 @@ func dropAll(_, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// relays are the listeners that entries lead to. One goroutine uses them at a time.
+// relays are the listeners that are targets of entries. One goroutine may use them at
+// a time.
 type relays struct {
 	server  *relay.Server
 	pass    *handover
 	open    map[RelayID]*listener
 	ports   map[RelayID]uint16 // of an earlier run, from its rules
-	changed bool               // some relay does not listen on its port of the earlier run
+	changed bool               // some relay could not bind its port of the earlier run
 }
 
 // listener is a relay that listens.
@@ -156,8 +147,8 @@ func newRelays(o relay.Options, h *handover) relays {
 	return relays{server: relay.NewServer(o), pass: h, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
 }
 
-// listen opens a relay, or changes it. After a restart it listens where the rules
-// of the earlier run lead, unless that port has been taken.
+// listen opens a relay or changes its policy. After a restart it binds the port that
+// the rules of the earlier run use, unless that is taken.
 func (r *relays) listen(id RelayID, p *relay.Policy) error {
 	if l := r.open[id]; l != nil {
 		l.Update(*p)
@@ -178,11 +169,11 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 	return nil
 }
 
-// lateClients is how long a relay still takes clients that an earlier rule led to
-// it: long enough for a SYN that is sent a second time, after a second.
+// lateClients is how long a relay still accepts clients that a deleted rule
+// redirected to it: long enough for a retransmitted SYN, which comes after a second.
 const lateClients = 2 * time.Second
 
-// close lets a relay end that no rule leads to any more.
+// close retires a relay that no rule uses any more.
 func (r *relays) close(id RelayID) {
 	if l := r.open[id]; l != nil {
 		delete(r.open, id)
@@ -193,8 +184,8 @@ func (r *relays) close(id RelayID) {
 	}
 }
 
-// leadsTo reports whether a port is a relay's. Before it listens that is the port of
-// an earlier run, which the first rule that is read tells.
+// leadsTo reports whether a port is a relay's. Before it listens that is its port in
+// the earlier run, taken from the first rule that is read.
 func (r *relays) leadsTo(id RelayID, port uint16) bool {
 	if l := r.open[id]; l != nil {
 		return l.Addr().Port() == port

@@ -20,8 +20,7 @@ type Sim struct {
 	ports  map[uint16]RelayID
 }
 
-// NewSim returns a host with the objects. Of the host itself it knows its
-// addresses.
+// NewSim returns a simulator of a host with some objects.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}}
 	chains := map[xtables.ChainID][]xtables.Rule{}
@@ -45,7 +44,7 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	}
 	for id, rules := range chains { // as the driver inserts them
 		if id.Chain == chainGuard {
-			slices.SortStableFunc(rules, func(a, b xtables.Rule) int { return cmp.Compare(refusal(a), refusal(b)) })
+			slices.SortStableFunc(rules, func(a, b xtables.Rule) int { return cmp.Compare(dropsRest(a), dropsRest(b)) })
 		}
 	}
 	local := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(host.IPs, a) }
@@ -53,16 +52,16 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// refusal is 1 for clients outside of the source ranges, and 0 for those inside.
-func refusal(r xtables.Rule) int {
+// dropsRest is 1 for the rule that drops clients outside of the source ranges, and 0
+// for others.
+func dropsRest(r xtables.Rule) int {
 	if r.Chain() == chainDrop {
 		return 1
 	}
 	return 0
 }
 
-// Decide says what becomes of a packet. Packets here are clients', which have no
-// mark.
+// Decide returns the outcome of a packet of a client, which has no mark.
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	chain := xtables.PreRouting
 	if p.Iface == "" {
@@ -80,15 +79,16 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	return s.relayed(s.ports[end.Dst.Port()])
 }
 
-// relayed is what a relay does with a connection.
+// relayed is the outcome of a connection to a relay.
 func (s *Sim) relayed(id RelayID) oracle.Outcome {
 	v, ok := s.relays[id]
 	if !ok {
 		return oracle.Outcome{Fate: oracle.Reject} // nothing listens
 	}
 	out := oracle.Outcome{Fate: oracle.Forward}
-	for _, e := range v.Policy.On[model.FromOutside].Endpoints {
-		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true})
+	a := v.Policy.On[model.FromOutside]
+	for i, e := range a.Endpoints {
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true, Share: a.Share(i)})
 	}
 	return out
 }

@@ -16,27 +16,26 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// table is where the rules are: in the nat table of iptables, or in tables of our
-// own in nftables. One goroutine uses it at a time, but for Read.
+// table holds the rules: the nat table of iptables, or our own tables in nftables.
+// One goroutine may use it at a time, and another one Read.
 type table interface {
 	// Families are those that it serves.
 	Families() []model.Family
 
-	// Reading says that Read is next: what others have done so far is no news
-	// then.
+	// Reading announces Read, which covers all external changes until then.
 	Reading()
 
 	// Read returns the objects of all families.
 	Read(context.Context) (map[Key]found, error)
 
-	// Write makes changes to one family: all of them or none. An error may leave
-	// open which.
+	// Write applies edits of one family, all or none. After some errors it is unknown
+	// which.
 	Write(context.Context, model.Family, []edit) error
 
-	// Disturbed reports whether somebody else may have written since Reading.
+	// Disturbed reports whether there may have been an external change since Reading.
 	Disturbed() (bool, error)
 
-	// Most is how many changes one Write takes; 0 is no limit.
+	// Most is the largest number of edits of a Write; 0 is no limit.
 	Most() int
 
 	Close() error
@@ -104,9 +103,8 @@ func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error
 	return t.restore(ctx, f, b)
 }
 
-// restore runs a transaction. Others may hold the lock for a while; that they still
-// do is a failure like others, and never busy: without its chains a mode serves
-// nothing.
+// restore runs a transaction and waits for the lock. A lock held for too long is an
+// ordinary failure, not ledger.ErrBusy: without its chains the mode serves nothing.
 func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
 	t.watch.BeforeWrite()
 	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {
@@ -124,7 +122,8 @@ type ownTables struct {
 	reading  sync.Mutex
 }
 
-// openNFT finds out which families the kernel has, and writes nothing.
+// openNFT opens the table for the families that the kernel supports, and writes
+// nothing.
 func openNFT(context.Context) (table, error) {
 	var families []model.Family
 	for _, f := range model.Families() {
@@ -146,7 +145,7 @@ func openNFT(context.Context) (table, error) {
 // Families implements table.
 func (t *ownTables) Families() []model.Family { return t.families }
 
-// Reading implements table: the driver sees to it.
+// Reading implements table: nft.Driver does it itself.
 func (t *ownTables) Reading() {}
 
 // Read implements table.
@@ -173,15 +172,15 @@ func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) err
 // Disturbed implements table.
 func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(context.Background()) }
 
-// Most implements table. A table comes with its sets, and entries of an earlier
-// run may have to be rewritten with others.
+// Most implements table: half a batch, since a table has sets besides, and redirect
+// may rewrite further entries.
 func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
 
 // Close implements table.
 func (t *ownTables) Close() error { return t.driver.Close() }
 
-// nftOps returns changes of one family as those of nftables' objects. A table that
-// goes takes with it what is in it.
+// nftOps turns edits of one family into ops on nftables objects. Deleting a table
+// deletes its contents.
 func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 	for _, e := range edits {
 		if e.key.Kind == KindTable && e.verb == ledger.Delete {
@@ -199,15 +198,15 @@ func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 	return ops
 }
 
-// nftOp returns a change of an object. With a table that is replaced its sets go,
-// so they are created.
+// nftOp returns the op on an nftables object. Replacing a table deletes its sets, so
+// they are created.
 func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Value] {
 	op := ledger.Op[nft.Key, nft.Value]{Verb: verb, Key: k}
 	if k.Kind == nft.KindSet {
 		op.Verb = ledger.Create
 	}
 	if verb != ledger.Create {
-		op.Old = v // in place: what tells a chain's hook
+		op.Old = v // the hook is the same
 	}
 	if verb != ledger.Delete {
 		op.New = v

@@ -53,13 +53,28 @@ func CheckScheduler(name string) error {
 	if c.try(name) == nil {
 		return nil
 	}
-	var have []string
-	for _, s := range Schedulers() {
+	have := c.available(Schedulers())
+	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
+}
+
+// Available returns those of some schedulers that the kernel has, which makes it load
+// them. The network namespace of the calling thread must be for nothing else.
+func Available(names ...string) ([]string, error) {
+	c, err := Open()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.available(names), nil
+}
+
+func (c *Conn) available(names []string) (have []string) {
+	for _, s := range names {
 		if c.try(s) == nil {
 			have = append(have, s)
 		}
 	}
-	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
+	return have
 }
 
 func (c *Conn) try(scheduler string) error {

@@ -49,8 +49,8 @@ func Schedulers() []string {
 }
 
 // Text returns what "ipvsadm -R" reads to make a virtual server and its
-// destinations with weight 1.
-func Text(id ID, s Server, destinations ...netip.AddrPort) string {
+// destinations.
+func Text(id ID, s Server, destinations ...Destination) string {
 	line := "-A " + id.text() + " -s " + s.Scheduler
 	if s.Timeout > 0 {
 		line += fmt.Sprintf(" -p %d", s.Timeout)
@@ -62,7 +62,7 @@ func Text(id ID, s Server, destinations ...netip.AddrPort) string {
 		line += " -b mh-port"
 	}
 	for _, d := range destinations {
-		line += "\n-a " + id.text() + " -r " + d.String() + " -m -w 1"
+		line += fmt.Sprintf("\n-a %s -r %s -m -w %d", id.text(), d.Addr, d.Weight)
 	}
 	return line + "\n"
 }

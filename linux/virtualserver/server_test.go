@@ -20,10 +20,10 @@ func TestText(t *testing.T) {
 	for _, c := range []struct {
 		id   ID
 		s    Server
-		to   []netip.AddrPort
+		to   []Destination
 		want string
 	}{
-		{ID{Proto: model.TCP, Addr: web}, Server{Scheduler: "rr"}, []netip.AddrPort{pod}, "-A -t 10.96.0.10:80 -s rr\n-a -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 1\n"},
+		{ID{Proto: model.TCP, Addr: web}, Server{Scheduler: "rr"}, []Destination{{Addr: pod, Weight: 3}}, "-A -t 10.96.0.10:80 -s rr\n-a -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 3\n"},
 		{ID{Proto: model.UDP, Family: model.IPv6, Addr: six}, Server{"mh", Persistent | MHPort, 10800}, nil, "-A -u [fd00::10]:53 -s mh -p 10800 -b mh-port\n"},
 		{ID{Proto: model.SCTP, Addr: web}, Server{Scheduler: "sh", Flags: SHFallback}, nil, "-A --sctp-service 10.96.0.10:80 -s sh -b sh-fallback\n"},
 		{ID{FWMark: 8193}, Server{Scheduler: "rr"}, nil, "-A -f 8193 -s rr\n"},

@@ -34,7 +34,7 @@ type Tools struct {
 // Paths are where the commands of a family are.
 type Paths struct{ Command, Restore, Save string }
 
-// Installed returns the families that there are commands for.
+// Installed returns the families that have commands.
 func (t Tools) Installed() (fs []model.Family) {
 	for _, f := range model.Families() {
 		if t.Paths[f] != (Paths{}) {
@@ -44,8 +44,8 @@ func (t Tools) Installed() (fs []model.Family) {
 	return fs
 }
 
-// FindTools returns the variants that are installed; the one that the plain names
-// stand for is first. The error has dataplane.ErrAbsent in it where there are none.
+// FindTools returns the installed variants, first the one that the plain names stand
+// for. The error wraps dataplane.ErrAbsent if there are none.
 func FindTools(ctx context.Context) (found []Tools, err error) {
 	plain := plainVariant(ctx)
 	for _, v := range []Variant{NFT, Legacy} {
@@ -100,7 +100,8 @@ func plainVariant(ctx context.Context) Variant {
 	return Legacy
 }
 
-// lookPath looks for a command, also where services often have no path to.
+// lookPath looks for a command, also in folders that are often missing from a
+// service's PATH.
 func lookPath(name string) string {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin")
 	for _, dir := range dirs {
@@ -116,8 +117,8 @@ func lookPath(name string) string {
 // variant at once, takes minutes where there are a hundred thousand Services.
 const commandTimeout = 10 * time.Minute
 
-// run runs a command in the namespace of the calling thread. An error has what
-// the command said, on one line.
+// run runs a command in the namespace of the calling thread. An error has the
+// command's output on one line.
 func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -149,10 +150,10 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	return nil, fmt.Errorf("%s: %w: %q", filepath.Base(path), err, said)
 }
 
-// memFile returns a file with a content, at its beginning, for a command to
-// read: never a pipe. With -w, iptables-restore sets an alarm that it does not
-// take back when it has the lock. A read that waits is ended by it, and taken for
-// the end of the script: "COMMIT expected". A file makes nobody wait.
+// memFile returns a file in memory for a command to read. A pipe would not do: with
+// -w, iptables-restore sets an alarm that it does not cancel when it has the lock.
+// The alarm interrupts a read that blocks, which iptables-restore takes for the end
+// of the script ("COMMIT expected"). Reading a file never blocks.
 func memFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -170,9 +171,8 @@ func memFile(content []byte) (*os.File, error) {
 
 func truncate(s string, n int) string { return s[:min(n, len(s))] }
 
-// lockWait is how long iptables-restore waits for others that hold the lock,
-// and lockAgain after what time it is tried again. In between a proxy can see
-// to other things.
+// lockWait is how long iptables-restore waits for the lock, and lockAgain the pause
+// before the next attempt, in which the proxy can do other work.
 const (
 	lockWait  = time.Second
 	lockAgain = 250 * time.Millisecond
@@ -187,7 +187,7 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	}
 	_, err := run(ctx, text, t.Paths[f].Restore, args...)
 	var exit *exec.ExitError
-	const resourceProblem = 4 // or, in the nft variant, anything that the kernel says
+	const resourceProblem = 4 // in the nft variant also other errors
 	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
 		return fmt.Errorf("another program holds the xtables lock: %w", ledger.ErrBusy{After: lockAgain})
 	}
@@ -211,17 +211,15 @@ func withScriptLine(err error, text []byte) error {
 	return fmt.Errorf("%w (%s)", err, truncate(string(lines[n-1]), 300))
 }
 
-// RestoreWait is Restore for those who have nothing else to do until the
-// lock is free, and nothing to go on with before.
+// RestoreWait is Restore for callers that cannot continue before the lock is free.
 func (t Tools) RestoreWait(ctx context.Context, f model.Family, text []byte) error {
 	return retryWhileBusy(ctx, lockTime, func() error { return t.Restore(ctx, f, text) })
 }
 
-// lockTime is how long others may hold the lock of iptables, which all share,
-// where nothing can go on without it.
+// lockTime is how long RestoreWait waits for other holders of the lock.
 const lockTime = 30 * time.Second
 
-// retryWhileBusy calls f until it is not busy any more, for a while. That it is still
+// retryWhileBusy calls f until it is not busy any more or the limit is over; being
 // busy then is a failure like others.
 func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) error {
 	end := time.Now().Add(limit)
@@ -232,7 +230,7 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 			return err
 		}
 		if time.Now().Add(busy.After).After(end) {
-			return fmt.Errorf("after %s: %v", limit, err) // busy no more
+			return fmt.Errorf("after %s: %v", limit, err) // no longer ErrBusy
 		}
 		select {
 		case <-ctx.Done():
@@ -242,8 +240,8 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 	}
 }
 
-// Save lists tables as iptables-save does. The kernel makes a legacy table for
-// whoever asks for it. One of ours that cannot be listed is an error.
+// Save lists tables as iptables-save does. Listing a legacy table makes the kernel
+// create it. A table that cannot be listed is an error.
 func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (string, error) {
 	var all strings.Builder
 	for _, table := range tables {
@@ -256,8 +254,8 @@ func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (strin
 	return all.String(), nil
 }
 
-// SaveAll lists all tables that there are, and makes none. One of ours that cannot
-// be listed is an error.
+// SaveAll lists all existing tables and creates none. A table that cannot be listed
+// is an error.
 func (t Tools) SaveAll(ctx context.Context, f model.Family) (string, error) {
 	return t.save(ctx, f)
 }
@@ -273,11 +271,11 @@ func (t Tools) save(ctx context.Context, f model.Family, args ...string) (string
 	return string(out), nil
 }
 
-// ErrIncompatible says that the nft variant cannot list a table.
+// ErrIncompatible means that the nft variant cannot list a table.
 var ErrIncompatible = errors.New("cannot be listed: it has nft rules that iptables cannot express")
 
-// incompatible is all that iptables-nft-save says in place of such a table; it
-// exits with 0. A table in which it leaves out chains of other names is listed.
+// incompatible is what iptables-nft-save prints instead of such a table; it exits
+// with 0. A table of which it only leaves out chains is listed.
 var incompatible = regexp.MustCompile("(?m)^# Table `(filter|nat|mangle)' is incompatible")
 
 // Packets returns how many packets a rule has matched.
@@ -289,15 +287,15 @@ func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) 
 	return Packets(string(out), id.Chain, r)
 }
 
-// hasLegacyTables reports whether the kernel says that there are tables of the variant in
-// the network namespace of the calling thread, so that not to read any is a
-// failure. It does not say so of those of nf_tables.
+// hasLegacyTables reports whether the kernel lists legacy tables in the network
+// namespace of the calling thread. Then finding none is a failure to read them. The
+// nft variant has no such list.
 func (t Tools) hasLegacyTables(f model.Family) bool {
 	return t.Variant == Legacy && len(legacyTables(f)) > 0
 }
 
-// Present returns those tables, of some, that are there to be read without making
-// one. The nft variant makes none for readers.
+// Present returns those of some tables that can be read without creating them. In the
+// nft variant reading never creates one.
 func (t Tools) Present(f model.Family, tables ...Table) (there []Table) {
 	known := legacyTables(f)
 	for _, table := range tables {

@@ -12,12 +12,12 @@
 //	  ▼                 ▼            │
 //	 Sim     iptables-restore, iptables-save (Commands)
 //
-// A rule has one text, whatever the order in which its matches were given or
-// printed: equal rules have equal texts. A rule that is none of those that this
-// package knows is Foreign, and stays as it was printed.
+// A rule has one text, whatever the order in which its matches were given or printed:
+// equal rules have equal texts. A rule with options that this package does not know
+// is kept as printed (Unparsed).
 //
-// What a new kind of match takes is a type in rule.go, its text in text.go, its
-// options in parse.go and what it asks of a packet in eval.go.
+// A new kind of match needs a type in rule.go, its text in text.go, its options in
+// parse.go and its evaluation in eval.go.
 //
 //	rule.go          rules: matches and targets; tables, variants
 //	origin.go        matches of this node's pods and of loopback

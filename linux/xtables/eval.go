@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Packet is the first packet of a connection on its way.
+// Packet is the first packet of a connection, in flight.
 type Packet struct {
 	Src     netip.Addr
 	Dst     netip.AddrPort
@@ -19,6 +19,7 @@ type Packet struct {
 	Mark    uint32
 	OrigDst netip.Addr // before DNAT
 	DNATed  bool
+	Odds    float64 // how likely a packet of a new client gets here, if it was set to 1
 }
 
 // ChainID names a chain of one table of one family.
@@ -28,15 +29,15 @@ type ChainID struct {
 	Chain  string
 }
 
-// Sim runs packets through rules as the kernel would, but takes every branch that
-// chance or the past could.
+// Sim runs packets through rules as the kernel would, but follows every branch of a
+// random or stateful match.
 type Sim struct {
 	// Rules are those of each chain, in their order.
 	Rules map[ChainID][]Rule
 	// Local reports whether an address is the host's.
 	Local func(netip.Addr) bool
-	// Set looks for a packet in an ipset, and returns the entry's mark. It may be nil
-	// where no rule has a set.
+	// Set looks up a packet in an ipset and returns the entry's mark. It may be nil
+	// if no rule uses a set.
 	Set func(set, fields string, p *Packet) (SetMark, bool)
 }
 
@@ -46,7 +47,7 @@ type End struct {
 	By Target // nil for the end of the chain, or RETURN
 }
 
-// maxDepth is how deep chains may go here; ours are far from it.
+// maxDepth bounds nested jumps; the modes use far fewer.
 const maxDepth = 32
 
 // Run returns how a packet may leave a chain of its family.
@@ -67,11 +68,19 @@ func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) 
 	}
 	r, rest := rules[0], rules[1:]
 	yes, no := s.match(r, &p)
+	odds := r.odds()
 	if no {
-		ends = s.rules(id, rest, p, depth)
+		passed := p
+		if odds < 1 {
+			passed.Odds *= 1 - odds
+		}
+		ends = s.rules(id, rest, passed, depth)
 	}
 	if !yes {
 		return ends
+	}
+	if p.Odds *= odds; no && r.remembers() {
+		p.Odds = 0
 	}
 	switch t := r.Target.(type) {
 	case Jump:
@@ -104,10 +113,29 @@ func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) 
 	return append(ends, End{p, r.Target})
 }
 
+// odds is how likely chance lets a packet match a rule.
+func (r Rule) odds() float64 {
+	odds := 1.0
+	for _, m := range r.Matches {
+		if c, ok := m.(Chance); ok {
+			odds *= float64(c) / certain
+		}
+	}
+	return odds
+}
+
+// remembers reports whether a rule is for clients that were there before.
+func (r Rule) remembers() bool {
+	return slices.ContainsFunc(r.Matches, func(m Match) bool {
+		recent, ok := m.(Recent)
+		return ok && !recent.Set
+	})
+}
+
 func (m SetMark) apply(mark uint32) uint32 { return mark&^m.Mask ^ m.Value }
 
-// match reports whether a packet may match a rule, and whether it may not. What is
-// not understood matches nothing.
+// match reports whether a packet may match a rule, and whether it may not match.
+// Unparsed rules match nothing.
 func (s *Sim) match(r Rule, p *Packet) (yes, no bool) {
 	if r.Unparsed != "" || !r.Src.match(p.Src) || !r.Dst.match(p.Dst.Addr()) || !r.In.match(p.In) ||
 		r.Proto != 0 && r.Proto != p.Proto ||
@@ -134,8 +162,9 @@ func (i Interface) match(name string) bool {
 	return (name == i.Name || open && name != "" && strings.HasPrefix(name, beginning)) != i.Not
 }
 
-// matchExtension reports whether a packet may match, and whether it may not. Every packet here
-// is the first of its connection, and the host sends from no address but its own.
+// matchExtension reports whether a packet may match, and whether it may not match.
+// Every packet here is the first of its connection, and the host sends from its own
+// addresses only.
 func (s *Sim) matchExtension(m Match, p *Packet) (yes, no bool) {
 	var is, not bool
 	switch m := m.(type) {

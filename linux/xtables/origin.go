@@ -16,9 +16,10 @@ func Loopback(f model.Family) netip.Prefix {
 	return netip.MustParsePrefix("::1/128")
 }
 
-// FromPods returns rules without a target that match this node's pods, among
-// packets that arrive and among those of the host itself: these come by no interface
-// and can only be matched by address. There are none where pods are not known.
+// FromPods returns rules without a target that match packets of this node's pods:
+// those that arrive, and those that the host itself sends, which have no input
+// interface and can only be matched by address. There are none if pods cannot be
+// detected.
 func FromPods(f model.Family, pods model.PodMatch) (arriving, sent []Rule) {
 	switch {
 	case pods.Interface != "":

@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// ParseRule reads a rule as iptables-save prints it, without "-A CHAIN". What is
-// not understood is Unparsed. The order of options means nothing, and what goes
-// without saying may be said.
+// ParseRule reads a rule as iptables-save prints it, without "-A CHAIN". A rule with
+// unknown options is Unparsed. Options may be in any order, and defaults may be
+// explicit.
 func ParseRule(text string) Rule {
 	p := parser{text: text}
 	for !p.end() {
@@ -29,7 +29,7 @@ func ParseRule(text string) Rule {
 	return p.rule
 }
 
-// parser reads the options of one rule. After an error there is no more to read.
+// parser reads the options of one rule. An error ends it.
 type parser struct {
 	text string
 	rule Rule
@@ -269,8 +269,8 @@ func (p *parser) recentOption(option string) {
 	}
 }
 
-// finish adds what takes several options, and finds what no rule of ours is like
-// and could not be written again.
+// finish adds matches that consist of several options, and rejects combinations that
+// could not be written back.
 func (p *parser) finish() {
 	if m := p.recent; m != nil {
 		p.add(m.Recent)

@@ -13,15 +13,16 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Commands are the tools of one variant, and what they can do here. They work in
-// the network namespace of the thread that calls them. Safe for concurrent use.
+// Commands are the tools of one variant and what they support on this host. They work
+// in the network namespace of the thread that calls them. Safe for concurrent use.
 type Commands struct {
 	Tools
-	// Families are those that there are tables for. IPv4 is always among them.
+	// Families are those that have tables. IPv4 is always among them.
 	Families []model.Family
-	// IPv6Error is why IPv6 is not among them, if there are commands for it.
+	// IPv6Error is why IPv6 is not among them although there are commands for it.
 	IPv6Error error
 
 	noRandomFully bool
@@ -31,8 +32,8 @@ type Commands struct {
 func (c *Commands) RandomFully() bool { return !c.noRandomFully }
 
 // Find returns the commands of the variant that this host uses, and all that are
-// installed. It writes nothing. Rules of both variants are refused by Probe; here
-// they may be what is to be removed. The error has dataplane.ErrAbsent in it where
+// installed. It writes nothing. Unlike Probe it accepts hosts with rules of both
+// variants, since they may be rules to remove. The error wraps dataplane.ErrAbsent if
 // there are no commands.
 func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
@@ -51,11 +52,11 @@ func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
 	return best, installed, err
 }
 
-// ProbeRules are rules of all kinds that a mode writes.
+// ProbeRules returns rules of all kinds that a mode writes.
 type ProbeRules func(f model.Family, t Table, randomFully bool) []Rule
 
-// Probe finds out whether this host can do what a mode needs in the tables filter
-// and nat, by doing it in chains that no packet enters. The error says what is
+// Probe finds out whether this host supports a mode's rules in the tables filter and
+// nat, by writing them to chains that no packet enters. The error says what is
 // missing.
 func Probe(ctx context.Context, rules ProbeRules) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
@@ -71,8 +72,8 @@ func Probe(ctx context.Context, rules ProbeRules) error {
 	return err
 }
 
-// firstWorking returns the first variant that passes a test for IPv4, which every node
-// needs, and for which other families.
+// firstWorking returns the first variant that passes a test for IPv4, which every
+// node needs, with the families that passed.
 func firstWorking(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
 	var failed []error
 	for _, t := range found {
@@ -111,7 +112,7 @@ func (c *Commands) canRead(ctx context.Context, f model.Family) error {
 	return err
 }
 
-// command returns the command of a family, and notes what it cannot do.
+// command returns the command of a family, and records which features it lacks.
 func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	path := c.Paths[f].Command
 	command, err := iptables.New(iptables.IPFamily(iptables.Protocol(f)), iptables.Path(path), iptables.Timeout(5))
@@ -125,18 +126,33 @@ func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	return command, nil
 }
 
-// Try tests a family by writing.
-func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) error {
+// Try tests a family by writing, and leaves no table behind that it has made.
+func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) (err error) {
 	command, err := c.command(f)
 	if err != nil {
 		return err
 	}
+	deleteNew, err := c.KeepTables(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
 	for _, t := range []Table{Filter, NAT} {
 		if err := c.tryTable(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
 			return fmt.Errorf("%s table %s: %w", f, t, err)
 		}
 	}
 	return nil
+}
+
+// KeepTables returns a function that deletes the tables filter and nat where they have
+// come since and are empty: iptables of the nft variant makes every table that it
+// looks at. Those of the legacy variant belong to the kernel.
+func (t Tools) KeepTables(ctx context.Context, f model.Family) (deleteNew func(context.Context) error, err error) {
+	if t.Variant != NFT {
+		return func(context.Context) error { return nil }, nil
+	}
+	return nft.KeepTables(ctx, f, Filter.String(), NAT.String())
 }
 
 // tryTable writes rules into a scratch chain, and reads them back.

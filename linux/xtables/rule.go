@@ -11,7 +11,7 @@ import (
 // Table is a table of iptables.
 type Table uint8
 
-// The tables that hold rules of ours.
+// The tables that modes write to.
 const (
 	Filter Table = iota
 	NAT
@@ -32,7 +32,7 @@ const (
 	NFT    Variant = "nft" // iptables over nf_tables
 )
 
-// The chains of the kernel.
+// The built-in chains.
 const (
 	PreRouting  = "PREROUTING"
 	Input       = "INPUT"
@@ -52,7 +52,7 @@ type Rule struct {
 	Matches  []Match
 	Target   Target // nil to do nothing but count
 
-	// Unparsed is the text of a rule that is not understood; it has nothing else.
+	// Unparsed is the text of a rule with unknown options; no other field is set.
 	Unparsed string
 }
 
@@ -89,8 +89,7 @@ type Ports struct{ First, Last uint16 }
 // Port is the match of one port.
 func Port(n uint16) Ports { return Ports{n, n} }
 
-// Match is what a rule asks of a packet by an extension (-m). Matches are
-// comparable.
+// Match is a match extension (-m). Matches are comparable.
 type Match interface {
 	// order is the match's place in the text of a rule.
 	order() int
@@ -104,14 +103,14 @@ type (
 	// DstLocal matches packets to an address of the host itself.
 	DstLocal struct{ Not bool }
 
-	// HasMark matches packets whose mark is Value in the bits of Mask.
+	// HasMark matches packets whose mark has Value in the bits of Mask.
 	HasMark struct {
 		Value, Mask uint32
 		Not         bool
 	}
 
-	// InSet matches packets that an ipset has. Fields are "src" and "dst", one for
-	// each part of an entry, with commas.
+	// InSet matches packets with an entry in an ipset. Fields are "src" and "dst",
+	// one for each part of an entry, with commas.
 	InSet struct {
 		Set, Fields string
 		Not         bool
@@ -127,8 +126,8 @@ type (
 	// OrigDst matches the destination before DNAT.
 	OrigDst struct{ Addrs }
 
-	// Recent knows clients again: Set notes the sender, otherwise it asks whether it
-	// was noted within Seconds.
+	// Recent is xt_recent: Set records the sender; without it the match asks whether
+	// the sender was recorded within Seconds.
 	Recent struct {
 		Name    string
 		Set     bool
@@ -139,8 +138,16 @@ type (
 	Chance uint32
 )
 
-// OneOf is the chance of one out of n, as the kernel keeps it.
-func OneOf(n int) Chance { return Chance((uint64(1)<<31 + uint64(n)/2) / uint64(n)) }
+// certain is the probability 1.
+const certain = 1 << 31
+
+// OneOf is the probability 1/n, as the kernel stores it.
+func OneOf(n int) Chance { return PartOf(1, n) }
+
+// PartOf is the probability parts/n.
+func PartOf(parts, n int) Chance {
+	return Chance((certain*uint64(parts) + uint64(n)/2) / uint64(n))
+}
 
 // Target is what a rule does with packets that match. Targets are comparable.
 type Target interface{ append([]byte) []byte }
@@ -155,17 +162,17 @@ type (
 	// Goto goes to a chain, and comes back to where this one was called from.
 	Goto struct{ Chain string }
 
-	// DNAT sends a connection to another destination.
+	// DNAT rewrites a connection's destination.
 	DNAT struct{ To netip.AddrPort }
 
-	// Masquerade has a connection leave with the host's address.
+	// Masquerade rewrites a connection's source to the host's address.
 	Masquerade struct{ RandomFully bool }
 
 	// SetMark clears the bits of Mask in a packet's mark and flips those of Value.
 	SetMark struct{ Value, Mask uint32 }
 
-	// MapMark does to a packet's mark what the entry of an ipset says, if there is
-	// one.
+	// MapMark sets a packet's mark to that of its entry in an ipset (SET --map-set),
+	// if there is one.
 	MapMark struct{ Set, Fields string }
 )
 
@@ -177,10 +184,10 @@ const (
 	Return
 )
 
-// JumpTo is a rule that asks nothing and jumps to a chain.
+// JumpTo is a rule without matches that jumps to a chain.
 func JumpTo(chain string) Rule { return Rule{Target: Jump{chain}} }
 
-// Chain is the chain that a rule leads to; empty for none.
+// Chain is the chain that a rule jumps or goes to; empty for none.
 func (r Rule) Chain() string {
 	switch t := r.Target.(type) {
 	case Jump:
@@ -191,7 +198,7 @@ func (r Rule) Chain() string {
 	return ""
 }
 
-// With returns the rule with one match more.
+// With returns the rule with an additional match.
 func (r Rule) With(m Match) Rule {
 	r.Matches = append(r.Matches[:len(r.Matches):len(r.Matches)], m)
 	return r

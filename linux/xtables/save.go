@@ -13,7 +13,7 @@ import (
 // must be spelled as it was.
 type Line string
 
-// Rule is what a line says.
+// Rule parses a line.
 func (l Line) Rule() Rule { return ParseRule(string(l)) }
 
 // Printed returns rules as they were printed.
@@ -26,7 +26,7 @@ func Printed(lines ...Line) Rules {
 	return Rules{b.String()}
 }
 
-// Canonical returns the rules of lines in the text that equal rules have.
+// Canonical returns the rules of lines in canonical text.
 func Canonical(lines ...Line) Rules {
 	var b []byte
 	for _, l := range lines {
@@ -35,21 +35,21 @@ func Canonical(lines ...Line) Rules {
 	return Rules{string(b)}
 }
 
-// SavedTable is what iptables-save tells of a table.
+// SavedTable is a table as listed by iptables-save.
 type SavedTable struct {
 	Name   string
 	Chains []SavedChain
 }
 
-// SavedChain is a chain of a table. Builtin ones are the kernel's.
+// SavedChain is a chain of a table.
 type SavedChain struct {
 	Name    string
 	Builtin bool
 	Rules   []Line
 }
 
-// ParseSave reads what iptables-save prints. A listing without its end is an error,
-// so that no chain is taken for absent. What is returned shares the text's memory.
+// ParseSave reads what iptables-save prints. A truncated listing is an error, so that
+// no chain is taken for absent. The result shares the text's memory.
 func ParseSave(text string) (tables []SavedTable, err error) {
 	var s saveParser
 	for l := range strings.Lines(text) {
@@ -86,8 +86,7 @@ type saveParser struct {
 	last  int
 }
 
-// chain returns a chain, also one that has not been told of. Rules are printed by
-// chains.
+// chain returns a chain, also if it was not declared. Rules are printed by chains.
 func (s *saveParser) chain(name string) *SavedChain {
 	if s.last < len(s.table.Chains) && s.table.Chains[s.last].Name == name {
 		return &s.table.Chains[s.last]
@@ -106,7 +105,7 @@ func (s *saveParser) chain(name string) *SavedChain {
 var counters = regexp.MustCompile(` -c ([0-9]+) [0-9]+`)
 
 // Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
-// packets it has matched. A rule that is not there has matched none.
+// packets it has matched. A missing rule has matched none.
 func Packets(listing, chain string, r Rule) (uint64, error) {
 	for l := range strings.Lines(listing) {
 		text, listed := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" ")

@@ -10,8 +10,8 @@ import (
 )
 
 // Script is one transaction of one table of one family, for iptables-restore
-// --noflush: chains that begin anew, then changes of rules, then chains that go.
-// The zero value is empty.
+// --noflush: first chains to create or flush, then changes of rules, then chains to
+// delete. The zero value is empty.
 type Script struct {
 	declared, rules, deleted []byte
 	written                  int
@@ -22,7 +22,7 @@ func (s *Script) Begin(chain string) {
 	s.declared = append(append(append(s.declared, ':'), chain...), " - [0:0]\n"...)
 }
 
-// Rewrite gives a chain new content.
+// Rewrite replaces the rules of a chain.
 func (s *Script) Rewrite(chain string, rules ...Rules) {
 	s.Begin(chain)
 	for _, r := range rules {
@@ -33,13 +33,13 @@ func (s *Script) Rewrite(chain string, rules ...Rules) {
 // Append adds rules to the end of a chain.
 func (s *Script) Append(chain string, rules Rules) { s.add("-A ", chain, 0, rules) }
 
-// Insert adds rules to a chain, the first of them at a place counted from 1.
+// Insert adds rules to a chain, the first of them at a position counted from 1.
 func (s *Script) Insert(chain string, at int, rules Rules) { s.add("-I ", chain, at, rules) }
 
 // Delete deletes rules, as they were printed.
 func (s *Script) Delete(chain string, rules Rules) { s.add("-D ", chain, 0, rules) }
 
-// Drop deletes a chain, whether or not it is there.
+// Drop deletes a chain, whether or not it exists.
 func (s *Script) Drop(chain string) {
 	s.Begin(chain)
 	s.deleted = append(append(append(s.deleted, "-X "...), chain...), '\n')
@@ -70,7 +70,7 @@ func (s *Script) Text(t Table) []byte {
 	return slices.Concat([]byte("*"+t.String()+"\n"), s.declared, s.rules, s.deleted, []byte("COMMIT\n"))
 }
 
-// RestoreCommand is what reads the scripts of a family.
+// RestoreCommand is the command that reads the scripts of a family.
 func RestoreCommand(f model.Family) string {
 	return [...]string{model.IPv4: "iptables-restore", model.IPv6: "ip6tables-restore"}[f]
 }

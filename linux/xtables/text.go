@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Rules is a list of rules, in their text: equal lists are the same value.
+// Rules is a list of rules, stored as text, so that equal lists are equal values.
 type Rules struct{ text string }
 
 // List returns a list of rules.
@@ -26,7 +26,7 @@ func List(rules ...Rule) Rules {
 // ruleSize is how long a rule is, roughly.
 const ruleSize = 160
 
-// All are the rules, those that are not understood included.
+// All iterates over the rules, unparsed ones included.
 func (rs Rules) All() iter.Seq[Rule] {
 	return func(yield func(Rule) bool) {
 		for l := range rs.lines() {
@@ -46,11 +46,11 @@ func (rs Rules) Len() int { return strings.Count(rs.text, "\n") }
 // without "-A CHAIN".
 func (rs Rules) String() string { return rs.text }
 
-// Selector is all that a rule asks for: everything but its comment and target.
-// Equal ones are the same value.
+// Selector is everything that a rule matches, without its comment and target. Equal
+// selectors are equal values.
 type Selector struct{ text string }
 
-// Selector returns what a rule asks for.
+// Selector returns what a rule matches.
 func (r Rule) Selector() Selector {
 	if r.Unparsed != "" {
 		return Selector{r.Unparsed}
@@ -81,13 +81,13 @@ func (r Rule) Append(b []byte) []byte {
 // String returns the text of a rule.
 func (r Rule) String() string { return string(r.Append(make([]byte, 0, ruleSize))) }
 
-// Equal reports whether two rules are the same, and their comments, which
-// may have one text and differ.
+// Equal reports whether two rules are equal, comments included: different comments
+// may have the same text.
 func (r Rule) Equal(o Rule) bool {
 	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
 }
 
-// trim takes away the space that the first option begins with.
+// trim removes the leading space.
 func trim(b []byte, start int) []byte {
 	if len(b) > start {
 		return slices.Delete(b, start, start+1)
@@ -145,7 +145,7 @@ func (a Addrs) append(b []byte, text string) []byte {
 	return a.Prefix.AppendTo(option(b, a.Not, text))
 }
 
-// The order of matches: what costs little comes first.
+// The order of matches: cheap ones first.
 func (SrcLocal) order() int { return 1 }
 func (HasMark) order() int  { return 2 }
 func (InSet) order() int    { return 3 }
@@ -228,8 +228,8 @@ func appendMark(b []byte, value, mask uint32) []byte {
 	return strconv.AppendUint(append(b, "/0x"...), uint64(mask), 16)
 }
 
-// appendQuoted writes a comment that stays on its line and between its quotes,
-// for any text: what is not printable ASCII becomes a question mark.
+// appendQuoted writes a quoted comment on one line: bytes that are not printable
+// ASCII become question marks.
 func appendQuoted(b []byte, comment string) []byte {
 	b = append(b, '"')
 	for i := range min(len(comment), MaxComment) {

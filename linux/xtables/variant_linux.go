@@ -12,13 +12,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// ErrMixed says that rules of both variants are there.
-var ErrMixed = errors.New("this host has rules of both variants of iptables")
+// ErrMixed means that there are rules of both variants.
+var ErrMixed = errors.New("this host has rules of both iptables variants")
 
-// Choose returns, of the variants that are installed, the one that this host
-// already uses or, where it uses none, all. Rules of both are an error: packets
-// would traverse both, and it is unknown which of them other programs will write
-// next.
+// Choose returns, of the installed variants, the one that this host already uses or,
+// if it uses none, all. Rules of both are an error: packets would traverse both, and
+// it is unknown to which one other programs will write.
 func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 	uses := map[Variant]string{}
 	for _, t := range found {
@@ -29,7 +28,7 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 			case ctx.Err() != nil, t.hasLegacyTables(f), errors.Is(err, ErrIncompatible):
 				return nil, fmt.Errorf("iptables: detecting the variant in use failed: %w", err)
 			default:
-				continue // the kernel does not have it; whether it works the probe tells
+				continue // the kernel lacks it; the probe finds out whether it works
 			}
 			if rules := count(out); rules > 0 && uses[t.Variant] == "" {
 				uses[t.Variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.Paths[f].Save)
@@ -42,7 +41,7 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 	return pickVariant(found, uses)
 }
 
-// legacyWarning is part of what iptables-nft says when it sees legacy tables.
+// legacyWarning is part of the warning of iptables-nft about legacy tables.
 const legacyWarning = "iptables-legacy tables present"
 
 func installed(found []Tools, v Variant) bool {
@@ -50,7 +49,7 @@ func installed(found []Tools, v Variant) bool {
 }
 
 // legacyRules asks the kernel how many rules and chains its legacy tables have
-// besides its own. It is 0 where that cannot be told.
+// besides the built-in ones; 0 if that is unknown.
 func legacyRules(f model.Family) int {
 	w, err := watchTableInfo([]model.Family{f})
 	if err != nil {
@@ -75,7 +74,7 @@ func count(save string) (n int) {
 	return n
 }
 
-// pickVariant is the choice, given what each variant holds.
+// pickVariant chooses by what each variant holds.
 func pickVariant(found []Tools, uses map[Variant]string) ([]Tools, error) {
 	if uses[Legacy] != "" && uses[NFT] != "" {
 		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+

@@ -16,13 +16,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// Watch detects cheaply external changes of the tables filter and nat.
-// The kernel counts the transactions of nf_tables; of the legacy tables it tells
-// how many rules they have and in how many bytes. One goroutine uses it at a time.
+// Watch cheaply detects external changes of the tables filter and nat. The kernel
+// counts the transactions of nf_tables; for legacy tables it reports the number and
+// size of their rules. One goroutine may use it at a time.
 type Watch struct {
-	// Poll is when legacy tables are to be read whatever their size: the legacy
-	// variant does not show changes that leave the size of a table as it is, and
-	// nothing but reading all of it does. The nft variant does not need it.
+	// Poll schedules full reads of legacy tables: a change that keeps the number and
+	// size of rules can only be seen by reading all of them. The nft variant does not
+	// need it.
 	Poll host.Poll
 
 	read         func() (tableState, error)
@@ -30,10 +30,10 @@ type Watch struct {
 	counts       bool // the state is a count of transactions
 	expected     tableState
 	before       tableState // a write of our own
-	lost         bool       // expected is not what we should expect
+	lost         bool       // expected is out of date
 }
 
-// tableState is what the kernel reports of its tables at no cost.
+// tableState is what the kernel reports of its tables at almost no cost.
 type tableState struct {
 	generation uint32
 	tables     [2][2]tableInfo
@@ -84,8 +84,8 @@ func (w *Watch) BeforeRead() {
 // AfterRead comes after all tables have been read.
 func (w *Watch) AfterRead() { w.Poll.End(time.Now()) }
 
-// readAgain is how often legacy tables are read where nothing else is said: as
-// kube-proxy's syncPeriod.
+// readAgain is the default interval of reading legacy tables: kube-proxy's
+// syncPeriod.
 const readAgain = 30 * time.Second
 
 // Disturbed reports whether there may have been an external change since BeforeRead.
@@ -143,9 +143,8 @@ func readGeneration(handle *nl.SocketHandle) (uint32, error) {
 	return 0, fmt.Errorf("nf_tables generation: %w", errMalformed)
 }
 
-// tableInfo is what the kernel tells of a legacy table without copying it:
-// struct ipt_getinfo and ip6t_getinfo of linux/netfilter_ipv4/ip_tables.h, which
-// are alike.
+// tableInfo is what the kernel reports of a legacy table without copying it: struct
+// ipt_getinfo and ip6t_getinfo of linux/netfilter_ipv4/ip_tables.h, which are alike.
 type tableInfo struct {
 	name       [32]byte
 	validHooks uint32

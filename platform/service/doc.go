@@ -28,6 +28,9 @@ type Spec struct {
 	// Unit returns the systemd unit for the program at a path. Nil is a plain
 	// one.
 	Unit func(program string) string
+
+	// OpenRC returns the script of OpenRC for it. Nil is a plain one.
+	OpenRC func(program string) string
 }
 
 // Program is what a service does.

@@ -26,7 +26,7 @@ func Install(spec Spec) error {
 	if err := checkPermissions(path); err != nil {
 		return err
 	}
-	s, err := open(Spec{Arguments: arguments(spec.Arguments), Unit: spec.Unit}, path)
+	s, err := open(Spec{Arguments: arguments(spec.Arguments), Unit: spec.Unit, OpenRC: spec.OpenRC}, path)
 	if err != nil {
 		return err
 	}
@@ -131,11 +131,27 @@ func open(spec Spec, path string) (service.Service, error) {
 	if spec.Unit != nil {
 		config.Option["SystemdScript"] = spec.Unit(path)
 	}
+	if spec.OpenRC != nil {
+		config.Option["OpenRCScript"] = spec.OpenRC(path)
+	}
+	if err := managerKnown(service.Platform()); err != nil {
+		return nil, err
+	}
 	s, err := service.New(notRun{}, &config)
 	if err != nil {
 		return nil, fmt.Errorf("service %s: %w: no supported service manager on this system", Name, err)
 	}
 	return s, nil
+}
+
+// managerKnown returns an error unless there is a service manager for which Tandem brings
+// a definition. kardianos/service takes System V's for the last resort.
+func managerKnown(manager string) error {
+	switch manager {
+	case "linux-systemd", "linux-openrc", "windows-service":
+		return nil
+	}
+	return fmt.Errorf("service %s: neither systemd nor OpenRC runs this system, only %q was found: have its service manager run 'tandem run', or use a container image", Name, manager)
 }
 
 func status(s service.Service) (State, error) {

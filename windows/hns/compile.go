@@ -95,6 +95,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	p.node, _ = host.Primary(port.ID.Family)
 	if p.proto() && p.family() {
 		p.whole()
+		p.choice()
 		for i := range port.Frontends {
 			p.front(&port.Frontends[i])
 		}
@@ -124,6 +125,16 @@ func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 func (p *portCompiler) add(g model.Gap) {
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
+	}
+}
+
+// choice reports what HNS cannot do about the choice of endpoints: it has one way.
+func (p *portCompiler) choice() {
+	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
+		p.gap(nil, "endpoints are chosen as HNS does: it has no scheduler %s", s)
+	}
+	if slices.ContainsFunc(p.port.Pools(), (*model.Pool).Weighted) {
+		p.gap(nil, "endpoints have equal shares: HNS knows no weights")
 	}
 }
 

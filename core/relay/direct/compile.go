@@ -36,18 +36,27 @@ const (
 
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) (gaps []model.Gap) {
-	if port.ID.Proto == model.SCTP {
+	switch {
+	case !c.placed(host, port):
+		return nil
+	case port.ID.Proto == model.SCTP:
 		return []model.Gap{{Detail: noSCTP}}
 	}
 	if note := c.placement.Note(); note != "" {
 		gaps = append(gaps, model.Gap{Detail: note})
 	}
+	if why := relay.Unscheduled(port.Scheduler); why != "" {
+		gaps = append(gaps, model.Gap{Detail: why})
+	}
 	gaps = append(gaps, model.Gap{Detail: noSource, Source: true})
-	shared := map[*model.Pool][]netip.AddrPort{}
+	shared := map[*model.Pool]relay.Answer{}
 	seen := map[Key]bool{} // frontends of several kinds may have one address
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		at, why := c.placement.Addresses(host, f)
+		if len(at) == 0 && why == "" {
+			continue
+		}
 		if why != "" {
 			gaps = append(gaps, model.Gap{Frontend: f.At, Detail: why})
 		}
@@ -66,6 +75,14 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		}
 	}
 	return gaps
+}
+
+// placed reports whether a port has a frontend that listeners are for, or should be.
+func (c *Compiler) placed(host *model.Host, port *model.Port) bool {
+	return slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool {
+		at, why := c.placement.Addresses(host, &f)
+		return len(at) > 0 || why != ""
+	})
 }
 
 // serves reports whether any origin has endpoints.
@@ -94,9 +111,8 @@ func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 	return gaps
 }
 
-// policy is that of a frontend's listeners. Endpoints are in the order of addresses,
-// as relays have no slots.
-func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.AddrPort) *relay.Policy {
+// policy is that of a frontend's listeners. Frontends share what they have of a pool.
+func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool]relay.Answer) *relay.Policy {
 	p := &relay.Policy{
 		Port: port.ID, Restricted: f.Restricted, Allow: f.Allow, SessionAffinity: port.SessionAffinity, Draining: port.Draining,
 	}
@@ -105,15 +121,12 @@ func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool][]netip.
 		if a.Pool == nil {
 			continue
 		}
-		endpoints, ok := shared[a.Pool]
+		answer, ok := shared[a.Pool]
 		if !ok {
-			for _, e := range a.Pool.Endpoints {
-				endpoints = append(endpoints, e.Addr)
-			}
-			slices.SortFunc(endpoints, netip.AddrPort.Compare)
-			shared[a.Pool] = endpoints
+			answer = relay.Balance(a.Pool, port.Scheduler)
+			shared[a.Pool] = answer
 		}
-		p.On[from].Endpoints = endpoints
+		p.On[from] = answer
 	}
 	return p
 }

@@ -26,7 +26,7 @@ type Addresses interface {
 	List() ([]netip.Addr, error)
 }
 
-// Options are what a Driver needs.
+// Options are the settings of a Driver.
 type Options struct {
 	Addresses Addresses // nil where frontend addresses need not be assigned
 
@@ -34,8 +34,8 @@ type Options struct {
 	// and port are in use or not permitted. Nil is nowhere.
 	Fallbacks func(netip.AddrPort) []netip.AddrPort
 
-	// Changed is called with where a listener is, or with the zero value when it is
-	// closed. Nil is not called.
+	// Changed, unless nil, is called with the address of a listener, or with the zero
+	// value when it is closed.
 	Changed func(Key, Value, netip.AddrPort)
 
 	Relay relay.Options // without Origin
@@ -101,8 +101,8 @@ func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 // grace is the grace period of connections at shutdown.
 const grace = 3 * time.Second
 
-// Close implements dataplane.Driver. It removes the addresses, too: without
-// listeners they would attract connections that nobody serves.
+// Close implements dataplane.Driver. It removes the addresses, too, since connections
+// to them would fail without listeners.
 func (d *Driver) Close() error {
 	err := d.server.Close(grace)
 	d.mu.Lock()

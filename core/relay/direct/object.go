@@ -16,7 +16,7 @@ type Kind uint8
 
 // The kinds of object, in the order of their creation.
 const (
-	KindHost     Kind = iota // what classifies clients
+	KindHost     Kind = iota // the host, which classifies clients
 	KindAddress              // an address assigned to an adapter
 	KindListener             // a relay
 )
@@ -26,7 +26,7 @@ type Key struct {
 	Kind     Kind
 	Proto    model.Proto    // of listeners
 	At       netip.AddrPort // of listeners: where clients connect; of addresses, without a port
-	Frontend netip.AddrPort // of listeners: whose it is; several may want one address
+	Frontend netip.AddrPort // of listeners: the port; several may want one address
 }
 
 // Value is the content of an object.

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Placement says on which addresses relays listen for a frontend. It is pure.
+// Placement chooses the addresses on which relays listen for a frontend. It is pure.
 type Placement interface {
 	// Addresses returns them with their ports, or why there are none.
 	Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string)
@@ -52,9 +52,8 @@ func loopbackOf(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// Loopback has relays listen on loopback addresses: 127.x.y.z stands for a.x.y.z,
-// so that Services nearly always have different ones, which people recognise. It
-// needs no privileges.
+// Loopback makes relays listen on loopback addresses: 127.x.y.z for a.x.y.z, so that
+// nearly all Services have different, recognisable ones. It needs no privileges.
 type Loopback struct{}
 
 // Addresses implements Placement.

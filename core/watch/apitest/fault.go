@@ -58,7 +58,7 @@ func (r Rule) apply(ctx context.Context, w http.ResponseWriter) (done bool) {
 		r.Body(w)
 		return true
 	}
-	if r.Reason == "" { // as priority and fairness answers, or something on the way
+	if r.Reason == "" { // as priority and fairness answers, or a load balancer
 		http.Error(w, r.Message, r.Status)
 		return true
 	}
@@ -73,7 +73,7 @@ func (r Rule) causes() []metav1.StatusCause {
 	return []metav1.StatusCause{{Type: r.Cause, Message: r.Message}}
 }
 
-// order is what a stream is told to do; nothing wakes it up.
+// order is an instruction to a stream; the zero value wakes it up.
 type order struct {
 	end, tear bool
 	replay    int
@@ -97,7 +97,7 @@ func statusOf(code int, reason metav1.StatusReason, message string) *metav1.Stat
 	}
 }
 
-// tooLarge answers to a version that is yet to come.
+// tooLarge answers a request for a version that does not exist yet.
 func tooLarge(w http.ResponseWriter) {
 	status(w, http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Too large resource version",
 		metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})

@@ -71,7 +71,7 @@ func Start(o Options) (*Server, error) {
 	return s, s.Restart()
 }
 
-// Restart starts a server that was stopped, on the same port and with all it knew.
+// Restart starts a stopped server on the same port, with the same objects.
 func (s *Server) Restart() error {
 	listen := s.options.Listen
 	if listen == nil {
@@ -160,10 +160,10 @@ func (s *Server) Objects(resource string) []runtime.Object {
 	return all
 }
 
-// Compact forgets all changes: who has missed one must list again.
+// Compact drops the log of changes: clients that missed one must list again.
 func (s *Server) Compact() { s.store.compact() }
 
-// Restore replaces everything by what is in a backup of an earlier version.
+// Restore replaces all objects, as from a backup of an earlier version.
 func (s *Server) Restore(version uint64, objects ...runtime.Object) {
 	s.store.restore(version, objects)
 }
@@ -172,8 +172,8 @@ func (s *Server) Restore(version uint64, objects ...runtime.Object) {
 // etcd. It must be stopped meanwhile.
 func (s *Server) Backup() (restore func()) { return s.store.backup() }
 
-// Fail adds a rule. The first one that fits a request counts. What it returns
-// lifts the rule.
+// Fail adds a rule. The first one that matches a request is used. lift removes the
+// rule.
 func (s *Server) Fail(r Rule) (lift func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +202,8 @@ func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Freeze makes the open streams of a resource, and those to come, send nothing
-// more, though their connections stay open. What it returns ends that.
+// Freeze makes the open streams of a resource, and those to come, send nothing more,
+// though their connections stay open. thaw ends that.
 func (s *Server) Freeze(resource string) (thaw func()) {
 	s.mu.Lock()
 	s.frozen[resource]++
@@ -241,13 +241,13 @@ func (s *Server) order(resource string, o order) {
 		if st.resource.name == resource {
 			select {
 			case st.orders <- o:
-			default: // it has enough to do
+			default: // its queue is full
 			}
 		}
 	}
 }
 
-// Requests returns what was asked for so far. Empty names stand for all.
+// Requests returns the requests so far. Empty names stand for all.
 func (s *Server) Requests(verb, resource string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,8 +82,7 @@ func (s *store) compact() {
 	s.gone, s.log = s.version, nil
 }
 
-// restore goes back to a version, as from a backup of etcd: all that was
-// written since never was.
+// restore goes back to a version, as from a backup of etcd: later changes are lost.
 func (s *store) restore(version uint64, objects []runtime.Object) {
 	s.mu.Lock()
 	s.version, s.gone, s.log, s.objects = version, version, nil, map[string]map[string]runtime.Object{}

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// failoverSite is a lab in which each of five endpoints is on a node of its own, three
+// pods are clients of the cluster IP, and three machines of the node port.
+type failoverSite struct {
+	*site
+	remote, pods, outside []netip.Addr
+}
+
+const remoteNodes = 5
+
+func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
+	t.Helper()
+	if err := lab.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skipf("nodes are silenced with nft: %v", err)
+	}
+	bin, err := building()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failoverSite{site: &site{t: t, bin: bin, dir: t.TempDir(), flags: flags}}
+	for i := range 3 {
+		f.pods = append(f.pods, netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", 10+i)))
+		f.outside = append(f.outside, netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 100+i)))
+	}
+	plan := lab.Plan{Node: []netip.Addr{nodeIP}, Outside: f.outside}
+	for i := range remoteNodes {
+		f.remote = append(f.remote, netip.MustParseAddr(fmt.Sprintf("10.244.%d.2", 2+i)))
+	}
+	for i, a := range append(slices.Clone(f.pods), f.remote...) {
+		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(a.String()), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{a}})
+	}
+	if f.net, err = lab.New(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.kill()
+		if err := f.net.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the program said:\n%s", f.log.String())
+		}
+	})
+	for _, a := range f.remote {
+		if _, err := f.net.Serve(lab.Place(a.String()), netip.AddrPortFrom(a, 8080), model.TCP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.put(f.manifest())
+	return f
+}
+
+func (f *failoverSite) manifest() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  ports:
+  - {name: http, protocol: TCP, port: 80, nodePort: 30080}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}]
+endpoints:
+`)
+	for i, a := range f.remote {
+		fmt.Fprintf(&b, "- {addresses: [%s], nodeName: node-%d, conditions: {ready: true}}\n", a, 2+i)
+	}
+	fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: %s}]}\n", nodeIP)
+	return b.String()
+}
+
+// silence makes nodes drop whatever comes, as if they were off, or lets them live again.
+func (f *failoverSite) silence(dead bool, nodes ...int) {
+	f.t.Helper()
+	rules := "delete table inet dead"
+	if dead {
+		rules = "table inet dead { chain in { type filter hook prerouting priority -400; policy drop; }; }"
+	}
+	for _, n := range nodes {
+		f.nft(f.remote[n], rules)
+	}
+}
+
+func (f *failoverSite) nft(at netip.Addr, rules string) {
+	f.t.Helper()
+	cmd := exec.Command("nft", rules)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := f.net.Do(lab.Place(at.String()), cmd.Run); err != nil {
+		f.t.Fatalf("nft %s: %v: %s", rules, err, out.String())
+	}
+}
+
+// attempt is one connection of a client.
+type attempt struct {
+	began  time.Time
+	took   time.Duration
+	server netip.Addr
+	failed string
+}
+
+// load makes connections evenly for a while, half of them by pods to the cluster IP and
+// half from outside to the node port. Clients are patient for 10 s.
+func (f *failoverSite) load(perSecond int, d time.Duration) (all []attempt) {
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
+		n := len(all)
+		call := lab.Call{From: lab.Place(f.pods[n/2%3].String()), Proto: model.TCP, To: clusterIP, Timeout: 10 * time.Second}
+		if n%2 == 1 {
+			call = lab.Call{From: lab.Outside, Src: f.outside[n/2%3], Proto: model.TCP, To: nodePort, Timeout: 10 * time.Second}
+		}
+		mu.Lock()
+		all = append(all, attempt{began: time.Now()})
+		mu.Unlock()
+		clients.Go(func() {
+			a, err := f.net.Dial(call)
+			mu.Lock()
+			defer mu.Unlock()
+			one := &all[n]
+			one.took, one.server = time.Since(one.began), a.Server.Addr()
+			if err != nil || a.Outcome != lab.Answered {
+				one.failed = fmt.Sprint(a.Outcome, " ", err)
+			}
+		})
+	}
+	clients.Wait()
+	return all
+}
+
+func failures(all []attempt) (n int) {
+	for _, a := range all {
+		if a.failed != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func percentile(all []attempt, p float64) time.Duration {
+	took := make([]time.Duration, len(all))
+	for i, a := range all {
+		took[i] = a.took
+	}
+	slices.Sort(took)
+	return took[min(len(took)-1, int(p*float64(len(took))))]
+}
+
+// share is what part of the connections an endpoint has.
+func share(all []attempt, server netip.Addr, since time.Time) float64 {
+	n, its := 0, 0
+	for _, a := range all {
+		if a.began.After(since) {
+			n++
+			if a.server == server {
+				its++
+			}
+		}
+	}
+	return float64(its) / float64(max(n, 1))
+}
+
+// said returns when the program first logged a line with a text, after a moment, by
+// the head of the line: "W1122 07:59:25.528867".
+func (f *failoverSite) said(text string, after time.Time) (time.Time, bool) {
+	year := after.Format("2006 ")
+	for line := range strings.Lines(f.log.String()) {
+		if len(line) < 21 || !strings.Contains(line, text) {
+			continue
+		}
+		if at, err := time.ParseInLocation("2006 0102 15:04:05.000000", year+line[1:21], time.Local); err == nil && at.After(after) {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+const passedOver = `reason="Unanswered"`
+
+// die silences one of the nodes under load: no connection may be lost.
+func (f *failoverSite) die(node int, load time.Duration) {
+	f.t.Helper()
+	if n := failures(f.load(100, 2*time.Second)); n > 0 {
+		f.t.Fatalf("%d connections failed before anything happened", n)
+	}
+	f.silence(true, node)
+	dead := time.Now()
+	all := f.load(100, load)
+	at, found := f.said(passedOver, dead)
+	f.t.Logf("%d connections, %d failed, p50 %s, p99 %s, longest %s; detected after %s", len(all), failures(all),
+		percentile(all, 0.5), percentile(all, 0.99), percentile(all, 1), at.Sub(dead))
+	if !found || failures(all) > 0 {
+		f.t.Errorf("%d of %d connections failed; passed over: %t", failures(all), len(all), found)
+	}
+}
+
+func TestFailover(t *testing.T) {
+	f := newFailoverSite(t)
+	f.start()
+	f.die(2, 3*time.Second)
+}
+
+// TestFailoverInEveryMode has the node come back, too.
+func TestFailoverInEveryMode(t *testing.T) {
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			f := newFailoverSite(t, "--proxy-mode", mode)
+			f.start()
+			f.die(2, 5*time.Second)
+			f.silence(false, 2)
+			back := time.Now()
+			all := f.load(100, 14*time.Second)
+			early, late := share(all, f.remote[2], back), share(all, f.remote[2], back.Add(11*time.Second))
+			t.Logf("its share is %.0f %% in the 14 s after its return, and %.0f %% in the last 3 s", 100*early, 100*late)
+			if late < 0.1 {
+				t.Errorf("10 s after its return the endpoint has %.0f %% of the connections", 100*late)
+			}
+			if n := failures(all); n > 0 {
+				t.Errorf("%d connections failed after the return", n)
+			}
+		})
+	}
+}
+
+// steady makes connections while something happens that must not count as silence, and
+// returns them. Nothing may be passed over.
+func (f *failoverSite) steady(d time.Duration) []attempt {
+	f.t.Helper()
+	begin := time.Now()
+	all := f.load(100, d)
+	if at, found := f.said(passedOver, begin); found {
+		f.t.Errorf("an endpoint was passed over after %s", at.Sub(begin))
+	}
+	return all
+}
+
+// TestFailoverIsNotFooled plays what looks like a dead node and is none.
+func TestFailoverIsNotFooled(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		play func(f *failoverSite)
+	}{
+		{"sources dropped by an endpoint", func(f *failoverSite) {
+			f.nft(f.remote[1], fmt.Sprintf("table inet drops { chain in { type filter hook prerouting priority -400; ip saddr %s drop; }; }", f.pods[0]))
+			f.nft(f.remote[2], fmt.Sprintf("table inet drops { chain in { type filter hook prerouting priority -400; ip saddr { %s, %s } drop; }; }", f.pods[0], f.pods[1]))
+			f.steady(6 * time.Second)
+		}},
+		{"paused processes", func(f *failoverSite) { // their kernels go on answering
+			for _, a := range f.remote[:2] {
+				f.paused(a)
+			}
+			f.steady(6 * time.Second)
+		}},
+		{"SYNs with forged sources", func(f *failoverSite) {
+			stop := make(chan struct{})
+			var flood sync.WaitGroup
+			flood.Go(func() { f.flood(stop) })
+			f.steady(5 * time.Second)
+			close(stop)
+			flood.Wait()
+		}},
+		{"a restart", func(f *failoverSite) {
+			var restarts sync.WaitGroup
+			restarts.Go(func() {
+				for range 2 {
+					time.Sleep(time.Second)
+					f.kill()
+					f.start()
+				}
+			})
+			f.steady(5 * time.Second)
+			restarts.Wait()
+		}},
+		{"all at once", func(f *failoverSite) {
+			f.silence(true, 0, 1, 2, 3, 4)
+			f.steady(4 * time.Second)
+			f.silence(false, 0, 1, 2, 3, 4)
+			if n := failures(f.steady(2 * time.Second)); n > 0 {
+				f.t.Errorf("%d connections failed when all were back", n)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFailoverSite(t)
+			f.start()
+			f.load(100, 2*time.Second)
+			c.play(f)
+		})
+	}
+}
+
+// paused replaces an endpoint's server by one that accepts nothing: a listener whose
+// queue the kernel fills.
+func (f *failoverSite) paused(at netip.Addr) {
+	f.t.Helper()
+	f.nft(at, "table ip paused { chain in { type nat hook prerouting priority -100; tcp dport 8080 redirect to :9090; }; }")
+	err := f.net.Do(lab.Place(at.String()), func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f.t.Cleanup(func() { _ = unix.Close(fd) })
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 9090}), unix.Listen(fd, 128))
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// flood sends 2,000 SYNs a second to the node port from forged addresses, out of the
+// namespace of the machines outside.
+func (f *failoverSite) flood(stop <-chan struct{}) {
+	err := f.net.Do(lab.Outside, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; <-tick.C {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			for range 20 {
+				n++
+				from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), uint16(1024+n%60000))
+				if err := unix.Sendto(fd, synPacket(from, nodePort), 0, &unix.SockaddrInet4{Addr: nodeIP.As4()}); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err != nil {
+		f.t.Errorf("flood: %v", err)
+	}
+}
+
+// synPacket is an IPv4 packet with a SYN.
+func synPacket(from, to netip.AddrPort) []byte {
+	p := make([]byte, 40)
+	p[0], p[3], p[8], p[9] = 0x45, 40, 64, unix.IPPROTO_TCP
+	copy(p[12:], from.Addr().AsSlice())
+	copy(p[16:], to.Addr().AsSlice())
+	tcp := p[20:]
+	binary.BigEndian.PutUint16(tcp, from.Port())
+	binary.BigEndian.PutUint16(tcp[2:], to.Port())
+	binary.BigEndian.PutUint32(tcp[4:], uint32(from.Port())<<16)
+	tcp[12], tcp[13] = 5<<4, 2
+	binary.BigEndian.PutUint16(tcp[14:], 65535)
+	sum := uint32(unix.IPPROTO_TCP + len(tcp)) // and the pseudo header's addresses
+	for i := 12; i < len(p); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	for sum>>16 > 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum))
+	return p
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+func newSnapshot() *cobra.Command {
+	var redact bool
+	var key string
+	c := &cobra.Command{
+		Use:   "snapshot > FILE",
+		Short: "Write everything the running tandem knows to a file, for later and elsewhere",
+		Long: `snapshot writes configuration, Services, EndpointSlices and Node, what tandem made of
+them, its status and its history. It has no secrets. With --redact names and
+addresses are replaced by others, alike wherever they are, so that the file can be
+passed on and still be replayed.
+
+tandem replay FILE makes the same plan of it on any system; status, history and plan
+read it with --snapshot FILE, and tandem ui shows it.`,
+		Example: "  tandem snapshot > node-1.snapshot\n  tandem snapshot --redact > report.snapshot\n  tandem history --snapshot node-1.snapshot default/web",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return writeSnapshot(cmd, cmd.OutOrStdout(), redact || key != "", key)
+		},
+	}
+	c.Flags().BoolVar(&redact, "redact", false, "replace names and addresses, and remove free text")
+	c.Flags().StringVar(&key, "redact-key", "", "as --redact; the same key replaces alike in other snapshots, too")
+	return c
+}
+
+// writeSnapshot takes a snapshot of the running tandem.
+func writeSnapshot(cmd *cobra.Command, out io.Writer, redact bool, key string) error {
+	if redact {
+		f, err := takeSnapshot(cmd)
+		if err != nil {
+			return err
+		}
+		return writeRedacted(out, f, key)
+	}
+	text, err := platform.TakeSnapshot(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	_, err = io.Copy(out, text)
+	return err
+}
+
+func takeSnapshot(cmd *cobra.Command) (*snapshot.File, error) {
+	text, err := platform.TakeSnapshot(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer text.Close()
+	return snapshot.Read(text)
+}
+
+// writeRedacted redacts a snapshot, with a key of its own unless there is one.
+func writeRedacted(out io.Writer, f *snapshot.File, key string) error {
+	if err := platform.Redact(f, []byte(cmp.Or(key, rand.Text()))); err != nil {
+		return err
+	}
+	return snapshot.Write(out, f)
+}
+
+// snapshotFlag is --snapshot: a verb reads a file instead of asking the running
+// tandem.
+type snapshotFlag struct{ path string }
+
+func (f *snapshotFlag) register(c *cobra.Command) {
+	c.Flags().StringVar(&f.path, "snapshot", "", "read this snapshot instead of asking the running tandem; - for the standard input")
+}
+
+// read reads the file; nil where the flag is not set.
+func (f *snapshotFlag) read(cmd *cobra.Command) (*snapshot.File, error) {
+	if f.path == "" {
+		return nil, nil
+	}
+	return readSnapshot(cmd, f.path)
+}
+
+func readSnapshot(cmd *cobra.Command, path string) (file *snapshot.File, err error) {
+	in := cmd.InOrStdin()
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	if file, err = snapshot.Read(in); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+func newReplay() *cobra.Command {
+	var out output
+	var only filter
+	c := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Plan again what a snapshot's inputs mean, on any system",
+		Long: `replay resolves the inputs of a snapshot as its node did, and plans them in the mode
+that was in use there. It needs no privileges and changes nothing. The plan must be
+the one of the node, byte for byte: where it is not, the exit code is 3, and this
+tandem decides otherwise than the one that made the snapshot.`,
+		Example: "  tandem replay node-1.snapshot\n  tandem replay node-1.snapshot -o native",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("replay takes one file; - for the standard input")}
+			}
+			file, err := readSnapshot(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			if err := only.check(); err != nil {
+				return err
+			}
+			w, same, err := replayed(file)
+			if err != nil {
+				return err
+			}
+			printProblems(cmd, w.problems)
+			if err := out.print(cmd, w.report(&only)); err != nil {
+				return err
+			}
+			if !same {
+				return pendingError(fmt.Sprintf("tandem %s on %s made another plan of these inputs than this tandem does", file.Version, file.System))
+			}
+			return nil
+		},
+	}
+	out.register(c, "*summary", "native")
+	only.register(c)
+	return c
+}
+
+// replayed is the world of a snapshot; same says whether its plan is the recorded one.
+func replayed(file *snapshot.File) (w *world, same bool, err error) {
+	r, same, err := platform.Replay(file)
+	if err != nil {
+		return nil, false, err
+	}
+	w = &world{host: r.Host, services: r.Services, ports: r.Ports, plan: r.Plan, problems: r.Problems}
+	w.mode, err = platform.Find(file.Mode)
+	return w, same, err
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// A running tandem tells its history; a snapshot of it has the same status and history,
+// and is planned alike without it, redacted, too.
+func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { node.Close() })
+	here := func(args ...string) (code int, out string) {
+		t.Helper()
+		var cmd *exec.Cmd
+		var said *written
+		if err := node.Do(netns.Node, func() (err error) {
+			cmd, said, err = program(t.Context(), args...)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // the exit code says it
+		return cmd.ProcessState.ExitCode(), said.String()
+	}
+	dir := folder(t, map[string]string{"web.yaml": webYAML})
+	var log *written
+	var running *exec.Cmd
+	if err := node.Do(netns.Node, func() (err error) {
+		running, log, err = program(t.Context(), "run", "--manifests", dir, "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = running.Process.Signal(os.Interrupt)
+		_ = running.Wait()
+	})
+	log.await(t, "services programmed")
+
+	changed := strings.Replace(webYAML, "10.244.1.3", "10.244.1.4", 1)
+	if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var past history.Document
+	for end := time.Now().Add(30 * time.Second); len(past.Entries) == 0 || past.Entries[0].Sync == nil; time.Sleep(50 * time.Millisecond) {
+		code, out := here("history", "default/web", "-o", "json")
+		if code != exitOK || time.Now().After(end) {
+			t.Fatalf("history: exit code %d\n%s", code, out)
+		}
+		past = history.Document{}
+		if err := json.Unmarshal([]byte(out), &past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages["write"] <= 0 {
+		t.Errorf("%+v %+v", e, e.Sync)
+	}
+	if _, out := here("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") {
+		t.Error(out)
+	}
+
+	plain, redacted, bundle := filepath.Join(dir, "plain"), filepath.Join(dir, "redacted"), filepath.Join(t.TempDir(), "bundle")
+	for path, args := range map[string][]string{plain: {"snapshot"}, redacted: {"snapshot", "--redact"}} {
+		code, out := here(args...)
+		if code != exitOK {
+			t.Fatalf("%v: %s", args, out)
+		}
+		if err := os.WriteFile(path, []byte(out), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, _ := os.ReadFile(redacted); strings.Contains(string(text), "10.244.1.2") || strings.Contains(string(text), "web") || strings.Contains(string(text), dir) {
+		t.Errorf("names or addresses are left in\n%s", text)
+	}
+	for _, path := range []string{plain, redacted} { // in no namespace of the node
+		code, out, stderr := tandem(t, "replay", path)
+		if code != exitOK || !strings.Contains(out, "plan: 1 Services") {
+			t.Errorf("replay: exit code %d\n%s%s", code, out, stderr)
+		}
+	}
+	var doc status.Document
+	if _, out, _ := tandem(t, "status", "--snapshot", plain, "-o", "json"); json.Unmarshal([]byte(out), &doc) != nil || len(doc.Services) != 1 || doc.Mode != "nftables" {
+		t.Errorf("%+v", doc)
+	}
+	if _, out, _ := tandem(t, "history", "--snapshot", plain, "default/web"); !strings.Contains(out, "EndpointSlice changed") {
+		t.Error(out)
+	}
+	if _, out, _ := tandem(t, "plan", "--snapshot", plain, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
+		t.Error(out)
+	}
+
+	code, out := here("doctor", "--proxy-mode", "nftables", "--bundle", bundle, "-o", "json")
+	var checks []diagnosis.Check
+	if end := strings.LastIndex(out, "]"); end < 0 || json.Unmarshal([]byte(out[:end+1]), &checks) != nil || len(checks) < 30 {
+		t.Fatalf("doctor: exit code %d, %d checks\n%s", code, len(checks), out)
+	}
+	if code, out, stderr := tandem(t, "replay", bundle); code != exitOK {
+		t.Errorf("replay of the bundle: %s%s", out, stderr)
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
+)
+
+// NodePorts has relays listen for node ports on 127.0.0.1 and ::1, where the host says
+// that they answer there, and for nothing else.
+type NodePorts struct{}
+
+// Addresses implements Placement.
+func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
+	if l := loopbackOf(f.At.Addr()); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
+		return []netip.AddrPort{netip.AddrPortFrom(l, f.At.Port())}, ""
+	}
+	return nil, ""
+}
+
+// NeedsAddresses implements Placement.
+func (NodePorts) NeedsAddresses() bool { return false }
+
+// Note implements Placement.
+func (NodePorts) Note() string { return "" }
+
+// ServeLoopback returns a mode whose node ports answer on loopback addresses by relays
+// (KEP-6032), beside whatever it does for all others. The kernel could only forward
+// those packets with route_localnet, which opens services on 127.0.0.1 to neighbours
+// (CVE-2020-8558), and for IPv6 not at all.
+func ServeLoopback(m dataplane.Mode) dataplane.Mode {
+	open, plan := m.Open, m.Plan
+	m.Open = func(c *config.Config) (dataplane.Backend, error) {
+		b, err := open(c)
+		if err != nil {
+			return nil, err
+		}
+		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default()}}
+		return Beside(b, NewBackend(NodePorts{}, Open(o))), nil
+	}
+	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+		return plan(c, withoutLoopback(host), ports)
+	}
+	return m
+}
+
+// beside is two backends: the first one is told nothing of loopback addresses, and
+// the second one serves nothing else.
+type beside struct {
+	dataplane.Backend
+	loopback dataplane.Backend
+	serving  bool // Host.NodePorts.Loopback
+	failing  bool // the last Sync of loopback
+}
+
+// Beside joins a backend with one of NodePorts, and owns both. What the second one
+// cannot do is a Gap, and never a reason to hold a change of the first one back.
+func Beside(b, loopback dataplane.Backend) dataplane.Backend {
+	return &beside{Backend: b, loopback: loopback}
+}
+
+// Unwrap implements dataplane.Wrapper.
+func (b *beside) Unwrap() dataplane.Backend { return b.Backend }
+
+func withoutLoopback(h *model.Host) *model.Host {
+	if !h.NodePorts.Loopback {
+		return h
+	}
+	other := *h
+	other.NodePorts.Loopback = false
+	return &other
+}
+
+// Adopt implements dataplane.Backend.
+func (b *beside) Adopt(ctx context.Context) error {
+	return errors.Join(b.Backend.Adopt(ctx), b.loopback.Adopt(ctx))
+}
+
+// SetHost implements dataplane.Backend.
+func (b *beside) SetHost(h *model.Host) {
+	b.serving = h.NodePorts.Loopback
+	b.Backend.SetHost(withoutLoopback(h))
+	b.loopback.SetHost(h)
+}
+
+// Update implements dataplane.Backend.
+func (b *beside) Update(deltas []model.Delta) {
+	b.Backend.Update(deltas)
+	b.loopback.Update(deltas)
+}
+
+// Sync implements dataplane.Backend.
+func (b *beside) Sync(ctx context.Context) (dataplane.Work, error) {
+	w, err := b.Backend.Sync(ctx)
+	_, other := b.loopback.Sync(ctx)
+	if failed := other != nil; failed != b.failing && ctx.Err() == nil {
+		if b.failing = failed; failed {
+			slog.Warn("opening node ports on loopback addresses failed in part; retrying", "err", other)
+		}
+	}
+	return w, err
+}
+
+// Next implements dataplane.Backend.
+func (b *beside) Next() time.Time {
+	next, other := b.Backend.Next(), b.loopback.Next()
+	if next.IsZero() || !other.IsZero() && other.Before(next) {
+		return other
+	}
+	return next
+}
+
+// Gaps implements dataplane.Backend.
+func (b *beside) Gaps(id model.PortID) []model.Gap {
+	gaps := b.Backend.Gaps(id)
+	if !b.serving {
+		return gaps
+	}
+	failing, _ := b.loopback.Failing()
+	return merge(gaps, b.loopback.Gaps(id), failing[id])
+}
+
+// merge adds what relays cannot do on loopback addresses.
+func merge(gaps, loopback []model.Gap, failing error) []model.Gap {
+	const where = "node ports on loopback addresses: "
+	all := gaps[:len(gaps):len(gaps)]
+	for _, g := range model.OwnGaps(loopback) {
+		g.Detail = where + g.Detail
+		all = append(all, g)
+	}
+	if failing != nil {
+		all = append(all, model.Gap{Detail: where + failing.Error()})
+	}
+	return all
+}
+
+// Health implements dataplane.Backend.
+func (b *beside) Health() dataplane.Health {
+	h := b.Backend.Health()
+	if !b.serving {
+		return h
+	}
+	other := b.loopback.Health()
+	h.Objects += other.Objects
+	gaps := make(map[model.PortID][]model.Gap, len(h.Gaps)+len(other.Gaps))
+	maps.Copy(gaps, h.Gaps)
+	h.Gaps = gaps
+	for id := range other.Gaps {
+		if all := merge(h.Gaps[id], other.Gaps[id], nil); len(all) > 0 {
+			h.Gaps[id] = all
+		}
+	}
+	for id, err := range other.Failures {
+		h.Gaps[id] = merge(h.Gaps[id], nil, err)
+	}
+	return h
+}
+
+// Full implements dataplane.Backend.
+func (b *beside) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
+
+// Remove implements dataplane.Backend.
+func (b *beside) Remove(ctx context.Context) error {
+	return errors.Join(b.loopback.Remove(ctx), b.Backend.Remove(ctx))
+}
+
+// Close implements dataplane.Backend.
+func (b *beside) Close() error { return errors.Join(b.loopback.Close(), b.Backend.Close()) }

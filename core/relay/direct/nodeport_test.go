@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package direct
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// mainPlane is a backend that does everything at once.
+type mainPlane struct {
+	dataplane.Backend
+	host  *model.Host
+	ports int
+}
+
+func (m *mainPlane) Adopt(context.Context) error                  { return nil }
+func (m *mainPlane) SetHost(h *model.Host)                        { m.host = h }
+func (m *mainPlane) Update(d []model.Delta)                       { m.ports += len(d) }
+func (m *mainPlane) Sync(context.Context) (dataplane.Work, error) { return dataplane.Work{}, nil }
+func (m *mainPlane) Next() time.Time                              { return time.Time{} }
+func (m *mainPlane) Gaps(model.PortID) []model.Gap                { return nil }
+func (m *mainPlane) Health() dataplane.Health                     { return dataplane.Health{} }
+func (m *mainPlane) Close() error                                 { return nil }
+func (m *mainPlane) Rules(func(string, model.Family, int, int))   {}
+
+// freePort returns a port that nothing listens on.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String()).Port()
+}
+
+func nodePort(number uint16, endpoint netip.AddrPort, proto model.Proto) *model.Port {
+	act := model.Action{Pool: &model.Pool{Endpoints: []model.Endpoint{{Addr: endpoint}}}, SNAT: true}
+	on := [...]model.Action{act, act, act}
+	return &model.Port{
+		ID: model.PortID{Service: model.ServiceName{Namespace: "default", Name: "web"}, Proto: proto},
+		Frontends: []model.Frontend{
+			{Kind: model.KindClusterIP, At: netip.MustParseAddrPort("10.96.0.10:80"), On: on},
+			{Kind: model.KindNodePort, At: netip.AddrPortFrom(netip.IPv4Unspecified(), number), On: on},
+		},
+	}
+}
+
+func localhost(loopback bool) *model.Host {
+	return &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Loopback: loopback}}
+}
+
+func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
+	t.Helper()
+	m := &mainPlane{}
+	b := Beside(m, NewBackend(NodePorts{}, Open(Options{})))
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(localhost(loopback))
+	return b, m
+}
+
+func update(t *testing.T, b dataplane.Backend, d model.Delta) {
+	t.Helper()
+	b.Update([]model.Delta{d})
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func say(port uint16) string {
+	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port).String(), 5*time.Second)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	b, _ := io.ReadAll(c)
+	return string(b)
+}
+
+// Node ports answer on loopback addresses beside a mode that knows nothing of it.
+func TestNodePortsBeside(t *testing.T) {
+	b, m := begin(t, true)
+	p := nodePort(freePort(t), echo(t, "here"), model.TCP)
+	at := p.Frontends[1].At.Port()
+	update(t, b, model.Delta{New: p})
+	if got := say(at); got != "here" {
+		t.Errorf("got %q", got)
+	}
+	if m.host.NodePorts.Loopback || m.ports != 1 {
+		t.Errorf("the mode has %+v and %d ports", m.host.NodePorts, m.ports)
+	}
+	if gaps := b.Gaps(p.ID); len(gaps) > 0 {
+		t.Errorf("gaps %v", gaps)
+	}
+	if _, ok := dataplane.As[dataplane.RuleCounter](b); !ok {
+		t.Error("the counters of the mode are lost")
+	}
+	update(t, b, model.Delta{Old: p})
+	if got := say(at); got != "" {
+		t.Errorf("got %q after the Service was deleted", got)
+	}
+}
+
+func TestNodePortsOnlyWhereAsked(t *testing.T) {
+	b, _ := begin(t, false)
+	p := nodePort(freePort(t), echo(t, "here"), model.TCP)
+	update(t, b, model.Delta{New: p})
+	if got := say(p.Frontends[1].At.Port()); got != "" {
+		t.Errorf("got %q", got)
+	}
+	b.SetHost(localhost(true))
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := say(p.Frontends[1].At.Port()); got != "here" {
+		t.Errorf("got %q after the configuration has changed", got)
+	}
+}
+
+// What relays cannot do is a gap of the port, and holds nothing of the mode back.
+func TestNodePortsGaps(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	b, _ := begin(t, true)
+	busy := nodePort(netip.MustParseAddrPort(taken.Addr().String()).Port(), echo(t, "here"), model.TCP)
+	update(t, b, model.Delta{New: busy})
+	if gaps := b.Gaps(busy.ID); len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "in use") {
+		t.Errorf("gaps of a port that is in use: %v", gaps)
+	}
+	if b.Next().IsZero() {
+		t.Error("it is not retried")
+	}
+	sctp := nodePort(freePort(t), echo(t, "here"), model.SCTP)
+	update(t, b, model.Delta{New: sctp})
+	if gaps := b.Gaps(sctp.ID); len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "TCP and UDP only") {
+		t.Errorf("gaps of SCTP: %v", gaps)
+	}
+	if h := b.Health(); len(h.Gaps) != 2 || len(h.Failures) > 0 {
+		t.Errorf("health %+v", h)
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package snapshot is everything that is needed to look at a running Tandem later and
+// elsewhere: its configuration and inputs, what it made of them, and its history.
+//
+//	platform ──▶ File ──Write──▶ text ──Read──▶ File ──Replay──▶ the same plan, on any system
+//	              │
+//	              └──Redact──▶ names and addresses replaced, alike everywhere
+//
+// The text is JSON, one value a line, with a header first and an end last: a file
+// that was cut short is refused. It has no secrets: of the way to the API server only
+// paths and addresses are in a configuration.
+package snapshot
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// Format is the version of the format. A reader refuses others, and fields that it
+// does not know.
+const Format = 1
+
+// File is a snapshot.
+type File struct {
+	Header
+	Services []*model.Service
+	Slices   []*model.Slice
+	CIDRs    []*model.ServiceCIDR
+	// Slots are the orders of pools that are not those that the inputs give by
+	// themselves: they depend on the past.
+	Slots    []Slot
+	Status   status.Document
+	History  history.Document
+	Observed []Object
+	Checks   []diagnosis.Check // of tandem doctor; empty unless it was asked
+}
+
+// Header is what there is one of.
+type Header struct {
+	Format   int           `json:"tandemSnapshot"`
+	Version  string        `json:"version"` // of the tandem that made it
+	System   string        `json:"system"`
+	Mode     config.Mode   `json:"mode"` // in use
+	At       time.Time     `json:"at"`
+	Redacted bool          `json:"redacted,omitempty"`
+	Config   config.Config `json:"config"`
+	Node     *model.Node   `json:"node"` // null when unknown
+	Machine  model.Machine `json:"machine"`
+	// Suspects are endpoints that had stopped answering, and since when they answer again.
+	Suspects model.Suspects `json:"suspects,omitempty"`
+	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal.
+	Plan string `json:"plan"`
+}
+
+// Slot is the order of a pool's endpoints, of a frontend and an origin.
+type Slot struct {
+	Proto     model.Proto
+	At        netip.AddrPort
+	From      model.Origin
+	Endpoints []netip.AddrPort
+}
+
+// Object is an object that was read back from the data plane, in its own words.
+type Object struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// line is a line of the text: one of these.
+type line struct {
+	Service  *model.Service     `json:"service,omitempty"`
+	Slice    *model.Slice       `json:"slice,omitempty"`
+	CIDR     *model.ServiceCIDR `json:"cidr,omitempty"`
+	Slot     *Slot              `json:"slot,omitempty"`
+	Status   *status.Document   `json:"status,omitempty"`
+	Serves   *status.Service    `json:"serves,omitempty"`
+	History  *history.Document  `json:"history,omitempty"`
+	Change   *history.Entry     `json:"change,omitempty"`
+	Observed *Object            `json:"observed,omitempty"`
+	Check    *diagnosis.Check   `json:"check,omitempty"`
+	End      *end               `json:"end,omitempty"`
+}
+
+// end is the last line.
+type end struct {
+	Lines int `json:"lines"` // before it
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// The bounds of what is read: anybody may have written it.
+const (
+	maxBytes = 1 << 30
+	maxLine  = 64 << 20 // a Service with 30,000 entries needs some 3 MB
+	maxLines = 4_000_000
+)
+
+// Read reads a snapshot. The error names the line.
+func Read(r io.Reader) (*File, error) {
+	limited := &io.LimitedReader{R: r, N: maxBytes + 1}
+	in := bufio.NewScanner(limited)
+	in.Buffer(nil, maxLine)
+	f := &File{}
+	n, ended := 0, false
+	for in.Scan() {
+		if n++; n > maxLines {
+			return nil, fmt.Errorf("snapshot: more than %d lines", maxLines)
+		}
+		var err error
+		switch {
+		case ended:
+			err = errors.New("something follows the end")
+		case n == 1:
+			err = f.header(in.Bytes())
+		default:
+			ended, err = f.line(in.Bytes(), n)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("snapshot, line %d: %w", n, err)
+		}
+	}
+	switch {
+	case in.Err() != nil:
+		return nil, fmt.Errorf("snapshot, line %d: %w", n+1, in.Err())
+	case limited.N <= 0:
+		return nil, fmt.Errorf("snapshot: more than %d MiB", maxBytes>>20)
+	case !ended:
+		return nil, errors.New("snapshot: cut short: it has no end")
+	}
+	if err := f.check(); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	return f, nil
+}
+
+// header reads the first line.
+func (f *File) header(text []byte) error {
+	var version struct {
+		Format *int `json:"tandemSnapshot"`
+	}
+	if err := json.Unmarshal(text, &version); err != nil || version.Format == nil {
+		return errors.New("this is no snapshot of tandem")
+	}
+	if *version.Format != Format {
+		return fmt.Errorf("format %d: this tandem reads format %d; use the one that made it", *version.Format, Format)
+	}
+	return strict(text, &f.Header)
+}
+
+// strict decodes one value, and nothing but what it has fields for.
+func strict(text []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("more than one value")
+	}
+	return nil
+}
+
+// line reads the line of a number, and reports whether it is the end.
+func (f *File) line(text []byte, number int) (ended bool, err error) {
+	var l line
+	if err := strict(text, &l); err != nil {
+		return false, err
+	}
+	switch {
+	case l.Service != nil:
+		f.Services = append(f.Services, l.Service)
+	case l.Slice != nil:
+		f.Slices = append(f.Slices, l.Slice)
+	case l.CIDR != nil:
+		f.CIDRs = append(f.CIDRs, l.CIDR)
+	case l.Slot != nil:
+		f.Slots = append(f.Slots, *l.Slot)
+	case l.Status != nil:
+		f.Status, f.Status.Services = *l.Status, []status.Service{}
+	case l.Serves != nil:
+		f.Status.Services = append(f.Status.Services, *l.Serves)
+	case l.History != nil:
+		f.History, f.History.Entries = *l.History, []history.Entry{}
+	case l.Change != nil:
+		f.History.Entries = append(f.History.Entries, *l.Change)
+	case l.Observed != nil:
+		f.Observed = append(f.Observed, *l.Observed)
+	case l.Check != nil:
+		f.Checks = append(f.Checks, *l.Check)
+	case l.End != nil && l.End.Lines == number-1:
+		return true, nil
+	case l.End != nil:
+		return false, fmt.Errorf("the end of %d lines, but there are %d", l.End.Lines, number-1)
+	default:
+		return false, errors.New("a line without anything")
+	}
+	return false, nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Result is what inputs and configuration of a snapshot mean to its node.
+type Result struct {
+	Host     *model.Host
+	Services []track.Service // by name
+	Ports    []*model.Port
+	Plan     dataplane.Plan
+	Problems []model.Problem
+}
+
+// Resolve decides again what a snapshot's inputs mean.
+func (f *File) Resolve() *Result {
+	r := &Result{Host: resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)}
+	r.Problems = resolve.HostProblems(&f.Config, f.Node, f.CIDRs, f.Machine)
+	t := track.New()
+	t.KeepSlots(f.slots())
+	t.SetHost(r.Host)
+	t.SetClock(func() time.Time { return f.At })
+	t.SetSuspects(f.Suspects)
+	for _, s := range f.Services {
+		t.SetService(s)
+	}
+	for _, s := range f.Slices {
+		t.SetSlice(s)
+	}
+	t.Flush()
+	r.Services = t.Services()
+	for _, s := range r.Services {
+		r.Ports = append(r.Ports, s.Ports...)
+		r.Problems = append(r.Problems, s.Problems...)
+	}
+	return r
+}
+
+// Replay resolves a snapshot and plans it in a mode.
+func (f *File) Replay(m dataplane.Mode) *Result {
+	r := f.Resolve()
+	r.Plan = m.Plan(&f.Config, r.Host, r.Ports)
+	return r
+}
+
+type frontend struct {
+	proto model.Proto
+	at    netip.AddrPort
+	from  model.Origin
+}
+
+// slots are the orders of pools that the snapshot has.
+func (f *File) slots() resolve.Slots {
+	orders := make(map[frontend][]netip.AddrPort, len(f.Slots))
+	for _, s := range f.Slots {
+		orders[frontend{s.Proto, s.At, s.From}] = s.Endpoints
+	}
+	return func(p model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
+		return orders[frontend{p, at, from}]
+	}
+}
+
+// KeepSlots adds the orders of the pools of desired ports that the inputs do not give
+// by themselves.
+func (f *File) KeepSlots(desired []*model.Port) {
+	plain := map[model.PortID]*model.Port{}
+	for _, p := range f.Resolve().Ports {
+		plain[p.ID] = p
+	}
+	for _, p := range desired {
+		if p.Equal(plain[p.ID]) {
+			continue
+		}
+		for i := range p.Frontends {
+			f.keepSlots(p.ID.Proto, &p.Frontends[i])
+		}
+	}
+}
+
+// keepSlots adds the order of a frontend's pools.
+func (f *File) keepSlots(proto model.Proto, front *model.Frontend) {
+	for origin, act := range front.On {
+		if act.Pool == nil || act.Pool.Size() < 2 {
+			continue
+		}
+		s := Slot{Proto: proto, At: front.At, From: model.Origin(origin)}
+		for _, e := range act.Pool.Slots() {
+			s.Endpoints = append(s.Endpoints, e.Addr)
+		}
+		f.Slots = append(f.Slots, s)
+	}
+}
+
+// PlanHash is a hash of everything that a plan says.
+func PlanHash(p dataplane.Plan) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d objects\n%s\n", p.Objects, p.Native)
+	ids := make([]model.PortID, 0, len(p.Gaps))
+	for id := range p.Gaps {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, model.PortID.Compare)
+	for _, id := range ids {
+		for _, g := range p.Gaps[id] {
+			fmt.Fprintf(h, "%s %s %s\n", id, g.Frontend, g.Detail)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Sort brings the inputs into an order of their own, so that equal ones have equal
+// text.
+func (f *File) Sort() {
+	slices.SortFunc(f.Services, func(a, b *model.Service) int { return a.Name.Compare(b.Name) })
+	slices.SortFunc(f.Slices, func(a, b *model.Slice) int { return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name)) })
+	slices.SortFunc(f.CIDRs, func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// file makes a snapshot of a random world, with something in every part.
+func file(seed uint64) *snapshot.File {
+	w := conformance.RandomWorld(conformance.NewRand(seed))
+	c := config.Default()
+	c.NodeName, c.Manifests, c.API.Kubeconfig = "topsecret-node", "/srv/topsecret", "/home/topsecret/config"
+	c.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
+	c.Unused = map[string][]string{"x": {"topsecret"}}
+	f := &snapshot.File{
+		Header: snapshot.Header{
+			Format: snapshot.Format, Version: "v1", System: "linux", Mode: "nftables", At: time.Unix(1, 5).UTC(), Config: c,
+			Node:    &model.Node{Name: "topsecret-node", Zone: "topsecret-zone", IPs: []netip.Addr{netip.MustParseAddr("203.0.113.77")}, Where: "/srv/topsecret/node.yaml:1"},
+			Machine: model.Machine{Addresses: []model.LocalAddress{{Prefix: netip.MustParsePrefix("203.0.113.77/24")}}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.78:6443")}},
+		},
+		Services: w.Services, Slices: w.Slices,
+		CIDRs:    []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}},
+		Status:   status.Document{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []status.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []status.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []status.Problem{{Detail: "topsecret"}}}}},
+		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: map[string]history.Seconds{"queue": 1}}}}},
+		Observed: []snapshot.Object{{Key: "vip topsecret", Value: "203.0.113.77"}},
+		Checks:   []diagnosis.Check{{ID: "clock", Level: diagnosis.OK, Found: "topsecret"}},
+	}
+	f.Sort()
+	return f
+}
+
+func written(t testing.TB, f *snapshot.File) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := snapshot.Write(&b, f); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// What is written is read again, whatever is in it, and written alike.
+func TestReadWhatWasWritten(t *testing.T) {
+	for seed := range uint64(50) {
+		f := file(seed)
+		text := written(t, f)
+		again, err := snapshot.Read(bytes.NewReader(text))
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if second := written(t, again); !bytes.Equal(text, second) {
+			t.Fatalf("seed %d: written differently:\n%s\n%s", seed, text, second)
+		}
+		if a, b := f.Resolve(), again.Resolve(); !reflect.DeepEqual(ports(a), ports(b)) {
+			t.Errorf("seed %d: resolved differently", seed)
+		}
+	}
+}
+
+func ports(r *snapshot.Result) string {
+	text, _ := json.Marshal(r.Ports)
+	return string(text)
+}
+
+// Orders of pools that depend on the past are kept.
+func TestSlotsAreKept(t *testing.T) {
+	moved := 0
+	for seed := range uint64(50) {
+		f := file(seed)
+		desired := f.Resolve().Ports
+		for _, p := range desired {
+			for _, pool := range p.Pools() {
+				var order []netip.AddrPort
+				for _, e := range pool.Slots() {
+					order = append(order, e.Addr)
+				}
+				if len(order) > 1 && len(order) != model.MaglevSlots { // those are not ours to order
+					slices.Reverse(order)
+					pool.Reslot(order)
+					moved++
+				}
+			}
+		}
+		f.KeepSlots(desired)
+		again, err := snapshot.Read(bytes.NewReader(written(t, f)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, _ := json.Marshal(desired); ports(again.Resolve()) != string(want) {
+			t.Fatalf("seed %d:\n%s\n%s", seed, ports(again.Resolve()), want)
+		}
+	}
+	if moved == 0 {
+		t.Error("no pool had two endpoints: the test proves nothing")
+	}
+}
+
+// A redacted snapshot has no name and no address of the original, and means the same
+// but for these.
+func TestRedact(t *testing.T) {
+	for seed := range uint64(50) {
+		plain, f := file(seed), file(seed)
+		f.Redact([]byte("key"))
+		text := string(written(t, f))
+		secrets := []string{"topsecret", "203.0.113.77", "203.0.113.78"}
+		for _, s := range plain.Services {
+			for _, ip := range append(append(s.ClusterIPs, s.ExternalIPs...), s.LoadBalancerIPs...) {
+				secrets = append(secrets, `"`+ip.String()+`"`)
+			}
+			secrets = append(secrets, fmt.Sprintf("%q:%q", "Name", s.Name.Name))
+		}
+		for _, s := range secrets {
+			if strings.Contains(text, s) {
+				t.Fatalf("seed %d: %s is in\n%s", seed, s, text)
+			}
+		}
+		again, err := snapshot.Read(strings.NewReader(text))
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		before, after := shape(plain.Resolve()), shape(again.Resolve())
+		if before != after {
+			t.Errorf("seed %d: another meaning: %s, %s", seed, before, after)
+		}
+		if !reflect.DeepEqual(plain.Services, file(seed).Services) {
+			t.Errorf("seed %d: the original was changed", seed)
+		}
+		other := file(seed)
+		other.Redact([]byte("key"))
+		if string(written(t, other)) != text {
+			t.Error("the same key redacts differently")
+		}
+		other = file(seed)
+		other.Redact([]byte("another"))
+		if string(written(t, other)) == text {
+			t.Error("another key redacts alike")
+		}
+	}
+}
+
+// shape counts what ports look like, without their names and addresses.
+func shape(r *snapshot.Result) string {
+	fronts, ends := [4]int{}, map[string]int{}
+	for _, p := range r.Ports {
+		for _, f := range p.Frontends {
+			fronts[f.Kind]++
+			for _, act := range f.On {
+				n := 0
+				if act.Pool != nil {
+					n = len(act.Pool.Endpoints)
+				}
+				ends[fmt.Sprint(act.Verdict, act.SNAT, act.Why, n)]++
+			}
+		}
+	}
+	return fmt.Sprint(len(r.Ports), fronts, ends)
+}
+
+// What is no snapshot, of another version, cut short, or not valid is refused, and it
+// is said where.
+func TestRefuse(t *testing.T) {
+	good := string(written(t, file(1)))
+	lines := strings.SplitAfter(strings.TrimSuffix(good, "\n"), "\n")
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":           {"", "no end"},
+		"other text":      {"hello\n", "no snapshot"},
+		"another format":  {strings.Replace(good, `"tandemSnapshot":1`, `"tandemSnapshot":2`, 1), "format 2"},
+		"unknown field":   {strings.Replace(good, `"redacted"`, `"x"`, 1) + "", ""},
+		"cut short":       {strings.Join(lines[:len(lines)-1], ""), "no end"},
+		"a line is gone":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end of"},
+		"more behind it":  {good + "{}\n", "something follows"},
+		"an empty line":   {lines[0] + "{}\n", "line 2: a line without anything"},
+		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
+		"a bad address":   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
+		"a bad protocol":  {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},
+	} {
+		_, err := snapshot.Read(strings.NewReader(c.text))
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Whatever is read does not panic, neither then nor when it is resolved.
+func FuzzRead(f *testing.F) {
+	for seed := range uint64(3) {
+		f.Add(written(f, file(seed)))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if len(text) > 1<<14 {
+			return
+		}
+		file, err := snapshot.Read(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		file.Resolve()
+		file.Redact([]byte("key"))
+		if again, err := snapshot.Read(bytes.NewReader(written(t, file))); err != nil {
+			t.Fatalf("redacted, it is refused: %v", err)
+		} else {
+			again.Resolve()
+		}
+	})
+}

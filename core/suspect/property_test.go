@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suspect_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/suspect"
+)
+
+// In random worlds, whatever happens: who answers our SYNs is never passed over anew,
+// what is passed over answers nothing, and who lives again is back within 10.5 s.
+func TestRandomWorlds(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 17))
+			w := newWorld(t, 1+rng.IntN(4), 2+rng.IntN(7), 1+rng.IntN(5), 1+rng.IntN(200))
+			w.rng = rng
+			lives := map[netip.Addr]time.Time{} // since when
+			for range 40 {
+				s, n := rng.IntN(len(w.services)), rng.IntN(len(w.services[0].endpoints))
+				a := endpoint(n, s)
+				switch rng.IntN(7) {
+				case 0:
+					w.kill(n)
+				case 1, 2:
+					w.revive(n)
+				case 3:
+					w.dead[a] = true
+				case 4:
+					w.closed[a] = !w.closed[a]
+				case 5:
+					w.denied[[2]netip.Addr{w.services[s].clients[rng.IntN(len(w.services[s].clients))], a}] = rng.IntN(2) == 0
+				case 6:
+					w.judge.Trust([]netip.Addr{a})
+				}
+				for end := w.now.Add(time.Duration(rng.IntN(8000)) * time.Millisecond); w.now.Before(end); {
+					before := len(w.verdict)
+					w.run(time.Millisecond)
+					w.check(w.verdict[before:], lives)
+				}
+			}
+		})
+	}
+}
+
+// check checks what a cycle has decided.
+func (w *world) check(news []suspect.Verdict, lives map[netip.Addr]time.Time) {
+	w.t.Helper()
+	for _, v := range news {
+		if !v.Silent {
+			continue
+		}
+		for _, s := range w.services { // a node, or an endpoint
+			for _, e := range s.endpoints {
+				a := e.At.Addr()
+				probed := a.String() == v.Name || e.Node == v.Name && len(w.services) <= 3 // of more not all get a SYN
+				if probed && !w.dead[a] {
+					w.t.Fatalf("%s is passed over and answers", a)
+				}
+			}
+		}
+	}
+	for _, s := range w.services {
+		for _, e := range s.endpoints {
+			a := e.At.Addr()
+			switch {
+			case w.dead[a] || !silent(w.last.Suspects, a):
+				delete(lives, a)
+			case lives[a].IsZero():
+				lives[a] = w.now
+			case w.now.Sub(lives[a]) > 10500*time.Millisecond:
+				w.t.Fatalf("%s lives again for %s and is still passed over", a, w.now.Sub(lives[a]))
+			}
+		}
+	}
+}
+
+// A Judge remembers at most as much as fits into 2 MB, whatever is shown to it.
+func TestMemoryIsBounded(t *testing.T) {
+	size := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	w := newWorld(t, 40, 50, 3, 0)
+	before := size()
+	for s := range w.services { // everything waits for everything
+		for _, e := range w.services[s].endpoints {
+			for c := range 20 {
+				w.nextID++
+				w.open = append(w.open, suspect.Flow{ID: w.nextID, Client: ip("10.244.1.%d", 10+c), Frontend: w.services[s].frontend, Endpoint: e.At})
+			}
+		}
+	}
+	held := size() - before // the flows are the world's
+	for a := range 20 {
+		w.deaf[endpoint(a, 0)] = true
+	}
+	for range 50 {
+		w.now = w.now.Add(250 * time.Millisecond)
+		w.cycle()
+	}
+	w.verdict = nil
+	if after := size() - before - held; int64(after) > 2<<20 {
+		t.Errorf("%d KB", after>>10)
+	} else {
+		t.Logf("%d KB", int64(after)>>10)
+	}
+	runtime.KeepAlive(w)
+}

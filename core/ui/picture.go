@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ui
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/status"
+)
+
+// The picture of a Service: its frontends on the left, its endpoints on the right,
+// with a line to each endpoint that is used, as broad as its share.
+const (
+	mostDrawn = 24 // of each; the table has them all
+	rowHeight = 34
+	boxWidth  = 250
+	gap       = 200
+)
+
+func picture(s *status.Service, ends []endpoint) template.HTML {
+	fronts := min(len(s.Frontends), mostDrawn)
+	drawn := min(len(ends), mostDrawn)
+	rows := max(fronts, drawn, 1)
+	height := rows*rowHeight + 24
+	var b strings.Builder
+	used := 0
+	for _, e := range ends {
+		if e.Used {
+			used++
+		}
+	}
+	fmt.Fprintf(&b, `<svg class="picture" viewBox="0 0 %d %d" role="img" aria-labelledby="picture-title"><title id="picture-title">%s: %d frontends, %d endpoints, %d of them used</title>`,
+		2*boxWidth+gap, height, html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
+	middle := float64(height-24) / 2
+	at := func(i, n int) float64 { return middle + (float64(i)-float64(n-1)/2)*rowHeight }
+	hub := float64(boxWidth) + gap/2
+	for i := range fronts {
+		curve(&b, "line", boxWidth, at(i, fronts), hub, middle, 1.5)
+	}
+	for i, e := range ends[:drawn] {
+		if e.Used {
+			curve(&b, "line "+className(e.State), hub, middle, boxWidth+gap, at(i, drawn), 1.5+4*e.Share)
+		}
+	}
+	fmt.Fprintf(&b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(s.State), hub, middle)
+	for i, f := range s.Frontends[:fronts] {
+		box(&b, "frontend", 0, at(i, fronts), f.Address+"/"+f.Proto, f.Kind)
+	}
+	for i, e := range ends[:drawn] {
+		box(&b, "endpoint "+className(e.State), boxWidth+gap, at(i, drawn), e.Address, e.State)
+	}
+	if more := len(ends) - drawn; more > 0 {
+		fmt.Fprintf(&b, `<text class="more" x="%d" y="%d">and %d more</text>`, boxWidth+gap, height-6, more)
+	}
+	if more := len(s.Frontends) - fronts; more > 0 {
+		fmt.Fprintf(&b, `<text class="more" x="0" y="%d">and %d more</text>`, height-6, more)
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String()) // every text in it is escaped above
+}
+
+func className(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }
+
+func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
+	mid := (x1 + x2) / 2
+	fmt.Fprintf(b, `<path class="%s" d="M%.0f %.1fC%.0f %.1f %.0f %.1f %.0f %.1f" stroke-width="%.1f"/>`, class, x1, y1, mid, y1, mid, y2, x2, y2, width)
+}
+
+func box(b *strings.Builder, class string, x int, y float64, text, detail string) {
+	const longest = 24
+	if len(text) > longest {
+		text = text[:longest-1] + "…"
+	}
+	fmt.Fprintf(b, `<g class="%s"><rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
+		class, x, y-13, boxWidth, x+10, y+4.5, html.EscapeString(text), x+boxWidth-10, y+4.5, html.EscapeString(detail))
+}
+
+// histogram is how long one stage took, over all changes that are remembered.
+type histogram struct {
+	Stage         string
+	Bars          []bar
+	Median, Worst history.Seconds // the worst is the 99th percentile
+	N             int
+	Picture       template.HTML
+}
+
+type bar struct {
+	Label string
+	N     int
+}
+
+// limits of the bars: 10 µs to 10 s, by tens.
+func limits() []time.Duration {
+	all := []time.Duration{}
+	for d := 10 * time.Microsecond; d <= 10*time.Second; d *= 10 {
+		all = append(all, d)
+	}
+	return all
+}
+
+// histograms has one for each stage, and one for all together.
+func histograms(entries []history.Entry) []histogram {
+	values := map[string][]float64{}
+	for i := range entries {
+		s := entries[i].Sync
+		if s == nil || entries[i].Number == 0 {
+			continue
+		}
+		for stage := range history.Stages {
+			values[stage.String()] = append(values[stage.String()], float64(s.Stages[stage.String()]))
+		}
+		values["total"] = append(values["total"], float64(s.Took))
+	}
+	var all []histogram
+	for stage := range history.Stages {
+		all = append(all, histogramOf(stage.String(), values[stage.String()]))
+	}
+	return append(all, histogramOf("total", values["total"]))
+}
+
+func histogramOf(stage string, values []float64) histogram {
+	h := histogram{Stage: stage, N: len(values)}
+	bounds := limits()
+	for i, d := range bounds {
+		h.Bars = append(h.Bars, bar{Label: "up to " + d.String()})
+		if i == len(bounds)-1 {
+			h.Bars = append(h.Bars, bar{Label: "longer"})
+		}
+	}
+	for _, v := range values {
+		i := 0
+		for i < len(bounds) && v > bounds[i].Seconds() {
+			i++
+		}
+		h.Bars[i].N++
+	}
+	if len(values) > 0 {
+		slices.Sort(values)
+		h.Median = history.Seconds(values[len(values)/2])
+		h.Worst = history.Seconds(values[min(len(values)-1, int(math.Ceil(0.99*float64(len(values))))-1)])
+	}
+	h.Picture = h.draw()
+	return h
+}
+
+func (h *histogram) draw() template.HTML {
+	const width, height, space = 24, 56, 4
+	most := 1
+	for _, b := range h.Bars {
+		most = max(most, b.N)
+	}
+	var b strings.Builder
+	label := fmt.Sprintf("%s: half of %d changes took up to %s, 99 %% up to %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.Worst))
+	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s">`, len(h.Bars)*(width+space), height+2, html.EscapeString(label))
+	for i, bar := range h.Bars {
+		tall := float64(height) * float64(bar.N) / float64(most)
+		if bar.N > 0 {
+			tall = max(tall, 2)
+		}
+		fmt.Fprintf(&b, `<rect class="ground" x="%d" y="0" width="%d" height="%d" rx="3"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f" rx="3"><title>%s: %d</title></rect>`,
+			i*(width+space), width, height, i*(width+space), float64(height)-tall, width, tall, html.EscapeString(bar.Label), bar.N)
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ui_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/ui"
+)
+
+// world is a Tandem with so many Services, one of which is called <script>.
+func world(services int) *ui.Input {
+	names := []string{"checkout", "catalog", "payments", "search", "sessions", "mail", "billing", "images"}
+	objects, slices := []*model.Service{}, []*model.Slice{}
+	for i := range services {
+		name := model.ServiceName{Namespace: []string{"shop", "data", "infra"}[i%3], Name: fmt.Sprintf("%s-%d", names[i%len(names)], i)}
+		objects = append(objects, &model.Service{
+			Name: name, Type: model.NodePort, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+			Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80, NodePort: uint16(30000 + i%2700)}},
+		})
+		slice := &model.Slice{Name: model.SliceName{Namespace: name.Namespace, Name: name.Name + "-x"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}
+		for k := range 5 {
+			e := model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 6), byte(i<<2 + k)}), Node: fmt.Sprintf("node-%d", k%3), State: model.Ready | model.Serving}
+			if i%7 == 0 && k == 4 {
+				e.State = model.Serving | model.Terminating
+			}
+			if i%11 == 0 && k == 3 {
+				e.State = 0
+			}
+			slice.Endpoints = append(slice.Endpoints, e)
+		}
+		slices = append(slices, slice)
+	}
+	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
+	all, _ := track.Once(host, objects, slices)
+	in := &ui.Input{Services: all, Status: status.Document{
+		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
+		Inputs: []status.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
+	}}
+	for i, s := range all {
+		row := status.Service{Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		for _, p := range s.Ports {
+			for _, f := range p.Frontends {
+				at := f.At.String()
+				if f.Kind == model.KindNodePort {
+					at = fmt.Sprintf("*:%d", f.At.Port())
+				}
+				row.Frontends = append(row.Frontends, status.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: 5, Why: "ClusterEndpoints"})
+			}
+		}
+		if row.State != "Programmed" {
+			row.Problems = []status.Problem{{Reason: "Unsupported", Detail: "no room for <b>this</b> frontend"}}
+		}
+		in.Status.Services = append(in.Status.Services, row)
+	}
+	for i := range 400 {
+		name := all[i%len(all)].Object.Name
+		took := history.Seconds(0.0002 * float64(1+i%9) * float64(1+i%4))
+		e := history.Entry{
+			Number: uint64(i + 1), At: time.Unix(1_789_999_600+int64(i), 123e6), Kind: "EndpointSlice", Verb: "changed", Object: name.String() + "-x", Service: name.String(), Age: 0.012,
+			Sync: &history.Applied{Number: uint64(i + 1), Changes: 1, Replaced: 2, Took: took, Stages: map[string]history.Seconds{"queue": took / 10, "resolve": took / 20, "compile": took / 20, "write": took * 4 / 5}},
+		}
+		if i%97 == 0 {
+			e.Sync.Failed, e.Sync.Err = 1, "create element: no space left <on device>"
+		}
+		in.History.Entries = append(in.History.Entries, e)
+	}
+	in.History.Total = 400
+	return in
+}
+
+func source(in *ui.Input) ui.Source {
+	return func(context.Context) (*ui.Input, error) { return in, nil }
+}
+
+func get(h http.Handler, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+// every is an address of each page, with its answer and something that is in it.
+func every(in *ui.Input) []struct {
+	path string
+	code int
+	want string
+} {
+	first := in.Services[0].Object.Name.String()
+	return []struct {
+		path string
+		code int
+		want string
+	}{
+		{"/ui", 200, first},
+		{"/ui/", 200, first},
+		{"/ui?q=checkout+shop&state=Programmed&page=1", 200, "shop/checkout-"},
+		{"/ui?q=10.96.0.1", 200, "10.96.0.1"},
+		{"/ui?q=nothing-like-it", 200, "No Service fits."},
+		{"/ui?page=99999999999999999999", 200, "Page 1 of"},
+		{"/ui?page=1000", 200, "Previous"},
+		{"/ui/service/" + first, 200, "From frontends to endpoints"},
+		{"/ui/service/no/such", 404, "No such Service"},
+		{"/ui/history", 200, "What came, and what it rewrote"},
+		{"/ui/history?failed=1", 200, "no space left &lt;on device&gt;"},
+		{"/ui/history?q=payments&page=2", 200, "payments"},
+		{"/ui/style.css", 200, "prefers-color-scheme"},
+		{"/ui/script.js", 200, "keydown"},
+	}
+}
+
+func TestPages(t *testing.T) {
+	in := world(300)
+	h := ui.Handler(source(in))
+	for _, c := range every(in) {
+		w := get(h, c.path)
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%s: %d, want %d with %q\n%.3000s", c.path, w.Code, c.code, c.want, w.Body)
+		}
+		if got := w.Header().Get("Content-Security-Policy"); !strings.Contains(got, "default-src 'none'") || strings.Contains(got, "unsafe") {
+			t.Errorf("%s: policy %q", c.path, got)
+		}
+		for _, foreign := range []string{"http://", "//cdn", "style=", "onclick", "<b>this</b>"} {
+			if strings.Contains(w.Body.String(), foreign) {
+				t.Errorf("%s has %q", c.path, foreign)
+			}
+		}
+	}
+	if w := get(h, "/ui/nothing"); w.Code != http.StatusNotFound {
+		t.Errorf("%d", w.Code)
+	}
+}
+
+// Nothing but GET is answered, whatever the page.
+func TestOnlyGET(t *testing.T) {
+	h := ui.Handler(source(world(1)))
+	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, "/ui", nil))
+		if w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("%s: %d", method, w.Code)
+		}
+	}
+}
+
+// What users wrote is shown, and never becomes part of a page.
+func TestHostileNames(t *testing.T) {
+	in := world(1)
+	const evil = `"><script>alert(1)</script>`
+	in.Status.Node, in.Status.Services[0].Name, in.Status.Services[0].Frontends[0].Address = evil, "shop/"+evil, evil
+	in.History.Entries[0].Detail, in.History.Entries[0].Sync.Err = evil, evil
+	in.Status.Reasons = []string{evil}
+	h := ui.Handler(source(in))
+	for _, path := range []string{"/ui", "/ui?q=" + `%22%3E%3Cscript%3E`, "/ui/history", "/ui/service/shop/" + `%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E`} {
+		if w := get(h, path); strings.Contains(w.Body.String(), "<script>") {
+			t.Errorf("%s:\n%s", path, w.Body)
+		}
+	}
+}
+
+// A page of 10,000 Services takes less than 100 ms.
+func TestManyServices(t *testing.T) {
+	in := world(10_000)
+	h := ui.Handler(source(in))
+	for _, path := range []string{"/ui", "/ui?q=mail+infra", "/ui?state=Failing&page=3", "/ui/service/shop/checkout-0", "/ui/history"} {
+		fastest := time.Hour
+		for range 5 { // the machine may be busy
+			start := time.Now()
+			w := get(h, path)
+			fastest = min(fastest, time.Since(start))
+			if w.Code != 200 || w.Body.Len() > 300<<10 {
+				t.Errorf("%s: %d, %d bytes", path, w.Code, w.Body.Len())
+			}
+		}
+		t.Logf("%s: %s", path, fastest)
+		if fastest > 100*time.Millisecond {
+			t.Errorf("%s took %s", path, fastest)
+		}
+	}
+}
+
+// A Tandem that cannot answer is said to be one, and is asked once for many readers.
+func TestCached(t *testing.T) {
+	asked := 0
+	failing := true
+	from := ui.Cached(func(context.Context) (*ui.Input, error) {
+		if asked++; failing {
+			return nil, errors.New("busy")
+		}
+		return world(1), nil
+	}, time.Hour)
+	h := ui.Handler(from)
+	if w := get(h, "/ui"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "busy") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	failing = false
+	for range 5 {
+		if w := get(h, "/ui"); w.Code != 200 {
+			t.Errorf("%d", w.Code)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("asked %d times", asked)
+	}
+}

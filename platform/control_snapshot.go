@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"runtime"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/snapshot"
+)
+
+// TakeSnapshot asks the proxy that runs here for a snapshot, as text. The caller
+// reads and closes it.
+func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) { return open(ctx, "/snapshot") }
+
+// snapshotRoute answers TakeSnapshot. One is made at a time: it may be large.
+func (p *Proxy) snapshotRoute() route {
+	turn := make(turn, 1)
+	return route{"POST /snapshot", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-r.Context().Done():
+			return
+		}
+		f, err := p.file(r.Context())
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		_ = snapshot.Write(w, f) // fails only when the client is gone, who misses the end then
+	}}
+}
+
+// file is a snapshot of the proxy.
+func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mode := p.engine.Current().Mode
+	f := &snapshot.File{
+		Header: snapshot.Header{
+			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: mode.Name, At: time.Now(),
+			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
+			Suspects: s.Suspects,
+		},
+		CIDRs: s.CIDRs, Status: p.documentOf(s), History: p.engine.History().Find(history.Filter{}),
+	}
+	var desired []*model.Port
+	for _, svc := range s.Services {
+		f.Services, f.Slices = append(f.Services, svc.Object), append(f.Slices, svc.Slices...)
+		desired = append(desired, svc.Ports...)
+	}
+	f.Sort()
+	f.KeepSlots(desired)
+	f.Plan = snapshot.PlanHash(f.Replay(mode).Plan)
+	return f, nil
+}
+
+// withoutSecrets is a configuration as it may be shown: the address of an API server
+// may have a password in it.
+func withoutSecrets(c *config.Config) config.Config {
+	shown := *c
+	if u, err := url.Parse(shown.API.Server); err == nil && u.User != nil {
+		u.User = nil
+		shown.API.Server = u.String()
+	}
+	return shown
+}
+
+// Replay resolves and plans a snapshot in its own mode, and reports whether that is
+// the plan which was made when it was taken.
+func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
+	m, err := Find(f.Mode)
+	if err != nil {
+		return nil, false, err
+	}
+	r = f.Replay(m)
+	return r, snapshot.PlanHash(r.Plan) == f.Plan, nil
+}
+
+// Redact redacts a snapshot, and plans it anew: names and addresses are in its plan.
+func Redact(f *snapshot.File, key []byte) error {
+	m, err := Find(f.Mode)
+	if err != nil {
+		return err
+	}
+	f.Redact(key)
+	f.Plan = snapshot.PlanHash(f.Replay(m).Plan)
+	return nil
+}

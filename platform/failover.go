@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// observer shows the TCP flows that are being opened through this node.
+type observer interface {
+	// Unanswered calls each for those that wait for an answer.
+	Unanswered(ctx context.Context, each func(suspect.Flow)) error
+	// Answered calls each for those to an address that have an answer, and perhaps others.
+	Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error
+	// AnySeen reports whether any flow has an answer.
+	AnySeen(context.Context) (bool, error)
+	// Spent is the CPU time of all this.
+	Spent() time.Duration
+}
+
+// tracked is the kernel's table of flows as an observer.
+type tracked interface {
+	observer
+	SetUnmarked(bool) // see dataplane.Mode
+	io.Closer
+}
+
+// failover has connections pass over endpoints that have stopped answering. One
+// goroutine looks at flows and lets a suspect.Judge decide.
+type failover struct {
+	mode    config.Failover
+	engine  *engine.Engine
+	network network
+	flows   tracked // in modes that the kernel's table shows
+	log     *slog.Logger
+	report  *reporter
+	judge   *suspect.Judge
+	pace    suspect.Pace
+
+	ejections, suspects atomic.Int64
+	spent               atomic.Int64 // nanoseconds
+
+	mu      sync.Mutex
+	trusted []netip.Addr
+	probed  []probed
+	probing int
+	group   sync.WaitGroup // of SYNs under way
+
+	problems []model.Problem // of what is passed over now
+	failing  bool            // the last look failed
+	blind    bool            // it was said that the mode cannot tell who does not answer
+
+	remote   int // endpoints of other nodes, when last counted
+	remoteAt time.Time
+}
+
+// newFailover returns nil where failover is off.
+func newFailover(mode config.Failover, e *engine.Engine, n network, r *reporter, log *slog.Logger) *failover {
+	if mode == config.FailoverOff {
+		return nil
+	}
+	return &failover{mode: mode, engine: e, network: n, report: r, log: log, judge: suspect.New()}
+}
+
+// close closes what is open; f may be nil. It comes after run.
+func (f *failover) close() error {
+	if f == nil || f.flows == nil {
+		return nil
+	}
+	return f.flows.Close()
+}
+
+// probed is the result of a SYN.
+type probed struct {
+	at       netip.AddrPort
+	answered bool
+}
+
+// Bounds of our own SYNs: each is sent once, as the second would follow after a second.
+const (
+	maxProbes    = 64
+	probeTimeout = 900 * time.Millisecond
+)
+
+// failurePause follows a look that failed.
+const failurePause = 10 * time.Second
+
+const failoverSource = "endpoint failover"
+
+// trust takes what a source has changed, on the engine's goroutine.
+func (f *failover) trust(all []netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trusted = append(f.trusted, all...)
+}
+
+// run looks until ctx ends.
+func (f *failover) run(ctx context.Context) error {
+	defer f.group.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(f.cycle(ctx))
+	}
+}
+
+// cycle looks once, and returns the time until the next look.
+func (f *failover) cycle(ctx context.Context) time.Duration {
+	if !f.engine.Status().Synced {
+		return time.Second
+	}
+	eyes := f.observer()
+	if f.tellBlind(eyes == nil); eyes == nil {
+		return failurePause
+	}
+	before := eyes.Spent()
+	decision, err := f.look(ctx, eyes)
+	cost := eyes.Spent() - before
+	f.spent.Add(int64(cost))
+	if err != nil {
+		if ctx.Err() == nil && !f.failing {
+			f.log.Warn("looking at connections failed; endpoints that stop answering are not passed over", "err", err, "retry", failurePause)
+		}
+		f.failing = true
+		return failurePause
+	}
+	f.failing = false
+	f.apply(decision)
+	return f.pace.Next(time.Now(), cost, decision.Pause)
+}
+
+// observer is that of the mode in use; nil where it has none.
+func (f *failover) observer() observer {
+	plane := f.engine.Current()
+	if o, ok := plane.Backend.(observer); ok {
+		return o
+	}
+	if plane.Mode.Conntrack && f.flows != nil {
+		f.flows.SetUnmarked(plane.Mode.Unmarked)
+		return f.flows
+	}
+	return nil
+}
+
+// tellBlind says, once, whether the mode in use cannot tell who does not answer.
+func (f *failover) tellBlind(blind bool) {
+	if blind == f.blind {
+		return
+	}
+	f.blind = blind
+	if !blind {
+		f.engine.Problems(failoverSource, nil)
+		return
+	}
+	mode := f.engine.Current().Mode.Name
+	if f.mode == config.FailoverAuto {
+		f.log.Info("mode limitation", "mode", mode, "detail", "endpoints that stop answering are not passed over")
+		return
+	}
+	f.engine.Problems(failoverSource, []model.Problem{{
+		Object: failoverSource, Why: model.WhyUnsupported, Detail: fmt.Sprintf("mode %s cannot tell which endpoints do not answer", mode),
+	}})
+}
+
+// look is one cycle of the Judge.
+func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
+	f.tell()
+	now := time.Now()
+	if err := eyes.Unanswered(ctx, func(flow suspect.Flow) { f.judge.Unanswered(flow, now) }); err != nil {
+		return d, err
+	}
+	w := &neighbours{ctx: ctx, failover: f, eyes: eyes}
+	orders := f.judge.Review(now, w)
+	slices.SortFunc(orders.Ask, netip.Addr.Compare)
+	for _, a := range slices.Compact(orders.Ask) {
+		if err := eyes.Answered(ctx, a, f.judge.Answered); err != nil {
+			return d, err
+		}
+	}
+	for _, at := range orders.Probe {
+		f.probe(ctx, at)
+	}
+	f.tell()
+	return f.judge.Decide(time.Now(), w), w.err
+}
+
+// tell tells the Judge what has arrived meanwhile.
+func (f *failover) tell() {
+	f.mu.Lock()
+	trusted, results := f.trusted, f.probed
+	f.trusted, f.probed = nil, nil
+	f.mu.Unlock()
+	if len(trusted) > 0 {
+		f.judge.Trust(trusted)
+	}
+	for _, r := range results {
+		f.judge.Probed(r.at, r.answered)
+	}
+}
+
+// probe sends a SYN.
+func (f *failover) probe(ctx context.Context, at netip.AddrPort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.probing == maxProbes {
+		return
+	}
+	f.probing++
+	f.group.Go(func() {
+		answered := f.answers(ctx, at)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.probing--
+		f.probed = append(f.probed, probed{at, answered})
+	})
+}
+
+// answers connects to an endpoint and closes the connection. A refusal is an answer, too.
+func (f *failover) answers(ctx context.Context, at netip.AddrPort) bool {
+	err := f.network.Do(func() error {
+		d := net.Dialer{Timeout: probeTimeout}
+		c, err := d.DialContext(ctx, "tcp", at.String())
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// apply makes a decision true and known.
+func (f *failover) apply(d suspect.Decision) {
+	if d.Changed && f.mode != config.FailoverObserve {
+		f.engine.SetSuspects(d.Suspects)
+	}
+	silent := 0
+	for _, back := range d.Suspects {
+		if back.IsZero() {
+			silent++
+		}
+	}
+	f.suspects.Store(int64(silent))
+	problems := f.standing(d)
+	for _, v := range d.Verdicts {
+		if !v.Silent {
+			f.log.Info("endpoints no longer passed over", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
+			continue
+		}
+		f.ejections.Add(1)
+		p := model.Problem{Object: objectPrefix + v.Name, Why: model.WhyUnanswered, Detail: f.detail(v)}
+		problems = append(problems, p)
+		f.report.silent(p)
+	}
+	if !slices.Equal(problems, f.problems) {
+		f.problems = problems
+		f.engine.Problems(failoverSource, slices.Clone(problems))
+	}
+}
+
+// standing returns the problems that are there still, with those of the whole node.
+func (f *failover) standing(d suspect.Decision) []model.Problem {
+	all := slices.DeleteFunc(slices.Clone(f.problems), func(p model.Problem) bool {
+		name, is := strings.CutPrefix(p.Object, objectPrefix)
+		return !is || !slices.Contains(d.Silent, name) // back, or trusted anew
+	})
+	if d.OneWay {
+		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnsupported, Detail: "asymmetric routing: endpoints answer this node, but their answers to clients do not pass it; off for 10 minutes"})
+	}
+	if d.Ours {
+		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnanswered, Detail: "more than a third of all remote endpoints do not answer: the fault is more likely this node's network, so none is passed over"})
+	}
+	return all
+}
+
+const objectPrefix = "endpoints of "
+
+func (f *failover) detail(v suspect.Verdict) string {
+	if f.mode == config.FailoverObserve {
+		return fmt.Sprintf("%d addresses would be passed over (observe): %s", v.Addrs, v.Detail)
+	}
+	return fmt.Sprintf("%d addresses: %s", v.Addrs, v.Detail)
+}
+
+// stats are for the metrics.
+func (f *failover) stats() metrics.Failover {
+	return metrics.Failover{Ejections: f.ejections.Load(), Suspects: f.suspects.Load(), Spent: time.Duration(f.spent.Load())}
+}
+
+// neighbours is what the engine knows of endpoints, during one look. An error makes the
+// look a failure.
+type neighbours struct {
+	*failover
+	ctx  context.Context
+	eyes observer
+	of   map[netip.AddrPort][]suspect.Endpoint
+	err  error
+}
+
+// askTimeout is how long a look waits for the engine, which may be busy with a sync.
+const askTimeout = 5 * time.Second
+
+// Of implements suspect.World.
+func (n *neighbours) Of(frontend netip.AddrPort) []suspect.Endpoint {
+	if all, ok := n.of[frontend]; ok {
+		return all
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+	defer cancel()
+	all, err := n.engine.RemoteOf(ctx, frontend)
+	n.err = errors.Join(n.err, err)
+	if n.of == nil {
+		n.of = map[netip.AddrPort][]suspect.Endpoint{}
+	}
+	n.of[frontend] = endpoints(all)
+	return n.of[frontend]
+}
+
+// On implements suspect.World.
+func (n *neighbours) On(node string) []suspect.Endpoint { return endpoints(n.neighbours(node).On) }
+
+// Remote implements suspect.World.
+func (n *neighbours) Remote() int {
+	if time.Since(n.remoteAt) > countEvery {
+		n.neighbours("")
+	}
+	return n.remote
+}
+
+// countEvery is how often all remote endpoints are counted, while several are silent.
+const countEvery = 10 * time.Second
+
+func (n *neighbours) neighbours(node string) engine.Neighbours {
+	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+	defer cancel()
+	all, err := n.engine.RemoteOn(ctx, node)
+	n.err = errors.Join(n.err, err)
+	n.remote, n.remoteAt = all.All, time.Now()
+	return all
+}
+
+// AnySeen implements suspect.World.
+func (n *neighbours) AnySeen() bool {
+	seen, err := n.eyes.AnySeen(n.ctx)
+	n.err = errors.Join(n.err, err)
+	return seen || err != nil
+}
+
+func endpoints(all []track.Endpoint) []suspect.Endpoint {
+	es := make([]suspect.Endpoint, len(all))
+	for i, e := range all {
+		es[i] = suspect.Endpoint(e)
+	}
+	return es
+}
