@@ -60,7 +60,7 @@ func TestViolationsAreFound(t *testing.T) {
 		"wrong in the end":            {blunder{end: nowhere}, "none", "I4: start: not right after"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(20) { // most have it at once
+			for seed := range uint64(200) { // most have it at once
 				j := job{"nftables", c.kind, seed}
 				res := playOn(t, j, j.plan(), false, func(p plane) plane {
 					b := c.blunder
