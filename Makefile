@@ -1,7 +1,7 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build dist demo test verify soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs lint golden clean
+.PHONY: build dist demo test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
@@ -12,7 +12,8 @@ race: ; ci/setup/run && go test -race ./...
 guest: ; ci/setup/run && ci/guest/run
 matrix: ; ci/setup/run && ci/guest/matrix
 verify: ; go run ./ci/test -verify
-soak: ; ci/setup/run && ci/guest/matrix
+simulate: ; go test -count=1 -v ./ci/simulate -run TestSimulation -timeout 20m -for 9m
+soak: ; ci/setup/run && ci/test/soak && ci/guest/matrix
 fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && for b in nftables manifests iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done
 bench-kubernetes: ; ci/setup/run && ci/bench/run kubernetes $(BENCHFLAGS)

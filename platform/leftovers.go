@@ -42,7 +42,7 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 // what kube-proxy has left, with --takeover.
 func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	defer close(s.clean)
-	if thisSystem().privileged() != "" { // nothing can be removed, or looked for
+	if s.privileged() != "" { // nothing can be removed, or looked for
 		return
 	}
 	select {
@@ -55,7 +55,7 @@ func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	}
 	defer s.turn.give()
 	err := s.network.Do(func() error {
-		for _, m := range Local() {
+		for _, m := range local(s.modes) {
 			if m.Name != s.engine.Current().Mode.Name {
 				s.removeEarlier(ctx, m, c)
 			}
@@ -89,7 +89,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 // checkKubeProxy removes what kube-proxy has left, or reports it.
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
-		found, err := takeOver(ctx)
+		found, err := takeOver(ctx, local(s.modes))
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("removing kube-proxy's rules failed in part", "err", err)
 		}
@@ -99,7 +99,7 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 		return
 	}
 	var problems []model.Problem
-	for _, m := range Local() {
+	for _, m := range local(s.modes) {
 		if m.KubeProxy == nil {
 			continue
 		}
@@ -118,9 +118,9 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	s.engine.Problems("kube-proxy", problems)
 }
 
-// takeOver removes what kube-proxy has left in any mode.
-func takeOver(ctx context.Context) (found []string, err error) {
-	for _, m := range Local() {
+// takeOver removes what kube-proxy has left in any of some modes.
+func takeOver(ctx context.Context, modes []dataplane.Mode) (found []string, err error) {
+	for _, m := range modes {
 		if m.KubeProxy == nil {
 			continue
 		}

@@ -38,7 +38,7 @@ func TestClearingNothingWritesNothing(t *testing.T) {
 			t.Errorf("after mode %s:\n%s", r.Mode, now)
 		}
 	}
-	if found, err := takeOver(t.Context()); len(found) > 0 || err != nil || rules() != "" {
+	if found, err := takeOver(t.Context(), Local()); len(found) > 0 || err != nil || rules() != "" {
 		t.Errorf("kube-proxy's: %q, %v:\n%s", found, err, rules())
 	}
 }

@@ -19,7 +19,7 @@ import (
 // A proxy that ends before it has removed leftovers ends all the same.
 func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	s := &switcher{network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
+	s := &switcher{privileged: portable().privileged, network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
 	s.engine = engine.New(engine.Options{
 		Host:     func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return &model.Host{}, nil },
 		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),

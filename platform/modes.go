@@ -46,8 +46,10 @@ func userspaceMode() dataplane.Mode {
 }
 
 // Local returns the modes that can serve on this system, in order of preference.
-func Local() (here []dataplane.Mode) {
-	for _, m := range Modes() {
+func Local() []dataplane.Mode { return local(Modes()) }
+
+func local(all []dataplane.Mode) (here []dataplane.Mode) {
+	for _, m := range all {
 		if serves(m, runtime.GOOS) {
 			here = append(here, m)
 		}
@@ -116,7 +118,11 @@ type Choice struct {
 // to; for auto the first in order of preference that works on this machine. Each
 // trial is logged once.
 func Choose(ctx context.Context, c *config.Config, log *slog.Logger) (Choice, error) {
-	modes, err := candidates(Modes(), c)
+	return choose(ctx, Modes(), c, log)
+}
+
+func choose(ctx context.Context, all []dataplane.Mode, c *config.Config, log *slog.Logger) (Choice, error) {
+	modes, err := candidates(all, c)
 	if err != nil {
 		return Choice{}, err
 	}

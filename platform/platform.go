@@ -26,9 +26,11 @@ func Lock() (Held, error) { return thisSystem().lock() }
 // CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
 // what to do, and returned where the system has such a parameter: in a container it
 // often is right already, and a proxy serves without it.
-func Prepare(c *config.Config, log *slog.Logger) error {
+func Prepare(c *config.Config, log *slog.Logger) error { return thisSystem().set(c, log) }
+
+func (s system) set(c *config.Config, log *slog.Logger) error {
 	var failed []error
-	for _, err := range thisSystem().prepare(c, log) {
+	for _, err := range s.prepare(c, log) {
 		log.Warn("setting system parameter failed", "err", err)
 		if !errors.Is(err, fs.ErrNotExist) { // of connection tracking that is not loaded yet
 			failed = append(failed, err)

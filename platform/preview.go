@@ -35,7 +35,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 	deltas, problems := edit.deltas(s)
 	out := status.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
 	out.Node, out.Mode = s.Host.Name, p.mode()
-	if each := thisSystem().eachFlow; each != nil && len(deltas) > 0 && p.engine.Current().Mode.Conntrack {
+	if each := p.system.eachFlow; each != nil && len(deltas) > 0 && p.engine.Current().Mode.Conntrack {
 		count := status.CountFlows(s.Host, deltas)
 		if err := p.network.Do(func() error { return each(ctx, count.See) }); err != nil {
 			out.Unknown = err.Error()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/ui"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -35,6 +35,7 @@ type Proxy struct {
 	// for it, on any goroutine.
 	Verbosity func(int)
 
+	system  system
 	version string
 	log     *slog.Logger
 	config  *config.Config                // as at the start
@@ -65,8 +66,12 @@ type Proxy struct {
 // of the calling thread: its lock, the data plane, the flow table and the listening
 // sockets. Close it, or Run it.
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
-	thisSystem().limitMemory(log)
-	p := &Proxy{version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
+	return thisSystem().open(ctx, c, version, log)
+}
+
+func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	s.limitMemory(log)
+	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -80,19 +85,19 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 }
 
 func (p *Proxy) open(ctx context.Context) (err error) {
-	if p.source, err = openSource(p.config, p.log, p.connected); err != nil {
+	if p.source, err = openSource(p.config, p.log, watch.Hooks{Connected: p.connected, Dial: p.system.dial}); err != nil {
 		return err
 	}
 	p.report.metrics.Register(p.source.metrics()...)
-	if p.lock, err = Lock(); err != nil {
+	if p.lock, err = p.system.lock(); err != nil {
 		return err
 	}
-	if p.network, err = thisSystem().network(); err != nil {
+	if p.network, err = p.system.network(); err != nil {
 		return err
 	}
-	a, err := thisSystem().addresses()
+	a, err := p.system.addresses()
 	p.machine = openMachine(a, err, p.log)
-	if open := thisSystem().writers; open != nil {
+	if open := p.system.writers; open != nil {
 		if p.writers, err = open(); err != nil {
 			p.writers = nil
 			p.log.Debug("who changes rules is not known", "err", err)
@@ -112,7 +117,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 // openFlows opens what works on tracked flows.
 func (p *Proxy) openFlows() error {
 	for i := range p.flows {
-		table, err := thisSystem().flows()
+		table, err := p.system.flows()
 		if err != nil {
 			return err
 		}
@@ -121,7 +126,7 @@ func (p *Proxy) openFlows() error {
 	if p.failover == nil {
 		return nil
 	}
-	eyes, err := thisSystem().observe()
+	eyes, err := p.system.observe()
 	if err == nil {
 		p.failover.flows = eyes
 	}
@@ -131,7 +136,7 @@ func (p *Proxy) openFlows() error {
 // openEngine chooses the mode and opens its backend, which is the engine's from
 // then on.
 func (p *Proxy) openEngine(ctx context.Context) (err error) {
-	if p.choice, err = Choose(ctx, p.config, p.log); err != nil {
+	if p.choice, err = choose(ctx, p.system.modes(), p.config, p.log); err != nil {
 		return err
 	}
 	backend, err := p.choice.OpenWhenReady(ctx, p.config)
@@ -152,7 +157,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
-		clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.modes(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }
@@ -455,9 +460,8 @@ func (p *Proxy) releaseStartMemory(ctx context.Context) {
 			quiet++
 		}
 	}
-	debug.SetGCPercent(gcPercent)
-	debug.FreeOSMemory()
-	if err := thisSystem().releaseText(); err != nil {
+	p.system.collect()
+	if err := p.system.releaseText(); err != nil {
 		p.log.Debug("releasing startup memory failed", "err", err)
 	}
 }

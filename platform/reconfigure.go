@@ -44,7 +44,7 @@ func (p *Proxy) prepare(before, live *config.Config) {
 		changed.OOMScoreAdj = nil
 	}
 	err := p.network.Do(func() error {
-		Prepare(&changed, p.log)
+		p.system.set(&changed, p.log)
 		return nil
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Proxy) prepare(before, live *config.Config) {
 func (p *Proxy) changeMode(next *config.Config) {
 	var choice Choice
 	err := p.network.Do(func() (err error) {
-		choice, err = Choose(p.running, next, p.log)
+		choice, err = choose(p.running, p.system.modes(), next, p.log)
 		return err
 	})
 	if err == nil && choice.Name != p.engine.Current().Mode.Name {

@@ -35,7 +35,7 @@ func bare() *config.Config {
 }
 
 func TestReconfigure(t *testing.T) {
-	p := &Proxy{config: bare(), log: slog.New(slog.DiscardHandler), machine: &machine{}, network: &machineNetwork{}}
+	p := &Proxy{system: portable(), config: bare(), log: slog.New(slog.DiscardHandler), machine: &machine{}, network: &machineNetwork{}}
 	p.live.Store(p.config)
 	p.base = p.config
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))

@@ -5,7 +5,6 @@ package platform
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,14 +26,14 @@ type source struct {
 	events events.Sink
 }
 
-// openSource calls connected with the addresses of the API server for each new
-// connection to it, once the source runs.
-func openSource(c *config.Config, log *slog.Logger, connected func([]netip.AddrPort)) (source, error) {
+// openSource opens the source that a configuration names. The hooks are of the API
+// server, if it is that.
+func openSource(c *config.Config, log *slog.Logger, hooks watch.Hooks) (source, error) {
 	if c.Manifests != "" {
 		folder := &manifests.Source{Dir: c.Manifests, NodePorts: c.NodePortRange, Log: log}
 		return source{folder: folder, events: events.ToLog(log)}, nil
 	}
-	server, err := watch.Open(c, log, watch.Hooks{Connected: connected})
+	server, err := watch.Open(c, log, hooks)
 	if err != nil {
 		return source{}, err
 	}

@@ -35,12 +35,14 @@ const removalWait = 5 * time.Second
 // switcher replaces the engine's data plane by one of another mode, and removes
 // the old one when its connections have ended.
 type switcher struct {
-	engine   *engine.Engine
-	network  network
-	log      *slog.Logger
-	switched func(from, to config.Mode)
-	running  context.Context // ends with the proxy
-	group    *sync.WaitGroup // of the proxy
+	engine     *engine.Engine
+	network    network
+	log        *slog.Logger
+	modes      []dataplane.Mode // all there are
+	privileged func() string    // as in system
+	switched   func(from, to config.Mode)
+	running    context.Context // ends with the proxy
+	group      *sync.WaitGroup // of the proxy
 
 	clean    chan struct{} // closed when leftovers of earlier runs were looked for
 	turn     turn          // of the one switch at a time; guards retiring
@@ -94,7 +96,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	defer s.turn.give()
 	start := time.Now()
 	from := s.engine.Current().Mode.Name
-	mode, err := named(Modes(), to)
+	mode, err := named(s.modes, to)
 	if err != nil {
 		return Switched{}, err
 	}

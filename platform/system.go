@@ -9,13 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // system is what Tandem uses of an operating system beside modes. thisSystem, in
@@ -35,6 +38,10 @@ type system struct {
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error // unmaps the program's pages that only the start needed
+
+	modes   func() []dataplane.Mode // that can be configured, in the order of auto
+	collect func()                  // returns the memory that the start needed
+	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
 
 // Held is a lock that is held, see Lock.
@@ -91,6 +98,11 @@ func portable() system {
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
+		modes:       Modes,
+		collect: func() {
+			debug.SetGCPercent(gcPercent)
+			debug.FreeOSMemory()
+		},
 	}
 }
 

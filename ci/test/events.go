@@ -91,8 +91,9 @@ func (t *tally) take(e event) string {
 	return ""
 }
 
-// score matches the line by which ci/wine says how many of other projects' checks hold.
-var score = regexp.MustCompile(`^(hcsshim hcn|winkernel): \d+ of \d+ `)
+// score matches the line by which ci/wine says how many of other projects' checks hold,
+// and that by which ci/simulate closes.
+var score = regexp.MustCompile(`^((hcsshim hcn|winkernel): \d+ of \d+ |simulation: \d+ runs, )`)
 
 func (t *tally) keep(at test, line string) {
 	if _, note, ok := strings.Cut(line, "corpus: "); ok {

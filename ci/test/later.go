@@ -27,7 +27,7 @@ func later() []deferred {
 		{pkg: "ci/kubernetes/cluster", why: "the same"},
 		{pkg: "ci/wine", why: "the Windows program under Wine: 3 min"},
 		{
-			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment",
+			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment TestUserspaceRestartUnderLoad",
 			why: "switches and faults under load: 1 min",
 		},
 		{

@@ -87,10 +87,17 @@ func (r *runner) verify(ctx context.Context) error {
 		r.stepIn(ctx, module, "vet "+module, "go", "vet", "./...")
 		r.goTest(ctx, "tests of the module "+module, module, "-timeout", "30m", "./...")
 	}
+	r.goTest(ctx, "simulation", ".", "-count=1", "-run", "TestSimulation", "./ci/simulate", "-for", "9m")
+	r.goTest(ctx, "random worlds", ".", append([]string{"-count=1", "-run", "TestCorpus$/^random$"}, append(backends(), "-worlds", "400", "-from", "1000")...)...)
 	r.race(ctx)
 	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
 	r.matrix(ctx)
 	return ctx.Err()
+}
+
+// backends are the packages that compare a mode with the reference.
+func backends() []string {
+	return []string{"./linux/nftables", "./linux/iptables", "./linux/ipvs", "./linux/userspace", "./windows/hns"}
 }
 
 // race runs core and platform under the race detector, which needs a C compiler.

@@ -22,12 +22,12 @@ import (
 func (s Suite[K, V]) random(t *testing.T, sum *tally) {
 	worlds := s.Worlds
 	if worlds == 0 {
-		worlds = 100
+		worlds = *worldCount
 	}
 	if testing.Short() {
 		worlds = min(worlds, 10)
 	}
-	for seed := range uint64(worlds) {
+	for seed := *worldFrom; seed < *worldFrom+uint64(worlds); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
 			s.world(t, RandomWorld(NewRand(seed)), sum)
 			// In virtual time (synctest) the waits between attempts cost nothing.

@@ -16,8 +16,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// updating is a flag of the test binary: go test -p 1 ./linux/... -update.
-var updating = flag.Bool("update", false, "write goldens into the scenarios instead of comparing them")
+// Flags of the test binary, as in go test -p 1 ./linux/... -update.
+var (
+	updating   = flag.Bool("update", false, "write goldens into the scenarios instead of comparing them")
+	worldCount = flag.Int("worlds", 100, "how many random worlds each backend is compared with the reference in")
+	worldFrom  = flag.Uint64("from", 0, "the seed of the first of them")
+)
 
 // Suite is a data plane under test.
 type Suite[K comparable, V any] struct {
@@ -40,7 +44,7 @@ type Suite[K comparable, V any] struct {
 
 	// Dir holds the scenarios; empty is ci/scenarios of this module.
 	Dir string
-	// Worlds is how many random worlds are tried; 0 is 100.
+	// Worlds is how many random worlds are tried; 0 is what the flag says, 100.
 	Worlds int
 }
 

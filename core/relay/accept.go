@@ -31,21 +31,40 @@ type client interface {
 
 // listenTCP opens the socket; serve accepts its clients until it is closed.
 func (r *Relay) listenTCP(at netip.AddrPort, e engine) (serve func(), err error) {
+	socket, err := r.openTCP(at)
+	if err != nil {
+		return nil, err
+	}
+	r.at = unmapped(socket.Addr().(*net.TCPAddr).AddrPort())
+	var l listener = goListener{socket, r.shared}
+	if e != nil {
+		if l, err = e.listener(socket); err != nil {
+			return nil, err
+		}
+	}
+	r.closeSocket = l.Close
+	return func() { r.accept(l) }, nil
+}
+
+// openTCP returns a listening socket, a new one or that of the process before.
+func (r *Relay) openTCP(at netip.AddrPort) (*net.TCPListener, error) {
+	pass := r.options.Handover
+	if pass != nil {
+		if l := pass.Inherit(at); l != nil {
+			return l, nil
+		}
+	}
 	config := net.ListenConfig{KeepAliveConfig: keepAlive()}
 	config.SetMultipathTCP(false) // splice(2) is for plain TCP
 	socket, err := config.Listen(r.ctx, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
-	r.at = unmapped(socket.Addr().(*net.TCPAddr).AddrPort())
-	var l listener = goListener{socket.(*net.TCPListener), r.shared}
-	if e != nil {
-		if l, err = e.listener(socket.(*net.TCPListener)); err != nil {
-			return nil, err
-		}
+	l := socket.(*net.TCPListener)
+	if pass != nil {
+		pass.Keep(l)
 	}
-	r.closeSocket = l.Close
-	return func() { r.accept(l) }, nil
+	return l, nil
 }
 
 // accept accepts clients until the listener is closed. It never waits for a client or

@@ -4,6 +4,7 @@ package relay
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 	"time"
 
@@ -27,7 +28,20 @@ type Options struct {
 	// rules can tell them from those of clients; 0 is none.
 	Mark uint32
 
+	// Handover, unless nil, passes listening TCP sockets from one process to the next.
+	Handover Handover
+
 	Log *slog.Logger // nil for none
+}
+
+// Handover keeps listening TCP sockets beyond the end of a process: clients wait in
+// their queues where they would be refused. It is used by who calls Listen.
+type Handover interface {
+	// Inherit returns the listener of the process before at an address, which is the
+	// caller's then; nil if there is none.
+	Inherit(at netip.AddrPort) *net.TCPListener
+	// Keep is told of every new listener.
+	Keep(*net.TCPListener)
 }
 
 const defaultUDPIdle = time.Minute

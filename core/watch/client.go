@@ -59,6 +59,7 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	if err != nil {
 		return nil, err
 	}
+	c.Dial = p.dial
 	configure(c, api)
 	if p.connected != nil {
 		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)

@@ -49,6 +49,7 @@
 // asks after 30 s of silence and gives up 15 s later), but a server may send no
 // bookmarks, and one that hangs may still answer pings. So a watch without an event
 // or a bookmark for 70 s is cancelled and resumed at the same version. If the server
-// answers, it is alive and nothing was lost; otherwise Source.Stale reports it 85 s
-// after the last event, bookmark or answer.
+// answers, it is alive and nothing was lost, unless it has sent bookmarks before: then
+// only an event or a bookmark counts. Otherwise Source.Stale reports it 85 s after the
+// last sign of life.
 package watch

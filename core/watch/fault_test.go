@@ -267,6 +267,21 @@ func TestHang(t *testing.T) {
 	}
 }
 
+// A server that has sent bookmarks, and whose watches begin and bring nothing any
+// more, is reported as well.
+func TestHangBehindAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{Bookmarks: 50 * time.Millisecond})
+	w.limits.silence, w.limits.stale = 500*time.Millisecond, 1500*time.Millisecond
+	w.run().synced()
+	w.until("bookmarks", func() bool { return w.resource("services").Events > 3 })
+	thaw := w.server.Freeze("services")
+	stale := func() string { return strings.Join(w.source.Stale(time.Now()), "; ") }
+	w.until("the report", func() bool { return strings.HasPrefix(stale(), "watch of services silent for") })
+	thaw()
+	w.until("good health", func() bool { return stale() == "" })
+}
+
 // A quiet watch of a server that sends no bookmarks is no reason to worry: it is
 // begun again, and nothing is told twice.
 func TestQuiet(t *testing.T) {

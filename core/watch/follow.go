@@ -38,12 +38,14 @@ type follower struct {
 	limits     limits
 	lists      chan struct{} // holds a token while a list is decoded: one at a time, for memory
 
-	versions versions
-	listing  bool
-	unary    bool      // the next list is one in pages
-	refused  time.Time // when the server last failed to stream a list
-	at       string    // the resource version up to which all is known; empty when there is none
-	backoff  backoff
+	versions  versions
+	bookmarks bool // the server sends bookmarks of this kind
+	suspect   bool // it has sent none in time, nor anything else since
+	listing   bool
+	unary     bool      // the next list is one in pages
+	refused   time.Time // when the server last failed to stream a list
+	at        string    // the resource version up to which all is known; empty when there is none
+	backoff   backoff
 }
 
 const (

@@ -132,6 +132,7 @@ type environment struct {
 	exists func(string) bool
 
 	connected func([]netip.AddrPort) // as in Hooks
+	dial      Dialer                 // the same
 }
 
 // WorldWritable reports whether anybody on this machine may write a file or folder. On

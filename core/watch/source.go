@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -21,7 +22,12 @@ type Hooks struct {
 	// Connected follows every new connection, with the addresses that the API
 	// server has: those its name resolves to, and the one connected to. Sorted.
 	Connected func([]netip.AddrPort)
+	// Dial makes connections; nil is the network's.
+	Dial Dialer
 }
+
+// Dialer makes a connection, as net.Dialer.DialContext does.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Source follows an API server. Create one with Open, Run it once. Its other
 // methods are safe for concurrent use at any time.
@@ -43,7 +49,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		return nil, errors.New("node name unknown; set --hostname-override")
 	}
 	from := processEnvironment()
-	from.connected = hooks.Connected
+	from.connected, from.dial = hooks.Connected, hooks.Dial
 	client, err := from.connect(c.API, hooks.Request)
 	if err != nil {
 		return nil, err

@@ -36,11 +36,13 @@ func (f *follower) stream(ctx context.Context) error {
 	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
 		return causeOr(ctx, errCut)
 	}
-	f.status.answered()
 	works := time.AfterFunc(steadyTime, f.status.works)
 	defer works.Stop()
-	if f.listing { // the list may fail yet
+	if f.listing || f.suspect { // the list may fail yet; more than a beginning is needed
 		works.Stop()
+	}
+	if !f.suspect {
+		f.status.answered()
 	}
 	events := 0
 	for e := range w.ResultChan() {
@@ -53,6 +55,7 @@ func (f *follower) stream(ctx context.Context) error {
 			continue
 		}
 		silence.Reset(f.limits.silence)
+		f.suspect = false
 		f.status.event(!f.listing)
 	}
 	steady := time.Since(start) >= steadyTime
@@ -60,6 +63,7 @@ func (f *follower) stream(ctx context.Context) error {
 		f.backoff.reset()
 	}
 	silent := errors.Is(context.Cause(ctx), errSilent)
+	f.suspect = f.suspect || silent && f.bookmarks
 	switch {
 	case f.listing && (err == nil || silent):
 		return errPart
@@ -103,6 +107,7 @@ func (f *follower) event(e apiwatch.Event) error {
 		return err
 	}
 	at := m.GetResourceVersion()
+	f.bookmarks = f.bookmarks || !f.listing && e.Type == apiwatch.Bookmark
 	if f.listing {
 		f.initial(e, m, at)
 		return nil

@@ -96,10 +96,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-type (
-	dialer = func(ctx context.Context, network, address string) (net.Conn, error)
-	lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)
-)
+type lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 // The bounds of the addresses reported for a server name.
 const (
@@ -111,7 +108,7 @@ const (
 // reportServers reports the addresses of what is connected to, before the connection
 // is used. While the server's name does not resolve, earlier addresses are reported,
 // too.
-func reportServers(dial dialer, resolve lookup, tell func([]netip.AddrPort)) dialer {
+func reportServers(dial Dialer, resolve lookup, tell func([]netip.AddrPort)) Dialer {
 	var mu sync.Mutex // of known; also orders the reports
 	var known []netip.AddrPort
 	return func(ctx context.Context, network, address string) (net.Conn, error) {

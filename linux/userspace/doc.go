@@ -31,7 +31,8 @@
 // also apply to relays, so an endpoint with an address in a ServiceCIDR cannot be
 // reached. Endpoints see the node's address, not the client's. While the proxy is
 // down all connections are rejected; after a restart it finds its rules and listens
-// on the same ports again. When the node switches to another mode, connections
+// on the same ports again. Where the service manager keeps its sockets (FDSTORE of
+// systemd), new TCP connections wait for it instead. When the node switches to another mode, connections
 // continue in the relays until they end, for an hour at most.
 //
 // Packets from relays carry the masquerade mark and skip KUBE-PORTALS-OUT: like in
@@ -49,6 +50,7 @@
 //	                   what iptables-save prints as objects
 //	nft.go             the same in tables of our own in nftables
 //	table_linux.go     the two kinds of table in the kernel
+//	handover_linux.go  listening sockets that outlive a process
 //	relay_linux.go     targets of rules: the address, the listeners, the drop port
 //	driver_linux.go    the host (Driver): commit, stale UDP flows, draining, observe
 //	mode*.go           the mode, its plan as text, and which kind of table works here

@@ -46,7 +46,16 @@ var (
 // open returns a driver that owns a table. Close it after use: objects in the kernel
 // stay, relays end.
 func open(t table, o relay.Options) *Driver {
-	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o)}
+	h := openHandover()
+	o.Handover = h
+	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o, h)}
+}
+
+// release gives up the sockets of an earlier process that serve nobody.
+func (d *Driver) release() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.relays.pass.release()
 }
 
 // Limits implements dataplane.Driver.

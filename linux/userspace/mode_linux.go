@@ -99,6 +99,7 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	if err == nil && w.Failed == 0 && !b.cleaned {
 		b.cleaned = true
+		b.driver.release()
 		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nft.ErrForeign) {
 			slog.Warn("removing leftover rules from the other kind of table failed", "mode", relay.Mode, "err", err)
 		}
@@ -119,6 +120,7 @@ func (k tableKind) clear(ctx context.Context, lodger bool) error {
 	d := open(t, relay.Options{Log: slog.Default()})
 	d.sharedAddr = lodger
 	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
+	defer d.release()
 	return errors.Join(b.Remove(ctx), b.Close())
 }
 

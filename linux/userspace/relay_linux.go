@@ -131,6 +131,7 @@ func dropAll(_, _ string, c syscall.RawConn) error {
 // a time.
 type relays struct {
 	server  *relay.Server
+	pass    *handover
 	open    map[RelayID]*listener
 	ports   map[RelayID]uint16 // of an earlier run, from its rules
 	changed bool               // some relay could not bind its port of the earlier run
@@ -142,8 +143,8 @@ type listener struct {
 	policy *relay.Policy
 }
 
-func newRelays(o relay.Options) relays {
-	return relays{server: relay.NewServer(o), open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+func newRelays(o relay.Options, h *handover) relays {
+	return relays{server: relay.NewServer(o), pass: h, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
 }
 
 // listen opens a relay or changes its policy. After a restart it binds the port that
@@ -176,6 +177,9 @@ const lateClients = 2 * time.Second
 func (r *relays) close(id RelayID) {
 	if l := r.open[id]; l != nil {
 		delete(r.open, id)
+		if id.Port.Proto == model.TCP {
+			r.pass.forget(l.Addr())
+		}
 		l.Retire(lateClients)
 	}
 }

@@ -28,6 +28,10 @@ type Options struct {
 	Absent      []string      // resources that it does not have
 	Bookmarks   time.Duration // between bookmarks; 0 for none
 	Tokens      []string      // that are accepted; none accepts everybody
+
+	// Listen makes the server's listener, each time that it starts; nil is a port of
+	// the loopback interface, the same every time.
+	Listen func() (net.Listener, error)
 }
 
 // Server is an API server. It is safe for concurrent use.
@@ -69,7 +73,11 @@ func Start(o Options) (*Server, error) {
 
 // Restart starts a stopped server on the same port, with the same objects.
 func (s *Server) Restart() error {
-	l, err := net.Listen("tcp", s.address)
+	listen := s.options.Listen
+	if listen == nil {
+		listen = func() (net.Listener, error) { return net.Listen("tcp", s.address) }
+	}
+	l, err := listen()
 	if err != nil {
 		return err
 	}
@@ -160,6 +168,10 @@ func (s *Server) Restore(version uint64, objects ...runtime.Object) {
 	s.store.restore(version, objects)
 }
 
+// Backup returns what restores the server to this moment, once, as from a backup of
+// etcd. It must be stopped meanwhile.
+func (s *Server) Backup() (restore func()) { return s.store.backup() }
+
 // Fail adds a rule. The first one that matches a request is used. lift removes the
 // rule.
 func (s *Server) Fail(r Rule) (lift func()) {
@@ -194,8 +206,9 @@ func (s *Server) rule(verb, resource string, lists bool) (Rule, bool) {
 // though their connections stay open. thaw ends that.
 func (s *Server) Freeze(resource string) (thaw func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.frozen[resource]++
+	s.mu.Unlock()
+	s.order(resource, order{}) // those that wait look
 	return func() {
 		s.mu.Lock()
 		s.frozen[resource]--

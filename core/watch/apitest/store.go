@@ -3,6 +3,7 @@
 package apitest
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,22 @@ func (s *store) restore(version uint64, objects []runtime.Object) {
 	s.mu.Unlock()
 	for _, o := range objects {
 		s.put(o)
+	}
+}
+
+// backup returns what goes back to this moment: objects keep the versions that they
+// have now, and those of changes that are undone are used again.
+func (s *store) backup() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, objects := s.version, map[string]map[string]runtime.Object{}
+	for r, all := range s.objects {
+		objects[r] = maps.Clone(all)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.version, s.gone, s.log, s.objects = version, version, nil, objects
 	}
 }
 

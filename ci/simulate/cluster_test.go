@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
+)
+
+var apiServer = netip.MustParseAddrPort("192.0.2.200:6443")
+
+// machineFacts are what the simulated machine says of itself.
+func machineFacts() model.Machine {
+	return model.Machine{
+		Addresses: []model.LocalAddress{
+			{Prefix: netip.MustParsePrefix("192.0.2.1/24")}, {Prefix: netip.MustParsePrefix("2001:db8::1/64")},
+		},
+		APIServers: []netip.AddrPort{apiServer},
+	}
+}
+
+// cluster is what the API server has.
+type cluster struct {
+	server *apitest.Server
+	config *config.Config
+	rng    *rand.Rand
+	now    conformance.Random
+	node   *corev1.Node
+	ranges *networkingv1.ServiceCIDR
+	dir    map[string]runtime.Object // what of now is at the server, by kind and name
+}
+
+func newCluster(server *apitest.Server, c *config.Config, rng *rand.Rand) *cluster {
+	k := &cluster{server: server, config: c, rng: rng, now: conformance.RandomWorld(rng), dir: map[string]runtime.Object{}}
+	k.node = &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: conformance.NodeName, Labels: map[string]string{corev1.LabelTopologyZone: "zone-a"}},
+		Spec:       corev1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00:10:244:1::/64"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::1"},
+		}},
+	}
+	k.ranges = &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16", "fd00:10:96::/112"}}}
+	k.put(k.node)
+	k.put(k.ranges)
+	for _, s := range k.now.Services {
+		k.put(serviceOf(s))
+	}
+	for _, s := range k.now.Slices {
+		k.put(sliceOf(s))
+	}
+	return k
+}
+
+func key(o runtime.Object) string {
+	switch o := o.(type) {
+	case *corev1.Service:
+		return "service " + o.Name
+	case *discoveryv1.EndpointSlice:
+		return "slice " + o.Name
+	case *corev1.Node:
+		return "node"
+	}
+	return "ranges"
+}
+
+func (k *cluster) put(o runtime.Object) {
+	k.dir[key(o)] = o
+	k.server.Put(o)
+}
+
+func (k *cluster) remove(o runtime.Object) {
+	delete(k.dir, key(o))
+	k.server.Delete(o)
+}
+
+// change changes one object, and returns the Services that this touches; shaken says
+// that it may be all.
+func (k *cluster) change(rng *rand.Rand) (touched []model.ServiceName, shaken bool) {
+	before := k.now
+	k.now = before.Change(rng)
+	switch {
+	case k.now.Host != before.Host: // this cluster has a Node of its own
+		k.now.Host = before.Host
+		k.changeNode(rng)
+		shaken = true
+	case !slices.Equal(k.now.Services, before.Services):
+		differ(before.Services, k.now.Services, func(s *model.Service) { k.put(serviceOf(s)) }, func(s *model.Service) { k.remove(serviceOf(s)) },
+			func(s *model.Service) string {
+				return s.Name.Name
+			})
+		touched = changed(before.Services, k.now.Services, func(s *model.Service) model.ServiceName { return s.Name })
+	default:
+		differ(before.Slices, k.now.Slices, func(s *model.Slice) { k.put(sliceOf(s)) }, func(s *model.Slice) { k.remove(sliceOf(s)) },
+			func(s *model.Slice) string {
+				return s.Name.Name
+			})
+		touched = changed(before.Slices, k.now.Slices, func(s *model.Slice) model.ServiceName {
+			return model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
+		})
+	}
+	return touched, shaken
+}
+
+// changed returns the Services of what is in one of two lists only.
+func changed[T comparable](before, now []T, service func(T) model.ServiceName) (names []model.ServiceName) {
+	for _, x := range slices.Concat(before, now) {
+		if !slices.Contains(before, x) || !slices.Contains(now, x) {
+			names = append(names, service(x))
+		}
+	}
+	return names
+}
+
+func differ[T comparable](before, now []T, put, remove func(T), name func(T) string) {
+	for _, x := range before {
+		if !slices.ContainsFunc(now, func(y T) bool { return name(x) == name(y) }) {
+			remove(x)
+		}
+	}
+	for _, x := range now {
+		if !slices.Contains(before, x) {
+			put(x)
+		}
+	}
+}
+
+// changeNode changes the Node or the ranges of cluster IPs.
+func (k *cluster) changeNode(rng *rand.Rand) {
+	n := k.node.DeepCopy()
+	switch rng.IntN(4) {
+	case 0:
+		n.Labels = map[string]string{corev1.LabelTopologyZone: []string{"zone-a", "zone-b", ""}[rng.IntN(3)]}
+	case 1:
+		n.Status.Addresses[0].Address = []string{"192.0.2.1", "192.0.2.9"}[rng.IntN(2)]
+	case 2:
+		n.Spec.PodCIDRs = [][]string{{"10.244.1.0/24", "fd00:10:244:1::/64"}, {"10.244.1.0/24"}}[rng.IntN(2)]
+	case 3:
+		r := k.ranges.DeepCopy()
+		r.Spec.CIDRs = [][]string{{"10.96.0.0/16"}, {"10.96.0.0/16", "fd00:10:96::/112"}, {"10.96.0.0/24", "fd00:10:96::/112"}}[rng.IntN(3)]
+		k.ranges = r
+		k.put(r)
+		return
+	}
+	k.node = n
+	k.put(n)
+}
+
+// world is the cluster's state as the proxy should see it.
+type world struct {
+	host     *model.Host
+	services map[model.ServiceName]*model.Service
+	slices   map[model.SliceName]*model.Slice
+	ports    []*model.Port
+}
+
+// world resolves everything from scratch.
+func (k *cluster) world() *world {
+	w := &world{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}}
+	t := track.New()
+	var node *model.Node
+	var cidrs []*model.ServiceCIDR
+	for _, o := range k.dir {
+		switch o := o.(type) {
+		case *corev1.Node:
+			node, _ = watch.Node(o)
+		case *networkingv1.ServiceCIDR:
+			c, _ := watch.ServiceCIDR(o)
+			cidrs = append(cidrs, c)
+		case *corev1.Service:
+			if s, _ := watch.Service(o); s != nil {
+				w.services[s.Name] = s
+				t.SetService(s)
+			}
+		case *discoveryv1.EndpointSlice:
+			if s, _ := watch.Slice(o); s != nil {
+				w.slices[s.Name] = s
+				t.SetSlice(s)
+			}
+		}
+	}
+	w.host = resolve.Host(k.config, node, cidrs, machineFacts())
+	t.SetHost(w.host)
+	t.Flush()
+	w.ports = conformance.Ports(t)
+	return w
+}
+
+func text[T interface{ String() string }](all []T) (texts []string) {
+	for _, x := range all {
+		texts = append(texts, x.String())
+	}
+	return texts
+}
+
+func pointer[T any](x T) *T { return &x }
+
+func protocol(p model.Proto) corev1.Protocol {
+	return map[model.Proto]corev1.Protocol{model.TCP: corev1.ProtocolTCP, model.UDP: corev1.ProtocolUDP, model.SCTP: corev1.ProtocolSCTP}[p]
+}
+
+// serviceOf is watch.Service the other way round.
+func serviceOf(s *model.Service) *corev1.Service {
+	policy := map[model.TrafficPolicy]string{model.Cluster: "Cluster", model.Local: "Local"}
+	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name}}
+	if !s.Created.IsZero() {
+		o.CreationTimestamp = metav1.NewTime(s.Created)
+	}
+	p := &o.Spec
+	p.Type = map[model.ServiceType]corev1.ServiceType{
+		model.ClusterIP: corev1.ServiceTypeClusterIP, model.NodePort: corev1.ServiceTypeNodePort, model.LoadBalancer: corev1.ServiceTypeLoadBalancer,
+	}[s.Type]
+	p.ClusterIPs = text(s.ClusterIPs)
+	p.ClusterIP = p.ClusterIPs[0]
+	p.ExternalIPs = text(s.ExternalIPs)
+	p.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicy(policy[s.External])
+	p.InternalTrafficPolicy = pointer(corev1.ServiceInternalTrafficPolicy(policy[s.Internal]))
+	if s.SessionAffinity > 0 {
+		p.SessionAffinity = corev1.ServiceAffinityClientIP
+		p.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: pointer(int32(s.SessionAffinity / time.Second))}}
+	}
+	for _, a := range s.LoadBalancerIPs {
+		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	if s.Restricted {
+		p.LoadBalancerSourceRanges = append(text(s.SourceRanges), "invalid")[:max(1, len(s.SourceRanges))]
+	}
+	if s.External == model.Local {
+		p.HealthCheckNodePort = int32(s.HealthCheckNodePort)
+	}
+	for _, x := range s.Ports {
+		p.Ports = append(p.Ports, corev1.ServicePort{Name: x.Name, Protocol: protocol(x.Proto), Port: int32(x.Port), NodePort: int32(x.NodePort)})
+	}
+	return o
+}
+
+// sliceOf is watch.Slice the other way round.
+func sliceOf(s *model.Slice) *discoveryv1.EndpointSlice {
+	o := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Service}},
+		AddressType: map[model.Family]discoveryv1.AddressType{model.IPv4: discoveryv1.AddressTypeIPv4, model.IPv6: discoveryv1.AddressTypeIPv6}[s.Family],
+	}
+	for _, p := range s.Ports {
+		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: pointer(protocol(p.Proto)), Port: pointer(int32(p.Port))})
+	}
+	for _, e := range s.Endpoints {
+		x := discoveryv1.Endpoint{Addresses: []string{e.Addr.String()}, Conditions: discoveryv1.EndpointConditions{
+			Ready: pointer(e.State.Has(model.Ready)), Serving: pointer(e.State.Has(model.Serving)), Terminating: pointer(e.State.Has(model.Terminating)),
+		}}
+		if e.Node != "" {
+			x.NodeName = &e.Node
+		}
+		if e.Hints != nil {
+			x.Hints = &discoveryv1.EndpointHints{}
+			for _, z := range e.Hints.Zones {
+				x.Hints.ForZones = append(x.Hints.ForZones, discoveryv1.ForZone{Name: z})
+			}
+			for _, n := range e.Hints.Nodes {
+				x.Hints.ForNodes = append(x.Hints.ForNodes, discoveryv1.ForNode{Name: n})
+			}
+		}
+		o.Endpoints = append(o.Endpoints, x)
+	}
+	return o
+}

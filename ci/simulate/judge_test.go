@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// How many packets are sent: after each write, of which, and at the end.
+const (
+	probesPerWrite = 16
+	probesKept     = 64
+	probesAtEnd    = 300
+)
+
+// judge looks at the data plane after each write. It is safe for concurrent use.
+type judge struct {
+	run *run
+	rng *rand.Rand
+
+	mu      sync.Mutex
+	worlds  []*world // since all was right: the first was programmed, the last is wanted
+	touched map[model.ServiceName]bool
+	shaken  bool // the node has changed or others have written: what must stay is not known
+	blind   bool // two data planes are in use
+	probes  []probe
+	looks   int
+	packets int
+}
+
+// probe is a packet, and what became of it when all was right.
+type probe struct {
+	oracle.Packet
+	before, after oracle.Outcome // after: in the second world
+}
+
+func sorted(o oracle.Outcome) oracle.Outcome {
+	o.Endpoints = slices.Clone(o.Endpoints)
+	slices.SortFunc(o.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
+	return o
+}
+
+// change applies a change of the cluster, and the judge knows before anybody else.
+func (j *judge) change(f func() (touched []model.ServiceName, shaken bool)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	touched, shaken := f()
+	for _, n := range touched {
+		j.touched[n] = true
+	}
+	j.shaken = j.shaken || shaken
+	j.worlds = append(j.worlds, j.run.cluster.world())
+	if len(j.worlds) == 2 && !j.shaken {
+		w := j.worlds[1]
+		fresh := j.run.plane.fresh(w.host, w.ports)
+		for i := range j.probes {
+			j.probes[i].after = sorted(fresh(j.probes[i].Packet))
+		}
+	}
+}
+
+// shake says that what must stay is not known until all is right again.
+func (j *judge) shake(blind bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.shaken, j.blind = true, j.blind || blind
+}
+
+// look is what follows a write.
+func (j *judge) look(at func(*model.Host) decide) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.blind || len(j.worlds) == 0 || len(j.probes) == 0 {
+		return
+	}
+	now := at(j.worlds[0].host)
+	for range min(probesPerWrite, len(j.probes)) {
+		j.looks++
+		p := j.probes[j.looks%len(j.probes)]
+		j.packets++
+		if wrong := j.wrong(p, sorted(now(p.Packet))); wrong != "" {
+			j.run.violate("%s: %s", conformance.Show(p.Packet), wrong)
+		}
+	}
+}
+
+// wrong says what must not be.
+func (j *judge) wrong(p probe, got oracle.Outcome) string {
+	owners := j.owners(p.Packet)
+	if !j.shaken && !slices.ContainsFunc(owners, func(n model.ServiceName) bool { return j.touched[n] }) {
+		if d := conformance.Diff(p.before, got); d != "" {
+			return "I1: no change touches it: " + d
+		}
+		return ""
+	}
+	for _, e := range got.Endpoints {
+		if !j.had(owners, e.Addr) {
+			return fmt.Sprintf("I2: reaches %s, which %v never had", e.Addr, owners)
+		}
+	}
+	if len(j.worlds) == 2 && !j.shaken && p.before.Fate == oracle.Forward && p.after.Fate == oracle.Forward &&
+		(got.Fate != oracle.Forward || len(got.Endpoints) == 0) {
+		return fmt.Sprintf("I8: has endpoints before and after a change, and between %d of them (fate %d)", len(got.Endpoints), got.Fate)
+	}
+	return ""
+}
+
+// owners are the Services that have had a packet's address or node port.
+func (j *judge) owners(p oracle.Packet) (all []model.ServiceName) {
+	at := p.Dst.Addr()
+	own := at.IsLoopback() || slices.ContainsFunc(j.worlds, func(w *world) bool { return slices.Contains(w.host.IPs, at) })
+	for _, w := range j.worlds {
+		for name, s := range w.services {
+			mine := slices.Contains(s.ClusterIPs, at) || slices.Contains(s.ExternalIPs, at) || slices.Contains(s.LoadBalancerIPs, at) ||
+				own && slices.ContainsFunc(s.Ports, func(x model.ServicePort) bool { return x.NodePort == p.Dst.Port() })
+			if mine && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
+}
+
+// had reports whether one of some Services has had an endpoint.
+func (j *judge) had(owners []model.ServiceName, at netip.AddrPort) bool {
+	for _, w := range j.worlds {
+		for name, s := range w.slices {
+			if slices.Contains(owners, model.ServiceName{Namespace: name.Namespace, Name: s.Service}) &&
+				slices.ContainsFunc(s.Endpoints, func(e model.SliceEndpoint) bool { return e.Addr == at.Addr() }) &&
+				slices.ContainsFunc(s.Ports, func(p model.SlicePort) bool { return p.Port == at.Port() }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rest lets the judge start from the last world if all is right: the more precisely it
+// knows what is programmed, the more it demands.
+func (j *judge) rest() {
+	j.mu.Lock()
+	one, blind := len(j.worlds) == 1, j.blind
+	j.mu.Unlock()
+	if !one && !blind {
+		j.right()
+	}
+}
+
+// right reports in what the data plane differs from what a fresh start would program
+// for the last world; empty is in nothing, and then that is where the next changes
+// start from.
+func (j *judge) right() (differs string) {
+	j.mu.Lock()
+	w := j.worlds[len(j.worlds)-1]
+	j.mu.Unlock()
+	fresh, now := j.run.plane.fresh(w.host, w.ports), j.run.plane.now(w.host)
+	all := conformance.Probes(w.host, w.ports)
+	j.rng.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+	var kept []probe
+	for _, p := range all[:min(len(all), probesAtEnd)] {
+		want := sorted(fresh(p))
+		if d := conformance.Diff(want, sorted(now(p))); d != "" {
+			return conformance.Show(p) + ": " + d
+		}
+		if len(kept) < probesKept {
+			kept = append(kept, probe{Packet: p, before: want})
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if w == j.worlds[len(j.worlds)-1] {
+		j.worlds, j.probes, j.touched, j.shaken, j.blind = []*world{w}, kept, map[model.ServiceName]bool{}, false, false
+	}
+	return ""
+}
