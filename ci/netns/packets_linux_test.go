@@ -30,7 +30,7 @@ func TestPacketsAreCounted(t *testing.T) {
 			t.Errorf("%v rules in the nat table", n)
 		}
 		s.counts(0, 0)
-		for _, to := range []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:30080"), nodePort, clusterIP, netip.MustParseAddrPort("127.0.0.9:30080")} {
+		for _, to := range []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:30080"), nodePort, clusterIP, netip.MustParseAddrPort("127.0.0.1:30080")} {
 			a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: to, Timeout: time.Second})
 			if err != nil || a.Outcome != lab.Answered {
 				t.Errorf("%s: %s (%v)", to, a.Outcome, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
@@ -164,6 +165,38 @@ func (b *beside) Health() dataplane.Health {
 		h.Gaps[id] = merge(h.Gaps[id], nil, err)
 	}
 	return h
+}
+
+// at returns the backend whose objects a packet meets.
+func (b *beside) at(p oracle.Packet) dataplane.Backend {
+	if p.Dst.Addr().IsLoopback() {
+		return b.loopback
+	}
+	return b.Backend
+}
+
+// Implementation implements dataplane.Backend.
+func (b *beside) Implementation(ports []*model.Port, p oracle.Packet) []dataplane.Object {
+	return b.at(p).Implementation(ports, p)
+}
+
+// Trace implements dataplane.Backend.
+func (b *beside) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+	return b.at(p).Trace(ctx, ports, p)
+}
+
+// Packets implements dataplane.PacketCounter for a backend that does: of connections to
+// node ports on loopback addresses, relays see all.
+func (b *beside) Packets() (p dataplane.Packets) {
+	c, ok := dataplane.As[dataplane.PacketCounter](b.Backend)
+	if !ok {
+		return p
+	}
+	p = c.Packets()
+	if relays, ok := dataplane.As[relay.Counter](b.loopback); ok {
+		p.Localhost += relays.Relays().Accepted
+	}
+	return p
 }
 
 // Full implements dataplane.Backend.
