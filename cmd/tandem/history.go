@@ -80,8 +80,16 @@ func serviceName(text string) (n model.ServiceName, err error) {
 // writeHistory shows a history to people, one line a change.
 func writeHistory(s *screen, d history.Document) {
 	t := table{columns: []column{
-		{name: "TIME", keep: true}, {name: "CHANGE"}, {name: "OBJECT"}, {name: "VERSION", wide: true}, {name: "AGE", keep: true},
-		{name: "QUEUE", keep: true}, {name: "RESOLVE", keep: true}, {name: "COMPILE", keep: true}, {name: "WRITE", keep: true}, {name: "WROTE"},
+		{name: "TIME", keep: true},
+		{name: "CHANGE"},
+		{name: "OBJECT"},
+		{name: "VERSION", wide: true},
+		{name: "AGE", keep: true},
+		{name: "QUEUE", keep: true},
+		{name: "RESOLVE", keep: true},
+		{name: "COMPILE", keep: true},
+		{name: "WRITE", keep: true},
+		{name: "WROTE"},
 	}}
 	for i := range d.Entries {
 		e := &d.Entries[i]

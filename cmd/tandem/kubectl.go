@@ -108,8 +108,17 @@ func outOfStep(nodes []status.Node, differences []status.NodeDifference) error {
 
 func writeNodes(s *screen, nodes []status.Node) {
 	t := table{columns: []column{
-		{name: "NODE"}, {name: "POD", wide: true}, {name: "VERSION"}, {name: "MODE"}, {name: "STATE", keep: true, state: true}, {name: "LAG", keep: true},
-		{name: "DRIFT", keep: true}, {name: "SERVICES", keep: true}, {name: "FAILING", keep: true}, {name: "DESIRED", keep: true}, {name: "NOTE"},
+		{name: "NODE"},
+		{name: "POD", wide: true},
+		{name: "VERSION"},
+		{name: "MODE"},
+		{name: "STATE", keep: true, state: true},
+		{name: "LAG", keep: true},
+		{name: "DRIFT", keep: true},
+		{name: "SERVICES", keep: true},
+		{name: "FAILING", keep: true},
+		{name: "DESIRED", keep: true},
+		{name: "NOTE"},
 	}}
 	for _, n := range nodes {
 		if n.Err != "" {

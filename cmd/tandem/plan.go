@@ -255,7 +255,6 @@ type planFront struct {
 	Missing  bool         `json:"missing,omitempty"`  // the mode does not program it: see gaps
 	Gaps     []string     `json:"gaps,omitempty"`     // what the mode does otherwise
 	Answers  []planAnswer `json:"answers"`            // empty when it is missing
-
 }
 
 // planAnswer is the action for clients of some origins.

@@ -129,8 +129,14 @@ func writeInputs(s *screen, d *status.Document) {
 
 func servicesTable(services []status.Service) table {
 	t := table{columns: []column{
-		{name: "SERVICE"}, {name: "ADDRESS", keep: true}, {name: "PORT", wide: true}, {name: "KIND"}, {name: "ENDPOINTS"},
-		{name: "WHY"}, {name: "STATE", keep: true, state: true}, {name: "SOURCES"},
+		{name: "SERVICE"},
+		{name: "ADDRESS", keep: true},
+		{name: "PORT", wide: true},
+		{name: "KIND"},
+		{name: "ENDPOINTS"},
+		{name: "WHY"},
+		{name: "STATE", keep: true, state: true},
+		{name: "SOURCES"},
 	}}
 	for _, svc := range services {
 		name, state := svc.Name, svc.State
