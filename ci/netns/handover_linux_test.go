@@ -110,7 +110,8 @@ func (s *store) size() int {
 }
 
 // TestUserspaceRestartUnderLoad ends and starts the userspace mode while clients
-// connect: with a service manager that keeps its sockets none of them fails.
+// connect: with a service manager that keeps its sockets none of them fails. What the
+// process had accepted when it was killed ends with it.
 func TestUserspaceRestartUnderLoad(t *testing.T) {
 	s := newSite(t)
 	kept := newStore(t)
@@ -124,13 +125,17 @@ func TestUserspaceRestartUnderLoad(t *testing.T) {
 	t.Cleanup(traffic.end)
 	for range 3 {
 		time.Sleep(500 * time.Millisecond)
+		traffic.kills.Add(1)
 		s.kill()
 		time.Sleep(300 * time.Millisecond) // RestartSec
 		s.start()
 	}
 	time.Sleep(500 * time.Millisecond)
 	traffic.end()
-	t.Logf("%d connections through 3 restarts, %d failed", traffic.made.Load(), traffic.failed.Load())
+	t.Logf("%d connections through 3 restarts, %d failed, %d were cut", traffic.made.Load(), traffic.failed.Load(), traffic.cut.Load())
+	if n := traffic.cut.Load(); n > 10 {
+		t.Errorf("%d connections were cut: more than a process has between accept and answer", n)
+	}
 	if n := traffic.failed.Load(); n > 0 {
 		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.last.Load())
 	}

@@ -184,6 +184,7 @@ func answers(conn net.Conn) error {
 // traffic makes new connections until it ends.
 type traffic struct {
 	made, failed atomic.Int64
+	kills, cut   atomic.Int64 // ends of the process, noted before; connections that it was relaying then
 	last         atomic.Value // a string
 	stop         context.CancelFunc
 	running      sync.WaitGroup
@@ -205,12 +206,16 @@ func (s *site) traffic() *traffic {
 			slots <- struct{}{}
 			t.running.Go(func() {
 				defer func() { <-slots }()
+				kills := t.kills.Load()
 				a, err := s.net.Dial(calls[i%len(calls)])
 				if err == nil && a.Outcome != lab.Answered {
 					err = fmt.Errorf("from %s to %s: %s", calls[i%len(calls)].From, calls[i%len(calls)].To, a.Outcome)
 				}
 				t.made.Add(1)
-				if err != nil {
+				switch {
+				case err != nil && kills != t.kills.Load():
+					t.cut.Add(1)
+				case err != nil:
 					t.failed.Add(1)
 					t.last.Store(err.Error())
 				}
