@@ -42,6 +42,7 @@ func options() map[string]map[string]any {
 		"Linux only":        {"windows": map[string]any{"enabled": false}},
 		"Windows only":      {"linux": map[string]any{"enabled": false}},
 		"other pods":        pods(),
+		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
 	}
 }
 
@@ -232,6 +233,9 @@ func TestOptions(t *testing.T) {
 		own := name == "own configuration"
 		expect(own, "server: https://192.0.2.10:6443")
 		expect(own, "kind: PodMonitor")
+		expect(name == "monitoring", "kind: PrometheusRule")
+		expect(name == "monitoring", "alert: TandemRulesLate")
+		expect(name == "monitoring", `grafana_dashboard: "1"`)
 		expect(own, "registry.example/tandem:v1-iptables")
 		expect(own, "add: [NET_ADMIN, NET_RAW]")
 		expect(own, "--log-level=debug")
