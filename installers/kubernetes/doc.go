@@ -8,7 +8,9 @@
 //	                 └──▶ testdata/own.yaml     other values, for tests
 //
 // The Helm chart is the one source; `go run .` in render writes the rest, and its
-// test keeps it so. kubeadm.md says how to swap kube-proxy for Tandem, and back.
+// test keeps it so. kubeadm.md says how to swap kube-proxy for Tandem, and back, and
+// guides/ what is different in other distributions. Alerts and a dashboard are in
+// chart/files: the tests here compare the metrics that they ask for with core/metrics.
 //
 // What the pods may do is as little as can be. On Linux an init container with
 // all rights sets kernel parameters (`tandem run --init-only`), and the proxy

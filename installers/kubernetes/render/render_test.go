@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -38,6 +41,122 @@ func options() map[string]map[string]any {
 		"own configuration": own(),
 		"Linux only":        {"windows": map[string]any{"enabled": false}},
 		"Windows only":      {"linux": map[string]any{"enabled": false}},
+		"other pods":        pods(),
+		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
+	}
+}
+
+// pods are values for pods that differ from the default ones.
+func pods() map[string]any {
+	set := func() map[string]any {
+		return map[string]any{
+			"extraArgs": []any{"--v=2"}, "extraEnv": []any{map[string]any{"name": "GOMAXPROCS", "value": "2"}},
+			"nodeSelector": map[string]any{"pool": "edge", "kubernetes.io/os": "another"}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
+			"tolerations":    []any{map[string]any{"key": "edge", "operator": "Exists"}},
+			"updateStrategy": map[string]any{"type": "OnDelete", "rollingUpdate": nil},
+			"annotations":    map[string]any{"of": "set"}, "podAnnotations": map[string]any{"of": "pod"}, "podLabels": map[string]any{"team": "net", "kubernetes.io/os": "another"},
+		}
+	}
+	return map[string]any{"nameOverride": "edge-proxy", "fullnameOverride": "edge", "commonLabels": map[string]any{"cost": "infra"}, "linux": set(), "windows": set()}
+}
+
+// TestPods looks at what the values of pods do to the DaemonSets, and that the default
+// ones run on every node.
+func TestPods(t *testing.T) {
+	for _, os := range []string{"linux", "windows"} {
+		name := map[string]string{"linux": "edge", "windows": "edge-windows"}[os]
+		set := daemonSet(t, pods(), name)
+		spec := set.Spec.Template.Spec
+		for what, ok := range map[string]bool{
+			"nodeSelector":   maps.Equal(spec.NodeSelector, map[string]string{"pool": "edge", "kubernetes.io/os": os}),
+			"tolerations":    len(spec.Tolerations) == 1 && spec.Tolerations[0].Key == "edge",
+			"affinity":       spec.Affinity != nil,
+			"updateStrategy": set.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType && set.Spec.UpdateStrategy.RollingUpdate == nil,
+			"annotations":    set.Annotations["of"] == "set" && spec.ServiceAccountName == "edge",
+			"podAnnotations": set.Spec.Template.Annotations["of"] == "pod",
+			"selector":       maps.Equal(set.Spec.Selector.MatchLabels, map[string]string{"app.kubernetes.io/name": "edge-proxy", "kubernetes.io/os": os}),
+			"commonLabels":   set.Labels["cost"] == "infra" && set.Spec.Template.Labels["cost"] == "infra",
+			"podLabels":      set.Spec.Template.Labels["team"] == "net" && set.Spec.Template.Labels["kubernetes.io/os"] == os,
+			"extraArgs":      slices.Contains(spec.Containers[0].Args, "--v=2"),
+		} {
+			if !ok {
+				t.Errorf("%s: %s has no effect: %+v", os, what, set)
+			}
+		}
+		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+			if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMAXPROCS" && e.Value == "2" }) {
+				t.Errorf("%s: container %s has not extraEnv: %+v", os, c.Name, c.Env)
+			}
+		}
+		name = map[string]string{"linux": "tandem", "windows": "tandem-windows"}[os]
+		set = daemonSet(t, nil, name)
+		spec = set.Spec.Template.Spec
+		if !maps.Equal(spec.NodeSelector, map[string]string{"kubernetes.io/os": os}) || len(spec.Tolerations) != 1 || spec.Tolerations[0] != (corev1.Toleration{Operator: corev1.TolerationOpExists}) ||
+			set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String() != "10%" || !maps.Equal(set.Spec.Selector.MatchLabels, map[string]string{"app.kubernetes.io/name": "tandem", "kubernetes.io/os": os}) {
+			t.Errorf("%s: the default one is %+v", os, set)
+		}
+		for _, label := range []string{"name", "instance", "version", "component", "part-of", "managed-by"} {
+			if set.Labels["app.kubernetes.io/"+label] == "" || set.Spec.Template.Labels["app.kubernetes.io/"+label] == "" {
+				t.Errorf("%s: no label app.kubernetes.io/%s", os, label)
+			}
+		}
+	}
+}
+
+// daemonSet renders the chart and returns a DaemonSet, decoded strictly.
+func daemonSet(t *testing.T, values map[string]any, name string) appsv1.DaemonSet {
+	t.Helper()
+	files, err := render(load(t), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, ok := objects(t, strings.Join(sorted(files), "---\n"))["DaemonSet "+name]
+	var set appsv1.DaemonSet
+	if err := yaml.UnmarshalStrict([]byte(text), &set); err != nil || !ok {
+		t.Fatalf("DaemonSet %s: %v", name, err)
+	}
+	return set
+}
+
+// TestReadme checks that the chart's README has a row for every value, with its default.
+func TestReadme(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(chart, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{}
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") && len(cells) == 3 {
+			have[strings.Trim(cells[0], "| `")] = strings.Trim(cells[1], "`")
+		}
+	}
+	want := map[string]string{}
+	leaves(t, "", load(t).Values, want)
+	for name, value := range want {
+		if got, ok := have[name]; !ok || got != value {
+			t.Errorf("README says of %s that its default is %q; it is %q (in the table: %t)", name, got, value, ok)
+		}
+		delete(have, name)
+	}
+	if len(have) > 0 || len(want) < 30 {
+		t.Errorf("README has values that do not exist: %v", have)
+	}
+}
+
+// leaves flattens values into paths and their JSON. A map in a map of a system, such as
+// resources, is one value.
+func leaves(t *testing.T, path string, values map[string]any, all map[string]string) {
+	t.Helper()
+	for key, value := range values {
+		if m, ok := value.(map[string]any); ok && len(m) > 0 && path == "" {
+			leaves(t, key+".", m, all)
+			continue
+		}
+		js, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[path+key] = string(js)
 	}
 }
 
@@ -114,11 +233,14 @@ func TestOptions(t *testing.T) {
 		own := name == "own configuration"
 		expect(own, "server: https://192.0.2.10:6443")
 		expect(own, "kind: PodMonitor")
+		expect(name == "monitoring", "kind: PrometheusRule")
+		expect(name == "monitoring", "alert: TandemRulesLate")
+		expect(name == "monitoring", `grafana_dashboard: "1"`)
 		expect(own, "registry.example/tandem:v1-iptables")
 		expect(own, "add: [NET_ADMIN, NET_RAW]")
 		expect(own, "--log-level=debug")
 		expect(own, "mode: nftables")
-		expect(name != "Linux only", "name: tandem-windows")
+		expect(name != "Linux only" && name != "other pods", "name: tandem-windows")
 		expect(name != "Windows only", "kubernetes.io/os: linux")
 	}
 }

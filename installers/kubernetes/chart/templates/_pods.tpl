@@ -3,16 +3,62 @@
 {{ .Chart.AppVersion | replace "+" "_" }}
 {{- end }}
 
+{{/* What the program is called here: the label, and the objects. */}}
+{{- define "tandem.name" -}}
+{{ .Values.nameOverride | default "tandem" }}
+{{- end }}
+{{- define "tandem.fullname" -}}
+{{ .Values.fullnameOverride | default (include "tandem.name" .) }}
+{{- end }}
+
 {{/* Labels of everything. */}}
 {{- define "tandem.labels" -}}
-app.kubernetes.io/name: tandem
+app.kubernetes.io/name: {{ include "tandem.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ include "tandem.version" . | quote }}
+app.kubernetes.io/component: service-proxy
+app.kubernetes.io/part-of: tandem
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- if eq .Release.Service "Helm" }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What a DaemonSet finds its pods by. It can never be changed: a dict of root and os. */}}
+{{- define "tandem.selector" -}}
+{app.kubernetes.io/name: {{ include "tandem.name" .root }}, kubernetes.io/os: {{ .os }}}
+{{- end }}
+
+{{/* The top of a DaemonSet: all but the pod's spec. A dict of root, os and name. */}}
+{{- define "tandem.daemonset" -}}
+{{- $set := index .root.Values .os -}}
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "tandem.labels" .root | nindent 4 }}
+  {{- with $set.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  selector:
+    matchLabels: {{ include "tandem.selector" . }}
+  updateStrategy: {{- toYaml $set.updateStrategy | nindent 4 }}
+  template:
+    metadata:
+      labels: {{- mergeOverwrite (deepCopy $set.podLabels) (include "tandem.labels" .root | fromYaml) (include "tandem.selector" . | fromYaml) | toYaml | nindent 8 }}
+      {{- with $set.podAnnotations }}
+      annotations: {{- toYaml . | nindent 8 }}
+      {{- end }}
 {{- end }}
 
 {{/* The ConfigMap that has the kubeconfig. */}}
 {{- define "tandem.config" -}}
-{{ .Values.config.existing | default "tandem" }}
+{{ .Values.config.existing | default (include "tandem.fullname" .) }}
 {{- end }}
 
 {{/* Settings that a configuration's own are merged into. */}}
@@ -28,21 +74,25 @@ metricsBindAddress: 0.0.0.0:10249
 
 {{/* What the pods of both systems have in common. A dict of root and os. */}}
 {{- define "tandem.pod" -}}
+{{- $set := index .root.Values .os -}}
 hostNetwork: true
 dnsPolicy: Default
-serviceAccountName: tandem
+serviceAccountName: {{ include "tandem.fullname" .root }}
 priorityClassName: system-node-critical
 terminationGracePeriodSeconds: 30
-nodeSelector:
-  kubernetes.io/os: {{ .os }}
-tolerations:
-  - operator: Exists
+nodeSelector: {{- mergeOverwrite (deepCopy $set.nodeSelector) (dict "kubernetes.io/os" .os) | toYaml | nindent 2 }}
+{{- with $set.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $set.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* What their containers have in common. A dict of root and variant. */}}
+{{/* What their containers have in common. A dict of root, os and variant. */}}
 {{- define "tandem.container" -}}
 {{- $image := .root.Values.image -}}
 image: {{ printf "%s:%s%s" $image.repository ($image.tag | default (include "tandem.version" .root)) .variant | quote }}
@@ -52,6 +102,9 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: spec.nodeName
+  {{- with (index .root.Values .os).extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* The port that a PodMonitor asks for. */}}
