@@ -69,16 +69,19 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 
 // arguments are the flags that kube-proxy has, too, for a scenario's settings.
 func arguments(mode config.Mode, host config.Config) []string {
-	ports := join(host.NodePorts.Prefixes)
-	switch {
-	case host.NodePorts.Primary:
-		ports = "primary"
-	case ports == "":
-		ports = "0.0.0.0/0,::/0"
+	var words []string
+	for word, set := range map[string]bool{"primary": host.NodePorts.Primary, "localhost": host.NodePorts.Localhost, "all": host.NodePorts.All || !host.NodePorts.Set()} {
+		if set {
+			words = append(words, word)
+		}
+	}
+	if len(host.NodePorts.Prefixes) > 0 {
+		words = append(words, join(host.NodePorts.Prefixes))
 	}
 	args := []string{
-		"--hostname-override=" + host.NodeName, "--proxy-mode=" + string(mode), "--nodeport-addresses=" + ports,
+		"--hostname-override=" + host.NodeName, "--proxy-mode=" + string(mode), "--nodeport-addresses=" + strings.Join(words, ","),
 		"--detect-local-mode=" + string(host.DetectLocal), fmt.Sprintf("--masquerade-all=%t", host.MasqueradeAll),
+		fmt.Sprintf("--iptables-localhost-nodeports=%t", host.NodePorts.Loopback != nil && *host.NodePorts.Loopback),
 	}
 	for flag, value := range map[string]string{
 		"cluster-cidr": join(host.ClusterCIDRs), "pod-bridge-interface": host.PodBridge, "pod-interface-name-prefix": host.PodInterfacePrefix,
