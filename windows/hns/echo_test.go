@@ -127,6 +127,24 @@ func TestADegradedLoadBalancer(t *testing.T) {
 	})
 }
 
+// A pod's endpoint loses its port of the switch while the proxy runs, and is mended:
+// each audit says what is so then.
+func TestAnEndpointThatDegradesLater(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		web(r)
+		pod := r.emu.AddPod(r.network, "10.244.1.9")
+		for _, state := range []uint32{2, hns.EndpointDegraded, 2} {
+			r.emu.SetEndpointState(pod, state)
+			if drift := r.audit(); drift != 0 {
+				r.Errorf("state %d: drift %d", state, drift)
+			}
+			if said := strings.Contains(problems(r.driver), "endpoints are degraded"); said != (state == hns.EndpointDegraded) {
+				r.Errorf("state %d: said is %t", state, said)
+			}
+		}
+	})
+}
+
 // Endpoints without a port of the switch, and load balancers that serve nothing.
 func TestDegradedObjectsOfOthers(t *testing.T) {
 	on(t, hnsemu.WS2022, func(r *rig) {
