@@ -62,6 +62,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, borrowed: map[Key]bool{},
 	}
+	d.table.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
 	}
