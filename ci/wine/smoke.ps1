@@ -7,9 +7,9 @@
 # It programs one Service with a cluster IP, a node port and a load balancer IP that
 # leads to an endpoint that answers HTTP, asks it, restarts the proxy, asks again while
 # HNS itself restarts, and cleans up. It prints what HNS returns for each load balancer
-# and endpoint, on an overlay with the source VIP, how long calls take, and beside each
-# what the emulator of the tests assumes (go doc ./windows/hnsemu): send it in when they
-# differ. Each "ok" line says what held; it ends with an error otherwise, and removes
+# and endpoint, on an overlay with the source VIP, beside each what the emulator of the
+# tests assumes (go doc ./windows/hnsemu), and how long each kind of call takes (list,
+# read, create and delete endpoints and load balancers): send it in when they differ. Each "ok" line says what held; it ends with an error otherwise, and removes
 # what it has made either way.
 param(
   [string]$Tandem = ".\tandem.exe",
@@ -38,7 +38,20 @@ ports: [{name: p, port: $RemotePort}]
 endpoints: [{addresses: [$Remote], nodeName: another, conditions: {ready: true}}]
 "@ | Set-Content (Join-Path $dir "smoke.yaml")
 
-function Start-Proxy { Start-Process $Tandem -PassThru -NoNewWindow -ArgumentList "run", "--manifests", $dir, "--proxy-mode", "kernelspace" }
+$script:runs = 0
+function Start-Proxy {
+  $script:runs++
+  Start-Process $Tandem -PassThru -NoNewWindow -RedirectStandardError "$dir-$script:runs.log" -ArgumentList "run", "--manifests", $dir, "--proxy-mode", "kernelspace", "--log-level", "debug", "--logging-format", "json"
+}
+# Times prints how long each kind of call took that the proxy has made, and names the
+# kinds that it has not made.
+function Times {
+  $calls = @(Get-Content "$dir-*.log" | Where-Object { $_ -match '"msg":"HNS call"' } | ConvertFrom-Json)
+  foreach ($kind in "list networks", "list endpoints", "read endpoint", "create endpoint", "delete endpoint", "list load balancers", "read load balancer", "create load balancer", "delete load balancer") {
+    $ms = $calls | Where-Object { $_.call -like "$kind*" } | Measure-Object ms -Average -Minimum -Maximum
+    if ($ms.Count -gt 0) { "time: ${kind}: $($ms.Count) calls, $($ms.Minimum) to $($ms.Maximum) ms, $([int]$ms.Average) on average" } else { "time: ${kind}: no call" }
+  }
+}
 function Balancers($vip) { (Get-HnsPolicyList | Where-Object { $_.Policies.VIPs -contains $vip } | ForEach-Object ID) }
 function NodePortBalancers { (Get-HnsPolicyList | Where-Object { $_.Policies.ExternalPort -contains $NodePort } | ForEach-Object ID) }
 function Expect($what, [scriptblock]$holds) {
@@ -51,7 +64,6 @@ function Compare($rule, $assumed, [scriptblock]$here) {
   "  assumed: $assumed"
   try { "  here:    " + ((& $here | Out-String).Trim() -replace "\r?\n", "`n           ") } catch { "  here:    failed: $_" }
 }
-function Milliseconds([scriptblock]$call) { [int](Measure-Command { & $call | Out-Null }).TotalMilliseconds }
 $answers = { try { (Invoke-WebRequest -UseBasicParsing -TimeoutSec 2 "http://$Vip/").StatusCode -gt 0 } catch { $null -ne $_.Exception.Response } }
 $before = @(Get-HnsPolicyList).Count
 $proxy = $null
@@ -63,7 +75,7 @@ try {
   Expect "one load balancer for $LoadBalancerVip" { @(Balancers $LoadBalancerVip).Count -eq 1 }
   Expect "one load balancer for node port $NodePort" { @(NodePortBalancers).Count -eq 1 }
   Expect "$Vip answers" $answers
-  "a list of $(@(Get-HnsPolicyList).Count) load balancers takes $(Milliseconds { Get-HnsPolicyList }) ms, of $(@(Get-HnsEndpoint).Count) endpoints $(Milliseconds { Get-HnsEndpoint }) ms"
+  "there are $(@(Get-HnsPolicyList).Count) load balancers and $(@(Get-HnsEndpoint).Count) endpoints"
   "what HNS returns for load balancers:"; hnsdiag list loadbalancers -d
   "what HNS returns for endpoints:"; hnsdiag list endpoints -d
   "what Tandem reads:"; & $Tandem hns dump -o json
@@ -81,9 +93,15 @@ try {
   Expect "after a restart of HNS there is one again" { @(Balancers $Vip).Count -eq 1 }
   Expect "$Vip answers" $answers
   Compare "in-use" "endpoints in use cannot be deleted: 0x803b002c" { hnsdiag delete endpoints (Get-HnsEndpoint | Where-Object Name -eq "tandem_$Remote").ID }
+  Remove-Item (Join-Path $dir "smoke.yaml")
+  Expect "without the Service there is no load balancer for $Vip" { @(Balancers $Vip).Count -eq 0 }
+  Start-Sleep 60 # endpoints that nothing needs stay for a minute
+  Expect "nor its endpoint, after a minute" { @(Get-HnsEndpoint | Where-Object Name -eq "tandem_$Remote").Count -eq 0 }
+  Times
 } finally {
   if ($proxy) { Stop-Process $proxy -ErrorAction SilentlyContinue }
   & $Tandem cleanup --proxy-mode kernelspace
   Remove-Item -Recurse $dir
+  Remove-Item "$dir-*.log" -ErrorAction SilentlyContinue
 }
 Expect "cleanup leaves everybody else's" { @(Get-HnsPolicyList).Count -eq $before }

@@ -104,7 +104,7 @@ func (n *node) sameCalls(t *testing.T) {
 	n.serves("10.96.0.12", "10.244.1.2 10.244.2.3")
 	real := count(n.rest())
 	lb := n.emu.Balancers()[len(n.emu.Balancers())-1]
-	lb.FrontendVIPs = []string{"10.96.0.13"}
+	lb.ID, lb.FrontendVIPs = "", []string{"10.96.0.13"} // an ID in use is refused
 	n.emu.Forget()
 	made, err := client.CreateBalancer(lb)
 	if err != nil {
@@ -127,12 +127,13 @@ func (n *node) hns(t *testing.T) {
 	if err != nil || !strings.Contains(string(said), " 0 differences") {
 		t.Errorf("hns diff: %v\n%s", err, said)
 	}
-	n.emu.Change(n.emu.Balancers()[0].ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "10.0.0.9" })
+	first := n.emu.Balancers()[0]
+	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "10.0.0.9" })
 	said, err = n.tandem("hns", "diff").Output()
 	if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(said), " 1 differences") {
 		t.Errorf("hns diff: %v\n%s", err, said)
 	}
-	n.emu.Change(n.emu.Balancers()[0].ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "192.0.2.1" })
+	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = first.SourceVIP })
 	said, err = n.tandem("hns", "dump", "-o", "json").Output()
 	var d hns.Dump
 	if err != nil || json.Unmarshal(said, &d) != nil || d.Network != "cbr0" || len(d.Objects) != len(n.emu.Endpoints())+len(n.emu.Balancers()) {

@@ -32,8 +32,8 @@ type difference struct {
 
 var differences = []difference{
 	{
-		"l2bridge.*", "", "load balancer .*", "source VIP",
-		"kube-proxy gives none on l2bridge, which breaks hairpin connections on some builds (kubernetes/community#8890)",
+		"l2bridge 2019", "", "load balancer .*", "source VIP",
+		"kube-proxy gives none on l2bridge, which breaks hairpin connections on builds of Server 2019 (kubernetes/community#8890, kubernetes#137455)",
 	},
 	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", "kube-proxy deletes all load balancers when it starts, others' too; ours stay away from them"},
 	{"", "sctp", "", "there", "HNS has no SCTP (Kubernetes' service-protocol reference); here it is a Gap"},

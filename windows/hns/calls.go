@@ -62,6 +62,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 	}
 	var state atomic.Int32
 	done := make(chan answer, 1)
+	begun := time.Now()
 	go func() {
 		v, err := f(c.hns)
 		done <- answer{v, err}
@@ -76,6 +77,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 	for {
 		select {
 		case a := <-done:
+			c.log.Debug("HNS call", "call", what, "ms", time.Since(begun).Milliseconds(), "err", a.err)
 			return a.value, unknown(a.err)
 		case <-report.C:
 			c.log.Warn("HNS call is slow", "call", what, "after", c.slow)

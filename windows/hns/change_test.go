@@ -131,9 +131,9 @@ func TestAServiceWithoutEndpointsHasNoLoadBalancer(t *testing.T) {
 }
 
 // The address of the node changes: where that is the source of connections,
-// load balancers follow, in place.
+// load balancers follow.
 func TestTheNodesAddressChanges(t *testing.T) {
-	on(t, hnsemu.WS2025, func(r *rig) {
+	on(t, hnsemu.WS2019, func(r *rig) {
 		r.set("web", "10.96.0.10", "10.244.2.2")
 		r.begin()
 		host := *r.host

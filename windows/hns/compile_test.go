@@ -164,13 +164,13 @@ func TestFeaturesOfVersions(t *testing.T) {
 	for v, want := range map[hns.Version]hns.Features{
 		{9, 2}:  {},
 		{9, 5}:  {DSR: true},
-		{10, 1}: {},
-		{10, 2}: {DSR: true},
-		{11, 9}: {DSR: true}, {11, 10}: {DSR: true, DualStack: true},
-		{12, 0}: {DSR: true, DualStack: true, Affinity: true},
-		{15, 4}: {DSR: true, DualStack: true, Affinity: true},
-		{15, 5}: {DSR: true, DualStack: true, Affinity: true, Modify: true},
-		{16, 0}: {DSR: true, DualStack: true, Affinity: true, Modify: true},
+		{10, 1}: {DefaultSource: true},
+		{10, 2}: {DSR: true, DefaultSource: true},
+		{11, 9}: {DSR: true, DefaultSource: true}, {11, 10}: {DSR: true, DefaultSource: true, DualStack: true},
+		{12, 0}: {DSR: true, DefaultSource: true, DualStack: true, Affinity: true},
+		{15, 4}: {DSR: true, DefaultSource: true, DualStack: true, Affinity: true},
+		{15, 5}: {DSR: true, DefaultSource: true, DualStack: true, Affinity: true, Modify: true},
+		{16, 0}: {DSR: true, DefaultSource: true, DualStack: true, Affinity: true, Modify: true},
 	} {
 		if got := v.Features(); got != want {
 			t.Errorf("%s: %+v, want %+v", v, got, want)

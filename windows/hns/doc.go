@@ -112,7 +112,11 @@
 //
 // Objects can be there and have no effect, ours or others': degraded load balancers and
 // endpoints, load balancers without port mappings, DSR without loopback. Full names
-// them, for status, doctor and metrics.
+// them, for status, doctor and metrics. That an object is degraded its State says, which audits read. Health is not read:
+// load balancers of hcsshim have none (hcn, HostComputeLoadBalancer), and that of
+// endpoints is data of any kind (Health.Data) with the resources in use, of which
+// nothing is documented to say that an object is not in order. The old API's
+// Health.LastErrorCode has been published as 0 only (calico#8465).
 //
 // # What the emulator cannot prove
 //

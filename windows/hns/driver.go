@@ -62,6 +62,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, borrowed: map[Key]bool{},
 	}
+	d.table.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
 	}
@@ -171,15 +172,15 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	return d.objects(), nil
 }
 
-// read reads HNS: the network, the endpoints that are not known yet, and all
-// load balancers.
+// read reads HNS: the network, the endpoints of this node and those that are not
+// known yet, and all load balancers.
 func (d *Driver) read(ctx context.Context) (*reading, error) {
 	n, err := d.network(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &reading{network: n}
-	if r.endpoints, err = d.endpoints(ctx, n.id); err != nil {
+	if r.endpoints, err = d.endpoints(ctx, n.id, true); err != nil {
 		return nil, err
 	}
 	if n.overlay {
@@ -201,10 +202,12 @@ func (d *Driver) network(ctx context.Context) (network, error) {
 	return describe(n), err
 }
 
-// endpoints reads the endpoints of a network that are not known yet.
-func (d *Driver) endpoints(ctx context.Context, network string) ([]Endpoint, error) {
+// endpoints reads the endpoints of a network that are not known yet. With their
+// states it reads those of this node again: they have ports of the switch, which can
+// be lost. Remote ones, by far the most, have none.
+func (d *Driver) endpoints(ctx context.Context, network string, states bool) ([]Endpoint, error) {
 	return readAll(func() ([]string, error) { return d.calls.endpointIDs(ctx, network) }, func(id string) (Endpoint, error) {
-		if e, ok := d.table.known(id); ok {
+		if e, ok := d.table.known(id); ok && !(states && e.Flags&FlagRemote == 0) {
 			return e, nil
 		}
 		return d.calls.endpoint(ctx, id)

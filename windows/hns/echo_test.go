@@ -3,7 +3,10 @@
 package hns_test
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -124,6 +127,56 @@ func TestADegradedLoadBalancer(t *testing.T) {
 		}
 		r.differs()
 		served(r)
+	})
+}
+
+// A pod's endpoint loses its port of the switch while the proxy runs, and is mended:
+// each audit says what is so then.
+func TestAnEndpointThatDegradesLater(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		web(r)
+		pod := r.emu.AddPod(r.network, "10.244.1.9")
+		for _, state := range []uint32{2, hns.EndpointDegraded, 2} {
+			r.emu.SetEndpointState(pod, state)
+			if drift := r.audit(); drift != 0 {
+				r.Errorf("state %d: drift %d", state, drift)
+			}
+			if said := strings.Contains(problems(r.driver), "endpoints are degraded"); said != (state == hns.EndpointDegraded) {
+				r.Errorf("state %d: said is %t", state, said)
+			}
+		}
+	})
+}
+
+// The log has the time of each call, by the kinds that the script for real nodes sums up.
+func TestTheLogHasTheTimeOfEachKindOfCall(t *testing.T) {
+	script, err := os.ReadFile("../../ci/wine/smoke.ps1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := regexp.MustCompile(`foreach \(\$kind in (.*)\) \{`).FindStringSubmatch(string(script))
+	if kinds == nil {
+		t.Fatal("the script has no kinds of calls")
+	}
+	on(t, hnsemu.WS2025, func(r *rig) {
+		var log bytes.Buffer
+		r.settings.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		r.restart()
+		web(r)
+		r.audit()
+		r.unset("web")
+		r.unset("api")
+		r.sync()
+		r.settle()
+		all := strings.Split(kinds[1], ", ")
+		if len(all) < 9 {
+			r.Errorf("%d kinds", len(all))
+		}
+		for _, kind := range all {
+			if !regexp.MustCompile(`msg="HNS call" call="` + strings.Trim(kind, `"`) + `.*" ms=\d+`).MatchString(log.String()) {
+				r.Errorf("no %s in the log", kind)
+			}
+		}
 	})
 }
 

@@ -243,7 +243,7 @@ func (c *commit) refresh() error {
 	c.table.mu.Lock()
 	network := c.table.facts.network.id
 	c.table.mu.Unlock()
-	all, err := c.endpoints(c.ctx, network)
+	all, err := c.endpoints(c.ctx, network, false)
 	if notFound(err) {
 		return fmt.Errorf("the network has gone: %w: %w", err, ledger.ErrUnknown)
 	}

@@ -162,7 +162,7 @@ func (v Version) usable() error {
 }
 
 // Features are what a version can do, by the tables of hcsshim
-// (hcn/hcnglobals.go) but for Modify. They are worked out here since hcsshim
+// (hcn/hcnglobals.go) but for Modify and DefaultSource. They are worked out here since hcsshim
 // remembers for ever that HNS could not be asked.
 type Features struct {
 	DSR       bool
@@ -172,14 +172,20 @@ type Features struct {
 	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466):
 	// its answer is not asked for, and what Modify returns is compared.
 	Modify bool
+	// DefaultSource takes the network's own address for a load balancer of an
+	// l2bridge without a source VIP. Builds of Server 2019 take the VIP instead
+	// (kubernetes/community#8890, kubernetes#137455); of later versions nobody has
+	// said so.
+	DefaultSource bool
 }
 
 // Features returns what a version can do.
 func (v Version) Features() Features {
 	return Features{
-		DSR:       v.Major == 9 && v.Minor >= 3 || v.atLeast(10, 2),
-		DualStack: v.atLeast(11, 10),
-		Affinity:  v.atLeast(12, 0),
-		Modify:    v.atLeast(15, 5),
+		DSR:           v.Major == 9 && v.Minor >= 3 || v.atLeast(10, 2),
+		DualStack:     v.atLeast(11, 10),
+		Affinity:      v.atLeast(12, 0),
+		Modify:        v.atLeast(15, 5),
+		DefaultSource: v.atLeast(10, 0),
 	}
 }

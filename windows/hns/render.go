@@ -40,6 +40,7 @@ type facts struct {
 	node      [2]netip.Addr // this node's own addresses, by family
 	hostMAC   string        // overlay: of the interface that has the node's address
 	sourceVIP netip.Addr    // overlay
+	askSource bool          // l2bridge: load balancers need a source VIP (Features.DefaultSource)
 }
 
 // endpoint renders a remote endpoint. The node is for VIP endpoints, and for
@@ -118,11 +119,15 @@ func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
 
 // source is the address that endpoints see where clients' addresses are not
 // kept. On an overlay pods can answer the source VIP only, and what is no pod of
-// the cluster can answer the node only. On l2bridge it is the node's: without
-// one, hairpin connections break on some builds (kubernetes/community#8890).
+// the cluster can answer the node only. On l2bridge it is the network's own address,
+// which HNS takes without being told, as kube-proxy lets it, but for builds of Server
+// 2019 on which hairpin connections would break: there it is the node's.
 func (f facts) source(v Value) netip.Addr {
-	if !f.network.overlay {
+	switch {
+	case !f.network.overlay && f.askSource:
 		return v.Node
+	case !f.network.overlay:
+		return netip.Addr{}
 	}
 	for _, t := range v.Balancer.Endpoints {
 		if !t.Local && !f.network.inside(t.Addr) {

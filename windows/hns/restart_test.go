@@ -169,18 +169,19 @@ func TestAJournalThatIsNone(t *testing.T) {
 }
 
 // An earlier proxy, such as kube-proxy, has left load balancers and remote
-// endpoints: equal ones are taken over as they are.
+// endpoints: equal ones are taken over as they are. On l2bridge kube-proxy gives no
+// source VIP.
 func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		remote := r.emu.AddEndpoint(hns.Endpoint{
 			HostComputeNetwork: r.network, Flags: hns.FlagRemote, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.2.2"}},
 		})
 		lb := hns.LoadBalancer{
-			HostComputeEndpoints: []string{remote}, SourceVIP: "192.0.2.1", Flags: hns.FlagDSR,
+			HostComputeEndpoints: []string{remote}, Flags: hns.FlagDSR,
 			FrontendVIPs: []string{"10.96.0.10"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}},
 		}
 		r.emu.AddBalancer(lb, false)
-		lb.FrontendVIPs, lb.SourceVIP = []string{"10.96.0.11"}, ""
+		lb.FrontendVIPs, lb.SourceVIP = []string{"10.96.0.11"}, "192.0.2.9"
 		r.emu.AddBalancer(lb, false)
 		r.set("same", "10.96.0.10", "10.244.2.2")
 		r.begin()

@@ -301,7 +301,7 @@ func (t *table) begin() {
 }
 
 // known returns an endpoint that was read before. An endpoint's address and MAC
-// never change, so it need not be read again.
+// never change, so it need not be read again but for its state.
 func (t *table) known(id string) (Endpoint, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -362,7 +362,12 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 	seen := make(map[string]bool, len(read))
 	for _, e := range read {
 		seen[e.ID] = true
-		if _, known := t.endpoints[e.ID]; !known && !meanwhile[e.ID] {
+		switch have, known := t.endpoints[e.ID]; {
+		case meanwhile[e.ID]:
+		case known:
+			have.State = e.State
+			t.endpoints[e.ID] = have
+		default:
 			t.put(e)
 		}
 	}

@@ -148,6 +148,21 @@ func (e *Emulator) Degrade(id string, state uint32) {
 	e.Change(id, func(lb *hns.LoadBalancer) { lb.State = state })
 }
 
+// SetEndpointState sets the state of an endpoint, such as that of one that has lost
+// its port of the switch.
+//
+// rule: degraded
+func (e *Emulator) SetEndpointState(id string, state uint32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.endpoints[id]
+	p.State = state
+	e.endpoints[id] = p
+	if _, ok := e.foreign[id]; ok {
+		e.foreign[id] = text(p)
+	}
+}
+
 // id makes a GUID.
 func (e *Emulator) id() string {
 	e.next++
