@@ -72,7 +72,7 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	}
 	svc := s.Services[i]
 	d := serviceDetail(s, svc, since)
-	for _, u := range resolve.EndpointUses(s.Host, svc.Slices, svc.Ports) {
+	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
 			Slice: u.Slice.Name, Conditions: conditions(u.State), Used: u.Used, Why: u.Why,
