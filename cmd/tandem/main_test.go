@@ -92,6 +92,25 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// Every verb about a Service reads its name alike, and a mistake there is one of usage.
+func TestServiceArguments(t *testing.T) {
+	for _, verb := range []string{"drift", "history", "services"} {
+		for _, args := range [][]string{{"a/b/c"}, {"/b"}, {"a/"}, {"a", "b"}} {
+			if code, _, stderr := tandem(t, append([]string{verb}, args...)...); code != exitUsage {
+				t.Errorf("%s %v: exit code %d: %s", verb, args, code, stderr)
+			}
+		}
+	}
+	if code, _, _ := tandem(t, "replay", "a", "b"); code != exitUsage {
+		t.Errorf("replay of two files: exit code %d", code)
+	}
+	for text, want := range map[string]string{"web": "default/web", "shop/web": "shop/web"} {
+		if n, err := serviceArgument([]string{text}); err != nil || n.String() != want {
+			t.Errorf("%s: %s, %v", text, n, err)
+		}
+	}
+}
+
 // A verb that there is not is a mistake, and the one that may be meant is named.
 func TestUnknownVerbs(t *testing.T) {
 	for line, want := range map[string]string{
