@@ -112,6 +112,7 @@ func every(in *ui.Input) []struct {
 		{"/ui?q=nothing-like-it", 200, "No Service fits."},
 		{"/ui?page=99999999999999999999", 200, "Page 1 of"},
 		{"/ui?page=1000", 200, "Previous"},
+		{"/ui?state=Pending", 200, "Pending"},
 		{"/ui/service/" + first, 200, "From frontends to endpoints"},
 		{"/ui/service/no/such", 404, "No such Service"},
 		{"/ui/history", 200, "What came, and what it rewrote"},
@@ -175,6 +176,7 @@ func TestHostileNames(t *testing.T) {
 	in := world(1)
 	const evil = `"><script>alert(1)</script>`
 	in.Status.Node, in.Status.Services[0].Name, in.Status.Services[0].Frontends[0].Address = evil, "shop/"+evil, evil
+	in.Status.Services[0].State = evil
 	in.History.Entries[0].Detail, in.History.Entries[0].Sync.Err = evil, evil
 	in.Status.Reasons = []string{evil}
 	h := ui.Handler(source(in))

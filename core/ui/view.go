@@ -109,6 +109,7 @@ func overviewOf(in *Input, query, state string, page int) overview {
 	for s := range model.States {
 		v.States = append(v.States, count{model.State(s).String(), counts[model.State(s).String()]})
 	}
+	v.States = append(v.States, count{status.Pending, counts[status.Pending]})
 	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}})
 	v.Pager = p
 	for _, i := range rows {
