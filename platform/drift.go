@@ -6,6 +6,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -33,7 +35,25 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 	if err != nil {
 		return status.Drift{}, err
 	}
+	d, err := driftOf(s, r)
+	d.Node, d.Mode = s.Host.Name, p.mode()
+	return d, err
+}
+
+// driftOf renders the drift of a snapshot. A Service that neither exists nor has
+// drifted is an error: "no drift" would be said of a mistyped name.
+func driftOf(s *engine.Snapshot, r DriftRequest) (status.Drift, error) {
 	d := status.DriftOf(s, r.Service, r.Since)
-	d.Node, d.Mode, d.Looked = s.Host.Name, p.mode(), r.Look
+	d.Looked = r.Look
+	if r.Service == "" || len(d.Now)+len(d.Before) > 0 {
+		return d, nil
+	}
+	name, err := model.ParseServiceName(r.Service)
+	if err != nil {
+		return d, err
+	}
+	if _, ok := status.Find(s, name); !ok {
+		return d, unknownService(name)
+	}
 	return d, nil
 }

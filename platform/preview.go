@@ -35,7 +35,14 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 	deltas, problems := edit.deltas(s)
 	out := status.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
 	out.Node, out.Mode = s.Host.Name, p.mode()
-	if each := p.system.eachFlow; each != nil && len(deltas) > 0 && p.engine.Current().Mode.Conntrack {
+	each := p.system.eachFlow
+	switch {
+	case len(deltas) == 0: // of none
+	case each == nil:
+		out.Unknown = "this system does not list tracked connections"
+	case !p.engine.Current().Mode.Conntrack:
+		out.Unknown = "mode " + p.mode() + " does not track connections in the kernel"
+	default:
 		count := status.CountFlows(s.Host, deltas)
 		if err := p.network.Do(func() error { return each(ctx, count.See) }); err != nil {
 			out.Unknown = err.Error()

@@ -373,7 +373,7 @@ func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: p.documentOf(s), Services: s.Services, History: p.engine.History().Find(history.Filter{})}, nil
+	return &ui.Input{Status: p.documentOf(s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
 }
 
 // packets are counted by the backend in use, if it does.

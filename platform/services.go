@@ -38,9 +38,13 @@ func services(ctx context.Context, p *Proxy, r ServicesRequest) (out status.Serv
 		}
 		var ok bool
 		if out, ok = status.ServiceOf(s, name, since); !ok {
-			return out, fmt.Errorf("no Service %s: tandem has received none of this name, or it is for another proxy", name)
+			return out, unknownService(name)
 		}
 	}
 	out.Node, out.Mode = s.Host.Name, p.mode()
 	return out, nil
+}
+
+func unknownService(name model.ServiceName) error {
+	return fmt.Errorf("no Service %s: tandem has received none of this name, or it is for another proxy", name)
 }

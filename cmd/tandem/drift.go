@@ -32,7 +32,11 @@ repaired.`,
 		Example: "  tandem drift\n  tandem drift --watch\n  tandem drift --repair -o json",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := platform.DriftRequest{Service: strings.Join(args, ""), Look: true}
+			name, err := serviceArgument(args)
+			if err != nil {
+				return err
+			}
+			r := platform.DriftRequest{Service: serviceText(name), Look: true}
 			if watch {
 				return watchDrift(cmd, &out, r)
 			}

@@ -6,12 +6,10 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -29,12 +27,10 @@ queued, and how long it took to resolve, compile and write it; what was created 
 replaced (~) and deleted (-) in the data plane; and what failed. Changes that were
 applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes are kept, in memory only.`,
 		Example: "  tandem history\n  tandem history default/web\n  tandem history --failed -o json",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if len(args) == 1 {
-				if f.Service, err = serviceName(args[0]); err != nil {
-					return err
-				}
+			if f.Service, err = serviceArgument(args); err != nil {
+				return err
 			}
 			if f.Limit < 0 {
 				return usageError{fmt.Errorf("--limit %d: must not be negative", f.Limit)}
@@ -63,18 +59,6 @@ func askHistory(cmd *cobra.Command, from *snapshotFlag, f history.Filter) (histo
 		return file.History.Select(f), nil
 	}
 	return platform.History(cmd.Context(), f)
-}
-
-// serviceName reads NAMESPACE/NAME; without a namespace it is default.
-func serviceName(text string) (n model.ServiceName, err error) {
-	namespace, name, ok := strings.Cut(text, "/")
-	if !ok {
-		namespace, name = "default", text
-	}
-	if namespace == "" || name == "" || strings.Contains(name, "/") {
-		return n, usageError{fmt.Errorf("%q is not NAMESPACE/NAME", text)}
-	}
-	return model.ServiceName{Namespace: namespace, Name: name}, nil
 }
 
 // writeHistory shows a history to people, one line a change.

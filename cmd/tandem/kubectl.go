@@ -182,6 +182,9 @@ func (k *cluster) compare(ctx context.Context) ([]status.Node, []status.NodeDiff
 	if err != nil {
 		return nil, nil, err
 	}
+	// The client adds the user's credentials to every request, to whatever host: a
+	// redirect is an answer like others.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	base, _, err := rest.DefaultServerUrlFor(c)
 	if err != nil {
 		return nil, nil, err
@@ -246,6 +249,9 @@ func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, p
 	if err := get(ctx, client, at, nil, maxNode, &d); err != nil {
 		return status.Node{Node: p.Spec.NodeName, Pod: p.Metadata.Name, Err: err.Error()}
 	}
+	if d.Version == "" {
+		return status.Node{Node: p.Spec.NodeName, Pod: p.Metadata.Name, Err: "the answer is not the status of a tandem"}
+	}
 	return status.NodeOf(p.Spec.NodeName, p.Metadata.Name, &d)
 }
 
@@ -273,15 +279,15 @@ func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values
 // refused is the error of an answer: the message of Kubernetes' Status where it is
 // one, and what to do.
 func refused(code int, text []byte) error {
-	var said struct{ Message string }
+	var said struct{ Kind, Message string }
 	if json.Unmarshal(text, &said) != nil || said.Message == "" {
 		said.Message = strings.TrimSpace(string(text))
 	}
 	message := http.StatusText(code) + ": " + said.Message
-	switch code {
-	case http.StatusForbidden:
+	switch {
+	case code == http.StatusForbidden && said.Kind == "Status": // of the API server, not of the pod
 		message += "; the user needs list of pods and get of pods/proxy there"
-	case http.StatusServiceUnavailable, http.StatusBadGateway:
+	case code == http.StatusServiceUnavailable, code == http.StatusBadGateway:
 		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249)?"
 	}
 	return errors.New(message)

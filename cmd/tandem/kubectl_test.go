@@ -57,6 +57,10 @@ func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
 				http.Error(w, `{"kind":"Status","message":"`+err.Error()+`"}`, http.StatusServiceUnavailable)
 				return
 			}
+			if answer, raw := nodes[name].(http.HandlerFunc); raw {
+				answer(w, r)
+				return
+			}
 			_ = json.NewEncoder(w).Encode(nodes[name])
 		}))
 	t.Cleanup(server.Close)
@@ -143,5 +147,33 @@ func TestKubectlPluginWithAnUnreachableNode(t *testing.T) {
 	}
 	if code, _, stderr := kubectl(t, "status", "--kubeconfig", "/nowhere"); code != exitFailure || !strings.Contains(stderr, "kubeconfig") {
 		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+// What a pod answers is a stranger's: a redirect must not get the user's token, and
+// neither another program's document nor its refusal counts as a tandem's.
+func TestKubectlPluginDistrustsPods(t *testing.T) {
+	var stolen atomic.Bool
+	thief := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stolen.Store(true)
+		_ = json.NewEncoder(w).Encode(knows("h1"))
+	}))
+	defer thief.Close()
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.URL, http.StatusFound) }, "Found"},
+		"stranger": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "not the status of a tandem"},
+		"refusal":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "go away", http.StatusForbidden) }, "go away"},
+	} {
+		config := fakeCluster(t, map[string]any{"a": c.answer})
+		code, out, _ := kubectl(t, "status", "--kubeconfig", config)
+		if code != exitFailure || !strings.Contains(out, c.want) || strings.Contains(out, "pods/proxy") {
+			t.Errorf("%s: exit code %d\n%s", name, code, out)
+		}
+	}
+	if stolen.Load() {
+		t.Error("a redirect was followed with the user's credentials")
 	}
 }

@@ -85,9 +85,28 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", part, stderr)
 		}
 	}
-	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"docs"}, {"docs", "a", "b"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
+	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"plan", "--prune", "--manifests", t.TempDir()}, {"plan", "--against-running", "--manifests", t.TempDir(), "-n", "shop"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--part", "nft"}, {"plan", "--against-running", "--manifests", t.TempDir(), "-o", "native"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--snapshot", "s"}, {"docs"}, {"docs", "a", "b"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
 		if code, _, stderr := tandem(t, args...); code != exitUsage || strings.Contains(stderr, "goroutine") {
 			t.Errorf("%v: exit code %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// Every verb about a Service reads its name alike, and a mistake there is one of usage.
+func TestServiceArguments(t *testing.T) {
+	for _, verb := range []string{"drift", "history", "services"} {
+		for _, args := range [][]string{{"a/b/c"}, {"/b"}, {"a/"}, {"a", "b"}} {
+			if code, _, stderr := tandem(t, append([]string{verb}, args...)...); code != exitUsage {
+				t.Errorf("%s %v: exit code %d: %s", verb, args, code, stderr)
+			}
+		}
+	}
+	if code, _, _ := tandem(t, "replay", "a", "b"); code != exitUsage {
+		t.Errorf("replay of two files: exit code %d", code)
+	}
+	for text, want := range map[string]string{"web": "default/web", "shop/web": "shop/web"} {
+		if n, err := serviceArgument([]string{text}); err != nil || n.String() != want {
+			t.Errorf("%s: %s, %v", text, n, err)
 		}
 	}
 }

@@ -49,6 +49,9 @@ is 3 when something would change.`,
 			if err := only.check(); err != nil {
 				return err
 			}
+			if err := runningFlags(cmd, running); err != nil {
+				return err
+			}
 			if running {
 				return planAgainstRunning(cmd, &flags, &out, prune)
 			}
@@ -63,10 +66,7 @@ is 3 when something would change.`,
 			if err := out.print(cmd, w.report(&only)); err != nil {
 				return err
 			}
-			if len(w.problems) > 0 {
-				return fmt.Errorf("rejected: %d problems, see above", len(w.problems))
-			}
-			return nil
+			return rejected(len(w.problems))
 		},
 	}
 	flags.register(c)
@@ -78,6 +78,14 @@ is 3 when something would change.`,
 	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
 	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	return c
+}
+
+// rejected is the error of so many problems that were printed; nil for none.
+func rejected(problems int) error {
+	if problems == 0 {
+		return nil
+	}
+	return fmt.Errorf("rejected: %d problems, see above", problems)
 }
 
 // planWorld is that of manifests, or of a snapshot.

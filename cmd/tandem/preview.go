@@ -3,6 +3,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/manifests"
@@ -26,12 +29,38 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 		problems = append(problems, p.Model())
 	}
 	printProblems(cmd, problems)
+	if prune && len(problems) > 0 {
+		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
+	}
 	p, err := platform.Preview().Ask(cmd.Context(), platform.Edit{Services: found.Services, Slices: found.Slices, Prune: prune})
 	if err != nil {
 		return err
 	}
-	if err := out.print(cmd, reportOf(p)); err != nil || !p.Pending() {
+	if err := out.print(cmd, reportOf(p)); err != nil {
+		return err
+	}
+	if err := rejected(len(problems) + len(p.Problems)); err != nil || !p.Pending() {
 		return err
 	}
 	return pendingError("the manifests would change the data plane")
+}
+
+// runningFlags rejects flags that mean nothing beside --against-running, or without it.
+func runningFlags(cmd *cobra.Command, running bool) error {
+	fs := cmd.Flags()
+	if !running {
+		if fs.Changed("prune") {
+			return usageError{errors.New("--prune needs --against-running")}
+		}
+		return nil
+	}
+	for _, name := range []string{"namespace", "name", "snapshot", "part"} {
+		if fs.Changed(name) {
+			return usageError{fmt.Errorf("--%s does not apply to --against-running", name)}
+		}
+	}
+	if o := fs.Lookup("output"); o != nil && o.Value.String() == "native" {
+		return usageError{errors.New("-o native does not apply to --against-running")}
+	}
+	return nil
 }

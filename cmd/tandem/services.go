@@ -3,8 +3,6 @@
 package main
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/platform"
@@ -22,7 +20,11 @@ why.`,
 		Example: "  tandem services\n  tandem services kube-system/kube-dns",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := platform.Services().Ask(cmd.Context(), platform.ServicesRequest{Service: strings.Join(args, "")})
+			name, err := serviceArgument(args)
+			if err != nil {
+				return err
+			}
+			s, err := platform.Services().Ask(cmd.Context(), platform.ServicesRequest{Service: serviceText(name)})
 			if err != nil {
 				return err
 			}

@@ -117,7 +117,7 @@ that was in use there. It needs no privileges and changes nothing. The plan must
 the one of the node, byte for byte: where it is not, the exit code is 3, and this
 tandem decides otherwise than the one that made the snapshot.`,
 		Example: "  tandem replay node-1.snapshot\n  tandem replay node-1.snapshot -o native",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError{errors.New("replay takes one file; - for the standard input")}

@@ -39,7 +39,8 @@ address, for this machine alone: http://127.0.0.1:10249/ui.`,
 			if file == nil {
 				return usageError{errors.New("--snapshot is required; the pages of the running tandem are at /ui of its metrics address")}
 			}
-			in := &ui.Input{Status: file.Status, Services: file.Resolve().Services, History: file.History, Snapshot: true}
+			r := file.Resolve()
+			in := &ui.Input{Status: file.Status, Host: r.Host, Services: r.Services, Suspects: file.Suspects, History: file.History, Snapshot: true}
 			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }))
 		},
 	}

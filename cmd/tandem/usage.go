@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // The exit codes, the same for every verb.
@@ -86,4 +88,28 @@ func atMostOne(c *cobra.Command, args []string) error {
 		return usageError{fmt.Errorf("%s takes one argument at most, not %d", c.CommandPath(), len(args))}
 	}
 	return nil
+}
+
+// serviceArgument reads NAMESPACE/NAME, the one argument that a verb may have; without
+// a namespace it is default. Without an argument the name is empty: all Services.
+func serviceArgument(args []string) (n model.ServiceName, err error) {
+	if len(args) == 0 {
+		return n, nil
+	}
+	text := args[0]
+	if !strings.Contains(text, "/") {
+		text = "default/" + text
+	}
+	if n, err = model.ParseServiceName(text); err != nil {
+		return n, usageError{err}
+	}
+	return n, nil
+}
+
+// serviceText is what queries call a Service; empty for all.
+func serviceText(n model.ServiceName) string {
+	if n == (model.ServiceName{}) {
+		return ""
+	}
+	return n.String()
 }

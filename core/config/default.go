@@ -15,8 +15,8 @@ const (
 // Default returns the configuration that holds when nothing is set. It is
 // kube-proxy's, with these differences: the mode is auto; a change is programmed
 // at once (kube-proxy waits for a second unless it is told otherwise); and node
-// ports do not answer on 127.0.0.1, which would need route_localnet
-// (CVE-2020-8558).
+// ports do not answer on 127.0.0.1 (with iptables.localhostNodePorts relays serve them there,
+// without route_localnet, CVE-2020-8558).
 func Default() Config {
 	established, closeWait, oom := 24*time.Hour, time.Hour, -999
 	return Config{

@@ -95,8 +95,8 @@ func localnet(f *Facts) Check {
 	case v == 0:
 		return ok("addresses of 127.0.0.0/8 are not routed")
 	}
-	return note("net.ipv4.conf.all.route_localnet is 1, for node ports on 127.0.0.1: without the rules of a proxy, neighbours reach what listens on loopback alone (CVE-2020-8558)",
-		"unless node ports on 127.0.0.1 are used: set iptables.localhostNodePorts: false, and sysctl -w net.ipv4.conf.all.route_localnet=0")
+	return note("net.ipv4.conf.all.route_localnet is 1: without the rules of a proxy, neighbours reach what listens on loopback alone (CVE-2020-8558)",
+		"tandem does not need it, not even for node ports on 127.0.0.1: sysctl -w net.ipv4.conf.all.route_localnet=0")
 }
 
 // defaultRoute: a process of the node that connects to a cluster IP needs a route to

@@ -41,9 +41,9 @@ type Sources struct {
 const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
-// there /healthz can fail, with the reasons. /status is for readers of metrics,
-// /configz, /flagz, profiles and the verbosity are for this machine alone, and none
-// of them for web pages.
+// there /healthz can fail, with the reasons. /status and /statusz are for readers of
+// metrics, the API server's proxy of pods among them; /configz, /flagz, profiles and
+// the verbosity are for this machine alone, and none of them for web pages.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
 	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
@@ -63,8 +63,8 @@ func Pages(s Sources) http.Handler {
 	if s.Flags != nil {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
-	mux.Handle("/statusz", RejectRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", RejectRebinding(newCached(s.Status)))
+	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
+	mux.Handle("/status", rejectLocalRebinding(newCached(s.Status)))
 	if s.UI != nil {
 		mux.Handle("/ui", loopbackOnly(s.UI.ServeHTTP))
 		mux.Handle("/ui/", loopbackOnly(s.UI.ServeHTTP))
@@ -202,13 +202,32 @@ func RejectRebinding(h http.Handler) http.Handler {
 	})
 }
 
+// rejectLocalRebinding is RejectRebinding for clients on loopback addresses, where a
+// browser would come from. The API server's proxy of pods keeps the Host header of its
+// own client, which may be any name of the API server.
+func rejectLocalRebinding(h http.Handler) http.Handler {
+	strict := RejectRebinding(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fromLoopback(r) {
+			strict.ServeHTTP(w, r)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// fromLoopback reports whether the client is on this machine, by its address.
+func fromLoopback(r *http.Request) bool {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && client.Addr().Unmap().IsLoopback()
+}
+
 // loopbackOnly refuses requests from other machines and pods, too: what shows the
 // program's memory, or costs it time, is for who is on this machine. The metrics
 // address may be open to all of the cluster.
 func loopbackOnly(h http.HandlerFunc) http.Handler {
 	return RejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		client, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !client.Addr().Unmap().IsLoopback() {
+		if !fromLoopback(r) {
 			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)
 			return
 		}

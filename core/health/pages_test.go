@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +88,31 @@ func TestStatusIsNotForForeignNames(t *testing.T) {
 	} {
 		if w := ask(sources(), "/status", host); w.Code != want {
 			t.Errorf("%s: %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
+// The API server's proxy of pods keeps the Host header of its client: a kubeconfig that
+// names the API server reaches the status, from an address that is not loopback.
+func TestStatusThroughTheProxyOfPods(t *testing.T) {
+	pages := health.Pages(sources())
+	tandem := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = "192.0.2.1:40000" // of the API server
+		pages.ServeHTTP(w, r)
+	}))
+	defer tandem.Close()
+	at, err := url.Parse(tandem.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(at)
+	for path, want := range map[string]int{"/status": 200, "/statusz": 200, "/configz": 403, "/flagz": 404} {
+		req := httptest.NewRequest("GET", path, nil)
+		req.Host = "api.cluster.example:6443"
+		w := httptest.NewRecorder()
+		proxy.ServeHTTP(w, req)
+		if w.Code != want {
+			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
 		}
 	}
 }

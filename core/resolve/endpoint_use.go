@@ -23,7 +23,8 @@ type EndpointUse struct {
 }
 
 // EndpointUses lists every endpoint of the slices of a Service, for each port that
-// they could serve, in the order of the slices. What is used is read off the resolved
+// they could serve, in the order of the slices, which must be marked as those that the
+// ports were resolved from (MarkUnanswered). What is used is read off the resolved
 // ports, so it is policy's own answer; the reasons are for what is left.
 func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (all []EndpointUse) {
 	for _, port := range ports {
@@ -49,7 +50,7 @@ func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (a
 					told[u.Addr] = true
 					u.Why = usedFor(port, u.Addr)
 				default:
-					u.Why = whyUnused(host, port, u, named, used)
+					u.Why = whyUnused(host, port, slice, u, named, used)
 				}
 				all = append(all, u)
 			}
@@ -109,7 +110,7 @@ func usedFor(port *model.Port, at netip.AddrPort) string {
 }
 
 // whyUnused finds the reason by the conditions that policy looks at, in its order.
-func whyUnused(host *model.Host, port *model.Port, u EndpointUse, named bool, used map[netip.AddrPort]model.Endpoint) string {
+func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u EndpointUse, named bool, used map[netip.AddrPort]model.Endpoint) string {
 	_, elsewhere := used[u.Addr]
 	ready := u.State.Has(model.Ready)
 	switch bad := unusableEndpoint(host, u.Addr.Addr()); {
@@ -127,12 +128,23 @@ func whyUnused(host *model.Host, port *model.Port, u EndpointUse, named bool, us
 		return "terminating, and does not serve any more"
 	case !ready:
 		return "not ready"
+	case slice.Weighted && slice.Weight == 0:
+		return "its slice has weight 0"
+	case u.State.Has(model.Unanswered) && passesOver(port):
+		return "stopped answering, and is passed over"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):
 		return "runs on " + nodeText(u.Node) + ", and policy Local or a node's hint takes this node's only"
 	case len(port.Frontends) == 0 || len(used) == 0:
 		return "no frontend of the port uses endpoints that are not on this node"
 	}
 	return "ready; topology hints leave it to other zones or nodes, or the Service has too many endpoints"
+}
+
+// passesOver reports whether a pool of the port lacks endpoints that do not answer.
+func passesOver(port *model.Port) bool {
+	return slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool {
+		return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Why == model.WhyUnanswered })
+	})
 }
 
 func allLocal(used map[netip.AddrPort]model.Endpoint) bool {

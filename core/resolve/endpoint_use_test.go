@@ -61,3 +61,26 @@ func TestEndpointUsesArePolicys(t *testing.T) {
 		t.Error("too little was judged")
 	}
 }
+
+// Endpoints that failover passes over and those of weight 0 are told as such, whatever
+// the others are.
+func TestEndpointUseReasons(t *testing.T) {
+	weightless := slice("weightless", "10.0.0.3@there")
+	weightless.Weighted = true
+	for _, others := range [][]string{
+		{"10.0.0.1@here", "10.0.0.2@there"},
+		{"10.0.0.1@there", "10.0.0.2@there"},
+	} {
+		suspects := model.Suspects{addr("10.0.0.2"): {}}
+		from := resolve.MarkUnanswered([]*model.Slice{slice("s", others...), weightless}, suspects)
+		got := map[string]string{}
+		for _, u := range resolve.EndpointUses(host(), from, resolve.Service(host(), service(), from).Ports) {
+			if !u.Used {
+				got[u.Addr.Addr().String()] = u.Why
+			}
+		}
+		if len(got) != 2 || !strings.Contains(got["10.0.0.2"], "stopped answering") || !strings.Contains(got["10.0.0.3"], "weight 0") {
+			t.Errorf("%v: %v", others, got)
+		}
+	}
+}

@@ -19,7 +19,10 @@ type Drift struct {
 	Mode string    `json:"mode"`
 	At   time.Time `json:"at"`
 	// Looked says that the data plane was read back for this answer.
-	Looked bool      `json:"looked"`
+	Looked bool `json:"looked"`
+	// Service is the only one that it is about; absent for all.
+	Service string `json:"service,omitempty"`
+
 	Now    []Drifted `json:"now"`              // found by this look, or not repaired yet
 	Before []Drifted `json:"before"`           // repaired, the latest first
 	Total  uint64    `json:"total"`            // objects since the start
@@ -44,7 +47,7 @@ type Writer struct {
 // DriftOf renders what a snapshot knows of drift, of one Service if it is named. What
 // was found since a moment is told as found now.
 func DriftOf(s *engine.Snapshot, service string, since time.Time) Drift {
-	d := Drift{At: time.Now(), Now: []Drifted{}, Before: []Drifted{}, Total: s.Status.Drift}
+	d := Drift{At: time.Now(), Service: service, Now: []Drifted{}, Before: []Drifted{}, Total: s.Status.Drift}
 	for _, one := range slices.Backward(s.Drifts) {
 		x := drifted(one)
 		switch {
@@ -80,13 +83,17 @@ func (d Drift) Repaired() bool {
 // Write prints drift for people.
 func (d Drift) Write(w io.Writer) error {
 	var b strings.Builder
+	of := ""
+	if d.Service != "" {
+		of = " of Service " + printable.Text(d.Service)
+	}
 	switch {
 	case len(d.Now) > 0:
 		fmt.Fprintf(&b, "%d objects of mode %s on %s are not, or were not until just now, as tandem programmed them:\n", len(d.Now), d.Mode, d.Node)
 	case d.Looked:
-		fmt.Fprintf(&b, "no drift: the data plane of mode %s on %s is as tandem programmed it\n", d.Mode, d.Node)
+		fmt.Fprintf(&b, "no drift%s: the data plane of mode %s on %s is as tandem programmed it\n", of, d.Mode, d.Node)
 	default:
-		fmt.Fprintf(&b, "no drift known of mode %s on %s\n", d.Mode, d.Node)
+		fmt.Fprintf(&b, "no drift%s known in mode %s on %s\n", of, d.Mode, d.Node)
 	}
 	writeDrifted(&b, d.Now, shown)
 	for _, e := range d.Errors {

@@ -66,13 +66,12 @@ func ServicesOf(s *engine.Snapshot) Services {
 
 // ServiceOf describes one; ok is false when there is none of the name.
 func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (out Services, ok bool) {
-	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.Service, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+	svc, ok := Find(s, name)
 	if !ok {
 		return out, false
 	}
-	svc := s.Services[i]
 	d := serviceDetail(s, svc, since)
-	for _, u := range resolve.EndpointUses(s.Host, svc.Slices, svc.Ports) {
+	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
 			Slice: u.Slice.Name, Conditions: conditions(u.State), Used: u.Used, Why: u.Why,
@@ -83,6 +82,15 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 		d.Endpoints = append(d.Endpoints, e)
 	}
 	return Services{Services: []ServiceDetail{d}, One: true}, true
+}
+
+// Find returns a Service of a snapshot.
+func Find(s *engine.Snapshot, name model.ServiceName) (svc track.Service, ok bool) {
+	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.Service, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+	if !ok {
+		return svc, false
+	}
+	return s.Services[i], true
 }
 
 func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {

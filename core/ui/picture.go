@@ -66,7 +66,10 @@ func picture(s *status.Service, ends []endpoint) template.HTML {
 	return template.HTML(b.String()) // every text in it is escaped above
 }
 
-func className(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }
+// className is the class of a state, escaped: a snapshot may have any text as one.
+func className(s string) string {
+	return html.EscapeString(strings.ReplaceAll(strings.ToLower(s), " ", "-"))
+}
 
 func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
 	mid := (x1 + x2) / 2

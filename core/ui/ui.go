@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -27,7 +28,9 @@ import (
 // Input is what pages are made of. It is not changed.
 type Input struct {
 	Status   status.Document
+	Host     *model.Host
 	Services []track.Service // by name
+	Suspects model.Suspects  // endpoints that have stopped answering
 	History  history.Document
 	Snapshot bool // it is of a file, and stays as it is
 }

@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/ui"
@@ -23,7 +25,7 @@ import (
 // world is a Tandem with so many Services, one of which is called <script>.
 func world(services int) *ui.Input {
 	names := []string{"checkout", "catalog", "payments", "search", "sessions", "mail", "billing", "images"}
-	objects, slices := []*model.Service{}, []*model.Slice{}
+	objects, sources := []*model.Service{}, []*model.Slice{}
 	for i := range services {
 		name := model.ServiceName{Namespace: []string{"shop", "data", "infra"}[i%3], Name: fmt.Sprintf("%s-%d", names[i%len(names)], i)}
 		objects = append(objects, &model.Service{
@@ -41,11 +43,11 @@ func world(services int) *ui.Input {
 			}
 			slice.Endpoints = append(slice.Endpoints, e)
 		}
-		slices = append(slices, slice)
+		sources = append(sources, slice)
 	}
 	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
-	all, _ := track.Once(host, objects, slices)
-	in := &ui.Input{Services: all, Status: status.Document{
+	all, _ := track.Once(host, objects, sources)
+	in := &ui.Input{Host: host, Services: all, Status: status.Document{
 		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
 		Inputs: []status.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
@@ -110,6 +112,7 @@ func every(in *ui.Input) []struct {
 		{"/ui?q=nothing-like-it", 200, "No Service fits."},
 		{"/ui?page=99999999999999999999", 200, "Page 1 of"},
 		{"/ui?page=1000", 200, "Previous"},
+		{"/ui?state=Pending", 200, "Pending"},
 		{"/ui/service/" + first, 200, "From frontends to endpoints"},
 		{"/ui/service/no/such", 404, "No such Service"},
 		{"/ui/history", 200, "What came, and what it rewrote"},
@@ -142,6 +145,20 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// Why an endpoint is not used is what tandem services says, failover included.
+func TestEndpointReasons(t *testing.T) {
+	in := world(12)
+	of := in.Services[slices.IndexFunc(in.Services, func(s track.Service) bool { return s.Object.Name.Name == "catalog-1" })]
+	ends := of.Slices[0].Endpoints
+	in.Suspects = model.Suspects{ends[0].Addr: {}}
+	suspected := resolve.MarkUnanswered(of.Slices, in.Suspects)
+	copy(of.Ports, resolve.Service(in.Host, of.Object, suspected).Ports)
+	body := get(ui.Handler(source(in)), "/ui/service/"+of.Object.Name.String()).Body.String()
+	if !strings.Contains(body, "stopped answering") || !strings.Contains(body, `class="state unanswered"`) {
+		t.Errorf("%s", body)
+	}
+}
+
 // Nothing but GET is answered, whatever the page.
 func TestOnlyGET(t *testing.T) {
 	h := ui.Handler(source(world(1)))
@@ -159,6 +176,7 @@ func TestHostileNames(t *testing.T) {
 	in := world(1)
 	const evil = `"><script>alert(1)</script>`
 	in.Status.Node, in.Status.Services[0].Name, in.Status.Services[0].Frontends[0].Address = evil, "shop/"+evil, evil
+	in.Status.Services[0].State = evil
 	in.History.Entries[0].Detail, in.History.Entries[0].Sync.Err = evil, evil
 	in.Status.Reasons = []string{evil}
 	h := ui.Handler(source(in))

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -88,8 +90,8 @@ type count struct {
 
 type serviceRow struct {
 	*status.Service
-	Link                  string
-	Ready, Other, Missing int // endpoints
+	Link         string
+	Ready, Other int // endpoints
 }
 
 func overviewOf(in *Input, query, state string, page int) overview {
@@ -107,6 +109,7 @@ func overviewOf(in *Input, query, state string, page int) overview {
 	for s := range model.States {
 		v.States = append(v.States, count{model.State(s).String(), counts[model.State(s).String()]})
 	}
+	v.States = append(v.States, count{status.Pending, counts[status.Pending]})
 	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}})
 	v.Pager = p
 	for _, i := range rows {
@@ -176,11 +179,11 @@ type servicePage struct {
 	Changes   []history.Entry
 }
 
-// endpoint is a row of a Service's endpoints.
+// endpoint is a row of a Service's endpoints: one for a port.
 type endpoint struct {
 	Address, Node, State string
 	Used                 bool
-	Share                float64 // of new connections from outside, by this node; of the first port that uses it
+	Share                float64 // of its port's new connections, by this node
 	Why                  string  // not used
 }
 
@@ -195,7 +198,7 @@ func serviceOf(in *Input, name string, page int) (v servicePage, ok bool) {
 	all := []endpoint{}
 	if t := find(in.Services, name); t != nil {
 		v.Object = t.Object
-		all = endpoints(t)
+		all = endpoints(in, t)
 	}
 	v.Picture = picture(v.Service, all)
 	v.Endpoints, v.Pager = paged(all, page, "/ui/service/"+name, nil)
@@ -208,32 +211,32 @@ func serviceName(name string) model.ServiceName {
 	return model.ServiceName{Namespace: namespace, Name: short}
 }
 
-// endpoints lists the endpoints of a Service with what becomes of them here.
-func endpoints(s *track.Service) []endpoint {
-	share := map[string]float64{}
+// endpoints lists the endpoints of each port of a Service with what becomes of them here.
+func endpoints(in *Input, s *track.Service) []endpoint {
+	type target struct {
+		port model.PortID
+		at   netip.AddrPort
+	}
+	share := map[target]float64{}
 	for _, p := range s.Ports {
 		for _, pool := range p.Pools() {
 			for i, e := range pool.Endpoints {
-				if a := e.Addr.Addr().String(); share[a] == 0 {
-					share[a] = pool.Share(i)
+				if at := (target{p.ID, e.Addr}); share[at] == 0 {
+					share[at] = pool.Share(i)
 				}
 			}
 		}
 	}
 	all := []endpoint{}
-	for _, slice := range s.Slices {
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			row := endpoint{Address: e.Addr.String(), Node: cmp.Or(e.Node, "unknown"), State: stateOf(e.State), Share: share[e.Addr.String()]}
-			row.Used = row.Share > 0
-			if !row.Used {
-				row.Why = "left to other nodes or zones, or beyond a limit"
-				if !e.State.Has(model.Ready) {
-					row.Why = "not ready"
-				}
-			}
-			all = append(all, row)
+	for _, u := range resolve.EndpointUses(in.Host, resolve.MarkUnanswered(s.Slices, in.Suspects), s.Ports) {
+		row := endpoint{Address: u.Addr.String(), Node: cmp.Or(u.Node, "unknown"), State: stateOf(u.State), Used: u.Used, Why: u.Why}
+		if u.Addr.Port() == 0 {
+			row.Address = u.Addr.Addr().String()
 		}
+		if u.Used {
+			row.Share = share[target{u.Port, u.Addr}]
+		}
+		all = append(all, row)
 	}
 	slices.SortStableFunc(all, func(a, b endpoint) int {
 		if a.Used != b.Used {
