@@ -40,6 +40,28 @@ type inquiry struct {
 	had   bool           // there were some
 }
 
+// newTrial opens a case; nil where the endpoints of the node cannot be told.
+func newTrial(node string, of []*target, now time.Time, w World) *trial {
+	on, told := w.On(node)
+	if !told {
+		return nil
+	}
+	c := &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
+	c.accuse(of)
+	for _, e := range on {
+		c.add(&c.mates, e.At, maxMates)
+	}
+	return c
+}
+
+// accuse adds targets.
+func (c *trial) accuse(of []*target) {
+	for _, t := range of {
+		c.add(&c.targets, t.at, maxAsked)
+		c.again = c.again || t.rest > 0
+	}
+}
+
 // probes returns what SYNs are to be sent to: one address each.
 func (c *trial) probes(now time.Time) (all []netip.AddrPort) {
 	for _, list := range [][]netip.AddrPort{c.targets, c.mates, c.others} {

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 const (
@@ -59,7 +57,6 @@ type Judge struct {
 	answered map[netip.Addr]struct{}  // who has ever answered our SYNs
 	oneWay   map[netip.Addr]struct{}  // who does though its answers to clients are not seen
 	off      time.Time                // nobody is judged before: answers are not seen here
-	suspects model.Suspects           // as last returned
 	back     map[netip.Addr]time.Time // who answers again, since when
 }
 
@@ -133,7 +130,10 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 	if len(waiting) == 0 && !greet {
 		return
 	}
-	of := w.Of(t.first)
+	of, told := w.Of(t.first)
+	if !told {
+		return
+	}
 	i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == t.at })
 	switch {
 	case i < 0: // not a Service's, local, or gone
@@ -163,31 +163,25 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
 	c := j.cases[node]
-	switch {
-	case c != nil:
-	case len(slices.Compact(clients)) < minClients || len(j.cases) >= maxCases:
-		return
-	default:
-		c = &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
-		j.cases[node] = c
-	}
-	for _, t := range of {
-		c.add(&c.targets, t.at, maxAsked)
-		c.again = c.again || t.rest > 0
-	}
-	if c.opened != now {
+	if c == nil && (len(slices.Compact(clients)) < minClients || len(j.cases) >= maxCases) {
 		return
 	}
-	for _, e := range w.On(node) {
-		c.add(&c.mates, e.At, maxMates)
-	}
-	for _, t := range of {
-		for _, e := range w.Of(t.first) {
-			if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
-				c.add(&c.others, e.At, maxOthers)
+	if c == nil {
+		if c = newTrial(node, of, now, w); c == nil {
+			return
+		}
+		for _, t := range of {
+			others, _ := w.Of(t.first) // it was told in this cycle
+			for _, e := range others {
+				if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
+					c.add(&c.others, e.At, maxOthers)
+				}
 			}
 		}
+		j.cases[node] = c
+		return
 	}
+	c.accuse(of)
 }
 
 func (j *Judge) isEjected(a netip.Addr) bool {

@@ -226,3 +226,16 @@ func TestForgedSources(t *testing.T) {
 		t.Error(w.verdict)
 	}
 }
+
+// While nothing is told of endpoints nobody is judged, and what was due is decided after.
+func TestNothingIsToldForAWhile(t *testing.T) {
+	w := newWorld(t, 2, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.mute = true
+	w.run(2 * time.Second)
+	w.want()
+	w.mute = false
+	w.run(time.Second)
+	w.want("10.244.4.10", "10.244.4.11")
+}

@@ -27,6 +27,7 @@ type world struct {
 	services []service
 	dead     map[netip.Addr]bool // answers nothing
 	deaf     map[netip.Addr]bool // answers clients, but no SYN of this node
+	mute     bool                // it tells nothing of endpoints
 	oneWay   bool                // answers do not come through this node
 	denied   map[[2]netip.Addr]bool
 	closed   map[netip.Addr]bool // answers SYNs of this node, but no client
@@ -73,16 +74,19 @@ func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
 // endpoint is that of a Service on a node.
 func endpoint(node, service int) netip.Addr { return ip("10.244.%d.%d", node+2, 10+service) }
 
-func (w *world) Of(f suspect.Flow) []suspect.Endpoint {
+func (w *world) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	for _, s := range w.services {
-		if s.frontend == f.Frontend {
-			return s.endpoints
+		if s.frontend == f.Frontend && !w.mute {
+			return s.endpoints, true
 		}
 	}
-	return nil
+	return nil, !w.mute
 }
 
-func (w *world) On(node string) (all []suspect.Endpoint) {
+func (w *world) On(node string) (all []suspect.Endpoint, told bool) {
+	if w.mute {
+		return nil, false
+	}
 	for _, s := range w.services {
 		for _, e := range s.endpoints {
 			if e.Node == node {
@@ -90,7 +94,7 @@ func (w *world) On(node string) (all []suspect.Endpoint) {
 			}
 		}
 	}
-	return all
+	return all, true
 }
 
 func (w *world) Remote() (n int) {
