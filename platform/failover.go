@@ -218,7 +218,7 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 		return d, err
 	}
 	w := &neighbours{ctx: ctx, failover: f, eyes: eyes}
-	orders := f.judge.Review(now, w)
+	orders := f.judge.Review(now, w, f.room())
 	slices.SortFunc(orders.Ask, netip.Addr.Compare)
 	for _, a := range slices.Compact(orders.Ask) {
 		if err := eyes.Answered(ctx, a, f.judge.Answered); err != nil {
@@ -251,13 +251,17 @@ func (f *failover) tell() {
 	}
 }
 
+// room is how many SYNs may be sent now.
+func (f *failover) room() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maxProbes - f.probing
+}
+
 // probe sends a SYN.
 func (f *failover) probe(ctx context.Context, at netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.probing == maxProbes {
-		return
-	}
 	f.probing++
 	f.group.Go(func() {
 		answered := f.answers(ctx, at)

@@ -28,11 +28,14 @@ func (e *Engine) RemoteOf(ctx context.Context, frontend netip.AddrPort, of model
 // maxOnNode is more than a node can have pods.
 const maxOnNode = 1024
 
-// RemoteOn returns the ready TCP endpoints on another node. It looks at all endpoints.
-func (e *Engine) RemoteOn(ctx context.Context, node string) ([]track.Endpoint, error) {
+// RemoteOn returns the ready TCP endpoints on another node, or those of no known node with
+// an address. It looks at all endpoints.
+func (e *Engine) RemoteOn(ctx context.Context, nodeOrAddr string) ([]track.Endpoint, error) {
+	addr, _ := netip.ParseAddr(nodeOrAddr)
 	return ask(ctx, e.inbox, func() (on []track.Endpoint) {
 		e.tracker.Remote(func(at track.Endpoint) {
-			if at.Node == node && len(on) < maxOnNode {
+			of := at.Node == nodeOrAddr || at.Node == "" && at.At.Addr() == addr
+			if of && len(on) < maxOnNode {
 				on = append(on, at)
 			}
 		})

@@ -100,7 +100,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 			continue
 		}
 		waiting, known := j.targets[a].clients(now, patience)
-		_, answered := j.answered[a]
+		_, answered := j.answered[at]
 		credible = credible || known || answered
 		clients = append(clients, waiting...)
 	}
