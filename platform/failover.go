@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -45,11 +46,22 @@ type tracked interface {
 	io.Closer
 }
 
+// proxied is what failover asks and tells an engine.Engine.
+type proxied interface {
+	Status() engine.Status
+	Current() engine.DataPlane
+	Problems(source string, all []model.Problem)
+	SetSuspects(model.Suspects)
+	RemoteOf(ctx context.Context, frontend netip.AddrPort, of model.ServiceName) ([]track.Endpoint, error)
+	RemoteOn(ctx context.Context, node string) ([]track.Endpoint, error)
+	CountRemote(context.Context) (int, error)
+}
+
 // failover has connections pass over endpoints that have stopped answering. One
 // goroutine looks at flows and lets a suspect.Judge decide.
 type failover struct {
 	mode    config.Failover
-	engine  *engine.Engine
+	engine  proxied
 	network network
 	flows   tracked // in modes that the kernel's table shows
 	log     *slog.Logger
@@ -66,8 +78,10 @@ type failover struct {
 	probing int
 	group   sync.WaitGroup // of SYNs under way
 
+	given    model.Suspects  // what the engine was last given
 	problems []model.Problem // of what is passed over now
 	failing  bool            // the last look failed
+	unheard  bool            // the engine did not answer during the last look
 	blind    bool            // it was said that the mode cannot tell who does not answer
 
 	remote   int // endpoints of other nodes, when last counted
@@ -75,7 +89,7 @@ type failover struct {
 }
 
 // newFailover returns nil where failover is off.
-func newFailover(mode config.Failover, e *engine.Engine, n network, r *reporter, log *slog.Logger) *failover {
+func newFailover(mode config.Failover, e proxied, n network, r *reporter, log *slog.Logger) *failover {
 	if mode == config.FailoverOff {
 		return nil
 	}
@@ -145,13 +159,20 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	if err != nil {
 		if ctx.Err() == nil && !f.failing {
 			f.log.Warn("looking at connections failed; endpoints that stop answering are not passed over", "err", err, "retry", failurePause)
+			f.failing = true
+			f.forget()
 		}
-		f.failing = true
 		return failurePause
 	}
 	f.failing = false
 	f.apply(decision)
 	return f.pace.Next(time.Now(), cost, decision.Pause)
+}
+
+// forget ends all suspicions: nobody could see any more that they are wrong.
+func (f *failover) forget() {
+	f.judge = suspect.New()
+	f.apply(suspect.Decision{})
 }
 
 // observer is that of the mode in use; nil where it has none.
@@ -177,6 +198,7 @@ func (f *failover) tellBlind(blind bool) {
 		f.engine.Problems(failoverSource, nil)
 		return
 	}
+	f.forget()
 	mode := f.engine.Current().Mode.Name
 	if f.mode == config.FailoverAuto {
 		f.log.Info("mode limitation", "mode", mode, "detail", "endpoints that stop answering are not passed over")
@@ -187,7 +209,8 @@ func (f *failover) tellBlind(blind bool) {
 	}})
 }
 
-// look is one cycle of the Judge.
+// look is one cycle of the Judge. Where the engine does not answer, its decision stands
+// all the same: the Judge leaves open what it could not ask.
 func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
 	f.tell()
 	now := time.Now()
@@ -195,7 +218,7 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 		return d, err
 	}
 	w := &neighbours{ctx: ctx, failover: f, eyes: eyes}
-	orders := f.judge.Review(now, w)
+	orders := f.judge.Review(now, w, f.room())
 	slices.SortFunc(orders.Ask, netip.Addr.Compare)
 	for _, a := range slices.Compact(orders.Ask) {
 		if err := eyes.Answered(ctx, a, f.judge.Answered); err != nil {
@@ -206,7 +229,12 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 		f.probe(ctx, at)
 	}
 	f.tell()
-	return f.judge.Decide(time.Now(), w), w.err
+	d = f.judge.Decide(time.Now(), w)
+	if w.err != nil && !f.unheard && ctx.Err() == nil {
+		f.log.Warn("looking up endpoints failed; those that stop answering are passed over later", "err", w.err)
+	}
+	f.unheard = w.err != nil
+	return d, nil
 }
 
 // tell tells the Judge what has arrived meanwhile.
@@ -223,13 +251,17 @@ func (f *failover) tell() {
 	}
 }
 
+// room is how many SYNs may be sent now.
+func (f *failover) room() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maxProbes - f.probing
+}
+
 // probe sends a SYN.
 func (f *failover) probe(ctx context.Context, at netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.probing == maxProbes {
-		return
-	}
 	f.probing++
 	f.group.Go(func() {
 		answered := f.answers(ctx, at)
@@ -255,7 +287,8 @@ func (f *failover) answers(ctx context.Context, at netip.AddrPort) bool {
 
 // apply makes a decision true and known.
 func (f *failover) apply(d suspect.Decision) {
-	if d.Changed && f.mode != config.FailoverObserve {
+	if f.mode != config.FailoverObserve && !maps.Equal(d.Suspects, f.given) {
+		f.given = d.Suspects
 		f.engine.SetSuspects(d.Suspects)
 	}
 	silent := 0
@@ -311,8 +344,8 @@ func (f *failover) stats() metrics.Failover {
 	return metrics.Failover{Ejections: f.ejections.Load(), Suspects: f.suspects.Load(), Spent: time.Duration(f.spent.Load())}
 }
 
-// neighbours is what the engine knows of endpoints, during one look. An error makes the
-// look a failure.
+// neighbours is what the engine knows of endpoints, during one look. After an error
+// nothing more is asked.
 type neighbours struct {
 	*failover
 	ctx  context.Context
@@ -331,49 +364,57 @@ type asked struct {
 }
 
 // Of implements suspect.World.
-func (n *neighbours) Of(f suspect.Flow) []suspect.Endpoint {
+func (n *neighbours) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	key := asked{f.Frontend, f.Port}
 	if all, ok := n.of[key]; ok {
-		return all
+		return all, true
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
-	defer cancel()
-	all, err := n.engine.RemoteOf(ctx, f.Frontend, f.Port.Service)
-	n.err = errors.Join(n.err, err)
+	all, ok := askEngine(n, func(ctx context.Context) ([]track.Endpoint, error) {
+		return n.engine.RemoteOf(ctx, f.Frontend, f.Port.Service)
+	})
+	if !ok {
+		return nil, false
+	}
 	if n.of == nil {
 		n.of = map[asked][]suspect.Endpoint{}
 	}
 	n.of[key] = endpoints(all)
-	return n.of[key]
+	return n.of[key], true
 }
 
 // On implements suspect.World.
-func (n *neighbours) On(node string) []suspect.Endpoint { return endpoints(n.neighbours(node).On) }
-
-// Remote implements suspect.World.
-func (n *neighbours) Remote() int {
-	if time.Since(n.remoteAt) > countEvery {
-		n.neighbours("")
-	}
-	return n.remote
+func (n *neighbours) On(node string) ([]suspect.Endpoint, bool) {
+	all, ok := askEngine(n, func(ctx context.Context) ([]track.Endpoint, error) { return n.engine.RemoteOn(ctx, node) })
+	return endpoints(all), ok
 }
 
 // countEvery is how often all remote endpoints are counted, while several are silent.
 const countEvery = 10 * time.Second
 
-func (n *neighbours) neighbours(node string) engine.Neighbours {
+// Remote implements suspect.World.
+func (n *neighbours) Remote() int {
+	if time.Since(n.remoteAt) > countEvery {
+		if all, ok := askEngine(n, n.engine.CountRemote); ok {
+			n.remote, n.remoteAt = all, time.Now()
+		}
+	}
+	return n.remote
+}
+
+// askEngine waits for an answer of the engine, unless it has failed to give one already.
+func askEngine[A any](n *neighbours, question func(context.Context) (A, error)) (answer A, ok bool) {
+	if n.err != nil {
+		return answer, false
+	}
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
 	defer cancel()
-	all, err := n.engine.RemoteOn(ctx, node)
-	n.err = errors.Join(n.err, err)
-	n.remote, n.remoteAt = all.All, time.Now()
-	return all
+	answer, n.err = question(ctx)
+	return answer, n.err == nil
 }
 
 // AnySeen implements suspect.World.
 func (n *neighbours) AnySeen() bool {
 	seen, err := n.eyes.AnySeen(n.ctx)
-	n.err = errors.Join(n.err, err)
 	return seen || err != nil
 }
 

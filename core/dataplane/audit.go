@@ -24,7 +24,9 @@ var ErrInterrupted = errors.New("data plane changed while it was read")
 // another limit. The results of a driver that continues after that are ignored.
 const ReadLimit = 3 * time.Minute
 
-var errReading = errors.New("another read of the data plane is in progress")
+// ErrReading is what Audit returns at once while something else reads the data plane. It is
+// no failure: the audit is still due.
+var ErrReading = errors.New("another read of the data plane is in progress")
 
 const (
 	readTries = 10   // how often an interrupted read is repeated
@@ -54,7 +56,7 @@ func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Rev
 	read func(context.Context, *ledger.Review[K, V]) error,
 ) (drift int, err error) {
 	if !b.reading.TryLock() {
-		return 0, errReading
+		return 0, ErrReading
 	}
 	defer b.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())

@@ -315,7 +315,7 @@ func (b *backend[K, V]) lockReading(ctx context.Context) error {
 	for !b.reading.TryLock() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", errReading, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrReading, ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -67,7 +67,7 @@ func (s *run[K, V]) readBack() (err error) {
 		return nil
 	}
 	wait := firstRead
-	if !errors.Is(err, errReading) { // an audit that is under way is no failure
+	if !errors.Is(err, ErrReading) { // an audit that is under way is no failure
 		s.readWait = min(max(2*s.readWait, firstRead), lastRead)
 		wait = s.readWait
 	}

@@ -123,6 +123,10 @@ func (e *Engine) stopAudit() {
 // recordAudit takes the result of an audit.
 func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
+	if errors.Is(err, dataplane.ErrReading) { // a trace, say: it is not over yet
+		e.auditAt = end.Add(checkEvery)
+		return
+	}
 	wait := pause(end.Sub(start))
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
 		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was

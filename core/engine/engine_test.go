@@ -691,3 +691,31 @@ func TestLeftOversHoldUpNobody(t *testing.T) {
 		}
 	})
 }
+
+// traced is a backend that something else reads for a while.
+type traced struct {
+	dataplane.Backend
+	until time.Time
+}
+
+func (b *traced) Audit(ctx context.Context) (int, error) {
+	if time.Now().Before(b.until) {
+		return 0, dataplane.ErrReading
+	}
+	return b.Backend.Audit(ctx)
+}
+
+// An audit that is due during a trace has not failed: it follows soon after.
+func TestAuditsWaitForATrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) { o.Backend = &traced{o.Backend, time.Now().Add(80 * time.Second)} })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Minute)
+		b.kernel.Disturb(func(o map[string]string) { clear(o) })
+		sleep(22 * time.Second)
+		if a := b.Status().Audits; a.Failed != 0 || a.Done != 1 || len(b.kernel.Objects) != 2 {
+			t.Errorf("audits %+v, objects %v", a, b.kernel.Objects)
+		}
+	})
+}

@@ -25,27 +25,30 @@ func (e *Engine) RemoteOf(ctx context.Context, frontend netip.AddrPort, of model
 	return ask(ctx, e.inbox, func() []track.Endpoint { return e.tracker.RemoteOf(frontend, of) })
 }
 
-// Neighbours are the ready TCP endpoints on one other node, and how many addresses have
-// some on any.
-type Neighbours struct {
-	On  []track.Endpoint
-	All int
-}
+// maxOnNode is more than a node can have pods.
+const maxOnNode = 1024
 
-// maxNeighbours is more than a node can have pods.
-const maxNeighbours = 1024
-
-// RemoteOn looks at all endpoints, for those on a node.
-func (e *Engine) RemoteOn(ctx context.Context, node string) (Neighbours, error) {
-	return ask(ctx, e.inbox, func() (n Neighbours) {
-		addrs := map[netip.Addr]struct{}{}
+// RemoteOn returns the ready TCP endpoints on another node, or those of no known node with
+// an address. It looks at all endpoints.
+func (e *Engine) RemoteOn(ctx context.Context, nodeOrAddr string) ([]track.Endpoint, error) {
+	addr, _ := netip.ParseAddr(nodeOrAddr)
+	return ask(ctx, e.inbox, func() (on []track.Endpoint) {
 		e.tracker.Remote(func(at track.Endpoint) {
-			addrs[at.At.Addr()] = struct{}{}
-			if node != "" && at.Node == node && len(n.On) < maxNeighbours {
-				n.On = append(n.On, at)
+			of := at.Node == nodeOrAddr || at.Node == "" && at.At.Addr() == addr
+			if of && len(on) < maxOnNode {
+				on = append(on, at)
 			}
 		})
-		n.All = len(addrs)
-		return n
+		return on
+	})
+}
+
+// CountRemote returns how many addresses have ready TCP endpoints on other nodes. It takes
+// 0.5 µs for each.
+func (e *Engine) CountRemote(ctx context.Context) (int, error) {
+	return ask(ctx, e.inbox, func() int {
+		addrs := map[netip.Addr]struct{}{}
+		e.tracker.Remote(func(at track.Endpoint) { addrs[at.At.Addr()] = struct{}{} })
+		return len(addrs)
 	})
 }

@@ -60,3 +60,43 @@ func TestAttempts(t *testing.T) {
 		t.Errorf("answered: %+v", seen)
 	}
 }
+
+// A refusal of the first try is an answer, too.
+func TestRefusalIsAnAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	answers := l.Addr().(*net.TCPAddr).AddrPort()
+	refuses := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), answers.Port())
+	s := relay.NewServer(relay.Options{})
+	defer s.Close(0)
+	p := relay.Same(relay.Answer{Verdict: model.Balance, Endpoints: []netip.AddrPort{answers, refuses}})
+	r, err := s.Listen(model.TCP, netip.MustParseAddrPort("127.0.0.1:0"), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := s.Attempts()
+	if err := a.Unanswered(t.Context(), func(f suspect.Flow) { t.Errorf("no answer: %+v", f) }); err != nil {
+		t.Error(err)
+	}
+	refused := 0
+	for n := 0; refused == 0 && n < 64; n++ {
+		c, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = up.Close(), c.Close()
+		if err := a.Answered(t.Context(), refuses.Addr(), func(suspect.Flow) { refused++ }); err != nil {
+			t.Error(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("no refusal was remembered")
+	}
+}

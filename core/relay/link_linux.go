@@ -93,6 +93,7 @@ func (k *link) ready(at side, events uint32) {
 	if k.state == connecting {
 		switch {
 		case failed:
+			k.noteFailed(&k.to, socketError(k.fds[endpointSide]))
 			k.failed()
 		case events&syscall.EPOLLOUT != 0:
 			k.connected() // and the endpoint may have sent data

@@ -195,3 +195,12 @@ func asError(e syscall.Errno) error {
 	}
 	return e
 }
+
+// socketError returns why a socket has failed, once; nil for no error.
+func socketError(fd int) error {
+	code, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ERROR)
+	if err != nil || code == 0 {
+		return err
+	}
+	return syscall.Errno(code)
+}

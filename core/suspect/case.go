@@ -12,6 +12,7 @@ const (
 	maxCases   = 16
 	maxMates   = 2 // other endpoints of the node that get a SYN
 	maxOthers  = 3 // endpoints of other nodes that get one
+	maxPorts   = 4 // other ports of a target that get one
 	maxAsked   = 4 // addresses of a case with waiting clients whose answers are looked at
 	caseLength = 3 * time.Second
 )
@@ -31,22 +32,58 @@ type trial struct {
 
 // inquiry is what is known of one address since the case was opened.
 type inquiry struct {
-	at    netip.AddrPort // where the SYN was sent to
-	sent  time.Time      // zero before
-	alive bool           // it has answered the SYN, or a new flow
-	syn   bool           // it has answered the SYN
-	asked bool           // its answered flows were looked at once
-	flows idSet          // those
-	had   bool           // there were some
+	at    netip.AddrPort   // where the SYN was sent to
+	ports []netip.AddrPort // others of a target, that get one as well: an ejection is of all
+	sent  time.Time        // zero before
+	alive bool             // it has answered the SYN, or a new flow
+	syn   bool             // it has answered the SYN
+	asked bool             // its answered flows were looked at once
+	flows idSet            // those
+	had   bool             // there were some
 }
 
-// probes returns what SYNs are to be sent to: one address each.
-func (c *trial) probes(now time.Time) (all []netip.AddrPort) {
+// newTrial opens a case; nil where the endpoints of the node cannot be told.
+func newTrial(node string, of []*target, now time.Time, w World) *trial {
+	on, told := w.On(node)
+	if !told {
+		return nil
+	}
+	c := &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
+	c.accuse(of)
+	for _, e := range on {
+		if q := c.inquiry[e.At.Addr()]; q != nil {
+			q.addPort(e.At)
+		}
+	}
+	for _, e := range on {
+		c.add(&c.mates, e.At, maxMates)
+	}
+	return c
+}
+
+// addPort adds another port of a target.
+func (q *inquiry) addPort(at netip.AddrPort) {
+	if at != q.at && len(q.ports) < maxPorts && !slices.Contains(q.ports, at) {
+		q.ports = append(q.ports, at)
+	}
+}
+
+// accuse adds targets.
+func (c *trial) accuse(of []*target) {
+	for _, t := range of {
+		c.add(&c.targets, t.at, maxAsked)
+		c.again = c.again || t.rest > 0
+	}
+}
+
+// probes returns what SYNs are to be sent to, at most so many. Those to one address are
+// sent together.
+func (c *trial) probes(now time.Time, most int) (all []netip.AddrPort) {
 	for _, list := range [][]netip.AddrPort{c.targets, c.mates, c.others} {
 		for _, at := range list {
-			if q := c.inquiry[at.Addr()]; q.sent.IsZero() {
+			if q := c.inquiry[at.Addr()]; q.sent.IsZero() && len(all)+1+len(q.ports) <= most {
 				q.sent = now
-				all = append(all, at)
+				all = append(append(all, at), q.ports...)
 			}
 		}
 	}
@@ -97,14 +134,15 @@ type ejection struct {
 	back  bool      // it has answered one
 }
 
-// probes returns what SYNs are to be sent to.
-func (e *ejection) probes(now time.Time) []netip.AddrPort {
-	if now.Before(e.next) {
+// probes returns what SYNs are to be sent to; none before there is room for all.
+func (e *ejection) probes(now time.Time, most int) []netip.AddrPort {
+	at := e.at[:min(len(e.at), maxMates+1)]
+	if now.Before(e.next) || len(at) > most {
 		return nil
 	}
 	e.pause = min(2*e.pause, lastProbe)
 	e.asked, e.sent, e.next = e.sent, now, now.Add(e.pause)
-	return e.at[:min(len(e.at), maxMates+1)]
+	return at
 }
 
 // has reports whether an address belongs to it.

@@ -16,7 +16,6 @@ import (
 type Decision struct {
 	Verdicts []Verdict
 	Suspects model.Suspects // all there are now
-	Changed  bool           // they differ from before
 	Silent   []string       // the names of all verdicts that hold
 	OneWay   bool           // answers to clients do not come through this node: nobody is judged
 	Ours     bool           // our own network fails: nobody is a suspect
@@ -47,8 +46,6 @@ func (j *Judge) Decide(now time.Time, w World) (d Decision) {
 	d.OneWay = now.Before(j.off)
 	d.Ours = j.isOurs(w)
 	d.Suspects = j.all(d.OneWay || d.Ours)
-	d.Changed = !maps.Equal(d.Suspects, j.suspects)
-	j.suspects = d.Suspects
 	d.Silent = slices.Sorted(maps.Keys(j.ejected))
 	d.Pause = j.pause(now)
 	return d
@@ -61,8 +58,7 @@ func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
 	switch {
 	case len(c.targets) == 0:
 		delete(j.cases, c.node)
-	case j.guilty(c, now):
-		j.eject(c, now, w, d)
+	case j.guilty(c, now) && j.eject(c, now, w, d):
 		delete(j.cases, c.node)
 	case now.Sub(c.opened) > caseLength:
 		for _, at := range c.targets {
@@ -104,7 +100,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 			continue
 		}
 		waiting, known := j.targets[a].clients(now, patience)
-		_, answered := j.answered[a]
+		_, answered := j.answered[at]
 		credible = credible || known || answered
 		clients = append(clients, waiting...)
 	}
@@ -113,8 +109,8 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 }
 
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
-// has answered.
-func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
+// has answered. It reports false where it cannot be told now who those are.
+func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
 	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
 	for _, at := range c.targets {
@@ -134,7 +130,11 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
 	if c.alive {
 		e.name = probed.Addr().String()
 	} else {
-		for _, other := range w.On(c.node) {
+		on, told := w.On(c.node)
+		if !told {
+			return false
+		}
+		for _, other := range on {
 			if !e.has(other.At.Addr()) {
 				e.at = append(e.at, other.At)
 			}
@@ -142,7 +142,7 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
 	}
 	room := maxSuspects - len(j.all(false))
 	if e.at = e.at[:min(len(e.at), max(room, 0))]; len(e.at) == 0 {
-		return
+		return true
 	}
 	j.ejected[e.name] = e
 	d.Verdicts = append(d.Verdicts, Verdict{
@@ -150,6 +150,7 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) {
 		Detail: fmt.Sprintf("at least %d connections of %d clients unanswered, for up to %s; no new one answered; SYN to %s unanswered",
 			flows, len(clients), now.Sub(first).Round(time.Millisecond), probed),
 	})
+	return true
 }
 
 // excuse ends a suspicion that was wrong, or cannot be proved, and rests for a while.

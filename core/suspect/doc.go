@@ -12,7 +12,8 @@
 // A case is opened for a node when at least two clients wait for it, and decided
 // when they have waited for as long as an answer may take:
 //
-//	an endpoint of the node has answered a new flow, or our SYN     it is alive
+//	an endpoint of the node has answered a new flow, or our SYN,    it is alive
+//	on any of its ports
 //	the clients have never been answered by it, as far as is known  a policy drops them
 //	no endpoint of any other node answers                           our own network fails
 //	several nodes with more than a third of the remote endpoints   our own network fails

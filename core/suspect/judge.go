@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 const (
@@ -41,7 +39,7 @@ const (
 	greetEvery = 10 * time.Minute // SYNs to endpoints that nothing is wrong with
 	maxGreeted = 2                // of them in one look
 
-	maxAnswered = 2048 // addresses that are remembered to have answered our SYNs
+	maxAnswered = 2048 // endpoints that are remembered to have answered our SYNs
 	maxSuspects = 4096
 
 	oneWayTargets = 3 // that answer SYNs though no client gets an answer through here
@@ -56,18 +54,17 @@ type Judge struct {
 	targets  map[netip.Addr]*target
 	cases    map[string]*trial
 	ejected  map[string]*ejection
-	answered map[netip.Addr]struct{}  // who has ever answered our SYNs
-	oneWay   map[netip.Addr]struct{}  // who does though its answers to clients are not seen
-	off      time.Time                // nobody is judged before: answers are not seen here
-	suspects model.Suspects           // as last returned
-	back     map[netip.Addr]time.Time // who answers again, since when
+	answered map[netip.AddrPort]struct{} // what has ever answered our SYNs
+	oneWay   map[netip.Addr]struct{}     // who does though its answers to clients are not seen
+	off      time.Time                   // nobody is judged before: answers are not seen here
+	back     map[netip.Addr]time.Time    // who answers again, since when
 }
 
 // New returns a Judge that suspects nobody.
 func New() *Judge {
 	return &Judge{
 		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
-		answered: map[netip.Addr]struct{}{}, oneWay: map[netip.Addr]struct{}{},
+		answered: map[netip.AddrPort]struct{}{}, oneWay: map[netip.Addr]struct{}{},
 		back: map[netip.Addr]time.Time{},
 	}
 }
@@ -92,8 +89,9 @@ func (j *Judge) Unanswered(f Flow, now time.Time) {
 	t.see(f, now)
 }
 
-// Review ends a look: it opens cases.
-func (j *Judge) Review(now time.Time, w World) (o Orders) {
+// Review ends a look: it opens cases. The orders are to send at most so many SYNs, each of
+// which has to be sent.
+func (j *Judge) Review(now time.Time, w World, most int) (o Orders) {
 	for a, t := range j.targets {
 		if t.endLook(); len(t.flows) == 0 && !now.Before(t.restEnd.Add(lastRest)) {
 			delete(j.targets, a)
@@ -104,7 +102,7 @@ func (j *Judge) Review(now time.Time, w World) (o Orders) {
 	}
 	byNode := map[string][]*target{}
 	for _, a := range slices.SortedFunc(maps.Keys(j.targets), netip.Addr.Compare) {
-		j.assign(byNode, j.targets[a], now, w, &o)
+		j.assign(byNode, j.targets[a], now, w, min(maxGreeted, most), &o)
 	}
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		j.open(node, byNode[node], now, w)
@@ -112,16 +110,16 @@ func (j *Judge) Review(now time.Time, w World) (o Orders) {
 	for _, node := range slices.Sorted(maps.Keys(j.cases)) {
 		c := j.cases[node]
 		o.Ask = append(o.Ask, c.asked()...)
-		o.Probe = append(o.Probe, c.probes(now)...)
+		o.Probe = append(o.Probe, c.probes(now, most-len(o.Probe))...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
-		o.Probe = append(o.Probe, j.ejected[name].probes(now)...)
+		o.Probe = append(o.Probe, j.ejected[name].probes(now, most-len(o.Probe))...)
 	}
 	return o
 }
 
 // assign gives a target whose clients have waited for a while to its node.
-func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w World, o *Orders) {
+func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w World, greetings int, o *Orders) {
 	if now.Before(t.restEnd) || len(t.flows) == 0 {
 		return
 	}
@@ -129,11 +127,14 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 		return
 	}
 	waiting := t.suspicious(now)
-	greet := len(o.Probe) < maxGreeted && now.Sub(t.greeted) >= greetEvery
+	greet := len(o.Probe) < greetings && now.Sub(t.greeted) >= greetEvery
 	if len(waiting) == 0 && !greet {
 		return
 	}
-	of := w.Of(t.first)
+	of, told := w.Of(t.first)
+	if !told {
+		return
+	}
 	i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == t.at })
 	switch {
 	case i < 0: // not a Service's, local, or gone
@@ -163,31 +164,25 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 	}
 	slices.SortFunc(clients, netip.Addr.Compare)
 	c := j.cases[node]
-	switch {
-	case c != nil:
-	case len(slices.Compact(clients)) < minClients || len(j.cases) >= maxCases:
-		return
-	default:
-		c = &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
-		j.cases[node] = c
-	}
-	for _, t := range of {
-		c.add(&c.targets, t.at, maxAsked)
-		c.again = c.again || t.rest > 0
-	}
-	if c.opened != now {
+	if c == nil && (len(slices.Compact(clients)) < minClients || len(j.cases) >= maxCases) {
 		return
 	}
-	for _, e := range w.On(node) {
-		c.add(&c.mates, e.At, maxMates)
-	}
-	for _, t := range of {
-		for _, e := range w.Of(t.first) {
-			if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
-				c.add(&c.others, e.At, maxOthers)
+	if c == nil {
+		if c = newTrial(node, of, now, w); c == nil {
+			return
+		}
+		for _, t := range of {
+			others, _ := w.Of(t.first) // it was told in this cycle
+			for _, e := range others {
+				if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
+					c.add(&c.others, e.At, maxOthers)
+				}
 			}
 		}
+		j.cases[node] = c
+		return
 	}
+	c.accuse(of)
 }
 
 func (j *Judge) isEjected(a netip.Addr) bool {
@@ -204,7 +199,7 @@ func (j *Judge) Answered(f Flow) {
 	a := f.Endpoint.Addr()
 	if t := j.targets[a]; t != nil {
 		for i := range t.flows {
-			t.flows[i].known = t.flows[i].known || t.flows[i].client == f.Client
+			t.flows[i].known = t.flows[i].known || t.flows[i].client == f.Client && t.flows[i].port == f.Endpoint.Port()
 		}
 	}
 	for _, c := range j.cases {
@@ -227,7 +222,7 @@ func (j *Judge) Probed(at netip.AddrPort, answered bool) {
 	if len(j.answered) >= maxAnswered {
 		clear(j.answered)
 	}
-	j.answered[a] = struct{}{}
+	j.answered[at] = struct{}{}
 	for _, c := range j.cases {
 		if q := c.inquiry[a]; q != nil {
 			q.alive, q.syn = true, true

@@ -226,3 +226,73 @@ func TestForgedSources(t *testing.T) {
 		t.Error(w.verdict)
 	}
 }
+
+// While nothing is told of endpoints nobody is judged, and what was due is decided after.
+func TestNothingIsToldForAWhile(t *testing.T) {
+	w := newWorld(t, 2, 5, 3, 100)
+	w.run(5 * time.Second)
+	w.kill(2)
+	w.mute = true
+	w.run(2 * time.Second)
+	w.want()
+	w.mute = false
+	w.run(time.Second)
+	w.want("10.244.4.10", "10.244.4.11")
+}
+
+// A port that stops answering, or never did, says nothing of the other one of its pods,
+// though nobody happens to use that.
+func TestOnePortOfALivingPod(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		node string // of all endpoints; that of newWorld if empty
+		from time.Duration
+	}{
+		{"ever since", "", 0},
+		{"from now on", "", 5 * time.Second},
+		{"from now on, of no known node", "none", 5 * time.Second},
+	} {
+		w := newWorld(t, 2, 5, 3, 100)
+		for n := range 5 { // both Services are of the same pods
+			w.services[1].endpoints[n].At = netip.AddrPortFrom(endpoint(n, 0), 9090)
+			for s := range 2 {
+				if c.node != "" {
+					w.services[s].endpoints[n].Node = ""
+				}
+			}
+		}
+		w.services[1].clients = w.services[0].clients
+		w.shut[w.services[1].endpoints[2].At] = c.from == 0
+		w.services[1].perSecond = 0
+		w.run(5 * time.Second)
+		w.services[1].perSecond = 100
+		w.run(c.from)
+		w.services[0].perSecond = 0
+		w.shut[w.services[1].endpoints[2].At] = true
+		w.run(10 * time.Second)
+		w.want()
+		if len(w.verdict) > 0 {
+			t.Errorf("%s: %v", c.what, w.verdict)
+		}
+	}
+}
+
+// A SYN that cannot be sent is no silence: it is sent later.
+func TestFewSYNsCanBeSent(t *testing.T) {
+	w := newWorld(t, 1, 8, 3, 200)
+	w.run(5 * time.Second)
+	w.room = 0
+	w.kill(2)
+	w.run(5 * time.Second)
+	w.want()
+	w.room = 3
+	w.run(10 * time.Second)
+	w.want("10.244.4.10")
+	w.room = 0
+	w.revive(2)
+	w.run(15 * time.Second)
+	w.want("10.244.4.10")
+	w.room = 3
+	w.run(time.Second)
+	w.want()
+}

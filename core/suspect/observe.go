@@ -22,14 +22,16 @@ type Flow struct {
 	Waited time.Duration
 }
 
-// World is what the Judge may ask about endpoints, of Services that are served here.
+// World is what the Judge may ask about endpoints, of Services that are served here. What
+// cannot be told now is asked again in a later cycle.
 type World interface {
 	// Of returns the ready endpoints on other nodes that a flow could have been sent to;
-	// nil if it is none of a Service's.
-	Of(Flow) []Endpoint
-	// On returns the ready endpoints on a node.
-	On(node string) []Endpoint
-	// Remote is how many addresses have ready endpoints on other nodes.
+	// nil if it is none of a Service's; false where that cannot be told now.
+	Of(Flow) ([]Endpoint, bool)
+	// On returns the ready endpoints on a node, each with each of its ports, or those of no
+	// known node with an address; false where that cannot be told now.
+	On(nodeOrAddr string) ([]Endpoint, bool)
+	// Remote is how many addresses have ready endpoints on other nodes, as last known.
 	Remote() int
 	// AnySeen reports whether the answer to any flow has come through this node.
 	AnySeen() bool

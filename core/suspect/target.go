@@ -33,9 +33,10 @@ type target struct {
 type wait struct {
 	id      uint64
 	client  netip.Addr
+	port    uint16    // of the endpoint
 	since   time.Time // it has waited since then at least
 	here    bool      // in this look
-	known   bool      // its client was answered by the same address before
+	known   bool      // its client was answered by the same endpoint before
 	excused bool      // it waited in a case that ended well
 }
 
@@ -56,7 +57,7 @@ func (t *target) see(f Flow, now time.Time) {
 			oldest = i
 		}
 	}
-	w := wait{id: f.ID, client: f.Client, since: now.Add(-f.Waited), here: true}
+	w := wait{id: f.ID, client: f.Client, port: f.Endpoint.Port(), since: now.Add(-f.Waited), here: true}
 	switch {
 	case same >= maxPerClient:
 	case len(t.flows) < maxFlows:

@@ -25,9 +25,12 @@ type world struct {
 	nextID uint64
 
 	services []service
-	dead     map[netip.Addr]bool // answers nothing
-	deaf     map[netip.Addr]bool // answers clients, but no SYN of this node
-	oneWay   bool                // answers do not come through this node
+	dead     map[netip.Addr]bool     // answers nothing
+	deaf     map[netip.Addr]bool     // answers clients, but no SYN of this node
+	room     int                     // how many SYNs can be sent in a cycle
+	shut     map[netip.AddrPort]bool // answers nothing, though other ports do
+	mute     bool                    // it tells nothing of endpoints
+	oneWay   bool                    // answers do not come through this node
 	denied   map[[2]netip.Addr]bool
 	closed   map[netip.Addr]bool // answers SYNs of this node, but no client
 
@@ -53,7 +56,7 @@ func ip(format string, args ...any) netip.Addr {
 // newWorld has a number of Services with one endpoint on each of some nodes.
 func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
 	w := &world{
-		t: t, judge: suspect.New(), start: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(1, 2)),
+		t: t, room: 64, shut: map[netip.AddrPort]bool{}, judge: suspect.New(), start: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(1, 2)),
 		dead: map[netip.Addr]bool{}, deaf: map[netip.Addr]bool{}, denied: map[[2]netip.Addr]bool{}, closed: map[netip.Addr]bool{},
 	}
 	w.now = w.start
@@ -73,24 +76,27 @@ func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
 // endpoint is that of a Service on a node.
 func endpoint(node, service int) netip.Addr { return ip("10.244.%d.%d", node+2, 10+service) }
 
-func (w *world) Of(f suspect.Flow) []suspect.Endpoint {
+func (w *world) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	for _, s := range w.services {
-		if s.frontend == f.Frontend {
-			return s.endpoints
+		if s.frontend == f.Frontend && !w.mute {
+			return s.endpoints, true
 		}
 	}
-	return nil
+	return nil, !w.mute
 }
 
-func (w *world) On(node string) (all []suspect.Endpoint) {
+func (w *world) On(node string) (all []suspect.Endpoint, told bool) {
+	if w.mute {
+		return nil, false
+	}
 	for _, s := range w.services {
 		for _, e := range s.endpoints {
-			if e.Node == node {
+			if e.Node == node || e.Node == "" && e.At.Addr().String() == node {
 				all = append(all, e)
 			}
 		}
 	}
-	return all
+	return all, true
 }
 
 func (w *world) Remote() (n int) {
@@ -130,7 +136,7 @@ func (w *world) flow(s service, client netip.Addr, e suspect.Endpoint) {
 	w.nextID++
 	f := suspect.Flow{ID: w.nextID, Client: client, Frontend: s.frontend, Endpoint: e.At}
 	a := e.At.Addr()
-	if w.dead[a] || w.closed[a] || w.oneWay || w.denied[[2]netip.Addr{client, a}] {
+	if w.dead[a] || w.shut[e.At] || w.closed[a] || w.oneWay || w.denied[[2]netip.Addr{client, a}] {
 		w.open = append(w.open, f)
 	} else {
 		w.seen = append(w.seen, f)
@@ -162,7 +168,10 @@ func (w *world) cycle() {
 	for _, f := range w.open {
 		w.judge.Unanswered(f, w.now)
 	}
-	orders := w.judge.Review(w.now, w)
+	orders := w.judge.Review(w.now, w, w.room)
+	if len(orders.Probe) > w.room {
+		w.t.Fatalf("%d SYNs, of which %d can be sent", len(orders.Probe), w.room)
+	}
 	for _, f := range w.seen {
 		if slices.Contains(orders.Ask, f.Endpoint.Addr()) {
 			w.judge.Answered(f)
@@ -171,7 +180,7 @@ func (w *world) cycle() {
 	w.probes += len(orders.Probe)
 	for _, at := range orders.Probe {
 		a := at.Addr()
-		w.judge.Probed(at, !w.dead[a] && !w.deaf[a])
+		w.judge.Probed(at, !w.dead[a] && !w.deaf[a] && !w.shut[at])
 	}
 	before := w.last.Suspects
 	w.last = w.judge.Decide(w.now, w)

@@ -18,6 +18,7 @@ func (t *Tracker) Flush() []model.Delta {
 	if t.host == nil {
 		return nil
 	}
+	t.touchSuspects()
 	t.wake(t.now())
 	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
 		if s := t.dirty[i]; s.claimsStale {

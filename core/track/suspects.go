@@ -13,30 +13,43 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// SetSuspects replaces the addresses of endpoints that have stopped answering and
-// touches the Services that have one of those that are new or gone. It looks once
-// through all endpoints, which an index of their addresses would save: it would take
+// SetSuspects replaces the addresses of endpoints that have stopped answering. The next
+// Flush touches the Services that have one of those that are new or gone. It looks once
+// through all endpoints for that, which an index of their addresses would save: it would take
 // more memory than all else that failover needs, for something as rare as the
 // death of a node.
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
-	changed := model.Suspects{}
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
 		for a, back := range pair[0] {
 			if was, both := pair[1][a]; !both || !was.Equal(back) {
-				changed[a] = back
+				t.noteSuspect(a)
 			}
 		}
 	}
 	t.suspects = suspects
-	if len(changed) == 0 {
+}
+
+// noteSuspect has the Services of an address resolved at the next Flush.
+func (t *Tracker) noteSuspect(a netip.Addr) {
+	if t.resuspect == nil {
+		t.resuspect = model.Suspects{}
+	}
+	t.resuspect[a] = time.Time{}
+}
+
+// touchSuspects touches the Services of the addresses that were noted since the last Flush.
+func (t *Tracker) touchSuspects() {
+	if len(t.resuspect) == 0 {
 		return
 	}
+	t.stats.Searches++
 	for _, s := range t.services {
-		if slices.ContainsFunc(s.slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, changed) }) {
+		if slices.ContainsFunc(s.slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, t.resuspect) }) {
 			t.mark(s)
 		}
 	}
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
+	t.resuspect = nil
 }
 
 // Suspects returns them, as last set, without those that were trusted since.
@@ -76,12 +89,12 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 	if len(changed) == 0 {
 		return
 	}
-	rest := maps.Clone(t.suspects)
+	t.suspects = maps.Clone(t.suspects)
 	for a := range changed {
-		delete(rest, a)
+		delete(t.suspects, a)
+		t.noteSuspect(a)
 		t.trusted = append(t.trusted, a)
 	}
-	t.SetSuspects(rest)
 }
 
 // Endpoint is an address and port on another node that takes connections.

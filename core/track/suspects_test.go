@@ -141,3 +141,27 @@ func TestRemote(t *testing.T) {
 		t.Errorf("%d remote endpoints, want 2", n)
 	}
 }
+
+// However many slices of a dead node are changed at once, Services are searched once.
+func TestTrustSearchesOnce(t *testing.T) {
+	tr := track.New()
+	tr.SetHost(host("a"))
+	silent := model.Suspects{}
+	for n := range 20 {
+		name, ip := fmt.Sprint("s", n), fmt.Sprint("10.0.0.", n+1)
+		tr.SetService(service(name, fmt.Sprint("10.96.0.", n+1), 80))
+		tr.SetSlice(slice(name+"-1", name, 80, ip, "10.0.1.1"))
+		silent[netip.MustParseAddr(ip)] = time.Time{}
+	}
+	tr.SetSuspects(silent)
+	tr.Flush()
+	before := tr.Stats().Searches
+	for n := range 20 {
+		name := fmt.Sprint("s", n)
+		tr.SetSlice(slice(name+"-1", name, 80, "10.0.1.1"))
+	}
+	tr.Flush()
+	if n := tr.Stats().Searches - before; n != 1 || len(tr.Suspects()) > 0 {
+		t.Errorf("%d searches, suspects %v", n, tr.Suspects())
+	}
+}

@@ -32,7 +32,8 @@ type Tracker struct {
 	triggers   triggers
 	objects    int // Services there are
 	suspects   model.Suspects
-	trusted    []netip.Addr // suspects that a source has changed
+	resuspect  model.Suspects // those, and former ones, that changed since the last Flush
+	trusted    []netip.Addr   // suspects that a source has changed
 	slots      resolve.Slots
 	stats      Stats
 	fresh      []model.Problem
@@ -42,6 +43,7 @@ type Tracker struct {
 
 // Stats count work, to prove that cost follows change.
 type Stats struct {
+	Searches uint64 // through all endpoints, for suspects
 	Resolved uint64 // Services resolved
 	Deltas   uint64 // ports that changed
 }
