@@ -4,7 +4,6 @@ package model
 
 import (
 	"cmp"
-	"encoding/binary"
 	"hash/fnv"
 	"iter"
 	"math"
@@ -126,9 +125,14 @@ func (p *Pool) Reslot(old []netip.AddrPort) {
 	}
 }
 
-// Weigh makes the slots of a pool whose endpoints have weights. Equal weights make
-// an even pool.
-func (p *Pool) Weigh() {
+// Weigh makes the slots of a pool whose endpoints have weights, as few as have their
+// shares. Equal weights make an even pool.
+func (p *Pool) Weigh() { p.WeighBy(0, MaxSlots) }
+
+// WeighBy does the same with the weight of one slot, if it is not 0, and with at most
+// so many slots, which are no fewer than the endpoints. Where weights change in steps
+// of that weight, only the slots of those that changed differ.
+func (p *Pool) WeighBy(unit, most int) {
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
 	if !slices.ContainsFunc(p.Endpoints, func(e Endpoint) bool { return e.Weight != p.Endpoints[0].Weight }) {
 		for i := range p.Endpoints {
@@ -136,12 +140,12 @@ func (p *Pool) Weigh() {
 		}
 		return
 	}
-	p.Table = interleave(slotCounts(p.Endpoints))
+	p.Table = interleave(slotCounts(p.Endpoints, unit, most))
 }
 
-// slotCounts gives each endpoint its number of slots: its weight, divided by what
-// divides all, or where those are too many its share of MaxSlots.
-func slotCounts(endpoints []Endpoint) []int {
+// slotCounts gives each endpoint its number of slots: its weight, divided by the unit,
+// which for 0 is what divides all, or where those are too many its share of the most.
+func slotCounts(endpoints []Endpoint, unit, most int) []int {
 	counts := make([]int, len(endpoints))
 	divisor, sum := 0, 0
 	for i, e := range endpoints {
@@ -149,8 +153,11 @@ func slotCounts(endpoints []Endpoint) []int {
 		sum += counts[i]
 		divisor = gcd(divisor, counts[i])
 	}
-	if sum/divisor > MaxSlots {
-		return apportion(endpoints, MaxSlots)
+	if unit > 0 {
+		divisor = unit
+	}
+	if sum/divisor > most {
+		return apportion(endpoints, most)
 	}
 	for i := range counts {
 		counts[i] /= divisor
@@ -215,7 +222,8 @@ func interleave(counts []int) []uint16 {
 }
 
 // Hash makes the slots of a pool that is looked up by hash. It is a function of the
-// endpoints' addresses and weights alone: all nodes have the same. Each slot has
+// endpoints' addresses and weights alone: all nodes have the same. Port numbers count
+// only in that they order endpoints of one IP address. Each slot has
 // an order of preference among the endpoints (rendezvous hashing), and an endpoint
 // with too many slots for its weight keeps those that prefer it most (deferred
 // acceptance: Gale and Shapley, 1962). When one of ten endpoints goes, some 0.8 % of
@@ -226,7 +234,9 @@ func (p *Pool) Hash() {
 	p.Weigh()
 	t := tables{seeds: make([]uint64, len(p.Endpoints)), quota: p.quotas(), held: make([]held, len(p.Endpoints))}
 	for i, e := range p.Endpoints {
-		t.seeds[i] = seedOf(e.Addr)
+		if t.seeds[i] = seedOf(e.Addr.Addr()); i > 0 && e.Addr.Addr() == p.Endpoints[i-1].Addr.Addr() {
+			t.seeds[i] = mix(t.seeds[i-1] + 1)
+		}
 	}
 	for slot := range MaglevSlots {
 		t.place(uint16(slot))
@@ -237,6 +247,14 @@ func (p *Pool) Hash() {
 			p.Table[s.slot] = uint16(e)
 		}
 	}
+}
+
+// HashesLike reports whether Hash makes the same table for two pools, which are in
+// address order.
+func (p *Pool) HashesLike(o *Pool) bool {
+	return slices.EqualFunc(p.Endpoints, o.Endpoints, func(a, b Endpoint) bool {
+		return a.Addr.Addr() == b.Addr.Addr() && a.Weight == b.Weight
+	})
 }
 
 // quotas is how many slots of a table each endpoint has at most: the less they are
@@ -291,10 +309,10 @@ func (t *tables) place(slot uint16) {
 	}
 }
 
-func seedOf(a netip.AddrPort) uint64 {
+func seedOf(a netip.Addr) uint64 {
 	h := fnv.New64a()
-	ip := a.Addr().As16()
-	h.Write(binary.BigEndian.AppendUint16(ip[:], a.Port()))
+	ip := a.As16()
+	h.Write(ip[:])
 	return mix(h.Sum64())
 }
 

@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -77,11 +78,57 @@ func zoneWeights(all []endpoint) (zones []string, weights map[string]float64) {
 }
 
 // weigh gives the endpoints of a pool their weights: their shares, where those fit,
-// else in hundredths of the largest.
-func weigh(p *model.Pool, from []endpoint) {
+// else in hundredths of the largest. It makes at most so many slots.
+func weigh(p *model.Pool, from []endpoint, most int) {
 	if !slices.ContainsFunc(from, func(e endpoint) bool { return e.share != from[0].share }) {
 		return
 	}
+	weights, unit := tenths(from)
+	if weights == nil {
+		weights = hundredths(from)
+	}
+	for i, w := range weights {
+		p.Endpoints[i].Weight = w
+	}
+	p.WeighBy(unit, most)
+}
+
+// tenths returns the weights of endpoints while some are new and have a part of their
+// shares (model.SliceEndpoint), and the weight of a slot: from step to step, the others
+// have as many slots as before. Weights are nil if shares are no whole numbers; then a
+// slot is a hundredth.
+func tenths(from []endpoint) (weights []uint16, unit int) {
+	if !slices.ContainsFunc(from, func(e endpoint) bool { return e.warm > 0 }) {
+		return nil, 0
+	}
+	divisor, largest := 0, 0
+	for _, e := range from {
+		full := e.share
+		if e.warm > 0 {
+			full = math.Round(full*10/float64(e.warm)*1e6) / 1e6
+		}
+		if full != math.Trunc(full) {
+			return nil, 1
+		}
+		divisor, largest = gcd(divisor, int(full)), max(largest, int(full))
+	}
+	if largest/divisor*10 > math.MaxUint16 {
+		return nil, 1
+	}
+	for _, e := range from {
+		weights = append(weights, uint16(max(1, math.Round(e.share*10/float64(divisor)))))
+	}
+	return weights, 1
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+func hundredths(from []endpoint) (weights []uint16) {
 	largest, whole := 0.0, true
 	for _, e := range from {
 		largest = max(largest, e.share)
@@ -91,30 +138,70 @@ func weigh(p *model.Pool, from []endpoint) {
 	if !whole || largest > math.MaxUint16 {
 		scale = 100 / largest
 	}
-	for i, e := range from {
-		p.Endpoints[i].Weight = uint16(max(1, math.Round(e.share*scale)))
+	for _, e := range from {
+		weights = append(weights, uint16(max(1, math.Round(e.share*scale))))
 	}
-	p.Weigh()
+	return weights
 }
 
 // schedule returns the scheduler of a port, and makes the tables of its pools if it
-// is to choose by them.
+// is to choose by them. A pool of one endpoint needs none.
 func (r *Result) schedule(svc *model.Service, p pools) model.Scheduler {
-	s := svc.Choice.Scheduler
-	if s != model.Maglev || p.cluster == nil && p.local == nil {
-		return s
+	if svc.Choice.Scheduler != model.Maglev {
+		return svc.Choice.Scheduler
 	}
+	var several []*model.Pool
 	for _, pool := range []*model.Pool{p.cluster, p.local} {
-		if pool != nil && len(pool.Endpoints) > model.MaglevSlots {
-			r.Problem(svc, model.WhyTooLarge, "%d endpoints, maglev has room for %d: chosen at random", len(pool.Endpoints), model.MaglevSlots)
-			return model.DefaultScheduler
+		if pool != nil && len(pool.Endpoints) > 1 && !slices.Contains(several, pool) {
+			several = append(several, pool)
 		}
 	}
-	if p.cluster != nil {
-		p.cluster.Hash()
+	if why := r.noTables(several); why != "" {
+		r.Problem(svc, model.WhyTooLarge, "%s: chosen at random", why)
+		return model.DefaultScheduler
 	}
-	if p.local != nil && p.local != p.cluster {
-		p.local.Hash()
+	for _, pool := range several {
+		if like := r.hashedLike(pool); like != nil {
+			pool.Table = like.Table // nobody changes it: Reslot
+			continue
+		}
+		pool.Hash()
+		r.hashed = append(r.hashed, pool)
 	}
-	return s
+	return model.Maglev
+}
+
+// maxHashed is how many endpoints the tables of one Service may have together, which
+// differ from port to port only if the endpoints do: as many as two IP families have.
+const maxHashed = 2 * model.MaglevSlots
+
+// noTables says why pools get no tables; "" if they do.
+func (r *Result) noTables(several []*model.Pool) string {
+	endpoints := 0
+	for _, pool := range r.hashed {
+		endpoints += len(pool.Endpoints)
+	}
+	for _, pool := range several {
+		if n := len(pool.Endpoints); n > model.MaglevSlots {
+			return fmt.Sprintf("%d endpoints, maglev has room for %d", n, model.MaglevSlots)
+		}
+		if r.index.mostSlots < model.MaglevSlots {
+			return fmt.Sprintf("%d frontends (ports x addresses), maglev has room for %d", r.index.frontends, MaxEntries/model.MaglevSlots)
+		}
+		if r.hashedLike(pool) == nil {
+			endpoints += len(pool.Endpoints)
+		}
+	}
+	if endpoints > maxHashed {
+		return fmt.Sprintf("ports with other endpoints than one another, together %d, maglev has room for %d", endpoints, maxHashed)
+	}
+	return ""
+}
+
+// hashedLike returns a pool that has the table of another one; nil if there is none yet.
+func (r *Result) hashedLike(pool *model.Pool) *model.Pool {
+	if i := slices.IndexFunc(r.hashed, pool.HashesLike); i >= 0 {
+		return r.hashed[i]
+	}
+	return nil
 }

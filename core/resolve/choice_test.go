@@ -77,7 +77,7 @@ func TestWeightsTakeNoMoreThanTheyFit(t *testing.T) {
 			pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: at})
 			from = append(from, endpoint{addr: at, share: s})
 		}
-		weigh(pool, from)
+		weigh(pool, from, model.MaxSlots)
 		var got []uint16
 		for _, e := range pool.Endpoints {
 			got = append(got, e.Weight)

@@ -17,6 +17,7 @@ type endpoint struct {
 	state              model.EndpointState
 	hints              *model.Hints
 	share              float64 // of new connections beside the others' of its pool; 0 is none
+	warm               uint8   // how many tenths of its share it has while it is new; 0 is all
 }
 
 // endpoints returns the endpoints of a port in address order, each once.
@@ -79,6 +80,9 @@ func conditionRank(s model.EndpointState) (n int) {
 type sliceIndex struct {
 	ports map[portKey]portSources
 	any   [2]bool // a family has endpoints, for whatever port
+
+	frontends int // of all ports
+	mostSlots int // of a pool at most, so that all together are within MaxEntries
 
 	perPort int                            // how many endpoints of one port are used at most; 0 is all
 	ranks   map[*model.Slice]*[ranks][]int // which endpoints of a slice have which rank; only with room
@@ -164,6 +168,7 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, from []*mode
 			entries += n * s.ports[portKey{family, port.Name, port.Proto}].endpoints
 		}
 	}
+	s.frontends, s.mostSlots = fronts, min(model.MaxSlots, MaxEntries/max(1, fronts))
 	if entries <= MaxEntries {
 		return
 	}
@@ -218,7 +223,7 @@ func (s source) candidate(host *model.Host, i int) endpoint {
 	}
 	return endpoint{
 		addr: netip.AddrPortFrom(e.Addr, s.number), local: isLocal(host, e), nodeUnknown: e.Node == "",
-		state: e.State, hints: e.Hints, share: share,
+		state: e.State, hints: e.Hints, share: share, warm: e.Warm,
 	}
 }
 

@@ -126,3 +126,49 @@ func TestProblemsAreCounted(t *testing.T) {
 		t.Errorf("%d problems and %d more", len(r.Problems), r.More)
 	}
 }
+
+// However endpoints are chosen, the slots of all frontends together are within the limit.
+func TestSlotsAreLimited(t *testing.T) {
+	for _, c := range []struct {
+		what             string
+		ports, endpoints int
+		maglev, weighted bool
+		problem          string // the start of the first; empty for none
+	}{
+		{"maglev", 29, 500, true, false, ""},
+		{"maglev of one endpoint", 2500, 1, true, false, ""},
+		{"maglev of many ports", 30, 2, true, false, "30 frontends (ports x addresses), maglev has room for 29: chosen at random"},
+		{"weights", 29, 3, false, true, ""},
+		{"weights of many ports", 1000, 3, false, true, ""},
+		{"weights of many ports and endpoints", 1000, 30, false, true, ""},
+		{"weights that do not fit", 2500, 12, false, true, ""},
+		{"weights of ports alike", 2500, 13, false, true, "1 of 13 EndpointSlices ignored"},
+	} {
+		svc := withPorts(c.ports)
+		if c.maglev {
+			svc.Choice.Scheduler = model.Maglev
+		}
+		var from []*model.Slice
+		for i, a := range addrs("10.0.0.1", c.endpoints) {
+			s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: fmt.Sprint("svc-", i)}, Service: "svc", Weighted: c.weighted, Weight: uint16(997 - i)}
+			for _, p := range svc.Ports {
+				s.Ports = append(s.Ports, model.SlicePort{Name: p.Name, Proto: p.Proto, Port: 8000 + p.Port})
+			}
+			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: a, Node: "there", State: model.Ready | model.Serving})
+			from = append(from, s)
+		}
+		r := resolve.Service(host(), svc, from)
+		slots := 0
+		for _, p := range r.Ports {
+			for _, f := range p.Frontends {
+				slots += f.On[model.FromPod].Pool.Size()
+			}
+		}
+		if slots > resolve.MaxEntries {
+			t.Errorf("%s: %d slots, limit %d", c.what, slots, resolve.MaxEntries)
+		}
+		if got := fmt.Sprint(r.Problems); c.problem == "" && len(r.Problems) > 0 || !strings.Contains(got, c.problem) {
+			t.Errorf("%s: problems %s, want %q", c.what, got, c.problem)
+		}
+	}
+}

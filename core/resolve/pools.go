@@ -75,10 +75,10 @@ func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 	for i, e := range from {
 		p.Endpoints[i] = model.Endpoint{Addr: e.addr, Local: e.local, NodeUnknown: e.nodeUnknown}
 	}
-	if len(from) <= model.MaxSlots {
-		weigh(p, from)
+	if most := r.index.mostSlots; len(from) <= most {
+		weigh(p, from, most)
 	} else if slices.ContainsFunc(from, func(e endpoint) bool { return e.share != from[0].share }) {
-		r.Problem(svc, model.WhyTooLarge, "%d endpoints, weights are for %d at most: shared evenly", len(from), model.MaxSlots)
+		r.Problem(svc, model.WhyTooLarge, "%d endpoints, weights are for %d at most: shared evenly", len(from), most)
 	}
 	return p
 }

@@ -20,6 +20,8 @@ type Result struct {
 	ids   map[model.PortID]struct{} // of Ports, once they are many
 	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
 	index sliceIndex
+
+	hashed []*model.Pool // that have tables (model.Maglev), no two the same
 }
 
 // first reports whether there is no port of this id yet. It is called once for each

@@ -74,12 +74,24 @@ func (w *warming) add(a netip.Addr, began time.Time, window time.Duration) {
 	}
 }
 
+// comebackEndpoints is how many endpoints of a family a Service has at most whose
+// endpoints come back in steps: that makes ten slots of each endpoint's one
+// (model.Pool), and beside more a single one matters little.
+const comebackEndpoints = 32
+
 // comeBack adds the endpoints that answer again.
 func (t *Tracker) comeBack(from []*model.Slice, w *warming) {
 	if len(t.suspects) == 0 {
 		return
 	}
+	var endpoints [2]int // by family
 	for _, slice := range from {
+		endpoints[slice.Family] += len(slice.Endpoints)
+	}
+	for _, slice := range from {
+		if endpoints[slice.Family] > comebackEndpoints {
+			continue
+		}
 		for i := range slice.Endpoints {
 			if back := t.suspects[slice.Endpoints[i].Addr]; !back.IsZero() {
 				w.add(slice.Endpoints[i].Addr, back, model.Comeback)

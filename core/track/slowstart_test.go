@@ -79,3 +79,74 @@ func slowSlice(service string, n int) *model.Slice {
 	}
 	return s
 }
+
+// A step rewrites the slots of the endpoint that is new, and hardly any of the others'.
+func TestAStepRewritesFewSlots(t *testing.T) {
+	for _, c := range []struct{ endpoints, most int }{{2, 1}, {5, 1}, {32, 1}, {100, 1}, {300, 4}} {
+		now := time.Unix(1_700_000_000, 0)
+		tr := track.New()
+		tr.SetClock(func() time.Time { return now })
+		tr.SetHost(&model.Host{Name: "here"})
+		tr.SetService(&model.Service{
+			Name: model.ServiceName{Namespace: "default", Name: "s"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 10 * time.Second},
+		})
+		tr.SetSlice(slowSlice("s", c.endpoints-1))
+		tr.Flush()
+		tr.SetSlice(slowSlice("s", c.endpoints))
+		var old *model.Pool
+		for steps := 1; ; steps++ {
+			pool := old
+			for _, d := range tr.Flush() {
+				pool = d.New.Pools()[0]
+			}
+			next := tr.Next()
+			if old != nil && !next.IsZero() {
+				if n := rewritten(old, pool); n > c.most {
+					t.Errorf("step %d of one of %d endpoints: %d slots rewritten, of %d", steps, c.endpoints, n, pool.Size())
+				}
+			}
+			if next.IsZero() {
+				break
+			}
+			old, now = pool, next
+		}
+	}
+}
+
+// rewritten counts the slots that differ between two pools.
+func rewritten(a, b *model.Pool) (n int) {
+	now := map[int]netip.AddrPort{}
+	for i, e := range b.Slots() {
+		now[i] = e.Addr
+	}
+	for i, e := range a.Slots() {
+		if now[i] == e.Addr {
+			delete(now, i)
+		}
+	}
+	return max(len(now), a.Size()-b.Size())
+}
+
+// Beside many, an endpoint that answers again gets its share at once.
+func TestComebackBesideMany(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	tr := track.New()
+	tr.SetClock(func() time.Time { return now })
+	tr.SetHost(host("a"))
+	tr.SetService(service("s", "10.96.0.1", 80))
+	many := slowSlice("s", 100)
+	many.Name.Namespace, many.Ports[0].Name = "ns", "p80"
+	tr.SetSlice(many)
+	back := many.Endpoints[7].Addr
+	tr.SetSuspects(model.Suspects{back: time.Time{}})
+	tr.Flush()
+	tr.SetSuspects(model.Suspects{back: now})
+	deltas := tr.Flush()
+	if len(deltas) != 1 {
+		t.Fatalf("%d changes", len(deltas))
+	}
+	if pool := deltas[0].New.Pools()[0]; pool.Size() != 100 || !tr.Next().IsZero() {
+		t.Errorf("%d slots of 100 endpoints, the next step at %v", pool.Size(), tr.Next())
+	}
+}

@@ -22,6 +22,7 @@ import (
 type offload struct {
 	dataplane.Backend
 	flowtable *nft.Offload
+	ns        *host.Namespace
 	links     *netlink.Handle
 	events    chan netlink.LinkUpdate
 	unwatch   chan struct{}
@@ -35,17 +36,42 @@ type offload struct {
 // withOffload returns a backend with offload, in the network namespace of the calling
 // thread, and owns the other one. Nothing is written before the first Sync.
 func withOffload(b dataplane.Backend) (_ dataplane.Backend, err error) {
-	o := &offload{Backend: b, events: make(chan netlink.LinkUpdate, 64), unwatch: make(chan struct{}), log: slog.Default()}
-	if o.flowtable, err = nft.OpenOffload(); err != nil {
+	o := &offload{Backend: b, log: slog.Default()}
+	if o.ns, err = host.OpenNamespace(); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
+	if o.flowtable, err = nft.OpenOffload(); err != nil {
+		return nil, errors.Join(err, o.ns.Close(), b.Close())
+	}
 	if o.links, err = netlink.NewHandle(); err == nil {
-		err = netlink.LinkSubscribe(o.events, o.unwatch)
+		err = o.watch()
 	}
 	if err != nil {
-		return nil, errors.Join(err, o.flowtable.Close(), b.Close())
+		return nil, errors.Join(err, o.flowtable.Close(), o.ns.Close(), b.Close())
 	}
 	return o, nil
+}
+
+// watch subscribes to changes of devices. The subscription ends, and closes events, when
+// notices are lost.
+func (o *offload) watch() error {
+	events, unwatch := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	err := o.ns.Do(func() error { return netlink.LinkSubscribe(events, unwatch) })
+	if err == nil {
+		o.events, o.unwatch = events, unwatch
+	}
+	return err
+}
+
+// stopWatching ends the subscription. Its goroutine may be about to hand on a notice.
+func (o *offload) stopWatching() {
+	if o.events == nil {
+		return
+	}
+	close(o.unwatch)
+	for range o.events {
+	}
+	o.events, o.unwatch = nil, nil
 }
 
 // Unwrap implements dataplane.Wrapper.
@@ -68,7 +94,11 @@ const offloadRetry = 30 * time.Second
 func (o *offload) follow(ctx context.Context) {
 	failed := ""
 	for {
-		err := o.set(ctx)
+		var watching error
+		if o.events == nil {
+			watching = o.watch()
+		}
+		err := errors.Join(watching, o.set(ctx))
 		retry := (<-chan time.Time)(nil)
 		if err != nil && ctx.Err() == nil {
 			retry = time.After(offloadRetry)
@@ -77,15 +107,34 @@ func (o *offload) follow(ctx context.Context) {
 				o.log.Warn("flow offload is not in effect", "err", err, "retry", offloadRetry)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !o.wait(ctx, retry) {
 			return
-		case <-o.events:
-		case <-retry:
 		}
-		for len(o.events) > 0 { // they come in swarms, and all are looked at at once
-			<-o.events
-		}
+	}
+}
+
+// wait waits for a change of devices or the time of a retry, and reports whether ctx has
+// not ended. A subscription that ended is nil afterwards, and a second has passed.
+func (o *offload) wait(ctx context.Context, retry <-chan time.Time) bool {
+	open := true
+	select {
+	case <-ctx.Done():
+		return false
+	case _, open = <-o.events:
+	case <-retry:
+	}
+	for open && len(o.events) > 0 { // they come in swarms, and all are looked at at once
+		_, open = <-o.events
+	}
+	if open {
+		return true
+	}
+	o.stopWatching()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Second):
+		return true
 	}
 }
 
@@ -118,9 +167,9 @@ func (o *offload) Remove(ctx context.Context) error {
 // Close implements dataplane.Backend. The flowtable stays, as all that is programmed.
 func (o *offload) Close() error {
 	o.end()
-	close(o.unwatch)
+	o.stopWatching()
 	o.links.Close()
-	return errors.Join(o.flowtable.Close(), o.Backend.Close())
+	return errors.Join(o.flowtable.Close(), o.ns.Close(), o.Backend.Close())
 }
 
 func (o *offload) end() {

@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -177,4 +179,30 @@ func TestOffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("after it was removed a round trip takes %v, and then %v", again, trips(t, fd))
+}
+
+// A subscription to devices ends when notices are lost: it is made again after a pause.
+func TestOffloadSubscribesAgain(t *testing.T) {
+	ns, err := host.OpenNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	ended := make(chan netlink.LinkUpdate)
+	close(ended)
+	o := &offload{ns: ns, events: ended, unwatch: make(chan struct{})}
+	begin := time.Now()
+	if !o.wait(t.Context(), nil) || o.events != nil || time.Since(begin) < time.Second {
+		t.Fatalf("after %v: the subscription is %v", time.Since(begin), o.events)
+	}
+	if err := o.watch(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { o.stopWatching(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Error("the subscription does not end")
+	}
 }
