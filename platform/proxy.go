@@ -50,6 +50,7 @@ type Proxy struct {
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
 	writers  writers           // nil where the system does not tell
+	drifted  chan struct{}     // of one: drift was found, and writers are to be heard
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
@@ -71,7 +72,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
-	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
+	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), drifted: make(chan struct{}, 1)}
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -243,21 +244,39 @@ func (p *Proxy) Close() error {
 // Status returns the engine's status. It never blocks.
 func (p *Proxy) Status() engine.Status { return p.engine.Status() }
 
-// hearWriters hears who else writes to the data plane, from the first sync on: to hear
-// of that would make it dearer.
+// hearFor is for how long after drift was found other writers are heard.
+const hearFor = 10 * time.Minute
+
+// hearWriters hears who else writes to the data plane, for a while after drift was found:
+// all our own changes cost more meanwhile. So the first drift has no names.
 func (p *Proxy) hearWriters(ctx context.Context) {
-	if p.writers == nil || !p.Ready(ctx) {
+	if p.writers == nil {
 		return
 	}
-	if err := p.writers.Listen(ctx); err != nil {
-		p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.drifted:
+		}
+		listening, stop := context.WithTimeout(ctx, hearFor)
+		err := p.writers.Listen(listening)
+		if stop(); err != nil {
+			p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+			return
+		}
 	}
 }
 
-// writersSince tells who else has written to the data plane since a time.
+// writersSince tells who else has written to the data plane since a time. It is asked
+// when drift was found.
 func (p *Proxy) writersSince(t time.Time) []engine.Writer {
 	if p.writers == nil {
 		return nil
+	}
+	select {
+	case p.drifted <- struct{}{}:
+	default: // hearWriters goes on anyway
 	}
 	return p.writers.Since(t)
 }

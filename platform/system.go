@@ -75,7 +75,7 @@ type flowTable interface {
 
 // writers hears which other programs write to the data plane.
 type writers interface {
-	// Listen hears until ctx ends. It is for after the start.
+	// Listen hears until ctx ends. It may be called again.
 	Listen(ctx context.Context) error
 	// Since never blocks.
 	Since(time.Time) []engine.Writer

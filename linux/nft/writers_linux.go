@@ -65,22 +65,34 @@ func generationsOnly() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// Listen joins the kernel's group and hears until ctx ends. As long as somebody is in
-// it, the kernel makes notices of all objects: it is for after the start.
+// Listen joins the kernel's group, hears until ctx ends, and leaves it. As long as
+// somebody is in it, the kernel makes notices of all objects. It may be called again, and
+// not at the same time.
 func (w *Writers) Listen(ctx context.Context) error {
 	const group = 7 // NFNLGRP_NFTABLES
 	raw, err := w.file.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var joined error
-	err = raw.Control(func(fd uintptr) {
-		joined = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
-	})
-	if err = errors.Join(err, joined); err != nil {
+	member := func(option int) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, group) })
+		return errors.Join(err, failed)
+	}
+	if err = errors.Join(w.file.SetReadDeadline(time.Time{}), member(unix.NETLINK_ADD_MEMBERSHIP)); err != nil {
 		return fmt.Errorf("nftables notices: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })()
+	defer func() { _ = member(unix.NETLINK_DROP_MEMBERSHIP) }() // fails only where the socket is closed
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = w.file.SetReadDeadline(time.Unix(1, 0))
+		close(ended)
+	})
+	defer func() {
+		if !stop() {
+			<-ended // before another call sets the deadline
+		}
+	}()
 	buf := make([]byte, 8192)
 	for {
 		n, err := w.file.Read(buf)
