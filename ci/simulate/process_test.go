@@ -71,7 +71,6 @@ type supervisor struct {
 	now     *process // nil while none runs
 	starts  int
 	crashes int
-	ended   bool
 	done    chan struct{}
 }
 

@@ -29,7 +29,7 @@ func TestExplainManifests(t *testing.T) {
 	for line, want := range map[string]string{
 		"pod 10.96.0.10:81":               "\"outcome\": \"reject\"",
 		"outside 198.51.100.1:80":         "\"outcome\": \"pass\"",
-		"pod default/web:90":              "has no port \"90\": choose http 80/tcp",
+		"pod default/web:90":              "no port \"90\" in Service default/web: choose http 80/tcp",
 		"pod default/nothing":             "no Service default/nothing has an address here",
 		"nobody default/web":              "want host, pod, outside or an address",
 		"2001:db8::1 10.96.0.10:80":       "two IP families",

@@ -91,12 +91,12 @@ func frontendOf(ports []*model.Port, name model.ServiceName, port string, fits f
 	case len(names) == 0:
 		return netip.AddrPort{}, 0, fmt.Errorf("no Service %s has an address here", name)
 	case len(found) == 0:
-		return netip.AddrPort{}, 0, fmt.Errorf("Service %s has no port %q: choose %s", name, port, strings.Join(names, ", "))
+		return netip.AddrPort{}, 0, fmt.Errorf("no port %q in Service %s: choose %s", port, name, strings.Join(names, ", "))
 	}
 	first := found[0]
 	for _, p := range found {
 		if p.ID.Name != first.ID.Name || p.ID.Proto != first.ID.Proto {
-			return netip.AddrPort{}, 0, fmt.Errorf("Service %s has several ports: choose %s", name, strings.Join(names, ", "))
+			return netip.AddrPort{}, 0, fmt.Errorf("several ports in Service %s: choose %s", name, strings.Join(names, ", "))
 		}
 	}
 	return first.Frontends[0].At, first.ID.Proto, nil

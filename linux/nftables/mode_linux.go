@@ -38,7 +38,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b dataplane.Backend = dataplane.New(NewCompiler(o), d)
+	b := dataplane.New(NewCompiler(o), d)
 	if o.Count {
 		b = counted{b, o.families()}
 	}

@@ -15,8 +15,6 @@ import (
 // rule is a line of the table of rules in the package's doc comment.
 type rule struct{ name, says, source string }
 
-func (r rule) assumed() bool { return strings.Contains(r.source, "assumed") }
-
 // rules reads the table.
 func rules(t *testing.T) (all []rule) {
 	text, err := os.ReadFile("doc.go")
