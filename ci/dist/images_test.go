@@ -120,7 +120,7 @@ func TestEveryWindows(t *testing.T) {
 	}
 }
 
-// The Windows image has the program below Files, and the hives that Windows wants
+// The Windows image has the program and the licences below Files, and the hives that Windows wants
 // in a lowest layer; all belongs to administrators.
 func TestWindowsLayer(t *testing.T) {
 	r := release{when: time.Unix(1800000000, 0)}
@@ -129,7 +129,7 @@ func TestWindowsLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	const config = "Files/Windows/System32/config/"
-	want := "Files/ Files/Windows/ Files/Windows/System32/ " + config
+	want := "Files/ Files/LICENSE.txt Files/Windows/ Files/Windows/System32/ " + config
 	for _, hive := range []string{"DEFAULT", "SAM", "SECURITY", "SOFTWARE", "SYSTEM"} {
 		want += " " + config + hive
 	}

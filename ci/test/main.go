@@ -87,8 +87,8 @@ func (r *runner) verify(ctx context.Context) error {
 		r.stepIn(ctx, module, "vet "+module, "go", "vet", "./...")
 		r.goTest(ctx, "tests of the module "+module, module, "-timeout", "30m", "./...")
 	}
-	r.goTest(ctx, "simulation", ".", "-count=1", "-run", "TestSimulation", "./ci/simulate", "-for", "4m")
-	r.goTest(ctx, "random worlds", ".", append([]string{"-count=1", "-run", "TestCorpus$/^random$"}, append(backends(), "-worlds", "150", "-from", "1000")...)...)
+	r.goTest(ctx, "simulation", ".", "-count=1", "-run", "TestSimulation", "./ci/simulate", "-for", "3m")
+	r.goTest(ctx, "random worlds", ".", append([]string{"-count=1", "-run", "TestCorpus$/^random$"}, append(backends(), "-worlds", "100", "-from", "1000")...)...)
 	r.race(ctx)
 	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
 	r.matrix(ctx)
@@ -111,7 +111,7 @@ func (r *runner) race(ctx context.Context) {
 func (r *runner) matrix(ctx context.Context) {
 	minutes := os.Getenv("VERIFY_MATRIX_MINUTES")
 	if minutes == "" {
-		minutes = "4"
+		minutes = "2"
 	}
 	r.setenv("MATRIX_MINUTES=" + minutes)
 	r.step(ctx, "modes and kernels, what begins within "+minutes+" min (all: make matrix)", "ci/guest/matrix")
