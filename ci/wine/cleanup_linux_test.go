@@ -24,7 +24,7 @@ func TestCleanup(t *testing.T) {
 	n.emu.RemoveNetwork(n.network)
 	c := p.command(n.exe, "cleanup")
 	c.Env = append(c.Env, "HNSEMU_ADDR="+n.addr)
-	out, err := c.CombinedOutput()
+	out, err := finish(c)
 	if err != nil || !strings.Contains(string(out), "kernelspace: nothing of tandem is left") {
 		t.Errorf("cleanup: %v\n%s", err, out)
 	}

@@ -39,7 +39,7 @@ func TestCluster(t *testing.T) {
 		n.rest()
 		var said []byte
 		err := n.net.Do(lab.Node, func() (err error) {
-			said, err = n.tandem("hns", "diff").CombinedOutput()
+			said, err = finish(n.tandem("hns", "diff"))
 			return err
 		})
 		if err != nil {

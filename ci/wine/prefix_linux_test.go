@@ -3,6 +3,7 @@
 package wine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -69,6 +70,9 @@ func (p *prefix) open() error {
 	if err := syscall.Flock(int(p.lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
+	if err := p.stop(); err != nil { // of a test that was killed: we hold the lock
+		return err
+	}
 	ready := filepath.Join(p.dir, "ready")
 	if _, err := os.Stat(ready); err != nil {
 		if err := p.make(); err != nil {
@@ -101,8 +105,7 @@ func (p *prefix) make() error {
 	return p.stop()
 }
 
-// command is a program under Wine. Nothing of it inherits our output: services
-// that it starts would keep that open.
+// command is a program under Wine. What should end by itself is run by finish.
 func (p *prefix) command(args ...string) *exec.Cmd {
 	c := exec.Command(p.wine, args...)
 	c.Env = append(os.Environ(), "DISPLAY=", "WINEPREFIX="+p.dir, "WINEDEBUG=-all")
@@ -114,6 +117,34 @@ func (p *prefix) run(args ...string) error {
 		return fmt.Errorf("wine64 %v: %w", args, err)
 	}
 	return nil
+}
+
+// patience is the time after which a program that should end by itself is ended.
+const patience = 3 * time.Minute
+
+// finish runs a program of command to its end and returns what it prints, errors
+// included unless they go elsewhere. It waits
+// for the program alone: a desktop or a service that Wine starts for it inherits its
+// output, and stays.
+func finish(c *exec.Cmd) ([]byte, error) {
+	var out bytes.Buffer
+	c.Stdout = &out
+	if c.Stderr == nil {
+		c.Stderr = &out
+	}
+	c.WaitDelay = time.Second
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	end := time.AfterFunc(patience, func() { c.Process.Kill() })
+	err := c.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it went well
+	}
+	if !end.Stop() {
+		err = fmt.Errorf("%s has not ended within %s: %w", c.Args[1], patience, err)
+	}
+	return out.Bytes(), err
 }
 
 // compiler makes the test DLLs.

@@ -61,12 +61,7 @@ func TestPackages(t *testing.T) {
 
 // says runs a program and returns what it prints.
 func (p *prefix) says(args ...string) (string, error) {
-	c := p.command(args...)
-	c.WaitDelay = time.Second
-	out, err := c.CombinedOutput()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // it went well; a desktop that it made Wine start keeps our pipe open
-	}
+	out, err := finish(p.command(args...))
 	return strings.ReplaceAll(string(out), "\r", ""), err
 }
 
@@ -267,4 +262,17 @@ func copyFile(to, from string) error {
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
+}
+
+// TestFinish runs a program that leaves another behind, which keeps its output open.
+func TestFinish(t *testing.T) {
+	p := open(t)
+	begin := time.Now()
+	out, err := p.says("cmd", "/c", "start /b ping -n 600 127.0.0.1 & echo last")
+	if err != nil || !strings.Contains(out, "last") {
+		t.Errorf("%v: %q", err, out)
+	}
+	if took := time.Since(begin); took > patience {
+		t.Errorf("waited %s for a program that was left behind", took)
+	}
 }

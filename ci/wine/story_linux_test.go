@@ -123,18 +123,20 @@ func (n *node) sameCalls(t *testing.T) {
 // hns looks at HNS with the program itself, while the proxy is at work.
 func (n *node) hns(t *testing.T) {
 	n.rest()
-	said, err := n.tandem("hns", "diff").Output()
+	said, err := finish(n.tandem("hns", "diff"))
 	if err != nil || !strings.Contains(string(said), " 0 differences") {
 		t.Errorf("hns diff: %v\n%s", err, said)
 	}
 	first := n.emu.Balancers()[0]
 	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "10.0.0.9" })
-	said, err = n.tandem("hns", "diff").Output()
+	said, err = finish(n.tandem("hns", "diff"))
 	if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(said), " 1 differences") {
 		t.Errorf("hns diff: %v\n%s", err, said)
 	}
 	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = first.SourceVIP })
-	said, err = n.tandem("hns", "dump", "-o", "json").Output()
+	dump := n.tandem("hns", "dump", "-o", "json")
+	dump.Stderr = &n.log
+	said, err = finish(dump)
 	var d hns.Dump
 	if err != nil || json.Unmarshal(said, &d) != nil || d.Network != "cbr0" || len(d.Objects) != len(n.emu.Endpoints())+len(n.emu.Balancers()) {
 		t.Errorf("hns dump: %v\n%s", err, said)

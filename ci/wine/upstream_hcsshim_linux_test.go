@@ -44,7 +44,8 @@ func TestHcsshim(t *testing.T) {
 	run := func(args ...string) string {
 		c := p.command(append([]string{exe, "-test.timeout=2m"}, args...)...)
 		c.Env = append(c.Env, "HNSEMU_ADDR="+addr)
-		out, _ := c.CombinedOutput() // each test is judged by its own line
+		out, err := finish(c)
+		t.Logf("%v ends with %v", args, err) // each test is judged by its own line
 		return string(out)
 	}
 	listed := strings.Fields(run("-test.list", "."))

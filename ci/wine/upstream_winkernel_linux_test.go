@@ -187,7 +187,7 @@ func (c *comparison) runWinkernel(n sameNode, w *world) error {
 		"-healthz-bind-address", "0.0.0.0:10256", fmt.Sprintf("-enable-dsr=%t", n.dsr), fmt.Sprintf("-forward-healthcheck-vip=%t", n.forward))
 	cmd.Env = append(cmd.Env, "HNSEMU_ADDR="+w.addr)
 	return c.net.Do(lab.Node, func() error {
-		out, err := cmd.CombinedOutput()
+		out, err := finish(cmd)
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
