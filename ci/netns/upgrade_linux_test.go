@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/xtables"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // upgrade is a site whose proxy is replaced by another while clients connect.
@@ -180,42 +181,35 @@ func allTheirs() []theirs {
 		{"nftables", xtables.NFT, "table ip kube-proxy"},
 		{"iptables", xtables.NFT, "KUBE-SVC-"},
 		{"iptables", xtables.Legacy, "KUBE-SVC-"},
+		{"ipvs", xtables.NFT, "KUBE-CLUSTER-IP"},
 	}
 }
 
 // TestKubeProxyThereAndBack replaces kube-proxy by Tandem and Tandem by kube-proxy,
 // as the guide says (installers/kubernetes/kubeadm.md), under load, from each mode to
-// each: no connection fails or breaks.
+// each: no connection fails or breaks. Modes that use IPVS need a kernel that has it.
 func TestKubeProxyThereAndBack(t *testing.T) {
 	program := kubeProxyProgram(t)
 	for _, from := range allTheirs() {
-		for _, to := range []config.Mode{config.NFTables, "iptables"} {
+		for _, to := range []config.Mode{config.NFTables, "iptables", "ipvs"} {
 			t.Run(fmt.Sprintf("%s-%s to %s", from.mode, from.variant, to), func(t *testing.T) {
 				UseVariant(t, from.variant)
+				for _, name := range []config.Mode{config.Mode(from.mode), to} {
+					mode, err := platform.Find(name)
+					if err == nil {
+						err = works(t.Context(), mode)
+					}
+					if err != nil {
+						t.Skip(err)
+					}
+				}
 				u := newUpgrade(t)
 				u.kubeProxy(program, from.mode)
 				u.load()
 				u.undisturbed("kube-proxy alone")
-
-				u.stop()
-				u.flags = []string{"--proxy-mode", string(to), "--takeover"}
-				u.start()
-				u.follows("Tandem", "10.244.1.4")
-				if to != config.Mode(from.mode) { // else they are Tandem's now
-					u.eventually(20*time.Second, "kube-proxy's rules go", func() error { return u.without(from.left) })
-				}
+				u.there(program, from, to)
 				u.undisturbed("kube-proxy to Tandem")
-
-				if from.mode == "nftables" && to != config.NFTables {
-					// kube-proxy in this mode starts with the removal of all its chains of
-					// iptables, which Tandem's share names with.
-					u.must(u.bin, "switch", "--to", string(config.NFTables))
-					u.eventually(20*time.Second, "the iptables mode goes", func() error { return u.left(to) })
-				}
-				u.stop()
-				u.kubeProxy(program, from.mode)
-				u.must(u.bin, "cleanup")
-				u.follows("kube-proxy", "10.244.1.3")
+				u.back(program, from, to)
 				u.undisturbed("Tandem to kube-proxy")
 				if err := u.left(to); err != nil && to != config.Mode(from.mode) {
 					t.Error(err)
@@ -223,6 +217,38 @@ func TestKubeProxyThereAndBack(t *testing.T) {
 			})
 		}
 	}
+}
+
+// there replaces kube-proxy by Tandem.
+func (u *upgrade) there(program string, from theirs, to config.Mode) {
+	u.t.Helper()
+	u.stop()
+	u.flags = []string{"--proxy-mode", string(to), "--takeover"}
+	u.start()
+	if to == config.Mode(from.mode) { // then what was kube-proxy's is Tandem's now
+		u.follows("Tandem", "10.244.1.4")
+		return
+	}
+	if from.mode == "ipvs" { // --takeover does not know its virtual servers
+		u.must(program, "--cleanup")
+	}
+	u.eventually(20*time.Second, "kube-proxy's rules go", func() error { return u.without(from.left) })
+	u.follows("Tandem", "10.244.1.4")
+}
+
+// back replaces Tandem by kube-proxy.
+func (u *upgrade) back(program string, from theirs, to config.Mode) {
+	u.t.Helper()
+	if from.mode == "nftables" && to != config.NFTables {
+		// Before it programs anything kube-proxy in this mode removes all its chains of
+		// iptables, with which Tandem's share names, and all virtual servers.
+		u.must(u.bin, "switch", "--to", string(config.NFTables))
+		u.eventually(20*time.Second, "the mode goes", func() error { return u.site.left(to) })
+	}
+	u.stop()
+	u.kubeProxy(program, from.mode)
+	u.must(u.bin, "cleanup")
+	u.follows("kube-proxy", "10.244.1.3")
 }
 
 // without is nil when a text is nowhere in the rules.

@@ -34,6 +34,7 @@ func later() []deferred {
 			pkg: "ci/netns", tests: "TestFailoverInEveryMode TestFailoverIsNotFooled",
 			why: "dead nodes and what looks like them, under load: 2 min",
 		},
+		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
 	}
