@@ -13,9 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// NodeName is the node under test.
-const NodeName = "node-1"
-
 // DefaultNodeFile is the name of DefaultNode in the folder.
 const DefaultNodeFile = "node-1.yaml"
 
@@ -72,25 +69,6 @@ func LocationOf(a netip.Addr) Location {
 		return AtOthers
 	}
 	return Outside
-}
-
-// address returns the address that a word in the from column stands for, in the
-// family of the other end.
-func address(word string, v4 bool) (netip.Addr, bool) {
-	known := map[string][2]string{
-		"pod":        {"10.244.1.10", "fd00:10:244:1::10"},
-		"host":       {"192.0.2.1", "2001:db8::1"},
-		"outside":    {"192.0.2.100", "2001:db8::100"},
-		"remote-pod": {"10.244.2.10", "fd00:10:244:2::10"},
-	}
-	pair, ok := known[word]
-	if !ok {
-		return netip.Addr{}, false
-	}
-	if v4 {
-		return netip.MustParseAddr(pair[0]), true
-	}
-	return netip.MustParseAddr(pair[1]), true
 }
 
 // Uplink is the interface by which the node reaches the world.

@@ -159,3 +159,6 @@ func within(s string, a netip.Addr) bool {
 	}
 	return false
 }
+
+// NodeName is the node under test.
+const NodeName = "node-1"
