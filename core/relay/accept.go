@@ -8,13 +8,6 @@ import (
 	"net/netip"
 )
 
-// client is a connection that was accepted and is not served yet.
-type client interface {
-	from() netip.AddrPort
-	serve(choice, *share) // owns the client from then on; does not wait
-	reset()
-}
-
 // listenTCP opens the socket; serve accepts its clients until it is closed.
 func (r *Relay) listenTCP(at netip.AddrPort, e engine) (serve func(), err error) {
 	socket, err := r.openTCP(at)

@@ -223,3 +223,10 @@ type listener interface {
 	accept() (client, error) // waits for one; net.ErrClosed is the end
 	Close() error
 }
+
+// client is a connection that was accepted and is not served yet.
+type client interface {
+	from() netip.AddrPort
+	serve(choice, *share) // owns the client from then on; does not wait
+	reset()
+}

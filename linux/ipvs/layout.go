@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
@@ -17,20 +16,6 @@ import (
 
 // Name is how --proxy-mode names this mode.
 const Name config.Mode = "ipvs"
-
-// Mode is the ipvs mode. Probe and Open are in mode_linux.go; elsewhere they say
-// that they need Linux.
-func Mode() dataplane.Mode {
-	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
-		Probe: probe, Open: openBackend, Plan: plan,
-	}
-}
-
-func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	o := optionsOf(c)
-	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
-}
 
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"

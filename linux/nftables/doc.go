@@ -40,7 +40,8 @@
 // The language of tables, and the driver that keeps them in the kernel, is
 // linux/nft. The files, each built on those before it:
 //
-//	layout.go              sets, maps and chains; the objects of a table without Services
+//	layout.go              sets, maps and chains
+//	base.go                the objects of a table without Services
 //	answer.go, affinity.go the action of each origin; the chains that choose an endpoint
 //	compile.go             ports to objects (Compiler)
 //	driver_linux.go        our tables in the kernel (Driver); whether it supports them
