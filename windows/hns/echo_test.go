@@ -141,7 +141,7 @@ func TestAnEndpointThatDegradesLater(t *testing.T) {
 			if drift := r.audit(); drift != 0 {
 				r.Errorf("state %d: drift %d", state, drift)
 			}
-			if said := strings.Contains(problems(r.driver), "endpoints are degraded"); said != (state == hns.EndpointDegraded) {
+			if said := strings.Contains(problems(r.driver), "endpoints of pods are degraded"); said != (state == hns.EndpointDegraded) {
 				r.Errorf("state %d: said is %t", state, said)
 			}
 		}
@@ -189,7 +189,7 @@ func TestDegradedObjectsOfOthers(t *testing.T) {
 		r.emu.AddBalancer(hns.LoadBalancer{HostComputeEndpoints: []string{r.emu.Endpoints()[0].ID}, FrontendVIPs: []string{"10.96.0.99"}}, true)
 		web(r)
 		said := problems(r.driver)
-		for _, what := range []string{"endpoints are degraded", "without port mappings"} {
+		for _, what := range []string{"endpoints of pods are degraded", "without port mappings"} {
 			if !strings.Contains(said, what) {
 				r.Errorf("no %q in %q", what, said)
 			}

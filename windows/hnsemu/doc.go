@@ -48,6 +48,7 @@
 //	drops-external    VipExternalIP may be dropped (DropExternal)                  calico#7305
 //	normalises        other settings may be normalised (Normalise)                 assumed
 //	degraded          State 4 is a degraded load balancer, 5 an endpoint           wcnscripts#21, #24; hcsshim EndpointState; in v2: assumed
+//	lost-endpoint     a load balancer whose endpoint is deleted can be degraded       wcnscripts, scripts/findDegradedPolicies; its deletion fails: 0x803b0002
 //	handles           handles end with the process of HNS: code 6                  assumed; StaleHandle, 0x6ba and 0x6be in the field
 //	stopped           a stopped HNS answers 0x6ba                                  kubernetes#139503
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849

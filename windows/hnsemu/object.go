@@ -133,10 +133,8 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 		return invalidPolicy // kubernetes#106936
 	}
 	// rule: endpoints-exist
-	for _, id := range lb.HostComputeEndpoints {
-		if _, ok := e.endpoints[strings.ToLower(id)]; !ok {
-			return endpointNotFound
-		}
+	if e.missesEndpoints(lb) {
+		return endpointNotFound
 	}
 	for _, o := range e.balancers {
 		if o.ID != lb.ID && collide(o, lb) {
@@ -147,6 +145,18 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 		}
 	}
 	return 0
+}
+
+func (e *Emulator) missesEndpoints(lb hns.LoadBalancer) bool {
+	return slices.ContainsFunc(lb.HostComputeEndpoints, func(id string) bool {
+		_, ok := e.endpoints[strings.ToLower(id)]
+		return !ok
+	})
+}
+
+// uses reports whether a load balancer uses an endpoint.
+func uses(lb hns.LoadBalancer, id string) bool {
+	return slices.ContainsFunc(lb.HostComputeEndpoints, func(o string) bool { return strings.EqualFold(o, id) })
 }
 
 // collide reports whether two load balancers have a frontend in common.
@@ -221,6 +231,8 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
 			e.refused[id] = true
 			return 0x1f // a device attached to the system is not functioning
+		case e.behaviour.Degrades && e.missesEndpoints(lb):
+			return endpointNotFound
 		}
 		delete(e.balancers, id)
 		e.vanished(lb)
@@ -235,8 +247,7 @@ func (e *Emulator) deleteEndpoint(id string) hns.Code {
 		return endpointNotFound
 	}
 	for _, lb := range e.balancers {
-		uses := slices.ContainsFunc(lb.HostComputeEndpoints, func(o string) bool { return strings.EqualFold(o, id) })
-		if uses && !e.behaviour.DeleteInUse {
+		if uses(lb, id) && !e.behaviour.DeleteInUse {
 			return hasReferences
 		}
 	}
