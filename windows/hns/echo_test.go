@@ -200,6 +200,7 @@ func TestDegradedObjectsOfOthers(t *testing.T) {
 func TestErrorsSayWhatToDo(t *testing.T) {
 	for code, fix := range map[hns.Code]string{
 		0x803b0013: "netstat", 0x803b000d: "without endpoints", 0x803b001e: "subnet", 0x803b002f: "address", 0x803b0017: "degraded",
+		0x803b001c: "without endpoints", 0x803b0007: "virtual switch",
 	} {
 		if s := (&hns.Error{Call: "HcnCreateLoadBalancer", Code: code}).Error(); !strings.Contains(s, fix) {
 			t.Errorf("%s: no %q", s, fix)

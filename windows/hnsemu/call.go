@@ -134,6 +134,8 @@ func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration)
 }
 
 // pass lets time pass.
+//
+// rule: time
 func (e *Emulator) pass(c *Call) {
 	cost := time.Millisecond
 	if e.cost != nil {
@@ -153,12 +155,17 @@ func result(c hns.Code) uint32 {
 	return uint32(c)
 }
 
+// record is an error record in the form that HNS has (kubernetes#100384, hcsshim#1043).
+//
+// rule: error-records
 func record(c Call) string {
-	b, _ := json.Marshal(map[string]any{"Success": false, "Error": c.Name + " refused", "ErrorCode": int32(result(c.Code))}) // strings and a number
+	b, _ := json.Marshal(map[string]any{"Success": false, "Error": c.Name + " refused", "ErrorCode": result(c.Code)}) // strings and a number
 	return string(b)
 }
 
 // The codes that the emulator itself answers with.
+//
+// rule: not-found bad-json unimplemented
 const (
 	notFound         hns.Code = 0x490
 	invalidHandle    hns.Code = 6
@@ -169,6 +176,7 @@ const (
 	invalidPolicy    hns.Code = 0x803b000d
 	portExists       hns.Code = 0x803b0013
 	invalidJSON      hns.Code = 0x803b001b
+	invalidReference hns.Code = 0x803b001c
 	invalidIP        hns.Code = 0x803b001e
 	hasReferences    hns.Code = 0x803b002c
 )
@@ -223,6 +231,9 @@ func (e *Emulator) open(k Kind, id string) uint64 {
 	return e.next
 }
 
+// has reports whether there is an object, of which there may be any number.
+//
+// rule: no-limits
 func (e *Emulator) has(k Kind, id string) bool {
 	_, ok := e.properties(handle{k, id})
 	return ok

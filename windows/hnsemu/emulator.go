@@ -28,7 +28,7 @@ type Behaviour struct {
 	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524); rule: delete-fails
 	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631); rule: delete-lies
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
-	Degrades        bool     // deleting an endpoint in use degrades its load balancers, which cannot be deleted then; rule: lost-endpoint
+	Degrades        bool     // deleting an endpoint in use degrades its load balancers, which cannot be deleted then
 	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
 	StaleHandle     hns.Code // what a handle from before a restart of HNS is answered with; 6 if 0

@@ -21,7 +21,7 @@ func (e *Emulator) create(r Request) (Response, hns.Code) {
 	case LoadBalancer:
 		return e.createBalancer(r.Text)
 	}
-	return Response{}, notImplemented
+	return Response{}, notImplemented // rule: unimplemented
 }
 
 func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
@@ -41,6 +41,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		p.IpConfigurations = []hns.IpConfig{{IpAddress: e.allot(h.id), PrefixLength: 24}}
 	}
 	for _, c := range p.IpConfigurations {
+		// rule: bad-address
 		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
 			return Response{}, invalidIP
 		}
@@ -129,8 +130,12 @@ func (e *Emulator) keep(lb hns.LoadBalancer) {
 // valid refuses what HNS refuses.
 func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 	// rule: needs-endpoints
-	if len(lb.HostComputeEndpoints) == 0 || len(lb.PortMappings) == 0 {
-		return invalidPolicy // kubernetes#106936
+	if len(lb.HostComputeEndpoints) == 0 {
+		return invalidReference
+	}
+	// rule: needs-mapping
+	if len(lb.PortMappings) == 0 {
+		return invalidPolicy
 	}
 	// rule: endpoints-exist
 	if e.missesEndpoints(lb) {
@@ -231,6 +236,7 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
 			e.refused[id] = true
 			return 0x1f // a device attached to the system is not functioning
+		// rule: lost-endpoint
 		case e.behaviour.Degrades && e.missesEndpoints(lb):
 			return endpointNotFound
 		}
@@ -241,7 +247,7 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 	return notImplemented
 }
 
-// rule: in-use
+// rule: in-use not-found
 func (e *Emulator) deleteEndpoint(id string) hns.Code {
 	if _, ok := e.endpoints[id]; !ok {
 		return endpointNotFound
