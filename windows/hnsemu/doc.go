@@ -31,7 +31,7 @@
 //	networks          networks are made, changed and deleted with their endpoints  hcsshim, hcn tests; "with" is assumed
 //	policies          policies of networks and endpoints: Add, Update, Remove      hcsshim, hcn tests
 //	extra-settings    settings are returned as they were given                     hcsshim, hcn tests
-//	v1-api            HNSCall: version, networks and endpoints                     hcsshim, hcn v1 tests
+//	v1-api            HNSCall: version, networks, endpoints, accelerated MACs      hcsshim, hcn v1 tests
 //	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466
 //	modify-frontends  Modify cannot change frontends                               assumed
 //	given-id          Create keeps a given ID, and refuses one in use: 0xb7        hcsshim, hcn tests; 0xb7 is assumed

@@ -75,6 +75,7 @@ type Emulator struct {
 	balancers map[string]hns.LoadBalancer
 	kept      map[string]document // by id of a network or endpoint
 	foreign   map[string]string   // ids of what others made, and how it looked
+	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
 
 	handles map[uint64]handle
