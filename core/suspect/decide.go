@@ -176,12 +176,13 @@ func (j *Judge) noteOneWay(c *trial, q *inquiry, now time.Time) {
 			return
 		}
 	}
-	t := j.targets[q.at.Addr()]
+	a := q.ports[0].Addr()
+	t := j.targets[a]
 	if t == nil || !q.syn {
 		return
 	}
 	if waiting, _ := t.clients(now, patience); len(waiting) > 0 && len(j.oneWay) < oneWayTargets {
-		j.oneWay[q.at.Addr()] = struct{}{}
+		j.oneWay[a] = struct{}{}
 	}
 }
 
