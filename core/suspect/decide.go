@@ -251,13 +251,8 @@ func (j *Judge) pause(now time.Time) time.Duration {
 		return casePause
 	}
 	for a, t := range j.targets {
-		if now.Before(t.restEnd) || j.isEjected(a) {
-			continue
-		}
-		for _, f := range t.flows {
-			if !f.excused && now.Sub(f.since) < lookAgain*9/10 {
-				return lookAgain
-			}
+		if !now.Before(t.restEnd) && t.fresh(now) >= minClients && !j.isEjected(a) {
+			return lookAgain
 		}
 	}
 	return calmPause

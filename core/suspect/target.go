@@ -100,6 +100,17 @@ func (t *target) waiting(now time.Time, waited time.Duration) iter.Seq[wait] {
 	}
 }
 
+// fresh returns how many clients may be in the middle of a handshake. A single one mostly is.
+func (t *target) fresh(now time.Time) int {
+	var all []netip.Addr
+	for w := range t.waiting(now, 0) {
+		if now.Sub(w.since) < lookAgain*9/10 && !slices.Contains(all, w.client) {
+			all = append(all, w.client)
+		}
+	}
+	return len(all)
+}
+
 // suspicious returns the clients that have waited for longer than a handshake takes.
 func (t *target) suspicious(now time.Time) []netip.Addr {
 	all, _ := t.clients(now, t.handshake())
