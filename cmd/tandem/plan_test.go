@@ -69,6 +69,24 @@ func TestPlanParts(t *testing.T) {
 	}
 }
 
+// Failover programs nothing by itself: the rules of every mode are the same with and
+// without it.
+func TestFailoverHasNoRules(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "lb.yaml": rangesYAML})
+	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace", "kernelspace"} {
+		rules := map[string]bool{}
+		for _, failover := range []string{"off", "observe", "auto", "on"} {
+			_, stdout, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1", "--proxy-mode", mode, "--endpoint-failover", failover, "-o", "native")
+			if rules[stdout] = true; stdout == "" {
+				t.Error(stderr)
+			}
+		}
+		if len(rules) != 1 {
+			t.Errorf("mode %s has %d kinds of rules", mode, len(rules))
+		}
+	}
+}
+
 // What a mode cannot do of endpoint failover is said once where it was asked for, and not at
 // all where it was not.
 func TestFailoverThatTheModeCannotDo(t *testing.T) {
