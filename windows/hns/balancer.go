@@ -103,9 +103,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 // later is compared with this.
 func (c *commit) accept(k Key, want, got LoadBalancer) {
 	want.ID = got.ID
-	if err := c.journal.setEcho(want, got); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
+	c.written(c.journal.setEcho(want, got))
 	if other := differs(got, want); other != "" && !c.echoed {
 		c.echoed = true
 		c.settings.Log.Info("HNS returns load balancers with other settings than asked for; comparing with what it returned", "object", k.String(), "settings", other)

@@ -167,9 +167,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	for _, lb := range r.balancers {
 		seen[lb.ID] = true
 	}
-	if err := d.journal.prune(before, seen); err != nil {
-		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
+	d.written(d.journal.prune(before, seen))
 	d.warn()
 	d.inspect(true)
 	return d.objects(), nil
@@ -338,16 +336,15 @@ func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
 // done notes a run that began at a time.
 func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
 
-// remember notes that a load balancer is ours. When that fails it is still ours
-// as long as this process lives.
-func (c *commit) remember(id string) {
-	if err := c.journal.add(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
-}
+// remember notes that a load balancer is ours.
+func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
 
-func (c *commit) forget(id string) {
-	if err := c.journal.gone(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }
+
+// written reports that a fact could not be written to the journal. It holds all the same
+// as long as this process lives, and the next write that succeeds has it.
+func (d *Driver) written(err error) {
+	if err != nil {
+		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }

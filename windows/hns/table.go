@@ -270,8 +270,8 @@ func (t *table) end(r *reading) {
 	}
 	t.facts.network = r.network
 	t.merge(r.endpoints, t.touched)
-	// One that was made meanwhile was not read.
-	if _, made := t.find(Target{t.facts.sourceVIP, true}); r.sourceVIP.IsValid() || !made {
+	// One that was made meanwhile was not read. A pod with its address is none.
+	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
 		t.facts.sourceVIP = r.sourceVIP
 	}
 	before := t.balancers
