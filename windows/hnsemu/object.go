@@ -91,17 +91,6 @@ func (e *Emulator) publishes(p hns.Endpoint) bool {
 	return false
 }
 
-// rule: twins
-func (e *Emulator) taken(addr, network string, flags uint32) bool {
-	for _, o := range e.endpoints {
-		if o.HostComputeNetwork == network && o.Flags == flags &&
-			slices.ContainsFunc(o.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr }) {
-			return true
-		}
-	}
-	return false
-}
-
 func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 	var lb hns.LoadBalancer
 	if json.Unmarshal([]byte(settings), &lb) != nil {
