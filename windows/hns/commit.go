@@ -41,7 +41,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			errs[i] = stop
 		}
 	}
-	if len(d.Full()) > 0 { // something may have been mended
+	if len(d.Full()) > 0 { // something may have been repaired
 		d.inspect(false)
 	}
 	return errs

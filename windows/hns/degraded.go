@@ -70,7 +70,7 @@ func (t *table) source() (e Endpoint, ok bool) {
 // should be whoever made it; degraded, only ours is re-created.
 func (t *table) readSource() (v Value) {
 	if e, ok := t.source(); ok && t.repairable(sourceKey(), e.degraded()) {
-		v.Stray = "degraded"
+		v.Drift = "degraded"
 	}
 	return v
 }

@@ -30,10 +30,10 @@ type Driver struct {
 	states rotation
 
 	// Owned by Commit:
-	listed   pace         // of listings of load balancers
-	modify   bool         // load balancers can be changed in place
-	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
-	borrowed map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
+	listed  pace         // of listings of load balancers
+	modify  bool         // load balancers can be changed in place
+	echoed  bool         // HNS has returned other settings than were asked for, and the log says so
+	adopted map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
 }
 
 var (
@@ -63,7 +63,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	d := &Driver{
 		calls:    newCalls(h, s.Log),
 		settings: s, journal: j, table: newTable(s.Root),
-		modify: v.Features().Modify, borrowed: map[Key]bool{},
+		modify: v.Features().Modify, adopted: map[Key]bool{},
 	}
 	d.table.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
@@ -284,8 +284,8 @@ func (d *Driver) objects() map[Key]Value {
 	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
 		all[sourceKey()] = t.readSource()
 	}
-	for k := range d.borrowed {
-		if v := t.facts.endpointValue(k); t.borrows(k, v) {
+	for k := range d.adopted {
+		if v := t.facts.endpointValue(k); t.adoptable(k, v) {
 			all[k] = v
 		}
 	}

@@ -81,18 +81,18 @@ func (t *table) readEndpoint(k Key, e Endpoint) Value {
 	v := t.facts.endpointValue(k)
 	switch want := t.facts.endpoint(k, v); {
 	case !sameMAC(e, want):
-		v.Stray = "MAC address " + e.MacAddress
+		v.Drift = "MAC address " + e.MacAddress
 	case !sameProvider(e, want):
-		v.Stray = "behind " + providerOf(e).String()
+		v.Drift = "behind " + providerOf(e).String()
 	case t.repairable(k, e.degraded()):
-		v.Stray = "degraded"
+		v.Drift = "degraded"
 	}
 	return v
 }
 
-// suits reports whether an endpoint that others have made leads where the one of a
+// equivalent reports whether an endpoint that others have made leads where the one of a
 // key would.
-func (t *table) suits(k Key, v Value, e Endpoint) bool {
+func (t *table) equivalent(k Key, v Value, e Endpoint) bool {
 	want := t.facts.endpoint(k, v)
 	if k.Kind == KindVIP && !sameMAC(e, want) {
 		return false

@@ -150,9 +150,9 @@ func (t *table) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
-// stand returns an endpoint that others have made where a key would have one: of a
+// foreign returns an endpoint that others have made where a key would have one: of a
 // pod of this node, else a remote one.
-func (t *table) stand(k Key) (e Endpoint, ok bool) {
+func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
 		if _, own := ours(o); own {
@@ -165,11 +165,11 @@ func (t *table) stand(k Key) (e Endpoint, ok bool) {
 	return e, ok
 }
 
-// borrows reports whether an endpoint that others have made is as good as the one
+// adoptable reports whether an endpoint that others have made is as good as the one
 // of a key.
-func (t *table) borrows(k Key, v Value) bool {
-	e, ok := t.stand(k)
-	return ok && t.suits(k, v, e)
+func (t *table) adoptable(k Key, v Value) bool {
+	e, ok := t.foreign(k)
+	return ok && t.equivalent(k, v, e)
 }
 
 // duplicate returns the address of a remote endpoint that a pod of this node has,
@@ -197,7 +197,7 @@ func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 }
 
 // readBalancer returns the object that an installed load balancer is. What an
-// object cannot say of it is Stray.
+// object cannot say of it is its Drift.
 func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
@@ -226,12 +226,12 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	}
 	slices.SortFunc(b.Endpoints, func(x, y Target) int { return x.Addr.Compare(y.Addr) })
 	if lost > 0 {
-		v.Stray = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
+		v.Drift = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
 		return v
 	}
-	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
-	if v.Stray == "" && t.repairable(k, lb.degraded()) {
-		v.Stray = "degraded"
+	v.Drift = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
+	if v.Drift == "" && t.repairable(k, lb.degraded()) {
+		v.Drift = "degraded"
 	}
 	return v
 }

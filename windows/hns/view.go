@@ -203,7 +203,7 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 	_, taken := v.driver.table.balancers[k]
 	switch {
-	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.borrows(k, want):
+	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
 		return ""
 	case ours:
 		return Differs
