@@ -122,6 +122,8 @@ func (c *commit) remove(k Key, id string) error {
 	switch {
 	case is(err, codeEndpointNotFound):
 		return fmt.Errorf("load balancer %s is degraded, and HNS cannot delete it since one of its endpoints is gone; restart HNS (Restart-Service hns): %w", id, err)
+	case is(err, codeOutsideSubnet): // which is no property of a deletion
+		return fmt.Errorf("HNS cannot delete load balancer %s; of builds with the feature override 140377743 this is known: set it to 0 and restart the node (wcnscripts, stale-lb-dsr-rules): %w", id, err)
 	case err != nil && !is(err, codeNotFound):
 		return err
 	}
