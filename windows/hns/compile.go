@@ -21,6 +21,7 @@ type Options struct {
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
 	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
+	Failover  bool // endpoints that stop answering are to be passed over, or reported
 	Probes    Probes
 }
 
@@ -96,6 +97,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if p.proto() && p.family() {
 		p.whole()
 		p.choice()
+		p.failover()
 		for i := range port.Frontends {
 			p.front(&port.Frontends[i])
 		}
@@ -136,6 +138,13 @@ func gapOf(f *model.Frontend, format string, args ...any) model.Gap {
 func (p *portCompiler) add(g model.Gap) {
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
+	}
+}
+
+// failover reports that nobody can tell who does not answer, where that is asked for.
+func (p *portCompiler) failover() {
+	if p.options.Failover && p.port.ID.Proto == model.TCP {
+		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not passed over: HNS does not show which connections wait for an answer"})
 	}
 }
 
