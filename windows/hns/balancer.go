@@ -26,9 +26,9 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	}
 	c.remember(have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()
-	repair := c.table.repairable(k, have.lb.degraded())
+	repair := c.table.retries.repairable(k, have.lb.degraded())
 	if repair {
-		c.table.repairing(k)
+		c.table.retries.repairing(k)
 	}
 	c.table.mu.Unlock()
 	same := differs(have.lb, want) == ""

@@ -275,7 +275,7 @@ func (d *Driver) objects() map[Key]Value {
 	}
 	for _, e := range t.endpoints {
 		if k, ok := ours(e); ok {
-			all[k] = t.readEndpoint(k, e)
+			all[k] = readEndpoint(t.facts, t.retries, k, e)
 		}
 		if a, ok := t.duplicate(e); ok {
 			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
@@ -310,6 +310,27 @@ func (d *Driver) warn() {
 	}
 }
 
+// inspect looks for what Full tells.
+func (d *Driver) inspect(reading bool) {
+	t := d.table
+	t.mu.Lock()
+	now := t.findings(d.settings.DSR)
+	if reading {
+		t.found = now
+	}
+	all := now.problems(t.found)
+	t.mu.Unlock()
+	d.problems.Store(&all)
+}
+
+// Full implements dataplane.Bounded: what HNS holds and what has no effect.
+func (d *Driver) Full() []model.Problem {
+	if all := d.problems.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 // commit is one run of Commit. What it finds out about HNS by reading it finds
 // out once.
 type commit struct {
@@ -320,21 +341,6 @@ type commit struct {
 	relisted  bool // load balancers were listed
 	sought    bool // the node's hardware address was looked for
 }
-
-// pace keeps what takes long to a part of the time, over many Commits or audits: those
-// of a cold start follow one another, each of two seconds.
-type pace struct {
-	ended time.Time
-	took  time.Duration
-}
-
-// paceShare is which part of the time it may take.
-const paceShare = 10
-
-func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
-
-// done notes a run that began at a time.
-func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
 
 // remember notes that a load balancer is ours.
 func (c *commit) remember(id string) { c.written(c.journal.add(id)) }

@@ -59,9 +59,9 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	defer t.mu.Unlock()
 	e, have := t.own(k)
 	if have {
-		ok = t.readEndpoint(k, e).equal(v)
+		ok = readEndpoint(t.facts, t.retries, k, e).equal(v)
 	} else if e, have = t.foreign(k); have {
-		if ok = t.equivalent(k, v, e); ok {
+		if ok = equivalent(t.facts, t.retries, k, v, e); ok {
 			c.adopted[k] = true
 		}
 	}
@@ -71,7 +71,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	case !have, !e.remote(): // a pod's is not deleted for a Service
 		return "", false
 	case e.degraded():
-		t.repairing(k)
+		t.retries.repairing(k)
 	}
 	return e.ID, false
 }
@@ -313,7 +313,7 @@ func (c *commit) makeSource() error {
 	_, there := t.find(Target{f.sourceVIP, true})
 	degraded := t.readSource().Drift != ""
 	if degraded {
-		t.repairing(sourceKey())
+		t.retries.repairing(sourceKey())
 	}
 	t.mu.Unlock()
 	if degraded {

@@ -77,14 +77,14 @@ func (f facts) endpointValue(k Key) (v Value) {
 }
 
 // readEndpoint returns the object that a remote endpoint of ours is.
-func (t *table) readEndpoint(k Key, e Endpoint) Value {
-	v := t.facts.endpointValue(k)
-	switch want := t.facts.endpoint(k, v); {
+func readEndpoint(f facts, r retries, k Key, e Endpoint) Value {
+	v := f.endpointValue(k)
+	switch want := f.endpoint(k, v); {
 	case !sameMAC(e, want):
 		v.Drift = "MAC address " + e.MacAddress
 	case !sameProvider(e, want):
 		v.Drift = "behind " + providerOf(e).String()
-	case t.repairable(k, e.degraded()):
+	case r.repairable(k, e.degraded()):
 		v.Drift = "degraded"
 	}
 	return v
@@ -92,12 +92,12 @@ func (t *table) readEndpoint(k Key, e Endpoint) Value {
 
 // equivalent reports whether an endpoint that others have made leads where the one of a
 // key would.
-func (t *table) equivalent(k Key, v Value, e Endpoint) bool {
-	want := t.facts.endpoint(k, v)
+func equivalent(f facts, r retries, k Key, v Value, e Endpoint) bool {
+	want := f.endpoint(k, v)
 	if k.Kind == KindVIP && !sameMAC(e, want) {
 		return false
 	}
-	return !e.remote() || sameProvider(e, want) && !t.repairable(k, e.degraded())
+	return !e.remote() || sameProvider(e, want) && !r.repairable(k, e.degraded())
 }
 
 // What HNS does not tell of an endpoint cannot be compared.

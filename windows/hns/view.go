@@ -217,7 +217,7 @@ func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 func (v *View) found(k Key) string {
 	t := v.driver.table
 	if e, ok := t.own(k); ok {
-		return t.readEndpoint(k, e).String()
+		return readEndpoint(t.facts, t.retries, k, e).String()
 	}
 	have := t.balancers[k]
 	if !have.single {
