@@ -82,7 +82,7 @@ try {
   Compare "version-2022" "13.2 is Server 2022" { "$((Get-HnsGlobals -ErrorAction SilentlyContinue | ConvertTo-Json -Compress)) on $([Environment]::OSVersion.Version)" }
   Compare "drops-external" "VipExternalIP may be dropped (DropExternal)" { Get-HnsPolicyList | Where-Object { $_.ID -eq (NodePortBalancers) } | ConvertTo-Json -Depth 8 }
   Compare "normalises" "other settings may be normalised (Normalise)" { Get-HnsPolicyList | Where-Object { $_.ID -eq (Balancers $LoadBalancerVip) } | ConvertTo-Json -Depth 8 }
-  Compare "degraded" "State 4 is a degraded load balancer, 5 an endpoint" { "states of load balancers: $((Get-HnsPolicyList).State -join ' '); of endpoints: $((Get-HnsEndpoint).State -join ' ')" }
+  Compare "degraded" "State 4 is a degraded load balancer, 5 an endpoint" { "states of load balancers: $((Get-HnsPolicyList).State -join ' '); of endpoints: $((Get-HnsEndpoint).State -join ' '); last errors (Health): $((@(Get-HnsPolicyList) + @(Get-HnsEndpoint)).Health.LastErrorCode -join ' ')" }
   Compare "allotted" "an endpoint without an address gets the lowest free" { Get-HnsEndpoint | Where-Object Name -eq "tandem-source-vip" | ConvertTo-Json -Depth 8 }
   Compare "endpoints-exist" "a load balancer's endpoints must exist: 0x803b0002" { "endpoints of load balancers: $((Get-HnsPolicyList).References -join ' ')" }
   $id = Balancers $Vip

@@ -83,10 +83,10 @@ func private(dir string) error {
 		windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, owner, nil, acl, nil)
 }
 
-// Oust deletes a file of a closed folder if somebody else has made it: before the
+// DeleteUntrusted deletes a file of a closed folder if somebody else has made it: before the
 // folder was closed, to have us believe what it says. It reports whether there
 // was one.
-func Oust(file string) (ousted bool, err error) {
+func DeleteUntrusted(file string) (deleted bool, err error) {
 	d, err := windows.GetNamedSecurityInfo(file, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

@@ -58,14 +58,14 @@ func TestAFolderThatCannotBeClosed(t *testing.T) {
 // others' files go is shown by ci/wine.
 func TestOwnFilesStay(t *testing.T) {
 	file := filepath.Join(foldertest.New(t, "journal"), "journal")
-	if ousted, err := Oust(file); ousted || err != nil {
-		t.Errorf("no file: %v, %v", ousted, err)
+	if deleted, err := DeleteUntrusted(file); deleted || err != nil {
+		t.Errorf("no file: %v, %v", deleted, err)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if ousted, err := Oust(file); ousted || err != nil {
-		t.Errorf("a file of one's own: %v, %v", ousted, err)
+	if deleted, err := DeleteUntrusted(file); deleted || err != nil {
+		t.Errorf("a file of one's own: %v, %v", deleted, err)
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)

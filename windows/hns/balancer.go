@@ -26,9 +26,9 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	}
 	c.remember(have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()
-	repair := c.table.repairable(k, have.lb.degraded())
+	repair := c.table.retries.repairable(k, have.lb.degraded())
 	if repair {
-		c.table.repairing(k)
+		c.table.retries.repairing(k)
 	}
 	c.table.mu.Unlock()
 	same := differs(have.lb, want) == ""
@@ -103,9 +103,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 // later is compared with this.
 func (c *commit) accept(k Key, want, got LoadBalancer) {
 	want.ID = got.ID
-	if err := c.journal.setEcho(want, got); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
+	c.written(c.journal.setEcho(want, got))
 	if other := differs(got, want); other != "" && !c.echoed {
 		c.echoed = true
 		c.settings.Log.Info("HNS returns load balancers with other settings than asked for; comparing with what it returned", "object", k.String(), "settings", other)
@@ -124,6 +122,8 @@ func (c *commit) remove(k Key, id string) error {
 	switch {
 	case is(err, codeEndpointNotFound):
 		return fmt.Errorf("load balancer %s is degraded, and HNS cannot delete it since one of its endpoints is gone; restart HNS (Restart-Service hns): %w", id, err)
+	case is(err, codeOutsideSubnet): // which is no property of a deletion
+		return fmt.Errorf("HNS cannot delete load balancer %s; of builds with the feature override 140377743 this is known: set it to 0 and restart the node (wcnscripts, stale-lb-dsr-rules): %w", id, err)
 	case err != nil && !is(err, codeNotFound):
 		return err
 	}

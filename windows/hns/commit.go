@@ -41,7 +41,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			errs[i] = stop
 		}
 	}
-	if len(d.Full()) > 0 { // something may have been mended
+	if len(d.Full()) > 0 { // something may have been repaired
 		d.inspect(false)
 	}
 	return errs
@@ -109,8 +109,12 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 	switch op.Key.Kind {
 	case KindNode:
 		family := model.FamilyOf(op.Key.Addr)
+		if op.Old.Node.IsValid() && op.Old.Node != op.New.Node {
+			c.Doubt() // endpoints of an overlay may be behind the old address
+		}
 		c.setNode(family, op.New.Node)
-		return c.journal.setNode(family, op.New.Node)
+		c.written(c.journal.setNode(family, op.New.Node))
+		return nil
 	case KindSource:
 		if remove {
 			return c.removeSource()

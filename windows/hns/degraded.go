@@ -4,7 +4,6 @@ package hns
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -28,111 +27,55 @@ const (
 	lastRetry  = time.Hour
 )
 
+// retries are those of degraded objects that were re-created.
+type retries map[Key]retry
+
 // repairing notes that a degraded object is re-created.
-func (t *table) repairing(k Key) {
-	r := t.retries[k]
-	r.wait = min(max(2*r.wait, firstRetry), lastRetry)
-	r.at = time.Now().Add(r.wait)
-	t.retries[k] = r
+func (r retries) repairing(k Key) {
+	next := r[k]
+	next.wait = min(max(2*next.wait, firstRetry), lastRetry)
+	next.at = time.Now().Add(next.wait)
+	r[k] = next
 }
 
 // repairable reports whether an object may be re-created now if it is degraded.
-func (t *table) repairable(k Key, degraded bool) bool {
-	return degraded && !time.Now().Before(t.retries[k].at)
-}
-
-// forgetRetries forgets the attempts at objects that are in order.
-func (t *table) forgetRetries() {
-	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
-}
-
-// degraded reports whether the object of a key is degraded.
-func (t *table) degraded(k Key) bool {
-	if k.Kind == KindBalancer {
-		return t.balancers[k].lb.degraded()
-	}
-	if k.Kind == KindSource {
-		e, _ := t.source()
-		return e.degraded()
-	}
-	e, _ := t.own(k)
-	return e.degraded()
-}
-
-// source returns the endpoint of the source VIP if it is ours.
-func (t *table) source() (e Endpoint, ok bool) {
-	id, _ := t.find(Target{t.facts.sourceVIP, true})
-	e = t.endpoints[id]
-	return e, isSource(e)
-}
-
-// readSource returns the object that the endpoint of the source VIP is. It is as it
-// should be whoever made it; degraded, only ours is re-created.
-func (t *table) readSource() (v Value) {
-	if e, ok := t.source(); ok && t.repairable(sourceKey(), e.degraded()) {
-		v.Stray = "degraded"
-	}
-	return v
+func (r retries) repairable(k Key, degraded bool) bool {
+	return degraded && !time.Now().Before(r[k].at)
 }
 
 // findings are how many objects of each kind have no effect, whoever's they are.
 type findings struct{ balancers, remote, local, unmapped, loopback int }
 
-// findings counts what has no effect. With dsr pods need loopback DSR.
-func (t *table) findings(dsr bool) (n findings) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if have.lb.degraded() && !seen[have.lb.ID] {
-			n.balancers++
-		}
-		seen[have.lb.ID] = true
-	}
-	for _, e := range t.endpoints {
-		switch {
-		case e.degraded() && e.remote():
-			n.remote++
-		case e.degraded():
-			n.local++
-		}
-	}
-	n.unmapped = t.unmapped
-	if dsr {
-		n.loopback = t.withoutLoopback()
-	}
-	return n
-}
-
-// inspect looks for what Full tells. The numbers are those of the last reading, so that
-// the texts stay the same while objects are repaired one by one.
-func (d *Driver) inspect(reading bool) {
-	d.table.mu.Lock()
-	now := d.table.findings(d.settings.DSR)
-	if reading {
-		d.table.found = now
-	}
-	read := d.table.found
-	d.table.mu.Unlock()
-	var all []model.Problem
+// problems describes findings with the numbers of the last reading, so that the texts
+// stay the same while objects are repaired one by one.
+func (n findings) problems(read findings) (all []model.Problem) {
 	add := func(now, read int, format string) { // an object may have come since
 		if now > 0 {
 			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: fmt.Sprintf(format, max(1, read))})
 		}
 	}
-	add(now.balancers, read.balancers, "%d load balancers are degraded: their rules are not in the virtual switch; those of tandem are re-created, with back-off")
-	add(now.remote, read.remote, "%d remote endpoints are degraded: connections to them fail; those that Services use are re-created, with back-off")
-	add(now.local, read.local, "%d endpoints of pods are degraded: they have lost their port of the virtual switch and belong to the CNI plug-in; delete their pods, or run the CNI plug-in's repair")
-	add(now.unmapped, read.unmapped, "%d load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag")
-	add(now.loopback, read.loopback, "%d pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off")
-	d.problems.Store(&all)
+	add(n.balancers, read.balancers, "%d load balancers are degraded: their rules are not in the virtual switch; those of tandem are re-created, with back-off")
+	add(n.remote, read.remote, "%d remote endpoints are degraded: connections to them fail; those that Services use are re-created, with back-off")
+	add(n.local, read.local, "%d endpoints of pods are degraded: they have lost their port of the virtual switch and belong to the CNI plug-in; delete their pods, or run the CNI plug-in's repair")
+	add(n.unmapped, read.unmapped, "%d load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag")
+	add(n.loopback, read.loopback, "%d pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off")
+	return all
 }
 
-// Full implements dataplane.Bounded: what HNS holds and what has no effect.
-func (d *Driver) Full() []model.Problem {
-	if all := d.problems.Load(); all != nil {
-		return *all
-	}
-	return nil
+// pace keeps what takes long to a part of the time, over many Commits or audits: those
+// of a cold start follow one another, each of two seconds.
+type pace struct {
+	ended time.Time
+	took  time.Duration
 }
+
+// paceShare is which part of the time it may take.
+const paceShare = 10
+
+func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
+
+// done notes a run that began at a time.
+func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
 
 // statesTime bounds how long an audit reads the states of remote endpoints. On a slow
 // node each reads some, in turn.

@@ -16,7 +16,7 @@
 //
 // Objects name things by address only. What a name means in one HNS, such as the
 // ids of endpoints, the driver finds out and remembers (table.go); what of it
-// differs from what it should be makes an observed object Stray, so that the
+// differs from what it should be is the Drift of an observed object, so that the
 // ledger repairs it. Nothing is listed but at the start, by audits and on doubt.
 //
 // # Ownership

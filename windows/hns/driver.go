@@ -30,10 +30,10 @@ type Driver struct {
 	states rotation
 
 	// Owned by Commit:
-	listed   pace         // of listings of load balancers
-	modify   bool         // load balancers can be changed in place
-	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
-	borrowed map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
+	listed  pace         // of listings of load balancers
+	modify  bool         // load balancers can be changed in place
+	echoed  bool         // HNS has returned other settings than were asked for, and the log says so
+	adopted map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
 }
 
 var (
@@ -63,7 +63,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	d := &Driver{
 		calls:    newCalls(h, s.Log),
 		settings: s, journal: j, table: newTable(s.Root),
-		modify: v.Features().Modify, borrowed: map[Key]bool{},
+		modify: v.Features().Modify, adopted: map[Key]bool{},
 	}
 	d.table.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
@@ -167,9 +167,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	for _, lb := range r.balancers {
 		seen[lb.ID] = true
 	}
-	if err := d.journal.prune(before, seen); err != nil {
-		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
+	d.written(d.journal.prune(before, seen))
 	d.warn()
 	d.inspect(true)
 	return d.objects(), nil
@@ -277,7 +275,7 @@ func (d *Driver) objects() map[Key]Value {
 	}
 	for _, e := range t.endpoints {
 		if k, ok := ours(e); ok {
-			all[k] = t.readEndpoint(k, e)
+			all[k] = readEndpoint(t.facts, t.retries, k, e)
 		}
 		if a, ok := t.duplicate(e); ok {
 			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
@@ -286,8 +284,8 @@ func (d *Driver) objects() map[Key]Value {
 	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
 		all[sourceKey()] = t.readSource()
 	}
-	for k := range d.borrowed {
-		if v := t.facts.endpointValue(k); t.borrows(k, v) {
+	for k := range d.adopted {
+		if v := t.facts.endpointValue(k); t.adoptable(k, v) {
 			all[k] = v
 		}
 	}
@@ -312,6 +310,27 @@ func (d *Driver) warn() {
 	}
 }
 
+// inspect looks for what Full tells.
+func (d *Driver) inspect(reading bool) {
+	t := d.table
+	t.mu.Lock()
+	now := t.findings(d.settings.DSR)
+	if reading {
+		t.found = now
+	}
+	all := now.problems(t.found)
+	t.mu.Unlock()
+	d.problems.Store(&all)
+}
+
+// Full implements dataplane.Bounded: what HNS holds and what has no effect.
+func (d *Driver) Full() []model.Problem {
+	if all := d.problems.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 // commit is one run of Commit. What it finds out about HNS by reading it finds
 // out once.
 type commit struct {
@@ -323,31 +342,15 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
-// pace keeps what takes long to a part of the time, over many Commits or audits: those
-// of a cold start follow one another, each of two seconds.
-type pace struct {
-	ended time.Time
-	took  time.Duration
-}
+// remember notes that a load balancer is ours.
+func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
 
-// paceShare is which part of the time it may take.
-const paceShare = 10
+func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }
 
-func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
-
-// done notes a run that began at a time.
-func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
-
-// remember notes that a load balancer is ours. When that fails it is still ours
-// as long as this process lives.
-func (c *commit) remember(id string) {
-	if err := c.journal.add(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
-	}
-}
-
-func (c *commit) forget(id string) {
-	if err := c.journal.gone(id); err != nil {
-		c.settings.Log.Error("writing the journal of load balancers failed", "err", err)
+// written reports that a fact could not be written to the journal. It holds all the same
+// as long as this process lives, and the next write that succeeds has it.
+func (d *Driver) written(err error) {
+	if err != nil {
+		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }

@@ -59,10 +59,11 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	defer t.mu.Unlock()
 	e, have := t.own(k)
 	if have {
-		ok = t.readEndpoint(k, e).equal(v)
-	} else if e, have = t.stand(k); have {
-		ok = t.suits(k, v, e)
-		c.borrowed[k] = ok
+		ok = readEndpoint(t.facts, t.retries, k, e).equal(v)
+	} else if e, have = t.foreign(k); have {
+		if ok = equivalent(t.facts, t.retries, k, v, e); ok {
+			c.adopted[k] = true
+		}
 	}
 	switch {
 	case ok:
@@ -70,7 +71,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	case !have, !e.remote(): // a pod's is not deleted for a Service
 		return "", false
 	case e.degraded():
-		t.repairing(k)
+		t.retries.repairing(k)
 	}
 	return e.ID, false
 }
@@ -147,7 +148,7 @@ func (c *commit) reroute() error {
 	defer c.table.mu.Unlock()
 	old := c.table.facts.network
 	if n.id != old.id {
-		return fmt.Errorf("network %q was made anew: %w", n.name, ledger.ErrUnknown)
+		return fmt.Errorf("network %q was re-created: %w", n.name, ledger.ErrUnknown)
 	}
 	if old.moved(n) {
 		c.Doubt()
@@ -172,7 +173,7 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	}
 	c.table.mu.Lock()
 	c.table.put(e)
-	delete(c.borrowed, k)
+	delete(c.adopted, k)
 	c.table.mu.Unlock()
 	return e.ID, nil
 }
@@ -217,7 +218,7 @@ func (c *commit) users(id string) (keys []Key) {
 // removeEndpoint deletes an endpoint of ours.
 func (c *commit) removeEndpoint(k Key) error {
 	c.table.mu.Lock()
-	delete(c.borrowed, k)
+	delete(c.adopted, k)
 	e, ok := c.table.own(k)
 	c.table.mu.Unlock()
 	if !ok {
@@ -291,7 +292,7 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(remote) > 0 {
-		c.borrowed[Key{Kind: KindRemote, Addr: a}] = true // who still asks for it has the pod's own
+		c.adopted[Key{Kind: KindRemote, Addr: a}] = true // who still asks for it has the pod's own
 	}
 	return nil
 }
@@ -310,9 +311,9 @@ func (c *commit) makeSource() error {
 	}
 	f := t.facts
 	_, there := t.find(Target{f.sourceVIP, true})
-	degraded := t.readSource().Stray != ""
+	degraded := t.readSource().Drift != ""
 	if degraded {
-		t.repairing(sourceKey())
+		t.retries.repairing(sourceKey())
 	}
 	t.mu.Unlock()
 	if degraded {

@@ -118,6 +118,18 @@ func TestADeletionThatFails(t *testing.T) {
 	})
 }
 
+// Builds of Windows with a certain feature refuse deletions as if an address was wrong
+// (wcnscripts, stale-lb-dsr-rules): the error says what helps, and what is there serves.
+func TestADeletionThatABuildRefuses(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		web(r)
+		r.refuse("HcnDeleteLoadBalancer", 0x803b001e, -1)
+		r.set("web", "10.96.0.10", "10.244.2.3")
+		r.fails("140377743")
+		served(r)
+	})
+}
+
 // After its deletion a load balancer cannot be made again for a while.
 func TestACreationThatFailsAfterTheDeletion(t *testing.T) {
 	on(t, hnsemu.WS2019, func(r *rig) {

@@ -51,7 +51,7 @@ func FuzzReadBalancer(f *testing.F) {
 			return
 		}
 		v := table.readBalancer(facts{}, keys[0], lb)
-		if v.Stray == "" && differs(lb, facts{}.balancer(keys[0], v, lb.HostComputeEndpoints)) != "" {
+		if v.Drift == "" && differs(lb, facts{}.balancer(keys[0], v, lb.HostComputeEndpoints)) != "" {
 			t.Errorf("%+v is not what was read of it: %+v", lb, v.Balancer)
 		}
 	})

@@ -70,7 +70,8 @@ const replacement = ".new"
 func plainFolder(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
 
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
-// Its folder is made first, as in Settings: what it takes away is not read.
+// Its folder is made first, as in Settings: what it takes away is not read. It writes
+// nothing: on a full disk load balancers are programmed all the same.
 func openJournal(path string, folder func(dir string, files ...string) error) (*journal, error) {
 	if folder == nil {
 		folder = plainFolder
@@ -85,9 +86,6 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 		return nil, err
 	}
 	j.path, j.folder = path, folder
-	if err := j.rewrite(); err != nil {
-		return nil, fmt.Errorf("journal of load balancers: %w", err)
-	}
 	return j, nil
 }
 
@@ -212,11 +210,14 @@ func (j *journal) append(word, value string) error {
 	switch {
 	case j.path == "":
 		return nil
-	case j.file == nil, j.grown > maxGrown: // the last write failed, or there were many
+	case j.file == nil, j.grown > maxGrown: // the first write, the last one failed, or there were many
 		return j.rewrite()
 	}
 	n, err := j.file.WriteString(word + " " + value + "\n")
-	j.grown += n
+	if j.grown += n; err != nil { // it may have written half a line
+		j.file.Close()
+		j.file = nil
+	}
 	return err
 }
 

@@ -78,11 +78,11 @@ func closedFolder(dir string, files ...string) error {
 		return err
 	}
 	for _, f := range files {
-		ousted, err := folders.Oust(f)
+		deleted, err := folders.DeleteUntrusted(f)
 		if err != nil {
 			return err
 		}
-		if ousted {
+		if deleted {
 			slog.Warn("deleted untrusted journal: owned by neither the system nor administrators", "file", f)
 		}
 	}

@@ -89,9 +89,9 @@ type Value struct {
 	Node     netip.Addr
 	Balancer *Balancer // of KindBalancer; immutable
 
-	// Stray says how an installed object differs in what only the driver knows,
+	// Drift says how an installed object differs in what only the driver knows,
 	// such as ids. It is empty in everything that is compiled.
-	Stray string
+	Drift string
 }
 
 // Balancer is a load balancer but for its frontend.
@@ -123,7 +123,7 @@ func (t Target) String() string {
 }
 
 func (v Value) equal(o Value) bool {
-	if v.Node != o.Node || v.Stray != o.Stray || (v.Balancer == nil) != (o.Balancer == nil) {
+	if v.Node != o.Node || v.Drift != o.Drift || (v.Balancer == nil) != (o.Balancer == nil) {
 		return false
 	}
 	if v.Balancer == nil {
@@ -154,8 +154,8 @@ func (v Value) String() string {
 	if v.Node.IsValid() {
 		words = append(words, "on "+v.Node.String())
 	}
-	if v.Stray != "" {
-		words = append(words, "("+v.Stray+")")
+	if v.Drift != "" {
+		words = append(words, "("+v.Drift+")")
 	}
 	return strings.Join(words, " ")
 }

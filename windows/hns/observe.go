@@ -77,27 +77,27 @@ func (f facts) endpointValue(k Key) (v Value) {
 }
 
 // readEndpoint returns the object that a remote endpoint of ours is.
-func (t *table) readEndpoint(k Key, e Endpoint) Value {
-	v := t.facts.endpointValue(k)
-	switch want := t.facts.endpoint(k, v); {
+func readEndpoint(f facts, r retries, k Key, e Endpoint) Value {
+	v := f.endpointValue(k)
+	switch want := f.endpoint(k, v); {
 	case !sameMAC(e, want):
-		v.Stray = "MAC address " + e.MacAddress
+		v.Drift = "MAC address " + e.MacAddress
 	case !sameProvider(e, want):
-		v.Stray = "behind " + providerOf(e).String()
-	case t.repairable(k, e.degraded()):
-		v.Stray = "degraded"
+		v.Drift = "behind " + providerOf(e).String()
+	case r.repairable(k, e.degraded()):
+		v.Drift = "degraded"
 	}
 	return v
 }
 
-// suits reports whether an endpoint that others have made leads where the one of a
+// equivalent reports whether an endpoint that others have made leads where the one of a
 // key would.
-func (t *table) suits(k Key, v Value, e Endpoint) bool {
-	want := t.facts.endpoint(k, v)
+func equivalent(f facts, r retries, k Key, v Value, e Endpoint) bool {
+	want := f.endpoint(k, v)
 	if k.Kind == KindVIP && !sameMAC(e, want) {
 		return false
 	}
-	return !e.remote() || sameProvider(e, want) && !t.repairable(k, e.degraded())
+	return !e.remote() || sameProvider(e, want) && !r.repairable(k, e.degraded())
 }
 
 // What HNS does not tell of an endpoint cannot be compared.

@@ -3,12 +3,13 @@
 package hns
 
 import (
-	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -27,9 +28,9 @@ type table struct {
 	rootName  string // of the endpoint that stands for this node; constant
 	root      string // its id; empty where it is not there
 
-	retries  map[Key]retry // of degraded objects that were re-created
-	unmapped int           // load balancers without port mappings, when they were read last
-	found    findings      // of the last reading
+	retries  retries
+	unmapped int      // load balancers without port mappings, when they were read last
+	found    findings // of the last reading
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -45,31 +46,7 @@ type installed struct {
 }
 
 func newTable(root string) *table {
-	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, retries: map[Key]retry{}}
-}
-
-// withoutLoopback counts the pods of this node that DSR keeps from reaching
-// themselves through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
-// win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
-// whose destination is the pod itself.
-func (t *table) withoutLoopback() (n int) {
-	for _, e := range t.endpoints {
-		if !e.remote() && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
-			n++
-		}
-	}
-	return n
-}
-
-func hasLoopback(e Endpoint) bool {
-	own := addresses(e)
-	return slices.ContainsFunc(e.Policies, func(p Policy) bool {
-		var s struct{ Destinations []string }
-		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {
-			a, err := netip.ParseAddr(to)
-			return err == nil && slices.Contains(own, a)
-		})
-	})
+	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, retries: retries{}}
 }
 
 // put adds or replaces an endpoint.
@@ -150,9 +127,9 @@ func (t *table) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
-// stand returns an endpoint that others have made where a key would have one: of a
+// foreign returns an endpoint that others have made where a key would have one: of a
 // pod of this node, else a remote one.
-func (t *table) stand(k Key) (e Endpoint, ok bool) {
+func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
 		if _, own := ours(o); own {
@@ -165,11 +142,11 @@ func (t *table) stand(k Key) (e Endpoint, ok bool) {
 	return e, ok
 }
 
-// borrows reports whether an endpoint that others have made is as good as the one
+// adoptable reports whether an endpoint that others have made is as good as the one
 // of a key.
-func (t *table) borrows(k Key, v Value) bool {
-	e, ok := t.stand(k)
-	return ok && t.suits(k, v, e)
+func (t *table) adoptable(k Key, v Value) bool {
+	e, ok := t.foreign(k)
+	return ok && equivalent(t.facts, t.retries, k, v, e)
 }
 
 // duplicate returns the address of a remote endpoint that a pod of this node has,
@@ -197,7 +174,7 @@ func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 }
 
 // readBalancer returns the object that an installed load balancer is. What an
-// object cannot say of it is Stray.
+// object cannot say of it is its Drift.
 func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
@@ -226,12 +203,12 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	}
 	slices.SortFunc(b.Endpoints, func(x, y Target) int { return x.Addr.Compare(y.Addr) })
 	if lost > 0 {
-		v.Stray = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
+		v.Drift = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
 		return v
 	}
-	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
-	if v.Stray == "" && t.repairable(k, lb.degraded()) {
-		v.Stray = "degraded"
+	v.Drift = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
+	if v.Drift == "" && t.retries.repairable(k, lb.degraded()) {
+		v.Drift = "degraded"
 	}
 	return v
 }
@@ -270,8 +247,8 @@ func (t *table) end(r *reading) {
 	}
 	t.facts.network = r.network
 	t.merge(r.endpoints, t.touched)
-	// One that was made meanwhile was not read.
-	if _, made := t.find(Target{t.facts.sourceVIP, true}); r.sourceVIP.IsValid() || !made {
+	// One that was made meanwhile was not read. A pod with its address is none.
+	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
 		t.facts.sourceVIP = r.sourceVIP
 	}
 	before := t.balancers
@@ -321,14 +298,36 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 	}
 }
 
-// withoutDSR counts the load balancers that answers go back through, whoever's.
-func (t *table) withoutDSR() (n int) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
-			n++
-		}
-		seen[have.lb.ID] = true
+// forgetRetries forgets the attempts at objects that are in order.
+func (t *table) forgetRetries() {
+	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
+}
+
+// degraded reports whether the object of a key is degraded.
+func (t *table) degraded(k Key) bool {
+	if k.Kind == KindBalancer {
+		return t.balancers[k].lb.degraded()
 	}
-	return n
+	if k.Kind == KindSource {
+		e, _ := t.source()
+		return e.degraded()
+	}
+	e, _ := t.own(k)
+	return e.degraded()
+}
+
+// source returns the endpoint of the source VIP if it is ours.
+func (t *table) source() (e Endpoint, ok bool) {
+	id, _ := t.find(Target{t.facts.sourceVIP, true})
+	e = t.endpoints[id]
+	return e, isSource(e)
+}
+
+// readSource returns the object that the endpoint of the source VIP is. It is as it
+// should be whoever made it; degraded, only ours is re-created.
+func (t *table) readSource() (v Value) {
+	if e, ok := t.source(); ok && t.retries.repairable(sourceKey(), e.degraded()) {
+		v.Drift = "degraded"
+	}
+	return v
 }

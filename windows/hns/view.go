@@ -203,7 +203,7 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 	_, taken := v.driver.table.balancers[k]
 	switch {
-	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.borrows(k, want):
+	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
 		return ""
 	case ours:
 		return Differs
@@ -217,7 +217,7 @@ func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 func (v *View) found(k Key) string {
 	t := v.driver.table
 	if e, ok := t.own(k); ok {
-		return t.readEndpoint(k, e).String()
+		return readEndpoint(t.facts, t.retries, k, e).String()
 	}
 	have := t.balancers[k]
 	if !have.single {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// A write to the journal fails, as on a full disk (Linux has a file for that): the next
+// one replaces the file, which then has everything.
+func TestAWriteToTheJournalFails(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		web(r)
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer full.Close()
+		for fd := range 1000 {
+			if to, _ := os.Readlink(fmt.Sprint("/proc/self/fd/", fd)); to != r.settings.Journal {
+				continue
+			}
+			if err := syscall.Dup3(int(full.Fd()), fd, syscall.O_CLOEXEC); err != nil {
+				r.Fatal(err)
+			}
+		}
+		r.set("new", "10.96.0.12", "10.244.2.2") // its line is lost
+		r.set("last", "10.96.0.13", "10.244.2.2")
+		r.sync()
+		text, err := os.ReadFile(r.settings.Journal)
+		for _, lb := range r.emu.Balancers() {
+			if !strings.Contains(string(text), "lb "+lb.ID+"\n") {
+				r.Errorf("%s is not in the journal, %v", lb.ID, err)
+			}
+		}
+	})
+}
