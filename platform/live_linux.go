@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +31,9 @@ const (
 	mostPath = 100
 )
 
+// eventsSetting is 0 where conntrack tells nobody of new flows.
+const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
+
 // followLive implements system.live: it listens to nf_tables' traces and to new flows of
 // conntrack, sends a packet or waits for one, and puts together what it hears.
 func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
@@ -42,6 +47,9 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 		}
 		defer l.probe.close()
 		l.packet.Sport = l.probe.port
+	}
+	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
+		return status.Live{}, errors.New("conntrack tells of no flows: set sysctl net.netfilter.nf_conntrack_events=1")
 	}
 	newFlows, err := conntrack.ListenNew()
 	if err != nil {
@@ -112,7 +120,7 @@ func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft
 	l.begin = time.Now()
 	answered := make(chan error, 1)
 	if l.probe != nil {
-		go func() { answered <- l.probe.send(ctx) }()
+		hearing.Go(func() { answered <- l.probe.send(listening) })
 	}
 	answer := l.wait(ctx, answered)
 	stop()
@@ -150,8 +158,14 @@ func (l *live) decided() bool {
 	return l.ended != "" || l.relay != nil || l.flow != nil && !l.relayed()
 }
 
-// relayed reports whether the flow of the packet ends at a relay of this node.
-func (l *live) relayed() bool { return l.trace.Mode == string(relay.Mode) && l.flow.Translated() }
+// relayed reports whether the flow of the packet ends at a relay of this node: in the
+// userspace mode, or for a node port on a loopback address.
+func (l *live) relayed() bool {
+	if l.packet.Dst.Addr().IsLoopback() {
+		return !l.flow.Translated() && l.trace.Outcome == oracle.Forward.String()
+	}
+	return l.trace.Mode == string(relay.Mode) && l.flow.Translated()
+}
 
 func (l *live) tell() {
 	select {
@@ -214,7 +228,7 @@ func (l *live) conclude(answer error) {
 		}
 	case l.relay != nil:
 		l.reached(l.relay.To, l.relay.Sees.Addr())
-	case l.flow != nil && !l.flow.Translated():
+	case l.flow != nil && !l.flow.Translated() && !l.relayed():
 		r.Outcome = oracle.Pass.String() // whatever its destination said
 	case l.flow != nil && !l.relayed():
 		l.reached(l.flow.To, l.flow.Sees.Addr())
@@ -224,8 +238,6 @@ func (l *live) conclude(answer error) {
 		r.Outcome = oracle.Drop.String()
 	case l.probe != nil && !errors.Is(answer, errAnswered):
 		r.Outcome = oracle.Drop.String() // it was sent, and no flow began
-	case l.probe != nil:
-		r.Outcome = oracle.Pass.String()
 	}
 	r.Compare(l.trace.Explanation)
 }

@@ -99,6 +99,27 @@ func TestTraceLive(t *testing.T) {
 	})
 }
 
+// A node port on a loopback address is served by a relay in every mode; without events of
+// conntrack nothing is said.
+func TestTraceLiveOnLoopback(t *testing.T) {
+	needNFTables(t)
+	s := newSite(t)
+	s.flags = []string{"--proxy-mode", "nftables", "--nodeport-addresses", "localhost,primary"}
+	s.write("", "10.244.1.2")
+	s.start()
+	s.eventually(10*time.Second, "the relay serves", func() error {
+		tr, code := s.follow("host", netip.MustParseAddrPort("127.0.0.1:30080"), model.TCP)
+		if l := tr.Live; code != 0 || l.Outcome != "forward" || l.Endpoint != "10.244.1.2:8080" {
+			return fmt.Errorf("exit code %d, must %s, live %+v", code, tr.Outcome, *l)
+		}
+		return nil
+	})
+	s.must("sysctl", "-w", "net.netfilter.nf_conntrack_events=0")
+	if out, err := s.run(s.bin, "trace", "host", clusterIP.String(), "--live"); err == nil || !strings.Contains(out, "nf_conntrack_events") {
+		t.Errorf("without events: %v: %s", err, out)
+	}
+}
+
 // The table that marks packets goes with the process, however that ends.
 func TestTraceLiveLeavesNothing(t *testing.T) {
 	needNFTables(t)
