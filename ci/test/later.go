@@ -38,6 +38,7 @@ func later() []deferred {
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestTraceLive",
 			why: "restarts and switches of each mode under load, real packets followed: 3 min",
 		},
+		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
 	}
