@@ -123,7 +123,7 @@ func (r *Rig) served(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			err = fmt.Errorf("Service %s is not programmed", missing)
+			err = fmt.Errorf("not programmed: Service %s", missing)
 		}
 		if r.proxy != nil {
 			if ended := r.proxy.alive(); ended != nil {
