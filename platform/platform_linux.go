@@ -32,6 +32,7 @@ func thisSystem() system {
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
 	s.observe = func() (tracked, error) { return conntrack.Observe() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
+	s.live = followLive
 	s.writers = openWriters
 	s.eachFlow = conntrack.Each
 	s.facts = linuxFacts

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
@@ -33,9 +34,10 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
-	eachFlow    func(context.Context, func(flows.Flow)) error // all that are tracked, for the thread's network; nil where there are none
-	writers     func() (writers, error)                       // who else writes to the data plane; nil where the system does not tell
-	observe     func() (tracked, error)                       // TCP flows in the same table
+	eachFlow    func(context.Context, func(flows.Flow)) error                               // all that are tracked, for the thread's network; nil where there are none
+	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
+	writers     func() (writers, error)                                                     // who else writes to the data plane; nil where the system does not tell
+	observe     func() (tracked, error)                                                     // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -96,6 +98,9 @@ func portable() system {
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
+		live: func(context.Context, status.Trace, string) (status.Live, error) {
+			return status.Live{}, errors.New("--live: HNS tells of no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
+		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},

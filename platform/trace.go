@@ -31,3 +31,10 @@ func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, erro
 	})
 	return t, err
 }
+
+// Live follows a real packet of a trace through this machine: one that it sends, where
+// the node itself is the client, else the next one that somebody sends, until ctx ends. From
+// is the question's.
+func Live(ctx context.Context, t status.Trace, from string) (status.Live, error) {
+	return thisSystem().live(ctx, t, from)
+}

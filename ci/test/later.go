@@ -35,8 +35,8 @@ func later() []deferred {
 			why: "dead nodes and what looks like them, under load: 4 min",
 		},
 		{
-			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch",
-			why: "restarts and switches of each mode under load: 2 min",
+			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestTraceLive",
+			why: "restarts and switches of each mode under load, real packets followed: 3 min",
 		},
 		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +21,8 @@ import (
 func newTrace() *cobra.Command {
 	var flags configFlags
 	var out output
+	var live bool
+	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "trace FROM TO",
 		Short: "Follow a connection through the rules that the kernel or HNS really has",
@@ -28,23 +32,61 @@ that alone change the outcome. With --manifests it compares the data plane with
 what these mean, with no tandem running. It changes nothing. The exit code is 3 when
 something else happens than should.
 
+With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
+datagram that it sends, else the next first packet of such a connection that a pod or
+another machine sends until --timeout. A table of its own (tandem-trace-*) marks that
+packet meanwhile, and the kernel tells of each rule that it meets in nf_tables; of its
+destination and source conntrack tells, in all modes. That needs root, and Linux: HNS
+tells of no single packets.
+
 FROM and TO are as for tandem explain.`,
-		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json",
+		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",
 		Args:    twoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if timeout <= 0 || timeout > maxLive {
+				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
+			}
 			t, err := askTrace(cmd, &flags, oracle.Question{From: args[0], To: args[1]})
 			if err != nil {
 				return err
 			}
-			if err := out.print(cmd, reportOf(t)); err != nil || t.OK() {
-				return err
+			if live {
+				if err := followLive(cmd, &t, args[0], timeout); err != nil {
+					return err
+				}
 			}
-			return errDiffers
+			err = out.print(cmd, reportOf(t))
+			switch {
+			case err != nil:
+				return err
+			case !t.OK():
+				return errDiffers
+			case live && !t.Live.Seen():
+				return fmt.Errorf("no packet from %s to %s was seen within %s", args[0], args[1], timeout)
+			}
+			return nil
 		},
 	}
 	flags.register(c)
+	c.Flags().BoolVar(&live, "live", false, "follow a real packet, too")
+	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
 	out.register(c)
 	return c
+}
+
+// maxLive bounds the time that a packet is waited for.
+const maxLive = 10 * time.Minute
+
+// followLive adds the fate of a real packet to a trace.
+func followLive(cmd *cobra.Command, t *status.Trace, from string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	l, err := platform.Live(ctx, *t, from)
+	if err != nil {
+		return fmt.Errorf("--live: %w", err)
+	}
+	t.Live = &l
+	return nil
 }
 
 // askTrace asks the running tandem; or reads the data plane of the mode that is

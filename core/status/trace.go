@@ -5,6 +5,7 @@ package status
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -63,11 +64,60 @@ func DifferenceOf(d dataplane.Difference) Difference {
 	return out
 }
 
-// Live is what became of a probe that was really sent.
+// Live is what became of a packet that was really sent.
 type Live struct {
-	Outcome string   `json:"outcome"`
-	Path    []string `json:"path,omitempty"` // what it met, in order
+	Client   string   `json:"client"`             // that sent it
+	Outcome  string   `json:"outcome"`            // forward, reject, drop, pass; unknown where no packet was seen
+	Endpoint string   `json:"endpoint,omitempty"` // that it was sent to
+	Sees     string   `json:"sees,omitempty"`     // the client, as that endpoint sees it
+	SNAT     bool     `json:"snat"`
+	Path     []string `json:"path,omitempty"` // what it met, in order
+	// Difference is the first thing in which that differs from what must happen.
+	Difference string  `json:"difference,omitempty"`
+	TookMS     float64 `json:"tookMs"` // until its fate was known
 }
+
+// Compare sets the difference from what must happen.
+func (l *Live) Compare(e Explanation) {
+	switch {
+	case l.Outcome == unknownOutcome:
+		return
+	case l.Outcome != e.Outcome:
+		l.Difference = fmt.Sprintf("outcome %s, must be %s", l.Outcome, e.Outcome)
+		if n := len(l.Path); n > 0 && l.Outcome != oracle.Forward.String() {
+			l.Difference += ": the last it met is " + l.Path[n-1]
+		}
+		return
+	case l.Outcome != oracle.Forward.String():
+		return
+	}
+	for _, t := range e.Endpoints {
+		if t.Address != l.Endpoint {
+			continue
+		}
+		if snat := t.SNAT || e.HidesClients; snat != l.SNAT && (l.SNAT || !e.FromHost()) { // which has the same address then
+			l.Difference = fmt.Sprintf("%s sees %s, SNAT %t, must be %t", l.Endpoint, l.Sees, l.SNAT, snat)
+		}
+		return
+	}
+	l.Difference = fmt.Sprintf("%s is no endpoint for it: %s", l.Endpoint, verdictText(e.Outcome, e.Endpoints))
+}
+
+// FromHost reports whether this node itself is the client.
+func (e Explanation) FromHost() bool {
+	return slices.ContainsFunc(e.Steps, func(s oracle.Step) bool {
+		return s.About == oracle.AboutOrigin && s.Result == model.FromHost.String()
+	})
+}
+
+// unknownOutcome is that of a packet that was not seen.
+const unknownOutcome = "unknown"
+
+// Seen reports whether a packet was seen.
+func (l *Live) Seen() bool { return l.Outcome != unknownOutcome }
+
+// Unseen is the result without a packet.
+func Unseen() Live { return Live{Outcome: unknownOutcome} }
 
 // Follow answers a question by what read returns: the fate of its packet in the data
 // plane, given the ports of its Service.
@@ -111,7 +161,9 @@ func (s *Subject) gapText(e oracle.Explanation) string {
 }
 
 // OK reports whether the data plane does what it should.
-func (t Trace) OK() bool { return t.Verdict == AsExplained || t.Verdict == ByGap }
+func (t Trace) OK() bool {
+	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")
+}
 
 // Write prints a trace for people.
 func (t Trace) Write(w io.Writer) error {
@@ -134,16 +186,31 @@ func (t Trace) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "! %s\n", printable.Text(o))
 	}
 	if t.Live != nil {
-		fmt.Fprintf(&b, "\nprobe: %s\n", printable.Text(t.Live.Outcome))
-		for _, p := range t.Live.Path {
-			fmt.Fprintf(&b, "  %s\n", printable.Text(p))
-		}
+		t.Live.write(&b)
 	}
 	if t.Failing != "" {
 		fmt.Fprintf(&b, "FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err
+}
+
+func (l *Live) write(b *strings.Builder) {
+	if !l.Seen() {
+		b.WriteString("\nlive:  no such packet was seen\n")
+		return
+	}
+	fmt.Fprintf(b, "\nlive:  %s from %s", l.Outcome, l.Client)
+	if l.Endpoint != "" {
+		fmt.Fprintf(b, " to %s, which sees %s", l.Endpoint, l.Sees)
+	}
+	fmt.Fprintf(b, ", after %.1f ms\n", l.TookMS)
+	for _, p := range l.Path {
+		fmt.Fprintf(b, "       %s\n", printable.Text(p))
+	}
+	if l.Difference != "" {
+		fmt.Fprintf(b, "\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
+	}
 }
 
 func (t Trace) differences(b *strings.Builder) {

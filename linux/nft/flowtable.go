@@ -54,28 +54,7 @@ func offloadComment() []byte {
 }
 
 // offloadBatch writes a transaction.
-type offloadBatch struct {
-	encoder
-	seq uint32 // of the first message
-	n   uint32
-}
-
-func newOffloadBatch(seq uint32) *offloadBatch {
-	b := &offloadBatch{encoder: encoder{Writer: &netlink.Writer{}}, seq: seq}
-	b.Begin(batchBegin, 0, b.take(), 0, subsystem)
-	b.End()
-	return b
-}
-
-func (b *offloadBatch) take() uint32 {
-	b.n++
-	return b.seq + b.n - 1
-}
-
-func (b *offloadBatch) message(kind, flags uint16) {
-	b.Begin(subsystem<<8|kind, flags, b.take(), familyInet, 0)
-	b.Text(attrTable, offloadTable)
-}
+type offloadBatch struct{ plainBatch }
 
 // create makes the table with a flowtable of no device.
 func (b *offloadBatch) create() {
@@ -83,23 +62,12 @@ func (b *offloadBatch) create() {
 	b.Bytes(attrTableUserdata, offloadComment())
 	b.End()
 	b.addDevices(nil)
-	b.message(msgNewChain, netlink.FlagCreate|netlink.FlagExclusive)
-	b.Text(attrChainName, offloadChain)
-	at := b.Nest(attrChainHook)
-	b.Uint32(attrHookPoint, uint32(Forward))
-	b.Uint32(attrHookPriority, 0)
-	b.NestEnd(at)
-	b.Uint32(attrChainPolicy, PolicyAccept)
-	b.Text(attrChainType, "filter")
-	b.End()
-	b.message(msgNewRule, netlink.FlagCreate)
-	b.Text(attrRuleChain, offloadChain)
-	at = b.Nest(attrRuleExpressions)
-	CtDNAT{}.encode(&b.encoder)
-	b.expr("flow_offload", func() { b.Text(1, flowtable) })
-	b.expr("counter", func() {})
-	b.NestEnd(at)
-	b.End()
+	b.chain(offloadChain, Hook{Type: "filter", Point: Forward})
+	b.rule(offloadChain, func() {
+		CtDNAT{}.encode(&b.encoder)
+		b.expr("flow_offload", func() { b.Text(1, flowtable) })
+		b.expr("counter", func() {})
+	})
 }
 
 // addDevices adds devices to the flowtable, and makes it if there is none.
@@ -119,19 +87,4 @@ func (b *offloadBatch) addDevices(names []string) {
 	b.NestEnd(hook)
 	b.Uint32(attrFlowtableFlags, flowtableCounter)
 	b.End()
-}
-
-func (b *offloadBatch) remove() {
-	b.message(msgDelTable, 0)
-	b.End()
-}
-
-// end closes the transaction and returns it, with the number of the message that is
-// acknowledged.
-func (b *offloadBatch) end() (text []byte, last uint32) {
-	b.Acknowledge()
-	last = b.seq + b.n - 1
-	b.Begin(batchEnd, 0, b.take(), 0, subsystem)
-	b.End()
-	return b.Buf, last
 }

@@ -127,30 +127,9 @@ func (o *Offload) ours(ctx context.Context) (exists bool, err error) {
 
 // transact writes one transaction.
 func (o *Offload) transact(ctx context.Context, fill func(*offloadBatch)) error {
-	b := newOffloadBatch(o.sock.Next())
+	b := &offloadBatch{newPlainBatch(o.sock.Next(), familyInet, offloadTable)}
 	fill(b)
-	text, last := b.end()
-	o.sock.Reserve(b.n)
-	if err := o.sock.Send(ctx, text); err != nil {
-		return err
-	}
-	for {
-		answer, err := o.sock.Receive()
-		if err != nil {
-			return err
-		}
-		for m, err := range netlink.Messages(answer) {
-			if err != nil {
-				return err
-			}
-			if errno, ok := m.Errno(); ok && m.Type == netlink.TypeError && (errno != 0 || m.Seq == last) {
-				if errno != 0 {
-					return errors.Join(fmt.Errorf("table inet %s: %w", offloadTable, unix.Errno(errno)), o.sock.Drain(ctx))
-				}
-				return nil
-			}
-		}
-	}
+	return b.commit(ctx, o.sock)
 }
 
 // Bypassed says which rules of others no longer see the packets of established

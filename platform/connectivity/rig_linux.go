@@ -87,23 +87,30 @@ func (r *Rig) connect(ctx context.Context, plan netns.Plan) (err error) {
 	return r.site.serve(r.net)
 }
 
-// write writes the manifests.
-func (r *Rig) write(folder string, node bool) error {
+// write puts the manifests into a folder, as a whole.
+func (r *Rig) write(folder string, node bool) (err error) {
 	text, err := r.site.Manifests(node)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(folder, Namespace+".json")
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	part := filepath.Join(folder, "."+Namespace+".part")
+	defer func() {
+		if gone := os.Remove(part); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}()
+	if err := os.WriteFile(part, text, 0o644); err != nil {
+		return err
+	}
+	err = os.Link(part, path) // which replaces nothing
 	if errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("%w: another test runs, or one was killed: then remove this file", err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		r.file = path
 	}
-	r.file = path
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
+	return err
 }
 
 // served waits until the proxy has programmed all Services.
@@ -116,7 +123,7 @@ func (r *Rig) served(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			err = fmt.Errorf("Service %s is not programmed", missing)
+			err = fmt.Errorf("not programmed: Service %s", missing)
 		}
 		if r.proxy != nil {
 			if ended := r.proxy.alive(); ended != nil {

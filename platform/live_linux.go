@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/linux/conntrack"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+const (
+	// settleTime is how long notices are waited for after the packet's fate seems known.
+	settleTime = 200 * time.Millisecond
+	// mostPath bounds the rules that are shown.
+	mostPath = 100
+)
+
+// eventsSetting is 0 where conntrack tells nobody of new flows.
+const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
+
+// followLive implements system.live: it listens to nf_tables' traces and to new flows of
+// conntrack, sends a packet or waits for one, and puts together what it hears.
+func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
+	l, err := newLive(t, from)
+	if err != nil {
+		return status.Live{}, err
+	}
+	if l.local {
+		if l.probe, err = openProbe(l.packet.Proto, l.packet.Dst); err != nil {
+			return status.Live{}, err
+		}
+		defer l.probe.close()
+		l.packet.Sport = l.probe.port
+	}
+	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
+		return status.Live{}, errors.New("conntrack tells of no flows: set sysctl net.netfilter.nf_conntrack_events=1")
+	}
+	newFlows, err := conntrack.ListenNew()
+	if err != nil {
+		return status.Live{}, err
+	}
+	defer func() { err = errors.Join(err, newFlows.Close()) }()
+	follower, err := nft.Follow(ctx, l.packet)
+	switch {
+	case err == nil:
+		defer func() { err = errors.Join(err, follower.Close()) }()
+	case !errors.Is(err, dataplane.ErrAbsent):
+		return status.Live{}, err
+	}
+	return l.run(ctx, newFlows, follower)
+}
+
+// live puts together what is heard of one packet.
+type live struct {
+	trace  status.Trace
+	packet nft.Followed
+	local  bool // this node sends it
+	probe  *probe
+	begin  time.Time
+
+	mu     sync.Mutex
+	result status.Live
+	rules  []string
+	flows  []string
+	flow   *conntrack.NewFlow // of the packet
+	relay  *conntrack.NewFlow // from a relay to an endpoint
+	ended  string             // drop or reject, by a rule
+	known  chan struct{}      // of one: something new was heard
+}
+
+// newLive is about the packet of a trace. A client that is not named by its address is
+// any.
+func newLive(t status.Trace, from string) (*live, error) {
+	l := &live{trace: t, local: t.FromHost(), known: make(chan struct{}, 1), result: status.Unseen()}
+	var err error
+	if l.packet.Dst, err = netip.ParseAddrPort(t.To); err != nil {
+		return nil, err
+	}
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+		if proto.String() == t.Protocol {
+			l.packet.Proto = proto
+		}
+	}
+	if l.packet.Proto == model.SCTP && l.local {
+		return nil, errors.New("--live sends no SCTP packets")
+	}
+	l.packet.Local = l.local
+	if from != "pod" && from != "outside" && !l.local {
+		l.packet.Src, err = netip.ParseAddr(t.From)
+	}
+	return l, err
+}
+
+// run listens until the packet's fate is known, or ctx ends.
+func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (status.Live, error) {
+	listening, stop := context.WithCancel(ctx)
+	defer stop()
+	var hearing sync.WaitGroup
+	var failed [2]error
+	hearing.Go(func() { failed[0] = flows.Each(listening, l.hearFlow) })
+	if follower != nil {
+		hearing.Go(func() { failed[1] = follower.Each(listening, l.hearStep) })
+	}
+	l.begin = time.Now()
+	answered := make(chan error, 1)
+	if l.probe != nil {
+		hearing.Go(func() { answered <- l.probe.send(listening) })
+	}
+	answer := l.wait(ctx, answered)
+	stop()
+	hearing.Wait()
+	l.conclude(answer)
+	return l.result, errors.Join(failed[:]...)
+}
+
+// errAnswered says that a probe was answered.
+var errAnswered = errors.New("answered")
+
+// wait returns when the packet's fate is known, with what its sender was told: nil for
+// nothing yet.
+func (l *live) wait(ctx context.Context, answered <-chan error) (answer error) {
+	var settled <-chan time.Time
+	for {
+		if settled == nil && (answer != nil && !errors.Is(answer, context.DeadlineExceeded) || l.decided()) {
+			settled = time.After(settleTime)
+		}
+		select {
+		case <-ctx.Done():
+			return answer
+		case <-settled:
+			return answer
+		case answer = <-answered:
+		case <-l.known:
+		}
+	}
+}
+
+// decided reports whether enough was heard.
+func (l *live) decided() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended != "" || l.relay != nil || l.flow != nil && !l.relayed()
+}
+
+// relayed reports whether the flow of the packet ends at a relay of this node: in the
+// userspace mode, or for a node port on a loopback address.
+func (l *live) relayed() bool {
+	if l.packet.Dst.Addr().IsLoopback() {
+		return !l.flow.Translated() && l.trace.Outcome == oracle.Forward.String()
+	}
+	return l.trace.Mode == string(relay.Mode) && l.flow.Translated()
+}
+
+func (l *live) tell() {
+	select {
+	case l.known <- struct{}{}:
+	default:
+	}
+}
+
+// hearFlow hears of a new flow.
+func (l *live) hearFlow(f conntrack.NewFlow) (done bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch p := l.packet; {
+	case f.Proto != p.Proto:
+		return false
+	case l.flow == nil && f.Dst == p.Dst && (!p.Src.IsValid() || p.Src == f.Src.Addr()) && (p.Sport == 0 || p.Sport == f.Src.Port()):
+		l.flow = &f
+		l.flows = append(l.flows, fmt.Sprintf("conntrack: %s -> %s sent to %s, which sees %s", f.Src, f.Dst, f.To, f.Sees))
+	case l.flow != nil && l.relay == nil && l.relayed() && l.endpoint(f.Dst.String()):
+		l.relay = &f
+		l.flows = append(l.flows, fmt.Sprintf("relay: %s -> %s", f.Src, f.Dst))
+	default:
+		return false
+	}
+	l.tell()
+	return false
+}
+
+func (l *live) endpoint(at string) bool {
+	return slices.ContainsFunc(l.trace.Endpoints, func(t status.Target) bool { return t.Address == at })
+}
+
+// hearStep hears of a rule.
+func (l *live) hearStep(s nft.Step) (done bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.rules) < mostPath {
+		l.rules = append(l.rules, "nftables: "+s.String())
+	}
+	if s.Final() {
+		l.ended = s.Verdict
+		l.tell()
+	}
+	return s.Final()
+}
+
+// conclude says what became of the packet. Nobody uses l any more.
+func (l *live) conclude(answer error) {
+	r := &l.result
+	r.Client, r.Path = l.trace.From, slices.Concat(l.rules, l.flows)
+	r.TookMS = float64(time.Since(l.begin).Microseconds()) / 1000
+	if l.flow != nil {
+		r.Client = l.flow.Src.Addr().String()
+	}
+	switch {
+	case l.ended != "":
+		r.Outcome = l.ended
+		if l.ended == oracle.Drop.String() && errors.Is(answer, unix.ECONNREFUSED) {
+			r.Outcome = oracle.Reject.String()
+		}
+	case l.relay != nil:
+		l.reached(l.relay.To, l.relay.Sees.Addr())
+	case l.flow != nil && !l.flow.Translated() && !l.relayed():
+		r.Outcome = oracle.Pass.String() // whatever its destination said
+	case l.flow != nil && !l.relayed():
+		l.reached(l.flow.To, l.flow.Sees.Addr())
+	case errors.Is(answer, unix.ECONNREFUSED), errors.Is(answer, unix.ECONNRESET):
+		r.Outcome = oracle.Reject.String()
+	case l.flow != nil: // a relay has it, and has asked no endpoint
+		r.Outcome = oracle.Drop.String()
+	case l.probe != nil && !errors.Is(answer, errAnswered):
+		r.Outcome = oracle.Drop.String() // it was sent, and no flow began
+	}
+	r.Compare(l.trace.Explanation)
+}
+
+// reached is the outcome of a packet that came to an endpoint.
+func (l *live) reached(at netip.AddrPort, sees netip.Addr) {
+	r := &l.result
+	r.Outcome, r.Endpoint, r.Sees = oracle.Forward.String(), at.String(), sees.String()
+	r.SNAT = r.Sees != r.Client
+}
+
+// probe is a socket that sends one packet.
+type probe struct {
+	fd    int
+	port  uint16 // its own
+	to    unix.Sockaddr
+	proto model.Proto
+}
+
+// openProbe opens a probe with a port of its own.
+func openProbe(proto model.Proto, to netip.AddrPort) (p *probe, err error) {
+	kind := unix.SOCK_STREAM
+	if proto == model.UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	domain, own := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{})
+	p = &probe{proto: proto, to: &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}}
+	if to.Addr().Is4() {
+		domain, own, p.to = unix.AF_INET, &unix.SockaddrInet4{}, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	if p.fd, err = unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	err = unix.Bind(p.fd, own)
+	if err == nil {
+		own, err = unix.Getsockname(p.fd)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bind: %w", err), unix.Close(p.fd))
+	}
+	switch a := own.(type) {
+	case *unix.SockaddrInet4:
+		p.port = uint16(a.Port)
+	case *unix.SockaddrInet6:
+		p.port = uint16(a.Port)
+	}
+	return p, nil
+}
+
+// close ends the connection with a reset, if there is one.
+func (p *probe) close() {
+	_ = unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // of TCP
+	_ = unix.Close(p.fd)
+}
+
+// send sends a SYN, or a datagram without content, and waits for what the sender is told:
+// errAnswered, an error of the socket, or that of ctx. A service need not answer such a datagram.
+func (p *probe) send(ctx context.Context) error {
+	if err := unix.Connect(p.fd, p.to); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return err
+	}
+	events := int16(unix.POLLOUT)
+	if p.proto == model.UDP {
+		events = unix.POLLIN
+		if _, err := unix.Write(p.fd, nil); err != nil {
+			return err
+		}
+	}
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: events}}, 50)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if n == 0 {
+			continue
+		}
+		if code, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+			return unix.Errno(code)
+		}
+		return errAnswered
+	}
+	return ctx.Err()
+}
