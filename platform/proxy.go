@@ -57,6 +57,7 @@ type Proxy struct {
 	report   *reporter
 	servers  servers
 	kernel   turn // of the one query at a time that reads the data plane
+	memory   *releaser
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -73,6 +74,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
 	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), drifted: make(chan struct{}, 1)}
+	p.memory = newReleaser(p.releaseMemory)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -191,7 +193,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute(), p.topRoute(), p.queryRoute()))
+		return serveControl(ctx, p.lock, p.log, p.memory.after(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute())))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
@@ -199,7 +201,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.hearWriters(ctx) })
 	p.group.Go(func() { p.logProgress(ctx) })
-	p.group.Go(func() { p.releaseStartMemory(ctx) })
+	p.group.Go(func() {
+		if p.releaseStartMemory(ctx) {
+			p.memory.run(ctx)
+		}
+	})
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
 	start("events", func(ctx context.Context) error { return p.report.recorder.Run(ctx, p.source.events) })
@@ -331,15 +337,21 @@ func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)
 
 // Document returns the status document.
 func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
+	return p.document(ctx, status.Filter{})
+}
+
+// document is the status document with the Services of a filter.
+func (p *Proxy) document(ctx context.Context, only status.Filter) (status.Document, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return status.Document{}, err
 	}
-	return p.documentOf(s), nil
+	return p.documentOf(s, only), nil
 }
 
-func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
+func (p *Proxy) documentOf(s *engine.Snapshot, only status.Filter) status.Document {
 	return status.Of(status.Facts{
+		Only:    only,
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s)
 }
@@ -364,7 +376,7 @@ func (p *Proxy) health() status.Health {
 func (p *Proxy) pages() health.Sources {
 	return health.Sources{
 		Health:  p.health,
-		Status:  func(ctx context.Context) (any, error) { return p.Document(ctx) },
+		Status:  func(ctx context.Context, only status.Filter) (any, error) { return p.document(ctx, only) },
 		Metrics: p.report.metrics.Handler(),
 		SLIs:    p.report.metrics.SLIs(),
 		Checked: p.report.metrics.Checked,
@@ -380,6 +392,7 @@ func (p *Proxy) pages() health.Sources {
 				p.Verbosity(v)
 			}
 		},
+		Asked: p.memory.note,
 	}
 }
 
@@ -392,7 +405,7 @@ func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: p.documentOf(s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+	return &ui.Input{Status: p.documentOf(s, status.Filter{}), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
 }
 
 // packets are counted by the backend in use, if it does.
@@ -465,22 +478,28 @@ const gcPercent = 30
 
 // releaseStartMemory returns the memory that the start needed to the system, once,
 // a few seconds after the first sync: it is several times what the proxy needs
-// from then on.
-func (p *Proxy) releaseStartMemory(ctx context.Context) {
+// from then on. It reports whether that came before ctx ended.
+func (p *Proxy) releaseStartMemory(ctx context.Context) bool {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	for quiet := 0; quiet < 2; {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 		}
 		if p.Status().Synced {
 			quiet++
 		}
 	}
+	p.releaseMemory()
+	return true
+}
+
+// releaseMemory returns what is not in use to the system, pages of the program included.
+func (p *Proxy) releaseMemory() {
 	p.system.collect()
 	if err := p.system.releaseText(); err != nil {
-		p.log.Debug("releasing startup memory failed", "err", err)
+		p.log.Debug("releasing memory failed", "err", err)
 	}
 }

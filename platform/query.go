@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Query is one kind of question to the proxy that runs here, over its control
@@ -36,7 +37,7 @@ const maxRequest = 16 << 20
 
 // queries are all there are.
 func queries() []query {
-	return []query{Explain(), Trace(), Drift(), Services(), Preview()}
+	return []query{Explain(), Trace(), Drift(), Services(), History(), Top(), Preview()}
 }
 
 // query is a Query whatever its types.
@@ -104,9 +105,10 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) 
 	return all[i].ask(ctx, p, body)
 }
 
-// snapshotFor is a Snapshot for a question: of a proxy that serves.
-func (p *Proxy) snapshotFor(ctx context.Context) (*engine.Snapshot, error) {
-	s, err := p.Snapshot(ctx)
+// snapshotFor is a snapshot for a question, of a proxy that serves, with the Services that
+// it is about.
+func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []track.Service) (*engine.Snapshot, error) {
+	s, err := p.engine.SnapshotOf(ctx, pick)
 	if err != nil {
 		return nil, err
 	}

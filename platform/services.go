@@ -8,11 +8,13 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // ServicesRequest is what tandem services asks.
 type ServicesRequest struct {
-	Service string `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
+	Service string        `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
+	Filter  status.Filter `json:"filter,omitzero"`   // of all
 }
 
 // Services is the query of tandem services.
@@ -21,17 +23,21 @@ func Services() Query[ServicesRequest, status.Services] {
 }
 
 func services(ctx context.Context, p *Proxy, r ServicesRequest) (out status.Services, err error) {
-	s, err := p.snapshotFor(ctx)
+	pick := (*track.Tracker).Unsorted
+	var name model.ServiceName
+	if r.Service != "" {
+		if name, err = model.ParseServiceName(r.Service); err != nil {
+			return out, err
+		}
+		pick = func(t *track.Tracker) []track.Service { return t.Named(name) }
+	}
+	s, err := p.snapshotFor(ctx, pick)
 	if err != nil {
 		return out, err
 	}
 	if r.Service == "" {
-		out = status.ServicesOf(s)
+		out = status.ServicesOf(s, r.Filter)
 	} else {
-		name, err := model.ParseServiceName(r.Service)
-		if err != nil {
-			return out, err
-		}
 		since, err := p.engine.Since(ctx, name)
 		if err != nil {
 			return out, err

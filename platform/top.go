@@ -5,28 +5,25 @@ package platform
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Top asks the proxy that runs here which Services get new connections.
-func Top(ctx context.Context) (t status.Top, err error) {
-	err = post(ctx, "/top", &t)
-	return t, err
+// TopRequest is what tandem top asks. Services without connections are left out.
+type TopRequest struct {
+	Filter    status.Filter `json:"filter,omitzero"`
+	Frontends bool          `json:"frontends,omitempty"` // with the counts of each
 }
 
-// topRoute answers Top.
-func (p *Proxy) topRoute() route {
-	return route{"POST /top", func(w http.ResponseWriter, r *http.Request) {
-		t, err := p.top(r.Context())
-		reply(w, t, err)
-	}}
+// Top is the query of tandem top.
+func Top() Query[TopRequest, status.Top] {
+	return Query[TopRequest, status.Top]{Name: "top", Reads: true, answer: top}
 }
 
-func (p *Proxy) top(ctx context.Context) (t status.Top, err error) {
+func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) {
 	counter, ok := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend)
 	if !ok {
 		return t, fmt.Errorf("connections are not counted in mode %s: run tandem with --count-connections, which mode nftables can", p.mode())
@@ -35,9 +32,9 @@ func (p *Proxy) top(ctx context.Context) (t status.Top, err error) {
 	if err := p.network.Do(func() error { return counter.Connections(ctx, counts.Add) }); err != nil {
 		return t, err
 	}
-	s, err := p.Snapshot(ctx)
+	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
 		return t, err
 	}
-	return status.TopOf(p.mode(), at, counts, s.Services), nil
+	return status.TopOf(p.mode(), at, counts, s.Services, r.Filter, r.Frontends), nil
 }

@@ -17,7 +17,7 @@ func Trace() Query[oracle.Question, status.Trace] {
 }
 
 func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, error) {
-	subject, err := p.subject(ctx)
+	subject, err := p.subject(ctx, q)
 	if err != nil {
 		return status.Trace{}, err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -109,6 +110,15 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		t.Error(out)
 	}
 
+	if err := node.Do(netns.Node, func() error { // nobody answers: what counts is the first packet
+		c, err := net.DialTimeout("tcp", "10.96.0.10:80", 100*time.Millisecond)
+		if err == nil {
+			_ = c.Close()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	var top status.Top
 	if code, out := here("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
 		t.Errorf("top: exit code %d\n%s", code, out)
