@@ -286,7 +286,7 @@ func (w *world) document() planDocument {
 				gap.Front = g.Frontend.String()
 			}
 			d.Gaps = append(d.Gaps, gap)
-			if g.Source && !slices.Contains(d.shared, g.Detail) {
+			if g.OfMode() && !slices.Contains(d.shared, g.Detail) {
 				d.shared = append(d.shared, g.Detail)
 			}
 		}

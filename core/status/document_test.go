@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,77 @@ func TestDocument(t *testing.T) {
 	text, err := json.Marshal(d)
 	if err != nil || !strings.Contains(string(text), `"state":"Failing"`) {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// What the whole mode lacks is said once, however many Services there are.
+func TestGapsOfTheMode(t *testing.T) {
+	in := snapshot()
+	for id := range in.Backend.Gaps {
+		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "nobody is passed over"})
+	}
+	var said []string
+	for _, p := range status.Of(status.Facts{}, in).Problems {
+		if p.Object == "data plane" && p.Reason == model.WhyUnsupported.String() {
+			said = append(said, p.Detail)
+		}
+	}
+	if got := strings.Join(said, "; "); got != "no client addresses; nobody is passed over" {
+		t.Errorf("said: %s", got)
+	}
+}
+
+// An endpoint that is passed over is in the list of its Service, with the reason.
+func TestPassedOverEndpointIsListed(t *testing.T) {
+	name := model.ServiceName{Namespace: "ns", Name: "web"}
+	slice := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "web-1"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}
+	for _, ip := range []string{"10.0.2.1", "10.0.3.1", "10.0.4.1"} {
+		slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{Addr: netip.MustParseAddr(ip), Node: "node-" + ip[5:6], State: model.Ready | model.Serving})
+	}
+	tracker := track.New()
+	tracker.SetHost(&model.Host{Name: "node-1"})
+	tracker.SetService(&model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}}})
+	tracker.SetSlice(slice)
+	tracker.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.3.1"): {}})
+	tracker.Flush()
+	in := &engine.Snapshot{Host: &model.Host{Name: "node-1"}, Suspects: tracker.Suspects(), Services: tracker.Services()}
+	list, ok := status.ServiceOf(in, name, nil)
+	if !ok || len(list.Services[0].Endpoints) != 3 {
+		t.Fatalf("%+v", list)
+	}
+	for _, e := range list.Services[0].Endpoints {
+		silent := strings.HasPrefix(e.Address, "10.0.3.1:")
+		if e.Used == silent || silent && !strings.Contains(e.Why, "stopped answering") {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// A frontend that the mode does not program at all is said to be missing, with no endpoints,
+// by all that show frontends; another one of the port is not.
+func TestMissingFrontend(t *testing.T) {
+	in := snapshot()
+	p := in.Services[0].Ports[0]
+	other := p.Frontends[0]
+	other.Kind, other.At = model.KindClusterIP, netip.MustParseAddrPort("10.96.0.1:80")
+	p.Frontends = append(p.Frontends, other)
+	in.Backend.Gaps[p.ID] = []model.Gap{{Frontend: p.Frontends[0].At, Missing: true, Detail: "no node ports"}, {Frontend: p.Frontends[0].At, Detail: "no affinity"}}
+	name := in.Services[0].Object.Name
+	in.Services = in.Services[:1]
+	list, _ := status.ServiceOf(in, name, nil)
+	for _, frontends := range [][]status.Frontend{
+		status.Of(status.Facts{}, in).Services[0].Frontends,
+		{list.Services[0].Frontends[0].Frontend, list.Services[0].Frontends[1].Frontend},
+	} {
+		if f := frontends[0]; !f.Missing || f.Endpoints != 0 || !strings.HasPrefix(f.Why, "not programmed") {
+			t.Errorf("%+v", f)
+		}
+		if f := frontends[1]; f.Missing || f.Endpoints != 2 {
+			t.Errorf("%+v", f)
+		}
+	}
+	if texts, missing := status.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
+		t.Errorf("%q", texts)
 	}
 }
 

@@ -140,13 +140,6 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 	return ""
 }
 
-func (s *service) created() (at time.Time) {
-	if s.claimed != nil {
-		at = s.claimed.Created
-	}
-	return at
-}
-
 // Service is the state of one Service, for people.
 type Service struct {
 	Object   *model.Service
