@@ -54,13 +54,16 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 			Suspects: s.Suspects,
 		},
 		CIDRs: s.CIDRs, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
+		Drift: status.DriftOf(s, "", time.Time{}),
 	}
+	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
 	var desired []*model.Port
 	for _, svc := range s.Services {
 		f.Services, f.Slices = append(f.Services, svc.Object), append(f.Slices, svc.Slices...)
 		desired = append(desired, svc.Ports...)
 	}
 	f.Sort()
+	f.KeepReady(s.Services)
 	f.KeepSlots(desired)
 	f.Plan = snapshot.PlanHash(f.Replay(mode).Plan)
 	return f, nil

@@ -21,6 +21,7 @@ import (
 func newServices() *cobra.Command {
 	var out output
 	var only filter
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "services [NAMESPACE/NAME]",
 		Short: "List the Services of the running tandem; of one, every endpoint and why it is used or not",
@@ -42,7 +43,7 @@ why.`,
 				return usageError{errors.New("-n, --name and --state select from the list of all: they do not apply to a single Service")}
 			}
 			r := platform.ServicesRequest{Service: serviceText(name), Filter: only.Filter}
-			found, err := platform.Services().Ask(cmd.Context(), r)
+			found, err := askServices(cmd, &from, r)
 			if err != nil {
 				return err
 			}
@@ -50,8 +51,21 @@ why.`,
 		},
 	}
 	out.register(c)
+	from.register(c)
 	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
 	return c
+}
+
+// askServices asks the running tandem, or a snapshot of one.
+func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequest) (status.Services, error) {
+	file, err := from.read(cmd)
+	switch {
+	case err != nil:
+		return status.Services{}, err
+	case file != nil:
+		return platform.ServicesOf(file, r)
+	}
+	return platform.Services().Ask(cmd.Context(), r)
 }
 
 // writeServices shows Services to people: a list, or a single one with all of it.

@@ -106,6 +106,19 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	if _, out, _ := tandem(t, "history", "--snapshot", plain, "default/web"); !strings.Contains(out, "EndpointSlice changed") {
 		t.Error(out)
 	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"explain", "pod", "default/web:80"}, "10.244.1.4:8080"},
+		{[]string{"services", "default/web"}, "10.244.1.4:8080"},
+		{[]string{"services", "-n", "default", "--state", "programmed"}, "default/web"},
+		{[]string{"drift"}, "no drift known in mode nftables"},
+	} {
+		if code, out, stderr := tandem(t, append(c.args, "--snapshot", plain)...); code != exitOK || !strings.Contains(out, c.want) {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, stderr)
+		}
+	}
 	if _, out, _ := tandem(t, "plan", "--snapshot", plain, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
 		t.Error(out)
 	}

@@ -62,6 +62,20 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	return out
 }
 
+// Recall takes over the states and problems that Services had when a snapshot was taken:
+// what failed is not in its inputs.
+func (s *Services) Recall(then []Service) {
+	known := make(map[string]*Service, len(then))
+	for i := range then {
+		known[then[i].Name] = &then[i]
+	}
+	for i := range s.Services {
+		if was := known[s.Services[i].Name]; was != nil {
+			s.Services[i].State, s.Services[i].Problems = was.State, was.Problems
+		}
+	}
+}
+
 // ServiceOf describes one; ok is false when there is none of the name.
 func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (out Services, ok bool) {
 	svc, ok := Find(s, name)
