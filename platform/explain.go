@@ -18,17 +18,17 @@ func Explain() Query[oracle.Question, status.Explanation] {
 }
 
 func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanation, error) {
-	s, err := p.subject(ctx, q)
+	s, err := p.subject(ctx, func(t *track.Tracker) []track.Service { return concerned(t, q) })
 	if err != nil {
 		return status.Explanation{}, err
 	}
 	return status.Explain(s, q)
 }
 
-// subject is the running proxy as a question about a packet is asked of it: with the
-// Services that the answer depends on.
-func (p *Proxy) subject(ctx context.Context, q oracle.Question) (status.Subject, error) {
-	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.Service { return concerned(t, q) })
+// subject is the running proxy as questions about packets are asked of it: with the
+// Services that the answers depend on.
+func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []track.Service) (status.Subject, error) {
+	s, err := p.snapshotFor(ctx, pick)
 	if err != nil {
 		return status.Subject{}, err
 	}
