@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/status"
 )
 
 // TakeSnapshot asks the proxy that runs here for a snapshot, as text. The caller
@@ -52,14 +53,17 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
 			Suspects: s.Suspects,
 		},
-		CIDRs: s.CIDRs, Status: p.documentOf(s), History: p.engine.History().Find(history.Filter{}),
+		CIDRs: s.CIDRs, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
+		Drift: status.DriftOf(s, "", time.Time{}),
 	}
+	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
 	var desired []*model.Port
 	for _, svc := range s.Services {
 		f.Services, f.Slices = append(f.Services, svc.Object), append(f.Slices, svc.Slices...)
 		desired = append(desired, svc.Ports...)
 	}
 	f.Sort()
+	f.KeepReady(s.Services)
 	f.KeepSlots(desired)
 	f.Plan = snapshot.PlanHash(f.Replay(mode).Plan)
 	return f, nil

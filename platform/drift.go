@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // DriftRequest is what tandem drift asks.
@@ -31,7 +32,10 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 			return status.Drift{}, err
 		}
 	}
-	s, err := p.snapshotFor(ctx)
+	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.Service {
+		name, _ := model.ParseServiceName(r.Service) // driftOf says what is wrong with it
+		return t.Named(name)
+	})
 	if err != nil {
 		return status.Drift{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // mostQuestions bounds the questions of one request for outcomes.
@@ -26,7 +27,7 @@ func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]status.Ex
 	if len(all) > mostQuestions {
 		return nil, errors.New("too many questions at once")
 	}
-	s, err := p.subject(ctx)
+	s, err := p.subject(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
 		return nil, err
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/ui"
 )
 
 func (p *Proxy) pages() health.Sources {
 	return health.Sources{
 		Health:  p.health,
-		Status:  func(ctx context.Context) (any, error) { return p.Document(ctx) },
+		Status:  func(ctx context.Context, only status.Filter) (any, error) { return p.document(ctx, only) },
 		Metrics: p.report.metrics.Handler(),
 		SLIs:    p.report.metrics.SLIs(),
 		Checked: p.report.metrics.Checked,
@@ -31,6 +32,7 @@ func (p *Proxy) pages() health.Sources {
 				p.Verbosity(v)
 			}
 		},
+		Asked: p.memory.note,
 	}
 }
 
@@ -43,5 +45,5 @@ func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: p.documentOf(s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+	return &ui.Input{Status: p.documentOf(s, status.Filter{}), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
 }

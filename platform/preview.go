@@ -4,12 +4,11 @@ package platform
 
 import (
 	"context"
-	"maps"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -28,11 +27,11 @@ func Preview() Query[Edit, status.Preview] {
 }
 
 func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
-	s, err := p.snapshotFor(ctx)
+	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
 		return status.Preview{}, err
 	}
-	deltas, problems := edit.deltas(s)
+	deltas, problems := edit.deltas(s, time.Now())
 	out := status.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
 	out.Node, out.Mode = s.Host.Name, p.mode()
 	each := p.system.eachFlow
@@ -52,57 +51,36 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 	return out, nil
 }
 
-// deltas resolves everything with the edit, and returns which ports differ from the
+// deltas resolves what the edit touches, and returns which ports differ from the
 // running ones and what is wrong with the edited Services.
-func (e Edit) deltas(s *engine.Snapshot) (deltas []model.Delta, problems []model.Problem) {
-	services, from := map[model.ServiceName]*model.Service{}, map[model.SliceName]*model.Slice{}
-	old := map[model.PortID]*model.Port{}
-	for _, svc := range s.Services {
-		for _, p := range svc.Ports {
-			old[p.ID] = p
-		}
-		if e.Prune {
-			continue
-		}
-		services[svc.Object.Name] = svc.Object
-		for _, slice := range svc.Slices {
-			from[slice.Name] = slice
-		}
-	}
-	edited := map[model.ServiceName]bool{}
+func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
+	t := track.Resume(s.Host, s.Services, s.Suspects, now)
+	edited, from := map[model.ServiceName]bool{}, map[model.SliceName]bool{}
 	for _, svc := range e.Services {
-		services[svc.Name], edited[svc.Name] = svc, true
-	}
-	for _, slice := range e.Slices {
-		from[slice.Name] = slice
-	}
-	t := track.New()
-	t.SetHost(s.Host)
-	t.SetSuspects(s.Suspects)
-	for _, svc := range services {
+		edited[svc.Name] = true
 		t.SetService(svc)
 	}
-	for _, slice := range from {
+	for _, slice := range e.Slices {
+		from[slice.Name] = true
 		t.SetSlice(slice)
 	}
-	t.Flush()
-	for _, svc := range t.Services() {
-		for _, p := range svc.Ports {
-			before := old[p.ID]
-			delete(old, p.ID)
-			if before != nil {
-				resolve.Reslot(p, before, nil)
-			}
-			if !p.Equal(before) {
-				deltas = append(deltas, model.Delta{Old: before, New: p})
-			}
+	for _, svc := range s.Services {
+		if !e.Prune {
+			break
 		}
-		if edited[svc.Object.Name] {
-			problems = append(problems, svc.Problems...)
+		if !edited[svc.Object.Name] {
+			t.DeleteService(svc.Object.Name)
+		}
+		for _, slice := range svc.Slices {
+			if !from[slice.Name] {
+				t.DeleteSlice(slice.Name)
+			}
 		}
 	}
-	for _, p := range slices.SortedFunc(maps.Values(old), func(a, b *model.Port) int { return a.ID.Compare(b.ID) }) {
-		deltas = append(deltas, model.Delta{Old: p})
+	deltas = t.Flush()
+	slices.SortFunc(deltas, func(a, b model.Delta) int { return a.ID().Compare(b.ID()) })
+	for _, svc := range e.Services {
+		problems = append(problems, t.Service(svc.Name).Problems...)
 	}
 	return deltas, problems
 }

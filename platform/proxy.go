@@ -49,6 +49,7 @@ type Proxy struct {
 	report   *reporter
 	servers  servers
 	kernel   turn // of the one query at a time that reads the data plane
+	memory   *releaser
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run
@@ -65,15 +66,21 @@ func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
 
 // Document returns the status document.
 func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
+	return p.document(ctx, status.Filter{})
+}
+
+// document is the status document with the Services of a filter.
+func (p *Proxy) document(ctx context.Context, only status.Filter) (status.Document, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return status.Document{}, err
 	}
-	return p.documentOf(s), nil
+	return p.documentOf(s, only), nil
 }
 
-func (p *Proxy) documentOf(s *engine.Snapshot) status.Document {
+func (p *Proxy) documentOf(s *engine.Snapshot, only status.Filter) status.Document {
 	return status.Of(status.Facts{
+		Only:    only,
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s)
 }

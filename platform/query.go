@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Query is one kind of question to the proxy that runs here, over its control
@@ -70,9 +71,10 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 	return q.answer(ctx, p, r)
 }
 
-// snapshotFor is a Snapshot for a question: of a proxy that serves.
-func (p *Proxy) snapshotFor(ctx context.Context) (*engine.Snapshot, error) {
-	s, err := p.Snapshot(ctx)
+// snapshotFor is a snapshot for a question, of a proxy that serves, with the Services that
+// it is about.
+func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []track.Service) (*engine.Snapshot, error) {
+	s, err := p.engine.SnapshotOf(ctx, pick)
 	if err != nil {
 		return nil, err
 	}

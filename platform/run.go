@@ -27,6 +27,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
 	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), drifted: make(chan struct{}, 1)}
+	p.memory = newReleaser(p.releaseMemory)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -145,7 +146,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, controlHandler(p.switchTo, p.historyRoute(), p.snapshotRoute(), p.topRoute(), p.queryRoute()))
+		return serveControl(ctx, p.lock, p.log, p.memory.after(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute())))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
@@ -153,7 +154,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.hearWriters(ctx) })
 	p.group.Go(func() { p.logProgress(ctx) })
-	p.group.Go(func() { p.releaseStartMemory(ctx) })
+	p.group.Go(func() {
+		if p.releaseStartMemory(ctx) {
+			p.memory.run(ctx)
+		}
+	})
 	p.group.Go(func() { p.switcher.removeLeftovers(ctx, p.config) })
 	p.group.Go(func() { openServiceManager(p.log).notify(ctx, p.engine, p.health) })
 	start("events", func(ctx context.Context) error { return p.report.recorder.Run(ctx, p.source.events) })

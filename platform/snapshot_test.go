@@ -13,6 +13,44 @@ import (
 	"github.com/tandem-proxy/tandem/core/snapshot"
 )
 
+// A snapshot taken while an endpoint slowly starts is replayed with the weights of that
+// moment, in every mode, also redacted.
+func TestReplayDuringSlowStart(t *testing.T) {
+	for _, m := range Modes() {
+		tracker, services, slice, now := slowStart()
+		s := tracker.Services()
+		f := &snapshot.File{
+			Header:   snapshot.Header{Format: snapshot.Format, Mode: m.Name, Config: config.Default(), At: now, Node: &model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}},
+			Services: services, Slices: []*model.Slice{slice},
+		}
+		f.Config.NodeName = "here"
+		f.KeepReady(s)
+		f.Plan = snapshot.PlanHash(f.Replay(m).Plan)
+		var text bytes.Buffer
+		if err := snapshot.Write(&text, f); err != nil {
+			t.Fatal(err)
+		}
+		again, err := snapshot.Read(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, redact := range []bool{false, true} {
+			if redact {
+				if err := Redact(again, []byte("key")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, same, err := Replay(again)
+			if err != nil || !same {
+				t.Fatalf("mode %s: another plan (%v)", m.Name, err)
+			}
+			if want, got := s[0].Ports[0].Frontends[0].On[0].Pool, r.Ports[0].Frontends[0].On[0].Pool; got.Size() != want.Size() || want.Size() == 3 {
+				t.Errorf("mode %s, redacted %t: %d slots, the node had %d", m.Name, redact, got.Size(), want.Size())
+			}
+		}
+	}
+}
+
 // In every mode, also of another system, a snapshot is planned byte for byte as when
 // it was taken; one whose inputs were edited is not taken for the same.
 func TestReplay(t *testing.T) {

@@ -31,21 +31,28 @@ func (p *Proxy) logProgress(ctx context.Context) {
 // releaseStartMemory returns the memory that the start needed to the system, once,
 // a few seconds after the first sync: it is several times what the proxy needs
 // from then on.
-func (p *Proxy) releaseStartMemory(ctx context.Context) {
+// It reports whether that came before ctx ended.
+func (p *Proxy) releaseStartMemory(ctx context.Context) bool {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	for quiet := 0; quiet < 2; {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 		}
 		if p.Status().Synced {
 			quiet++
 		}
 	}
+	p.releaseMemory()
+	return true
+}
+
+// releaseMemory returns what is not in use to the system, pages of the program included.
+func (p *Proxy) releaseMemory() {
 	p.system.collect()
 	if err := p.system.releaseText(); err != nil {
-		p.log.Debug("releasing startup memory failed", "err", err)
+		p.log.Debug("releasing memory failed", "err", err)
 	}
 }

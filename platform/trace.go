@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Trace is the query of tandem trace.
@@ -17,7 +18,7 @@ func Trace() Query[oracle.Question, status.Trace] {
 }
 
 func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, error) {
-	subject, err := p.subject(ctx)
+	subject, err := p.subject(ctx, func(t *track.Tracker) []track.Service { return concerned(t, q) })
 	if err != nil {
 		return status.Trace{}, err
 	}

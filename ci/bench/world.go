@@ -120,8 +120,8 @@ func node() *corev1.Node {
 	}
 }
 
-// manifest returns a Service and its slice as YAML, shorter than kubectl's.
-func (w world) manifest(b *strings.Builder, i int) {
+// manifest returns a Service and its slice of a generation as YAML, shorter than kubectl's.
+func (w world) manifest(b *strings.Builder, i, generation int) {
 	fmt.Fprintf(b, `apiVersion: v1
 kind: Service
 metadata: {name: %[2]s, namespace: %[1]s}
@@ -139,7 +139,7 @@ ports: [{name: http, protocol: TCP, port: 8080}]
 endpoints:
 `, namespace(i), name(i), w.vip(i).Addr())
 	for e := range w.endpoints {
-		fmt.Fprintf(b, "- {addresses: [%s], conditions: {ready: true, serving: true, terminating: false}, nodeName: %s}\n", w.pod(i, e, 0), otherNode(i, e))
+		fmt.Fprintf(b, "- {addresses: [%s], conditions: {ready: true, serving: true, terminating: false}, nodeName: %s}\n", w.pod(i, e, generation), otherNode(i, e))
 	}
 	b.WriteString("---\n")
 }
@@ -149,7 +149,7 @@ func (w world) write(dir string) error {
 	for from := 0; from < w.services; from += 100 {
 		var b strings.Builder
 		for i := from; i < min(from+100, w.services); i++ {
-			w.manifest(&b, i)
+			w.manifest(&b, i, 0)
 		}
 		if err := os.WriteFile(fmt.Sprintf("%s/services-%05d.yaml", dir, from), []byte(b.String()), 0o600); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -85,7 +86,7 @@ func writeChecks(s *screen, checks []diagnosis.Check) {
 
 // askRunning asks the tandem that runs here for its status; nil where none answers.
 func askRunning(cmd *cobra.Command, address string) *diagnosis.Running {
-	doc, err := fetchStatus(cmd, address)
+	doc, err := fetchStatus(cmd, address, &status.Filter{})
 	if err != nil {
 		return nil
 	}

@@ -5,12 +5,14 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -18,6 +20,7 @@ import (
 func newDrift() *cobra.Command {
 	var out output
 	var watch, repair bool
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "drift [NAMESPACE/SERVICE]",
 		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
@@ -35,6 +38,9 @@ repaired.`,
 			name, err := serviceArgument(args)
 			if err != nil {
 				return err
+			}
+			if file, err := from.read(cmd); err != nil || file != nil {
+				return driftThen(cmd, &out, file, serviceText(name), err)
 			}
 			r := platform.DriftRequest{Service: serviceText(name), Look: true}
 			if watch {
@@ -56,7 +62,26 @@ repaired.`,
 	c.Flags().BoolVar(&watch, "watch", false, "go on, and print what is found, until interrupted")
 	c.Flags().BoolVar(&repair, "repair", false, "wait until what was found is repaired")
 	out.register(c)
+	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
+	c.MarkFlagsMutuallyExclusive("snapshot", "repair")
 	return c
+}
+
+// driftThen shows what was known of drift when a snapshot was taken.
+func driftThen(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
+	if err != nil {
+		return err
+	}
+	d := file.Drift
+	if service != "" {
+		other := func(x status.Drifted) bool { return x.Service != service }
+		d.Service, d.Now, d.Before = service, slices.DeleteFunc(d.Now, other), slices.DeleteFunc(d.Before, other)
+	}
+	if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 {
+		return err
+	}
+	return errDiffers
 }
 
 // driftPause is the time between two questions.

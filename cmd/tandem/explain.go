@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/oracle"
@@ -13,6 +15,7 @@ import (
 func newExplain() *cobra.Command {
 	var flags configFlags
 	var out output
+	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Say why a connection goes where it does, or fails: each decision with its reason",
@@ -29,7 +32,7 @@ number; /udp or /sctp may follow.`,
 		Args:    twoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := oracle.Question{From: args[0], To: args[1]}
-			e, err := askExplain(cmd, &flags, q)
+			e, err := askExplain(cmd, &flags, &from, q)
 			if err != nil {
 				return err
 			}
@@ -38,11 +41,26 @@ number; /udp or /sctp may follow.`,
 	}
 	flags.register(c)
 	out.register(c)
+	from.register(c)
 	return c
 }
 
-// askExplain asks the running tandem, or what manifests mean.
-func askExplain(cmd *cobra.Command, flags *configFlags, q oracle.Question) (status.Explanation, error) {
+// askExplain asks the running tandem, or what manifests or a snapshot mean.
+func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (status.Explanation, error) {
+	file, err := from.read(cmd)
+	if err != nil {
+		return status.Explanation{}, err
+	}
+	if file != nil {
+		if cmd.Flags().Changed("manifests") {
+			return status.Explanation{}, usageError{errors.New("--snapshot and --manifests exclude each other")}
+		}
+		w, _, err := replayed(file)
+		if err != nil {
+			return status.Explanation{}, err
+		}
+		return status.Explain(w.subject(), q)
+	}
 	if !cmd.Flags().Changed("manifests") {
 		return platform.Explain().Ask(cmd.Context(), q)
 	}

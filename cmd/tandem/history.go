@@ -58,7 +58,7 @@ func askHistory(cmd *cobra.Command, from *snapshotFlag, f history.Filter) (histo
 	case file != nil:
 		return file.History.Select(f), nil
 	}
-	return platform.History(cmd.Context(), f)
+	return platform.History().Ask(cmd.Context(), f)
 }
 
 // writeHistory shows a history to people, one line a change.

@@ -56,14 +56,14 @@ func newKubectlStatus(k *cluster) *cobra.Command {
 	c := &cobra.Command{
 		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, differences, err := k.compare(cmd.Context())
+			nodes, _, err := k.compare(cmd.Context(), false)
 			if err != nil {
 				return err
 			}
 			if err := out.print(cmd, report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}); err != nil {
 				return err
 			}
-			return outOfStep(nodes, differences)
+			return outOfStep(nodes)
 		},
 	}
 	out.register(c)
@@ -75,14 +75,14 @@ func newKubectlDiff(k *cluster) *cobra.Command {
 	c := &cobra.Command{
 		Use: "diff", Short: "The Services that some node knows otherwise than most; exit code 3 when there are any", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, differences, err := k.compare(cmd.Context())
+			nodes, differences, err := k.compare(cmd.Context(), true)
 			if err != nil {
 				return err
 			}
 			if err := out.print(cmd, report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}); err != nil {
 				return err
 			}
-			return outOfStep(nodes, differences)
+			return outOfStep(nodes)
 		},
 	}
 	out.register(c)
@@ -90,17 +90,17 @@ func newKubectlDiff(k *cluster) *cobra.Command {
 }
 
 // outOfStep is the result of a comparison as an exit code.
-func outOfStep(nodes []status.Node, differences []status.NodeDifference) error {
-	silent := 0
+func outOfStep(nodes []status.Node) error {
+	silent, differs := 0, false
 	for _, n := range nodes {
-		if n.Err != "" {
+		if differs = differs || n.Differs; n.Err != "" {
 			silent++
 		}
 	}
 	switch {
 	case silent > 0:
 		return fmt.Errorf("%d of %d nodes did not answer", silent, len(nodes))
-	case len(differences) > 0:
+	case differs:
 		return pendingError("nodes differ in what they know")
 	}
 	return nil
@@ -165,15 +165,17 @@ type cluster struct {
 
 // The bounds of what is asked at a time.
 const (
-	maxAsked = 8           // nodes
-	maxPods  = 16 << 20    // bytes of a page of the list of pods
-	maxPages = 200         // of them
-	maxError = 4096        // bytes of an answer that is an error
-	maxNode  = statusLimit // bytes of a status
+	maxAsked       = 8           // nodes
+	maxPods        = 16 << 20    // bytes of a page of the list of pods
+	maxPages       = 200         // of them
+	maxError       = 4096        // bytes of an answer that is an error
+	maxNode        = statusLimit // bytes of a status, which is read as a stream
+	maxDifferences = 100_000     // listed; the other nodes that differ are named without what
 )
 
-// compare asks all nodes and compares what they say.
-func (k *cluster) compare(ctx context.Context) ([]status.Node, []status.NodeDifference, error) {
+// compare asks all nodes and compares what they say; differences are looked for only where
+// they are wanted: for that a node is asked again, one at a time.
+func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []status.NodeDifference, error) {
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
@@ -200,11 +202,49 @@ func (k *cluster) compare(ctx context.Context) ([]status.Node, []status.NodeDiff
 		group.Go(func() {
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			nodes[i] = k.ask(ctx, client, base, p)
+			nodes[i] = k.ask(ctx, client, base, p.Spec.NodeName, p.Metadata.Name, nil)
 		})
 	}
 	group.Wait()
-	return nodes, status.Compare(nodes), nil
+	usual, ok := status.Compare(nodes)
+	if !ok || !wanted {
+		return nodes, nil, nil
+	}
+	hashes := func(n status.Node) (map[string]string, error) {
+		all := map[string]string{}
+		if again := k.ask(ctx, client, base, n.Node, n.Pod, func(name, hash string) { all[name] = hash }); again.Err != "" {
+			return nil, fmt.Errorf("node %s, asked again: %s", n.Node, again.Err)
+		}
+		return all, nil
+	}
+	differences, err := differences(nodes, usual, hashes)
+	return nodes, differences, err
+}
+
+// differences asks those nodes that differ, and a usual one, for the hashes of their Services.
+func differences(nodes []status.Node, usual status.Node, hashes func(status.Node) (map[string]string, error)) (all []status.NodeDifference, err error) {
+	var most map[string]string
+	for _, n := range nodes {
+		if !n.Differs {
+			continue
+		}
+		if len(all) >= maxDifferences {
+			all = append(all, status.NodeDifference{Node: n.Node, What: "differs"})
+			continue
+		}
+		if most == nil {
+			if most, err = hashes(usual); err != nil {
+				return nil, err
+			}
+		}
+		own, err := hashes(n)
+		if err != nil {
+			return nil, err
+		}
+		found := status.Differences(n.Node, most, own)
+		all = append(all, found[:min(len(found), maxDifferences)]...)
+	}
+	return all, nil
 }
 
 // pod is what is read of a pod.
@@ -241,22 +281,28 @@ func (k *cluster) pods(ctx context.Context, client *http.Client, base *url.URL) 
 }
 
 // ask asks the tandem of a pod, through the API server.
-func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, p pod) status.Node {
+func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, node, name string, each func(name, hash string)) status.Node {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	at := base.JoinPath("api/v1/namespaces", k.namespace, "pods", p.Metadata.Name+":"+strconv.Itoa(k.port), "proxy/status")
-	var d status.Document
-	if err := get(ctx, client, at, nil, maxNode, &d); err != nil {
-		return status.Node{Node: p.Spec.NodeName, Pod: p.Metadata.Name, Err: err.Error()}
+	at := base.JoinPath("api/v1/namespaces", k.namespace, "pods", name+":"+strconv.Itoa(k.port), "proxy/status")
+	var n status.Node
+	err := fetch(ctx, client, at, nil, maxNode, func(r io.Reader) (err error) {
+		n, err = status.ReadNode(node, name, r, each)
+		return err
+	})
+	if err != nil {
+		return status.Node{Node: node, Pod: name, Err: err.Error()}
 	}
-	if d.Version == "" {
-		return status.Node{Node: p.Spec.NodeName, Pod: p.Metadata.Name, Err: "the answer is not the status of a tandem"}
-	}
-	return status.NodeOf(p.Spec.NodeName, p.Metadata.Name, &d)
+	return n
 }
 
 // get reads a JSON document of so many bytes at most.
 func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, answer any) error {
+	return fetch(ctx, client, at, query, limit, func(r io.Reader) error { return json.NewDecoder(r).Decode(answer) })
+}
+
+// fetch has an answer of so many bytes at most read.
+func fetch(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, read func(io.Reader) error) error {
 	to := *at
 	to.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
@@ -273,7 +319,7 @@ func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
 		return refused(res.StatusCode, text)
 	}
-	return json.NewDecoder(io.LimitReader(res.Body, limit)).Decode(answer)
+	return read(io.LimitReader(res.Body, limit))
 }
 
 // refused is the error of an answer: the message of Kubernetes' Status where it is

@@ -152,14 +152,14 @@ func TestFilter(t *testing.T) {
 		want          bool
 	}{
 		{filter{}, "default/web", "Programmed", true},
-		{filter{namespace: "default"}, "default/web", "", true},
-		{filter{namespace: "default"}, "other/web", "", false},
-		{filter{name: "we?"}, "default/web", "", true},
-		{filter{name: "w*"}, "default/db", "", false},
-		{filter{states: []string{"partial", "Failing"}}, "default/web", "Partial", true},
-		{filter{states: []string{"failing"}}, "default/web", "Partial", false},
+		{filter{status.Filter{Namespace: "default"}}, "default/web", "", true},
+		{filter{status.Filter{Namespace: "default"}}, "other/web", "", false},
+		{filter{status.Filter{Name: "we?"}}, "default/web", "", true},
+		{filter{status.Filter{Name: "w*"}}, "default/db", "", false},
+		{filter{status.Filter{States: []string{"partial", "Failing"}}}, "default/web", "Partial", true},
+		{filter{status.Filter{States: []string{"failing"}}}, "default/web", "Partial", false},
 	} {
-		if got := test.filter.match(test.object, test.state); got != test.want {
+		if got := test.filter.Match(test.object, test.state); got != test.want {
 			t.Errorf("%+v, %s %s: %t", test.filter, test.object, test.state, got)
 		}
 	}

@@ -159,7 +159,7 @@ func ownNode(nodes []*model.Node, name string) *model.Node {
 // report is the plan of the Services of a filter; native is always all of it.
 func (w *world) report(only *filter) report {
 	d := w.document()
-	d.Services = slices.DeleteFunc(d.Services, func(s planService) bool { return !only.match(s.Name, "") })
+	d.Services = slices.DeleteFunc(d.Services, func(s planService) bool { return !only.Match(s.Name, "") })
 	return report{
 		document: d,
 		text:     func(s *screen) error { s.table(d.table()); return nil },
@@ -312,19 +312,7 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
 	}
 	out.Sources = status.Sources(f)
-	for _, g := range gaps {
-		if !g.OfMode() && (!g.Frontend.IsValid() || g.Frontend == f.At) {
-			out.Missing = out.Missing || g.Missing
-			out.Gaps = append(out.Gaps, g.Detail)
-		}
-	}
-	if out.Missing { // what it would do otherwise does not matter
-		out.Gaps = nil
-		for _, g := range gaps {
-			if g.Missing && (!g.Frontend.IsValid() || g.Frontend == f.At) {
-				out.Gaps = append(out.Gaps, g.Detail)
-			}
-		}
+	if out.Gaps, out.Missing = status.GapsOf(f, gaps); out.Missing { // what it would do otherwise does not matter
 		out.Answers = []planAnswer{}
 		return out
 	}

@@ -27,8 +27,8 @@ them, its status and its history. It has no secrets. With --redact names and
 addresses are replaced by others, alike wherever they are, so that the file can be
 passed on and still be replayed.
 
-tandem replay FILE makes the same plan of it on any system; status, history and plan
-read it with --snapshot FILE, and tandem ui shows it.`,
+tandem replay FILE makes the same plan of it on any system; status, services, explain,
+drift, history and plan read it with --snapshot FILE, and tandem ui shows it.`,
 		Example: "  tandem snapshot > node-1.snapshot\n  tandem snapshot --redact > report.snapshot\n  tandem history --snapshot node-1.snapshot default/web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return writeSnapshot(cmd, cmd.OutOrStdout(), redact || key != "", key)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -105,10 +106,32 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	if _, out, _ := tandem(t, "history", "--snapshot", plain, "default/web"); !strings.Contains(out, "EndpointSlice changed") {
 		t.Error(out)
 	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"explain", "pod", "default/web:80"}, "10.244.1.4:8080"},
+		{[]string{"services", "default/web"}, "10.244.1.4:8080"},
+		{[]string{"services", "-n", "default", "--state", "programmed"}, "default/web"},
+		{[]string{"drift"}, "no drift known in mode nftables"},
+	} {
+		if code, out, stderr := tandem(t, append(c.args, "--snapshot", plain)...); code != exitOK || !strings.Contains(out, c.want) {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, stderr)
+		}
+	}
 	if _, out, _ := tandem(t, "plan", "--snapshot", plain, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
 		t.Error(out)
 	}
 
+	if err := node.Do(netns.Node, func() error { // nobody answers: what counts is the first packet
+		c, err := net.DialTimeout("tcp", "10.96.0.10:80", 100*time.Millisecond)
+		if err == nil {
+			_ = c.Close()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	var top status.Top
 	if code, out := here("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
 		t.Errorf("top: exit code %d\n%s", code, out)

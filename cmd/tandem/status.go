@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -35,7 +36,7 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				doc, err := askStatus(cmd, &from, address)
+				doc, err := askStatus(cmd, &from, address, &only.Filter)
 				if err != nil {
 					return err
 				}
@@ -53,7 +54,7 @@ func newStatus() *cobra.Command {
 }
 
 // askStatus asks the running tandem, or a snapshot of one.
-func askStatus(cmd *cobra.Command, from *snapshotFlag, address string) (status.Document, error) {
+func askStatus(cmd *cobra.Command, from *snapshotFlag, address string, only *status.Filter) (status.Document, error) {
 	file, err := from.read(cmd)
 	switch {
 	case err != nil:
@@ -61,14 +62,14 @@ func askStatus(cmd *cobra.Command, from *snapshotFlag, address string) (status.D
 	case file != nil:
 		return file.Status, nil
 	}
-	return fetchStatus(cmd, address)
+	return fetchStatus(cmd, address, only)
 }
 
 // selectServices leaves only the Services of a filter in a status, and, where one is
 // set, only their problems.
 func selectServices(d *status.Document, f *filter) {
-	d.Services = slices.DeleteFunc(d.Services, func(s status.Service) bool { return !f.match(s.Name, s.State) })
-	if !f.all() {
+	d.Services = slices.DeleteFunc(d.Services, func(s status.Service) bool { return !f.Match(s.Name, s.State) })
+	if !f.All() {
 		d.Problems = nil
 	}
 }
@@ -173,8 +174,15 @@ func hint() string {
 // statusLimit bounds the answer: a cluster of 50,000 Services needs about 40 MB.
 const statusLimit = 256 << 20
 
-func fetchStatus(cmd *cobra.Command, address string) (doc status.Document, err error) {
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+address+"/status", nil)
+// fetchStatus fetches the status, with the Services of a filter.
+func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc status.Document, err error) {
+	query := url.Values{"state": only.States}
+	for key, value := range map[string]string{"namespace": only.Namespace, "name": only.Name} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+address+"/status?"+query.Encode(), nil)
 	if err != nil {
 		return doc, usageError{fmt.Errorf("--address: %w", err)}
 	}

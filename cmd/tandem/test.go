@@ -151,12 +151,12 @@ func (f *connectivityFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	case f.existing && (f.folder != "" || len(args) > 0):
 		return usageError{errors.New("--existing tests the running tandem from this node: choose it or --running")}
-	case !f.existing && !f.only.all():
+	case !f.existing && !f.only.All():
 		return usageError{errors.New("-n and --name select Services with --existing")}
 	case !f.existing:
 		return f.made(cmd, options)
 	}
-	report, err := connectivity.Existing(cmd.Context(), func(name string) bool { return f.only.match(name, "") })
+	report, err := connectivity.Existing(cmd.Context(), func(name string) bool { return f.only.Match(name, "") })
 	if err != nil {
 		return err
 	}

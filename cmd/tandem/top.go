@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -24,13 +23,15 @@ func newTop() *cobra.Command {
 		Short: "Show which Services get new connections, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends are programmed, and how many a second since the look before. They are
-counted by the kernel where tandem runs in mode nftables with --count-connections.`,
+counted by the kernel where tandem runs in mode nftables with --count-connections.
+Services without any are left out.`,
 		Example: "  tandem top\n  tandem top --watch\n  tandem top -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
 			}
-			before, err := platform.Top(cmd.Context())
+			r := platform.TopRequest{Filter: only.Filter, Frontends: out.form != formTable}
+			before, err := platform.Top().Ask(cmd.Context(), r)
 			if err != nil {
 				return err
 			}
@@ -38,13 +39,16 @@ counted by the kernel where tandem runs in mode nftables with --count-connection
 				return err
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				now, err := platform.Top(cmd.Context())
+				now, err := platform.Top().Ask(cmd.Context(), r)
 				if err != nil {
 					return err
 				}
 				now.Since(before)
 				before = now
-				shown := selectTop(now, &only, limit)
+				shown := now
+				if limit > 0 && len(shown.Services) > limit {
+					shown.Services = shown.Services[:limit]
+				}
 				return out.printTo(s, report{document: shown, text: func(s *screen) error { writeTop(s, shown); return nil }})
 			})
 		},
@@ -54,14 +58,6 @@ counted by the kernel where tandem runs in mode nftables with --count-connection
 	again.register(c)
 	c.Flags().IntVar(&limit, "limit", 20, "show so many Services; 0 for all")
 	return c
-}
-
-func selectTop(t status.Top, only *filter, limit int) status.Top {
-	t.Services = slices.DeleteFunc(slices.Clone(t.Services), func(s status.TopService) bool { return !only.match(s.Service, "") })
-	if limit > 0 && len(t.Services) > limit {
-		t.Services = t.Services[:limit]
-	}
-	return t
 }
 
 func writeTop(s *screen, top status.Top) {

@@ -184,16 +184,22 @@ func (e *Engine) Ping(ctx context.Context) error {
 	return err
 }
 
-// Snapshot asks the engine for one. It waits for a running sync, and fails only
+// Snapshot asks the engine for one, with all Services. It waits for a running sync, and fails only
 // when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
+	return e.SnapshotOf(ctx, (*track.Tracker).Unsorted)
+}
+
+// SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
+// goroutine: changes do not wait for a list of all where a few are enough.
+func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.Service) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
 			Node:     e.node,
 			CIDRs:    e.serviceCIDRs(),
-			Services: e.tracker.Unsorted(),
+			Services: pick(e.tracker),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),

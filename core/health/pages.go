@@ -21,7 +21,7 @@ import (
 // Sources are where the pages come from. All are safe for concurrent use.
 type Sources struct {
 	Health  func() status.Health
-	Status  func(context.Context) (any, error) // the status document
+	Status  func(context.Context, status.Filter) (any, error) // the status document, with the Services of a filter
 	Metrics http.Handler
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
@@ -32,6 +32,9 @@ type Sources struct {
 	Release string                   // of the kube-proxy that it replaces, for /statusz
 	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
 	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
+
+	// Asked follows answers that may have been large: the status and the UI; nil for none.
+	Asked func()
 
 	// Verbosity sets --v of the running proxy, for /debug/flags/v; nil for none.
 	Verbosity func(int)
@@ -64,10 +67,10 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", rejectLocalRebinding(newCached(s.Status)))
+	mux.Handle("/status", s.asked(rejectLocalRebinding(newCached(s.Status))))
 	if s.UI != nil {
-		mux.Handle("/ui", loopbackOnly(s.UI.ServeHTTP))
-		mux.Handle("/ui/", loopbackOnly(s.UI.ServeHTTP))
+		mux.Handle("/ui", s.asked(loopbackOnly(s.UI.ServeHTTP)))
+		mux.Handle("/ui/", s.asked(loopbackOnly(s.UI.ServeHTTP)))
 	}
 	if s.Profile {
 		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
@@ -80,6 +83,17 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/debug/flags/v", loopbackOnly(s.setVerbosity))
 	}
 	return mux
+}
+
+// asked has Asked follow each answer.
+func (s Sources) asked(h http.Handler) http.Handler {
+	if s.Asked == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer s.Asked()
+		h.ServeHTTP(w, r)
+	})
 }
 
 const plainText = "text/plain; charset=utf-8"
@@ -107,14 +121,21 @@ func (s Sources) componentCheck(name string, good func(status.Health) bool) http
 	}
 }
 
+// readFilter reads the filter of a request for the status: namespace, name and, more than once
+// or not, state. Others are ignored, as on other pages.
+func readFilter(r *http.Request) status.Filter {
+	q := r.URL.Query()
+	return status.Filter{Namespace: q.Get("namespace"), Name: q.Get("name"), States: q["state"]}
+}
+
 // statusAge is how old a status may be. Making one takes the engine's time, so
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
 // cached serves a document, made anew when the last one is too old, one at a
-// time.
+// time. A part of it is made for each request.
 type cached struct {
-	make func(context.Context) (any, error)
+	make func(context.Context, status.Filter) (any, error)
 	turn chan struct{} // holds a token while one is made
 
 	mu  sync.Mutex
@@ -124,7 +145,7 @@ type cached struct {
 
 // ServeHTTP implements http.Handler.
 func (r *cached) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	doc, err := r.get(req.Context())
+	doc, err := r.get(req.Context(), readFilter(req))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -132,23 +153,30 @@ func (r *cached) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", doc)
 }
 
-func newCached(status func(context.Context) (any, error)) *cached {
+func newCached(status func(context.Context, status.Filter) (any, error)) *cached {
 	return &cached{make: status, turn: make(chan struct{}, 1)}
 }
 
 // get waits for its turn no longer than its client does: an engine that is busy for
 // minutes must not collect clients until none gets an answer.
-func (r *cached) get(ctx context.Context) ([]byte, error) {
+func (r *cached) get(ctx context.Context, only status.Filter) ([]byte, error) {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if !only.All() {
+		doc, err := r.make(ctx, only)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(doc)
+	}
 	if doc := r.latest(); doc != nil {
 		return doc, nil
 	}
-	doc, err := r.make(ctx)
+	doc, err := r.make(ctx, only)
 	if err != nil {
 		return nil, err
 	}

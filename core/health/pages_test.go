@@ -23,7 +23,7 @@ import (
 func sources() health.Sources {
 	return health.Sources{
 		Health:  func() status.Health { return status.Health{Synced: true} },
-		Status:  func(context.Context) (any, error) { return map[string]int{"services": 3}, nil },
+		Status:  func(context.Context, status.Filter) (any, error) { return map[string]int{"services": 3}, nil },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1\n") }),
 		SLIs:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sli 1\n") }),
 		Mode:    func() string { return "nftables" },
@@ -174,7 +174,7 @@ func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		s := sources()
-		s.Status = func(context.Context) (any, error) { made++; return "doc", nil }
+		s.Status = func(context.Context, status.Filter) (any, error) { made++; return "doc", nil }
 		h := health.Pages(s)
 		for range 1000 {
 			req := httptest.NewRequest("GET", "/status", nil)
@@ -193,7 +193,7 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
 		s := sources()
-		s.Status = func(context.Context) (any, error) { <-busy; return "doc", nil }
+		s.Status = func(context.Context, status.Filter) (any, error) { <-busy; return "doc", nil }
 		h := health.Pages(s)
 		get := func(patience time.Duration) (code int, took time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -219,7 +219,7 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 
 func TestStatusErrors(t *testing.T) {
 	s := sources()
-	s.Status = func(context.Context) (any, error) { return nil, errors.New("busy") }
+	s.Status = func(context.Context, status.Filter) (any, error) { return nil, errors.New("busy") }
 	if w := ask(s, "/status", "localhost"); w.Code != 503 || !strings.Contains(w.Body.String(), "busy") {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

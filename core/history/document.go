@@ -60,9 +60,9 @@ func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * fl
 
 // Filter says which entries are asked for.
 type Filter struct {
-	Service model.ServiceName // the zero one is all
-	Failed  bool              // only those whose sync failed in part
-	Limit   int               // the newest so many; 0 is all
+	Service model.ServiceName `json:"service,omitzero"` // the zero one is all
+	Failed  bool              `json:"failed,omitempty"` // only those whose sync failed in part
+	Limit   int               `json:"limit,omitempty"`  // the newest so many; 0 is all
 }
 
 // Find returns entries, oldest first. It is safe for concurrent use.

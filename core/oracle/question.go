@@ -43,6 +43,36 @@ func (q Question) Packet(host *model.Host, ports []*model.Port) (p Packet, err e
 	return p, nil
 }
 
+// Service returns the Service that a question names, if it does.
+func (q Question) Service() (n model.ServiceName, ok bool) {
+	text, _, _ := q.protocol()
+	if _, err := netip.ParseAddrPort(text); err == nil {
+		return n, false
+	}
+	name, _, _ := strings.Cut(text, ":")
+	n, err := model.ParseServiceName(name)
+	return n, err == nil
+}
+
+// NeedsEndpoints reports whether it takes the endpoints of all Services to tell where the
+// sender is.
+func (q Question) NeedsEndpoints(host *model.Host) bool {
+	a, err := netip.ParseAddr(q.From) // without an interface
+	return err == nil && a.Zone() == "" && !slices.Contains(host.IPs, a) && !a.IsLoopback() && !host.Pods.Match(a, "")
+}
+
+// protocol cuts the protocol off the destination; given says that there is one.
+func (q Question) protocol() (text string, proto model.Proto, given bool) {
+	if i := strings.LastIndexByte(q.To, '/'); i >= 0 {
+		for _, x := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+			if strings.EqualFold(q.To[i+1:], x.String()) {
+				return q.To[:i], x, true
+			}
+		}
+	}
+	return q.To, model.TCP, false
+}
+
 // family is that of the sender, if it is an address.
 func (q Question) family() (f model.Family, known bool) {
 	text, _, _ := strings.Cut(q.From, "%")
@@ -51,15 +81,7 @@ func (q Question) family() (f model.Family, known bool) {
 }
 
 func (q Question) destination(ports []*model.Port, f model.Family, known bool) (netip.AddrPort, model.Proto, error) {
-	text, proto, given := q.To, model.TCP, false
-	if i := strings.LastIndexByte(text, '/'); i >= 0 {
-		for _, x := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
-			if strings.EqualFold(text[i+1:], x.String()) {
-				text, proto, given = text[:i], x, true
-				break
-			}
-		}
-	}
+	text, proto, given := q.protocol()
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		return at, proto, nil
 	}

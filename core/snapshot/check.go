@@ -39,6 +39,11 @@ func (f *File) check() error {
 			return fmt.Errorf("slot of %s: not valid", s.At)
 		}
 	}
+	for _, r := range f.Ready {
+		if err := addresses("ready of "+r.Service.String(), slices.Collect(maps.Keys(r.Endpoints)), nil, nil); err != nil {
+			return err
+		}
+	}
 	var local []netip.Prefix
 	for _, a := range f.Machine.Addresses {
 		local = append(local, a.Prefix)

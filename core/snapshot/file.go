@@ -35,7 +35,10 @@ type File struct {
 	CIDRs    []*model.ServiceCIDR
 	// Slots are the orders of pools that are not those that the inputs give by
 	// themselves: they depend on the past.
-	Slots    []Slot
+	Slots []Slot
+	// Ready are the Services with an endpoint that is still slowly starting.
+	Ready    []Ready
+	Drift    status.Drift // what was known of it, without a look
 	Status   status.Document
 	History  history.Document
 	Observed []Object
@@ -67,6 +70,13 @@ type Slot struct {
 	Endpoints []netip.AddrPort
 }
 
+// Ready is when the endpoints of a Service became ready; the zero time for those that
+// always were.
+type Ready struct {
+	Service   model.ServiceName
+	Endpoints map[netip.Addr]time.Time
+}
+
 // Object is an object that was read back from the data plane, in its own words.
 type Object struct {
 	Key   string `json:"key"`
@@ -79,6 +89,8 @@ type line struct {
 	Slice    *model.Slice       `json:"slice,omitempty"`
 	CIDR     *model.ServiceCIDR `json:"cidr,omitempty"`
 	Slot     *Slot              `json:"slot,omitempty"`
+	Ready    *Ready             `json:"ready,omitempty"`
+	Drift    *status.Drift      `json:"drift,omitempty"`
 	Status   *status.Document   `json:"status,omitempty"`
 	Serves   *status.Service    `json:"serves,omitempty"`
 	History  *history.Document  `json:"history,omitempty"`

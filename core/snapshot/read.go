@@ -105,6 +105,10 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 		f.CIDRs = append(f.CIDRs, l.CIDR)
 	case l.Slot != nil:
 		f.Slots = append(f.Slots, *l.Slot)
+	case l.Ready != nil:
+		f.Ready = append(f.Ready, *l.Ready)
+	case l.Drift != nil:
+		f.Drift = *l.Drift
 	case l.Status != nil:
 		f.Status, f.Status.Services = *l.Status, []status.Service{}
 	case l.Serves != nil:

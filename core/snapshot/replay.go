@@ -41,6 +41,9 @@ func (f *File) Resolve() *Result {
 	for _, s := range f.Slices {
 		t.SetSlice(s)
 	}
+	for _, s := range f.Ready {
+		t.SetReady(s.Service, s.Endpoints)
+	}
 	t.Flush()
 	r.Services = t.Services()
 	for _, s := range r.Services {
@@ -55,6 +58,19 @@ func (f *File) Replay(m dataplane.Mode) *Result {
 	r := f.Resolve()
 	r.Plan = m.Plan(&f.Config, r.Host, r.Ports)
 	return r
+}
+
+// KeepReady adds since when endpoints are ready, of the Services where one is still slowly
+// starting.
+func (f *File) KeepReady(services []track.Service) {
+	for _, s := range services {
+		for _, at := range s.Ready {
+			if f.At.Sub(at) < s.Object.Choice.SlowStart {
+				f.Ready = append(f.Ready, Ready{s.Object.Name, s.Ready})
+				break
+			}
+		}
+	}
 }
 
 type frontend struct {

@@ -25,6 +25,10 @@ func Write(w io.Writer, f *File) error {
 	for i := range f.Slots {
 		out.put(line{Slot: &f.Slots[i]})
 	}
+	for i := range f.Ready {
+		out.put(line{Ready: &f.Ready[i]})
+	}
+	out.put(line{Drift: &f.Drift})
 	head := f.Status
 	head.Services = nil
 	out.put(line{Status: &head})

@@ -75,6 +75,7 @@ type Frontend struct {
 	Proto     string `json:"protocol"`
 	Endpoints int    `json:"endpoints"` // that serve clients from outside, or of the widest origin
 	Why       string `json:"why"`
+	Missing   bool   `json:"missing,omitempty"` // the mode does not program it, see Why
 	// Sources are the only clients let in (loadBalancerSourceRanges): absent for all,
 	// empty for none.
 	Sources []string `json:"sources,omitzero"`
@@ -94,6 +95,7 @@ type Facts struct {
 	Fallback                    string
 	Health                      Health
 	Inputs                      []Input
+	Only                        Filter // of the Services that are listed
 }
 
 // Of renders a snapshot.
@@ -114,19 +116,32 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
+	all := newHasher()
 	for _, svc := range s.Services {
-		d.Services = append(d.Services, service(svc, s))
+		one := Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}
+		all.text(one.Name)
+		all.text(one.Hash)
+		if !f.Only.Named(one.Name) {
+			continue
+		}
+		if one.describe(svc, s); f.Only.Match(one.Name, one.State) {
+			d.Services = append(d.Services, one)
+		}
 	}
-	d.Hash = hashAll(d.Services)
+	d.Hash = all.String()
+	if !f.Only.All() {
+		d.Problems = nil // of no single Service
+	}
 	return d
 }
 
-func service(of track.Service, s *engine.Snapshot) Service {
-	out := Service{Name: of.Object.Name.String(), Hash: ServiceHash(&of), Frontends: []Frontend{}, Problems: problems(of.Problems)}
+// describe fills in everything but name and hash.
+func (out *Service) describe(of track.Service, s *engine.Snapshot) {
+	out.Frontends, out.Problems = []Frontend{}, problems(of.Problems)
 	failing, pending := false, false
 	for _, p := range of.Ports {
 		for i := range p.Frontends {
-			out.Frontends = append(out.Frontends, frontend(p, &p.Frontends[i]))
+			out.Frontends = append(out.Frontends, frontendOf(p, &p.Frontends[i], s.Backend.Gaps[p.ID]))
 		}
 		for _, g := range model.OwnGaps(s.Backend.Gaps[p.ID]) {
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: gap(p, g)})
@@ -143,7 +158,33 @@ func service(of track.Service, s *engine.Snapshot) Service {
 	if out.State = model.StateOf(failing, len(out.Problems) > 0).String(); pending && !failing {
 		out.State = Pending
 	}
+}
+
+// frontendOf describes a frontend by what its mode does of it.
+func frontendOf(p *model.Port, f *model.Frontend, gaps []model.Gap) Frontend {
+	out := frontend(p, f)
+	if _, out.Missing = GapsOf(f, gaps); out.Missing {
+		out.Endpoints, out.Why = 0, "not programmed: "+model.WhyUnsupported.Text() // the Service's problems say what
+	}
 	return out
+}
+
+// GapsOf returns what a mode does otherwise for a frontend, given the gaps of its port. Where
+// the frontend is not programmed at all, these are the reasons for that alone.
+func GapsOf(f *model.Frontend, gaps []model.Gap) (texts []string, missing bool) {
+	var why []string
+	for _, g := range model.OwnGaps(gaps) {
+		if g.Frontend.IsValid() && g.Frontend != f.At {
+			continue
+		}
+		if texts = append(texts, g.Detail); g.Missing {
+			why = append(why, g.Detail)
+		}
+	}
+	if len(why) > 0 {
+		return why, true
+	}
+	return texts, false
 }
 
 func frontend(p *model.Port, f *model.Frontend) Frontend {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,9 +112,33 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	var text strings.Builder
-	if err := list.Write(&text); err != nil || !strings.Contains(text.String(), "stopped answering") {
-		t.Errorf("%v:\n%s", err, text.String())
+}
+
+// A frontend that the mode does not program at all is said to be missing, with no endpoints,
+// by all that show frontends; another one of the port is not.
+func TestMissingFrontend(t *testing.T) {
+	in := snapshot()
+	p := in.Services[0].Ports[0]
+	other := p.Frontends[0]
+	other.Kind, other.At = model.KindClusterIP, netip.MustParseAddrPort("10.96.0.1:80")
+	p.Frontends = append(p.Frontends, other)
+	in.Backend.Gaps[p.ID] = []model.Gap{{Frontend: p.Frontends[0].At, Missing: true, Detail: "no node ports"}, {Frontend: p.Frontends[0].At, Detail: "no affinity"}}
+	name := in.Services[0].Object.Name
+	in.Services = in.Services[:1]
+	list, _ := status.ServiceOf(in, name, nil)
+	for _, frontends := range [][]status.Frontend{
+		status.Of(status.Facts{}, in).Services[0].Frontends,
+		{list.Services[0].Frontends[0].Frontend, list.Services[0].Frontends[1].Frontend},
+	} {
+		if f := frontends[0]; !f.Missing || f.Endpoints != 0 || !strings.HasPrefix(f.Why, "not programmed") {
+			t.Errorf("%+v", f)
+		}
+		if f := frontends[1]; f.Missing || f.Endpoints != 2 {
+			t.Errorf("%+v", f)
+		}
+	}
+	if texts, missing := status.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
+		t.Errorf("%q", texts)
 	}
 }
 

@@ -62,6 +62,7 @@ type Explanation struct {
 
 	Objects  []dataplane.Object `json:"objects,omitempty"` // without which it would fare otherwise
 	Problems []Problem          `json:"problems,omitempty"`
+	Missing  bool               `json:"missing,omitempty"` // the mode does not program this frontend: see Problems
 	Failing  string             `json:"failing,omitempty"` // why this is not programmed
 	// HidesClients says that in this mode endpoints see an address of this node, whatever
 	// Endpoints say: model.Gap's Source.
@@ -114,6 +115,9 @@ func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explana
 	}
 	svc, _ := s.service(id.Service)
 	out.Problems = problems(svc.Problems)
+	if e.Frontend != nil {
+		_, out.Missing = GapsOf(e.Frontend, s.Gaps[id])
+	}
 	for _, g := range s.Gaps[id] {
 		if !g.Frontend.IsValid() || e.Frontend != nil && g.Frontend == e.Frontend.At || g.Frontend == netip.AddrPortFrom(e.Packet.Dst.Addr(), 0) {
 			out.HidesClients = out.HidesClients || g.Source
@@ -149,6 +153,9 @@ func (e Explanation) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "\nimplemented by %d objects:\n", len(e.Objects))
 	}
 	writeObjects(&b, e.Objects)
+	if e.Missing {
+		fmt.Fprintf(&b, "\nNOT PROGRAMMED: mode %s does not serve this frontend\n", e.Mode)
+	}
 	if e.Failing != "" {
 		fmt.Fprintf(&b, "\nFAILING: this is not programmed: %s\n", printable.Text(e.Failing))
 	}

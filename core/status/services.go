@@ -3,17 +3,11 @@
 package status
 
 import (
-	"cmp"
-	"fmt"
-	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -24,7 +18,6 @@ type Services struct {
 	Node     string          `json:"node"`
 	Mode     string          `json:"mode"`
 	Services []ServiceDetail `json:"services"`
-	One      bool            `json:"-"`
 }
 
 // ServiceDetail is one Service.
@@ -55,13 +48,32 @@ type EndpointDetail struct {
 	Since      *time.Time `json:"since,omitempty"` // as for frontends; of used ones
 }
 
-// ServicesOf lists all Services of a snapshot.
-func ServicesOf(s *engine.Snapshot) Services {
+// ServicesOf lists the Services of a snapshot that a filter selects.
+func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	out := Services{Services: []ServiceDetail{}}
 	for _, svc := range s.Services {
-		out.Services = append(out.Services, serviceDetail(s, svc, nil))
+		if !only.Named(svc.Object.Name.String()) {
+			continue
+		}
+		if d := serviceDetail(s, svc, nil); only.Match(d.Name, d.State) {
+			out.Services = append(out.Services, d)
+		}
 	}
 	return out
+}
+
+// Recall takes over the states and problems that Services had when a snapshot was taken:
+// what failed is not in its inputs.
+func (s *Services) Recall(then []Service) {
+	known := make(map[string]*Service, len(then))
+	for i := range then {
+		known[then[i].Name] = &then[i]
+	}
+	for i := range s.Services {
+		if was := known[s.Services[i].Name]; was != nil {
+			s.Services[i].State, s.Services[i].Problems = was.State, was.Problems
+		}
+	}
 }
 
 // ServiceOf describes one; ok is false when there is none of the name.
@@ -81,7 +93,7 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 		}
 		d.Endpoints = append(d.Endpoints, e)
 	}
-	return Services{Services: []ServiceDetail{d}, One: true}, true
+	return Services{Services: []ServiceDetail{d}}, true
 }
 
 // Find returns a Service of a snapshot.
@@ -94,11 +106,14 @@ func Find(s *engine.Snapshot, name model.ServiceName) (svc track.Service, ok boo
 }
 
 func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {
-	d := ServiceDetail{Service: service(svc, s), Frontends: []FrontendDetail{}}
+	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}, Frontends: []FrontendDetail{}}
+	d.describe(svc, s)
+	described := d.Service.Frontends // in the order of ports and theirs
+	d.Service.Frontends = nil
 	for _, p := range svc.Ports {
 		most := 0
 		for i := range p.Frontends {
-			f := FrontendDetail{Frontend: frontend(p, &p.Frontends[i])}
+			f := FrontendDetail{Frontend: described[len(d.Frontends)]}
 			if at, known := since[engine.SinceKey{Port: p.ID, At: p.Frontends[i].At}]; known {
 				f.Since = &at
 			}
@@ -107,7 +122,6 @@ func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) Se
 		}
 		d.Used += most
 	}
-	d.Service.Frontends = nil
 	return d
 }
 
@@ -123,66 +137,4 @@ func conditions(s model.EndpointState) (names []string) {
 		}
 	}
 	return names
-}
-
-// Write prints Services for people.
-func (s Services) Write(w io.Writer) error {
-	var b strings.Builder
-	for i, d := range s.Services {
-		if i > 0 && s.One {
-			b.WriteString("\n")
-		}
-		if s.One {
-			d.write(&b)
-		}
-	}
-	if !s.One {
-		s.table(&b)
-	}
-	_, err := io.WriteString(w, printable.Lines(b.String()))
-	return err
-}
-
-func (s Services) table(b *strings.Builder) {
-	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tADDRESSES\tENDPOINTS\tSTATE")
-	for _, d := range s.Services {
-		var at []string
-		for _, f := range d.Frontends {
-			at = append(at, f.Address+"/"+f.Proto)
-		}
-		if len(at) > 3 {
-			at = append(at[:3], fmt.Sprintf("and %d more", len(at)-3))
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", printable.Text(d.Name), cmp.Or(strings.Join(at, ","), "-"), d.Used, d.State)
-	}
-	t.Flush()
-}
-
-func (d ServiceDetail) write(b *strings.Builder) {
-	fmt.Fprintf(b, "%s: %s\n\n", printable.Text(d.Name), d.State)
-	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "ADDRESS\tKIND\tPORT\tENDPOINTS\tSINCE\tSOURCES")
-	for _, f := range d.Frontends {
-		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%d %s\t%s\t%s\n", f.Address, f.Proto, f.Kind, cmp.Or(printable.Text(f.Port), "-"), f.Endpoints, f.Why, sinceText(f.Since), ShowSources(f.Sources))
-	}
-	fmt.Fprintln(t)
-	fmt.Fprintln(t, "ENDPOINT\tPORT\tNODE\tCONDITIONS\tUSED\tSINCE\tWHY")
-	for _, e := range d.Endpoints {
-		used, since := "yes", sinceText(e.Since)
-		if !e.Used {
-			used, since = "NO", "-"
-		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Address, e.Protocol, cmp.Or(printable.Text(e.Port), "-"), cmp.Or(printable.Text(e.Node), "-"),
-			cmp.Or(strings.Join(e.Conditions, ","), "none"), used, since, printable.Text(e.Why))
-	}
-	t.Flush()
-	writeProblems(b, d.Name, d.Problems)
-}
-
-func sinceText(at *time.Time) string {
-	if at == nil {
-		return "start"
-	}
-	return at.Format(time.RFC3339)
 }

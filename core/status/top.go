@@ -25,7 +25,7 @@ type TopService struct {
 	Service   string        `json:"service"`
 	New       uint64        `json:"new"`                 // since its frontends are there
 	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
-	Frontends []TopFrontend `json:"frontends"`
+	Frontends []TopFrontend `json:"frontends"`           // with -o wide, json and yaml
 }
 
 // TopFrontend are those of one of its frontends.
@@ -47,20 +47,27 @@ type TopCounts map[frontendKey]uint64
 // Add adds a count.
 func (t TopCounts) Add(c dataplane.Connections) { t[frontendKey{c.Proto, c.At}] += c.New }
 
-// TopOf gives counts to the Services whose frontends they are of.
-func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service) Top {
+// TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
+// Those without connections are left out, and each frontend's own count unless asked for.
+func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service, only Filter, frontends bool) Top {
 	t := Top{At: at, Mode: mode, Services: []TopService{}}
 	for _, s := range services {
-		row := TopService{Service: s.Object.Name.String(), Frontends: []TopFrontend{}}
+		row := TopService{Frontends: []TopFrontend{}}
 		for _, p := range s.Ports {
 			for i := range p.Frontends {
-				f := frontend(p, &p.Frontends[i])
 				n := counts[frontendKey{p.ID.Proto, p.Frontends[i].At}]
-				row.New += n
-				row.Frontends = append(row.Frontends, TopFrontend{Address: f.Address, Proto: f.Proto, New: n})
+				if row.New += n; frontends {
+					f := frontend(p, &p.Frontends[i])
+					row.Frontends = append(row.Frontends, TopFrontend{Address: f.Address, Proto: f.Proto, New: n})
+				}
 			}
 		}
-		t.Services = append(t.Services, row)
+		if row.New == 0 {
+			continue
+		}
+		if row.Service = s.Object.Name.String(); only.Match(row.Service, "") {
+			t.Services = append(t.Services, row)
+		}
 	}
 	t.sort()
 	return t
@@ -72,8 +79,8 @@ func (t *Top) sort() {
 	})
 }
 
-// Since sets the rates since an earlier look. A count that is less than before began
-// anew.
+// Since sets the rates since an earlier look: what had no connections then is not in it.
+// A count that is less than before began anew.
 func (t *Top) Since(before Top) {
 	seconds := t.At.Sub(before.At).Seconds()
 	if seconds <= 0 {
@@ -85,7 +92,7 @@ func (t *Top) Since(before Top) {
 	}
 	for i := range t.Services {
 		s := &t.Services[i]
-		if was, known := old[s.Service]; known && was <= s.New {
+		if was := old[s.Service]; was <= s.New {
 			s.PerSecond = float64(s.New-was) / seconds
 		}
 	}

@@ -30,7 +30,7 @@ func TestTop(t *testing.T) {
 		for _, c := range counts {
 			all.Add(c)
 		}
-		return status.TopOf("nftables", time.Unix(second, 0), all, services)
+		return status.TopOf("nftables", time.Unix(second, 0), all, services, status.Filter{}, true)
 	}
 	before := look(1, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 1000})
 	now := look(3,

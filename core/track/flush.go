@@ -5,7 +5,9 @@ package track
 import (
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -144,6 +146,9 @@ type Service struct {
 	Slices   []*model.Slice
 	Ports    []*model.Port
 	Problems []model.Problem
+	// Ready is when each endpoint became ready, with slow start; the zero time for those
+	// that always were. Nil without.
+	Ready map[netip.Addr]time.Time
 }
 
 // Flushed ranges over what the last Flush looked at, by name. The Object of those
@@ -170,7 +175,40 @@ func (t *Tracker) Service(name model.ServiceName) Service {
 // Len returns how many Services there are.
 func (t *Tracker) Len() int { return t.objects }
 
-func (s *service) view() Service { return Service{s.object, s.slices, s.ports, s.problems} }
+func (s *service) view() Service { return Service{s.object, s.slices, s.ports, s.problems, s.since} }
+
+// copied is a view that stays as it is: all but the list of slices is immutable.
+func (s *service) copied() Service {
+	v := s.view()
+	v.Slices = slices.Clone(v.Slices)
+	return v
+}
+
+// Named returns the Service of a name, if there is one, as a list.
+func (t *Tracker) Named(n model.ServiceName) []Service {
+	if s := t.services[n]; s != nil && s.object != nil {
+		return []Service{s.copied()}
+	}
+	return nil
+}
+
+// Concerned returns the Services without which a packet to an address would fare
+// otherwise: they hold the address, its cluster IP or a port of that, or the node port of
+// its number.
+func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
+	any := model.FamilyOf(to.Addr()).Unspecified()
+	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
+	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
+	for _, c := range []claim{whole, {to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
+		found = append(found, t.claims.holder[c])
+	}
+	for i, s := range found {
+		if s != nil && s.object != nil && slices.Index(found, s) == i {
+			all = append(all, s.copied())
+		}
+	}
+	return all
+}
 
 // Services lists all Services by name. It walks everything: for requests of
 // users, never for a change.
@@ -190,7 +228,7 @@ func (t *Tracker) Unsorted() []Service {
 	all := make([]Service, 0, len(t.services))
 	for _, s := range t.services {
 		if s.object != nil {
-			all = append(all, Service{s.object, slices.Clone(s.slices), s.ports, s.problems})
+			all = append(all, s.copied())
 		}
 	}
 	return all

@@ -122,6 +122,15 @@ func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
 	}
 }
 
+// SetReady says when the endpoints of a Service became ready, as told by Service.Ready. The
+// Service is resolved anew.
+func (t *Tracker) SetReady(n model.ServiceName, since map[netip.Addr]time.Time) {
+	if s := t.services[n]; s != nil {
+		s.since = since
+		t.mark(s)
+	}
+}
+
 func (t *Tracker) stopWarming(s *service) {
 	s.since = nil
 	delete(t.warming, s)

@@ -185,6 +185,11 @@ func (b *beside) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet
 	return b.at(p).Trace(ctx, ports, p)
 }
 
+// Preview implements dataplane.Backend.
+func (b *beside) Preview(deltas []model.Delta) []dataplane.Change {
+	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
+}
+
 // Packets implements dataplane.PacketCounter for a backend that does: of connections to
 // node ports on loopback addresses, relays see all.
 func (b *beside) Packets() (p dataplane.Packets) {

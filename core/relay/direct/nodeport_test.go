@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -30,6 +31,7 @@ func (m *mainPlane) Next() time.Time                              { return time.
 func (m *mainPlane) Gaps(model.PortID) []model.Gap                { return nil }
 func (m *mainPlane) Health() dataplane.Health                     { return dataplane.Health{} }
 func (m *mainPlane) Close() error                                 { return nil }
+func (m *mainPlane) Preview([]model.Delta) []dataplane.Change     { return nil }
 func (m *mainPlane) Rules(func(string, model.Family, int, int))   {}
 
 // freePort returns a port that nothing listens on.
@@ -91,6 +93,24 @@ func say(port uint16) string {
 	defer c.Close()
 	b, _ := io.ReadAll(c)
 	return string(b)
+}
+
+// What an edit does to node ports on loopback addresses is in its preview.
+func TestPreviewOfLoopbackNodePorts(t *testing.T) {
+	b, _ := begin(t, true)
+	p := nodePort(freePort(t), echo(t, "here"), model.TCP)
+	changes := b.Preview([]model.Delta{{New: p}})
+	if len(changes) != 1 || changes[0].Verb != ledger.Create || changes[0].Owner != p.ID || !strings.Contains(changes[0].Object, "127.0.0.1") {
+		t.Fatalf("%+v", changes)
+	}
+	update(t, b, model.Delta{New: p})
+	if changes := b.Preview([]model.Delta{{Old: p}}); len(changes) != 1 || changes[0].Verb != ledger.Delete {
+		t.Errorf("%+v", changes)
+	}
+	other, _ := begin(t, false)
+	if changes := other.Preview([]model.Delta{{New: p}}); len(changes) != 0 {
+		t.Errorf("where they do not answer there: %+v", changes)
+	}
 }
 
 // Node ports answer on loopback addresses beside a mode that knows nothing of it.

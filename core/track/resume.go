@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// Resume returns a Tracker that knows what another one has resolved for a host, as told by
+// its Services: of what is set in it, Flush resolves that alone. It is for questions
+// of what an edit would change, and costs the claims of all Services.
+func Resume(host *model.Host, all []Service, suspects model.Suspects, now time.Time) *Tracker {
+	t := New()
+	t.SetClock(func() time.Time { return now })
+	t.configured, t.host, t.suspects = host, host, suspects
+	for i := range all {
+		if all[i].Object.Name == resolve.APIService {
+			t.host = resolve.WithAPIServers(host, all[i].Slices)
+		}
+	}
+	for _, v := range all {
+		s := t.get(v.Object.Name)
+		s.object, s.slices, s.ports, s.problems, s.since = v.Object, slices.Clone(v.Slices), v.Ports, v.Problems, v.Ready
+		for _, slice := range s.slices {
+			t.slices[slice.Name] = s
+		}
+		t.objects++
+		t.updateClaims(s)
+	}
+	for _, s := range t.dirty { // by claims that were settled before
+		s.queued = false
+	}
+	t.dirty = nil
+	return t
+}
