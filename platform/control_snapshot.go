@@ -52,7 +52,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
 			Suspects: s.Suspects,
 		},
-		CIDRs: s.CIDRs, Status: p.documentOf(s), History: p.engine.History().Find(history.Filter{}),
+		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants, Status: p.documentOf(s), History: p.engine.History().Find(history.Filter{}),
 	}
 	var desired []*model.Port
 	for _, svc := range s.Services {

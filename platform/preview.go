@@ -14,11 +14,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Edit is what tandem plan --against-running asks about: Services and EndpointSlices
-// that take the place of those of the same names.
+// Edit is what tandem plan --against-running asks about: Services, EndpointSlices,
+// routes and grants that take the place of those of the same names.
 type Edit struct {
 	Services []*model.Service `json:"services"`
 	Slices   []*model.Slice   `json:"slices"`
+	Routes   []*model.Route   `json:"routes,omitempty"`
+	Grants   []*model.Grant   `json:"grants,omitempty"`
 	Prune    bool             `json:"prune,omitempty"` // and all others are deleted
 }
 
@@ -79,12 +81,12 @@ func (e Edit) deltas(s *engine.Snapshot) (deltas []model.Delta, problems []model
 	t := track.New()
 	t.SetHost(s.Host)
 	t.SetSuspects(s.Suspects)
-	for _, svc := range services {
-		t.SetService(svc)
+	if !e.Prune {
+		t.Set(&model.Objects{Routes: s.Routes, Grants: s.Grants})
 	}
-	for _, slice := range from {
-		t.SetSlice(slice)
-	}
+	t.Set(&model.Objects{
+		Services: slices.Collect(maps.Values(services)), Slices: slices.Collect(maps.Values(from)), Routes: e.Routes, Grants: e.Grants,
+	})
 	t.Flush()
 	for _, svc := range t.Services() {
 		for _, p := range svc.Ports {

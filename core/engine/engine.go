@@ -192,6 +192,8 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 			Node:     e.node,
 			CIDRs:    e.serviceCIDRs(),
 			Services: e.tracker.Unsorted(),
+			Routes:   e.tracker.Routes(),
+			Grants:   e.tracker.Grants(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),
