@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -26,25 +25,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/track"
 )
-
-// observer shows the TCP flows that are being opened through this node.
-type observer interface {
-	// Unanswered calls each for those that wait for an answer.
-	Unanswered(ctx context.Context, each func(suspect.Flow)) error
-	// Answered calls each for those to an address that have an answer, and perhaps others.
-	Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error
-	// AnySeen reports whether any flow has an answer.
-	AnySeen(context.Context) (bool, error)
-	// Spent is the CPU time of all this.
-	Spent() time.Duration
-}
-
-// tracked is the kernel's table of flows as an observer.
-type tracked interface {
-	observer
-	SetUnmarked(bool) // see dataplane.Mode
-	io.Closer
-}
 
 // proxied is what failover asks and tells an engine.Engine.
 type proxied interface {
@@ -188,7 +168,7 @@ func (f *failover) observer() observer {
 	return nil
 }
 
-// tellBlind says, once, whether the mode in use cannot tell who does not answer.
+// tellBlind says, once, whether it is not known in the mode in use who does not answer.
 func (f *failover) tellBlind(blind bool) {
 	if blind == f.blind {
 		return
@@ -199,13 +179,11 @@ func (f *failover) tellBlind(blind bool) {
 		return
 	}
 	f.forget()
-	mode := f.engine.Current().Mode.Name
-	if f.mode == config.FailoverAuto {
-		f.log.Info("mode limitation", "mode", mode, "detail", "endpoints that stop answering are not passed over")
-		return
+	if f.mode == config.FailoverAuto || !f.engine.Current().Mode.Conntrack {
+		return // nobody asked for it; or it is a Gap of the mode
 	}
 	f.engine.Problems(failoverSource, []model.Problem{{
-		Object: failoverSource, Why: model.WhyUnsupported, Detail: fmt.Sprintf("mode %s cannot tell which endpoints do not answer", mode),
+		Object: failoverSource, Why: model.WhyUnsupported, Detail: "conntrack cannot be read, so which endpoints do not answer is not known",
 	}})
 }
 
@@ -301,13 +279,13 @@ func (f *failover) apply(d suspect.Decision) {
 	problems := f.standing(d)
 	for _, v := range d.Verdicts {
 		if !v.Silent {
-			f.log.Info("endpoints no longer passed over", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
+			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
 			continue
 		}
 		f.ejections.Add(1)
 		p := model.Problem{Object: objectPrefix + v.Name, Why: model.WhyUnanswered, Detail: f.detail(v)}
 		problems = append(problems, p)
-		f.report.silent(p)
+		f.report.silent(p, f.mode == config.FailoverObserve)
 	}
 	if !slices.Equal(problems, f.problems) {
 		f.problems = problems

@@ -34,6 +34,11 @@
 // minutes at most. The weights in the kernel are the only record, so drains
 // survive a restart.
 //
+// Virtual servers use the schedulers that look at weights, wrr for rr and wlc for lc,
+// also while all weights are the same: endpoints that start slowly or come back get
+// weights for a while, and the kernel refuses connections to a virtual server while it
+// exchanges its scheduler. A scheduler that is there already stays until it has to go.
+//
 // Owned objects are: virtual servers with flagOurs, sets of our type and options,
 // chains with the owner rule, our routing table and the rule that selects it, and
 // kube-ipvs0 with our alias. Ownership does not depend on the masquerade bit, which a
@@ -45,16 +50,16 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go           sets, chains and device; objects (Key, Value)
-//	fwmark.go           bits of the mark; fwmarks of virtual servers
-//	compile.go          ports to objects (Compiler); what each origin's packets get
-//	rules.go            the chains and their rules, to iptables-restore and back
-//	sim.go              objects and a packet to an outcome (Sim)
-//	kernel_linux.go     sockets; device, addresses, routes and sets
-//	server_linux.go     virtual servers and destinations, and how those drain
-//	driver_linux.go     the kernel (Driver); draining when another mode takes over
-//	observe_linux.go    the kernel back to objects
-//	mode*.go            the mode; whether this machine can do it; its plan
+//	layout.go        sets, chains and device; objects (Key, Value)
+//	fwmark.go        bits of the mark; fwmarks of virtual servers
+//	compile.go       ports to objects (Compiler); what each origin's packets get
+//	rules.go         the chains and their rules, to iptables-restore and back;
+//	                 all objects as text, for plan
+//	sim.go           objects and a packet to an outcome (Sim); the mode
+//	kernel_linux.go  sockets; device, addresses, routes, sets and tables
+//	server_linux.go  virtual servers and destinations, and how those drain
+//	driver_linux.go  the kernel (Driver): commit, and back to objects
+//	mode_linux.go    whether this machine supports the mode; sysctls; node addresses
 //
 // The encoding is in linux/virtualserver, linux/ipset and linux/xtables.
 package ipvs
