@@ -46,12 +46,15 @@ type name struct{ namespace, name string }
 type kind struct {
 	resource     string // endpointslices
 	version      schema.GroupVersion
-	label, field string                // selectors
-	optional     bool                  // optional
-	older        []schema.GroupVersion // to try where there is no version: of custom resources, which may come and go
-	list         func() runtime.Object
-	set          func(runtime.Object) outcome // tells the sink
-	remove       func(name)                   // tells the sink
+	label, field string // selectors
+	newer        string // a field selector that servers before Kubernetes 1.31 refuse
+	optional     bool   // optional
+	// fallbacks are versions to try where there is no version: of custom resources, which may
+	// come and go.
+	fallbacks []schema.GroupVersion
+	list      func() runtime.Object
+	set       func(runtime.Object) outcome // tells the sink
+	remove    func(name)                   // tells the sink
 }
 
 // outcome is what became of an object.
@@ -77,11 +80,13 @@ func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome 
 	}
 }
 
-// services are those that no other proxy was asked to serve, as in kube-proxy.
+// services are those with a virtual IP that no other proxy was asked to serve.
+// kube-proxy reads ExternalName Services, too.
 func services(sink Sink) kind {
 	return kind{
 		resource: "services", version: corev1.SchemeGroupVersion,
 		label: "!" + LabelProxyName,
+		newer: "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
 		list:  func() runtime.Object { return &corev1.ServiceList{} },
 		set: setter(func(o *corev1.Service) outcome {
 			s, problems := Service(o)
@@ -163,7 +168,7 @@ func routes(sink Sink) []kind {
 	versions, grants := gateway.RouteVersions(), gateway.GrantVersions()
 	return []kind{
 		{
-			resource: "referencegrants", version: grants[0], older: grants[1:], optional: true,
+			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true,
 			list: func() runtime.Object { return &gateway.ReferenceGrantList{} },
 			set: setter(func(o *gateway.ReferenceGrant) outcome {
 				g, problems := ReferenceGrant(o)
@@ -175,13 +180,13 @@ func routes(sink Sink) []kind {
 			remove: func(n name) { sink.DeleteGrant(model.GrantName{Namespace: n.namespace, Name: n.name}) },
 		},
 		{
-			resource: "tcproutes", version: versions[0], older: versions[1:], optional: true,
+			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true,
 			list:   func() runtime.Object { return &gateway.TCPRouteList{} },
 			set:    setter(func(o *gateway.TCPRoute) outcome { return set(TCPRoute(o)) }),
 			remove: remove(model.TCP),
 		},
 		{
-			resource: "udproutes", version: versions[0], older: versions[1:], optional: true,
+			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true,
 			list:   func() runtime.Object { return &gateway.UDPRouteList{} },
 			set:    setter(func(o *gateway.UDPRoute) outcome { return set(UDPRoute(o)) }),
 			remove: remove(model.UDP),

@@ -65,7 +65,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	}
 	for _, k := range kinds {
 		var clients []rest.Interface
-		for _, version := range append([]schema.GroupVersion{k.version}, k.older...) {
+		for _, version := range append([]schema.GroupVersion{k.version}, k.fallbacks...) {
 			one, err := client.rest(version, nil)
 			if err != nil {
 				return nil, err
