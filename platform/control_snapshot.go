@@ -53,7 +53,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
 			Suspects: s.Suspects,
 		},
-		CIDRs: s.CIDRs, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
+		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
 		Drift: status.DriftOf(s, "", time.Time{}),
 	}
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)

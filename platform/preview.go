@@ -13,11 +13,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Edit is what tandem plan --against-running asks about: Services and EndpointSlices
-// that take the place of those of the same names.
+// Edit is what tandem plan --against-running asks about: Services, EndpointSlices,
+// routes and grants that take the place of those of the same names.
 type Edit struct {
 	Services []*model.Service `json:"services"`
 	Slices   []*model.Slice   `json:"slices"`
+	Routes   []*model.Route   `json:"routes,omitempty"`
+	Grants   []*model.Grant   `json:"grants,omitempty"`
 	Prune    bool             `json:"prune,omitempty"` // and all others are deleted
 }
 
@@ -54,7 +56,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 // deltas resolves what the edit touches, and returns which ports differ from the
 // running ones and what is wrong with the edited Services.
 func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
-	t := track.Resume(s.Host, s.Services, s.Suspects, now)
+	t := track.Resume(s.Host, s.Services, &model.Objects{Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
 	edited, from := map[model.ServiceName]bool{}, map[model.SliceName]bool{}
 	for _, svc := range e.Services {
 		edited[svc.Name] = true
@@ -62,8 +64,16 @@ func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, p
 	}
 	for _, slice := range e.Slices {
 		from[slice.Name] = true
-		t.SetSlice(slice)
 	}
+	if e.Prune {
+		for _, r := range s.Routes {
+			t.DeleteRoute(r.Name)
+		}
+		for _, g := range s.Grants {
+			t.DeleteGrant(g.Name)
+		}
+	}
+	t.Set(&model.Objects{Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
 	for _, svc := range s.Services {
 		if !e.Prune {
 			break

@@ -63,7 +63,7 @@ var below = map[string]string{
 }
 
 // edges are the packages that may know Kubernetes: where objects come in.
-var edges = map[string]bool{"core/watch": true, "core/watch/apitest": true, "core/manifests": true}
+var edges = map[string]bool{"core/watch": true, "core/watch/apitest": true, "core/watch/gateway": true, "core/manifests": true}
 
 // testEdges are packages of which tests alone may, and testBelow is what only the
 // tests of a layer may import.

@@ -124,10 +124,10 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []m
 	if err != nil {
 		return hns.Diff{}, nil, err
 	}
-	node := ownNode(in.nodes, c.NodeName)
-	host := resolve.Host(c, node, in.cidrs, in.machine)
-	services, ports := track.Once(host, in.services, in.slices)
-	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.cidrs, in.machine))
+	node := ownNode(in.Nodes, c.NodeName)
+	host := resolve.Host(c, node, in.ServiceCIDRs, in.machine)
+	services, ports := track.Once(host, &in.Objects)
+	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, in.machine))
 	for _, s := range services {
 		problems = append(problems, s.Problems...)
 	}

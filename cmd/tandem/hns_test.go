@@ -44,8 +44,8 @@ func windowsNode(t *testing.T, dir string) (*hnsemu.Emulator, openHNS) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := resolve.Host(&c, ownNode(in.nodes, c.NodeName), in.cidrs, model.Machine{})
-	_, ports := track.Once(host, in.services, in.slices)
+	host := resolve.Host(&c, ownNode(in.Nodes, c.NodeName), in.ServiceCIDRs, model.Machine{})
+	_, ports := track.Once(host, &in.Objects)
 	b, err := hns.Open(t.Context(), emu.Client(), &c, settings)
 	if err != nil {
 		t.Fatal(err)

@@ -21,10 +21,7 @@ import (
 
 // inputs are the objects of a folder of manifests or an API server at one moment.
 type inputs struct {
-	nodes    []*model.Node
-	services []*model.Service
-	slices   []*model.Slice
-	cidrs    []*model.ServiceCIDR
+	model.Objects
 	problems []model.Problem // of what is not among them
 	machine  model.Machine   // this one
 }
@@ -49,7 +46,7 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	in := inputs{nodes: found.Nodes, services: found.Services, slices: found.Slices, cidrs: found.ServiceCIDRs}
+	in := inputs{Objects: found.Objects}
 	for _, p := range found.Problems {
 		in.problems = append(in.problems, p.Model())
 	}
@@ -63,7 +60,7 @@ func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	defer stop()
 	g := &collector{
 		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
-		cidrs: map[string]*model.ServiceCIDR{}, complete: stop,
+		cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}, complete: stop,
 	}
 	hooks := watch.Hooks{Connected: func(all []netip.AddrPort) { g.change(func() { g.servers = all }) }}
 	source, err := watch.Open(c, slog.New(slog.DiscardHandler), hooks)
@@ -79,9 +76,12 @@ func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return inputs{
-		nodes: []*model.Node{g.node}, services: slices.Collect(maps.Values(g.services)),
-		slices: slices.Collect(maps.Values(g.slices)), cidrs: slices.Collect(maps.Values(g.cidrs)), problems: g.problems,
-		machine: model.Machine{APIServers: g.servers},
+		Objects: model.Objects{
+			Nodes: []*model.Node{g.node}, Services: slices.Collect(maps.Values(g.services)),
+			Slices: slices.Collect(maps.Values(g.slices)), ServiceCIDRs: slices.Collect(maps.Values(g.cidrs)),
+			Routes: slices.Collect(maps.Values(g.routes)), Grants: slices.Collect(maps.Values(g.grants)),
+		},
+		problems: g.problems, machine: model.Machine{APIServers: g.servers},
 	}, nil
 }
 
@@ -113,6 +113,8 @@ type collector struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	cidrs    map[string]*model.ServiceCIDR
+	routes   map[model.RouteName]*model.Route
+	grants   map[model.GrantName]*model.Grant
 	node     *model.Node
 	servers  []netip.AddrPort
 	problems []model.Problem
@@ -150,6 +152,18 @@ func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.c
 
 // DeleteServiceCIDR implements watch.Sink.
 func (g *collector) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
+
+// SetRoute implements watch.Sink.
+func (g *collector) SetRoute(r *model.Route) { g.change(func() { g.routes[r.Name] = r }) }
+
+// DeleteRoute implements watch.Sink.
+func (g *collector) DeleteRoute(n model.RouteName) { g.change(func() { delete(g.routes, n) }) }
+
+// SetGrant implements watch.Sink.
+func (g *collector) SetGrant(o *model.Grant) { g.change(func() { g.grants[o.Name] = o }) }
+
+// DeleteGrant implements watch.Sink.
+func (g *collector) DeleteGrant(n model.GrantName) { g.change(func() { delete(g.grants, n) }) }
 
 // Problems implements watch.Sink.
 func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }

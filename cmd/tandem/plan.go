@@ -139,7 +139,7 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 	node := ownNode(found.Nodes, c.NodeName)
 	w.host = resolve.Host(c, node, found.ServiceCIDRs, model.Machine{})
 	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, model.Machine{})...)
-	w.services, w.ports = track.Once(w.host, found.Services, found.Slices)
+	w.services, w.ports = track.Once(w.host, &found.Objects)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)
 	}
@@ -320,7 +320,7 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 		out.Affinity = p.SessionAffinity.String()
 	}
 	for origin := range f.On {
-		a := answer(model.Origin(origin), f.On[origin])
+		a := answer(p, model.Origin(origin), f.On[origin])
 		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
 			out.Answers[n-1].From += ", " + a.From
 			continue
@@ -330,8 +330,8 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 	return out
 }
 
-func answer(from model.Origin, act model.Action) planAnswer {
-	a := planAnswer{From: from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: act.Why.Text()}
+func answer(p *model.Port, from model.Origin, act model.Action) planAnswer {
+	a := planAnswer{From: from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: p.WhyText(act.Why)}
 	if act.Pool != nil {
 		for _, e := range act.Pool.Endpoints {
 			a.Endpoints = append(a.Endpoints, e.Addr.String())

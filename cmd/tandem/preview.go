@@ -32,7 +32,7 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
-	p, err := platform.Preview().Ask(cmd.Context(), platform.Edit{Services: found.Services, Slices: found.Slices, Prune: prune})
+	p, err := platform.Preview().Ask(cmd.Context(), platform.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
 	if err != nil {
 		return err
 	}

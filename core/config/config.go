@@ -45,6 +45,7 @@ type Config struct {
 
 	NodePorts     NodePorts
 	Accelerate    Acceleration
+	GatewayRoutes bool // follow TCPRoutes and UDPRoutes of the API server
 	ExternalIPs   ExternalIPs
 	MasqueradeAll bool
 	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31

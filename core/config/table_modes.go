@@ -41,6 +41,12 @@ func modeSettings() []Setting {
 			Value: func(c *Config) Value { return choice(&c.Accelerate, NoAcceleration, Flowtable) },
 		},
 		{
+			Flag: "gateway-routes", BesideFile: true, Restart: restartStart,
+			Doc: "Share the connections of Services by TCPRoutes and UDPRoutes of the Gateway API that have them as parents (kind Service), by the weights of their backends. " +
+				"From the API server, where it has these kinds; those in a folder of manifests always count.",
+			Value: func(c *Config) Value { return boolean(&c.GatewayRoutes) },
+		},
+		{
 			Flag: "count-connections", BesideFile: true, Restart: restartStart,
 			Doc:   "Count new connections of each Service in mode nftables, for tandem top. Costs kernel memory: 16 bytes a CPU for each frontend.",
 			Value: func(c *Config) Value { return boolean(&c.CountConnections) },

@@ -21,6 +21,7 @@ type Random struct {
 	Host     *model.Host
 	Services []*model.Service
 	Slices   []*model.Slice
+	Routes   []*model.Route // see WithRoutes
 }
 
 // NewRand returns the source of randomness that belongs to a seed.
@@ -38,10 +39,41 @@ func RandomWorld(rng *rand.Rand) Random {
 	return w
 }
 
+// WithRoutes returns the world with routes of the Gateway API, of which Change changes
+// some.
+func (w Random) WithRoutes(rng *rand.Rand) Random {
+	for i := range 1 + rng.IntN(4) {
+		w.Routes = append(w.Routes, randomRoute(rng, i))
+	}
+	return w
+}
+
+func randomRoute(rng *rand.Rand, i int) *model.Route {
+	r := &model.Route{Name: model.RouteName{Proto: pick(rng, model.TCP, model.TCP, model.UDP), Namespace: "default", Name: fmt.Sprintf("r%d", i)}}
+	r.Created = time.Unix(1_700_000_000+rng.Int64N(2), 0)
+	for range 1 + rng.IntN(3) {
+		r.Parents = append(r.Parents, model.RouteParent{Service: fmt.Sprintf("s%d", rng.IntN(8)), Port: pick[uint16](rng, 0, 0, 53, 80)})
+	}
+	for range rng.IntN(4) {
+		r.Backends = append(r.Backends, model.RouteBackend{
+			Service: model.ServiceName{Namespace: pick(rng, "default", "default", "default", "other"), Name: fmt.Sprintf("s%d", rng.IntN(8))},
+			Port:    pick[uint16](rng, 53, 80, 81, 443), Weight: pick[uint32](rng, 0, 1, 1, 20, 80, 1_000_000),
+		})
+	}
+	return r
+}
+
 // Change returns a world that differs in one object or, at times, in the host.
 // Objects that stay keep their pointers.
 func (w Random) Change(rng *rand.Rand) Random {
-	w.Services, w.Slices = slices.Clone(w.Services), slices.Clone(w.Slices)
+	w.Services, w.Slices, w.Routes = slices.Clone(w.Services), slices.Clone(w.Slices), slices.Clone(w.Routes)
+	if len(w.Routes) > 0 && chance(rng, 20) {
+		k := rng.IntN(len(w.Routes))
+		route := randomRoute(rng, k)
+		route.Name.Proto = w.Routes[k].Name.Proto
+		w.Routes[k] = route
+		return w
+	}
 	i, j := rng.IntN(8), rng.IntN(3)
 	switch n := rng.IntN(20); {
 	case n == 0:
@@ -73,7 +105,11 @@ func (w Random) Feed(t *track.Tracker, before Random) {
 	if w.Host != before.Host {
 		t.SetHost(w.Host)
 	}
-	Feed(t, before.Services, before.Slices, w.Services, w.Slices)
+	Feed(t, before.objects(), w.objects())
+}
+
+func (w Random) objects() *model.Objects {
+	return &model.Objects{Services: w.Services, Slices: w.Slices, Routes: w.Routes}
 }
 
 func replace[T any, K comparable](all []T, x T, key func(T) K) []T {

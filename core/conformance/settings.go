@@ -104,22 +104,20 @@ func setPods(c *config.Config, how string, rest []string) (err error) {
 
 func setNodePorts(c *config.Config, values []string) (err error) {
 	c.NodePorts = config.NodePorts{}
-	switch {
-	case len(values) == 1 && values[0] == "all":
-	default:
-		var ranges []string
-		for _, word := range values {
-			switch word {
-			case "primary":
-				c.NodePorts.Primary = true
-			case "localhost":
-				c.NodePorts.Localhost = true
-			default:
-				ranges = append(ranges, word)
-			}
+	var ranges []string
+	for _, word := range values {
+		switch word {
+		case "all":
+			c.NodePorts.All = true
+		case "primary":
+			c.NodePorts.Primary = true
+		case "localhost":
+			c.NodePorts.Localhost = true
+		default:
+			ranges = append(ranges, word)
 		}
-		c.NodePorts.Prefixes, err = parsePrefixes(ranges)
 	}
+	c.NodePorts.Prefixes, err = parsePrefixes(ranges)
 	return err
 }
 

@@ -74,6 +74,9 @@ func (s Suite[K, V]) stream(t *testing.T, rng *rand.Rand, faults bool) {
 	tracker := track.New()
 	var now Random
 	next := RandomWorld(rng)
+	if faults {
+		next = next.WithRoutes(rng)
+	}
 	for range changes {
 		next.Feed(tracker, now)
 		if next.Host != now.Host {

@@ -31,7 +31,7 @@ type world struct {
 	scenario *Scenario
 	tracker  *track.Tracker
 	node     *model.Node // the last one, also after its removal
-	last     manifests.Objects
+	last     model.Objects
 	now      time.Time
 }
 
@@ -52,7 +52,7 @@ func (w *world) advance(step Step) (*model.Host, []*model.Port, error) {
 		}
 	}
 	w.tracker.SetHost(resolve.Host(&w.scenario.Host, w.node, now.ServiceCIDRs, w.scenario.Machine))
-	Feed(w.tracker, w.last.Services, w.last.Slices, now.Services, now.Slices)
+	Feed(w.tracker, &w.last, &now)
 	if step.Suspects != nil {
 		w.tracker.SetSuspects(w.suspects(step))
 	}
@@ -73,7 +73,7 @@ func (w *world) suspects(step Step) model.Suspects {
 
 // keepUnreadable keeps objects of files that now have problems: "could not read" is
 // not "absent".
-func keepUnreadable(last manifests.Objects, r manifests.Result) manifests.Objects {
+func keepUnreadable(last model.Objects, r manifests.Result) model.Objects {
 	bad := map[string]bool{}
 	for _, p := range r.Problems {
 		bad[p.File] = true
@@ -83,6 +83,8 @@ func keepUnreadable(last manifests.Objects, r manifests.Result) manifests.Object
 	now.Slices = keepOld(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
 	now.Nodes = keepOld(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
 	now.ServiceCIDRs = keepOld(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Name }, func(c *model.ServiceCIDR) string { return c.Where })
+	now.Routes = keepOld(now.Routes, last.Routes, bad, routeKey, func(r *model.Route) string { return r.Where })
+	now.Grants = keepOld(now.Grants, last.Grants, bad, grantKey, func(g *model.Grant) string { return g.Where })
 	return now
 }
 
@@ -112,22 +114,23 @@ func missing[T any, K comparable](a, b []T, key func(T) K) (gone []T) {
 
 func serviceKey(s *model.Service) model.ServiceName { return s.Name }
 func sliceKey(s *model.Slice) model.SliceName       { return s.Name }
+func routeKey(r *model.Route) model.RouteName       { return r.Name }
+func grantKey(g *model.Grant) model.GrantName       { return g.Name }
 
 // Feed passes the difference between two sets of objects to a tracker.
-func Feed(t *track.Tracker, oldServices []*model.Service, oldSlices []*model.Slice, services []*model.Service, slices []*model.Slice) {
-	for _, s := range missing(oldSlices, slices, sliceKey) {
-		t.DeleteSlice(s.Name)
+func Feed(t *track.Tracker, old, now *model.Objects) {
+	feed(old.Routes, now.Routes, routeKey, t.DeleteRoute, t.SetRoute)
+	feed(old.Grants, now.Grants, grantKey, t.DeleteGrant, t.SetGrant)
+	feed(old.Slices, now.Slices, sliceKey, t.DeleteSlice, t.SetSlice)
+	feed(old.Services, now.Services, serviceKey, t.DeleteService, t.SetService)
+}
+
+func feed[T any, K comparable](old, now []*T, key func(*T) K, remove func(K), set func(*T)) {
+	for _, o := range missing(old, now, key) {
+		remove(key(o))
 	}
-	for _, s := range missing(oldServices, services, serviceKey) {
-		t.DeleteService(s.Name)
-	}
-	pointer := func(s *model.Service) *model.Service { return s }
-	for _, s := range missing(services, oldServices, pointer) {
-		t.SetService(s)
-	}
-	slicePointer := func(s *model.Slice) *model.Slice { return s }
-	for _, s := range missing(slices, oldSlices, slicePointer) {
-		t.SetSlice(s)
+	for _, o := range missing(now, old, func(o *T) *T { return o }) {
+		set(o)
 	}
 }
 

@@ -200,6 +200,8 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []tra
 			Node:     e.node,
 			CIDRs:    e.serviceCIDRs(),
 			Services: pick(e.tracker),
+			Routes:   e.tracker.Routes(),
+			Grants:   e.tracker.Grants(),
 			Backend:  e.backend().Health(),
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),

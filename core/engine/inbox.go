@@ -52,6 +52,8 @@ const (
 	aService kind = iota + 1
 	aSlice
 	aServiceCIDR
+	aRoute
+	aGrant
 	theNode
 	theMachine
 	problemsOf // a source

@@ -43,6 +43,43 @@ func (e *Engine) DeleteSlice(n model.SliceName) {
 	})
 }
 
+// SetRoute adds or replaces a route of the Gateway API.
+func (e *Engine) SetRoute(r *model.Route) {
+	e.routeEvent(r.Name, r, func() { e.tracker.SetRoute(r) })
+}
+
+// DeleteRoute removes a route.
+func (e *Engine) DeleteRoute(n model.RouteName) {
+	e.routeEvent(n, nil, func() { e.tracker.DeleteRoute(n) })
+}
+
+// routeEvent queues a change of a route; r is nil where it was deleted.
+func (e *Engine) routeEvent(n model.RouteName, r *model.Route, f func()) {
+	at := time.Now().UnixNano()
+	e.inbox.put(task{about: subject{aRoute, n.Namespace, n.Kind() + "/" + n.Name}, do: func(since time.Time) {
+		e.recordRoute(n, r, at)
+		f()
+		e.change(since)
+	}})
+}
+
+// SetGrant adds or replaces a ReferenceGrant of the Gateway API.
+func (e *Engine) SetGrant(g *model.Grant) {
+	e.grantEvent(g.Name, func() { e.tracker.SetGrant(g) })
+}
+
+// DeleteGrant removes a ReferenceGrant.
+func (e *Engine) DeleteGrant(n model.GrantName) {
+	e.grantEvent(n, func() { e.tracker.DeleteGrant(n) })
+}
+
+func (e *Engine) grantEvent(n model.GrantName, f func()) {
+	e.inbox.put(task{about: subject{aGrant, n.Namespace, n.Name}, do: func(since time.Time) {
+		f()
+		e.change(since)
+	}})
+}
+
 // event queues a change of the inputs. F is given the moment of its arrival.
 func (e *Engine) event(of kind, name model.ServiceName, f func(at int64)) {
 	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}}

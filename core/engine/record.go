@@ -45,6 +45,21 @@ func (e *Engine) recordSlice(n model.SliceName, s *model.Slice, at int64) {
 	e.history.Arrived(c)
 }
 
+// recordRoute records a route like recordService.
+func (e *Engine) recordRoute(n model.RouteName, r *model.Route, at int64) {
+	if !e.sourceSynced {
+		return
+	}
+	c := history.Change{Kind: history.Route, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: r == nil, Detail: n.Kind()}
+	if r != nil {
+		c.Version = r.Version
+		if len(r.Parents) > 0 {
+			c.Service = r.Parents[0].Service
+		}
+	}
+	e.history.Arrived(c)
+}
+
 // age is how long before its arrival something happened in the cluster; 0 when
 // unknown. Clocks may differ.
 func age(happened time.Time, at int64) time.Duration {

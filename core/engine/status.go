@@ -45,6 +45,8 @@ type Snapshot struct {
 	Node     *model.Node          // as last delivered; nil before
 	CIDRs    []*model.ServiceCIDR // by name
 	Services []track.Service      // by name
+	Routes   []*model.Route       // of the Gateway API, by precedence
+	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources
 	Backend  dataplane.Health
 	Tracker  track.Stats

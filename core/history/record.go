@@ -17,6 +17,7 @@ const (
 	EndpointSlice
 	Node
 	ServiceCIDR
+	Route         // of the Gateway API
 	Machine       // addresses of this machine, or addresses of the API server
 	Configuration // reloaded
 	InitialList   // everything that the source knew when it first was complete
@@ -30,7 +31,7 @@ func (k Kind) String() string {
 	if k >= kinds {
 		return "Unknown"
 	}
-	return [kinds]string{"Service", "EndpointSlice", "Node", "ServiceCIDR", "Machine", "Configuration", "InitialList", "Mode", "Drift"}[k]
+	return [kinds]string{"Service", "EndpointSlice", "Node", "ServiceCIDR", "Route", "Machine", "Configuration", "InitialList", "Mode", "Drift"}[k]
 }
 
 // Change is one change of what the engine works with. It holds no more than its

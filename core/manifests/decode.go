@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // decoder decodes documents. It keeps nothing of their text.
@@ -102,7 +103,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	switch c {
 	case foreign:
 		return &object{foreign: head.Kind}
-	case service, slice, node, serviceCIDR:
+	case service, slice, node, serviceCIDR, tcpRoute, udpRoute, referenceGrant:
 	default:
 		return nil
 	}
@@ -206,6 +207,12 @@ func newTyped(c class) metav1.Object {
 		return &discoveryv1.EndpointSlice{}
 	case serviceCIDR:
 		return &networkingv1.ServiceCIDR{}
+	case tcpRoute:
+		return &gateway.TCPRoute{}
+	case udpRoute:
+		return &gateway.UDPRoute{}
+	case referenceGrant:
+		return &gateway.ReferenceGrant{}
 	default:
 		return &corev1.Node{}
 	}
@@ -257,6 +264,12 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 		o.node, problems = watch.Node(t)
 	case *networkingv1.ServiceCIDR:
 		o.cidr, problems = watch.ServiceCIDR(t)
+	case *gateway.TCPRoute:
+		o.route, problems = watch.TCPRoute(t)
+	case *gateway.UDPRoute:
+		o.route, problems = watch.UDPRoute(t)
+	case *gateway.ReferenceGrant:
+		o.grant, problems = watch.ReferenceGrant(t)
 	}
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{

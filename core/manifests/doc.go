@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifests reads a folder of Kubernetes manifests as if it were an API
-// server: Services, EndpointSlices, Nodes and ServiceCIDRs in YAML or JSON, one or
-// many to a file, single or in Lists.
+// server: Services, EndpointSlices, Nodes, ServiceCIDRs, and TCPRoutes, UDPRoutes and
+// ReferenceGrants of the Gateway API, in YAML or JSON, one or many to a file, single
+// or in Lists.
 //
 //	folder ──▶ text ──▶ split ──▶ documents ──▶ decode ──▶ objects ──▶ merge
 //	           UTF-8    cuts at    a cache by    strict,    and what    first in

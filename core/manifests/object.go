@@ -42,13 +42,15 @@ type object struct {
 	slice   *model.Slice   // bad, or fine but of no use, such as a headless
 	node    *model.Node    // Service
 	cidr    *model.ServiceCIDR
+	route   *model.Route
+	grant   *model.Grant
 
 	faults []fault
 }
 
 // usable reports whether the object is passed to the sink.
 func (o *object) usable() bool {
-	return o.service != nil || o.slice != nil || o.node != nil || o.cidr != nil
+	return o.service != nil || o.slice != nil || o.node != nil || o.cidr != nil || o.route != nil || o.grant != nil
 }
 
 // placed is an object with its present position in the folder.
@@ -81,6 +83,12 @@ func (p placed) moved() *object {
 	case o.cidr != nil:
 		v := *o.cidr
 		o.cidr = &v
+	case o.route != nil:
+		v := *o.route
+		o.route = &v
+	case o.grant != nil:
+		v := *o.grant
+		o.grant = &v
 	}
 	o.place(w)
 	return &o
@@ -97,6 +105,10 @@ func (o *object) place(where string) {
 		o.node.Where = where
 	case o.cidr != nil:
 		o.cidr.Where = where
+	case o.route != nil:
+		o.route.Where = where
+	case o.grant != nil:
+		o.grant.Where = where
 	}
 }
 
@@ -111,6 +123,10 @@ func (o *object) stood() string {
 		return o.node.Where
 	case o.cidr != nil:
 		return o.cidr.Where
+	case o.route != nil:
+		return o.route.Where
+	case o.grant != nil:
+		return o.grant.Where
 	}
 	return ""
 }
@@ -128,6 +144,10 @@ func (o *object) same(p *object) bool {
 		return sameNode(o.node, p.node)
 	case o.cidr != nil && p.cidr != nil:
 		return slices.Equal(o.cidr.CIDRs, p.cidr.CIDRs)
+	case o.route != nil && p.route != nil:
+		return sameRoute(o.route, p.route)
+	case o.grant != nil && p.grant != nil:
+		return sameGrant(o.grant, p.grant)
 	}
 	return !o.usable() && !p.usable()
 }
@@ -156,6 +176,14 @@ func sameNode(a, b *model.Node) bool {
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Leaving == b.Leaving
 }
 
+func sameRoute(a, b *model.Route) bool {
+	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Parents, b.Parents) && slices.Equal(a.Backends, b.Backends)
+}
+
+func sameGrant(a, b *model.Grant) bool {
+	return a.Name == b.Name && a.All == b.All && slices.Equal(a.From, b.From) && slices.Equal(a.To, b.To)
+}
+
 // class is the class of a document.
 type class uint8
 
@@ -165,13 +193,16 @@ const (
 	slice
 	node
 	serviceCIDR
+	tcpRoute
+	udpRoute
+	referenceGrant
 	list
 	mistaken // meant to be a kind that we read, but invalid
 )
 
 // String returns the kind of object.
 func (c class) String() string {
-	return [...]string{"object", "Service", "EndpointSlice", "Node", "ServiceCIDR", "List", "document"}[c]
+	return [...]string{"object", "Service", "EndpointSlice", "Node", "ServiceCIDR", "TCPRoute", "UDPRoute", "ReferenceGrant", "List", "document"}[c]
 }
 
 // clusterScoped reports whether objects of the kind are in no namespace.
@@ -185,11 +216,20 @@ var kinds = [...]struct {
 	{"EndpointSlice", "discovery.k8s.io/v1", slice},
 	{"Node", "v1", node},
 	{"ServiceCIDR", "networking.k8s.io/v1", serviceCIDR},
+	{"TCPRoute", "gateway.networking.k8s.io/v1", tcpRoute},
+	{"TCPRoute", "gateway.networking.k8s.io/v1alpha2", tcpRoute},
+	{"UDPRoute", "gateway.networking.k8s.io/v1", udpRoute},
+	{"UDPRoute", "gateway.networking.k8s.io/v1alpha2", udpRoute},
+	{"ReferenceGrant", "gateway.networking.k8s.io/v1", referenceGrant},
+	{"ReferenceGrant", "gateway.networking.k8s.io/v1beta1", referenceGrant},
 	{"List", "v1", list},
 	{"ServiceList", "v1", list},
 	{"EndpointSliceList", "discovery.k8s.io/v1", list},
 	{"NodeList", "v1", list},
 	{"ServiceCIDRList", "networking.k8s.io/v1", list},
+	{"TCPRouteList", "gateway.networking.k8s.io/v1", list},
+	{"UDPRouteList", "gateway.networking.k8s.io/v1", list},
+	{"ReferenceGrantList", "gateway.networking.k8s.io/v1", list},
 }
 
 // apiVersionOf returns the version in which we read a kind, for items of typed
@@ -215,9 +255,12 @@ func classify(apiVersion, kind string) (c class, field, why string) {
 		return mistaken, "apiVersion", "missing"
 	}
 	for _, k := range kinds {
-		switch {
-		case k.kind == kind && k.apiVersion == apiVersion:
+		if k.kind == kind && k.apiVersion == apiVersion {
 			return k.class, "", ""
+		}
+	}
+	for _, k := range kinds {
+		switch {
 		case k.kind == kind && ofKubernetes(apiVersion):
 			return mistaken, "apiVersion", strictyaml.Quoted(apiVersion) + " is not read for kind " + kind + ": use " + k.apiVersion
 		case looksLike(kind, k.kind) && ofKubernetes(apiVersion):

@@ -323,17 +323,9 @@ func (f *folder) add(p placed) {
 	f.objects = append(f.objects, p)
 }
 
-// Objects are the usable objects of a folder, in the order of files and lines.
-type Objects struct {
-	Services     []*model.Service
-	Slices       []*model.Slice
-	Nodes        []*model.Node
-	ServiceCIDRs []*model.ServiceCIDR
-}
-
-// Result is the content of a folder, with its problems.
+// Result is the content of a folder, in the order of files and lines, with its problems.
 type Result struct {
-	Objects
+	model.Objects
 	Problems []Problem
 	Ignored  map[string]int // objects of other kinds, by kind
 }
@@ -362,8 +354,8 @@ func (r *Reader) Read(ctx context.Context) (Result, error) {
 	return Result{Objects: f.collect(), Problems: f.problems, Ignored: f.ignored}, nil
 }
 
-func (f *folder) collect() Objects {
-	var all Objects
+func (f *folder) collect() model.Objects {
+	var all model.Objects
 	for _, p := range f.objects {
 		switch o := p.moved(); {
 		case o.service != nil:
@@ -374,6 +366,10 @@ func (f *folder) collect() Objects {
 			all.Nodes = append(all.Nodes, o.node)
 		case o.cidr != nil:
 			all.ServiceCIDRs = append(all.ServiceCIDRs, o.cidr)
+		case o.route != nil:
+			all.Routes = append(all.Routes, o.route)
+		case o.grant != nil:
+			all.Grants = append(all.Grants, o.grant)
 		}
 	}
 	return all

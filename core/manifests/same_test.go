@@ -16,6 +16,8 @@ import (
 func TestEveryFieldMatters(t *testing.T) {
 	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Service) bool { return sameService(a, b) })
 	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Slice) bool { return sameSlice(a, b) })
+	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Route) bool { return sameRoute(a, b) })
+	differ(t, map[string]bool{"Where": true}, func(a, b *model.Grant) bool { return sameGrant(a, b) })
 	differ(t, map[string]bool{"Warm": true}, func(a, b *model.SliceEndpoint) bool { return sameEndpoint(*a, *b) })
 }
 

@@ -21,6 +21,8 @@ type record struct {
 	slices   map[model.SliceName]*model.Slice
 	nodes    map[string]*model.Node
 	cidrs    map[string]*model.ServiceCIDR
+	routes   map[model.RouteName]*model.Route
+	grants   map[model.GrantName]*model.Grant
 	problems []Problem
 	calls    []string
 	synced   []string
@@ -32,6 +34,8 @@ func newRecord() *record {
 		slices:   map[model.SliceName]*model.Slice{},
 		nodes:    map[string]*model.Node{},
 		cidrs:    map[string]*model.ServiceCIDR{},
+		routes:   map[model.RouteName]*model.Route{},
+		grants:   map[model.GrantName]*model.Grant{},
 	}
 }
 
@@ -88,6 +92,34 @@ func (r *record) DeleteServiceCIDR(name string) {
 	defer r.mu.Unlock()
 	delete(r.cidrs, name)
 	r.note("delete cidr %s", name)
+}
+
+func (r *record) SetRoute(o *model.Route) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.routes[o.Name] = o
+	r.note("set %s", o.Name)
+}
+
+func (r *record) DeleteRoute(n model.RouteName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.routes, n)
+	r.note("delete %s", n)
+}
+
+func (r *record) SetGrant(o *model.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants[o.Name] = o
+	r.note("set grant %s", o.Name)
+}
+
+func (r *record) DeleteGrant(n model.GrantName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.grants, n)
+	r.note("delete grant %s", n)
 }
 
 func (r *record) Problems(ps []Problem) {

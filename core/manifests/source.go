@@ -30,6 +30,10 @@ type Sink interface {
 	SetNode(*model.Node)
 	SetServiceCIDR(*model.ServiceCIDR)
 	DeleteServiceCIDR(name string)
+	SetRoute(*model.Route)
+	DeleteRoute(model.RouteName)
+	SetGrant(*model.Grant)
+	DeleteGrant(model.GrantName)
 
 	// Problems replaces the problems of the folder.
 	Problems([]Problem)
@@ -237,6 +241,10 @@ func (d *delivery) set(o *object) {
 		d.sink.SetNode(o.node)
 	case o.cidr != nil:
 		d.sink.SetServiceCIDR(o.cidr)
+	case o.route != nil:
+		d.sink.SetRoute(o.route)
+	case o.grant != nil:
+		d.sink.SetGrant(o.grant)
 	}
 }
 
@@ -248,6 +256,10 @@ func (d *delivery) delete(p placed) {
 		d.sink.DeleteSlice(p.slice.Name)
 	case p.cidr != nil:
 		d.sink.DeleteServiceCIDR(p.cidr.Name)
+	case p.route != nil:
+		d.sink.DeleteRoute(p.route.Name)
+	case p.grant != nil:
+		d.sink.DeleteGrant(p.grant.Name)
 	}
 }
 

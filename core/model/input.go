@@ -7,6 +7,16 @@ import (
 	"time"
 )
 
+// Objects are the inputs of one moment.
+type Objects struct {
+	Services     []*Service
+	Slices       []*Slice
+	Nodes        []*Node
+	ServiceCIDRs []*ServiceCIDR
+	Routes       []*Route
+	Grants       []*Grant
+}
+
 // ServiceType is the spec.type of a Service that can have a virtual IP.
 // Headless and ExternalName Services never become a Service of this model.
 type ServiceType uint8

@@ -238,6 +238,9 @@ func (p *Pool) Hash() {
 			t.seeds[i] = mix(t.seeds[i-1] + 1)
 		}
 	}
+	for slot := range t.wishes {
+		t.wishes[slot].last = math.MaxUint64
+	}
 	for slot := range MaglevSlots {
 		t.place(uint16(slot))
 	}
@@ -276,7 +279,25 @@ type tables struct {
 	seeds []uint64 // of the endpoints
 	quota []int
 	held  []held
+
+	wishes [MaglevSlots]wishes
 }
+
+// wishes are the endpoints that a slot prefers next, the best first. There are more
+// below the last score when the list is empty: most slots need only the first few, and
+// one look at all endpoints finds several.
+type wishes struct {
+	list []wish
+	last uint64 // the lowest score of those that were taken
+}
+
+type wish struct {
+	score    uint64
+	endpoint int
+}
+
+// wishesAtOnce is how many wishes of a slot one look finds.
+const wishesAtOnce = 16
 
 // held are the slots of an endpoint, the one that prefers it least first.
 type held []claim
@@ -289,24 +310,48 @@ type claim struct {
 // place gives a slot to the endpoint that it prefers most of those that have room
 // or hold one that prefers them less, which must look further in turn.
 func (t *tables) place(slot uint16) {
-	limit := uint64(math.MaxUint64) // endpoints of higher scores have refused it
 	for {
-		best, most := -1, uint64(0)
-		for e, seed := range t.seeds {
-			if score := mix(seed ^ uint64(slot)); score < limit && (best < 0 || score > most) {
-				best, most = e, score
-			}
-		}
-		c := claim{most, slot}
+		w := t.next(slot)
+		best, c := w.endpoint, claim{w.score, slot}
 		at, _ := slices.BinarySearchFunc(t.held[best], c, func(a, b claim) int { return cmp.Compare(a.score, b.score) })
 		t.held[best] = slices.Insert(t.held[best], at, c)
 		if len(t.held[best]) <= t.quota[best] {
 			return
 		}
-		last := t.held[best][0]
+		slot = t.held[best][0].slot
 		t.held[best] = t.held[best][1:]
-		slot, limit = last.slot, last.score
 	}
+}
+
+// next returns the endpoint that a slot prefers most of those that have not refused it.
+func (t *tables) next(slot uint16) wish {
+	w := &t.wishes[slot]
+	if len(w.list) == 0 {
+		w.list = t.look(slot, w.last, make([]wish, 0, min(wishesAtOnce, len(t.seeds))))
+	}
+	first := w.list[0]
+	w.list, w.last = w.list[1:], first.score
+	return first
+}
+
+// look fills a list with the best wishes of a slot that are below a score.
+func (t *tables) look(slot uint16, below uint64, list []wish) []wish {
+	for e, seed := range t.seeds {
+		score := mix(seed ^ uint64(slot))
+		full := len(list) == cap(list)
+		if score >= below || full && score < list[len(list)-1].score {
+			continue
+		}
+		if full {
+			list = list[:len(list)-1]
+		}
+		at := len(list)
+		for at > 0 && list[at-1].score < score {
+			at--
+		}
+		list = slices.Insert(list, at, wish{score, e})
+	}
+	return list
 }
 
 func seedOf(a netip.Addr) uint64 {

@@ -3,6 +3,7 @@
 package model_test
 
 import (
+	"hash/fnv"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -188,5 +189,38 @@ func TestHashIsTheSameEverywhere(t *testing.T) {
 	b.Hash()
 	if !slices.Equal(slotAddrs(a), slotAddrs(b)) {
 		t.Error("two nodes have different tables")
+	}
+}
+
+// Tables must not change from one version to the next: while a cluster is upgraded some
+// nodes have the old one. The sums are those of the first version that had tables.
+func TestHashStaysTheSame(t *testing.T) {
+	for _, tt := range []struct {
+		endpoints int
+		sum       uint64
+	}{{2, 0x34b824ea9f0ed177}, {10, 0x656bc2234d4d664a}, {100, 0x1ca28e133e6b42aa}, {500, 0xa3526ed6add338f0}, {model.MaglevSlots, 0xea25aba2cf1c0f2a}} {
+		weights := make([]uint16, tt.endpoints)
+		for i := range weights {
+			weights[i] = uint16(1 + i%7)
+		}
+		p := weighted(weights...)
+		p.Hash()
+		h := fnv.New64a()
+		for _, a := range slotAddrs(p) {
+			h.Write([]byte(a.String()))
+		}
+		if h.Sum64() != tt.sum {
+			t.Errorf("%d endpoints: table %#x, want %#x", tt.endpoints, h.Sum64(), tt.sum)
+		}
+	}
+}
+
+// BenchmarkHash makes the two tables of a Service with as many endpoints as slots, which
+// is the most that one may cost.
+func BenchmarkHash(b *testing.B) {
+	for b.Loop() {
+		for range 2 {
+			weighted(make([]uint16, model.MaglevSlots)...).Hash()
+		}
 	}
 }

@@ -14,6 +14,7 @@ type Port struct {
 	Frontends       []Frontend    // in the order of Kind, then as the Service lists them
 	SessionAffinity time.Duration // ClientIP affinity timeout; 0 is none
 	Scheduler       Scheduler
+	Route           *RouteName // of the Gateway API, whose backends its endpoints are; nil for none
 
 	// PreserveDestination asks that clients of its load balancer IPs reach endpoints with that
 	// IP as the destination, which they must have themselves: kube-proxy's
@@ -161,7 +162,8 @@ func (d Delta) ID() PortID {
 
 // Equal reports whether two ports ask for the same, slot order included.
 func (p *Port) Equal(o *Port) bool {
-	return p == o || p != nil && o != nil && p.ID == o.ID && p.SessionAffinity == o.SessionAffinity && p.Scheduler == o.Scheduler && p.PreserveDestination == o.PreserveDestination &&
+	return p == o || p != nil && o != nil && p.ID == o.ID && p.SessionAffinity == o.SessionAffinity && p.Scheduler == o.Scheduler && (p.Route == o.Route || p.Route != nil && o.Route != nil && *p.Route == *o.Route) &&
+		p.PreserveDestination == o.PreserveDestination &&
 		p.HealthPort == o.HealthPort && p.LocalReady == o.LocalReady && slices.Equal(p.Draining, o.Draining) &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.equal)
 }
@@ -180,6 +182,15 @@ func (f Frontend) equal(o Frontend) bool {
 
 func (a Action) equal(o Action) bool {
 	return a.Verdict == o.Verdict && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
+}
+
+// WhyText returns why the port does what it does, as a phrase for people that names its
+// route.
+func (p *Port) WhyText(why Reason) string {
+	if p.Route != nil && why == WhyRoute {
+		return "balanced over the backends of " + p.Route.String() + ", by weight"
+	}
+	return why.Text()
 }
 
 // Pools returns the distinct pools of a port, in the order in which its frontends

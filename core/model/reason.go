@@ -20,6 +20,7 @@ const (
 	WhyZoneSpill                          // topology hints: too few endpoints for this zone, others' too
 	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
 	WhyUnanswered                         // balanced without endpoints that have stopped answering
+	WhyRoute                              // balanced over the backends of a route of the Gateway API
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
 	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
 	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: stay silent
@@ -54,6 +55,8 @@ const (
 	WhyPodRange          // an external address in a range of pods
 	WhyNotAllowed        // an external IP that the administrator has not allowed
 	WhyClosed            // loadBalancerSourceRanges allows no client
+	WhyRouteBackend      // a backend of a route that cannot be one
+	WhyRouteShadowed     // an older route has this port
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -63,6 +66,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNodeHints:            {"NodeHints", "topology hints: endpoints for this node"},
 	WhyZoneSpill:            {"ZoneSpillOver", "topology hints: endpoints for this node's zone are too few, using other zones' too"},
 	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no ready endpoints: using serving terminating endpoints"},
+	WhyRoute:                {"Route", "balanced over the weighted backends of a Gateway API route"},
 	WhyUnanswered:           {"Unanswered", "endpoints have stopped answering"},
 	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not apply to this node's own pods and processes"},
 	WhyNoEndpoints:          {"NoEndpoints", "no endpoints: rejected"},
@@ -95,6 +99,8 @@ var reasons = [...]struct{ name, text string }{
 	WhyPodRange:             {"InPodCIDR", "pod CIDRs are reserved for pods"},
 	WhyNotAllowed:           {"NotAllowed", "not in the allowed external IPs"},
 	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this IP family: all clients dropped"},
+	WhyRouteBackend:         {"RouteBackend", "not usable as a backend; the others get its share"},
+	WhyRouteShadowed:        {"RouteShadowed", "an older route counts"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

@@ -40,7 +40,7 @@ func (w walk) decide(p Packet) (Outcome, *model.Port, *model.Frontend) {
 	}
 	act := front.On[origin]
 	out.Why = act.Why
-	w.tell(AboutPolicy, act.Verdict.String(), "%s", act.Why.Text())
+	w.tell(AboutPolicy, act.Verdict.String(), "%s", port.WhyText(act.Why))
 	switch act.Verdict {
 	case model.Reject:
 		out.Fate = Reject

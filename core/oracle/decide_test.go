@@ -4,6 +4,7 @@ package oracle_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -66,4 +67,22 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s over udp: got %s", tt.name, got.Fate)
 		}
 	}
+}
+
+// An explanation names the route whose backends the endpoints are.
+func TestExplainNamesTheRoute(t *testing.T) {
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at("10.0.0.1:80")}}}
+	act := model.Action{Pool: pool, Why: model.WhyRoute}
+	port := &model.Port{
+		ID:        model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "web"}, Proto: model.TCP},
+		Frontends: []model.Frontend{{At: at("10.96.0.1:80"), On: [model.Origins]model.Action{act, act, act}}},
+		Route:     &model.RouteName{Proto: model.TCP, Namespace: "ns", Name: "split"},
+	}
+	e := oracle.Explain(&model.Host{}, []*model.Port{port}, oracle.Packet{Src: addr("10.0.0.9"), Proto: model.TCP, Dst: at("10.96.0.1:80")})
+	for _, s := range e.Steps {
+		if s.About == oracle.AboutPolicy && strings.Contains(s.Why, "TCPRoute ns/split") {
+			return
+		}
+	}
+	t.Errorf("the route is not named: %+v", e.Steps)
 }

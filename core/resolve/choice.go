@@ -77,15 +77,18 @@ func zoneWeights(all []endpoint) (zones []string, weights map[string]float64) {
 	return zones, weights
 }
 
-// weigh gives the endpoints of a pool their weights: their shares, where those fit,
-// else in hundredths of the largest. It makes at most so many slots.
+// weigh gives the endpoints of a pool their weights: their shares, where those are
+// whole numbers, else by fewestSlots. It makes at most so many slots.
 func weigh(p *model.Pool, from []endpoint, most int) {
 	if !slices.ContainsFunc(from, func(e endpoint) bool { return e.share != from[0].share }) {
 		return
 	}
 	weights, unit := tenths(from)
 	if weights == nil {
-		weights = hundredths(from)
+		weights = whole(from)
+	}
+	if weights == nil {
+		weights = fewestSlots(from, most)
 	}
 	for i, w := range weights {
 		p.Endpoints[i].Weight = w
@@ -128,18 +131,14 @@ func gcd(a, b int) int {
 	return a
 }
 
-func hundredths(from []endpoint) (weights []uint16) {
-	largest, whole := 0.0, true
+// whole returns the shares of endpoints as weights; nil if some are no whole numbers,
+// or too large.
+func whole(from []endpoint) (weights []uint16) {
 	for _, e := range from {
-		largest = max(largest, e.share)
-		whole = whole && e.share == math.Trunc(e.share)
-	}
-	scale := 1.0
-	if !whole || largest > math.MaxUint16 {
-		scale = 100 / largest
-	}
-	for _, e := range from {
-		weights = append(weights, uint16(max(1, math.Round(e.share*scale))))
+		if e.share != math.Trunc(e.share) || e.share > math.MaxUint16 {
+			return nil
+		}
+		weights = append(weights, uint16(e.share))
 	}
 	return weights
 }

@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -17,6 +18,7 @@ type endpoint struct {
 	state              model.EndpointState
 	hints              *model.Hints
 	share              float64 // of new connections beside the others' of its pool; 0 is none
+	backend            int     // of the route of its port, if any
 	warm               uint8   // how many tenths of its share it has while it is new; 0 is all
 }
 
@@ -51,16 +53,13 @@ func (r *Result) endpoints(
 	})
 }
 
-// unique sorts endpoints by address and keeps the best of each. The sort is
+// unique sorts endpoints by address and keeps the best of each, and of each backend. The sort is
 // stable, so among equals the first slice by name counts.
 func unique(all []endpoint) []endpoint {
 	slices.SortStableFunc(all, func(a, b endpoint) int {
-		if c := a.addr.Compare(b.addr); c != 0 {
-			return c
-		}
-		return conditionRank(b.state) - conditionRank(a.state)
+		return cmp.Or(a.addr.Compare(b.addr), a.backend-b.backend, conditionRank(b.state)-conditionRank(a.state))
 	})
-	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.addr == b.addr })
+	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.addr == b.addr && a.backend == b.backend })
 }
 
 func conditionRank(s model.EndpointState) (n int) {
@@ -80,6 +79,9 @@ func conditionRank(s model.EndpointState) (n int) {
 type sliceIndex struct {
 	ports map[portKey]portSources
 	any   [2]bool // a family has endpoints, for whatever port
+
+	routes map[routedPort]*Route // nil for none
+	listed int                   // ports of slices that were looked at
 
 	frontends int // of all ports
 	mostSlots int // of a pool at most, so that all together are within MaxEntries
@@ -110,6 +112,13 @@ func rankOf(host *model.Host, e *model.SliceEndpoint) int {
 	return unreadyElsewhere
 }
 
+// routedPort is how routes refer to the ports of a Service, which have one of these
+// each.
+type routedPort struct {
+	name  string
+	proto model.Proto
+}
+
 // portKey is how slices refer to the ports of a Service.
 type portKey struct {
 	family model.Family
@@ -124,19 +133,20 @@ type portSources struct {
 }
 
 // source is a slice that has endpoints for a port, and the number that it gives
-// to the port.
+// to the port. With a route it is one of a backend.
 type source struct {
-	slice  *model.Slice
-	number uint16
+	slice   *model.Slice
+	number  uint16
+	backend int
+	unused  bool // its endpoints get no new connections
 }
 
 // indexSlices looks once through the slices of a Service. It costs their ports, and
 // not those of the Service for each of them.
-func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice) (s sliceIndex) {
+func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice, routes []Route) (s sliceIndex) {
 	s.ports = make(map[portKey]portSources, len(svc.Ports))
-	listed := 0
 	for i, slice := range from {
-		if listed += len(slice.Ports); listed > MaxEntries {
+		if s.listed += len(slice.Ports); s.listed > MaxEntries {
 			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), MaxEntries)
 			break
 		}
@@ -149,16 +159,17 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 			if n := len(o.from); n > 0 && o.from[n-1].slice == slice {
 				continue // twice in one slice: the first one counts
 			}
-			s.ports[k] = portSources{append(o.from, source{slice, p.Port}), o.endpoints + len(slice.Endpoints)}
+			s.ports[k] = portSources{append(o.from, source{slice: slice, number: p.Port}), o.endpoints + len(slice.Endpoints)}
 		}
 	}
-	r.capEndpoints(host, svc, from, &s)
+	r.indexRoutes(svc, routes, &s)
+	r.capEndpoints(host, svc, &s)
 	return s
 }
 
 // capEndpoints limits how many endpoints each port gets, where all are too many: each
 // costs an entry for each frontend of its port.
-func (r *Result) capEndpoints(host *model.Host, svc *model.Service, from []*model.Slice, s *sliceIndex) {
+func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceIndex) {
 	entries, fronts := 0, 0
 	for _, family := range model.Families() {
 		addresses := addressCount(svc, family)
@@ -175,16 +186,25 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, from []*mode
 	s.perPort = max(1, MaxEntries/fronts)
 	r.Problem(svc, model.WhyTooLarge, "%d endpoints of %d frontends (ports x addresses x endpoints), limit %d: serving %d of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
-	s.ranks = make(map[*model.Slice]*[ranks][]int, len(from))
-	for _, slice := range from {
-		var by [ranks][]int
-		for i := range slice.Endpoints {
-			if rank := rankOf(host, &slice.Endpoints[i]); len(by[rank]) < s.perPort {
-				by[rank] = append(by[rank], i)
+	s.ranks = map[*model.Slice]*[ranks][]int{}
+	for _, port := range s.ports {
+		for _, src := range port.from {
+			if s.ranks[src.slice] == nil {
+				s.ranks[src.slice] = s.rank(host, src.slice)
 			}
 		}
-		s.ranks[slice] = &by
 	}
+}
+
+// rank returns which endpoints of a slice have which rank.
+func (s *sliceIndex) rank(host *model.Host, slice *model.Slice) *[ranks][]int {
+	var by [ranks][]int
+	for i := range slice.Endpoints {
+		if rank := rankOf(host, &slice.Endpoints[i]); len(by[rank]) < s.perPort {
+			by[rank] = append(by[rank], i)
+		}
+	}
+	return &by
 }
 
 // candidates returns the endpoints that a port may use, some of them twice.
@@ -221,9 +241,12 @@ func (s source) candidate(host *model.Host, i int) endpoint {
 	if e.Warm > 0 {
 		share = share * float64(e.Warm) / 10
 	}
+	if s.unused {
+		share = 0
+	}
 	return endpoint{
 		addr: netip.AddrPortFrom(e.Addr, s.number), local: isLocal(host, e), nodeUnknown: e.Node == "",
-		state: e.State, hints: e.Hints, share: share, warm: e.Warm,
+		state: e.State, hints: e.Hints, share: share, backend: s.backend, warm: e.Warm,
 	}
 }
 

@@ -26,29 +26,47 @@ type pools struct {
 // Local though other nodes have ready ones. Hints never narrow the local pool.
 // Endpoints that have stopped answering are passed over last, and only in the
 // cluster's pool (unanswered.go).
-func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoint) pools {
-	p := pools{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
-
-	usable := filter(all, ready)
-	if len(usable) > 0 {
-		usable, p.whyCluster = applyHints(host, svc.Choice.Spill, usable)
-		if usable, p.passed = passOver(usable); len(p.passed) > 0 {
-			p.whyCluster = model.WhyUnanswered
-		}
+//
+// Behind a route all that is done for the endpoints of each of its backends.
+func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoint, route *Route) pools {
+	var c chosen
+	if route != nil {
+		c = route.choose(host, svc, all)
 	} else {
-		usable, p.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
+		c = choose(host, svc, all)
 	}
-	p.cluster = r.pool(svc, usable)
-
-	local := filter(all, func(e endpoint) bool { return e.local && ready(e) })
-	if len(local) == 0 {
-		local, p.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
+	p := pools{
+		cluster: r.pool(svc, c.cluster), local: r.pool(svc, c.local),
+		whyCluster: c.whyCluster, whyLocal: c.whyLocal, passed: c.passed,
 	}
-	p.local = r.pool(svc, local)
 	if p.local.Equal(p.cluster) {
 		p.local = p.cluster
 	}
 	return p
+}
+
+// chosen are the endpoints of the two pools, and why.
+type chosen struct {
+	cluster, local       []endpoint
+	whyCluster, whyLocal model.Reason
+	passed               []endpoint
+}
+
+func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
+	c := chosen{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
+	if c.cluster = filter(all, ready); len(c.cluster) > 0 {
+		c.cluster, c.whyCluster = applyHints(host, svc.Choice.Spill, c.cluster)
+		if c.cluster, c.passed = passOver(c.cluster); len(c.passed) > 0 {
+			c.whyCluster = model.WhyUnanswered
+		}
+	} else {
+		c.cluster, c.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
+	}
+	c.local = filter(all, func(e endpoint) bool { return e.local && ready(e) })
+	if len(c.local) == 0 {
+		c.local, c.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
+	}
+	return c
 }
 
 func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
@@ -102,6 +120,7 @@ func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 	for _, e := range all {
 		if e.state.Has(model.Serving) && !chosen[e.addr] {
 			addrs = append(addrs, e.addr)
+			chosen[e.addr] = true // several backends may have it
 		}
 	}
 	return addrs

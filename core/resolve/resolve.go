@@ -9,13 +9,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Service resolves a Service with its slices, which must be sorted by name. It
+// Service resolves a Service with its slices, which must be sorted by name, and the
+// routes that have it as a parent, in the order of their precedence. It
 // gives one Port for each port and each IP family in which the Service has a
 // cluster IP. Pools are in address order; see Reslot. The Service must be within
 // the limits (Excess); of endpoints beyond them some are left out.
-func Service(host *model.Host, svc *model.Service, from []*model.Slice) Result {
+func Service(host *model.Host, svc *model.Service, from []*model.Slice, routes ...Route) Result {
 	r := Result{used: seen{}}
-	r.index = r.indexSlices(host, svc, from)
+	r.index = r.indexSlices(host, svc, from, routes)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {
 			r.Problem(svc, model.WhyTooLarge, "more than %d endpoints; only these are protected from other Services as API servers", MaxAPIServers)
@@ -45,9 +46,13 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	})
 	r.reportClosed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, addresses)
-	pools := r.choosePools(host, svc, all)
+	route := r.index.routes[routedPort{port.Name, port.Proto}]
+	pools := r.choosePools(host, svc, all, route)
 	r.countLocal(svc, all)
 	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, Scheduler: r.schedule(svc, pools), PreserveDestination: svc.PreserveDestination, Frontends: frontends(host, svc, addresses, pools)}
+	if route != nil {
+		p.Route = &route.Name
+	}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)
 	}

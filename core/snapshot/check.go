@@ -34,6 +34,11 @@ func (f *File) check() error {
 			return err
 		}
 	}
+	for _, r := range f.Routes {
+		if r.Name.Proto != model.TCP && r.Name.Proto != model.UDP {
+			return fmt.Errorf("route %s/%s: protocol %d", r.Name.Namespace, r.Name.Name, r.Name.Proto)
+		}
+	}
 	for _, s := range f.Slots {
 		if err := addresses("slot", nil, append([]netip.AddrPort{s.At}, s.Endpoints...), nil); err != nil || s.From >= model.Origins {
 			return fmt.Errorf("slot of %s: not valid", s.At)

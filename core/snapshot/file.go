@@ -33,6 +33,8 @@ type File struct {
 	Services []*model.Service
 	Slices   []*model.Slice
 	CIDRs    []*model.ServiceCIDR
+	Routes   []*model.Route
+	Grants   []*model.Grant
 	// Slots are the orders of pools that are not those that the inputs give by
 	// themselves: they depend on the past.
 	Slots []Slot
@@ -88,6 +90,8 @@ type line struct {
 	Service  *model.Service     `json:"service,omitempty"`
 	Slice    *model.Slice       `json:"slice,omitempty"`
 	CIDR     *model.ServiceCIDR `json:"cidr,omitempty"`
+	Route    *model.Route       `json:"route,omitempty"`
+	Grant    *model.Grant       `json:"grant,omitempty"`
 	Slot     *Slot              `json:"slot,omitempty"`
 	Ready    *Ready             `json:"ready,omitempty"`
 	Drift    *status.Drift      `json:"drift,omitempty"`

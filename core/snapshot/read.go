@@ -103,6 +103,10 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 		f.Slices = append(f.Slices, l.Slice)
 	case l.CIDR != nil:
 		f.CIDRs = append(f.CIDRs, l.CIDR)
+	case l.Route != nil:
+		f.Routes = append(f.Routes, l.Route)
+	case l.Grant != nil:
+		f.Grants = append(f.Grants, l.Grant)
 	case l.Slot != nil:
 		f.Slots = append(f.Slots, *l.Slot)
 	case l.Ready != nil:

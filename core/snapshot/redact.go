@@ -31,7 +31,7 @@ import (
 func (f *File) Redact(key []byte) {
 	f.breakTies()
 	r := redactor{hash: hmac.New(sha256.New, key), names: map[string]string{}, addresses: map[netip.Addr]netip.Addr{}}
-	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.History, &f.Checks} {
+	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.History, &f.Checks} {
 		r.walk(reflect.ValueOf(part).Elem())
 	}
 	f.Observed, f.Config.Unused, f.Redacted = nil, nil, true

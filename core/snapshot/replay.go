@@ -35,12 +35,7 @@ func (f *File) Resolve() *Result {
 	t.SetHost(r.Host)
 	t.SetClock(func() time.Time { return f.At })
 	t.SetSuspects(f.Suspects)
-	for _, s := range f.Services {
-		t.SetService(s)
-	}
-	for _, s := range f.Slices {
-		t.SetSlice(s)
-	}
+	t.Set(&model.Objects{Services: f.Services, Slices: f.Slices, Routes: f.Routes, Grants: f.Grants})
 	for _, s := range f.Ready {
 		t.SetReady(s.Service, s.Endpoints)
 	}
@@ -144,4 +139,6 @@ func (f *File) Sort() {
 	slices.SortFunc(f.Services, func(a, b *model.Service) int { return a.Name.Compare(b.Name) })
 	slices.SortFunc(f.Slices, func(a, b *model.Slice) int { return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name)) })
 	slices.SortFunc(f.CIDRs, func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(f.Routes, (*model.Route).Compare)
+	slices.SortFunc(f.Grants, func(a, b *model.Grant) int { return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name)) })
 }

@@ -22,6 +22,12 @@ func Write(w io.Writer, f *File) error {
 	for _, c := range f.CIDRs {
 		out.put(line{CIDR: c})
 	}
+	for _, r := range f.Routes {
+		out.put(line{Route: r})
+	}
+	for _, g := range f.Grants {
+		out.put(line{Grant: g})
+	}
 	for i := range f.Slots {
 		out.put(line{Slot: &f.Slots[i]})
 	}

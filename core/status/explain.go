@@ -109,6 +109,7 @@ func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explana
 		return out
 	}
 	id := e.Port.ID
+	out.Why = e.Port.WhyText(e.Outcome.Why)
 	out.Service = id.Service.String()
 	if e.Frontend != nil {
 		out.Frontend = e.Frontend.Kind.String()

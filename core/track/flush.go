@@ -46,7 +46,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.object, t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects)))
+		r = resolve.Service(t.host, s.object, t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects)), t.routesOf(s.name)...)
 		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
@@ -234,17 +234,28 @@ func (t *Tracker) Unsorted() []Service {
 	return all
 }
 
-// Once resolves a whole set of inputs at once, for plans and tests. Services
-// are in order of name, and so are their ports.
-func Once(host *model.Host, services []*model.Service, slices []*model.Slice) ([]Service, []*model.Port) {
-	t := New()
-	t.SetHost(host)
-	for _, s := range services {
+// Set adds or replaces objects, all but Nodes and ServiceCIDRs.
+func (t *Tracker) Set(in *model.Objects) {
+	for _, s := range in.Services {
 		t.SetService(s)
 	}
-	for _, s := range slices {
+	for _, s := range in.Slices {
 		t.SetSlice(s)
 	}
+	for _, g := range in.Grants {
+		t.SetGrant(g)
+	}
+	for _, r := range in.Routes {
+		t.SetRoute(r)
+	}
+}
+
+// Once resolves a whole set of inputs at once, for plans and tests. Services
+// are in order of name, and so are their ports.
+func Once(host *model.Host, in *model.Objects) ([]Service, []*model.Port) {
+	t := New()
+	t.SetHost(host)
+	t.Set(in)
 	t.Flush()
 	all := t.Services()
 	var ports []*model.Port

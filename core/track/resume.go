@@ -11,9 +11,9 @@ import (
 )
 
 // Resume returns a Tracker that knows what another one has resolved for a host, as told by
-// its Services: of what is set in it, Flush resolves that alone. It is for questions
+// its Services and by the routes and grants of in: of what is set in it, Flush resolves that alone. It is for questions
 // of what an edit would change, and costs the claims of all Services.
-func Resume(host *model.Host, all []Service, suspects model.Suspects, now time.Time) *Tracker {
+func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
 	t.SetClock(func() time.Time { return now })
 	t.configured, t.host, t.suspects = host, host, suspects
@@ -31,6 +31,7 @@ func Resume(host *model.Host, all []Service, suspects model.Suspects, now time.T
 		t.objects++
 		t.updateClaims(s)
 	}
+	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
 	for _, s := range t.dirty { // by claims that were settled before
 		s.queued = false
 	}

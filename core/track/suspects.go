@@ -118,9 +118,23 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 	if s == nil || t.host == nil {
 		return nil
 	}
-	for _, slice := range s.slices {
+	for _, slice := range t.backing(s) {
 		for e := range t.remote(slice) {
 			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// backing returns the slices whose endpoints a Service may use: its own, and those of
+// the backends of its routes.
+func (t *Tracker) backing(s *service) []*model.Slice {
+	all := s.slices
+	for _, route := range t.routes.parents[s.name] {
+		for _, b := range route.Backends {
+			if of := t.services[b.Service]; of != nil {
+				all = append(all[:len(all):len(all)], of.slices...)
+			}
 		}
 	}
 	return all

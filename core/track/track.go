@@ -37,6 +37,7 @@ type Tracker struct {
 	stats      Stats
 	fresh      []model.Problem
 	now        func() time.Time
+	routes     routes
 	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
 }
 
@@ -71,6 +72,7 @@ func New() *Tracker {
 		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
 		now:      time.Now,
 		warming:  map[*service]time.Time{},
+		routes:   newRoutes(),
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
 }
@@ -102,7 +104,17 @@ func (t *Tracker) get(name model.ServiceName) *service {
 	return s
 }
 
+// mark touches a Service, and those that have it as a backend.
 func (t *Tracker) mark(s *service) {
+	t.markOne(s)
+	if len(t.routes.backends) > 0 {
+		for _, route := range t.routes.backends[s.name] {
+			t.markParents(route)
+		}
+	}
+}
+
+func (t *Tracker) markOne(s *service) {
 	if !s.queued {
 		s.queued = true
 		t.dirty = append(t.dirty, s)

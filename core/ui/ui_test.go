@@ -46,7 +46,7 @@ func world(services int) *ui.Input {
 		sources = append(sources, slice)
 	}
 	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
-	all, _ := track.Once(host, objects, sources)
+	all, _ := track.Once(host, &model.Objects{Services: objects, Slices: sources})
 	in := &ui.Input{Host: host, Services: all, Status: status.Document{
 		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
 		Inputs: []status.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // dialTimeout bounds one attempt to connect. A short one notices sooner that a
@@ -129,7 +130,7 @@ func renewToken(c *rest.Config) {
 func newScheme() (*kruntime.Scheme, error) {
 	scheme := kruntime.NewScheme()
 	for _, add := range []func(*kruntime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, eventsv1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, eventsv1.AddToScheme, gateway.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // FuzzConvert feeds any JSON to all converters. They must not panic, and what
@@ -25,6 +26,9 @@ func FuzzConvert(f *testing.F) {
 		"endpoints":[{"addresses":["10.0.0.1"],"conditions":{},"hints":{"forZones":[{"name":"a"}]}},{}]}`,
 		`{"metadata":{"name":"n","labels":{"topology.kubernetes.io/zone":"a"}},"spec":{"podCIDRs":["10.0.0.0/24"]},
 		"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`,
+		`{"metadata":{"name":"split","namespace":"a"},"spec":{"parentRefs":[{"group":"","kind":"Service","name":"web","port":80,"sectionName":"http"},{"name":"gw"}],
+		"rules":[{"backendRefs":[{"name":"v1","port":80,"weight":80},{"name":"v2","namespace":"b","port":0,"weight":-1},{"group":"x","kind":"y"}]},{}]},"status":{"parents":[]}}`,
+		`{"metadata":{"name":"g","namespace":"a"},"spec":{"from":[{"group":"gateway.networking.k8s.io","kind":"UDPRoute","namespace":"b"}],"to":[{"group":"","kind":"Service","name":"x"},{"kind":"Service"}]}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -41,6 +45,16 @@ func FuzzConvert(f *testing.F) {
 		if json.Unmarshal(data, &n) == nil {
 			if node, problems := Node(&n); node == nil || len(problems) > model.MaxProblems {
 				t.Fatalf("%v, %d problems", node, len(problems))
+			}
+		}
+		var r gateway.TCPRoute
+		if json.Unmarshal(data, &r) == nil {
+			fuzzRoute(t, &r)
+		}
+		var g gateway.ReferenceGrant
+		if json.Unmarshal(data, &g) == nil {
+			if grant, problems := ReferenceGrant(&g); len(problems) > model.MaxProblems || grant != nil && (len(grant.From) > maxGrants || len(grant.To) > maxGrants) {
+				t.Fatalf("%+v, %d problems", grant, len(problems))
 			}
 		}
 	})
@@ -70,6 +84,24 @@ func fuzzService(t *testing.T, s *corev1.Service) {
 	for _, p := range svc.Ports {
 		if p.Port == 0 || !portName(p.Name) || p.Proto.String() == "unknown" {
 			t.Fatalf("port %+v", p)
+		}
+	}
+}
+
+func fuzzRoute(t *testing.T, o *gateway.TCPRoute) {
+	r, problems := TCPRoute(o)
+	if len(problems) > model.MaxProblems {
+		t.Fatalf("%d problems", len(problems))
+	}
+	if r == nil {
+		return
+	}
+	if len(r.Parents) == 0 || len(r.Parents) > maxParents || len(r.Backends) > maxBackends {
+		t.Fatalf("%d parents, %d backends", len(r.Parents), len(r.Backends))
+	}
+	for _, b := range r.Backends {
+		if b.Port == 0 || b.Weight > largestShare || !portName(b.Service.Name) || b.Service.Name == "" {
+			t.Fatalf("backend %+v", b)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -26,8 +27,9 @@ type dispatcher struct {
 	nodeName string
 	limits   limits
 
-	services, slices, node, cidrs latch
-	changed                       chan struct{} // problems or what is refused changed
+	services, slices, node *latch
+	optional               map[string]*latch // by resource; not changed once it runs
+	changed                chan struct{}     // problems or what is refused changed
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
@@ -49,14 +51,14 @@ type latch struct {
 	ch   chan struct{}
 }
 
-func newLatch() latch { return latch{ch: make(chan struct{})} }
+func newLatch() *latch { return &latch{ch: make(chan struct{})} }
 
 func (g *latch) open() { g.once.Do(func() { close(g.ch) }) }
 
 func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
-		services: newLatch(), slices: newLatch(), node: newLatch(), cidrs: newLatch(), changed: make(chan struct{}, 1),
+		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
 		problems: map[objectKey][]model.Problem{}, refused: map[objectKey]bool{},
 	}
 }
@@ -126,21 +128,23 @@ func (d *dispatcher) listed(k *kind) {
 		d.services.open()
 	case "endpointslices":
 		d.slices.open()
-	case "servicecidrs":
-		d.cidrs.open()
 	case "nodes":
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.nodeRead = true
 		d.signal()
+	default:
+		if g := d.optional[k.resource]; g != nil {
+			g.open()
+		}
 	}
 }
 
 // run calls Synced when everything was passed to the sink, and then Problems, until
-// ctx ends. It waits for the Node and the ServiceCIDRs only for a limited time: most
+// ctx ends. It waits for the Node and what is optional only for a limited time: most
 // Services do not depend on them.
 func (d *dispatcher) run(ctx context.Context) {
-	for _, g := range []*latch{&d.services, &d.slices} {
+	for _, g := range []*latch{d.services, d.slices} {
 		select {
 		case <-g.ch:
 		case <-ctx.Done():
@@ -148,7 +152,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		}
 	}
 	patience, cancel := context.WithTimeout(ctx, d.limits.nodeWait)
-	for _, g := range []*latch{&d.cidrs, &d.node} {
+	for _, g := range append(slices.Collect(maps.Values(d.optional)), d.node) {
 		select {
 		case <-g.ch:
 		case <-patience.Done():

@@ -12,7 +12,9 @@
 //	*corev1.Service ────────▶ Service ──▶ *model.Service ┐
 //	*discoveryv1.EndpointSlice ▶ Slice ─▶ *model.Slice   ├─ and what was refused
 //	*corev1.Node ───────────▶ Node ─────▶ *model.Node    ├  in them, as []model.Problem
-//	*networkingv1.ServiceCIDR ▶ ServiceCIDR ▶ *model.ServiceCIDR ┘
+//	*networkingv1.ServiceCIDR ▶ ServiceCIDR ▶ *model.ServiceCIDR │
+//	*gateway.TCPRoute ──────▶ TCPRoute, UDPRoute ▶ *model.Route │
+//	*gateway.ReferenceGrant ▶ ReferenceGrant ▶ *model.Grant ┘
 //
 // The converters are pure and trust no input, since manifests in a folder have not
 // passed an API server that validates them or applies defaults: they apply
@@ -37,6 +39,11 @@
 // Existing objects are passed on before deletions, and nothing is deleted because of
 // an incomplete list. Synced is called once Services and EndpointSlices are complete;
 // from then on every event is passed on at once.
+//
+// Custom resources may be missing, come and go, and be served in one of several
+// versions (gateway.RouteVersions): a server that has none of them, or forbids them, is
+// asked again after ten minutes. Once there is no such kind any more its objects are
+// removed from the sink; while a server only fails they are kept.
 //
 // Lists are streamed, or come in pages where a server cannot do that: see
 // follower. No answer is unbounded, redirects to another server are refused, and

@@ -31,7 +31,8 @@ import (
 // paged list fails as well, the next one is streamed again.
 type follower struct {
 	kind
-	client     rest.Interface
+	clients    []rest.Interface // one each for the version and the fallbacks
+	in         int              // which of them is used
 	codec      runtime.ParameterCodec
 	dispatcher *dispatcher
 	status     *resourceStatus
@@ -101,11 +102,20 @@ func (f *follower) nextDelay(err error) time.Duration {
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		f.dispatcher.listed(&f.kind) // it is optional
+		if apierrors.IsNotFound(err) {
+			if f.in = (f.in + 1) % len(f.clients); f.in > 0 { // older versions are tried at once
+				f.unversion()
+				return 0
+			}
+		}
 		if f.backoff.refused < startRefusals {
 			break
 		}
+		if apierrors.IsNotFound(err) && len(f.fallbacks) > 0 { // a custom resource that is none any more
+			f.dropAll()
+		}
 		f.status.missing(&f.kind, err)
-		return jitter(absentDelay, 0.2)
+		return jitter(f.limits.absent, 0.2)
 	default:
 		if f.listing && f.unary && answered(err) { // the role may allow watch alone
 			f.unary = false
@@ -120,6 +130,12 @@ func (f *follower) nextDelay(err error) time.Duration {
 func (f *follower) relist() {
 	f.listing = true
 	f.unary = f.unary && time.Since(f.refused) < f.limits.unary
+}
+
+// unversion makes the next request a list in a version of the API of which nothing is
+// known yet.
+func (f *follower) unversion() {
+	f.listing, f.at = true, ""
 }
 
 // list reads everything in pages, each dropped before the next.
@@ -194,7 +210,7 @@ func (f *follower) page(ctx context.Context, options *metav1.ListOptions) (metav
 
 // get prepares a request. How often to try is decided by pace alone.
 func (f *follower) get(options *metav1.ListOptions) *rest.Request {
-	return f.client.Get().Resource(f.resource).VersionedParams(options, f.codec).MaxRetries(0)
+	return f.clients[f.in].Get().Resource(f.resource).VersionedParams(options, f.codec).MaxRetries(0)
 }
 
 // watchTimeout returns after how many seconds a server ends a watch, so

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // Sink receives what a Source reads. Its methods are called by several goroutines,
@@ -24,12 +25,16 @@ type Sink interface {
 	SetNode(*model.Node)
 	SetServiceCIDR(*model.ServiceCIDR)
 	DeleteServiceCIDR(name string)
+	SetRoute(*model.Route)
+	DeleteRoute(model.RouteName)
+	SetGrant(*model.Grant)
+	DeleteGrant(model.GrantName)
 
 	// Problems replaces the problems of all objects.
 	Problems([]model.Problem)
 
 	// Synced is called once all Services and EndpointSlices have been passed on, and
-	// the Node and ServiceCIDRs if they are to be had soon, and again when whole
+	// the Node and all else if they are to be had soon, and again when whole
 	// changes: it says whether something could be understood of each.
 	Synced(whole bool)
 }
@@ -44,9 +49,12 @@ type kind struct {
 	label, field string // selectors
 	newer        string // a field selector that servers before Kubernetes 1.31 refuse
 	optional     bool   // optional
-	list         func() runtime.Object
-	set          func(runtime.Object) outcome // tells the sink
-	remove       func(name)                   // tells the sink
+	// fallbacks are versions to try where there is no version: of custom resources, which may
+	// come and go.
+	fallbacks []schema.GroupVersion
+	list      func() runtime.Object
+	set       func(runtime.Object) outcome // tells the sink
+	remove    func(name)                   // tells the sink
 }
 
 // outcome is what became of an object.
@@ -142,5 +150,46 @@ func serviceCIDRs(sink Sink) kind {
 			return outcome{true, problems}
 		}),
 		remove: func(n name) { sink.DeleteServiceCIDR(n.name) },
+	}
+}
+
+// routes are the kinds of the Gateway API that are followed where they are asked for.
+// They are custom resources: they may be missing, and come and go.
+func routes(sink Sink) []kind {
+	set := func(r *model.Route, problems []model.Problem) outcome {
+		if r != nil {
+			sink.SetRoute(r)
+		}
+		return outcome{r != nil, problems}
+	}
+	remove := func(p model.Proto) func(name) {
+		return func(n name) { sink.DeleteRoute(model.RouteName{Proto: p, Namespace: n.namespace, Name: n.name}) }
+	}
+	versions, grants := gateway.RouteVersions(), gateway.GrantVersions()
+	return []kind{
+		{
+			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true,
+			list: func() runtime.Object { return &gateway.ReferenceGrantList{} },
+			set: setter(func(o *gateway.ReferenceGrant) outcome {
+				g, problems := ReferenceGrant(o)
+				if g != nil {
+					sink.SetGrant(g)
+				}
+				return outcome{g != nil, problems}
+			}),
+			remove: func(n name) { sink.DeleteGrant(model.GrantName{Namespace: n.namespace, Name: n.name}) },
+		},
+		{
+			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true,
+			list:   func() runtime.Object { return &gateway.TCPRouteList{} },
+			set:    setter(func(o *gateway.TCPRoute) outcome { return set(TCPRoute(o)) }),
+			remove: remove(model.TCP),
+		},
+		{
+			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true,
+			list:   func() runtime.Object { return &gateway.UDPRouteList{} },
+			set:    setter(func(o *gateway.UDPRoute) outcome { return set(UDPRoute(o)) }),
+			remove: remove(model.UDP),
+		},
 	}
 }

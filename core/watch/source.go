@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
@@ -56,13 +59,21 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	j := newFailureLog(log)
 	lists := make(chan struct{}, 1)
-	for _, k := range []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)} {
-		rest, err := client.rest(k.version, nil)
-		if err != nil {
-			return nil, err
+	kinds := []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)}
+	if c.GatewayRoutes {
+		kinds = append(kinds, routes(&s.sink)...)
+	}
+	for _, k := range kinds {
+		var clients []rest.Interface
+		for _, version := range append([]schema.GroupVersion{k.version}, k.fallbacks...) {
+			one, err := client.rest(version, nil)
+			if err != nil {
+				return nil, err
+			}
+			clients = append(clients, one)
 		}
 		s.followers = append(s.followers, &follower{
-			kind: k, client: rest, codec: client.Codec(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
+			kind: k, clients: clients, codec: client.Codec(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
 		})
 	}
 	return s, nil
@@ -89,6 +100,11 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	var group sync.WaitGroup
 	for _, f := range s.followers {
 		f.dispatcher, f.limits = d, s.limits
+		if f.optional {
+			d.optional[f.resource] = newLatch()
+		}
+	}
+	for _, f := range s.followers {
 		group.Go(func() { f.run(ctx) })
 	}
 	group.Go(func() { d.run(ctx) })

@@ -36,6 +36,8 @@ type record struct {
 	slices   map[model.SliceName]*model.Slice
 	node     *model.Node
 	cidrs    map[string]*model.ServiceCIDR
+	routes   map[model.RouteName]*model.Route
+	grants   map[model.GrantName]*model.Grant
 	problems []model.Problem
 	synced   []bool
 	sets     int      // of Services and slices
@@ -44,7 +46,7 @@ type record struct {
 }
 
 func newRecord() *record {
-	return &record{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}}
+	return &record{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}}
 }
 
 func (r *record) SetService(s *model.Service) {
@@ -109,6 +111,31 @@ func (r *record) ranges(name string) []netip.Prefix {
 	return nil
 }
 
+func (r *record) SetRoute(o *model.Route) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.routes[o.Name] = o
+}
+
+func (r *record) DeleteRoute(n model.RouteName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.routes, n)
+	r.deletes = append(r.deletes, n.String())
+}
+
+func (r *record) SetGrant(o *model.Grant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.grants[o.Name] = o
+}
+
+func (r *record) DeleteGrant(n model.GrantName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.grants, n)
+}
+
 func (r *record) Problems(ps []model.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,6 +162,12 @@ func (r *record) state() string {
 	}
 	for n, s := range r.slices {
 		lines = append(lines, fmt.Sprintf("slice %s %d", n, len(s.Endpoints)))
+	}
+	for n, o := range r.routes {
+		lines = append(lines, fmt.Sprintf("%s %d", n, len(o.Backends)))
+	}
+	for n := range r.grants {
+		lines = append(lines, "grant "+n.Name)
 	}
 	if r.node != nil {
 		lines = append(lines, fmt.Sprintf("node %s %s leaving=%t", r.node.Name, r.node.Zone, r.node.Leaving))
@@ -209,7 +242,7 @@ type world struct {
 
 // quick are limits for tests: long enough for a busy machine.
 func quick() limits {
-	return limits{silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond, unary: time.Hour}
+	return limits{silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond, absent: time.Hour, unary: time.Hour}
 }
 
 // newWorld starts a server with a Service, its slice and our Node.

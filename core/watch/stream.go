@@ -172,6 +172,14 @@ func (f *follower) drop(n name) {
 	f.status.objects(len(f.versions.known))
 }
 
+// dropAll removes all objects from the sink: there is no such kind any more.
+func (f *follower) dropAll() {
+	for n := range f.versions.known {
+		f.drop(n)
+	}
+	f.unversion()
+}
+
 // listed ends a list: objects not in it are deleted.
 func (f *follower) listed(at string) {
 	for _, n := range f.versions.unseen() {

@@ -17,11 +17,12 @@ type limits struct {
 	stale    time.Duration // without an answer, event or bookmark for so long the state is stale
 	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
 	flush    time.Duration // how long changes of problems are collected
+	absent   time.Duration // between requests for optional resources that a server lacks or forbids
 	unary    time.Duration // how long lists come in pages once the server failed to stream one
 }
 
 func defaultLimits() limits {
-	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, unary: time.Hour}
+	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, absent: 10 * time.Minute, unary: time.Hour}
 }
 
 var (
@@ -39,8 +40,7 @@ var (
 const (
 	unansweredFirst, unansweredMost = 50 * time.Millisecond, 500 * time.Millisecond
 	refusedFirst, refusedMost       = 100 * time.Millisecond, 30 * time.Second
-	longestDelay                    = 2 * time.Minute  // that a server may ask for
-	absentDelay                     = 10 * time.Minute // for optional resources that a server lacks or forbids
+	longestDelay                    = 2 * time.Minute // that a server may ask for
 )
 
 // startRefusals is how many times in a row a starting server may reject requests

@@ -53,6 +53,10 @@ func (*sink) SetService(*model.Service)         {}
 func (*sink) DeleteService(model.ServiceName)   {}
 func (*sink) DeleteSlice(model.SliceName)       {}
 func (*sink) SetNode(*model.Node)               {}
+func (*sink) SetRoute(*model.Route)             {}
+func (*sink) DeleteRoute(model.RouteName)       {}
+func (*sink) SetGrant(*model.Grant)             {}
+func (*sink) DeleteGrant(model.GrantName)       {}
 func (*sink) SetServiceCIDR(*model.ServiceCIDR) {}
 func (*sink) DeleteServiceCIDR(string)          {}
 func (*sink) Problems([]model.Problem)          {}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // resource is a kind of objects that is served.
@@ -66,6 +68,27 @@ func resources() map[string]*resource {
 			func() runtime.Object { return &networkingv1.ServiceCIDR{} },
 		},
 		{
+			"tcproutes", gateway.RouteVersions()[0],
+			func(os []runtime.Object) runtime.Object {
+				return &gateway.TCPRouteList{Items: of[gateway.TCPRoute](os)}
+			},
+			func() runtime.Object { return &gateway.TCPRoute{} },
+		},
+		{
+			"udproutes", gateway.RouteVersions()[0],
+			func(os []runtime.Object) runtime.Object {
+				return &gateway.UDPRouteList{Items: of[gateway.UDPRoute](os)}
+			},
+			func() runtime.Object { return &gateway.UDPRoute{} },
+		},
+		{
+			"referencegrants", gateway.GrantVersions()[0],
+			func(os []runtime.Object) runtime.Object {
+				return &gateway.ReferenceGrantList{Items: of[gateway.ReferenceGrant](os)}
+			},
+			func() runtime.Object { return &gateway.ReferenceGrant{} },
+		},
+		{
 			"events", eventsv1.SchemeGroupVersion,
 			func(os []runtime.Object) runtime.Object { return &eventsv1.EventList{Items: of[eventsv1.Event](os)} },
 			func() runtime.Object { return &eventsv1.Event{} },
@@ -87,6 +110,12 @@ func kindOf(o runtime.Object) string {
 		return "endpointslices"
 	case *networkingv1.ServiceCIDR:
 		return "servicecidrs"
+	case *gateway.TCPRoute:
+		return "tcproutes"
+	case *gateway.UDPRoute:
+		return "udproutes"
+	case *gateway.ReferenceGrant:
+		return "referencegrants"
 	case *eventsv1.Event:
 		return "events"
 	}
@@ -99,6 +128,7 @@ func newCodecs() serializer.CodecFactory {
 	utilruntime.Must(discoveryv1.AddToScheme(scheme))
 	utilruntime.Must(networkingv1.AddToScheme(scheme))
 	utilruntime.Must(eventsv1.AddToScheme(scheme))
+	utilruntime.Must(gateway.AddToScheme(scheme))
 	return serializer.NewCodecFactory(scheme)
 }
 
@@ -115,6 +145,9 @@ func formatOf(codecs serializer.CodecFactory, r *http.Request, gv schema.GroupVe
 	chosen, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		media, _, _ := strings.Cut(strings.TrimSpace(accepted), ";")
+		if gv.Group == gateway.Group && media != runtime.ContentTypeJSON { // custom resources have no other
+			continue
+		}
 		if info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), media); ok && media != "" && info.StreamSerializer != nil {
 			chosen = info
 			break

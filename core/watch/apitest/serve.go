@@ -67,7 +67,9 @@ func verbOf(r *http.Request) string {
 // /apis/events.k8s.io/v1/namespaces/default/events.
 func (s *Server) route(path string) *resource {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
+	s.mu.Lock()
 	r := s.resources[parts[len(parts)-1]]
+	s.mu.Unlock()
 	if r == nil {
 		return nil
 	}

@@ -132,6 +132,19 @@ func (s *Server) CA() []byte {
 	return encodePEM(s.http.Certificate().Raw)
 }
 
+// Serve has a resource served in a version of its group from now on, or not at all for
+// "", as where a CustomResourceDefinition is changed: its watches end.
+func (s *Server) Serve(name, version string) {
+	r := resources()[name]
+	r.version.Version = version
+	s.mu.Lock()
+	if delete(s.resources, name); version != "" {
+		s.resources[name] = r
+	}
+	s.mu.Unlock()
+	s.Cut(name)
+}
+
 // Accept replaces the tokens that are accepted; none accepts everybody.
 func (s *Server) Accept(tokens ...string) {
 	s.mu.Lock()

@@ -43,6 +43,7 @@ func options() map[string]map[string]any {
 		"Windows only":      {"linux": map[string]any{"enabled": false}},
 		"other pods":        pods(),
 		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
+		"routes":            {"gatewayRoutes": true},
 	}
 }
 
@@ -236,6 +237,8 @@ func TestOptions(t *testing.T) {
 		expect(name == "monitoring", "kind: PrometheusRule")
 		expect(name == "monitoring", "alert: TandemRulesLate")
 		expect(name == "monitoring", `grafana_dashboard: "1"`)
+		expect(name == "routes", "resources: [tcproutes, udproutes, referencegrants]")
+		expect(name == "routes", "- --gateway-routes")
 		expect(own, "registry.example/tandem:v1-iptables")
 		expect(own, "add: [NET_ADMIN, NET_RAW]")
 		expect(own, "--log-level=debug")

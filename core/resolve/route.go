@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resolve
+
+import (
+	"iter"
+	"math"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Route is a route of the Gateway API, with what its backends are now.
+type Route struct {
+	*model.Route
+	Backends []Backend // of the model's, one each
+}
+
+// Backend is a backend of a route.
+type Backend struct {
+	Granted bool
+	Service *model.Service // nil for none of this name
+	Slices  []*model.Slice // of the Service, by name
+}
+
+// Granted reports whether a route may refer to a backend: one of its own namespace, or
+// one that a grant of the backend's namespace allows. Grants of other namespaces do
+// not matter.
+func Granted(route model.RouteName, backend model.ServiceName, grants iter.Seq[*model.Grant]) bool {
+	from := model.GrantFrom{Proto: route.Proto, Namespace: route.Namespace}
+	if route.Namespace == backend.Namespace {
+		return true
+	}
+	for g := range grants {
+		if g.Name.Namespace == backend.Namespace && slices.Contains(g.From, from) && (g.All || slices.Contains(g.To, backend.Name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// routeOf returns the route of a port, the first one that has it; nil for none. All
+// others are reported.
+func (r *Result) routeOf(routes []Route, svc *model.Service, port model.ServicePort) (first *Route) {
+	for i := range routes {
+		route := &routes[i]
+		switch {
+		case route.Name.Proto != port.Proto, !slices.ContainsFunc(route.Parents, func(p model.RouteParent) bool {
+			return p.Service == svc.Name.Name && (p.Port == 0 || p.Port == port.Port) && (p.PortName == "" || p.PortName == port.Name)
+		}):
+		case first == nil:
+			first = route
+		default:
+			r.Problem(svc, model.WhyRouteShadowed, "%s: port %d/%s belongs to %s", route.Name, port.Port, port.Proto, first.Name)
+		}
+	}
+	return first
+}
+
+// indexRoutes replaces what the slices of a Service have for its ports by what the
+// backends of routes have, for those ports that have a route.
+func (r *Result) indexRoutes(svc *model.Service, routes []Route, s *sliceIndex) {
+	if len(routes) == 0 {
+		return
+	}
+	s.routes = map[routedPort]*Route{}
+	for _, port := range svc.Ports {
+		route := r.routeOf(routes, svc, port)
+		if route == nil || s.routes[routedPort{port.Name, port.Proto}] != nil {
+			continue
+		}
+		s.routes[routedPort{port.Name, port.Proto}] = route
+		for _, family := range model.Families() {
+			s.ports[portKey{family, port.Name, port.Proto}] = portSources{}
+		}
+		for i := range route.Backends {
+			r.indexBackend(svc, port, route, i, s)
+		}
+		if !slices.ContainsFunc(route.Route.Backends, func(b model.RouteBackend) bool { return b.Weight > 0 }) {
+			r.Problem(svc, model.WhyRouteBackend, "%s: no backend with a weight: connections are rejected", route.Name)
+		}
+	}
+}
+
+// indexBackend adds what one backend has for a port.
+func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route *Route, i int, s *sliceIndex) {
+	of, b := route.Route.Backends[i], route.Backends[i]
+	at := -1
+	if b.Service != nil {
+		at = slices.IndexFunc(b.Service.Ports, func(p model.ServicePort) bool { return p.Port == of.Port && p.Proto == port.Proto })
+	}
+	why := ""
+	switch {
+	case !b.Granted:
+		why = "no ReferenceGrant in its namespace allows it"
+	case b.Service == nil:
+		why = "no such Service with an address"
+	case at < 0:
+		why = "no such port"
+	}
+	if why != "" {
+		r.Problem(svc, model.WhyRouteBackend, "%s: backend %s:%d (%s): %s", route.Name, of.Service, of.Port, port.Proto, why)
+		return
+	}
+	for _, slice := range b.Slices {
+		if s.listed += len(slice.Ports); s.listed > MaxEntries {
+			r.Problem(svc, model.WhyTooLarge, "%s: EndpointSlices ignored: together they list more than %d ports", route.Name, MaxEntries)
+			return
+		}
+		for _, p := range slice.Ports {
+			if p.Name == b.Service.Ports[at].Name && p.Proto == port.Proto {
+				k := portKey{slice.Family, port.Name, port.Proto}
+				o := s.ports[k]
+				s.ports[k] = portSources{append(o.from, source{slice, p.Port, i, of.Weight == 0}), o.endpoints + len(slice.Endpoints)}
+				break // twice in one slice: the first one counts
+			}
+		}
+	}
+}
+
+// choose chooses among the endpoints of each backend as for a Service, and joins the
+// choices by the weights of the backends. One without endpoints leaves its share to the
+// others: the specification wants these connections rejected, which no way of choosing
+// an endpoint in a kernel can do.
+func (route *Route) choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
+	joined := chosen{whyCluster: model.WhyRoute, whyLocal: model.WhyLocalEndpoints}
+	for i, b := range route.Route.Backends {
+		one := choose(host, svc, filter(all, func(e endpoint) bool { return e.backend == i }))
+		joined.cluster = append(joined.cluster, shareOut(one.cluster, b.Weight)...)
+		joined.local = append(joined.local, shareOut(one.local, b.Weight)...)
+		joined.passed = append(joined.passed, one.passed...)
+	}
+	joined.cluster, joined.local = merge(joined.cluster), merge(joined.local)
+	return joined
+}
+
+// shareOut gives endpoints shares that together are a weight.
+func shareOut(all []endpoint, weight uint32) []endpoint {
+	sum := 0.0
+	for _, e := range all {
+		sum += e.share
+	}
+	for i := range all {
+		all[i].share *= float64(weight) / sum
+	}
+	return all
+}
+
+// merge sorts endpoints by address, and makes one of those that several backends have.
+func merge(all []endpoint) []endpoint {
+	slices.SortStableFunc(all, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
+	merged := all[:0]
+	for _, e := range all {
+		if n := len(merged); n > 0 && merged[n-1].addr == e.addr {
+			merged[n-1].share += e.share
+		} else {
+			merged = append(merged, e)
+		}
+	}
+	return merged
+}
+
+// fewestSlots returns weights for shares that are no whole numbers: their sum is the
+// smallest number of slots that has each share within half a percent of it. Where that
+// needs too many slots, weights are as fine as they can be.
+func fewestSlots(from []endpoint, most int) []uint16 {
+	const tolerance, distinct = 0.005, 64 // more different shares are not tried
+	counts, total, largest := map[float64]int{}, 0.0, 0.0
+	for _, e := range from {
+		counts[e.share]++
+		total += e.share
+		largest = max(largest, e.share)
+	}
+	fits := func(perSlot float64) bool {
+		for share := range counts {
+			n := share / perSlot
+			if math.Round(n) < 1 || math.Abs(n-math.Round(n)) > tolerance*n {
+				return false
+			}
+		}
+		return true
+	}
+	perSlot := largest / math.MaxUint16
+	if len(counts) <= distinct {
+		for n := len(from); n <= most; n++ {
+			if fits(total / float64(n)) {
+				perSlot = total / float64(n)
+				break
+			}
+		}
+	}
+	weights := make([]uint16, len(from))
+	for i, e := range from {
+		weights[i] = uint16(max(1, math.Round(e.share/perSlot)))
+	}
+	return weights
+}
