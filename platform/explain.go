@@ -5,6 +5,8 @@ package platform
 import (
 	"context"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/status"
 )
@@ -33,4 +35,25 @@ func (p *Proxy) subject(ctx context.Context) (status.Subject, error) {
 		Mode: string(plane.Mode.Name), Host: s.Host, Services: s.Services, Gaps: s.Backend.Gaps,
 		Failures: s.Backend.Failures, Implementation: plane.Implementation,
 	}, nil
+}
+
+// Trace is the query of tandem trace.
+func Trace() Query[oracle.Question, status.Trace] {
+	return Query[oracle.Question, status.Trace]{Name: "trace", Reads: true, answer: trace}
+}
+
+func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, error) {
+	subject, err := p.subject(ctx)
+	if err != nil {
+		return status.Trace{}, err
+	}
+	plane := p.engine.Current()
+	t, _, err := status.Follow(subject, q, func(ports []*model.Port, packet oracle.Packet) (t dataplane.Trace, err error) {
+		err = p.network.Do(func() error {
+			t, err = plane.Trace(ctx, ports, packet)
+			return err
+		})
+		return t, err
+	})
+	return t, err
 }

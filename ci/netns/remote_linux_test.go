@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -137,4 +138,12 @@ func (p *tandem) handle(q request) ([]status.Trace, error) {
 		return p.Trace(ctx, q.Rows)
 	}
 	return nil, p.Changed(ctx)
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProxy) != "" {
+		serveRemote()
+		return
+	}
+	Main(m, 4)
 }

@@ -162,3 +162,17 @@ func TestProbeSweeps(t *testing.T) {
 		t.Errorf("the probe leaves\n%s\nand not\n%s", after, before)
 	}
 }
+
+// nft itself takes every awkward name, and lists what the driver wrote of it.
+func TestAwkwardNames(t *testing.T) {
+	for _, name := range awkward {
+		t.Run("", func(t *testing.T) {
+			freshNamespace(t)
+			want := compile(t, testHost, awkwardPort(name, name, name))
+			runNFT(t, table.Script(want), "-c", "-f", "-")
+			d := openDriver(t)
+			mend(t, d, want)
+			runNFT(t, "", "list", "ruleset")
+		})
+	}
+}
