@@ -189,7 +189,7 @@ func (f *failover) tellBlind(blind bool) {
 	}})
 }
 
-// look is one cycle of the Judge. Where the engine does not answer, its decision stands
+// look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
 // all the same: the Judge leaves open what it could not ask.
 func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
 	f.tell()

@@ -112,7 +112,7 @@ type Windows struct {
 	NetworkName           string // the HNS network; found when empty
 	SourceVIP             string // the source address for remote endpoints on overlay networks; found when empty
 	DSR                   bool   // cluster IPs answer past the load balancer, where HNS can; see defaultDSR
-	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
+	RootHNSEndpoint       string // the endpoint of the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 	SourceRanges          SourceRanges
 }
@@ -127,8 +127,8 @@ const (
 	TrustRanges   SourceRanges = "trust"   // it is: the cloud's load balancer filters
 )
 
-// Conntrack is how the node's connection tracking shall be set. 0 and nil keep
-// what is there.
+// Conntrack are the settings of the node's connection tracking. 0 and nil leave
+// them as they are.
 type Conntrack struct {
 	MaxPerCore, Min              int
 	TCPEstablished, TCPCloseWait *time.Duration

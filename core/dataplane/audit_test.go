@@ -365,7 +365,7 @@ func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
 	}
 }
 
-// Reading back that has to wait for an audit goes on soon after it.
+// Reading back that has to wait for an audit continues soon after it.
 func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})

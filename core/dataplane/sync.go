@@ -202,7 +202,7 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 }
 
 // splitByOwner cuts a batch between owners, keeping the order of each part. Ops that
-// belong to no port stand for themselves. The second part is empty when there
+// belong to no port are groups of one. The second part is empty when there
 // is nothing to cut.
 func splitByOwner[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
 	part := make([]int, len(batch)) // which owner each op belongs to, counted from 0

@@ -111,7 +111,7 @@ func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
 	})
 }
 
-// One Service that is refused is its own affair. Two, with nothing that got through
+// One Service that is rejected does not affect others. Two, with nothing that got through
 // in between, speak of the data plane.
 func TestWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -176,7 +176,7 @@ func (r *cached) keep(doc []byte) {
 	time.AfterFunc(statusAge, r.forget)
 }
 
-// forget lets go of a document that is too old: it may be tens of megabytes.
+// forget drops a document that is too old: it may be tens of megabytes.
 func (r *cached) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // claims decide which Service owns an address when several ask for it: the
 // oldest, and among equals the first by name, so that the answer does not depend
 // on the order of events and survives a restart. When the holder goes the next
-// in line takes over. Addresses that policy refuses a Service are not claimed: it
+// in line gets it. Addresses that policy denies a Service are not claimed: it
 // must not keep them from others.
 type claims struct {
 	holder map[claim]*service

@@ -27,7 +27,7 @@ ip -o addr | sort; ip rule; ip -6 rule; ip route show table all | grep -v '^loca
 // What others have is the same before, beside and after us.
 func TestForeignThingsStay(t *testing.T) {
 	s := newSite(t)
-	// The tables are there for good once anybody has looked.
+	// The tables exist from the first listing on.
 	s.run("sh", "-c", `set -e
 for t in mangle nat filter; do iptables -t $t -L -n; ip6tables -t $t -L -n; done >/dev/null
 ipvsadm -A -t 198.51.100.7:80 -s wlc; ipvsadm -a -t 198.51.100.7:80 -r 10.244.1.3:8080 -m

@@ -207,7 +207,7 @@ func BenchmarkAffinity(b *testing.B) {
 }
 
 // benchAffineEndpoint replaces one endpoint by another: its slot, and what its
-// handle stands for.
+// handle names.
 func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	had := map[nft.Key]nft.Value{} // in slots that were changed
 	timed(b, func(i int) {

@@ -79,7 +79,7 @@ func TestCompile(t *testing.T) {
 }
 
 // Replacing an endpoint changes one object, or three when the old or the new
-// one is on this node; with affinity its handle and what that stands for, too.
+// one is on this node; with affinity its handle and the endpoint of that, too.
 func TestEndpointReplaced(t *testing.T) {
 	web := func(d time.Duration, addrs ...string) map[nft.Key]nft.Value {
 		p := endpoints(addrs...)

@@ -18,7 +18,7 @@ import (
 // They are the owners, too: an owner could open it again.
 const access = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
 
-// Paths are where Tandem keeps what is its own.
+// Paths are the folders of Tandem's own files.
 type Paths struct {
 	Root  string // %ProgramData%\Tandem
 	Logs  string

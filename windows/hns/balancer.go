@@ -12,7 +12,7 @@ import (
 
 // install makes want the load balancer of a frontend, with as little as
 // possible: nothing, a change in place, or a deletion and a creation, since HNS
-// has one load balancer for a frontend. What stands there and was made for this
+// has one load balancer for a frontend. An existing one that was made for this
 // frontend alone is taken over: it serves our Service, whoever made it.
 func (c *commit) install(k Key, want LoadBalancer) error {
 	c.table.mu.Lock()

@@ -21,7 +21,7 @@ const (
 
 // calls makes calls to HNS that end. A call cannot be cancelled, and HNS is known
 // to hang (aks-engine#4315): each runs on a goroutine of its own, and one that is
-// given up stays behind until HNS lets go of it. While one does, no other is
+// given up stays behind until HNS returns. While one does, no other is
 // made: there is never a second writer.
 //
 // Ids come in any case; here they are all made lower.

@@ -57,14 +57,14 @@
 // A load balancer of HNS has no list of clients, so an ACL would have to keep the
 // others away. None can:
 //
-//   - An ACL belongs to an endpoint of this node: its layer stands at the port of
+//   - An ACL belongs to an endpoint of this node: its layer is at the port of
 //     the pod, with the load balancer's NAT between it and the network. What comes
 //     in has been translated when it gets there: it sees the pod's address, not
 //     the VIP, and cannot tell the Service's clients from those of its cluster IP
 //     (Firestone, "VFP", NSDI 2017: layers above NAT see the DIP, those below it
 //     the VIP).
 //   - Under policy Cluster it sees the node in place of the client, and endpoints
-//     of other nodes have no port here that an ACL could stand at.
+//     of other nodes have no port here that could have an ACL.
 //   - An endpoint with any ACL lets through only what its ACLs allow
 //     (Windows-Containers#616, "by design"), and the ACLs of pods belong to the
 //     agents of NetworkPolicy: one of ours would cut pods off, or be replaced.

@@ -172,8 +172,8 @@ func TestAPodVanishesWhileAllAreListed(t *testing.T) {
 	})
 }
 
-// A call hangs: it is given up, no second one is made, and when HNS lets go of
-// it all is read back and goes on.
+// A call hangs: it is given up, no second one is made, and when HNS returns
+// from it everything is read back and continues.
 func TestACallThatHangs(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

@@ -24,7 +24,7 @@ type Driver struct {
 	table    *table
 	doubt    atomic.Bool                     // something is not as it was left: read back
 	instance atomic.Uint32                   // of HNS, when it was last looked at
-	problems atomic.Pointer[[]model.Problem] // what is there and has no effect
+	problems atomic.Pointer[[]model.Problem] // objects that exist and have no effect
 
 	// Owned by Commit:
 	listed   listing      // of load balancers

@@ -60,7 +60,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	if e, have := t.own(k); have {
 		return e.ID, readEndpoint(t.facts, k, e).equal(v)
 	}
-	e, taken := t.stand(k)
+	e, taken := t.foreignAt(k)
 	switch {
 	case !taken:
 		return "", false

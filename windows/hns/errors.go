@@ -131,7 +131,7 @@ func unknown(err error) error {
 // HandleLost reports whether a call with a handle failed in a way after which the
 // handle must not be used again: it, or what it was for, is no more, or HNS was
 // restarted, whose new process does not know it. With again the call was not
-// carried out, and may be made once more with a new handle.
+// carried out, and may be repeated with a new handle.
 func HandleLost(err error) (lost, again bool) {
 	again = is(err, codeInvalidHandle, codeNetworkNotFound, codeNotFound)
 	return again || down(err), again

@@ -105,7 +105,7 @@ func TestADeletionThatFailsOnce(t *testing.T) {
 	})
 }
 
-// A deletion that goes on failing leaves the Service as it was.
+// A deletion that keeps failing leaves the Service as it was.
 func TestADeletionThatFails(t *testing.T) {
 	on(t, hnsemu.WS2019, func(r *rig) {
 		web(r)

@@ -111,7 +111,7 @@ type Target struct {
 }
 
 // self is this node as a target, with the unspecified address: the endpoint that
-// stands for it is known by its name (Settings.Root).
+// represents it is known by its name (Settings.Root).
 func self(f model.Family) Target { return Target{f.Unspecified(), true} }
 
 // String returns the target for people.

@@ -269,7 +269,7 @@ func TestANodeOfTheOverlayIsReplaced(t *testing.T) {
 			r.Errorf("behind %s", got)
 		}
 		if yes, _ := r.backend.Disturbed(r.Context()); !yes {
-			r.Error("what is there is not looked at")
+			r.Error("existing objects are not read")
 		}
 	})
 }

@@ -136,7 +136,7 @@ func TestManyLoadBalancersWithoutDSRAreReported(t *testing.T) {
 	})
 }
 
-// problems is what a driver says of what is there and has no effect.
+// problems are those of objects that exist and have no effect.
 func problems(d *hns.Driver) (all string) {
 	for _, p := range d.Full() {
 		all += p.String() + "\n"

@@ -52,7 +52,7 @@ func TestRemove(t *testing.T) {
 				r.Errorf("it waited for %v", d)
 			}
 			if err := r.leftBy(); err != nil {
-				r.Errorf("once more: %v", err)
+				r.Errorf("a second time: %v", err)
 			}
 		})
 	}

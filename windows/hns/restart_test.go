@@ -41,7 +41,7 @@ func TestARestartWritesNothing(t *testing.T) {
 	})
 }
 
-// Without its journal a proxy does not know what is its own, but finds it where
+// Without its journal a proxy does not know its own objects, but finds it where
 // it wants it.
 func TestALostJournal(t *testing.T) {
 	on(t, hnsemu.WS2019, func(r *rig) {

@@ -10,7 +10,7 @@ import (
 // Settings are what a driver needs besides HNS itself.
 type Settings struct {
 	Network   string     // the network's name; empty to find it
-	Root      string     // the name of the endpoint that stands for the node; empty for none
+	Root      string     // the name of the node's own endpoint; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
 	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the file that remembers what is ours; empty for none

@@ -26,7 +26,7 @@ type table struct {
 	byAddr    map[netip.Addr][]string // ids; nearly always one
 	balancers map[Key]installed       // by frontend, whoever's
 	facts     facts
-	rootName  string // of the endpoint that stands for this node; constant
+	rootName  string // of this node's own endpoint; constant
 	root      string // its id; empty where it is not there
 
 	degraded map[Key]retry // load balancers that were made anew for it
@@ -181,7 +181,7 @@ func (t *table) set(k Key, lb LoadBalancer) {
 
 // find returns the endpoint for a target: for a local one this node's, and for a
 // remote one whichever there is, this node's first. An endpoint of ours that
-// stands where a pod of this node now is must not be taken for the pod.
+// is at the address of a pod of this node must not be taken for the pod.
 func (t *table) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
 		return t.root, t.root != ""
@@ -207,9 +207,9 @@ func (t *table) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
-// stand returns an endpoint that others have made where a key would have one: of a
+// foreignAt returns an endpoint that others have made where a key would have one: of a
 // pod of this node, else a remote one.
-func (t *table) stand(k Key) (e Endpoint, ok bool) {
+func (t *table) foreignAt(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
 		if _, own := ours(o); own {
@@ -225,7 +225,7 @@ func (t *table) stand(k Key) (e Endpoint, ok bool) {
 // borrows reports whether an endpoint that others have made is as good as the one
 // of a key.
 func (t *table) borrows(k Key, v Value) bool {
-	e, ok := t.stand(k)
+	e, ok := t.foreignAt(k)
 	return ok && suits(t.facts, k, v, e)
 }
 
