@@ -1,7 +1,7 @@
 # Every target is one line that calls go or a script under ci/.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-.PHONY: build dist demo test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs lint golden clean
+.PHONY: build dist demo test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
 
 build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
@@ -18,6 +18,7 @@ fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && for b in nftables manifests iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done
 bench-kubernetes: ; ci/setup/run && ci/bench/run kubernetes $(BENCHFLAGS)
 bench-ipvs: ; ci/setup/run && ci/bench/run ipvs $(BENCHFLAGS)
+bench-failover: ; ci/setup/run && ci/bench/run failover
 lint: ; ci/lint/run
 golden: ; go test -p 1 ./linux/nftables ./linux/iptables ./linux/ipvs ./linux/userspace ./windows/hns -run Corpus -update
 clean: ; rm -rf bin dist

@@ -168,7 +168,7 @@ func (f *failover) observer() observer {
 	return nil
 }
 
-// tellBlind says, once, whether the mode in use cannot tell who does not answer.
+// tellBlind says, once, whether it is not known in the mode in use who does not answer.
 func (f *failover) tellBlind(blind bool) {
 	if blind == f.blind {
 		return
@@ -179,13 +179,11 @@ func (f *failover) tellBlind(blind bool) {
 		return
 	}
 	f.forget()
-	mode := f.engine.Current().Mode.Name
-	if f.mode == config.FailoverAuto {
-		f.log.Info("mode limitation", "mode", mode, "detail", "endpoints that stop answering are not passed over")
-		return
+	if f.mode == config.FailoverAuto || !f.engine.Current().Mode.Conntrack {
+		return // nobody asked for it; or it is a Gap of the mode
 	}
 	f.engine.Problems(failoverSource, []model.Problem{{
-		Object: failoverSource, Why: model.WhyUnsupported, Detail: fmt.Sprintf("mode %s cannot tell which endpoints do not answer", mode),
+		Object: failoverSource, Why: model.WhyUnsupported, Detail: "conntrack cannot be read, so which endpoints do not answer is not known",
 	}})
 }
 
@@ -281,13 +279,13 @@ func (f *failover) apply(d suspect.Decision) {
 	problems := f.standing(d)
 	for _, v := range d.Verdicts {
 		if !v.Silent {
-			f.log.Info("endpoints no longer passed over", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
+			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
 			continue
 		}
 		f.ejections.Add(1)
 		p := model.Problem{Object: objectPrefix + v.Name, Why: model.WhyUnanswered, Detail: f.detail(v)}
 		problems = append(problems, p)
-		f.report.silent(p)
+		f.report.silent(p, f.mode == config.FailoverObserve)
 	}
 	if !slices.Equal(problems, f.problems) {
 		f.problems = problems

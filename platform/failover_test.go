@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/suspect"
@@ -31,6 +35,10 @@ type silentWorld struct {
 	unasked  int   // how many questions about the node fail, from the second on
 	asked    int
 	suspects model.Suspects
+	set      int // how often the suspects were
+	problems []model.Problem
+	answers  bool // it answers our SYNs, though no client gets an answer
+	unseen   bool // no answer to anybody has passed this node
 }
 
 func (w *silentWorld) Status() engine.Status { return engine.Status{Synced: true} }
@@ -38,43 +46,63 @@ func (w *silentWorld) Status() engine.Status { return engine.Status{Synced: true
 func (w *silentWorld) Current() engine.DataPlane {
 	return engine.DataPlane{Mode: dataplane.Mode{Conntrack: !w.blind}}
 }
-func (w *silentWorld) Problems(string, []model.Problem) {}
-func (w *silentWorld) SetSuspects(s model.Suspects)     { w.suspects = s }
+func (w *silentWorld) Problems(_ string, all []model.Problem) { w.problems = all }
+func (w *silentWorld) SetSuspects(s model.Suspects)           { w.suspects, w.set = s, w.set+1 }
 
-func (w *silentWorld) RemoteOf(context.Context, netip.AddrPort, model.ServiceName) ([]track.Endpoint, error) {
-	return []track.Endpoint{{At: silentEndpoint, Node: "b"}}, nil
+// remote are the endpoints that there are.
+func (w *silentWorld) remote() (all []track.Endpoint) {
+	all = []track.Endpoint{{At: silentEndpoint, Node: "b"}}
+	for n := byte(3); w.unseen && n < 6; n++ {
+		all = append(all, track.Endpoint{At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, n, 1}), 8080), Node: string('a' + rune(n))})
+	}
+	return all
 }
 
-func (w *silentWorld) RemoteOn(context.Context, string) ([]track.Endpoint, error) {
+func (w *silentWorld) RemoteOf(context.Context, netip.AddrPort, model.ServiceName) ([]track.Endpoint, error) {
+	return w.remote(), nil
+}
+
+func (w *silentWorld) RemoteOn(_ context.Context, node string) (on []track.Endpoint, err error) {
 	if w.asked++; w.asked > 1 && w.asked <= 1+w.unasked {
 		return nil, context.DeadlineExceeded
 	}
-	return []track.Endpoint{{At: silentEndpoint, Node: "b"}}, nil
+	return slices.DeleteFunc(w.remote(), func(e track.Endpoint) bool { return e.Node != node }), nil
 }
 func (w *silentWorld) CountRemote(context.Context) (int, error) { return 1, nil }
-func (w *silentWorld) Do(func() error) error                    { return errors.New("no answer") }
-func (w *silentWorld) AnySeen(context.Context) (bool, error)    { return true, nil }
+func (w *silentWorld) AnySeen(context.Context) (bool, error)    { return !w.unseen, nil }
 func (w *silentWorld) Spent() time.Duration                     { return 0 }
 func (w *silentWorld) SetUnmarked(bool)                         {}
 func (w *silentWorld) Close() error                             { return nil }
 
-func (w *silentWorld) flow(client byte) suspect.Flow {
+// Do implements network: it is asked to connect to an endpoint.
+func (w *silentWorld) Do(func() error) error {
+	if w.answers {
+		return nil
+	}
+	return errors.New("no answer")
+}
+
+func (w *silentWorld) flow(client byte, to netip.AddrPort) suspect.Flow {
 	return suspect.Flow{
 		ID: uint64(client), Client: netip.AddrFrom4([4]byte{10, 0, 1, client}),
-		Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Endpoint: silentEndpoint,
+		Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Endpoint: to,
 	}
 }
 
 func (w *silentWorld) Unanswered(_ context.Context, each func(suspect.Flow)) error {
-	each(w.flow(1))
-	each(w.flow(2))
+	for _, e := range w.remote() {
+		each(w.flow(1, e.At))
+		each(w.flow(2, e.At))
+	}
 	return w.failing
 }
 
 func (w *silentWorld) Answered(_ context.Context, _ netip.Addr, each func(suspect.Flow)) error {
-	answered := w.flow(1)
-	answered.ID = 100
-	each(answered)
+	if !w.unseen {
+		answered := w.flow(1, silentEndpoint)
+		answered.ID = 100
+		each(answered)
+	}
 	return nil
 }
 
@@ -142,4 +170,59 @@ func TestFailoverForgets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An ejection is one Problem with the evidence, which the engine logs, one Event and one in
+// the metrics, and it ends with the suspicion. With observe all this is the same, but that
+// nothing is passed over.
+func TestFailoverReports(t *testing.T) {
+	for mode, want := range map[config.Failover][2]string{
+		config.FailoverOn:      {"1 addresses: at least 2 connections of 2 clients unanswered", "New connections go to other endpoints"},
+		config.FailoverObserve: {"1 addresses would be passed over (observe): at least 2 connections of 2 clients unanswered", "Nothing is changed"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &silentWorld{}
+			var written []events.Record
+			f := w.failover()
+			f.mode = mode
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			note := func(_ context.Context, r events.Record) error {
+				written = append(written, r)
+				return nil
+			}
+			go func() { _ = f.report.recorder.Run(ctx, note) }()
+			f.cycles(ctx, 5*time.Second)
+			synctest.Wait()
+			if passed := mode == config.FailoverOn; passed != (len(w.suspects) == 1) || !passed && w.set > 0 {
+				t.Errorf("%s: suspects %v, set %d times", mode, w.suspects, w.set)
+			}
+			if len(w.problems) != 1 || w.problems[0].Object != "endpoints of b" || w.problems[0].Why != model.WhyUnanswered || !strings.HasPrefix(w.problems[0].Detail, want[0]) {
+				t.Errorf("%s: problems %v", mode, w.problems)
+			}
+			if stats := f.stats(); stats.Ejections != 1 || stats.Suspects != 1 {
+				t.Errorf("%s: metrics %+v", mode, stats)
+			}
+			if len(written) != 1 || written[0].Reason != "Unanswered" || !strings.Contains(written[0].Note, want[0]) || !strings.Contains(written[0].Note, want[1]) {
+				t.Errorf("%s: events %+v", mode, written)
+			}
+			w.answers = true
+			f.cycles(ctx, 11*time.Second)
+			if silent := slices.ContainsFunc(slices.Collect(maps.Values(w.suspects)), time.Time.IsZero); silent || len(w.problems) > 0 || f.stats().Suspects != 0 {
+				t.Errorf("%s: it answers again: suspects %v, problems %v", mode, w.suspects, w.problems)
+			}
+		})
+	}
+}
+
+// Where answers to clients do not pass this node nobody is passed over, and that is said.
+func TestFailoverWithAsymmetricRouting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &silentWorld{unseen: true, answers: true}
+		f := w.failover()
+		f.cycles(t.Context(), 30*time.Second)
+		if w.set > 0 || len(w.problems) != 1 || w.problems[0].Why != model.WhyUnsupported || !strings.Contains(w.problems[0].Detail, "asymmetric routing") {
+			t.Errorf("suspects set %d times, problems %v", w.set, w.problems)
+		}
+	})
 }

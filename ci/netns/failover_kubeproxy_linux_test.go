@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -21,13 +21,13 @@ import (
 // TestKubeProxyLosesConnections measures kube-proxy in the rig of TestFailover: it is no
 // claim of ours, and shows that the rig can lose connections.
 func TestKubeProxyLosesConnections(t *testing.T) {
-	kubeProxy := os.Getenv("KUBE_PROXY")
-	if kubeProxy == "" {
-		t.Skip("KUBE_PROXY names no kube-proxy; ci/kubernetes/upstream/build makes one")
+	upstream, err := cluster.Find(t.Context(), "../kubernetes/upstream")
+	if err != nil {
+		t.Skip(err)
 	}
 	f := newFailoverSite(t)
 	var api *apitest.Server
-	err := f.net.Do(lab.Node, func() (err error) {
+	err = f.net.Do(lab.Node, func() (err error) {
 		api, err = apitest.Start(apitest.Options{Plain: true})
 		return err
 	})
@@ -36,7 +36,7 @@ func TestKubeProxyLosesConnections(t *testing.T) {
 	}
 	defer api.Stop()
 	api.Put(objects(t, f.manifest())...)
-	cmd := exec.Command(kubeProxy, "--master="+api.URL(), "--kube-api-content-type=application/json", "--proxy-mode=nftables",
+	cmd := exec.Command(upstream.Proxy, "--master="+api.URL(), "--kube-api-content-type=application/json", "--proxy-mode=nftables",
 		"--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16", "--nodeport-addresses=0.0.0.0/0", "--conntrack-max-per-core=0")
 	cmd.Stderr = &f.log
 	if err := f.net.Do(lab.Node, cmd.Start); err != nil {
@@ -48,10 +48,10 @@ func TestKubeProxyLosesConnections(t *testing.T) {
 	f.load(100, 2*time.Second)
 	f.silence(true, 2)
 	all := f.load(100, 5*time.Second)
-	t.Logf("kube-proxy: %d connections, %d failed after 10 s of patience, p50 %s, p99 %s", len(all), failures(all), percentile(all, 0.5), percentile(all, 0.99))
 	if failures(all) == 0 {
 		t.Error("the rig loses no connections")
 	}
+	f.result("kube-proxy, nftables", all, 0, f.returns(2))
 }
 
 // objects reads manifests as the API server would complete them.

@@ -286,7 +286,7 @@ func (w *world) document() planDocument {
 				gap.Front = g.Frontend.String()
 			}
 			d.Gaps = append(d.Gaps, gap)
-			if g.Source && !slices.Contains(d.shared, g.Detail) {
+			if g.OfMode() && !slices.Contains(d.shared, g.Detail) {
 				d.shared = append(d.shared, g.Detail)
 			}
 		}
@@ -313,7 +313,7 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 	}
 	out.Sources = status.Sources(f)
 	for _, g := range gaps {
-		if !g.Source && (!g.Frontend.IsValid() || g.Frontend == f.At) {
+		if !g.OfMode() && (!g.Frontend.IsValid() || g.Frontend == f.At) {
 			out.Missing = out.Missing || g.Missing
 			out.Gaps = append(out.Gaps, g.Detail)
 		}

@@ -68,3 +68,45 @@ func TestPlanParts(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// Failover programs nothing by itself: the rules of every mode are the same with and
+// without it.
+func TestFailoverHasNoRules(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "lb.yaml": rangesYAML})
+	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace", "kernelspace"} {
+		rules := map[string]bool{}
+		for _, failover := range []string{"off", "observe", "auto", "on"} {
+			_, stdout, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1", "--proxy-mode", mode, "--endpoint-failover", failover, "-o", "native")
+			if rules[stdout] = true; stdout == "" {
+				t.Error(stderr)
+			}
+		}
+		if len(rules) != 1 {
+			t.Errorf("mode %s has %d kinds of rules", mode, len(rules))
+		}
+	}
+}
+
+// What a mode cannot do of endpoint failover is said once where it was asked for, and not at
+// all where it was not.
+func TestFailoverThatTheModeCannotDo(t *testing.T) {
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "lb.yaml": rangesYAML})
+	const text = "endpoints that stop answering are not passed over"
+	for _, c := range []struct {
+		mode, failover string
+		plan, explain  int
+	}{
+		{"kernelspace", "auto", 0, 0},
+		{"kernelspace", "off", 0, 0},
+		{"kernelspace", "on", 1, 1},
+		{"kernelspace", "observe", 1, 1},
+		{"nftables", "on", 0, 0},
+	} {
+		args := []string{"--manifests", dir, "--node", "node-1", "--proxy-mode", c.mode, "--endpoint-failover", c.failover}
+		_, plan, stderr := tandem(t, append([]string{"plan"}, args...)...)
+		_, explain, more := tandem(t, append([]string{"explain", "192.0.2.200", "10.96.0.20:80"}, args...)...)
+		if n, m := strings.Count(plan, text), strings.Count(explain, text); n != c.plan || m != c.explain {
+			t.Errorf("%s, %s: said %d times by plan and %d times by explain:\n%s%s\n%s%s", c.mode, c.failover, n, m, plan, stderr, explain, more)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func (e *Engine) reportPorts(deltas []model.Delta) {
 // lack the same, so that most of them are only counted.
 func (e *Engine) reportGaps(id model.PortID, gaps []model.Gap, count map[model.ServiceName]int) {
 	for _, g := range gaps {
-		if g.Source {
+		if g.OfMode() {
 			e.reportModeGap(g)
 			continue
 		}

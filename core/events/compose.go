@@ -64,9 +64,13 @@ func (t Composer) Drifted(by []engine.Writer) Event {
 		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
 }
 
-// Silent: endpoints that have stopped answering are passed over.
-func (t Composer) Silent(p model.Problem) Event {
-	return t.node(Warning, p.Why.String(), programAction, "%s: %s. New connections go to other endpoints until they answer again", p.Object, p.Detail)
+// Silent: endpoints that have stopped answering are passed over, or are only observed.
+func (t Composer) Silent(p model.Problem, observed bool) Event {
+	then := "New connections go to other endpoints until they answer again"
+	if observed {
+		then = "Nothing is changed (--endpoint-failover=observe)"
+	}
+	return t.node(Warning, p.Why.String(), programAction, "%s: %s. %s", p.Object, p.Detail, then)
 }
 
 // Check: a healthCheckNodePort cannot be served.

@@ -63,7 +63,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNodeHints:            {"NodeHints", "topology hints: endpoints for this node"},
 	WhyZoneSpill:            {"ZoneSpillOver", "topology hints: endpoints for this node's zone are too few, using other zones' too"},
 	WhyTerminatingEndpoints: {"TerminatingEndpoints", "no ready endpoints: using serving terminating endpoints"},
-	WhyUnanswered:           {"Unanswered", "endpoints that stopped answering are passed over"},
+	WhyUnanswered:           {"Unanswered", "endpoints have stopped answering"},
 	WhyShortCircuit:         {"ShortCircuit", "externalTrafficPolicy Local does not apply to this node's own pods and processes"},
 	WhyNoEndpoints:          {"NoEndpoints", "no endpoints: rejected"},
 	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "traffic policy Local and no endpoint on this node: dropped"},
@@ -141,9 +141,11 @@ type Gap struct {
 	Frontend netip.AddrPort // the frontend it is about; the zero value for the whole port
 	Detail   string
 	// Source says that nothing is missing but the client's address: endpoints
-	// see one of this host where Action.SNAT says otherwise. That is how a whole
-	// mode works: it is said once, and makes no Service Partial.
+	// see one of this host where Action.SNAT says otherwise.
 	Source bool
+	// Failover says that endpoints which stop answering are not passed over, as the
+	// configuration asks for.
+	Failover bool
 	// Missing says that the frontend, or the whole port, is not programmed at all.
 	Missing bool
 	// Unserved says that this is so for a load balancer IP: its health checks must fail
@@ -151,10 +153,14 @@ type Gap struct {
 	Unserved bool
 }
 
+// OfMode reports whether a gap is how the whole mode works: it is said once, and makes no
+// Service Partial.
+func (g Gap) OfMode() bool { return g.Source || g.Failover }
+
 // OwnGaps returns the gaps that a port does not share with all of its mode.
 func OwnGaps(all []Gap) (own []Gap) {
 	for _, g := range all {
-		if !g.Source {
+		if !g.OfMode() {
 			own = append(own, g)
 		}
 	}

@@ -3,6 +3,8 @@
 package resolve_test
 
 import (
+	"fmt"
+	"math/bits"
 	"slices"
 	"testing"
 
@@ -19,6 +21,38 @@ func TestPassedOverKeepNoFlows(t *testing.T) {
 	port := resolve.Service(host(), svc, []*model.Slice{from}).Ports[0]
 	if want := at("10.0.0.4:8080"); len(port.Draining) != 1 || port.Draining[0] != want {
 		t.Errorf("draining %v, want %v: one of the silent is in the pool, the other passed over", port.Draining, want)
+	}
+}
+
+// Whoever is silent, at most half of a pool is passed over, never its last endpoint, none of
+// this node, and none that answers.
+func TestAtMostHalfIsPassedOver(t *testing.T) {
+	for n := 1; n <= 7; n++ {
+		for silent := range 1 << n { // bits
+			var words []string
+			for i := range n {
+				node := "there"
+				if i == 0 {
+					node = "here"
+				}
+				word := fmt.Sprintf("10.0.0.%d@%s", i+1, node)
+				if silent>>i&1 == 1 {
+					word += "/silent"
+				}
+				words = append(words, word)
+			}
+			pool := resolve.Service(host(), service(), []*model.Slice{slice("s", words...)}).Ports[0].Frontends[0].On[model.FromPod].Pool
+			want := n - min(bits.OnesCount(uint(silent&^1)), n/2)
+			if len(pool.Endpoints) != want || want < 1 {
+				t.Fatalf("%v: %d endpoints used, want %d", words, len(pool.Endpoints), want)
+			}
+			for i := range n {
+				in := slices.ContainsFunc(pool.Endpoints, func(e model.Endpoint) bool { return e.Addr == at(fmt.Sprintf("10.0.0.%d:8080", i+1)) })
+				if answers := i == 0 || silent>>i&1 == 0; answers && !in {
+					t.Fatalf("%v: the one with number %d is not used", words, i+1)
+				}
+			}
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,16 +186,18 @@ func ShowSources(list []string) string {
 	return strings.Join(list, ",")
 }
 
-// ofMode returns, once, what the whole mode does not support.
-func ofMode(gaps map[model.PortID][]model.Gap) []Problem {
+// ofMode returns what the whole mode does not support, each once.
+func ofMode(gaps map[model.PortID][]model.Gap) (ps []Problem) {
 	for _, all := range gaps {
 		for _, g := range all {
-			if g.Source {
-				return []Problem{{Object: "data plane", Reason: model.WhyUnsupported.String(), Detail: g.Detail}}
+			p := Problem{Object: "data plane", Reason: model.WhyUnsupported.String(), Detail: g.Detail}
+			if g.OfMode() && !slices.Contains(ps, p) {
+				ps = append(ps, p)
 			}
 		}
 	}
-	return nil
+	slices.SortFunc(ps, func(a, b Problem) int { return strings.Compare(a.Detail, b.Detail) })
+	return ps
 }
 
 func gap(p *model.Port, g model.Gap) string {

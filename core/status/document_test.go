@@ -70,6 +70,53 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// What the whole mode lacks is said once, however many Services there are.
+func TestGapsOfTheMode(t *testing.T) {
+	in := snapshot()
+	for id := range in.Backend.Gaps {
+		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "nobody is passed over"})
+	}
+	var said []string
+	for _, p := range status.Of(status.Facts{}, in).Problems {
+		if p.Object == "data plane" && p.Reason == model.WhyUnsupported.String() {
+			said = append(said, p.Detail)
+		}
+	}
+	if got := strings.Join(said, "; "); got != "no client addresses; nobody is passed over" {
+		t.Errorf("said: %s", got)
+	}
+}
+
+// An endpoint that is passed over is in the list of its Service, with the reason.
+func TestPassedOverEndpointIsListed(t *testing.T) {
+	name := model.ServiceName{Namespace: "ns", Name: "web"}
+	slice := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "web-1"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}
+	for _, ip := range []string{"10.0.2.1", "10.0.3.1", "10.0.4.1"} {
+		slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{Addr: netip.MustParseAddr(ip), Node: "node-" + ip[5:6], State: model.Ready | model.Serving})
+	}
+	tracker := track.New()
+	tracker.SetHost(&model.Host{Name: "node-1"})
+	tracker.SetService(&model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}}})
+	tracker.SetSlice(slice)
+	tracker.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.3.1"): {}})
+	tracker.Flush()
+	in := &engine.Snapshot{Host: &model.Host{Name: "node-1"}, Suspects: tracker.Suspects(), Services: tracker.Services()}
+	list, ok := status.ServiceOf(in, name, nil)
+	if !ok || len(list.Services[0].Endpoints) != 3 {
+		t.Fatalf("%+v", list)
+	}
+	for _, e := range list.Services[0].Endpoints {
+		silent := strings.HasPrefix(e.Address, "10.0.3.1:")
+		if e.Used == silent || silent && !strings.Contains(e.Why, "stopped answering") {
+			t.Errorf("%+v", e)
+		}
+	}
+	var text strings.Builder
+	if err := list.Write(&text); err != nil || !strings.Contains(text.String(), "stopped answering") {
+		t.Errorf("%v:\n%s", err, text.String())
+	}
+}
+
 // Source ranges are said wherever there are any: nobody let in is not the same as
 // everybody.
 func TestSources(t *testing.T) {

@@ -12,7 +12,7 @@ const (
 	maxCases   = 16
 	maxMates   = 2 // other endpoints of the node that get a SYN
 	maxOthers  = 3 // endpoints of other nodes that get one
-	maxPorts   = 4 // other ports of a target that get one
+	maxPorts   = 5 // ports of an address that get one without evidence of their own
 	maxAsked   = 4 // addresses of a case with waiting clients whose answers are looked at
 	caseLength = 3 * time.Second
 )
@@ -32,9 +32,9 @@ type trial struct {
 
 // inquiry is what is known of one address since the case was opened.
 type inquiry struct {
-	at    netip.AddrPort   // where the SYN was sent to
-	ports []netip.AddrPort // others of a target, that get one as well: an ejection is of all
-	sent  time.Time        // zero before
+	ports []netip.AddrPort // that get a SYN; of other nodes one alone
+	sent  int              // how many of them have got it
+	since time.Time        // when the last of these was sent; zero before
 	alive bool             // it has answered the SYN, or a new flow
 	syn   bool             // it has answered the SYN
 	asked bool             // its answered flows were looked at once
@@ -44,35 +44,48 @@ type inquiry struct {
 
 // newTrial opens a case; nil where the endpoints of the node cannot be told.
 func newTrial(node string, of []*target, now time.Time, w World) *trial {
-	on, told := w.On(node)
-	if !told {
-		return nil
-	}
 	c := &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
-	c.accuse(of)
-	for _, e := range on {
-		if q := c.inquiry[e.At.Addr()]; q != nil {
-			q.addPort(e.At)
-		}
-	}
-	for _, e := range on {
-		c.add(&c.mates, e.At, maxMates)
+	if !c.accuse(of, now, w) {
+		return nil
 	}
 	return c
 }
 
-// addPort adds another port of a target.
-func (q *inquiry) addPort(at netip.AddrPort) {
-	if at != q.at && len(q.ports) < maxPorts && !slices.Contains(q.ports, at) {
-		q.ports = append(q.ports, at)
+// accuse adds targets, and all that have evidence against them by now. An ejection is of
+// all ports of an address, so that one that answers on any of them is alive: each address of
+// the node that gets a SYN gets it on several. It reports false where the endpoints of the
+// node cannot be told: then nothing was added, and the next look comes here again.
+func (c *trial) accuse(of []*target, now time.Time, w World) bool {
+	fresh := func(t *target) bool { return c.inquiry[t.at.Addr()] == nil }
+	var on []Endpoint
+	if len(c.targets) < maxAsked && slices.ContainsFunc(of, fresh) {
+		told := false
+		if on, told = w.On(c.node); !told {
+			return false
+		}
 	}
-}
-
-// accuse adds targets.
-func (c *trial) accuse(of []*target) {
 	for _, t := range of {
 		c.add(&c.targets, t.at, maxAsked)
 		c.again = c.again || t.rest > 0
+	}
+	for _, e := range on {
+		c.add(&c.mates, e.At, maxMates)
+	}
+	for _, t := range of {
+		for f := range t.waiting(now, t.handshake()) {
+			c.addPort(netip.AddrPortFrom(t.at.Addr(), f.port), maxFlows)
+		}
+	}
+	for _, e := range on {
+		c.addPort(e.At, maxPorts)
+	}
+	return true
+}
+
+// addPort adds another port of an address of the node.
+func (c *trial) addPort(at netip.AddrPort, most int) {
+	if q := c.inquiry[at.Addr()]; q != nil && len(q.ports) < most && !slices.Contains(q.ports, at) {
+		q.ports = append(q.ports, at)
 	}
 }
 
@@ -81,9 +94,10 @@ func (c *trial) accuse(of []*target) {
 func (c *trial) probes(now time.Time, most int) (all []netip.AddrPort) {
 	for _, list := range [][]netip.AddrPort{c.targets, c.mates, c.others} {
 		for _, at := range list {
-			if q := c.inquiry[at.Addr()]; q.sent.IsZero() && len(all)+1+len(q.ports) <= most {
-				q.sent = now
-				all = append(append(all, at), q.ports...)
+			q := c.inquiry[at.Addr()]
+			if due := q.ports[q.sent:]; len(due) > 0 && len(all)+len(due) <= most {
+				q.sent, q.since = len(q.ports), now
+				all = append(all, due...)
 			}
 		}
 	}
@@ -103,7 +117,7 @@ func (c *trial) asked() (all []netip.Addr) {
 // add adds endpoints that are to be inquired about, each address once.
 func (c *trial) add(to *[]netip.AddrPort, at netip.AddrPort, most int) {
 	if c.inquiry[at.Addr()] == nil && len(*to) < most {
-		c.inquiry[at.Addr()] = &inquiry{at: at}
+		c.inquiry[at.Addr()] = &inquiry{ports: []netip.AddrPort{at}}
 		*to = append(*to, at)
 	}
 }
@@ -119,7 +133,7 @@ func (c *trial) silent(a netip.Addr, now time.Time) bool {
 	if c.again {
 		wait = longPatience
 	}
-	return !q.alive && !q.sent.IsZero() && now.Sub(q.sent) >= wait
+	return !q.alive && q.sent == len(q.ports) && now.Sub(q.since) >= wait
 }
 
 // ejection is a node, or endpoint, that has stopped answering.

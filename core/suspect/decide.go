@@ -176,12 +176,13 @@ func (j *Judge) noteOneWay(c *trial, q *inquiry, now time.Time) {
 			return
 		}
 	}
-	t := j.targets[q.at.Addr()]
+	a := q.ports[0].Addr()
+	t := j.targets[a]
 	if t == nil || !q.syn {
 		return
 	}
 	if waiting, _ := t.clients(now, patience); len(waiting) > 0 && len(j.oneWay) < oneWayTargets {
-		j.oneWay[q.at.Addr()] = struct{}{}
+		j.oneWay[a] = struct{}{}
 	}
 }
 
@@ -250,13 +251,8 @@ func (j *Judge) pause(now time.Time) time.Duration {
 		return casePause
 	}
 	for a, t := range j.targets {
-		if now.Before(t.restEnd) || j.isEjected(a) {
-			continue
-		}
-		for _, f := range t.flows {
-			if !f.excused && now.Sub(f.since) < lookAgain*9/10 {
-				return lookAgain
-			}
+		if !now.Before(t.restEnd) && t.fresh(now) >= minClients && !j.isEjected(a) {
+			return lookAgain
 		}
 	}
 	return calmPause

@@ -182,7 +182,7 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 		j.cases[node] = c
 		return
 	}
-	c.accuse(of)
+	c.accuse(of, now, w)
 }
 
 func (j *Judge) isEjected(a netip.Addr) bool {

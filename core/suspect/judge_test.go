@@ -3,11 +3,13 @@
 package suspect_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
 func TestDeadNodeIsFoundWithinASecond(t *testing.T) {
@@ -295,4 +297,26 @@ func TestFewSYNsCanBeSent(t *testing.T) {
 	w.room = 3
 	w.run(time.Second)
 	w.want()
+}
+
+// A pod that comes under suspicion while a case of its node is open is asked on all its
+// ports, too: one that answers shows that the node is there.
+func TestLateSuspectIsAskedOnAllPorts(t *testing.T) {
+	for _, late := range []time.Duration{0, 150 * time.Millisecond, 300 * time.Millisecond} {
+		w := newWorld(t, 5, 5, 6, 200)
+		w.services = append(w.services, service{frontend: netip.MustParseAddrPort("10.96.0.9:80"), clients: w.services[0].clients})
+		for n := range 5 { // another port of the last Service's pods, that nobody uses
+			w.services[5].endpoints = append(w.services[5].endpoints, suspect.Endpoint{At: netip.AddrPortFrom(endpoint(n, 4), 9090), Node: fmt.Sprint("node-", n+2)})
+		}
+		w.run(5 * time.Second)
+		for s := range 4 {
+			w.dead[endpoint(2, s)] = true
+		}
+		w.run(late)
+		w.shut[netip.AddrPortFrom(endpoint(2, 4), 8080)] = true
+		w.run(10 * time.Second)
+		if silent(w.last.Suspects, endpoint(2, 4)) {
+			t.Errorf("after %s: %s is passed over though port 9090 answers; %v", late, endpoint(2, 4), w.verdict)
+		}
+	}
 }

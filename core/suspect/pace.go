@@ -5,8 +5,8 @@ package suspect
 import "time"
 
 // Pace keeps the CPU time of looks within a budget: 1 % of a core where that allows a look
-// every 1.25 s, and never more than 2 %. Looks that a case needs soon may use up
-// what was saved before.
+// every 1.25 s, and else 2 %. Looks that are wanted soon use up what was saved before; half
+// of that is kept for cases.
 type Pace struct {
 	saved time.Duration // CPU time
 	at    time.Time
@@ -22,16 +22,26 @@ const (
 
 // Next returns the time until the next look, after one that has cost some CPU time.
 func (p *Pace) Next(now time.Time, cost, wanted time.Duration) time.Duration {
-	if !p.at.IsZero() {
-		p.saved += now.Sub(p.at) / mostShare
-	} else {
+	if p.at.IsZero() {
 		p.saved, p.cost = mostSaved, cost
+	} else {
+		p.saved += now.Sub(p.at) / p.share()
 	}
 	p.at = now
 	p.saved = min(p.saved, mostSaved) - cost
-	if wanted < calmPause && p.saved > 0 {
+	reserve := time.Duration(0)
+	if wanted == lookAgain {
+		reserve = mostSaved / 2
+	}
+	if wanted < calmPause && p.saved > reserve {
 		return wanted
 	}
 	p.cost = (3*p.cost + cost) / 4
-	return max(wanted, calmPause, min(leastShare*p.cost, max(slowest, mostShare*p.cost)))
+	const leave = 20 // this part of the budget is saved
+	return max(wanted, calmPause, p.share()*(p.cost+p.cost/leave))
+}
+
+// share is how many times the cost of a look are between two.
+func (p *Pace) share() time.Duration {
+	return max(min(leastShare, slowest/max(p.cost, 1)), mostShare)
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,11 +22,12 @@ func TestRandomWorlds(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 17))
 			w := newWorld(t, 1+rng.IntN(4), 2+rng.IntN(7), 1+rng.IntN(5), 1+rng.IntN(200))
 			w.rng = rng
+			w.addPort(0, 9090)
 			lives := map[netip.Addr]time.Time{} // since when
 			for range 40 {
 				s, n := rng.IntN(len(w.services)), rng.IntN(len(w.services[0].endpoints))
 				a := endpoint(n, s)
-				switch rng.IntN(7) {
+				switch rng.IntN(8) {
 				case 0:
 					w.kill(n)
 				case 1, 2:
@@ -38,6 +40,9 @@ func TestRandomWorlds(t *testing.T) {
 					w.denied[[2]netip.Addr{w.services[s].clients[rng.IntN(len(w.services[s].clients))], a}] = rng.IntN(2) == 0
 				case 6:
 					w.judge.Trust([]netip.Addr{a})
+				case 7:
+					at := w.services[s].endpoints[n].At
+					w.shut[at] = !w.shut[at]
 				}
 				for end := w.now.Add(time.Duration(rng.IntN(8000)) * time.Millisecond); w.now.Before(end); {
 					before := len(w.verdict)
@@ -47,6 +52,17 @@ func TestRandomWorlds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// addPort adds a Service on another port of the endpoints of one.
+func (w *world) addPort(of int, port uint16) {
+	s := w.services[of]
+	s.frontend = netip.AddrPortFrom(ip("10.96.0.%d", 1+len(w.services)), 80)
+	s.endpoints = slices.Clone(s.endpoints)
+	for i, e := range s.endpoints {
+		s.endpoints[i].At = netip.AddrPortFrom(e.At.Addr(), port)
+	}
+	w.services = append(w.services, s)
 }
 
 // check checks what a cycle has decided.
@@ -59,9 +75,9 @@ func (w *world) check(news []suspect.Verdict, lives map[netip.Addr]time.Time) {
 		for _, s := range w.services { // a node, or an endpoint
 			for _, e := range s.endpoints {
 				a := e.At.Addr()
-				probed := a.String() == v.Name || e.Node == v.Name && len(w.services) <= 3 // of more not all get a SYN
-				if probed && !w.dead[a] {
-					w.t.Fatalf("%s is passed over and answers", a)
+				probed := a.String() == v.Name || e.Node == v.Name && len(w.services) <= 4 // of more addresses than 3 not all get a SYN
+				if probed && !w.dead[a] && !w.shut[e.At] {
+					w.t.Fatalf("%s is passed over and answers", e.At)
 				}
 			}
 		}
@@ -70,7 +86,7 @@ func (w *world) check(news []suspect.Verdict, lives map[netip.Addr]time.Time) {
 		for _, e := range s.endpoints {
 			a := e.At.Addr()
 			switch {
-			case w.dead[a] || !silent(w.last.Suspects, a):
+			case w.dead[a] || w.shut[e.At] || !silent(w.last.Suspects, a):
 				delete(lives, a)
 			case lives[a].IsZero():
 				lives[a] = w.now

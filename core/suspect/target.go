@@ -4,6 +4,7 @@ package suspect
 
 import (
 	"hash/maphash"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -80,23 +81,46 @@ func (t *target) endLook() {
 	t.many, t.count = t.count >= manyFlows, 0
 }
 
+// handshake is how long flows wait that are more than handshakes on their way.
+func (t *target) handshake() time.Duration {
+	if t.many {
+		return 0
+	}
+	return lookAgain * 9 / 10
+}
+
+// waiting returns the flows that have waited for a time.
+func (t *target) waiting(now time.Time, waited time.Duration) iter.Seq[wait] {
+	return func(yield func(wait) bool) {
+		for _, w := range t.flows {
+			if !w.excused && now.Sub(w.since) >= waited && !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// fresh returns how many clients may be in the middle of a handshake. A single one mostly is.
+func (t *target) fresh(now time.Time) int {
+	var all []netip.Addr
+	for w := range t.waiting(now, 0) {
+		if now.Sub(w.since) < lookAgain*9/10 && !slices.Contains(all, w.client) {
+			all = append(all, w.client)
+		}
+	}
+	return len(all)
+}
+
 // suspicious returns the clients that have waited for longer than a handshake takes.
 func (t *target) suspicious(now time.Time) []netip.Addr {
-	least := lookAgain * 9 / 10
-	if t.many {
-		least = 0
-	}
-	all, _ := t.clients(now, least)
+	all, _ := t.clients(now, t.handshake())
 	return all
 }
 
 // clients returns the clients that have waited for a time, each once, and whether one of
 // them was answered before.
 func (t *target) clients(now time.Time, waited time.Duration) (all []netip.Addr, known bool) {
-	for _, w := range t.flows {
-		if w.excused || now.Sub(w.since) < waited {
-			continue
-		}
+	for w := range t.waiting(now, waited) {
 		known = known || w.known
 		if !slices.Contains(all, w.client) {
 			all = append(all, w.client)

@@ -26,13 +26,16 @@ type Options struct {
 	// Schedulers are those that this kernel has for Services that choose one or have
 	// weights; nil means all.
 	Schedulers []string
+	// Weighted has Services use a scheduler that looks at weights before they have any:
+	// while the kernel exchanges the scheduler of a virtual server it refuses connections.
+	Weighted bool
 	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
 }
 
 // optionsOf returns the options that a configuration asks for.
 func optionsOf(c *config.Config) Options {
-	return Options{Mark: 1 << c.MasqueradeBit, Scheduler: c.IPVS.Scheduler}
+	return Options{Mark: 1 << c.MasqueradeBit, Scheduler: c.IPVS.Scheduler, Weighted: true}
 }
 
 func (o Options) families() []model.Family {
@@ -60,8 +63,14 @@ type Compiler struct {
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
-// Equal implements dataplane.Compiler.
-func (c *Compiler) Equal(a, b Value) bool { return a == b }
+// Equal implements dataplane.Compiler. A scheduler that looks at weights is as good as the
+// one that does not where all are the same: what is there stays, whoever made it.
+func (c *Compiler) Equal(a, b Value) bool {
+	if !a.Weighted && !b.Weighted && (weighted[a.Scheduler] == b.Scheduler || weighted[b.Scheduler] == a.Scheduler) {
+		a.Scheduler = b.Scheduler
+	}
+	return a == b
+}
 
 // DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
@@ -393,7 +402,7 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	case s.Scheduler == "sh" && p.port.Scheduler == model.SourceHash:
 		s.Flags |= virtualserver.SHFallback // a destination that drains has its clients still
 	}
-	return Value{Server: s}
+	return Value{Server: s, Weighted: looksAtWeights(s.Scheduler) && pool != nil && pool.Weighted()}
 }
 
 // The kernel's schedulers that Services can choose, and those that look at weights.
@@ -401,6 +410,8 @@ var (
 	chosen   = map[model.Scheduler]string{model.RoundRobin: "rr", model.LeastConnections: "lc", model.SourceHash: "sh", model.Maglev: "mh"}
 	weighted = map[string]string{"rr": "wrr", "lc": "wlc"}
 )
+
+func looksAtWeights(scheduler string) bool { return scheduler == "wrr" || scheduler == "wlc" }
 
 // scheduler is the one for a pool. What this kernel does not have is a gap.
 func (p *portCompiler) scheduler(pool *model.Pool) string {
@@ -413,10 +424,13 @@ func (p *portCompiler) scheduler(pool *model.Pool) string {
 		p.once("IPVS has no scheduler %s: %s instead", p.port.Scheduler, usual)
 		name = usual
 	}
-	if by := weighted[name]; by != "" && pool != nil && pool.Weighted() {
+	has := func(name string) bool {
+		return p.options.Schedulers == nil || slices.Contains(p.options.Schedulers, name)
+	}
+	if by := weighted[name]; by != "" && (pool != nil && pool.Weighted() || p.options.Weighted && has(by)) {
 		name = by
 	}
-	if name != usual && p.options.Schedulers != nil && !slices.Contains(p.options.Schedulers, name) {
+	if name != usual && !has(name) {
 		p.once("this kernel has no scheduler ip_vs_%s: %s instead", name, usual)
 		return usual
 	}

@@ -34,6 +34,11 @@
 // minutes at most. The weights in the kernel are the only record, so drains
 // survive a restart.
 //
+// Virtual servers use the schedulers that look at weights, wrr for rr and wlc for lc,
+// also while all weights are the same: endpoints that start slowly or come back get
+// weights for a while, and the kernel refuses connections to a virtual server while it
+// exchanges its scheduler. A scheduler that is there already stays until it has to go.
+//
 // Owned objects are: virtual servers with flagOurs, sets of our type and options,
 // chains with the owner rule, our routing table and the rule that selects it, and
 // kube-ipvs0 with our alias. Ownership does not depend on the masquerade bit, which a

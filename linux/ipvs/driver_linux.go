@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -390,11 +391,16 @@ func (o *observation) servers() error {
 			orphans = append(orphans, k)
 		}
 		s.Flags &^= flagOurs
-		o.emit(k, Value{Server: s})
 		all, err := o.reader.servers.Destinations(id)
+		var weights []int
 		for _, d := range all {
 			o.dest(k.dest(d.Addr), d.Weight)
+			if d.Weight > 0 {
+				weights = append(weights, d.Weight)
+			}
 		}
+		differ := len(weights) > 0 && slices.Min(weights) != slices.Max(weights)
+		o.emit(k, Value{Server: s, Weighted: differ && looksAtWeights(s.Scheduler)})
 		return err
 	})
 	if err == nil {

@@ -337,7 +337,8 @@ type Value struct {
 
 	virtualserver.Server // server, without flagOurs
 
-	Weight uint16 // destination: at least 1
+	Weighted bool   // server: by a scheduler that looks at weights, and they differ
+	Weight   uint16 // destination: at least 1
 
 	Rules xtables.Rules // chain: its rules; jump: as printed, if it exists more than once
 

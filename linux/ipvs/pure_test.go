@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -197,4 +198,45 @@ func FuzzReadTables(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A Service has the scheduler for weights before it has any, and keeps the one it has: the
+// kernel refuses connections while it exchanges it.
+func TestSchedulerIsNotExchanged(t *testing.T) {
+	port := func(weights ...uint16) *model.Port {
+		pool := &model.Pool{}
+		for i, w := range weights {
+			pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, byte(i)}), 80), Weight: w})
+		}
+		balance := model.Action{Verdict: model.Balance, Pool: pool}
+		return &model.Port{
+			ID:        model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP, Family: model.IPv4},
+			Frontends: []model.Frontend{{Kind: model.KindClusterIP, At: netip.MustParseAddrPort("10.96.0.1:80"), On: [model.Origins]model.Action{balance, balance, balance}}},
+		}
+	}
+	c := NewCompiler(Options{Weighted: true})
+	server := func(c *Compiler, p *model.Port) (v Value) {
+		objects, gaps := dataplane.Compile(c, testWorld().Host, []*model.Port{p})
+		for k, o := range objects {
+			if k.Kind == KindServer {
+				v = o
+			}
+		}
+		if len(gaps) > 0 {
+			t.Errorf("gaps: %v", gaps)
+		}
+		return v
+	}
+	same, differ := server(c, port(0, 0)), server(c, port(1, 2))
+	if same.Scheduler != "wrr" || same.Scheduler != differ.Scheduler || c.Equal(same, differ) {
+		t.Errorf("without weights %+v, with weights %+v", same, differ)
+	}
+	had := same
+	had.Scheduler = "rr" // kube-proxy's
+	if !c.Equal(had, same) || c.Equal(had, differ) {
+		t.Error("an existing server has to get another scheduler with weights, and only then")
+	}
+	if without := server(NewCompiler(Options{Weighted: true, Schedulers: []string{"rr"}}), port(0, 0)); without.Scheduler != "rr" {
+		t.Errorf("a kernel without wrr gets %s", without.Scheduler)
+	}
 }

@@ -217,17 +217,25 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 		err = deletedExternally(c.kernel.servers.Update(id, s))
 	default:
 		if err = c.kernel.servers.Create(id, s); errors.Is(err, virtualserver.ErrExists) {
-			err = c.adopt(op.Key, id, s)
+			err = c.adopt(op.Key, id, s, op.New.Weighted)
 		}
 	}
 	return wrap(op.Key.String(), err)
 }
 
 // adopt takes ownership of an existing virtual server: kube-proxy's, or one whose
-// creation was interrupted. Destinations that are not wanted drain.
-func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server) error {
+// creation was interrupted. Its scheduler stays where it is as good as ours (see
+// Compiler.Equal). Destinations that are not wanted drain.
+func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server, weights bool) error {
 	if err := c.checkExcluded(k, id); err != nil {
 		return err
+	}
+	had, exists, err := c.kernel.servers.Get(id)
+	if err != nil {
+		return err
+	}
+	if exists && !weights && weighted[had.Scheduler] == s.Scheduler {
+		s.Scheduler = had.Scheduler
 	}
 	if err := c.kernel.servers.Update(id, s); err != nil {
 		return err

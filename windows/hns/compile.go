@@ -21,6 +21,7 @@ type Options struct {
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
 	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
+	Failover  bool // endpoints that stop answering are to be passed over, or reported
 	Probes    Probes
 }
 
@@ -96,6 +97,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if p.proto() && p.family() {
 		p.whole()
 		p.choice()
+		p.failover()
 		for i := range port.Frontends {
 			p.front(&port.Frontends[i])
 		}
@@ -139,6 +141,13 @@ func (p *portCompiler) add(g model.Gap) {
 	}
 }
 
+// failover reports that nobody can tell who does not answer, where that is asked for.
+func (p *portCompiler) failover() {
+	if p.options.Failover && p.port.ID.Proto == model.TCP {
+		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not passed over: HNS does not show which connections wait for an answer"})
+	}
+}
+
 // choice reports what HNS cannot do about the choice of endpoints: it has one way.
 func (p *portCompiler) choice() {
 	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
@@ -179,8 +188,8 @@ func (p *portCompiler) whole() {
 	if p.port.SessionAffinity == 0 {
 		return
 	}
-	if !p.options.Affinity {
-		p.gap(nil, "clients do not stay with their endpoint: this HNS is older than 12.0")
+	if !p.options.Affinity { // it is asked for all the same, as kube-proxy does
+		p.gap(nil, "clients may not stay with their endpoint: this HNS is older than 12.0")
 		return
 	}
 	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")

@@ -30,7 +30,7 @@ func Mode() dataplane.Mode {
 // not known here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	o := Newest()
-	o.ClientDSR, o.Probes, o.Trust = c.Windows.DSR, probes(c), trust(c)
+	o.ClientDSR, o.Probes, o.Trust, o.Failover = c.Windows.DSR, probes(c), trust(c), failover(c)
 	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(objects, o.Overlay) })
 }
 
@@ -39,12 +39,17 @@ func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	return Options{
 		Overlay: describe(n).overlay, DSR: f.DSR, ClientDSR: c.Windows.DSR,
-		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c), Trust: trust(c),
+		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c), Trust: trust(c), Failover: failover(c),
 	}
 }
 
 // trust says whether source ranges are left to the cloud.
 func trust(c *config.Config) bool { return c.Windows.SourceRanges == config.TrustRanges }
+
+// failover says whether the configuration asks for what auto leaves out where it cannot be.
+func failover(c *config.Config) bool {
+	return c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve
+}
 
 // probes are what the configuration says of health checks.
 func probes(c *config.Config) Probes {

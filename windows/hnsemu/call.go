@@ -58,6 +58,8 @@ func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration)
 }
 
 // pass lets time pass.
+//
+// rule: time
 func (e *Emulator) pass(c *Call) {
 	cost := time.Millisecond
 	if e.cost != nil {
@@ -77,8 +79,11 @@ func result(c hns.Code) uint32 {
 	return uint32(c)
 }
 
+// record is an error record in the form that HNS has (kubernetes#100384, hcsshim#1043).
+//
+// rule: error-records
 func record(c Call) string {
-	b, _ := json.Marshal(map[string]any{"Success": false, "Error": c.Name + " refused", "ErrorCode": int32(result(c.Code))}) // strings and a number
+	b, _ := json.Marshal(map[string]any{"Success": false, "Error": c.Name + " refused", "ErrorCode": result(c.Code)}) // strings and a number
 	return string(b)
 }
 

@@ -27,6 +27,7 @@ type Behaviour struct {
 	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524); rule: delete-fails
 	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631); rule: delete-lies
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
+	Degrades        bool     // deleting an endpoint in use degrades its load balancers, which cannot be deleted then
 	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
 	StaleHandle     hns.Code // what a handle from before a restart of HNS is answered with; 6 if 0
@@ -73,6 +74,7 @@ type Emulator struct {
 	balancers map[string]hns.LoadBalancer
 	kept      map[string]document // by id of a network or endpoint
 	foreign   map[string]string   // ids of what others made, and how it looked
+	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
 
 	handles map[uint64]handle
@@ -183,6 +185,9 @@ func (e *Emulator) open(k Kind, id string) uint64 {
 	return e.next
 }
 
+// has reports whether there is an object, of which there may be any number.
+//
+// rule: no-limits
 func (e *Emulator) has(k Kind, id string) bool {
 	_, ok := e.properties(handle{k, id})
 	return ok

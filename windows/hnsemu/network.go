@@ -63,9 +63,18 @@ func (e *Emulator) dropNetwork(id string) {
 	}
 }
 
+// dropEndpoint removes an endpoint, whoever uses it.
+//
+// rule: lost-endpoint
 func (e *Emulator) dropEndpoint(id string) {
 	delete(e.endpoints, id)
 	delete(e.kept, id)
+	for i, lb := range e.balancers {
+		if e.behaviour.Degrades && uses(lb, id) {
+			lb.State = hns.StateDegraded
+			e.balancers[i] = lb
+		}
+	}
 }
 
 // policyRequest is a modification of a network's or an endpoint's policies.

@@ -86,6 +86,8 @@ func name(k Kind, v Verb) string {
 }
 
 // The codes that the emulator itself answers with.
+//
+// rule: not-found bad-json unimplemented
 const (
 	notFound         hns.Code = 0x490
 	invalidHandle    hns.Code = 6
@@ -96,6 +98,7 @@ const (
 	invalidPolicy    hns.Code = 0x803b000d
 	portExists       hns.Code = 0x803b0013
 	invalidJSON      hns.Code = 0x803b001b
+	invalidReference hns.Code = 0x803b001c
 	invalidIP        hns.Code = 0x803b001e
 	hasReferences    hns.Code = 0x803b002c
 )
