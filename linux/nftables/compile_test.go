@@ -179,7 +179,7 @@ func TestDeleteDelay(t *testing.T) {
 }
 
 func TestPickNames(t *testing.T) {
-	for _, slots := range []*nft.Set{Slots, NodeSlots} {
+	for _, slots := range []*nft.Set{setSlots, setNodeSlots} {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, count := range []uint32{1, 5, bankSize} {
