@@ -297,7 +297,7 @@ func (f *failover) apply(d suspect.Decision) {
 func (f *failover) standing(d suspect.Decision) []model.Problem {
 	all := slices.DeleteFunc(slices.Clone(f.problems), func(p model.Problem) bool {
 		name, is := strings.CutPrefix(p.Object, objectPrefix)
-		return !is || !slices.Contains(d.Silent, name) // back, or trusted anew
+		return !is || !slices.Contains(d.Silent, name) // back, or trusted again
 	})
 	if d.OneWay {
 		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnsupported, Detail: "asymmetric routing: endpoints answer this node, but their answers to clients do not pass it; off for 10 minutes"})

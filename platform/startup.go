@@ -30,7 +30,7 @@ func (p *Proxy) logProgress(ctx context.Context) {
 
 // releaseStartMemory returns the memory that the start needed to the system, once,
 // a few seconds after the first sync: it is several times what the proxy needs
-// from then on.
+// afterwards.
 func (p *Proxy) releaseStartMemory(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

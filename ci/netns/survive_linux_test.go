@@ -122,7 +122,7 @@ func TestDriftIsRepaired(t *testing.T) {
 }
 
 // sorted makes two listings comparable, whatever the order of chains, sets and
-// elements: what was made anew comes last.
+// elements: what was re-created comes last.
 func sorted(listing string) string {
 	lines := strings.Split(strings.ReplaceAll(listing, "elements = {", ""), "\n")
 	for i := range lines {

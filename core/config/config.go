@@ -172,7 +172,7 @@ const (
 	FailoverOn      Failover = "on"
 )
 
-// DetectLocal says how packets of this node's pods are told from others.
+// DetectLocal says how packets of this node's pods are distinguished from others.
 type DetectLocal string
 
 // The ways, with kube-proxy's names. The empty one is DetectClusterCIDR where

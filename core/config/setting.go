@@ -16,7 +16,7 @@ type Setting struct {
 	// can.
 	Restart string
 
-	// Counts tells whether the setting is looked at in a mode; nil is always.
+	// Counts reports whether the setting is looked at in a mode; nil is always.
 	// kube-proxy has the same setting for several modes in several sections.
 	Counts func(Mode) bool
 

@@ -144,7 +144,7 @@ func degraded(f *Facts) Check {
 	}
 	degraded := f.Running.Degraded
 	return either(ok("no object of the data plane is degraded"),
-		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything anew, and interrupts pods"), len(degraded) == 0)
+		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"), len(degraded) == 0)
 }
 
 // runningChecks are about a tandem that runs here.

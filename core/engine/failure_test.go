@@ -63,7 +63,7 @@ func TestAServiceThatNeverWorkedGoes(t *testing.T) {
 	})
 }
 
-// While somebody else holds the data plane nothing is in effect, though of another
+// While another program holds the data plane nothing is in effect, though of another
 // Service it is known why it is not.
 func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -64,7 +63,7 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", rejectLocalRebinding(newCached(s.Status)))
+	mux.Handle("/status", rejectLocalRebinding(document(s.Status)))
 	if s.UI != nil {
 		mux.Handle("/ui", loopbackOnly(s.UI.ServeHTTP))
 		mux.Handle("/ui/", loopbackOnly(s.UI.ServeHTTP))
@@ -111,78 +110,23 @@ func (s Sources) componentCheck(name string, good func(status.Health) bool) http
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
-// cached serves a document, made anew when the last one is too old, one at a
-// time.
-type cached struct {
-	make func(context.Context) (any, error)
-	turn chan struct{} // holds a token while one is made
-
-	mu  sync.Mutex
-	doc []byte
-	at  time.Time
-}
-
-// ServeHTTP implements http.Handler.
-func (r *cached) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	doc, err := r.get(req.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	writeBytes(w, http.StatusOK, "application/json", doc)
-}
-
-func newCached(status func(context.Context) (any, error)) *cached {
-	return &cached{make: status, turn: make(chan struct{}, 1)}
-}
-
-// get waits for its turn no longer than its client does: an engine that is busy for
-// minutes must not collect clients until none gets an answer.
-func (r *cached) get(ctx context.Context) ([]byte, error) {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if doc := r.latest(); doc != nil {
-		return doc, nil
-	}
-	doc, err := r.make(ctx)
-	if err != nil {
-		return nil, err
-	}
-	b, err := json.MarshalIndent(doc, "", "  ")
-	if err == nil {
-		r.keep(b)
-	}
-	return b, err
-}
-
-// latest returns the document that was made last, nil when that is too old.
-func (r *cached) latest() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.at) >= statusAge {
-		return nil
-	}
-	return r.doc
-}
-
-func (r *cached) keep(doc []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.doc, r.at = doc, time.Now()
-	time.AfterFunc(statusAge, r.forget)
-}
-
-// forget drops a document that is too old: it may be tens of megabytes.
-func (r *cached) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.at) >= statusAge {
-		r.doc = nil
-	}
+// document serves a document as JSON, and shares it between requests.
+func document(of func(context.Context) (any, error)) http.Handler {
+	get := Shared(func(ctx context.Context) ([]byte, error) {
+		doc, err := of(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.MarshalIndent(doc, "", "  ")
+	}, statusAge)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		doc, err := get(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		writeBytes(w, http.StatusOK, "application/json", doc)
+	})
 }
 
 // RejectRebinding refuses requests that a browser was tricked into sending: a name that

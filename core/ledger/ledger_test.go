@@ -365,7 +365,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 }
 
 // An op that did not fit shows that the ledger are wrong: they are corrected and
-// the op is planned anew, as another one where need be.
+// the op is planned again, as another one where need be.
 func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")

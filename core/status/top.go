@@ -73,7 +73,7 @@ func (t *Top) sort() {
 }
 
 // Since sets the rates since an earlier look. A count that is less than before began
-// anew.
+// again.
 func (t *Top) Since(before Top) {
 	seconds := t.At.Sub(before.At).Seconds()
 	if seconds <= 0 {

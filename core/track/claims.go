@@ -180,7 +180,7 @@ func (c *claims) assign(at claim, all []*service, before *service) (touched []*s
 
 // compareClaims orders claimants: those who have it as a cluster IP before all others, then
 // by age. It looks at the object that the claims were made for, so that the order of
-// rivals stays as it is until they make their claims anew.
+// rivals stays as it is until they make their claims again.
 func compareClaims(at claim, a, b *service) int {
 	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {
 		if is {

@@ -36,7 +36,7 @@
 //
 // Existing objects are passed on before deletions, and nothing is deleted because of
 // an incomplete list. Synced is called once Services and EndpointSlices are complete;
-// from then on every event is passed on at once.
+// afterwards every event is passed on at once.
 //
 // Lists are streamed, or come in pages where a server cannot do that: see
 // follower. No answer is unbounded, redirects to another server are refused, and

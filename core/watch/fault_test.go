@@ -406,7 +406,7 @@ func pipe(to, from net.Conn, deaf chan struct{}) {
 	}
 }
 
-// A token that expires is read anew as soon as the server refuses it.
+// A token that expires is read again as soon as the server refuses it.
 func TestTokenIsRenewed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{Tokens: []string{"first"}})
@@ -455,7 +455,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// A list that comes in pages and expires in between is begun anew.
+// A list that comes in pages and expires in between is begun again.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{NoWatchList: true, NoCache: true})

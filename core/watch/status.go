@@ -97,7 +97,7 @@ func (v *resourceStatus) watch(listing bool) {
 func (v *resourceStatus) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }
 
 // event notes an event of a watch. One that is part of a list may be followed by
-// a failure of that list, each time anew; others say that the watch works.
+// a failure of that list each time; others say that the watch works.
 func (v *resourceStatus) event(works bool) {
 	v.note(func(r *Resource) {
 		r.Contact = time.Now()

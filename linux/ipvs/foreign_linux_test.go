@@ -77,7 +77,7 @@ iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; ip
 	}
 }
 
-// A virtual server of somebody else's inside of the excluded ranges is told, and
+// A virtual server of another program's inside of the excluded ranges is told, and
 // stays as it is with its destinations, whatever our Service of that address does;
 // one of our own there is ours also after a restart.
 func TestExcludedServersAreNeverTouched(t *testing.T) {
@@ -123,7 +123,7 @@ func TestExcludedServersAreNeverTouched(t *testing.T) {
 	}
 }
 
-// What somebody else deletes is noticed at the first change that needs it, and
+// What another program deletes is noticed at the first change that needs it, and
 // everything is repaired.
 func TestDeletedServersAreNoticed(t *testing.T) {
 	s := newSite(t)

@@ -19,7 +19,7 @@ import (
 // needs it. All else is elements of maps and chains that ports share:
 //
 //	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
-//	        in affinity: start its time anew ─▶ affinity-known
+//	        in affinity: restart its timeout ─▶ affinity-known
 //	        else: number := random mod N
 //	              affinity-slots: address . protocol . port . number ─▶ handle
 //	              remember it ─▶ affinity-chosen
@@ -242,7 +242,7 @@ func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
 
 // handleOf returns the handle of an endpoint: its address or, where the pool has
 // that address with a lower port, too, a hash of address and port. When the lower
-// one comes or goes, clients of the other choose anew.
+// one comes or goes, clients of the other choose again.
 func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	if lowest[at.Addr()] == at.Port() {
 		return at.Addr()
@@ -256,7 +256,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 // of its first frontend, with the port in another part of it. For IPv6 no two ports
 // have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
 // long as they share 16. Otherwise two may, hardly ever; then a client of both
-// chooses anew whenever it changes between them.
+// chooses again whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At
 	b := at.Addr().AsSlice()

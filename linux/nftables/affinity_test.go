@@ -89,7 +89,7 @@ func TestRememberedClient(t *testing.T) {
 	}
 }
 
-// Two endpoints of one address are told apart.
+// Two endpoints of one address are distinguished.
 func TestHandles(t *testing.T) {
 	p := endpoints("10.244.1.2:8081", "10.244.1.2:8080", "10.244.1.3:8081")
 	port := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), time.Hour)

@@ -256,7 +256,7 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 // guard emits a frontend's source ranges, and reports whether it could.
 func (p *portCompiler) guard(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
-		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
+		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		return false
 	}
 	p.emit(element(setGuarded, p.port.ID.Proto, f), nft.Value{})

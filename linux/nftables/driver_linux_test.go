@@ -228,7 +228,7 @@ var tamperings = []string{
 	"add counter ip tandem extra",
 	"insert rule ip tandem no-service jump { counter; drop; }",
 	"insert rule ip tandem no-service ip saddr { 1.1.1.1, 2.2.2.2 } drop",
-	// The whole table, made anew by something of another layout.
+	// The whole table, re-created with another layout.
 	"delete table ip tandem\ntable ip tandem {\n comment \"" + nft.Owner + " (layout 0)\"\n set slots { type ipv4_addr; }\n chain prerouting { type filter hook prerouting priority 0; }\n}",
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // A transaction that fails does nothing, blames the op that is to blame, by
-// name, and is not taken for somebody else's change.
+// name, and is not taken for another program's change.
 func TestFailureIsAtomicAndNamed(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)

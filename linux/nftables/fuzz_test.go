@@ -14,7 +14,7 @@ import (
 )
 
 // FuzzDump feeds the reader of dumps with bytes: it must neither panic nor run
-// for ever, and every key that it makes must be one that can be written.
+// forever, and every key that it makes must be one that can be written.
 func FuzzDump(f *testing.F) {
 	objects := compile(f, testHost, testPorts()...)
 	f.Add(table.Encode(creation(objects), 1))

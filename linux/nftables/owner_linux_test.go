@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// namesakes are tables with our name that are somebody else's, also in disguise.
+// namesakes are tables with our name that are another program's, also in disguise.
 var namesakes = map[string]string{
 	"no comment":    "table ip tandem {\n set slots { type ipv4_addr; elements = { 1.1.1.1 }; }\n chain prerouting { type filter hook prerouting priority 0; ip saddr @slots drop; }\n}",
 	"their comment": "table ip tandem {\n comment \"two horses\"\n chain refuse { counter; }\n}",

@@ -83,7 +83,7 @@ func private(dir string) error {
 		windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, owner, nil, acl, nil)
 }
 
-// Oust deletes a file of a closed folder if somebody else has made it: before the
+// Oust deletes a file of a closed folder if another program has made it: before the
 // folder was closed, to have us believe what it says. It reports whether there
 // was one.
 func Oust(file string) (ousted bool, err error) {

@@ -13,7 +13,7 @@ import (
 // install makes want the load balancer of a frontend, with as little as
 // possible: nothing, a change in place, or a deletion and a creation, since HNS
 // has one load balancer for a frontend. An existing one that was made for this
-// frontend alone is taken over: it serves our Service, whoever made it.
+// frontend alone is taken over: it serves our Service, no matter who made it.
 func (c *commit) install(k Key, want LoadBalancer) error {
 	c.table.mu.Lock()
 	have, ok := c.table.balancers[k]
@@ -149,7 +149,7 @@ func (c *commit) note(k Key, lb LoadBalancer) {
 	c.table.set(k, lb)
 }
 
-// relist reads all load balancers anew.
+// relist reads all load balancers again.
 func (c *commit) relist() error {
 	c.relisted = true
 	begun := time.Now()

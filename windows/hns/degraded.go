@@ -75,7 +75,7 @@ func (t *table) readSource() (v Value) {
 	return v
 }
 
-// findings are how many objects of each kind have no effect, whoever's they are.
+// findings are how many objects of each kind have no effect, also those of others.
 type findings struct{ balancers, remote, local, unmapped, loopback int }
 
 // findings counts what has no effect. With dsr pods need loopback DSR.

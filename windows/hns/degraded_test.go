@@ -60,7 +60,7 @@ func TestDegradedRemoteEndpoints(t *testing.T) {
 	}
 }
 
-// Where making an endpoint anew does not help, it is tried less and less often.
+// Where making an endpoint again does not help, it is tried less and less often.
 func TestAnEndpointThatStaysDegraded(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)
@@ -74,7 +74,7 @@ func TestAnEndpointThatStaysDegraded(t *testing.T) {
 			time.Sleep(15 * time.Minute)
 		}
 		if n := len(ids); n < 10 || n > 30 {
-			r.Errorf("it was made anew %d times", n)
+			r.Errorf("it was re-created %d times", n)
 		}
 		r.says("1 remote endpoints are degraded")
 		served(r)

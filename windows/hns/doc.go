@@ -24,7 +24,7 @@
 // Endpoints of ours have names that begin with "tandem"; local endpoints, which
 // are pods', are never made or deleted. Load balancers have no names, so their
 // ids are kept in a journal; without it they are recognised where they are
-// wanted. A load balancer that somebody else, such as kube-proxy, made for the
+// wanted. A load balancer that another program, such as kube-proxy, made for the
 // very frontend of one of our Services is taken over. All others stay as they
 // are.
 //
@@ -90,7 +90,7 @@
 // sourceVip.json, else with one that HNS chooses. Remote endpoints of others are
 // used where they lead to the right node, and replaced where not. Beside a remote
 // endpoint with its address a pod of this node has no network: such endpoints are
-// deleted, whoever made them.
+// deleted, no matter who made them.
 //
 // # Health checks of VIPs
 //

@@ -120,7 +120,7 @@ func TestTheServiceIsRestarted(t *testing.T) {
 	})
 }
 
-// The network is made anew, with another id: pods have new endpoints, load
+// The network is re-created, with another id: pods have new endpoints, load
 // balancers and remote endpoints are gone.
 func TestTheNetworkIsMadeAnew(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
@@ -277,7 +277,7 @@ func TestAChangeAfterAListThatFailed(t *testing.T) {
 	})
 }
 
-// The network is made anew, and what changes then is a Service that has pods of
+// The network is re-created, and what changes then is a Service that has pods of
 // this node only.
 func TestTheNetworkIsMadeAnewUnderALocalService(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -51,7 +51,7 @@ func TestAnEchoIsNoDrift(t *testing.T) {
 }
 
 // A change behind our back is drift still, and an HNS that forgets the journal's
-// echo makes load balancers anew once.
+// echo makes load balancers again once.
 func TestDriftBesideAnEcho(t *testing.T) {
 	echoing(t, hnsemu.WS2019, func(r *rig) {
 		lb := r.balancer("203.0.113.1")
@@ -102,7 +102,7 @@ func TestAModifyWithAnEcho(t *testing.T) {
 }
 
 // The switch has lost a load balancer's rules: HNS says that it is degraded. It is
-// made anew, but not again and again where that does not help.
+// re-created, but not again and again where that does not help.
 func TestADegradedLoadBalancer(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

@@ -147,7 +147,7 @@ func (c *commit) reroute() error {
 	defer c.table.mu.Unlock()
 	old := c.table.facts.network
 	if n.id != old.id {
-		return fmt.Errorf("network %q was made anew: %w", n.name, ledger.ErrUnknown)
+		return fmt.Errorf("network %q was re-created: %w", n.name, ledger.ErrUnknown)
 	}
 	if old.moved(n) {
 		c.Doubt()
@@ -262,7 +262,7 @@ func (c *commit) refresh() error {
 	return nil
 }
 
-// removeDuplicates deletes the remote endpoints, whoever made them, that have the
+// removeDuplicates deletes the remote endpoints, no matter who made them, that have the
 // address of a pod of this node: beside one the pod has no network
 // (Windows-Containers#631), and HNS may pick the wrong one (kubernetes#130963).
 // Load balancers that use one use the pod's own from now on.

@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 // bits, else all of it.
 type Code uint32
 
-// The codes that are told apart.
+// The codes that are distinguished.
 const (
 	codeInvalidHandle    Code = 6
 	codeModuleNotFound   Code = 0x7e

@@ -189,7 +189,7 @@ func (v Version) atLeast(major, minor int) bool {
 // 2019).
 var oldest = Version{9, 2}
 
-// usable tells why a version cannot be used.
+// usable returns why a version cannot be used.
 func (v Version) usable() error {
 	if v.atLeast(oldest.Major, oldest.Minor) {
 		return nil
@@ -199,7 +199,7 @@ func (v Version) usable() error {
 
 // Features are what a version can do, by the tables of hcsshim
 // (hcn/hcnglobals.go) but for Modify and DefaultSource. They are worked out here since hcsshim
-// remembers for ever that HNS could not be asked.
+// remembers forever that HNS could not be asked.
 type Features struct {
 	DSR       bool
 	DualStack bool

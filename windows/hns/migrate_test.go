@@ -57,7 +57,7 @@ func TestKubeProxyOnAnOverlay(t *testing.T) {
 			r.settle()
 			served(r)
 			if r.at("10.96.0.10").ID != good || r.at("10.244.2.2").ID != pod {
-				r.Error("what was right was made anew")
+				r.Error("what was right was re-created")
 			}
 			if e := r.at("10.96.0.11"); e.MacAddress != hostMAC || !strings.Contains(provider(e), "192.0.2.1") {
 				r.Errorf("the cluster IP leads to %s behind %s", e.MacAddress, provider(e))

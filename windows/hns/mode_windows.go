@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
-// probe tells whether this machine has an HNS that is new enough.
+// probe reports whether this machine has an HNS that is new enough.
 func probe(ctx context.Context) error {
 	h := newHCN()
 	defer h.Close()

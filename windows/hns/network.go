@@ -57,7 +57,7 @@ func FindNetwork(all []Network, name string) (Network, error) {
 	return fit[0], nil
 }
 
-// balances tells why a network cannot have load balancers. On a Transparent one
+// balances returns why a network cannot have load balancers. On a Transparent one
 // Services are the affair of Open vSwitch (Antrea).
 func balances(n Network) error {
 	for _, t := range []string{TypeOverlay, TypeL2Bridge, TypeL2Tunnel} {
@@ -69,7 +69,7 @@ func balances(n Network) error {
 }
 
 // describe reads what matters of a network. Policies that cannot be read belong
-// to somebody else.
+// to another program.
 func describe(n Network) network {
 	d := network{id: n.ID, name: n.Name, overlay: strings.EqualFold(n.Type, TypeOverlay)}
 	for _, p := range n.Policies {

@@ -16,7 +16,7 @@ import (
 const patience = time.Minute
 
 // Remove deletes everything of ours from an HNS, and closes it. The network of
-// the pods may be gone, or not be told from others: load balancers are ours by the
+// the pods may be gone, or not be distinguishable from others: load balancers are ours by the
 // journal, endpoints by their names, in whatever network they are.
 func Remove(ctx context.Context, h HNS, s Settings) error {
 	d, err := driverFor(ctx, h, s)

@@ -23,7 +23,7 @@ const (
 )
 
 // mac makes an address up from an IP, as kube-proxy does: remote endpoints need
-// one, and it must be the same whoever makes it.
+// one, and it must be the same in every run.
 func mac(a netip.Addr) string {
 	b := a.AsSlice()
 	b = b[len(b)-4:]

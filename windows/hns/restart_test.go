@@ -85,7 +85,7 @@ func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
 	})
 }
 
-// The journal's folder is made before it is read: what somebody else has put there
+// The journal's folder is made before it is read: what another program has put there
 // is gone by then. A folder that cannot be closed is an error.
 func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

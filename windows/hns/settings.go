@@ -17,7 +17,7 @@ type Settings struct {
 	Log       *slog.Logger
 
 	// Folder makes the journal's folder, and deletes those of its files that
-	// somebody else has made: who writes the journal decides what is deleted. Nil
+	// another program has made: who writes the journal decides what is deleted. Nil
 	// makes a plain one.
 	Folder func(dir string, files ...string) error
 	// MAC returns the hardware address of the interface that has an address. Only

@@ -22,7 +22,7 @@ type table struct {
 	mu        sync.Mutex
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
-	balancers map[Key]installed       // by frontend, whoever's
+	balancers map[Key]installed       // by frontend, also those of others
 	facts     facts
 	rootName  string // of this node's own endpoint; constant
 	root      string // its id; empty where it is not there
@@ -321,7 +321,7 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 	}
 }
 
-// withoutDSR counts the load balancers that answers go back through, whoever's.
+// withoutDSR counts the load balancers that answers go back through, also those of others.
 func (t *table) withoutDSR() (n int) {
 	seen := map[string]bool{}
 	for _, have := range t.balancers {
