@@ -4,7 +4,6 @@ package hns
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -15,12 +14,6 @@ import (
 // the next attempt. Endpoints of pods are left alone: only the CNI plug-in knows what
 // else belongs to them (policies, namespaces, routes), and a deletion would take the
 // pod its network. They are reported, with what helps.
-
-// retry is when a degraded object may be re-created again.
-type retry struct {
-	at   time.Time
-	wait time.Duration
-}
 
 // The waits between attempts at a degraded object.
 const (
@@ -36,36 +29,6 @@ func (t *table) repairing(k Key) {
 	t.retries[k] = r
 }
 
-// repairable reports whether an object may be re-created now if it is degraded.
-func (t *table) repairable(k Key, degraded bool) bool {
-	return degraded && !time.Now().Before(t.retries[k].at)
-}
-
-// forgetRetries forgets the attempts at objects that are in order.
-func (t *table) forgetRetries() {
-	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
-}
-
-// degraded reports whether the object of a key is degraded.
-func (t *table) degraded(k Key) bool {
-	if k.Kind == KindBalancer {
-		return t.balancers[k].lb.degraded()
-	}
-	if k.Kind == KindSource {
-		e, _ := t.source()
-		return e.degraded()
-	}
-	e, _ := t.own(k)
-	return e.degraded()
-}
-
-// source returns the endpoint of the source VIP if it is ours.
-func (t *table) source() (e Endpoint, ok bool) {
-	id, _ := t.find(Target{t.facts.sourceVIP, true})
-	e = t.endpoints[id]
-	return e, isSource(e)
-}
-
 // readSource returns the object that the endpoint of the source VIP is. It is as it
 // should be whoever made it; degraded, only ours is re-created.
 func (t *table) readSource() (v Value) {
@@ -74,9 +37,6 @@ func (t *table) readSource() (v Value) {
 	}
 	return v
 }
-
-// findings are how many objects of each kind have no effect, also those of others.
-type findings struct{ balancers, remote, local, unmapped, loopback int }
 
 // findings counts what has no effect. With dsr pods need loopback DSR.
 func (t *table) findings(dsr bool) (n findings) {

@@ -5,10 +5,12 @@ package hns
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -331,4 +333,43 @@ func (t *table) withoutDSR() (n int) {
 		seen[have.lb.ID] = true
 	}
 	return n
+}
+
+// retry is when a degraded object may be re-created again.
+type retry struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// repairable reports whether an object may be re-created now if it is degraded.
+func (t *table) repairable(k Key, degraded bool) bool {
+	return degraded && !time.Now().Before(t.retries[k].at)
+}
+
+// forgetRetries forgets the attempts at objects that are in order.
+func (t *table) forgetRetries() {
+	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
+}
+
+// findings are how many objects of each kind have no effect, also those of others.
+type findings struct{ balancers, remote, local, unmapped, loopback int }
+
+// degraded reports whether the object of a key is degraded.
+func (t *table) degraded(k Key) bool {
+	if k.Kind == KindBalancer {
+		return t.balancers[k].lb.degraded()
+	}
+	if k.Kind == KindSource {
+		e, _ := t.source()
+		return e.degraded()
+	}
+	e, _ := t.own(k)
+	return e.degraded()
+}
+
+// source returns the endpoint of the source VIP if it is ours.
+func (t *table) source() (e Endpoint, ok bool) {
+	id, _ := t.find(Target{t.facts.sourceVIP, true})
+	e = t.endpoints[id]
+	return e, isSource(e)
 }
