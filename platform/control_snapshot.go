@@ -91,7 +91,7 @@ func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
 	return r, snapshot.PlanHash(r.Plan) == f.Plan, nil
 }
 
-// Redact redacts a snapshot, and plans it anew: names and addresses are in its plan.
+// Redact redacts a snapshot, and plans it again: names and addresses are in its plan.
 func Redact(f *snapshot.File, key []byte) error {
 	m, err := Find(f.Mode)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// Who waits for a switch hears of each phase, before the answer.
+// A client that waits for a switch gets each phase, before the answer.
 func TestSwitchTellsItsPhases(t *testing.T) {
 	phases := []string{"opening", "programming", "removing"}
 	s := httptest.NewServer(controlHandler(func(_ context.Context, to config.Mode, phase func(string)) (Switched, error) {

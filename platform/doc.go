@@ -16,27 +16,31 @@
 //
 // Each uses only those before it:
 //
-//	modes.go             the modes; which one to run (Choose)
 //	system.go            what is used of an operating system beside modes
-//	lock_*.go            the one tandem of a machine or network namespace; its control socket
+//	lock_*.go            the lock of a machine or network namespace; its control socket
 //	memory_linux.go      memory limit from the cgroup; releasing the program's pages
+//	writers*.go          which other programs write to the data plane
 //	platform_{linux,windows,other}.go
 //	                     what differs between systems, one file for each
-//	platform.go          what is exported of that
+//	platform.go          the exported part of that
+//	modes.go             the modes; which one to run
 //	machine.go           addresses and API servers of this machine, for core/resolve
 //	source.go            where Services come from
-//	report.go            what becomes metrics and Events
+//	report.go            metrics and Events
 //	http.go              the HTTP servers
 //	systemd.go           notifications of the service manager
 //	switch.go            another mode while Services are in use
-//	leftovers.go         what earlier runs and kube-proxy have left (RemoveAll)
+//	leftovers.go         rules that earlier runs and kube-proxy have left (RemoveAll)
+//	failover.go          endpoints that stop answering (core/suspect)
 //	control.go           the control socket
-//	control_history.go   the last changes
-//	control_top.go       new connections by Service
-//	control_snapshot.go  everything that is known (core/snapshot)
-//	doctor.go            what works on this machine (Examine)
-//	proxy.go             a whole proxy (Open, Run, Close)
+//	proxy.go, pages.go   a whole proxy; its status, and the pages that show it
+//	query.go, explain.go, drift.go, services.go, preview.go
+//	                     questions to a proxy that runs, one file for each verb
+//	control_*.go         queries, history, top and snapshot on the control socket
+//	startup.go           progress of a long start; releasing its memory
+//	run.go               opening, running and closing a proxy (Open, Run, Close)
 //	reconfigure.go       another configuration while it runs
+//	doctor.go            checks of this machine (Examine)
 //
 // # Goroutines
 //
@@ -47,12 +51,15 @@
 //	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
+//	failover       watches unanswered flows and reports suspects to the engine
+//	writers        listens for other writers for a while after drift was found
+//	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
 //	machine        watches the addresses of this machine
 //	systemd        notifies the service manager: ready, status, watchdog
 //	control        serves the control socket, with a goroutine for each request
-//	leftovers      once, after the first sync: removes what was there before in other modes
+//	leftovers      once, after the first sync: removes rules of earlier runs in other modes
 //	retirement     one for each old mode: waits for its connections, removes it
 //	memory         once, after the first sync: releases memory
 //

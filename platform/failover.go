@@ -187,7 +187,7 @@ func (f *failover) tellBlind(blind bool) {
 	}})
 }
 
-// look is one cycle of the Judge. Where the engine does not answer, its decision stands
+// look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
 // all the same: the Judge leaves open what it could not ask.
 func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
 	f.tell()
@@ -297,7 +297,7 @@ func (f *failover) apply(d suspect.Decision) {
 func (f *failover) standing(d suspect.Decision) []model.Problem {
 	all := slices.DeleteFunc(slices.Clone(f.problems), func(p model.Problem) bool {
 		name, is := strings.CutPrefix(p.Object, objectPrefix)
-		return !is || !slices.Contains(d.Silent, name) // back, or trusted anew
+		return !is || !slices.Contains(d.Silent, name) // back, or trusted again
 	})
 	if d.OneWay {
 		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnsupported, Detail: "asymmetric routing: endpoints answer this node, but their answers to clients do not pass it; off for 10 minutes"})

@@ -46,7 +46,7 @@ func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 func TestTurn(t *testing.T) {
 	turns := make(turn, 1)
 	if err := turns.take(t.Context()); err != nil || turns.try() {
-		t.Errorf("taken: %v, and once more", err)
+		t.Errorf("taken: %v, and a second time", err)
 	}
 	turns.give()
 	ctx, cancel := context.WithCancel(t.Context())

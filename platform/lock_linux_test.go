@@ -258,7 +258,7 @@ func TestFileOfALockGoes(t *testing.T) {
 				t.Errorf("without its file, made again: %t: %v", again, err)
 			}
 			if _, err := os.Lstat(path); again && err != nil {
-				t.Errorf("somebody else's file: %v", err)
+				t.Errorf("another program's file: %v", err)
 			}
 		}
 		return nil

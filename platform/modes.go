@@ -108,7 +108,7 @@ type Trial struct {
 	Err  error
 }
 
-// Choice is the mode to run, and the trials that led to it. The last one is its own.
+// Choice is the mode to run, and the trials that led to it, its own last.
 type Choice struct {
 	dataplane.Mode
 	Trials []Trial

@@ -24,7 +24,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
-		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
+		UI:      ui.Handler(health.Shared(p.picture, pictureAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)

@@ -56,7 +56,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if open := p.system.writers; open != nil {
 		if p.writers, err = open(); err != nil {
 			p.writers = nil
-			p.log.Debug("who changes rules is not known", "err", err)
+			p.log.Debug("other writers are not recorded", "err", err)
 		}
 	}
 	if err := p.openEngine(ctx); err != nil {
@@ -152,7 +152,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		start("endpoint failover", p.failover.run)
 	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
-	p.group.Go(func() { p.hearWriters(ctx) })
+	p.group.Go(func() { p.listenForWriters(ctx) })
 	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() {
 		if p.releaseStartMemory(ctx) {

@@ -71,7 +71,7 @@ func (s source) stale() []string {
 	return nil
 }
 
-// ages tells how long ago each kind of input was last known to be up to date.
+// ages returns how long ago each kind of input was last known to be up to date.
 func (s source) ages() map[string]time.Duration {
 	switch {
 	case s.folder != nil:
@@ -86,7 +86,7 @@ func (s source) ages() map[string]time.Duration {
 	return ages
 }
 
-// inputs tells how up to date each kind of input is.
+// inputs returns how up to date each kind of input is.
 func (s source) inputs() (all []status.Input) {
 	now := time.Now()
 	switch {

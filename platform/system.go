@@ -77,9 +77,9 @@ type flowTable interface {
 	io.Closer
 }
 
-// writers hears which other programs write to the data plane.
+// writers records which other programs write to the data plane.
 type writers interface {
-	// Listen hears until ctx ends. It may be called again.
+	// Listen receives until ctx ends. It may be called again.
 	Listen(ctx context.Context) error
 	// Since never blocks.
 	Since(time.Time) []engine.Writer

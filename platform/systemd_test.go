@@ -30,7 +30,7 @@ func (l *listener) tell(s string) {
 	l.told = append(l.told, s)
 }
 
-func (l *listener) heard() string {
+func (l *listener) received() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.told, "|")
@@ -39,12 +39,12 @@ func (l *listener) heard() string {
 func (l *listener) await(t *testing.T, what string) {
 	t.Helper()
 	for range 500 {
-		if strings.Contains(l.heard(), what) {
+		if strings.Contains(l.received(), what) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("no %q in %q", what, l.heard())
+	t.Fatalf("no %q in %q", what, l.received())
 }
 
 // notifyHung notifies a service manager of an engine that does not run.
@@ -56,7 +56,7 @@ func notifyHung(ctx context.Context, m *serviceManager) {
 }
 
 // A start that lasts counts as one after a while, and says what it waits for;
-// the watchdog hears nothing of an engine that does not answer.
+// the watchdog is not fed while the engine does not answer.
 func TestNotifyWithoutSync(t *testing.T) {
 	var l listener
 	m := serviceManager{send: l.tell, watchdog: 80 * time.Millisecond, patience: 100 * time.Millisecond, tick: 5 * time.Millisecond}
@@ -68,9 +68,9 @@ func TestNotifyWithoutSync(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	stop()
 	<-done
-	if heard := l.heard(); strings.Contains(heard, "WATCHDOG") || !strings.HasSuffix(heard, "STOPPING=1") || strings.Count(heard, "READY") != 1 ||
-		strings.Index(heard, "READY") < strings.Index(heard, "STATUS") {
-		t.Errorf("heard %q", heard)
+	if received := l.received(); strings.Contains(received, "WATCHDOG") || !strings.HasSuffix(received, "STOPPING=1") || strings.Count(received, "READY") != 1 ||
+		strings.Index(received, "READY") < strings.Index(received, "STATUS") {
+		t.Errorf("received %q", received)
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 )
 
-// hearFor is for how long after drift was found other writers are heard.
-const hearFor = 10 * time.Minute
+// listenFor is how long other writers are recorded after drift was found.
+const listenFor = 10 * time.Minute
 
-// hearWriters hears who else writes to the data plane, for a while after drift was found:
-// all our own changes cost more meanwhile. So the first drift has no names.
-func (p *Proxy) hearWriters(ctx context.Context) {
+// listenForWriters records other writers to the data plane for a while after drift was
+// found: it makes our own changes more expensive. So the first drift has no names.
+func (p *Proxy) listenForWriters(ctx context.Context) {
 	if p.writers == nil {
 		return
 	}
@@ -24,24 +24,24 @@ func (p *Proxy) hearWriters(ctx context.Context) {
 			return
 		case <-p.drifted:
 		}
-		listening, stop := context.WithTimeout(ctx, hearFor)
+		listening, stop := context.WithTimeout(ctx, listenFor)
 		err := p.writers.Listen(listening)
 		if stop(); err != nil {
-			p.log.Warn("hearing who changes rules failed; drift is shown without names", "err", err)
+			p.log.Warn("listening for other writers failed; drift is shown without names", "err", err)
 			return
 		}
 	}
 }
 
-// writersSince tells who else has written to the data plane since a time. It is asked
-// when drift was found.
+// writersSince returns the other writers to the data plane since a time. The engine
+// calls it when drift was found.
 func (p *Proxy) writersSince(t time.Time) []engine.Writer {
 	if p.writers == nil {
 		return nil
 	}
 	select {
 	case p.drifted <- struct{}{}:
-	default: // hearWriters goes on anyway
+	default: // listenForWriters continues anyway
 	}
 	return p.writers.Since(t)
 }

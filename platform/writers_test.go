@@ -34,7 +34,7 @@ func TestWritersAreHeardAfterDrift(t *testing.T) {
 		l := &listeners{}
 		p := &Proxy{writers: l, log: slog.New(slog.DiscardHandler), drifted: make(chan struct{}, 1)}
 		ctx, stop := context.WithCancel(t.Context())
-		go p.hearWriters(ctx)
+		go p.listenForWriters(ctx)
 		expect := func(when string, now, all int32) {
 			t.Helper()
 			if synctest.Wait(); l.now.Load() != now || l.all.Load() != all {
@@ -45,7 +45,7 @@ func TestWritersAreHeardAfterDrift(t *testing.T) {
 		expect("without drift", 0, 0)
 		p.writersSince(time.Now())
 		expect("after drift", 1, 1)
-		time.Sleep(hearFor + time.Second)
+		time.Sleep(listenFor + time.Second)
 		expect("later", 0, 1)
 		p.writersSince(time.Now())
 		expect("after more drift", 1, 2)

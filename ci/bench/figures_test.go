@@ -120,7 +120,7 @@ func TestWorldIsUnambiguous(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "draw the plot anew")
+var update = flag.Bool("update", false, "draw the plot again")
 
 // The plot in the README is that of the recorded figures.
 func TestPlot(t *testing.T) {

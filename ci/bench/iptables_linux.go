@@ -49,7 +49,7 @@ func runIPTables(ctx context.Context, variant string, o options, f *figures) err
 	if o.short {
 		w.services = 300
 	}
-	f.World = fmt.Sprintf("%s, iptables mode, %s variant; kube-proxy stands for its rules by iptables-restore alone", w, variant)
+	f.World = fmt.Sprintf("%s, iptables mode, %s variant; of kube-proxy only its rules, written by iptables-restore", w, variant)
 	for _, args := range []string{"link set lo up", "route add 10.0.0.0/8 dev lo"} {
 		if err := ip(args); err != nil {
 			return err
@@ -203,7 +203,7 @@ func firstUDP(ctx context.Context, w world, services bool) (each float64, err er
 	return each, nil
 }
 
-// useVariant makes the plain names stand for a variant of iptables until undo.
+// useVariant makes the plain command names run one variant of iptables, until undo.
 func useVariant(dir, variant string) (undo func(), err error) {
 	dir, err = variantLinks(dir, variant)
 	if err != nil {
@@ -213,7 +213,7 @@ func useVariant(dir, variant string) (undo func(), err error) {
 	return func() { _ = os.Setenv("PATH", path) }, os.Setenv("PATH", dir+":"+path)
 }
 
-// variantLinks makes a folder in which the plain names stand for a variant. The
+// variantLinks makes a folder in which the plain command names run one variant. The
 // machine's own choice stays as it is.
 func variantLinks(dir, variant string) (string, error) {
 	multi, err := exec.LookPath("xtables-" + variant + "-multi")

@@ -85,7 +85,7 @@ func runIPVS(ctx context.Context, o options, f *figures) error {
 	return inRounds(ctx, or(o.rounds, 1), all, f)
 }
 
-// apart runs this program once more for one contender, in a network namespace of
+// apart runs this program again for one contender, in a network namespace of
 // its own: what one leaves behind is in no other's way.
 func apart(ctx context.Context, name, file string, s samples) error {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)

@@ -117,7 +117,7 @@ func (p *path) audit(s samples) error {
 	return err
 }
 
-// restart brings the world back to what it was at first, and starts anew on it.
+// restart resets the world to its first state, and starts on it.
 func (p *path) restart(s samples, name config.Mode) error {
 	p.load()
 	if _, _, err := p.apply(); err != nil {

@@ -19,7 +19,7 @@ func plotted() []string {
 	}
 }
 
-// The measures of a plot, in pixels. Two panels stand beside each other.
+// The measures of a plot, in pixels. Two panels are side by side.
 const (
 	panelWidth = 420
 	labelWidth = 150

@@ -163,7 +163,7 @@ func throughput(ctx context.Context, at string, d time.Duration) (gigabits float
 // which something was said before.
 func idleConnections(ctx context.Context, at string, pids []int) (bytes float64, err error) {
 	const n = 1000
-	sleep(ctx, 2*time.Second) // what was there before shall be gone
+	sleep(ctx, 2*time.Second) // until earlier connections are closed
 	before := resident(pids...)
 	for range n {
 		c, err := net.Dial("tcp", at)

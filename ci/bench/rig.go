@@ -54,7 +54,7 @@ func or[T comparable](value, other T) T {
 type contender struct {
 	name string
 	peer bool
-	// round measures once, everything anew; stop, if any, ends it for good.
+	// round measures once, from a fresh start; stop, if any, ends the contender.
 	round func(ctx context.Context, s samples) error
 	stop  func()
 }

@@ -19,7 +19,7 @@ func main() {
 	flag.StringVar(&g.Kernel, "kernel", os.Getenv("TANDEM_GUEST_KERNEL"), "its version, such as 6.12 (default $TANDEM_GUEST_KERNEL, any)")
 	flag.IntVar(&g.Memory, "memory", 1536, "its memory in MiB")
 	flag.StringVar(&g.Append, "append", "", "parameters of the kernel, such as ipv6.disable=1")
-	without := flag.String("without", "", "modules it shall not have, separated by commas (QEMU only)")
+	without := flag.String("without", "", "modules to leave out, separated by commas (QEMU only)")
 	limit := flag.Duration("limit", 20*time.Minute, "how long the program may take")
 	probe := flag.Bool("probe", false, "run nothing: say which engine works here, or why none does")
 	flag.Usage = func() {

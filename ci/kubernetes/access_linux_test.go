@@ -57,7 +57,7 @@ func TestRightsSuffice(t *testing.T) {
 	t.Logf("tandem did: %v", slices.Sorted(maps.Keys(done)))
 }
 
-// TestMissingRight takes one right after the other away: tandem goes on, and
+// TestMissingRight removes one permission after the other: tandem continues, and
 // says which one is missing.
 func TestMissingRight(t *testing.T) {
 	c := start(t, cluster.Options{})

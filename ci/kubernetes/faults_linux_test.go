@@ -50,7 +50,7 @@ func TestServerKilled(t *testing.T) {
 }
 
 // TestServerDownAtStart starts tandem, on a node where it has run before, while
-// there is no server: what is programmed stands until there is one.
+// there is no server: installed rules stay until there is one.
 func TestServerDownAtStart(t *testing.T) {
 	c := start(t, cluster.Options{})
 	n := newNode(t, c)

@@ -32,7 +32,7 @@ func TestSwitchCutShort(t *testing.T) {
 		}
 		time.Sleep(delay)
 		s.kill()
-		_ = order.Wait() // it hears that the program is gone, or was faster
+		_ = order.Wait() // fails if the program has ended
 		time.Sleep(100 * time.Millisecond)
 		if n := traffic.failed.Load(); n > 0 {
 			t.Fatalf("killed %s into the switch: %d new connections failed: %v", delay, n, traffic.last.Load())

@@ -86,7 +86,7 @@ func TestIPTablesUnderFire(t *testing.T) {
 		s.start()
 		right := s.rules()
 		if !strings.Contains(right, foreign) {
-			t.Errorf("somebody else's rule is gone: %s", right)
+			t.Errorf("another program's rule is gone: %s", right)
 		}
 		s.kill()
 		if err := s.reach(clusterIP); err != nil {
@@ -100,7 +100,7 @@ func TestIPTablesUnderFire(t *testing.T) {
 			s.must("iptables", strings.Fields(args)...)
 			s.repaired(args, right)
 		}
-		s.must("iptables", "-t", "nat", "-F") // also what is somebody else's, which stays gone
+		s.must("iptables", "-t", "nat", "-F") // also what is another program's, which stays gone
 		s.repaired("-t nat -F", strings.ReplaceAll(right, "\n"+foreign, ""))
 		s.kill()
 		for range 2 {

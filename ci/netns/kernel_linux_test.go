@@ -26,7 +26,7 @@ func TestRestartAndCleanup(t *testing.T) {
 			t.Errorf("while no tandem runs: %v", err)
 		}
 		s.start()
-		keeps := mode.Name != relay.Mode // its relays end with the program and are opened anew
+		keeps := mode.Name != relay.Mode // its relays end with the program and are opened again
 		if doc, err := s.status(); err != nil || doc.Mode != string(mode.Name) || keeps && doc.Writes != 0 || doc.Objects == 0 {
 			t.Errorf("a restart on right rules in mode %s wrote %d of %d objects (%v)", doc.Mode, doc.Writes, doc.Objects, err)
 		}
@@ -41,7 +41,7 @@ func TestRestartAndCleanup(t *testing.T) {
 	})
 }
 
-// TestFlowtable tells whether the kernel takes flows that are translated past the
+// TestFlowtable reports whether the kernel takes flows that are translated past the
 // rules when it is asked to. Nothing of ours asks yet.
 func TestFlowtable(t *testing.T) {
 	s := newSite(t)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -18,16 +19,16 @@ import (
 )
 
 // remote is a tandem in a process of its own on the lab's node: this test binary
-// once more, which is asked over its standard input and answers on its output.
+// a second time, which reads requests from its standard input and answers on its output.
 type remote struct {
-	mode  config.Mode
-	enter func(func() error) error
-	wrap  func(*exec.Cmd) // changes how it is started; or nil
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	ask   *json.Encoder
-	hear  *json.Decoder
-	gaps  []gap
+	mode    config.Mode
+	enter   func(func() error) error
+	wrap    func(*exec.Cmd) // changes how it is started; or nil
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	ask     *json.Encoder
+	answers *json.Decoder
+	gaps    []gap
 }
 
 // asProxy in the environment makes this binary a proxy.
@@ -65,7 +66,7 @@ func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err
 	if err != nil {
 		return err
 	}
-	r.ask, r.hear = json.NewEncoder(r.in), json.NewDecoder(out)
+	r.ask, r.answers = json.NewEncoder(r.in), json.NewDecoder(out)
 	if err := r.enter(r.cmd.Start); err != nil {
 		r.cmd = nil
 		return err
@@ -83,7 +84,7 @@ func (r *remote) call(q request) (a reply, err error) {
 	if err := r.ask.Encode(q); err != nil {
 		return a, err
 	}
-	if err := r.hear.Decode(&a); err != nil {
+	if err := r.answers.Decode(&a); err != nil {
 		return a, fmt.Errorf("the proxy's process: %w", err)
 	}
 	if a.Err != "" {
@@ -105,10 +106,10 @@ func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) { return find(r.g
 // serveRemote is the other end. It ends with its input.
 func serveRemote() {
 	p := &tandem{enter: func(f func() error) error { return f() }}
-	hear, answer := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var q request
-		if hear.Decode(&q) != nil {
+		if questions.Decode(&q) != nil {
 			break
 		}
 		traces, err := p.handle(q)
@@ -116,7 +117,7 @@ func serveRemote() {
 		if err != nil {
 			a.Err = err.Error()
 		}
-		if answer.Encode(a) != nil {
+		if answers.Encode(a) != nil {
 			break
 		}
 	}
@@ -137,4 +138,12 @@ func (p *tandem) handle(q request) ([]status.Trace, error) {
 		return p.Trace(ctx, q.Rows)
 	}
 	return nil, p.Changed(ctx)
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProxy) != "" {
+		serveRemote()
+		return
+	}
+	Main(m, 4)
 }

@@ -122,7 +122,7 @@ func TestDriftIsRepaired(t *testing.T) {
 }
 
 // sorted makes two listings comparable, whatever the order of chains, sets and
-// elements: what was made anew comes last.
+// elements: what was re-created comes last.
 func sorted(listing string) string {
 	lines := strings.Split(strings.ReplaceAll(listing, "elements = {", ""), "\n")
 	for i := range lines {
@@ -245,7 +245,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 
 // TestUDPFlowsThatBeganWithoutRulesFollow reloads the host's firewall under a UDP
 // client: what it sends meanwhile makes a flow that is not translated, and that
-// stays for as long as it goes on sending, unless the repair ends it.
+// stays for as long as it keeps sending, unless the repair ends it.
 func TestUDPFlowsThatBeganWithoutRulesFollow(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
@@ -263,7 +263,7 @@ func TestUDPFlowsThatBeganWithoutRulesFollow(t *testing.T) {
 }
 
 // TestRestartOnABrokenManifestKeepsWhatWorked restarts tandem after a manifest
-// broke: nobody remembers what it said, so what is programmed stands until the
+// broke: its state is lost, so installed rules stay until the
 // folder can be understood again. Could not read is not absent.
 func TestRestartOnABrokenManifestKeepsWhatWorked(t *testing.T) {
 	s := newSite(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// UseVariant makes the plain names of iptables stand for a variant, for the
+// UseVariant makes the plain names of iptables run one variant, for the
 // duration of a test, with a lock of its own. Where nothing uses iptables yet,
 // as in a fresh namespace, that is the one to be chosen.
 func UseVariant(t testing.TB, v xtables.Variant) {

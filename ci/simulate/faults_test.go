@@ -353,7 +353,7 @@ func restore(r *run, rng *rand.Rand) {
 	r.startServer()
 }
 
-// stopServer stops the API server, once more if it is stopped already.
+// stopServer stops the API server; it may be stopped already.
 func (r *run) stopServer() {
 	r.serving.Lock()
 	defer r.serving.Unlock()

@@ -71,7 +71,7 @@ func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error)
 	}
 }
 
-// lose makes the connections that there are half-open for ever: each end thinks that
+// lose makes the connections that there are half-open forever: each end thinks that
 // it is there. Until it is called with false none is made.
 func (n *network) lose(dead bool) {
 	n.mu.Lock()

@@ -48,7 +48,7 @@ type trouble struct {
 	unknown     int           // percent of transactions of which nobody tells the outcome
 	interrupted int           // percent of readings that changes disturb
 	unreadable  bool          // reading fails
-	busy        bool          // somebody else has the lock
+	busy        bool          // another program has the lock
 	absent      bool          // probing fails, and so does everything else
 	slow        time.Duration // of a transaction
 }

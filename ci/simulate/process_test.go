@@ -22,7 +22,7 @@ type process struct {
 	proxy  *platform.Proxy
 
 	mu     sync.Mutex
-	fuse   int // so many more writes it will live to do; -1 is for ever
+	fuse   int // so many more writes it will live to do; -1 is forever
 	dead   bool
 	burned bool // it died of that
 	died   func()

@@ -13,11 +13,11 @@
 //
 // TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
 // kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) beside ours; both end with
-// their score. What does not pass, and what differs, stands in a table in their files.
+// their score. What fails or differs is in a table in their files.
 //
 // It proves that the program starts, finds its network, programs and adopts, survives
 // restarts of itself, of HNS and of the API server, shows what HNS holds (hns dump,
-// hns diff), lets go of what it holds, and cleans up; that it is installed, started,
+// hns diff), releases what it holds, and cleans up; that it is installed, started,
 // stopped and taken away as a service, by itself and by its MSI; and that it runs as
 // the manifests' HostProcess container. Of a real HNS it proves only the calls: see
 // windows/hns. Wine keeps no recovery actions, no Event Log and no access lists, so

@@ -18,7 +18,7 @@ import (
 func TestPlantedJournal(t *testing.T) {
 	p := open(t)
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: it takes root to make files that are somebody else's")
+		t.Skip("skipped: it takes root to make files that are another program's")
 	}
 	n := newNode(t, p, hnsemu.WS2025)
 	foreign := n.emu.AddBalancer(hns.LoadBalancer{

@@ -157,7 +157,7 @@ func (n *node) stop(how func(*os.Process) error) {
 	if err := how(n.proxy.Process); err != nil {
 		n.Error(err)
 	}
-	n.proxy.Wait() // how it ended is its own affair
+	n.proxy.Wait() // its exit code does not matter
 	n.proxy = nil
 }
 

@@ -25,7 +25,7 @@ func open(t *testing.T) *prefix {
 	return usable(t, openPrefix)
 }
 
-// usable returns the prefix that open gives, which is closed behind the test, or
+// usable returns the prefix that open gives, which is closed when the test ends, or
 // skips it where the machine lacks what that takes.
 func usable(t *testing.T, open func() (*prefix, error)) *prefix {
 	t.Helper()
@@ -89,7 +89,7 @@ func TestService(t *testing.T) {
 	s.is("RUNNING")
 	s.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.3=node-1"))
 	s.serves("10.96.0.10", "10.244.1.3")
-	s.does("start") // once more does no harm
+	s.does("start") // a second start is harmless
 	s.refuses("tandem stop and tandem start run a new version", "install", "--manifests", `C:\`)
 	s.is("RUNNING")
 	s.does("stop")

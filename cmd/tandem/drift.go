@@ -27,7 +27,7 @@ func newDrift() *cobra.Command {
 		Long: `drift has the running tandem read its data plane back now, and shows each object that
 others have changed: what was wanted, what was found, whose it is, since when, and,
 where the system tells, which programs have written. The running tandem repairs
-such objects by itself; --repair waits until that is done. --watch goes on and
+such objects by itself; --repair waits until that is done. --watch continues and
 prints what is found.
 
 The exit code is 3 when something was changed; with --repair it is 0 when that is

@@ -141,7 +141,7 @@ func TestHNSDiffSaysWhatItRefused(t *testing.T) {
 	}
 }
 
-// Whoever waited in vain for an API server learns why.
+// Whoever waited without success for an API server learns why.
 func TestInputsSayWhatFailed(t *testing.T) {
 	server, err := apitest.Start(apitest.Options{Plain: true})
 	if err != nil {

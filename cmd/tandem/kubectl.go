@@ -52,38 +52,35 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 }
 
 func newKubectlStatus(k *cluster) *cobra.Command {
-	var out output
-	c := &cobra.Command{
-		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, _, err := k.compare(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			if err := out.print(cmd, report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}); err != nil {
-				return err
-			}
-			return outOfStep(nodes)
-		},
-	}
-	out.register(c)
-	return c
+	return k.comparison(false, &cobra.Command{
+		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ",
+	}, func(nodes []status.Node, _ []status.NodeDifference) report {
+		return report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}
+	})
 }
 
 func newKubectlDiff(k *cluster) *cobra.Command {
+	return k.comparison(true, &cobra.Command{
+		Use: "diff", Short: "The Services whose state on some node differs from that on most; exit code 3 when there are any",
+	}, func(nodes []status.Node, differences []status.NodeDifference) report {
+		return report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}
+	})
+}
+
+// comparison completes a command that compares all nodes; differences are looked for only
+// where they are wanted.
+func (k *cluster) comparison(differences bool, c *cobra.Command, of func([]status.Node, []status.NodeDifference) report) *cobra.Command {
 	var out output
-	c := &cobra.Command{
-		Use: "diff", Short: "The Services that some node knows otherwise than most; exit code 3 when there are any", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, differences, err := k.compare(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			if err := out.print(cmd, report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}); err != nil {
-				return err
-			}
-			return outOfStep(nodes)
-		},
+	c.Args = noArgs
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		nodes, found, err := k.compare(cmd.Context(), differences)
+		if err != nil {
+			return err
+		}
+		if err := out.print(cmd, of(nodes, found)); err != nil {
+			return err
+		}
+		return outOfStep(nodes)
 	}
 	out.register(c)
 	return c

@@ -172,7 +172,7 @@ func TestPlanSaysWhatItRefused(t *testing.T) {
 	dir := folder(t, map[string]string{"web.yaml": webYAML, "bad.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {prots: []}\n"})
 	code, stdout, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1")
 	if code != exitFailure || !strings.Contains(stdout, "default/web") {
-		t.Errorf("the good Service must stand: exit code %d\n%s", code, stdout)
+		t.Errorf("the valid Service must be in the plan: exit code %d\n%s", code, stdout)
 	}
 	if !strings.Contains(stderr, "bad.yaml:4") || !strings.Contains(stderr, "prots") {
 		t.Errorf("the bad one must be named with file and line:\n%s", stderr)

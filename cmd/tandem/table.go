@@ -26,7 +26,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// The narrowest that a column is cut to, and what stands between columns.
+// The narrowest width of a column, and what separates columns.
 const (
 	narrowest = 8
 	gutter    = "  "

@@ -32,7 +32,7 @@ func versionText() string {
 const differencesPage = "https://github.com/tandem-proxy/tandem/blob/main/.github/DIFFERENCES.md"
 
 // kubeProxyVersion is what a program called kube-proxy prints: the release that it
-// stands in for, as scripts parse it, with ours as its build metadata.
+// replaces, as scripts parse it, with ours as its build metadata.
 func kubeProxyVersion(ours string) string {
 	ours = strings.Map(func(r rune) rune {
 		if r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

@@ -113,7 +113,7 @@ type Windows struct {
 	NetworkName           string // the HNS network; found when empty
 	SourceVIP             string // the source address for remote endpoints on overlay networks; found when empty
 	DSR                   bool   // cluster IPs answer past the load balancer, where HNS can; see defaultDSR
-	RootHNSEndpoint       string // the endpoint that stands for the host on l2bridge networks
+	RootHNSEndpoint       string // the endpoint of the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 	SourceRanges          SourceRanges
 }
@@ -128,8 +128,8 @@ const (
 	TrustRanges   SourceRanges = "trust"   // it is: the cloud's load balancer filters
 )
 
-// Conntrack is how the node's connection tracking shall be set. 0 and nil keep
-// what is there.
+// Conntrack are the settings of the node's connection tracking. 0 and nil leave
+// them as they are.
 type Conntrack struct {
 	MaxPerCore, Min              int
 	TCPEstablished, TCPCloseWait *time.Duration
@@ -173,7 +173,7 @@ const (
 	FailoverOn      Failover = "on"
 )
 
-// DetectLocal says how packets of this node's pods are told from others.
+// DetectLocal says how packets of this node's pods are distinguished from others.
 type DetectLocal string
 
 // The ways, with kube-proxy's names. The empty one is DetectClusterCIDR where

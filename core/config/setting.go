@@ -16,7 +16,7 @@ type Setting struct {
 	// can.
 	Restart string
 
-	// Counts tells whether the setting is looked at in a mode; nil is always.
+	// Counts reports whether the setting is looked at in a mode; nil is always.
 	// kube-proxy has the same setting for several modes in several sections.
 	Counts func(Mode) bool
 
@@ -53,10 +53,10 @@ func (s *Setting) Name() string {
 	return "--" + s.Flag
 }
 
-// Live reports whether a running proxy takes over a change.
+// Live reports whether a running proxy applies a change.
 func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
 
-// Tried reports whether a running proxy takes over a change where the new value
+// Tried reports whether a running proxy applies a change where the new value
 // works; otherwise it waits for a restart.
 func (s *Setting) Tried() bool { return s.Restart == restartMode }
 
@@ -72,7 +72,7 @@ const (
 	restartSystem = "the system is configured at startup"
 )
 
-// Where settings are looked at. The section iptables stands for every mode
+// Where settings are looked at. The section iptables is for every mode
 // without one of its own, also for none, as in kube-proxy.
 func inIPVS(m Mode) bool      { return m == ipvs }
 func inNFTables(m Mode) bool  { return m == NFTables }

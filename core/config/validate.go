@@ -40,9 +40,9 @@ func (c *Config) mistakes() (found []Finding) {
 	}
 	switch {
 	case c.DetectLocal == DetectBridgeInterface && c.PodBridge == "":
-		wrong("detectLocal.bridgeInterface", "must name the bridge when pods are told by %s", c.DetectLocal)
+		wrong("detectLocal.bridgeInterface", "must name the bridge when pods are detected by %s", c.DetectLocal)
 	case c.DetectLocal == DetectInterfacePrefix && c.PodInterfacePrefix == "":
-		wrong("detectLocal.interfaceNamePrefix", "must be set when pods are told by %s", c.DetectLocal)
+		wrong("detectLocal.interfaceNamePrefix", "must be set when pods are detected by %s", c.DetectLocal)
 	case c.DetectLocal == DetectClusterCIDR && !onePerFamily(c.ClusterCIDRs):
 		wrong("clusterCIDR", "can be one range, or one of IPv4 and one of IPv6")
 	}

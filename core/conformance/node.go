@@ -13,6 +13,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
+// Location is where in the test network an address is.
+type Location uint8
+
+// The places.
+const (
+	AtNode   Location = iota // on the node under test: its own addresses and loopback
+	AtPod                    // a pod of this node
+	AtOthers                 // node-2, node-3 and their pods
+	Outside                  // any other machine
+)
+
 // String returns a short name for people.
 func (p Location) String() string { return [...]string{"node", "pod", "others", "outside"}[p] }
 

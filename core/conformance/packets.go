@@ -205,7 +205,7 @@ func sortTargets(ts []oracle.Target) {
 	slices.SortFunc(ts, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 }
 
-// address returns the address that a word in the from column stands for, in the
+// address returns the address that a word in the from column names, in the
 // family of the other end.
 func address(word string, v4 bool) (netip.Addr, bool) {
 	known := map[string][2]string{

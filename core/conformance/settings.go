@@ -186,14 +186,3 @@ status:
   - type: Hostname
     address: node-1
 `
-
-// Location is where in the test network an address is.
-type Location uint8
-
-// The places.
-const (
-	AtNode   Location = iota // on the node under test: its own addresses and loopback
-	AtPod                    // a pod of this node
-	AtOthers                 // node-2, node-3 and their pods
-	Outside                  // any other machine
-)

@@ -110,7 +110,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 	}
 	lost := "3 " + ports[7].Frontends[0].At.String()
 	if n := repaired(func(o map[string]string) { o["9 foreign"] = "x" }); n != 0 {
-		t.Errorf("%d ports had something of somebody else's", n)
+		t.Errorf("%d ports had something of another program's", n)
 	}
 	kernel.Fail = func(op ledger.Op[string, string]) error {
 		if op.Key == lost {
@@ -184,7 +184,7 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 		}
 		foreign := port("c", "10.96.0.3", "10.0.0.3", "10.0.0.4")
 		b.kernel.Do(func() {
-			toy{}.Port(nil, foreign, func(k, _ string) { b.kernel.Objects[k] = "of somebody else" })
+			toy{}.Port(nil, foreign, func(k, _ string) { b.kernel.Objects[k] = "of another program" })
 			toy{}.Port(nil, was, func(k, _ string) { delete(b.kernel.Objects, k) })
 		})
 		b.Update([]model.Delta{{Old: was}, {New: foreign}})
@@ -343,7 +343,7 @@ func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
 	}
 	mustAudit(0)
 	if suspects(t, b) {
-		t.Error("suspicious for ever")
+		t.Error("suspicious forever")
 	}
 }
 
@@ -365,7 +365,7 @@ func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
 	}
 }
 
-// Reading back that has to wait for an audit goes on soon after it.
+// Reading back that has to wait for an audit continues soon after it.
 func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})

@@ -390,7 +390,7 @@ func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
 	}
 }
 
-// A data plane that somebody else holds is not searched for a bad Service, and
+// A data plane that another program holds is not searched for a bad Service, and
 // a Sync that could do nothing says so.
 func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 	d := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})

@@ -32,7 +32,7 @@
 // (Repaired): connections that began in between may have reached a wrong endpoint.
 //
 // If the ledger is wrong nevertheless, ops fail. After ErrConflict the keys of those
-// ops are read, the ledger is corrected, and the ops are planned anew in the same
+// ops are read, the ledger is corrected, and the ops are planned again in the same
 // Sync; their ports count as damaged. After ErrUnknown the next Sync reads the keys
 // before it writes anything else; a driver without Getter is read as a whole.
 //

@@ -48,7 +48,7 @@ type run[K comparable, V any] struct {
 	err    error // the first
 	budget int
 	now    time.Time // the same for all ops, so that those that fail together are retried together
-	again  bool      // ops were returned to be planned anew
+	again  bool      // ops were returned to be planned again
 }
 
 // readBack reads what is installed after a commit with an unknown outcome. Nothing is
@@ -148,7 +148,7 @@ func (s *run[K, V]) recordDone(batch []ledger.Op[K, V], errs []error) (failed []
 }
 
 // resolveConflicts corrects the ledger where ops do not match what is installed, and has those
-// ops planned anew, with all others of the batch that were not done for them. Their
+// ops planned again, with all others of the batch that were not done for them. Their
 // ports were damaged (Repaired). It reports whether the ledger was wrong.
 func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool {
 	getter, ok := s.driver.(Getter[K, V])
@@ -202,7 +202,7 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 }
 
 // splitByOwner cuts a batch between owners, keeping the order of each part. Ops that
-// belong to no port stand for themselves. The second part is empty when there
+// belong to no port are groups of one. The second part is empty when there
 // is nothing to cut.
 func splitByOwner[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
 	part := make([]int, len(batch)) // which owner each op belongs to, counted from 0

@@ -144,7 +144,7 @@ func degraded(f *Facts) Check {
 	}
 	degraded := f.Running.Degraded
 	return either(ok("no object of the data plane is degraded"),
-		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything anew, and interrupts pods"), len(degraded) == 0)
+		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"), len(degraded) == 0)
 }
 
 // runningChecks are about a tandem that runs here.
@@ -185,7 +185,7 @@ func lag(f *Facts) Check {
 	}
 	slices.Sort(late)
 	return either(ok("all inputs were up to date at most "+worst.Round(100*time.Millisecond).String()+" ago"),
-		warn("not heard of for long: "+strings.Join(late, ", ")+"; the last known state is served", "tandem status says why; look at the API server and the way to it"), len(late) == 0)
+		warn("no recent data:  "+strings.Join(late, ", ")+"; the last known state is served", "run tandem status for the reason; check the API server and the network path to it"), len(late) == 0)
 }
 
 func services(f *Facts) Check {

@@ -33,7 +33,7 @@ func pause(took time.Duration) time.Duration {
 	return min(auditAtMost*took, max(auditPatience, auditAtLeast*took))
 }
 
-// check audits the data plane when the time has come, or when somebody else
+// check audits the data plane when the time has come, or when another program
 // wrote to it.
 func (e *Engine) check(ctx context.Context) {
 	now := time.Now()
@@ -108,7 +108,7 @@ func (e *Engine) abandonHungAudit(ctx context.Context, now time.Time) {
 	}
 }
 
-// stopAudit waits for the goroutine of an audit, but not for ever.
+// stopAudit waits for the goroutine of an audit, but not forever.
 func (e *Engine) stopAudit() {
 	if e.reader == nil {
 		return

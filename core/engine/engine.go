@@ -72,7 +72,7 @@ type Hooks struct {
 	// Drifted follows an audit that found objects changed from outside, with what is
 	// remembered of them.
 	Drifted func(objects int, found []Drift)
-	// Trusted follows changes of a source by which suspects are trusted anew.
+	// Trusted follows changes of a source by which suspects are suspects no more.
 	Trusted func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
@@ -113,7 +113,7 @@ type Engine struct {
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
 	done         Changes                      // changes of the inputs that were applied
-	full         bool                         // everything is to be compiled anew
+	full         bool                         // everything is to be recompiled
 	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
 	drifts       []Drift                      // the latest, oldest first

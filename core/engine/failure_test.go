@@ -63,7 +63,7 @@ func TestAServiceThatNeverWorkedGoes(t *testing.T) {
 	})
 }
 
-// While somebody else holds the data plane nothing is in effect, though of another
+// While another program holds the data plane nothing is in effect, though of another
 // Service it is known why it is not.
 func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
 	})
 }
 
-// One Service that is refused is its own affair. Two, with nothing that got through
+// One Service that is rejected does not affect others. Two, with nothing that got through
 // in between, speak of the data plane.
 func TestWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

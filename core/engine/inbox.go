@@ -32,7 +32,7 @@ const compactLength = 4096
 // task is one thing to do on the engine's goroutine.
 type task struct {
 	about subject
-	of    Changes // the changes of inputs that it stands for
+	of    Changes // the changes of inputs that it includes
 	do    work
 }
 

@@ -65,7 +65,7 @@ func (s *serviceStates) counts(total int) (all [model.States]int) {
 // failures are what is not programmed after a sync, by port and by Service.
 type failures struct {
 	ports map[model.PortID]error
-	// unknown is set after an error that no single port stands for: nothing is known
+	// unknown is set after an error of no single port: nothing is known
 	// then of the ports that are not listed.
 	unknown bool
 

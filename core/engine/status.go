@@ -65,7 +65,7 @@ type Sync struct {
 	Stages  [history.Stages]time.Duration // parts of Waiting and Took
 
 	Ports        [2]int          // how many ports changed, by family
-	Full         bool            // everything was compiled anew: the first sync, and those after the host changed
+	Full         bool            // everything was recompiled: the first sync, and those after the host changed
 	Repaired     int             // objects that others had changed, repaired
 	Restored     []model.Delta   // the ports of those: connections that began meanwhile may have failed
 	Triggered    []track.Trigger // the changes in the cluster that are in effect now

@@ -35,7 +35,7 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 		return DataPlane{}, ErrNotReady
 	}
 	if err := next.Adopt(ctx); err != nil {
-		return DataPlane{}, fmt.Errorf("read back what is there: %w", err)
+		return DataPlane{}, fmt.Errorf("read back installed objects: %w", err)
 	}
 	seen.update(next, desired{})
 	for rejected := 0; ; {

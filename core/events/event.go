@@ -51,7 +51,7 @@ type Record struct {
 
 // Name is the name of the API object for a node's Event. It is the
 // same for equal Events, so that neither a restart nor other nodes write them
-// anew.
+// again.
 func (e Event) Name(node string) string {
 	if e.Everywhere {
 		node = ""

@@ -106,7 +106,7 @@ func (j *queue) repeat(now time.Time, at *list.Element) bool {
 	return true
 }
 
-// take returns the next record to write, or how long to wait for one: for ever
+// take returns the next record to write, or how long to wait for one: forever
 // when wait is negative. After it comes done.
 func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	wait = -1

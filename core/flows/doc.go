@@ -7,7 +7,7 @@
 // endpoint stays with it after the endpoint is gone, and a flow that began before its
 // Service existed stays untranslated, as long as its client keeps sending. TCP
 // clients notice and reconnect; a UDP client with a fixed source port loses its
-// packets for ever.
+// packets forever.
 //
 //	[]model.Delta ──Stale──▶ []Match ──▶ Cleaner ──one goroutine──▶ Table.Delete
 //	                           (pure)     merges, retries            (linux/conntrack)

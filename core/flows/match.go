@@ -16,7 +16,7 @@ type Match struct {
 	Proto model.Proto
 
 	// Frontend is the original destination. For a node port it has the unspecified
-	// address of the family, which stands for any.
+	// address of the family, which matches any.
 	Frontend netip.AddrPort
 
 	// Own are the addresses on which a node port is known to answer; nil for

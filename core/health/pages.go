@@ -11,7 +11,6 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -67,7 +66,7 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", s.asked(rejectLocalRebinding(newCached(s.Status))))
+	mux.Handle("/status", s.asked(rejectLocalRebinding(document(s.Status))))
 	if s.UI != nil {
 		mux.Handle("/ui", s.asked(loopbackOnly(s.UI.ServeHTTP)))
 		mux.Handle("/ui/", s.asked(loopbackOnly(s.UI.ServeHTTP)))
@@ -132,85 +131,44 @@ func readFilter(r *http.Request) status.Filter {
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
-// cached serves a document, made anew when the last one is too old, one at a
-// time. A part of it is made for each request.
-type cached struct {
-	make func(context.Context, status.Filter) (any, error)
-	turn chan struct{} // holds a token while one is made
-
-	mu  sync.Mutex
-	doc []byte
-	at  time.Time
-}
-
-// ServeHTTP implements http.Handler.
-func (r *cached) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	doc, err := r.get(req.Context(), readFilter(req))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	writeBytes(w, http.StatusOK, "application/json", doc)
-}
-
-func newCached(status func(context.Context, status.Filter) (any, error)) *cached {
-	return &cached{make: status, turn: make(chan struct{}, 1)}
-}
-
-// get waits for its turn no longer than its client does: an engine that is busy for
-// minutes must not collect clients until none gets an answer.
-func (r *cached) get(ctx context.Context, only status.Filter) ([]byte, error) {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if !only.All() {
-		doc, err := r.make(ctx, only)
+// document serves a document as JSON, and shares it between requests. A part of it is
+// made for each request.
+func document(of func(context.Context, status.Filter) (any, error)) http.Handler {
+	turn := make(chan struct{}, 1) // of parts
+	whole := Shared(func(ctx context.Context) ([]byte, error) {
+		doc, err := of(ctx, status.Filter{})
+		if err != nil {
+			return nil, err
+		}
+		return json.MarshalIndent(doc, "", "  ")
+	}, statusAge)
+	part := func(ctx context.Context, only status.Filter) ([]byte, error) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		doc, err := of(ctx, only)
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(doc)
 	}
-	if doc := r.latest(); doc != nil {
-		return doc, nil
-	}
-	doc, err := r.make(ctx, only)
-	if err != nil {
-		return nil, err
-	}
-	b, err := json.MarshalIndent(doc, "", "  ")
-	if err == nil {
-		r.keep(b)
-	}
-	return b, err
-}
-
-// latest returns the document that was made last, nil when that is too old.
-func (r *cached) latest() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.at) >= statusAge {
-		return nil
-	}
-	return r.doc
-}
-
-func (r *cached) keep(doc []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.doc, r.at = doc, time.Now()
-	time.AfterFunc(statusAge, r.forget)
-}
-
-// forget lets go of a document that is too old: it may be tens of megabytes.
-func (r *cached) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.at) >= statusAge {
-		r.doc = nil
-	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var doc []byte
+		var err error
+		if only := readFilter(r); only.All() {
+			doc, err = whole(r.Context())
+		} else {
+			doc, err = part(r.Context(), only)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		writeBytes(w, http.StatusOK, "application/json", doc)
+	})
 }
 
 // RejectRebinding refuses requests that a browser was tricked into sending: a name that

@@ -26,7 +26,7 @@ const (
 	kinds
 )
 
-// String returns the kind as it is shown and as it stands in JSON.
+// String returns the kind as it is shown, also in JSON.
 func (k Kind) String() string {
 	if k >= kinds {
 		return "Unknown"

@@ -217,3 +217,13 @@ func (l *Ledger[K, V]) Installed(key K) (v V, ok bool) {
 
 // Len returns how many objects are wanted or installed.
 func (l *Ledger[K, V]) Len() int { return len(l.entries) }
+
+// Wanted returns the wanted object of a key, and how many owners it has; no owners
+// is that it is not wanted.
+func (l *Ledger[K, V]) Wanted(key K) (v V, owners int) {
+	e := l.entries[key]
+	if e == nil || e.refs == 0 {
+		return v, 0
+	}
+	return e.value, int(e.refs)
+}

@@ -365,7 +365,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 }
 
 // An op that did not fit shows that the ledger are wrong: they are corrected and
-// the op is planned anew, as another one where need be.
+// the op is planned again, as another one where need be.
 func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")
@@ -402,7 +402,7 @@ func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 	}
 }
 
-// Any sequence of wishes, failures and foreign edits converges to exactly what
+// Any sequence of wanted changes, failures and external changes converges to exactly what
 // is wanted, and then plans nothing.
 func TestConvergesUnderRandomFailures(t *testing.T) {
 	for seed := range uint64(200) {
@@ -545,7 +545,7 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	l.KeepUnknown(true)
 	l.Want(owner("a"), "a1", "v")
 	expect(t, render(l.Plan(epoch, 0)))
-	l.Want(owner("c"), "c1", "v") // all else goes on
+	l.Want(owner("c"), "c1", "v") // everything else continues
 	p := l.Plan(epoch, 0)
 	expect(t, render(p), "0 create c1 >v")
 	record(l, p, epoch)

@@ -148,7 +148,7 @@ func mergeBomb() string {
 	return s.String()
 }
 
-// TestNotes has manifests that are read in part: the rest of the object stands.
+// TestNotes has manifests that are read in part: the rest of the object counts.
 func TestNotes(t *testing.T) {
 	objects, problems, r := readFiles(t, map[string]string{"x.yaml": head + `spec:
   type: NodePort

@@ -13,7 +13,7 @@ import (
 
 // FuzzRead feeds any text to the reader. It must come back, every problem must
 // fit on a line and name a line that exists, every object must be reported
-// where it stands, and a second reading must find nothing new.
+// where it is, and a second reading must find nothing new.
 func FuzzRead(f *testing.F) {
 	for _, s := range []string{
 		"", "---", svc("web"), manifest(0, "10.244.1.2"), manifests(2), head + bombSmall, "kind: List\napiVersion: v1\nitems:\n- " + svc("a") + "- " + svc("b"),

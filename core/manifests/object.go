@@ -39,7 +39,7 @@ type object struct {
 	foreign string // the kind, if it is none of ours
 
 	service *model.Service // at most one of these; none for an object that is
-	slice   *model.Slice   // bad, or fine but of no use, such as a headless
+	slice   *model.Slice   // bad, or fine but useless, such as a headless
 	node    *model.Node    // Service
 	cidr    *model.ServiceCIDR
 	route   *model.Route

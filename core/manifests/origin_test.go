@@ -54,7 +54,7 @@ func TestASingleFileIsFollowed(t *testing.T) {
 	b.remove("x.yaml")
 	r.eventually("lost", func() bool { return len(r.complaints()) == 1 })
 	if !rec.has("b") || rec.has("never") {
-		t.Error("what the file said last does not stand")
+		t.Error("the last content of the file is not used")
 	}
 	later := time.Now().Add(time.Hour)
 	if why := s.Stale(later); len(why) != 1 || !strings.Contains(why[0], "x.yaml unreadable for 3") || s.Age(later) < time.Hour {

@@ -66,7 +66,7 @@ func (b *bench) expect(what string, names []string, problems ...string) *folder 
 	return f
 }
 
-// TestHold is the story of one file: what stands, and what goes.
+// TestHold follows one file through changes: what is kept, and what is removed.
 func TestHold(t *testing.T) {
 	const sep = "---\n"
 	a, b, c := svc("a"), svc("b"), svc("c")
@@ -158,7 +158,7 @@ func TestDecodedOnce(t *testing.T) {
 		}
 		for _, p := range f.objects {
 			if got := p.moved(); got.stood() != p.whereNow() {
-				t.Fatalf("%s: %s stands in %s, not %s", what, p.key, p.whereNow(), got.stood())
+				t.Fatalf("%s: %s is in %s, not %s", what, p.key, p.whereNow(), got.stood())
 			}
 		}
 	}

@@ -93,7 +93,7 @@ func TestSourceTellsDifferences(t *testing.T) {
 	r.put("a.yaml", svc("a")+"---\nkind: [\n")
 	r.eventually("a problem", func() bool { return len(r.complaints()) == 1 })
 	equal(t, "problems", r.complaints(), []string{"a.yaml:3: document"})
-	equal(t, "what cannot be read stands", r.take(), nil)
+	equal(t, "unreadable files keep their objects", r.take(), nil)
 
 	r.put("a.yaml", svc("a"))
 	r.eventually("the problem goes", func() bool { return len(r.complaints()) == 0 })
@@ -279,7 +279,7 @@ func TestWatcherWithoutNotifications(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if w.wait(ctx, time.Hour) {
-		t.Error("goes on after the end")
+		t.Error("continues after the end")
 	}
 	w.close()
 }

@@ -118,7 +118,7 @@ func itemKind(listKind string) (kind string, ok bool) {
 }
 
 // unfoldYAML cuts the items of a block-style list at their dashes, or returns
-// nil. Nothing inside an item can stand as far left as its dash, but comments.
+// nil. Nothing inside an item is as far left as its dash, but comments.
 func unfoldYAML(d document, max int) []document {
 	if !bytes.Contains(d.text, []byte("items:")) {
 		return nil

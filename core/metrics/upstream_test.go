@@ -86,7 +86,7 @@ func TestWhatKubeProxyTells(t *testing.T) {
 	}
 }
 
-// The release that we stand in for is the one whose types we are built with.
+// The release whose version we report is the one whose types we are built with.
 func TestRelease(t *testing.T) {
 	b, err := os.ReadFile("../../go.mod")
 	if err != nil {

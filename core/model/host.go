@@ -28,7 +28,7 @@ type Host struct {
 }
 
 // Guard is what core/resolve protects from Services: addresses that are
-// somebody else's. Its lists are sorted and have nothing twice.
+// another program's. Its lists are sorted and have nothing twice.
 type Guard struct {
 	Own        []netip.Addr     // this node's addresses: Host.IPs and those the system has
 	Fixed      []netip.Addr     // those of them that it is on a network with: the others may move to another node

@@ -108,7 +108,7 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
-// Unspecified is the address that stands for any of this family.
+// Unspecified is the unspecified address of this family, which means any.
 func (f Family) Unspecified() netip.Addr {
 	if f == IPv4 {
 		return netip.IPv4Unspecified()

@@ -18,7 +18,7 @@ type Packet struct {
 	Iface string // the interface it arrives by; empty when the host itself sends it
 	Proto model.Proto
 	Dst   netip.AddrPort
-	Sport uint16 // 0 stands for any
+	Sport uint16 // 0 is any
 }
 
 // Uplink is the Iface of packets from other machines, where only that matters.

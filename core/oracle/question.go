@@ -124,7 +124,7 @@ func frontendOf(ports []*model.Port, name model.ServiceName, port string, fits f
 	return first.Frontends[0].At, first.ID.Proto, nil
 }
 
-// The senders that stand for others: documentation addresses (RFC 5737, RFC 3849).
+// The example senders: documentation addresses (RFC 5737, RFC 3849).
 var (
 	outside4 = netip.AddrFrom4([4]byte{203, 0, 113, 254})
 	outside6 = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 0xff, 15: 0xfe})

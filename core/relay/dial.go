@@ -54,7 +54,7 @@ func (s *shared) noteFailed(to *choice, err error) {
 	}
 }
 
-// retry goes on to the next endpoint, after one that failed.
+// retry tries the next endpoint, after one that failed.
 func (s *shared) retry(to *choice) {
 	s.stats.retried.Add(1)
 	to.failed()

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Those who are late are still served, and what is open goes on.
+// Late clients are still served, and open connections continue.
 func TestDrain(t *testing.T) { eachWay(t, drain) }
 
 func drain(t *testing.T, start starter) {
@@ -48,7 +48,7 @@ func drain(t *testing.T, start starter) {
 	<-drained
 }
 
-// What does not end by itself is reset: its client hears of it.
+// What does not end by itself is reset: its client is told.
 func TestDrainEnds(t *testing.T) { eachWay(t, drainEnds) }
 
 func drainEnds(t *testing.T, start starter) {
@@ -71,7 +71,7 @@ func drainEnds(t *testing.T, start starter) {
 			says(t, c)
 			end(s)
 			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the client heard %v", err)
+				t.Errorf("the client got %v", err)
 			}
 		})
 	}

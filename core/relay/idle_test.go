@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// An idle connection is reset at both ends; one with data now and then goes on.
+// An idle connection is reset at both ends; one with data now and then continues.
 func TestIdleTimeout(t *testing.T) { eachWay(t, idleTimeout) }
 
 func idleTimeout(t *testing.T, start starter) {

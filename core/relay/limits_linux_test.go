@@ -83,7 +83,7 @@ func TestSilentEndpoints(t *testing.T) {
 }
 
 // child runs a test of this package in a process of its own, where what it
-// does to limits and memory is its own.
+// does to limits and memory affects no other test.
 func child(t *testing.T, test string) (in io.WriteCloser, out *bufio.Reader, pid int) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
@@ -144,8 +144,8 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// hear returns the rest of the next line that starts with a word.
-func hear(t *testing.T, out *bufio.Reader, word string) string {
+// lineAfter returns the rest of the next line that starts with a word.
+func lineAfter(t *testing.T, out *bufio.Reader, word string) string {
 	t.Helper()
 	for {
 		line, err := out.ReadString('\n')
@@ -167,7 +167,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	})
 	in, out, _ := child(t, "TestChild")
 	fmt.Fprintf(in, "200 %s\n", slow.at)
-	at := netip.MustParseAddrPort(hear(t, out, "at"))
+	at := netip.MustParseAddrPort(lineAfter(t, out, "at"))
 	var clients []*net.TCPConn
 	for range 150 {
 		clients = append(clients, dial(t, at))
@@ -182,7 +182,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	fmt.Fprintln(in)
 	var limited, failed int
-	fmt.Sscanf(hear(t, out, "limited"), "%d failed %d", &limited, &failed)
+	fmt.Sscanf(lineAfter(t, out, "limited"), "%d failed %d", &limited, &failed)
 	t.Logf("%d connections waited", limited)
 	if limited == 0 || failed != 0 {
 		t.Errorf("%d connections waited, %d failed", limited, failed)
@@ -198,7 +198,7 @@ func TestIdleMemory(t *testing.T) {
 	e := echo(t)
 	in, out, pid := child(t, "TestChild")
 	fmt.Fprintf(in, "0 %s\n", e.at)
-	at := netip.MustParseAddrPort(hear(t, out, "at"))
+	at := netip.MustParseAddrPort(lineAfter(t, out, "at"))
 	talk := func(c net.Conn) {
 		b := make([]byte, 512)
 		c.Write(b)

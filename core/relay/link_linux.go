@@ -42,7 +42,7 @@ const (
 )
 
 // maxFullReads is how many reads that fill the buffer a loop makes in a row: a
-// stream that goes on is worth a splice(2).
+// longer stream is worth a splice(2).
 const maxFullReads = 4
 
 // from implements client.

@@ -80,12 +80,12 @@ func TestLoopsGiveHalf(t *testing.T) {
 // event.
 func TestUrgentData(t *testing.T) {
 	s := newServer(t, Options{})
-	heard := make(chan string, 1)
+	received := make(chan string, 1)
 	b := newBackend(t, func(c *net.TCPConn) {
 		c.SetDeadline(time.Now().Add(10 * time.Second))
 		b := make([]byte, len("beforeafter"))
 		n, _ := io.ReadFull(c, b)
-		heard <- string(b[:n])
+		received <- string(b[:n])
 	})
 	c := dial(t, listen(t, s, model.TCP, balance(b.at)).Addr())
 	raw, err := c.SyscallConn()
@@ -102,8 +102,8 @@ func TestUrgentData(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := <-heard; got != "beforeafter" {
-		t.Errorf("heard %q", got)
+	if got := <-received; got != "beforeafter" {
+		t.Errorf("received %q", got)
 	}
 }
 

@@ -71,7 +71,7 @@ type Timeouts struct {
 
 // DefaultTimeouts are kube-proxy's conntrack.tcpEstablishedTimeout and
 // conntrack.tcpCloseWaitTimeout: a kernel mode forgets the connection after the same
-// time. Its userspace mode had neither timeout and kept such connections for ever
+// time. Its userspace mode had neither timeout and kept such connections forever
 // (kubernetes#14641, #17641); a minute for half-closed ones, Linux' default, has
 // broken clients (kubernetes#32551).
 func DefaultTimeouts() Timeouts { return Timeouts{Idle: 24 * time.Hour, HalfClosed: time.Hour} }

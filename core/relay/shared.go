@@ -213,7 +213,7 @@ func (s *shared) Stats() Stats {
 // engine serves TCP connections without goroutines, on systems that have one. It
 // is safe for concurrent use.
 type engine interface {
-	listener(*net.TCPListener) (listener, error) // owns the listener from then on
+	listener(*net.TCPListener) (listener, error) // owns the listener afterwards
 	open() []connection
 	Close() // when no connection is left
 }
@@ -227,6 +227,6 @@ type listener interface {
 // client is a connection that was accepted and is not served yet.
 type client interface {
 	from() netip.AddrPort
-	serve(choice, *share) // owns the client from then on; does not wait
+	serve(choice, *share) // owns the client afterwards; does not wait
 	reset()
 }

@@ -38,7 +38,7 @@ func turns(t *testing.T, start starter) {
 	}
 }
 
-// What is refused goes to the next endpoint; a client hears of it only when all
+// A refused connection goes to the next endpoint; the client is refused only when all
 // refuse, and then by a reset.
 func TestRetry(t *testing.T) { eachWay(t, retry) }
 

@@ -51,8 +51,8 @@ func anySize(t *testing.T, s *Server) {
 	c := newAsker(t, r.Addr())
 	for _, n := range []int{0, 1, 1500, 9000, 65000} {
 		text := strings.Repeat("x", n)
-		if _, heard, err := c.ask(text, 10*time.Second); err != nil || heard != text {
-			t.Errorf("%d bytes: %d came back, %v", n, len(heard), err)
+		if _, received, err := c.ask(text, 10*time.Second); err != nil || received != text {
+			t.Errorf("%d bytes: %d came back, %v", n, len(received), err)
 		}
 	}
 }

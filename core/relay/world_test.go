@@ -207,7 +207,7 @@ func needUDP(t *testing.T) {
 	c.Close()
 }
 
-// names is an UDP endpoint that answers with its address and what it heard.
+// names is an UDP endpoint that answers with its address and what it received.
 func names(t *testing.T) (at netip.AddrPort, stop func()) {
 	t.Helper()
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(anyPort))
@@ -245,7 +245,7 @@ func newAsker(t *testing.T, at netip.AddrPort) asker {
 }
 
 // ask sends a datagram and returns who answered it, and what.
-func (a asker) ask(text string, wait time.Duration) (server netip.AddrPort, heard string, err error) {
+func (a asker) ask(text string, wait time.Duration) (server netip.AddrPort, received string, err error) {
 	if _, err := a.Write([]byte(text)); err != nil {
 		return server, "", err
 	}
@@ -255,9 +255,9 @@ func (a asker) ask(text string, wait time.Duration) (server netip.AddrPort, hear
 	if err != nil {
 		return server, "", err
 	}
-	name, heard, _ := strings.Cut(string(buf[:n]), " ")
+	name, received, _ := strings.Cut(string(buf[:n]), " ")
 	server, err = netip.ParseAddrPort(name)
-	return server, heard, err
+	return server, received, err
 }
 
 // must is an ask that is answered.

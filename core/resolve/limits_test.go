@@ -68,7 +68,7 @@ func TestExcess(t *testing.T) {
 }
 
 // Endpoints beyond the limit are left out, those of other nodes first: the Service
-// goes on with the rest.
+// continues with the rest.
 func TestMoreEndpointsThanServed(t *testing.T) {
 	svc := withPorts(100)
 	svc.External = model.Local

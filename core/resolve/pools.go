@@ -22,7 +22,7 @@ type pools struct {
 // The cluster's pool has the ready endpoints, narrowed by topology hints; when
 // none is ready anywhere, those that still serve while they terminate. The
 // local pool is chosen in the same way among this node's endpoints alone, and
-// independently: a node whose last endpoint terminates goes on serving policy
+// independently: a node whose last endpoint terminates continues to serve policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
 // Endpoints that have stopped answering are passed over last, and only in the
 // cluster's pool (unanswered.go).

@@ -63,7 +63,7 @@ type redactor struct {
 	addresses map[netip.Addr]netip.Addr
 }
 
-// removed stands for free text.
+// removed replaces free text.
 const removed = "(redacted)"
 
 // kept are the fields of texts that say nothing of a cluster; free are those that may
@@ -213,7 +213,7 @@ func (r *redactor) sum(parts ...[]byte) []byte {
 }
 
 // address replaces an address: each bit behind the class is turned or not by what
-// stands before it, so that two addresses share as many bits afterwards as before
+// precedes it, so that two addresses share as many bits afterwards as before
 // (Xu et al., Prefix-preserving IP address anonymization, 2002). Those that mean
 // something by themselves stay.
 func (r *redactor) address(a netip.Addr) netip.Addr {

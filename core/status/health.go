@@ -56,7 +56,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 		add("%d objects are being programmed", s.Deferred)
 	}
 	// What waits for the source is not stuck: that may be an API server away. Nor is a
-	// read of the data plane: its driver bounds it, and another would begin it anew.
+	// read of the data plane: its driver bounds it, and another would begin it again.
 	if waits := h.At.Sub(s.QueuedAt); !reading && s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true
 		add("nothing has been programmed for changes that wait since %s", waits.Round(time.Second))

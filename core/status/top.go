@@ -80,7 +80,7 @@ func (t *Top) sort() {
 }
 
 // Since sets the rates since an earlier look: what had no connections then is not in it.
-// A count that is less than before began anew.
+// A count that is less than before began again.
 func (t *Top) Since(before Top) {
 	seconds := t.At.Sub(before.At).Seconds()
 	if seconds <= 0 {

@@ -52,7 +52,7 @@ func TestTop(t *testing.T) {
 	again.Since(now)
 	for _, s := range again.Services {
 		if s.PerSecond != 0 {
-			t.Errorf("a count that began anew has a rate: %+v", s)
+			t.Errorf("a count that began again has a rate: %+v", s)
 		}
 	}
 }

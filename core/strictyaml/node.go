@@ -16,7 +16,7 @@ type Entry struct {
 	First      *yaml.Node // the same key before, or nil
 }
 
-// Entries returns the entries of a mapping, merge keys as they stand.
+// Entries returns the entries of a mapping, merge keys unexpanded.
 func Entries(n *yaml.Node) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		first := map[string]*yaml.Node{}

@@ -109,7 +109,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 }
 
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
-// has answered. It reports false where it cannot be told now who those are.
+// has answered. It reports false where it cannot be determined now who those are.
 func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
 	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now

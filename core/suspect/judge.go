@@ -15,7 +15,7 @@ const (
 	// patience it makes detection take less than the second after which clients send
 	// their SYN again (RFC 6298).
 	calmPause = 500 * time.Millisecond
-	// lookAgain is when those who wait are looked at once more: most are answered by then.
+	// lookAgain is when waiting flows are checked a second time: most are answered by then.
 	lookAgain = 100 * time.Millisecond
 	// casePause is the time between looks while there is a case.
 	casePause = 200 * time.Millisecond

@@ -92,7 +92,7 @@ func TestSilenceIsTriedAfterMinutes(t *testing.T) {
 
 func TestSourcesAreDropped(t *testing.T) {
 	w := newWorld(t, 1, 5, 6, 600)
-	for c := range 2 { // for ever
+	for c := range 2 { // forever
 		w.denied[[2]netip.Addr{w.services[0].clients[c], endpoint(1, 0)}] = true
 	}
 	w.run(20 * time.Second)

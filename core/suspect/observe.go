@@ -23,13 +23,13 @@ type Flow struct {
 }
 
 // World is what the Judge may ask about endpoints, of Services that are served here. What
-// cannot be told now is asked again in a later cycle.
+// cannot be determined now is asked again in a later cycle.
 type World interface {
 	// Of returns the ready endpoints on other nodes that a flow could have been sent to;
-	// nil if it is none of a Service's; false where that cannot be told now.
+	// nil if it is none of a Service's; false where that cannot be determined now.
 	Of(Flow) ([]Endpoint, bool)
 	// On returns the ready endpoints on a node, each with each of its ports, or those of no
-	// known node with an address; false where that cannot be told now.
+	// known node with an address; false where that cannot be determined now.
 	On(nodeOrAddr string) ([]Endpoint, bool)
 	// Remote is how many addresses have ready endpoints on other nodes, as last known.
 	Remote() int

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// In random worlds, whatever happens: who answers our SYNs is never passed over anew,
+// In random worlds, whatever happens: who answers our SYNs is never passed over again,
 // what is passed over answers nothing, and who lives again is back within 10.5 s.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(12) {

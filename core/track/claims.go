@@ -16,7 +16,7 @@ import (
 // claims decide which Service owns an address when several ask for it: the
 // oldest, and among equals the first by name, so that the answer does not depend
 // on the order of events and survives a restart. When the holder goes the next
-// in line takes over. Addresses that policy refuses a Service are not claimed: it
+// in line gets it. Addresses that policy denies a Service are not claimed: it
 // must not keep them from others.
 type claims struct {
 	holder map[claim]*service
@@ -180,7 +180,7 @@ func (c *claims) assign(at claim, all []*service, before *service) (touched []*s
 
 // compareClaims orders claimants: those who have it as a cluster IP before all others, then
 // by age. It looks at the object that the claims were made for, so that the order of
-// rivals stays as it is until they make their claims anew.
+// rivals stays as it is until they make their claims again.
 func compareClaims(at claim, a, b *service) int {
 	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {
 		if is {

@@ -34,7 +34,7 @@ func (t *Tracker) Flush() []model.Delta {
 	}
 	clear(t.flushed) // they may be gone
 	t.flushed, t.dirty = t.dirty, t.flushed[:0]
-	// A queue that once held everything must not stay that large for ever.
+	// A queue that once held everything must not stay that large forever.
 	if cap(t.dirty) > 4096 {
 		t.dirty = nil
 	}

@@ -82,7 +82,7 @@ func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known
 	return n, false
 }
 
-// updateAPIServers takes over which API servers there are, where a Service says that.
+// updateAPIServers updates the API servers' addresses, if a Service is theirs.
 func (t *Tracker) updateAPIServers(s *service) {
 	if s.name == resolve.APIService && t.configured != nil {
 		t.setHost(resolve.WithAPIServers(t.configured, s.slices))

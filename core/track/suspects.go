@@ -63,7 +63,7 @@ func (t *Tracker) Trusted() []netip.Addr {
 	return all
 }
 
-// trustChanged trusts anew the suspects of a slice whose node or conditions have
+// trustChanged trusts again the suspects of a slice whose node or conditions have
 // changed, and those that are not in it any more: whoever wrote that knows more than
 // a silence of before. Either slice may be nil.
 func (t *Tracker) trustChanged(before, now *model.Slice) {

@@ -165,7 +165,7 @@ func TestRulesBite(t *testing.T) {
 	}
 }
 
-// Text stands out from what it stands on: 4.5 to 1 (WCAG 2.2, 1.4.3), controls and
+// Text has enough contrast: 4.5 to 1 (WCAG 2.2, 1.4.3), controls and
 // lines 3 to 1 (1.4.11), light and dark.
 func TestContrast(t *testing.T) {
 	css, err := os.ReadFile("assets/style.css")

@@ -16,8 +16,6 @@ import (
 	"html/template"
 	"net/http"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -149,39 +147,4 @@ func number(text string) int {
 		return 1
 	}
 	return n
-}
-
-// Cached returns a source that asks another one at most once per age, and lets the
-// Input go afterwards: it may be large.
-func Cached(from Source, age time.Duration) Source {
-	turn := make(chan struct{}, 1)
-	var mu sync.Mutex
-	var last *Input
-	return func(ctx context.Context) (*Input, error) {
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		mu.Lock()
-		in := last
-		mu.Unlock()
-		if in != nil {
-			return in, nil
-		}
-		in, err := from(ctx)
-		if err != nil {
-			return nil, err
-		}
-		mu.Lock()
-		last = in
-		mu.Unlock()
-		time.AfterFunc(age, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			last = nil
-		})
-		return in, nil
-	}
 }

@@ -4,7 +4,6 @@ package ui_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -205,30 +204,5 @@ func TestManyServices(t *testing.T) {
 		if fastest > 100*time.Millisecond {
 			t.Errorf("%s took %s", path, fastest)
 		}
-	}
-}
-
-// A Tandem that cannot answer is said to be one, and is asked once for many readers.
-func TestCached(t *testing.T) {
-	asked := 0
-	failing := true
-	from := ui.Cached(func(context.Context) (*ui.Input, error) {
-		if asked++; failing {
-			return nil, errors.New("busy")
-		}
-		return world(1), nil
-	}, time.Hour)
-	h := ui.Handler(from)
-	if w := get(h, "/ui"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "busy") {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	failing = false
-	for range 5 {
-		if w := get(h, "/ui"); w.Code != 200 {
-			t.Errorf("%d", w.Code)
-		}
-	}
-	if asked != 2 {
-		t.Errorf("asked %d times", asked)
 	}
 }

@@ -45,7 +45,7 @@ type Request struct {
 	Method string        // GET
 	Host   string        // of the API server, as in the URL
 	Code   string        // the status, or "<error>" where no answer came, as in rest_client_requests_total
-	Watch  bool          // the answer is a stream that goes on
+	Watch  bool          // the answer is a stream that continues
 	Took   time.Duration // to the headers of the answer
 }
 

@@ -38,7 +38,7 @@
 //
 // Existing objects are passed on before deletions, and nothing is deleted because of
 // an incomplete list. Synced is called once Services and EndpointSlices are complete;
-// from then on every event is passed on at once.
+// afterwards every event is passed on at once.
 //
 // Custom resources may be missing, come and go, and be served in one of several
 // versions (gateway.RouteVersions): a server that has none of them, or forbids them, is

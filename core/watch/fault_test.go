@@ -303,7 +303,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// Bookmarks are signs of life, and where a watch goes on after a break.
+// Bookmarks are signs of life, and where a watch resumes after a break.
 func TestBookmarks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{Bookmarks: 100 * time.Millisecond})
@@ -321,7 +321,7 @@ func TestBookmarks(t *testing.T) {
 	}
 	rs := w.server.Requests("watch", "services")
 	if got := rs[len(rs)-1].Query.Get("resourceVersion"); got != fmt.Sprint(at) {
-		t.Errorf("goes on at %s, the bookmark was of %d", got, at)
+		t.Errorf("resumes at %s, the bookmark was of %d", got, at)
 	}
 }
 
@@ -406,7 +406,7 @@ func pipe(to, from net.Conn, deaf chan struct{}) {
 	}
 }
 
-// A token that expires is read anew as soon as the server refuses it.
+// A token that expires is read again as soon as the server refuses it.
 func TestTokenIsRenewed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{Tokens: []string{"first"}})
@@ -442,7 +442,7 @@ func TestForbidden(t *testing.T) {
 			if stale := strings.Join(w.source.Stale(time.Now()), ""); !strings.Contains(stale, "add to its role") {
 				t.Errorf("stale: %s", stale)
 			}
-			if resource == "nodes" { // the rest goes on, but what is not asked for is spared
+			if resource == "nodes" { // the other resources continue
 				w.synced()
 				if synced, _, _ := w.sink.told(); synced[0] {
 					t.Error("whole, though the Node cannot be read")
@@ -455,7 +455,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// A list that comes in pages and expires in between is begun anew.
+// A list that comes in pages and expires in between is begun again.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{NoWatchList: true, NoCache: true})

@@ -24,7 +24,7 @@ import (
 //	   └──── 410 Gone ───────┘
 //
 // A listing is a stream that starts with everything there is (WatchList, KEP-3157)
-// and goes on as a watch. Where a server cannot do that it is a list in pages: with
+// and continues as a watch. Where a server cannot do that it is a list in pages: with
 // the WatchList gate off, or over an etcd without progress requests (before 3.4.31,
 // and 3.5.0 to 3.5.12). The symptoms differ between versions and proxies, so any
 // failure counts that a paged list may not have, as in client-go's Reflector. If the

@@ -97,7 +97,7 @@ func (v *resourceStatus) watch(listing bool) {
 func (v *resourceStatus) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }
 
 // event notes an event of a watch. One that is part of a list may be followed by
-// a failure of that list, each time anew; others say that the watch works.
+// a failure of that list each time; others say that the watch works.
 func (v *resourceStatus) event(works bool) {
 	v.note(func(r *Resource) {
 		r.Contact = time.Now()
@@ -155,7 +155,7 @@ const (
 	// patience is how long a failure must last to be logged: a starting server
 	// rejects all requests for a moment, until it has loaded its authorization rules.
 	patience = time.Second
-	// repeatLog is how often a failure that goes on is logged again.
+	// repeatLog is how often a persistent failure is logged again.
 	repeatLog = 5 * time.Minute
 	// repeatOther is how soon a failure with another text is logged; it doubles each
 	// time, up to repeatLog, since a text may differ each time.

@@ -28,7 +28,7 @@ func Script(program string, arguments []string, config string) string {
 	if config != "" {
 		required = "required_files=" + quote(config)
 	}
-	// OpenRC evaluates the arguments once more: they are quoted twice.
+	// OpenRC evaluates the arguments a second time: they are quoted twice.
 	return strings.NewReplacer("@PROGRAM@", quote(program), "@ARGUMENTS@", quote(strings.Join(words, " ")), "@REQUIRED@", required).Replace(template)
 }
 

@@ -128,7 +128,7 @@ func upgraded(t *testing.T, m *debian.Machine, refused func()) {
 	}
 	m.Do("tandem", "start")
 	if out := m.Do("tandem", "status"); !strings.Contains(out, "nginx") {
-		t.Errorf("started anew: %s", out)
+		t.Errorf("started again: %s", out)
 	}
 }
 

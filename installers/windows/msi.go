@@ -141,7 +141,7 @@ func queries(version string) []string {
 	}
 }
 
-// guid makes an identity of what it stands for: the same each time (RFC 9562,
+// guid derives an identity from a name: the same each time (RFC 9562,
 // version 8).
 func guid(parts ...string) string {
 	h := sha256.Sum256([]byte("tandem-proxy.github.io\x00" + strings.Join(parts, "\x00")))

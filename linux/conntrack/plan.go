@@ -23,7 +23,7 @@ type filter struct {
 }
 
 // filterable returns the part of an address and port that a filter may hold.
-// Unspecified addresses stand for all. IPv6 addresses must never be in a filter: from
+// Unspecified addresses match all. IPv6 addresses must never be in a filter: from
 // 5.8 up to at least 6.18 the kernel inverts that comparison and sends the entries
 // that differ.
 func filterable(at netip.AddrPort) netip.AddrPort {

@@ -46,7 +46,7 @@ func FuzzConcernsOther(f *testing.F) {
 	})
 }
 
-// A list that changed while it was read is read again, but not for ever; any other
+// A list that changed while it was read is read again, but not forever; any other
 // error is told at once.
 func TestRetryInterrupted(t *testing.T) {
 	changed := fmt.Errorf("list addresses: %w", unix.EINTR)

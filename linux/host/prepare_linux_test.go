@@ -63,7 +63,7 @@ func TestPrepare(t *testing.T) {
 	}{
 		{"too small, too short", "65536\n", "60\n", "262144", "3600"},
 		{"larger than asked for", "1048576\n", "7200\n", "1048576", "3600"},
-		{"as it shall be", "262144\n", "3600\n", "262144", "3600"},
+		{"already set", "262144\n", "3600\n", "262144", "3600"},
 	} {
 		root := tree(t, map[string]string{tableMax: c.max, hashsize: "16384\n", closeWait: c.wait, oom: "0\n", online: "0-7\n"})
 		if failed := host.Prepare(root, settings(), slog.New(slog.DiscardHandler)); len(failed) > 0 {

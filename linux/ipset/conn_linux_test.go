@@ -73,7 +73,7 @@ func TestSetsComeBackAsWritten(t *testing.T) {
 				t.Errorf("%s: not deleted: %+v", tt.set.Name, entries)
 			}
 			if err := c.Create(tt.set); !errors.Is(err, ErrExists) {
-				t.Errorf("create once more: %v", err)
+				t.Errorf("create again:  %v", err)
 			}
 			if err := c.Destroy(tt.set.Name); err != nil {
 				t.Error(err)

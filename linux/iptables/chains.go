@@ -94,7 +94,7 @@ func sorted(pool *model.Pool) []model.Endpoint {
 	return es
 }
 
-// isNodePort reports whether a frontend stands for all addresses of the host.
+// isNodePort reports whether a frontend is for all addresses of the host.
 func isNodePort(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
 // match matches what is sent to a frontend.

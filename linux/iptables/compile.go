@@ -227,7 +227,7 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 		emitRule(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
 	}
 	if f.Restricted && isNodePort(f) {
-		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
+		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		r := p.match(f)
 		r.Comment, r.Target = p.name+" has source ranges", xtables.Drop
 		emitRule(p.leaf(unservedTree, f), r, p.emit)

@@ -236,7 +236,7 @@ func difference(want, have string) string {
 	return b.String() + "\n(or another order)"
 }
 
-// While somebody else holds the lock, nothing fails and nothing is lost.
+// While another program holds the lock, nothing fails and nothing is lost.
 func TestLockHeldByOthers(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		if k.tools.Variant != xtables.Legacy {

@@ -165,7 +165,7 @@ func holdLock(t *testing.T) time.Duration {
 	return 3 * time.Second
 }
 
-// While the lock is held by others the proxy goes on taking changes, fails at
+// While the lock is held by others the proxy continues to take changes, fails at
 // nothing, and does everything at once as soon as it can.
 func TestTheLockHeldForLong(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {

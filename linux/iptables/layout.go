@@ -212,7 +212,7 @@ type Rank uint8
 const (
 	rankChain      Rank = iota // the chain itself
 	rankUnexpected             // a rule that should not be there
-	rankDisorder               // stands for rules in a wrong order
+	rankDisorder               // the rules are in a wrong order
 	rankBranch                 // parts of the tree
 	rankPods                   // the more specific first: a frontend, for pods
 	rankHost                   // for the host itself

@@ -4,10 +4,12 @@ package iptables
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // The names that everyone knows: kube-proxy gives the same.
@@ -54,4 +56,21 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	c.Base(&model.Host{}, emit)
+}
+
+// What is written is read back as the same rule.
+func TestRulesComeBack(t *testing.T) {
+	for _, f := range model.Families() {
+		for _, table := range tables() {
+			want := xtables.List(probeRules(f, table, true)...)
+			if got := xtables.List(slices.Collect(want.All())...); got != want {
+				t.Errorf("%q is read as %q", want, got)
+			}
+			for r := range want.All() {
+				if r.Unparsed != "" {
+					t.Errorf("%q is not understood", r)
+				}
+			}
+		}
+	}
 }

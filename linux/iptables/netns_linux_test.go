@@ -132,7 +132,7 @@ func (k *kernel) site(seed uint64) *site {
 	return s
 }
 
-// start adopts what is there, programs the world and returns what was written.
+// start adopts installed objects, programs the world and returns what was written.
 func (s *site) start() dataplane.Work {
 	s.t.Helper()
 	if err := s.backend.Adopt(s.t.Context()); err != nil {

@@ -33,7 +33,7 @@ func TestPacketsOfARule(t *testing.T) {
 	}
 }
 
-// A rule that is written anew begins at zero; the sum goes on from where it was.
+// A rewritten rule counts from zero; the sum continues.
 func TestPacketsNeverGoBack(t *testing.T) {
 	var c packetCounter
 	for _, step := range []struct {

@@ -12,7 +12,7 @@ import (
 // Rules are counted as they are in the kernel, through changes and restarts.
 func TestRulesAreCounted(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		for _, seed := range []uint64{3, 3, 8} { // anew, again, and another world
+		for _, seed := range []uint64{3, 3, 8} { // twice the same world, then another
 			s := k.site(seed)
 			wrote := s.start().Ops > 0
 			total := 0

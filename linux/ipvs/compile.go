@@ -64,7 +64,7 @@ type Compiler struct {
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
 // Equal implements dataplane.Compiler. A scheduler that looks at weights is as good as the
-// one that does not where all are the same: what is there stays, whoever made it.
+// one that does not where all are the same: what is there stays, no matter who made it.
 func (c *Compiler) Equal(a, b Value) bool {
 	if !a.Weighted && !b.Weighted && (weighted[a.Scheduler] == b.Scheduler || weighted[b.Scheduler] == a.Scheduler) {
 		a.Scheduler = b.Scheduler

@@ -99,7 +99,7 @@ func TestDrain(t *testing.T) {
 	s.driver.drains.now = func() time.Time { return time.Now().Add(2 * drainLimit) }
 	s.driver.drains.check()
 	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, first+":8080") {
-		t.Errorf("it drains for ever:\n%s", out)
+		t.Errorf("it drains forever:\n%s", out)
 	}
 }
 

@@ -27,7 +27,7 @@ ip -o addr | sort; ip rule; ip -6 rule; ip route show table all | grep -v '^loca
 // What others have is the same before, beside and after us.
 func TestForeignThingsStay(t *testing.T) {
 	s := newSite(t)
-	// The tables are there for good once anybody has looked.
+	// The tables exist from the first listing on.
 	s.run("sh", "-c", `set -e
 for t in mangle nat filter; do iptables -t $t -L -n; ip6tables -t $t -L -n; done >/dev/null
 ipvsadm -A -t 198.51.100.7:80 -s wlc; ipvsadm -a -t 198.51.100.7:80 -r 10.244.1.3:8080 -m
@@ -77,7 +77,7 @@ iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; ip
 	}
 }
 
-// A virtual server of somebody else's inside of the excluded ranges is told, and
+// A virtual server of another program's inside of the excluded ranges is told, and
 // stays as it is with its destinations, whatever our Service of that address does;
 // one of our own there is ours also after a restart.
 func TestExcludedServersAreNeverTouched(t *testing.T) {
@@ -123,7 +123,7 @@ func TestExcludedServersAreNeverTouched(t *testing.T) {
 	}
 }
 
-// What somebody else deletes is noticed at the first change that needs it, and
+// What another program deletes is noticed at the first change that needs it, and
 // everything is repaired.
 func TestDeletedServersAreNoticed(t *testing.T) {
 	s := newSite(t)

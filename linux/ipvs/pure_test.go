@@ -40,7 +40,7 @@ func TestMarks(t *testing.T) {
 			}
 		}
 		if n, _ := m.parse(m.masquerade); n != 0 {
-			t.Errorf("bit %d: a mark of somebody else is ours", bit)
+			t.Errorf("bit %d: a mark of another program is ours", bit)
 		}
 	}
 }
@@ -85,9 +85,9 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 	if len(want) == 0 || err != nil || !maps.Equal(have, want) {
 		t.Errorf("got %v\nwant %v", have, want)
 	}
-	foreign := strings.ReplaceAll(saved, ownerRule().Comment, "somebody else")
+	foreign := strings.ReplaceAll(saved, ownerRule().Comment, "another program")
 	if have, err := readAll(model.IPv6, foreign); len(have) > 0 || err != nil {
-		t.Errorf("of somebody else, but ours: %v, %v", have, err)
+		t.Errorf("of another program, but ours: %v, %v", have, err)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestPlan(t *testing.T) {
 }
 
 // FuzzReadTables reads anything: what is taken for ours has our rule, or is empty
-// and led to. A rule with that comment that does something is somebody else's.
+// and led to. A rule with that comment that does something is another program's.
 func FuzzReadTables(f *testing.F) {
 	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
 	_, tables, _ := strings.Cut(Script(Options{}, objects), "# iptables-restore --noflush\n")

@@ -83,7 +83,7 @@ func testHost() *model.Host {
 	}
 }
 
-// open opens the mode on the node and adopts what is there.
+// open opens the mode on the node and adopts installed objects.
 func (s *site) open() {
 	s.t.Helper()
 	err := s.net.Do(netns.Node, func() (err error) {

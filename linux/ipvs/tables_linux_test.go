@@ -15,7 +15,7 @@ import (
 )
 
 // A transaction that fails in one table may have been done in those before it:
-// whoever does it once more without looking would have its jumps twice.
+// repeating it without a read would duplicate the jumps.
 func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 	tables := freshTables(t)
 	var good, bad ChainID

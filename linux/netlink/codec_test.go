@@ -91,7 +91,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds the decoder with bytes: it neither panics nor runs for ever, all
+// FuzzDecode feeds the decoder with bytes: it neither panics nor runs forever, all
 // that it returns is part of its input, and both ways to read attributes agree.
 func FuzzDecode(f *testing.F) {
 	f.Add(everything())

@@ -106,7 +106,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// Only the kernel is heard: no other process can put answers into the queue.
+// Only messages of the kernel are read:  no other process can put answers into the queue.
 func TestOnlyTheKernelAnswers(t *testing.T) {
 	s := open(t)
 	local, err := unix.Getsockname(s.fd)

@@ -203,7 +203,7 @@ func (b *builder) join(at Place, name string, addrs []netip.Addr, settings []sys
 	return s.defaultRoute(uplink, near, b.nodeMAC(), b.v6)
 }
 
-// joinMany connects a place that stands for many machines.
+// joinMany connects a place that simulates many machines.
 func (b *builder) joinMany(at Place, name string, addrs []netip.Addr) error {
 	if err := b.join(at, name, addrs, append(everywhere(), manyMachines()...)); err != nil {
 		return err

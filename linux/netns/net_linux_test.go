@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// TestMain runs the tests once more in a user namespace where that is needed.
+// TestMain runs the tests again in a user namespace where that is needed.
 func TestMain(m *testing.M) {
 	const again = "TANDEM_TEST_IN_USER_NAMESPACE"
 	if Available() == nil || os.Getenv(again) != "" {

@@ -36,7 +36,7 @@ func everywhere() []sysctl {
 	}
 }
 
-// manyMachines are the further settings of a place that stands for many machines.
+// manyMachines are the further settings of a place that simulates many machines.
 func manyMachines() []sysctl {
 	return []sysctl{
 		{path: "ipv4/conf/all/accept_local", value: "1"},

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// maxBaseChains bounds how many are listed: they are somebody else's.
+// maxBaseChains bounds how many are listed: they are another program's.
 const maxBaseChains = 1000
 
 // BaseChains lists the chains of all tables in the network namespace of the calling

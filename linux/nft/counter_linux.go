@@ -37,7 +37,7 @@ func (t *Table) Counts(ctx context.Context, f model.Family, found func(Key, Valu
 const fewCounters = 64
 
 // keepCounts has elements that are replaced begin with what those before them have
-// counted. What cannot be read begins anew: counts are no reason to hold up a
+// counted. What cannot be read starts again: counts are no reason to hold up a
 // change. The caller has the lock.
 func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 	at := map[Key]int{}

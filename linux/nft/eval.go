@@ -103,7 +103,7 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 // element finds what a set or map has for a packet.
 func (s *Sim) element(set *Set, p packet, number uint32) (Value, bool) {
 	k := Key{Kind: KindElement, Family: p.family, Set: set}
-	for i, f := range set.loaded(model.IPv4) { // which has no hashes: their fields stand in for them
+	for i, f := range set.loaded(model.IPv4) { // which has fields in place of hashes
 		switch {
 		case f == L4Proto, f == CtProto:
 			k.Proto = p.Proto

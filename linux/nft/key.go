@@ -87,8 +87,7 @@ func (k Key) Name() string {
 	return string(n)
 }
 
-// Range returns the range of addresses that an element of a set with ranges stands
-// for; ok is false for all others.
+// Range returns the range of addresses of an element of a set with ranges; ok is false for all others.
 func (k Key) Range() (r Range, ok bool) {
 	r, ok = k.Detail.value().(Range)
 	return r, ok
@@ -189,7 +188,7 @@ func FamilyName(f model.Family) string {
 	return "ip6"
 }
 
-// keyText spells the fields of a key; number stands for Number.
+// keyText spells the fields of a key; number is the text of Number.
 func keyText(f model.Family, key []Field, number string) string {
 	parts := make([]string, len(key))
 	for i, k := range key {

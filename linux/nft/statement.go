@@ -103,7 +103,7 @@ type (
 	// set ct original ip saddr".
 	RestoreSource struct{}
 
-	// Update has a set or map keep the packet's key, for a time that starts anew when
+	// Update has a set or map keep the packet's key, for a time that restarts when
 	// it does already. A map keeps the destination with it, the first one that it was
 	// told. It matches, unless there is no room.
 	Update struct {

@@ -68,7 +68,7 @@ func (t *Table) newChain(f model.Family, h Hook, rules []Rule) *Chain {
 	return &Chain{Hook: h, Rules: rules, Digest: chainDigest(h, digests)}
 }
 
-// digest is a hash of a rule, stored with the rule in the kernel. It tells whether
+// digest is a hash of a rule, stored with the rule in the kernel. It reports whether
 // the rule is the one that we would write now: the kernel does not return a rule byte
 // for byte as written.
 func (t *Table) digest(f model.Family, r Rule) uint64 {

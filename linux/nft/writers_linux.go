@@ -65,7 +65,7 @@ func generationsOnly() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// Listen joins the kernel's group, hears until ctx ends, and leaves it. As long as
+// Listen joins the kernel's group, receives until ctx ends, and leaves it. As long as
 // somebody is in it, the kernel makes notices of all objects. It may be called again, and
 // not at the same time.
 func (w *Writers) Listen(ctx context.Context) error {
@@ -106,13 +106,13 @@ func (w *Writers) Listen(ctx context.Context) error {
 		}
 		for m, err := range netlink.Messages(buf[:n]) {
 			if err == nil {
-				w.hear(m)
+				w.note(m)
 			}
 		}
 	}
 }
 
-func (w *Writers) hear(m netlink.Message) {
+func (w *Writers) note(m netlink.Message) {
 	const attrProcPID, attrProcName = 2, 3 // NFTA_GEN_PROC_PID, NFTA_GEN_PROC_NAME
 	one := Writer{At: time.Now()}
 	for kind, v := range m.Attrs() {

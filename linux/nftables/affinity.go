@@ -19,7 +19,7 @@ import (
 // needs it. All else is elements of maps and chains that ports share:
 //
 //	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
-//	        in affinity: start its time anew ─▶ affinity-known
+//	        in affinity: restart its timeout ─▶ affinity-known
 //	        else: number := random mod N
 //	              affinity-slots: address . protocol . port . number ─▶ handle
 //	              remember it ─▶ affinity-chosen
@@ -71,7 +71,7 @@ func (p affinePick) seconds() time.Duration {
 // affinityChain names one of the chains for affinity.
 func affinityChain(slots *nft.Set, what string, second bool) string {
 	name := "affinity-" + what
-	if slots == AffinityNodeSlots {
+	if slots == setAffinityNodeSlots {
 		name = "node" + name
 	}
 	if second {
@@ -82,10 +82,10 @@ func affinityChain(slots *nft.Set, what string, second bool) string {
 
 // parseAffinePick is the reverse of name.
 func parseAffinePick(name string) (p affinePick, ok bool) {
-	p.slots = AffinitySlots
+	p.slots = setAffinitySlots
 	rest, node := strings.CutPrefix(name, "node")
 	if node {
-		p.slots = AffinityNodeSlots
+		p.slots = setAffinityNodeSlots
 	}
 	if rest, ok = strings.CutPrefix(rest, "affinity-"); !ok {
 		return p, false
@@ -104,23 +104,23 @@ func parseAffinePick(name string) (p affinePick, ok bool) {
 
 // ports returns the map that says what a port is known by.
 func (p affinePick) ports() *nft.Set {
-	if p.slots == AffinityNodeSlots {
-		return AffinityNodePorts
+	if p.slots == setAffinityNodeSlots {
+		return setAffinityNodePorts
 	}
-	return AffinityPorts
+	return setAffinityPorts
 }
 
 // endpoints returns the map of the pool's endpoints by their handles.
 func (p pick) endpoints() *nft.Set {
 	switch {
-	case p.slots == AffinityNodeSlots && p.second:
-		return AffinityNodeEndpointsSecond
-	case p.slots == AffinityNodeSlots:
-		return AffinityNodeEndpoints
+	case p.slots == setAffinityNodeSlots && p.second:
+		return setAffinityNodeEndpointsSecond
+	case p.slots == setAffinityNodeSlots:
+		return setAffinityNodeEndpoints
 	case p.second:
-		return AffinityEndpointsSecond
+		return setAffinityEndpointsSecond
 	}
-	return AffinityEndpoints
+	return setAffinityEndpoints
 }
 
 // chain names the chain of a purpose that picks of one map and pool share.
@@ -132,19 +132,19 @@ func (p affinePick) number(n uint32) nft.SetAddr {
 }
 
 // recall has the destination be the handle that the client had last.
-var recall = nft.SetAddr{Field: nft.Daddr, Map: Affinity}
+var recall = nft.SetAddr{Field: nft.Daddr, Map: setAffinity}
 
 // rules returns the chain's rules. A slot may be gone and the chain not yet, for a
 // moment: the first one is never gone.
 func (p affinePick) rules(bit uint32) []nft.Rule {
-	remember := nft.Update{Set: Affinity, Timeout: p.seconds()}
+	remember := nft.Update{Set: setAffinity, Timeout: p.seconds()}
 	return []nft.Rule{
 		nft.NewRule(append(p.class.statements(bit), nft.SetAddr{Field: nft.Saddr, Map: p.ports()})...),
 		{Statements: []nft.Statement{recall, remember, nft.Jump{Chain: p.chain("known")}}, Comment: "a client that has an endpoint"},
 		nft.NewRule(p.number(1)),
 		nft.NewRule(p.number(p.count)),
 		nft.NewRule(remember, nft.Goto{Chain: p.chain("chosen")}),
-		{Statements: []nft.Statement{nft.Update{Set: AffinityFull, Timeout: fullFor}}, Comment: "no room: not remembered"},
+		{Statements: []nft.Statement{nft.Update{Set: setAffinityFull, Timeout: fullFor}}, Comment: "no room: not remembered"},
 		nft.NewRule(nft.Goto{Chain: p.chain("chosen")}),
 	}
 }
@@ -153,10 +153,10 @@ func (p affinePick) rules(bit uint32) []nft.Rule {
 func (p affinePick) shared() []*pickChain {
 	send := nft.Jump{Chain: p.chain("send")}
 	return []*pickChain{
-		newPickChain(p.chain("send"), []nft.Rule{nft.NewRule(nft.RestoreSource{}, nft.Lookup{Set: L4}, nft.DNATMap{Map: p.endpoints()})}),
+		newPickChain(p.chain("send"), []nft.Rule{nft.NewRule(nft.RestoreSource{}, nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.endpoints()})}),
 		newPickChain(p.chain("known"), []nft.Rule{
 			nft.NewRule(send),
-			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: Affinity}}, Comment: "its endpoint is gone"},
+			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: setAffinity}}, Comment: "its endpoint is gone"},
 		}),
 		newPickChain(p.chain("chosen"), []nft.Rule{
 			{Statements: []nft.Statement{recall}, Comment: "what another packet of the client chose first"},
@@ -185,8 +185,8 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 // fill, and returns the name of the chain to go to.
 func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
-	p.once(nft.SetObject(family, Affinity))
-	p.once(nft.SetObject(family, AffinityFull))
+	p.once(nft.SetObject(family, setAffinity))
+	p.once(nft.SetObject(family, setAffinityFull))
 	name := ""
 	size := sizeOf(pool)
 	for _, chain := range p.affinePick(affinePick{pick{slots: affinitySlotsOf(f), class: c, second: second, count: size}, p.port.SessionAffinity}) {
@@ -199,9 +199,9 @@ func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, se
 // affinitySlotsOf returns the map of the handles of a frontend's endpoints.
 func affinitySlotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
-		return AffinityNodeSlots
+		return setAffinityNodeSlots
 	}
-	return AffinitySlots
+	return setAffinitySlots
 }
 
 // affineSlots emits what the port is known by, for a frontend, and the endpoints of
@@ -242,7 +242,7 @@ func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
 
 // handleOf returns the handle of an endpoint: its address or, where the pool has
 // that address with a lower port, too, a hash of address and port. When the lower
-// one comes or goes, clients of the other choose anew.
+// one comes or goes, clients of the other choose again.
 func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	if lowest[at.Addr()] == at.Port() {
 		return at.Addr()
@@ -256,7 +256,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 // of its first frontend, with the port in another part of it. For IPv6 no two ports
 // have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
 // long as they share 16. Otherwise two may, hardly ever; then a client of both
-// chooses anew whenever it changes between them.
+// chooses again whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At
 	b := at.Addr().AsSlice()

@@ -207,12 +207,12 @@ func BenchmarkAffinity(b *testing.B) {
 }
 
 // benchAffineEndpoint replaces one endpoint by another: its slot, and what its
-// handle stands for.
+// handle names.
 func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	had := map[nft.Key]nft.Value{} // in slots that were changed
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
-		slot := element(AffinitySlots, p.ID.Proto, &p.Frontends[0])
+		slot := element(setAffinitySlots, p.ID.Proto, &p.Frontends[0])
 		slot.Slot = uint16(i % 5)
 		old, changed := had[slot]
 		if !changed {
@@ -222,8 +222,8 @@ func benchAffineEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 		had[slot] = next
 		mustCommit(b, d, []nft.Op{
 			{Verb: ledger.Replace, Key: slot, New: next},
-			{Verb: ledger.Create, Key: handleElement(AffinityEndpoints, slot, next), New: nft.Value{To: next.To, Port: 8080}},
-			{Verb: ledger.Delete, Key: handleElement(AffinityEndpoints, slot, old)},
+			{Verb: ledger.Create, Key: handleElement(setAffinityEndpoints, slot, next), New: nft.Value{To: next.To, Port: 8080}},
+			{Verb: ledger.Delete, Key: handleElement(setAffinityEndpoints, slot, old)},
 		})
 	})
 }
@@ -315,7 +315,7 @@ func TestAffinityFull(t *testing.T) {
 	}
 	crowd := make([]nft.Op, affinitySize-1)
 	for i := range crowd {
-		k := nft.AddrKey(Affinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+		k := nft.AddrKey(setAffinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
 		k.Proto = model.TCP
 		k = k.WithSecond(netip.AddrFrom4([4]byte{1, 2, 3, 4}))
 		crowd[i] = nft.Op{Verb: ledger.Create, Key: k, New: nft.AddressValue(server.Addr())}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAffinePickNames(t *testing.T) {
-	for _, slots := range []*nft.Set{AffinitySlots, AffinityNodeSlots} {
+	for _, slots := range []*nft.Set{setAffinitySlots, setAffinityNodeSlots} {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
@@ -64,7 +64,7 @@ func TestRememberedClient(t *testing.T) {
 		for i, had := range addrs {
 			objects := compile(t, testHost, port)
 			p := portCompiler{port: port}
-			k := nft.AddrKey(Affinity, client)
+			k := nft.AddrKey(setAffinity, client)
 			k.Proto = model.TCP
 			k = k.WithSecond(p.identity())
 			objects[k] = nft.AddressValue(netip.MustParseAddrPort(had).Addr())
@@ -89,13 +89,13 @@ func TestRememberedClient(t *testing.T) {
 	}
 }
 
-// Two endpoints of one address are told apart.
+// Two endpoints of one address are distinguished.
 func TestHandles(t *testing.T) {
 	p := endpoints("10.244.1.2:8081", "10.244.1.2:8080", "10.244.1.3:8081")
 	port := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), time.Hour)
 	seen := map[nft.Value]bool{}
 	for k, v := range compile(t, testHost, port) {
-		if k.Set == AffinitySlots && k.Kind == nft.KindElement {
+		if k.Set == setAffinitySlots && k.Kind == nft.KindElement {
 			seen[v] = true
 		}
 	}

@@ -47,7 +47,7 @@ func (c class) statements(bit uint32) []nft.Statement {
 // pool. It does not know which frontend, so all frontends with pools of that size
 // share it, but for round robin: there the rule counts, for one port alone.
 type pick struct {
-	slots  *nft.Set // Slots or NodeSlots
+	slots  *nft.Set // Slots or setNodeSlots
 	class  class
 	second bool // the frontend's second pool
 	count  uint32
@@ -66,7 +66,7 @@ const (
 // "nodepick-5-nosnat-second" or "pick-1021-maglev".
 func (p pick) name() string {
 	name := "pick-"
-	if p.slots == NodeSlots {
+	if p.slots == setNodeSlots {
 		name = "nodepick-"
 	}
 	name += strconv.Itoa(int(p.count))
@@ -85,10 +85,10 @@ func (p pick) name() string {
 
 // parsePick is the reverse of name.
 func parsePick(name string) (p pick, ok bool) {
-	p.slots = Slots
+	p.slots = setSlots
 	rest, ok := strings.CutPrefix(name, "pick-")
 	if !ok {
-		p.slots = NodeSlots
+		p.slots = setNodeSlots
 		if rest, ok = strings.CutPrefix(name, "nodepick-"); !ok {
 			return p, false
 		}
@@ -164,7 +164,7 @@ func (p pick) rules(bit uint32) []nft.Rule {
 // is rewritten. It is said with a named set, as an anonymous one in every chain
 // would make all changes slower.
 func (p pick) send(n uint32, by nft.Generator) []nft.Statement {
-	return []nft.Statement{nft.Lookup{Set: L4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first(), By: by}}}
+	return []nft.Statement{nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first(), By: by}}}
 }
 
 // answer is what one origin gets from a frontend, in the terms of this layout.

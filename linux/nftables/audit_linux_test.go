@@ -51,7 +51,7 @@ func meddle(t *testing.T, ops ...nft.Op) {
 func slotOf(t *testing.T, p *model.Port) (k nft.Key, v nft.Value) {
 	t.Helper()
 	for k, v := range compile(t, testHost, p) {
-		if k.Kind == nft.KindElement && k.Set == Slots && k.Slot == 0 {
+		if k.Kind == nft.KindElement && k.Set == setSlots && k.Slot == 0 {
 			return k, v
 		}
 	}

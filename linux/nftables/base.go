@@ -26,10 +26,10 @@ func (c *Compiler) base(f model.Family, host *model.Host, emit func(nft.Key, nft
 		}
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
-		emit(nft.Key{Kind: nft.KindElement, Family: f, Set: L4, Proto: proto}, nft.Value{})
+		emit(nft.Key{Kind: nft.KindElement, Family: f, Set: setL4, Proto: proto}, nft.Value{})
 	}
-	emitRanges(NodePortAddresses, f, host.NodePorts.Prefixes, emit)
-	emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
+	emitRanges(setNodePortAddresses, f, host.NodePorts.Prefixes, emit)
+	emitRanges(setServiceCIDRs, f, host.ServiceCIDRs, emit)
 	chains := c.chains(f, host)
 	maps.Copy(chains, c.filters(len(f.Prefixes(host.ServiceCIDRs)) > 0))
 	for name, chain := range chains {
@@ -55,7 +55,7 @@ func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	}
 	if unallocated {
 		output = []nft.Rule{{
-			Statements: []nft.Statement{nft.CtState{States: nft.CtNew}, nft.Lookup{Set: ServiceCIDRs}, nft.CtDNAT{Not: true}, nft.FibLocal{Not: true}, nft.Drop{}},
+			Statements: []nft.Statement{nft.CtState{States: nft.CtNew}, nft.Lookup{Set: setServiceCIDRs}, nft.CtDNAT{Not: true}, nft.FibLocal{Not: true}, nft.Drop{}},
 			Comment:    "for cluster IPs, and none of them",
 		}}
 		forward = append(forward, output...)
@@ -83,7 +83,7 @@ func invalid() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(nft.CtState{States: nft.CtKnown}, nft.Accept{}),
 		{
-			Statements: []nft.Statement{nft.CtState{States: nft.CtInvalid}, nft.L4ProtoIs{Proto: model.TCP}, nft.NotSYN{}, nft.Lookup{Set: EndpointPorts}, nft.Drop{}},
+			Statements: []nft.Statement{nft.CtState{States: nft.CtInvalid}, nft.L4ProtoIs{Proto: model.TCP}, nft.NotSYN{}, nft.Lookup{Set: setEndpointPorts}, nft.Drop{}},
 			Comment:    "would reset a connection",
 		},
 	}
@@ -92,19 +92,19 @@ func invalid() []nft.Rule {
 // chains are those of every table.
 func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain {
 	arriving, sent := podRules(f, host.Pods)
-	in := origins{c.bit, arriving, VIPs, NodePorts}
-	out := origins{c.bit, sent, VIPsHost, NodePortsHost}
+	in := origins{c.bit, arriving, setVIPs, setNodePorts}
+	out := origins{c.bit, sent, setVIPsHost, setNodePortsHost}
 	return map[string]nft.Chain{
 		chainPrerouting: {Hook: nft.NATHook(nft.PreRouting), Rules: in.entrance(f, chainNodePrerouting)},
 		chainOutput:     {Hook: nft.NATHook(nft.LocalOut), Rules: out.entrance(f, chainNodeOutput)},
 		chainPostrouting: {Hook: nft.NATHook(nft.PostRouting), Rules: []nft.Rule{
 			nft.NewRule(nft.MarkHas{Bit: c.bit}, nft.Goto{Chain: chainMasquerading}),
-			{Statements: []nft.Statement{nft.CtDNAT{}, nft.Lookup{Set: Hairpin}, nft.Masquerade{}}, Comment: "back to its sender"},
+			{Statements: []nft.Statement{nft.CtDNAT{}, nft.Lookup{Set: setHairpin}, nft.Masquerade{}}, Comment: "back to its sender"},
 		}},
 		chainNodePrerouting: {Rules: in.nodePorts()},
 		chainNodeOutput:     {Rules: out.nodePorts()},
 		chainNoService: {Rules: []nft.Rule{
-			{Statements: []nft.Statement{nft.Lookup{Set: ClusterIPs}, nft.Goto{Chain: chainReject}}, Comment: "cluster IPs have no other ports"},
+			{Statements: []nft.Statement{nft.Lookup{Set: setClusterIPs}, nft.Goto{Chain: chainReject}}, Comment: "cluster IPs have no other ports"},
 			nft.NewRule(nft.ClearMark{Bit: c.bit}),
 		}},
 		chainReject:       {Rules: []nft.Rule{nft.NewRule(nft.Reject{})}},
@@ -137,7 +137,7 @@ func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Stateme
 type origins struct {
 	bit   uint32
 	pods  []nft.Statement
-	vips  *nft.Set // what only the others look at; VIPs for nothing
+	vips  *nft.Set // what only the others look at; setVIPs for nothing
 	nodes *nft.Set // the same for node ports
 }
 
@@ -149,20 +149,20 @@ func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
 	rules := []nft.Rule{
-		{Statements: []nft.Statement{nft.Lookup{Set: Guarded}, nft.Lookup{Set: Allowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
+		{Statements: []nft.Statement{nft.Lookup{Set: setGuarded}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
 		nft.NewRule(nft.SetMark{Bit: o.bit}),
 	}
 	for _, pod := range o.pods {
 		rules = append(rules, nft.Rule{Statements: []nft.Statement{pod, nft.ClearMark{Bit: o.bit}}, Comment: "a pod of this node"})
 	}
-	rules = append(rules, o.vmaps(VIPsPod, o.vips, VIPs)...)
+	rules = append(rules, o.vmaps(setVIPsPod, o.vips, setVIPs)...)
 	return append(rules,
-		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: loopback, Not: true}, nft.Lookup{Set: NodePortAddresses}, nft.Goto{Chain: nodePorts}),
+		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: loopback, Not: true}, nft.Lookup{Set: setNodePortAddresses}, nft.Goto{Chain: nodePorts}),
 		nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
 func (o origins) nodePorts() []nft.Rule {
-	return append(o.vmaps(NodePortsPod, o.nodes, NodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
+	return append(o.vmaps(setNodePortsPod, o.nodes, setNodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
 // vmaps look a packet up in the map of its origin and in that of all.

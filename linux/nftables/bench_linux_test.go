@@ -115,7 +115,7 @@ func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 	ops := make([]nft.Op, 1)
 	timed(b, func(i int) {
 		p := ports[i*7919%len(ports)]
-		k := element(Slots, p.ID.Proto, &p.Frontends[0])
+		k := element(setSlots, p.ID.Proto, &p.Frontends[0])
 		k.Slot = uint16(i % 5)
 		ops[0] = nft.Op{Verb: ledger.Replace, Key: k, New: nft.Value{To: [16]byte{10, 127, byte(i >> 8), byte(i)}, Port: 8080}}
 		if err := d.Commit(b.Context(), ops)[0]; err != nil {
@@ -128,12 +128,12 @@ func benchEndpoint(b *testing.B, d *Driver, ports []*model.Port) {
 // another pick chain.
 func benchCount(b *testing.B, d *Driver, ports []*model.Port) {
 	c := NewCompiler(Options{})
-	five, four := c.pick(pick{slots: Slots, count: 5}), c.pick(pick{slots: Slots, count: 4})
+	five, four := c.pick(pick{slots: setSlots, count: 5}), c.pick(pick{slots: setSlots, count: 4})
 	mustCommit(b, d, []nft.Op{{Key: nft.ChainKey(model.IPv4, four.name), New: four.bodies[model.IPv4]}})
 	timed(b, func(i int) {
 		p := ports[i/2*7919%len(ports)]
-		answer := element(VIPs, p.ID.Proto, &p.Frontends[0])
-		last := element(Slots, p.ID.Proto, &p.Frontends[0])
+		answer := element(setVIPs, p.ID.Proto, &p.Frontends[0])
+		last := element(setSlots, p.ID.Proto, &p.Frontends[0])
 		last.Slot = 4
 		ops := []nft.Op{
 			{Verb: ledger.Replace, Key: answer, New: nft.Value{Body: &nft.Body{Verdict: nft.VerdictGoto, Goto: four.name}}},
@@ -151,7 +151,7 @@ func benchCount(b *testing.B, d *Driver, ports []*model.Port) {
 func benchChain(b *testing.B, d *Driver) {
 	c := NewCompiler(Options{})
 	timed(b, func(i int) {
-		chain := c.pick(pick{slots: Slots, count: 4096})
+		chain := c.pick(pick{slots: setSlots, count: 4096})
 		op := nft.Op{Verb: ledger.Create, Key: nft.ChainKey(model.IPv4, chain.name), New: chain.bodies[model.IPv4]}
 		if i%2 == 1 {
 			op = nft.Op{Verb: ledger.Delete, Key: op.Key, Old: op.New}

@@ -242,7 +242,7 @@ func TestMaglevInKernel(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d of %d flows as foretold, %d to %d for an endpoint", alike, connections, least, most)
+			t.Logf("%d of %d flows as predicted, %d to %d for an endpoint", alike, connections, least, most)
 			if alike != connections {
 				t.Errorf("%d of %d flows are not where the hash leads", connections-alike, connections)
 			}

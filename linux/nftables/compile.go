@@ -131,7 +131,7 @@ func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 			return time.Minute
 		}
 	case nft.KindSet:
-		if k.Name() == Affinity.Name || k.Name() == AffinityFull.Name {
+		if k.Name() == setAffinity.Name || k.Name() == setAffinityFull.Name {
 			return time.Minute
 		}
 	}
@@ -197,7 +197,7 @@ func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	if f.Kind == model.KindClusterIP {
-		p.once(nft.AddrKey(ClusterIPs, f.At.Addr()), nft.Value{})
+		p.once(nft.AddrKey(setClusterIPs, f.At.Addr()), nft.Value{})
 	}
 	if f.Restricted && !p.guard(f) {
 		p.answer(maps[model.FromOutside], f, nft.DropValue(p.comment))
@@ -223,17 +223,17 @@ func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 // one for each origin that may have its own.
 func mapsOf(f *model.Frontend) [model.Origins]*nft.Set {
 	if f.Kind == model.KindNodePort {
-		return [...]*nft.Set{model.FromPod: NodePortsPod, model.FromHost: NodePortsHost, model.FromOutside: NodePorts}
+		return [...]*nft.Set{model.FromPod: setNodePortsPod, model.FromHost: setNodePortsHost, model.FromOutside: setNodePorts}
 	}
-	return [...]*nft.Set{model.FromPod: VIPsPod, model.FromHost: VIPsHost, model.FromOutside: VIPs}
+	return [...]*nft.Set{model.FromPod: setVIPsPod, model.FromHost: setVIPsHost, model.FromOutside: setVIPs}
 }
 
 // slotsOf returns the map of a frontend's endpoints.
 func slotsOf(f *model.Frontend) *nft.Set {
 	if f.Kind == model.KindNodePort {
-		return NodeSlots
+		return setNodeSlots
 	}
-	return Slots
+	return setSlots
 }
 
 // element names a frontend's element of a map.
@@ -256,12 +256,12 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 // guard emits a frontend's source ranges, and reports whether it could.
 func (p *portCompiler) guard(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
-		p.gap(f, "source ranges of node ports cannot be told apart in this mode: closed to all")
+		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		return false
 	}
-	p.emit(element(Guarded, p.port.ID.Proto, f), nft.Value{})
+	p.emit(element(setGuarded, p.port.ID.Proto, f), nft.Value{})
 	for _, r := range model.FamilyOf(f.At.Addr()).Prefixes(f.Allow) {
-		p.emit(element(Allowed, p.port.ID.Proto, f).Within(r), nft.Value{})
+		p.emit(element(setAllowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}
 	return true
 }
@@ -279,7 +279,7 @@ func (p *portCompiler) hairpins() {
 	}
 	slices.SortFunc(local, netip.Addr.Compare)
 	for _, a := range slices.Compact(local) {
-		p.emit(nft.AddrKey(Hairpin, a), nft.Value{})
+		p.emit(nft.AddrKey(setHairpin, a), nft.Value{})
 	}
 }
 
@@ -293,7 +293,7 @@ func (p *portCompiler) endpointPorts() {
 		for _, e := range pool.Endpoints {
 			if n := e.Addr.Port(); n != last {
 				last = n
-				p.once(nft.PortKey(EndpointPorts, p.port.ID.Family, model.TCP, n), nft.Value{})
+				p.once(nft.PortKey(setEndpointPorts, p.port.ID.Family, model.TCP, n), nft.Value{})
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func TestCompile(t *testing.T) {
 }
 
 // Replacing an endpoint changes one object, or three when the old or the new
-// one is on this node; with affinity its handle and what that stands for, too.
+// one is on this node; with affinity its handle and the endpoint of that, too.
 func TestEndpointReplaced(t *testing.T) {
 	web := func(d time.Duration, addrs ...string) map[nft.Key]nft.Value {
 		p := endpoints(addrs...)
@@ -179,7 +179,7 @@ func TestDeleteDelay(t *testing.T) {
 }
 
 func TestPickNames(t *testing.T) {
-	for _, slots := range []*nft.Set{Slots, NodeSlots} {
+	for _, slots := range []*nft.Set{setSlots, setNodeSlots} {
 		for c := asIs; c <= noSNAT; c++ {
 			for _, second := range []bool{false, true} {
 				for _, count := range []uint32{1, 5, bankSize} {

@@ -41,7 +41,7 @@ func Open(o Options) (*Driver, error) {
 // Full implements dataplane.Bounded.
 func (d *Driver) Full() (full []model.Problem) {
 	for _, f := range d.families {
-		if d.Filled(f, AffinityFull) {
+		if d.Filled(f, setAffinityFull) {
 			detail := fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize)
 			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 		}
@@ -107,7 +107,7 @@ func (c counted) Unwrap() dataplane.Backend { return c.Backend }
 func (c counted) Connections(ctx context.Context, found func(dataplane.Connections)) error {
 	for _, f := range c.families {
 		pass := func(k nft.Key, v nft.Value) { found(connections(f, k, v)) }
-		if err := table.Counts(ctx, f, pass, VIPs, VIPsPod, VIPsHost, NodePorts, NodePortsPod, NodePortsHost); err != nil {
+		if err := table.Counts(ctx, f, pass, setVIPs, setVIPsPod, setVIPsHost, setNodePorts, setNodePortsPod, setNodePortsHost); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (c counted) Connections(ctx context.Context, found func(dataplane.Connectio
 
 func connections(f model.Family, k nft.Key, v nft.Value) dataplane.Connections {
 	at := netip.AddrPortFrom(f.Unspecified(), k.Port)
-	if set := k.Set; set == VIPs || set == VIPsPod || set == VIPsHost {
+	if set := k.Set; set == setVIPs || set == setVIPsPod || set == setVIPsHost {
 		at = k.AddrPort()
 	}
 	return dataplane.Connections{Proto: k.Proto, At: at, New: v.Body.Counter.Packets}

@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -227,6 +228,23 @@ var tamperings = []string{
 	"add counter ip tandem extra",
 	"insert rule ip tandem no-service jump { counter; drop; }",
 	"insert rule ip tandem no-service ip saddr { 1.1.1.1, 2.2.2.2 } drop",
-	// The whole table, made anew by something of another layout.
+	// The whole table, re-created with another layout.
 	"delete table ip tandem\ntable ip tandem {\n comment \"" + nft.Owner + " (layout 0)\"\n set slots { type ipv4_addr; }\n chain prerouting { type filter hook prerouting priority 0; }\n}",
+}
+
+// The guard of the host's namespace works: a goroutine that did not leave it is
+// told from one that did, also when it was started by one that did.
+func TestGuardOfHostNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	freshNamespace(t)
+	if currentNamespace() == hostNamespace {
+		t.Fatal("a fresh namespace is the host's")
+	}
+	t.Run("subtest", func(t *testing.T) {
+		if currentNamespace() != hostNamespace {
+			t.Fatal("a subtest is not in the host's namespace: the comment of freshNamespace is wrong")
+		}
+	})
 }

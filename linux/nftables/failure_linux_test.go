@@ -19,14 +19,14 @@ import (
 )
 
 // A transaction that fails does nothing, blames the op that is to blame, by
-// name, and is not taken for somebody else's change.
+// name, and is not taken for another program's change.
 func TestFailureIsAtomicAndNamed(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)
 	want := compile(t, testHost, testPorts()...)
 	mend(t, d, want)
 	slotKey := func(n uint16) nft.Key {
-		return nft.Key{Kind: nft.KindElement, Family: model.IPv4, Set: Slots, Proto: model.TCP, Port: 80, Slot: n, Addr: [16]byte{10, 96, 0, 99}}
+		return nft.Key{Kind: nft.KindElement, Family: model.IPv4, Set: setSlots, Proto: model.TCP, Port: 80, Slot: n, Addr: [16]byte{10, 96, 0, 99}}
 	}
 	good := func(n uint16) nft.Op {
 		return nft.Op{Verb: ledger.Create, Key: slotKey(n), New: nft.Value{To: [16]byte{1, 2, 3, 4}, Port: 5}}
@@ -34,7 +34,7 @@ func TestFailureIsAtomicAndNamed(t *testing.T) {
 	for name, bad := range map[string]nft.Op{
 		"element that is not there": {Verb: ledger.Delete, Key: slotKey(900)},
 		"goto a chain that is not there": {
-			Verb: ledger.Create, Key: nft.PortKey(NodePorts, model.IPv4, model.TCP, 7),
+			Verb: ledger.Create, Key: nft.PortKey(setNodePorts, model.IPv4, model.TCP, 7),
 			New: nft.Value{Body: &nft.Body{Verdict: nft.VerdictGoto, Goto: "pick-77"}},
 		},
 		"chain in use":          {Verb: ledger.Delete, Key: nft.ChainKey(model.IPv4, chainReject)},

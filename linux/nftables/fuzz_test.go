@@ -14,12 +14,12 @@ import (
 )
 
 // FuzzDump feeds the reader of dumps with bytes: it must neither panic nor run
-// for ever, and every key that it makes must be one that can be written.
+// forever, and every key that it makes must be one that can be written.
 func FuzzDump(f *testing.F) {
 	objects := compile(f, testHost, testPorts()...)
 	f.Add(table.Encode(creation(objects), 1))
 	for k := range objects {
-		if k.Kind == nft.KindElement && k.Set != L4 {
+		if k.Kind == nft.KindElement && k.Set != setL4 {
 			one := []nft.Op{{Verb: ledger.Create, Key: k, New: objects[k]}}
 			f.Add(table.Encode(one, 1))
 		}

@@ -37,86 +37,86 @@ var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
 // The sets and maps.
 var (
-	// ClusterIPs may have frontends of other kinds, too: their other ports are rejected.
-	ClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
+	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
+	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
 
-	// Guarded are frontends with source ranges, Allowed such a frontend and a range
+	// setGuarded are frontends with source ranges, Allowed such a frontend and a range
 	// that may use it.
-	Guarded = &nft.Set{Name: "guarded", Key: frontKey}
-	Allowed = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
+	setGuarded = &nft.Set{Name: "guarded", Key: frontKey}
+	setAllowed = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
 
-	// Hairpin has endpoints of this node, twice: connections back to their sender.
-	Hairpin = &nft.Set{Name: "hairpin", Key: []nft.Field{nft.Saddr, nft.Daddr}}
+	// setHairpin has endpoints of this node, twice: connections back to their sender.
+	setHairpin = &nft.Set{Name: "hairpin", Key: []nft.Field{nft.Saddr, nft.Daddr}}
 
-	// NodePortAddresses is where node ports answer, ServiceCIDRs where cluster IPs are
+	// setNodePortAddresses is where node ports answer, ServiceCIDRs where cluster IPs are
 	// and nothing else.
-	NodePortAddresses = &nft.Set{Name: "nodeport-addresses", Key: addrKey, Interval: true}
-	ServiceCIDRs      = &nft.Set{Name: "service-cidrs", Key: addrKey, Interval: true}
+	setNodePortAddresses = &nft.Set{Name: "nodeport-addresses", Key: addrKey, Interval: true}
+	setServiceCIDRs      = &nft.Set{Name: "service-cidrs", Key: addrKey, Interval: true}
 
-	// EndpointPorts are protocols and ports from which endpoints answer, L4 the
+	// setEndpointPorts are protocols and ports from which endpoints answer, L4 the
 	// protocols with ports.
-	EndpointPorts = &nft.Set{Name: "endpoint-ports", Key: []nft.Field{nft.L4Proto, nft.Sport}}
-	L4            = &nft.Set{Name: "l4", Key: protoKey}
+	setEndpointPorts = &nft.Set{Name: "endpoint-ports", Key: []nft.Field{nft.L4Proto, nft.Sport}}
+	setL4            = &nft.Set{Name: "l4", Key: protoKey}
 
-	// VIPs say what to do for a frontend; the other two for senders whose answer is
+	// setVIPs say what to do for a frontend; the other two for senders whose answer is
 	// not the common one.
-	VIPs     = &nft.Set{Name: "vips", Key: frontKey, Data: nft.DataVerdict}
-	VIPsPod  = &nft.Set{Name: "vips-pod", Key: frontKey, Data: nft.DataVerdict}
-	VIPsHost = &nft.Set{Name: "vips-host", Key: frontKey, Data: nft.DataVerdict}
+	setVIPs     = &nft.Set{Name: "vips", Key: frontKey, Data: nft.DataVerdict}
+	setVIPsPod  = &nft.Set{Name: "vips-pod", Key: frontKey, Data: nft.DataVerdict}
+	setVIPsHost = &nft.Set{Name: "vips-host", Key: frontKey, Data: nft.DataVerdict}
 
-	// Slots have the endpoint for a frontend and a number.
-	Slots = &nft.Set{Name: "slots", Key: slotKey, Data: nft.DataEndpoint}
+	// setSlots have the endpoint for a frontend and a number.
+	setSlots = &nft.Set{Name: "slots", Key: slotKey, Data: nft.DataEndpoint}
 
 	// Node ports have no address of their own.
-	NodePorts     = &nft.Set{Name: "nodeports", Key: nodeKey, Data: nft.DataVerdict}
-	NodePortsPod  = &nft.Set{Name: "nodeports-pod", Key: nodeKey, Data: nft.DataVerdict}
-	NodePortsHost = &nft.Set{Name: "nodeports-host", Key: nodeKey, Data: nft.DataVerdict}
-	NodeSlots     = &nft.Set{Name: "nodeslots", Key: nodeSlotKey, Data: nft.DataEndpoint}
+	setNodePorts     = &nft.Set{Name: "nodeports", Key: nodeKey, Data: nft.DataVerdict}
+	setNodePortsPod  = &nft.Set{Name: "nodeports-pod", Key: nodeKey, Data: nft.DataVerdict}
+	setNodePortsHost = &nft.Set{Name: "nodeports-host", Key: nodeKey, Data: nft.DataVerdict}
+	setNodeSlots     = &nft.Set{Name: "nodeslots", Key: nodeSlotKey, Data: nft.DataEndpoint}
 )
 
 // The sets and maps of ports with ClientIP affinity (affinity.go).
 var (
-	// AffinityPorts say what a frontend's port is known by in Affinity.
-	AffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
-	AffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
+	// setAffinityPorts say what a frontend's port is known by in Affinity.
+	setAffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
+	setAffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
 
-	// AffinitySlots have an endpoint's handle for a frontend and a number.
-	AffinitySlots     = &nft.Set{Name: "affinity-slots", Key: slotKey, Data: nft.DataAddress, Loads: append(cameFor[:3:3], nft.Number)}
-	AffinityNodeSlots = &nft.Set{Name: "affinity-nodeslots", Key: nodeSlotKey, Data: nft.DataAddress}
+	// setAffinitySlots have an endpoint's handle for a frontend and a number.
+	setAffinitySlots     = &nft.Set{Name: "affinity-slots", Key: slotKey, Data: nft.DataAddress, Loads: append(cameFor[:3:3], nft.Number)}
+	setAffinityNodeSlots = &nft.Set{Name: "affinity-nodeslots", Key: nodeSlotKey, Data: nft.DataAddress}
 
-	// AffinityEndpoints have the endpoint for a frontend and a handle, of the
+	// setAffinityEndpoints have the endpoint for a frontend and a handle, of the
 	// frontend's first pool or its second.
-	AffinityEndpoints           = &nft.Set{Name: "affinity-endpoints", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
-	AffinityEndpointsSecond     = &nft.Set{Name: "affinity-endpoints-second", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
-	AffinityNodeEndpoints       = &nft.Set{Name: "affinity-nodeendpoints", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
-	AffinityNodeEndpointsSecond = &nft.Set{Name: "affinity-nodeendpoints-second", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
+	setAffinityEndpoints           = &nft.Set{Name: "affinity-endpoints", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
+	setAffinityEndpointsSecond     = &nft.Set{Name: "affinity-endpoints-second", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
+	setAffinityNodeEndpoints       = &nft.Set{Name: "affinity-nodeendpoints", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
+	setAffinityNodeEndpointsSecond = &nft.Set{Name: "affinity-nodeendpoints-second", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
 
-	// Affinity has, for a client and a port, the handle of the endpoint that it had
+	// setAffinity has, for a client and a port, the handle of the endpoint that it had
 	// last. Which clients there are is not ours to know.
-	Affinity = &nft.Set{
+	setAffinity = &nft.Set{
 		Name: "affinity", Key: []nft.Field{nft.Saddr, nft.Daddr, nft.L4Proto}, Data: nft.DataAddress, Size: affinitySize, Unread: true,
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
-	// AffinityFull are protocols whose clients found no room in Affinity lately.
-	AffinityFull = &nft.Set{Name: "affinity-full", Key: protoKey, Size: 8}
+	// setAffinityFull are protocols whose clients found no room in Affinity lately.
+	setAffinityFull = &nft.Set{Name: "affinity-full", Key: protoKey, Size: 8}
 )
 
 // affinitySize is how many entries a table's map has room for. Buckets for all of
 // them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
 // for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
 // Services share the room. When it is used up, new clients are served and not
-// remembered until others' time is over: AffinityFull shows that.
+// remembered until others' time is over: setAffinityFull shows that.
 const affinitySize = 1 << 18
 
 // table is ours, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,
-	ClusterIPs, Guarded, Allowed, Hairpin, NodePortAddresses,
-	ServiceCIDRs, EndpointPorts, L4, VIPs, VIPsPod,
-	VIPsHost, Slots, NodePorts, NodePortsPod, NodePortsHost,
-	NodeSlots, AffinityPorts, AffinityNodePorts, AffinitySlots, AffinityNodeSlots,
-	AffinityEndpoints, AffinityEndpointsSecond, AffinityNodeEndpoints, AffinityNodeEndpointsSecond, Affinity,
-	AffinityFull,
+	setClusterIPs, setGuarded, setAllowed, setHairpin, setNodePortAddresses,
+	setServiceCIDRs, setEndpointPorts, setL4, setVIPs, setVIPsPod,
+	setVIPsHost, setSlots, setNodePorts, setNodePortsPod, setNodePortsHost,
+	setNodeSlots, setAffinityPorts, setAffinityNodePorts, setAffinitySlots, setAffinityNodeSlots,
+	setAffinityEndpoints, setAffinityEndpointsSecond, setAffinityNodeEndpoints, setAffinityNodeEndpointsSecond, setAffinity,
+	setAffinityFull,
 )
 
 // A map has room for two pools of a frontend: the second one's slots start here.

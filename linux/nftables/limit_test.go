@@ -51,7 +51,7 @@ func TestTooManyEndpoints(t *testing.T) {
 				t.Errorf("%d endpoints, affinity %s: gap %v, want %q for the whole port", test.n, test.sticky, g, test.gaps[i])
 			}
 		}
-		to := objects[nft.AddrPortKey(VIPs, model.TCP, p.Frontends[0].At)]
+		to := objects[nft.AddrPortKey(setVIPs, model.TCP, p.Frontends[0].At)]
 		if to.Body == nil || !strings.HasPrefix(to.Body.Goto, test.chain) {
 			t.Errorf("%d endpoints, affinity %s: goes to %+v, want %s", test.n, test.sticky, to.Body, test.chain)
 		}
@@ -65,7 +65,7 @@ func TestTooManyEndpoints(t *testing.T) {
 func TestKeptPicks(t *testing.T) {
 	c := NewCompiler(Options{})
 	for n := uint32(1); n <= 3*keptPicks; n++ {
-		p := pick{slots: Slots, count: n}
+		p := pick{slots: setSlots, count: n}
 		if got := c.pick(p); got.name != p.name() || !c.Equal(got.bodies[model.IPv4], c.pick(p).bodies[model.IPv4]) {
 			t.Fatalf("%+v is %+v", p, got)
 		}

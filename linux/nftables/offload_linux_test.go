@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// socketOf returns a blocking descriptor of a connection: what a round trip costs shall be
+// socketOf returns a blocking descriptor of a connection: the cost of a round trip is to be
 // the kernel's.
 func socketOf(t *testing.T, c net.Conn) int {
 	t.Helper()

@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// namesakes are tables with our name that are somebody else's, also in disguise.
+// namesakes are tables with our name that are another program's, also in disguise.
 var namesakes = map[string]string{
 	"no comment":    "table ip tandem {\n set slots { type ipv4_addr; elements = { 1.1.1.1 }; }\n chain prerouting { type filter hook prerouting priority 0; ip saddr @slots drop; }\n}",
 	"their comment": "table ip tandem {\n comment \"two horses\"\n chain refuse { counter; }\n}",
@@ -160,5 +160,19 @@ func TestProbeSweeps(t *testing.T) {
 	}
 	if after := runNFT(t, "", "list", "ruleset"); after != before {
 		t.Errorf("the probe leaves\n%s\nand not\n%s", after, before)
+	}
+}
+
+// nft itself takes every awkward name, and lists what the driver wrote of it.
+func TestAwkwardNames(t *testing.T) {
+	for _, name := range awkward {
+		t.Run("", func(t *testing.T) {
+			freshNamespace(t)
+			want := compile(t, testHost, awkwardPort(name, name, name))
+			runNFT(t, table.Script(want), "-c", "-f", "-")
+			d := openDriver(t)
+			mend(t, d, want)
+			runNFT(t, "", "list", "ruleset")
+		})
 	}
 }

@@ -176,7 +176,7 @@ func (s *scaling) while(what string, f func()) {
 func TestMissingSlot(t *testing.T) {
 	s := newScaling(t, 64)
 	slot := func(i int) nft.Op {
-		k := nft.AddrPortKey(Slots, model.UDP, s.port.Frontends[0].At)
+		k := nft.AddrPortKey(setSlots, model.UDP, s.port.Frontends[0].At)
 		k.Slot = uint16(i)
 		return nft.Op{Verb: ledger.Delete, Key: k}
 	}
@@ -254,7 +254,7 @@ func TestRootlessLargePort(t *testing.T) {
 	})
 	want := compile(t, testHost, s.port)
 	for _, lingering := range []uint32{1, endpoints / 2} {
-		p := pick{slots: Slots, class: noSNAT, count: lingering}
+		p := pick{slots: setSlots, class: noSNAT, count: lingering}
 		want[nft.ChainKey(model.IPv4, p.name())] = NewCompiler(Options{}).pick(p).bodies[model.IPv4]
 	}
 	mustHave(t, s.driver, want)

@@ -113,7 +113,7 @@ func checkAnswers(t *testing.T, p *model.Port) {
 	}
 	same := p.Frontends[0].On[0] == p.Frontends[0].On[1] && p.Frontends[0].On[1] == p.Frontends[0].On[2]
 	for k := range objects {
-		override := k.Kind == nft.KindElement && (k.Set == VIPsPod || k.Set == VIPsHost || k.Set == NodePortsPod || k.Set == NodePortsHost)
+		override := k.Kind == nft.KindElement && (k.Set == setVIPsPod || k.Set == setVIPsHost || k.Set == setNodePortsPod || k.Set == setNodePortsHost)
 		if same && override {
 			t.Errorf("%+v: the same for all needs no %s", p.Frontends[0].On, k)
 		}

@@ -89,7 +89,7 @@ func TestObjectsComeBackFromNFT(t *testing.T) {
 		}
 		for k := range again {
 			if _, ok := objects[k]; !ok {
-				t.Errorf("%s: %s is nobody's", s.Name, k)
+				t.Errorf("%s: %s has no owner", s.Name, k)
 			}
 		}
 	})

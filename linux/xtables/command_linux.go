@@ -44,8 +44,7 @@ func (t Tools) Installed() (fs []model.Family) {
 	return fs
 }
 
-// FindTools returns the installed variants, first the one that the plain names stand
-// for. The error wraps dataplane.ErrAbsent if there are none.
+// FindTools returns the installed variants, first the one that the plain names run. The error wraps dataplane.ErrAbsent if there are none.
 func FindTools(ctx context.Context) (found []Tools, err error) {
 	plain := plainVariant(ctx)
 	for _, v := range []Variant{NFT, Legacy} {

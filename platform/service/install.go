@@ -169,7 +169,7 @@ func status(s service.Service) (State, error) {
 	return Stopped, nil
 }
 
-// notRun stands for the program, which kardianos/service installs and never runs:
+// notRun is in place of the program, which kardianos/service installs and never runs:
 // Serve and systemd do.
 type notRun struct{}
 

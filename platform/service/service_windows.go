@@ -14,7 +14,7 @@ import (
 )
 
 // What happens when the service fails: it is restarted after these delays, the last
-// of them from then on; a day without failure resets the count.
+// of them afterwards; a day without failure resets the count.
 const (
 	firstRestart, secondRestart, furtherRestarts = 5 * time.Second, 10 * time.Second, time.Minute
 	resetAfter                                   = 24 * 60 * 60 // seconds

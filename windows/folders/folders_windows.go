@@ -18,7 +18,7 @@ import (
 // They are the owners, too: an owner could open it again.
 const access = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
 
-// Paths are where Tandem keeps what is its own.
+// Paths are the folders of Tandem's own files.
 type Paths struct {
 	Root  string // %ProgramData%\Tandem
 	Logs  string
@@ -83,7 +83,7 @@ func private(dir string) error {
 		windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION|windows.PROTECTED_DACL_SECURITY_INFORMATION, owner, nil, acl, nil)
 }
 
-// DeleteUntrusted deletes a file of a closed folder if somebody else has made it: before the
+// DeleteUntrusted deletes a file of a closed folder if another program has made it: before the
 // folder was closed, to have us believe what it says. It reports whether there
 // was one.
 func DeleteUntrusted(file string) (deleted bool, err error) {

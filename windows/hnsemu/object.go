@@ -46,7 +46,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 			return Response{}, invalidIP
 		}
 		// rule: beside-a-pod
-		// A remote endpoint may stand beside a pod of the same address
+		// A remote endpoint may exist beside a pod of the same address
 		// (kubernetes#130963), but not beside another remote one.
 		if !e.behaviour.Twins && e.taken(c.IpAddress, h.id, p.Flags) {
 			return Response{}, portExists

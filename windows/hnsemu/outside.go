@@ -33,7 +33,7 @@ func (e *Emulator) SetPolicies(id string, policies ...hns.Policy) {
 	e.networks[id] = n
 }
 
-// AddEndpoint adds somebody else's endpoint, such as that of a pod, and returns
+// AddEndpoint adds another program's endpoint, such as that of a pod, and returns
 // its id.
 func (e *Emulator) AddEndpoint(p hns.Endpoint) string {
 	e.mu.Lock()

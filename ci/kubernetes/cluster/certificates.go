@@ -14,6 +14,9 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // authority signs the certificates of one cluster. They are valid for a day.
@@ -102,4 +105,14 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 
 func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// writeKubeconfig writes a kubeconfig with everything in it.
+func writeKubeconfig(path, server string, ca []byte, user api.AuthInfo) error {
+	c := api.NewConfig()
+	c.Clusters["lab"] = &api.Cluster{Server: server, CertificateAuthorityData: ca}
+	c.AuthInfos["user"] = &user
+	c.Contexts["lab"] = &api.Context{Cluster: "lab", AuthInfo: "user"}
+	c.CurrentContext = "lab"
+	return clientcmd.WriteToFile(*c, path)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// Driver keeps objects in memory and checks that every op fits what is there.
+// Driver keeps objects in memory and checks that every op fits them.
 // While others use it, look at it and change it within Do.
 type Driver[K comparable, V any] struct {
 	mu sync.Mutex

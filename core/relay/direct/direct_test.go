@@ -63,7 +63,7 @@ func echo(t *testing.T, word string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-func hear(at string) (string, error) {
+func receive(at string) (string, error) {
 	c, err := net.DialTimeout("tcp", at, 5*time.Second)
 	if err != nil {
 		return "", err
@@ -128,21 +128,21 @@ func TestLoopback(t *testing.T) {
 		t.Errorf("the table says %q", said)
 	}
 	_, at, _ := strings.Cut(strings.TrimSpace(said), "-> ")
-	if got, err := hear(at); got != "one" {
+	if got, err := receive(at); got != "one" {
 		t.Fatalf("at %s: %q, %v", at, got, err)
 	}
 	second := port("web", model.KindClusterIP, "10.96.0.10:18080", echo(t, "two"))
 	if err := p.apply(first, second); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := hear(at); got != "two" || out.take() != "" {
+	if got, err := receive(at); got != "two" || out.take() != "" {
 		t.Errorf("after a change: %q, %v", got, err)
 	}
 	none := port("web", model.KindClusterIP, "10.96.0.10:18080")
 	if err := p.apply(second, none); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := hear(at); err == nil {
+	if got, err := receive(at); err == nil {
 		t.Errorf("without endpoints: %q", got)
 	}
 	if said := out.take(); !strings.Contains(said, "-> closed") {
@@ -160,7 +160,7 @@ func TestLoopbackPlacesMayBeTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, at, _ := strings.Cut(strings.TrimSpace(out.take()), "-> ")
-		if got, err := hear(at); got != word {
+		if got, err := receive(at); got != word {
 			t.Errorf("%s at %s: %q, %v", ip, at, got, err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestListenersAreNoEndpoints(t *testing.T) {
 	}
 	clients := []string{"127.96.0.21:18084", "127.96.0.22:18085", own.String()}
 	for _, at := range clients {
-		if got, err := hear(at); err == nil {
+		if got, err := receive(at); err == nil {
 			t.Errorf("%s says %q", at, got)
 		}
 	}
@@ -212,7 +212,7 @@ func TestListenersAreNoEndpoints(t *testing.T) {
 		t.Errorf("%d clients became %d", len(clients), n)
 	}
 	for range 2 {
-		if got, err := hear("127.96.0.23:18087"); got != "d" {
+		if got, err := receive("127.96.0.23:18087"); got != "d" {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
@@ -258,7 +258,7 @@ func TestAdapter(t *testing.T) {
 	if !c.addrs[vip] || c.addrs[left] {
 		t.Errorf("the adapter has %v", c.addrs)
 	}
-	if got, err := hear("127.96.0.20:18082"); got != "web" {
+	if got, err := receive("127.96.0.20:18082"); got != "web" {
 		t.Errorf("%q, %v", got, err)
 	}
 	more := port("more", model.KindClusterIP, "127.96.0.20:18083", echo(t, "more"))

@@ -261,7 +261,7 @@ func (s *Server) order(resource string, o order) {
 	}
 }
 
-// Requests returns the requests so far. Empty names stand for all.
+// Requests returns the requests so far. Empty names mean all.
 func (s *Server) Requests(verb, resource string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

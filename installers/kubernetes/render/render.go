@@ -71,7 +71,7 @@ func save(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// note stands at the top of what is made.
+// note is at the top of each generated file.
 const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
 
 // beside returns the files that lie beside the chart: those for users, and those
