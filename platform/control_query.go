@@ -4,6 +4,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,7 @@ import (
 )
 
 // maxRequest bounds a question: plan sends manifests.
-const maxRequest = 16 << 20
+const maxRequest = 64 << 20
 
 // queries are all there are.
 func queries() []query {
@@ -23,6 +24,9 @@ func (p *Proxy) queryRoute() route {
 	return route{"POST /query/{name}", func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 		if err != nil {
+			if errors.As(err, new(*http.MaxBytesError)) {
+				err = fmt.Errorf("more than %d MiB in one question: ask about fewer manifests at a time", maxRequest>>20)
+			}
 			reply(w, nil, err)
 			return
 		}

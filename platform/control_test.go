@@ -87,3 +87,17 @@ func TestSwitchTellsItsPhases(t *testing.T) {
 	}
 	_ = res.Body.Close()
 }
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A question that is too large is rejected by the limit's name.
+func TestAQuestionIsBounded(t *testing.T) {
+	w := httptest.NewRecorder()
+	new(Proxy).queryRoute().answer(w, httptest.NewRequest(http.MethodPost, "/query/preview", zeros{}))
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "more than 64 MiB in one question") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -112,6 +112,7 @@ type Trial struct {
 type Choice struct {
 	dataplane.Mode
 	Trials []Trial
+	Lacks  string // the privilege without which only loopback addresses are served; else empty
 }
 
 // choose returns the mode to run: the named one, or its fallback; for auto the first in
@@ -121,10 +122,12 @@ func (s system) choose(ctx context.Context, c *config.Config, log *slog.Logger) 
 	if err != nil {
 		return Choice{}, err
 	}
-	if lacks := s.loopbackOnly(c); lacks != "" {
+	lacks := s.loopbackOnly(c)
+	if lacks != "" {
 		log.Warn("unprivileged; Services are served on loopback addresses only", "lacks", lacks)
 	}
 	choice, err := firstWorking(ctx, modes)
+	choice.Lacks = lacks
 	for _, t := range choice.Trials {
 		if t.Err != nil {
 			log.Warn("mode unavailable", "mode", t.Mode, "err", t.Err)
@@ -157,6 +160,9 @@ func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, e
 // Fallback says why the first of the modes that were wanted is not the one that was
 // chosen; empty when it is.
 func (c Choice) Fallback() string {
+	if c.Lacks != "" {
+		return "this process lacks " + c.Lacks + "; Services are served on loopback addresses only"
+	}
 	if len(c.Trials) == 0 || c.Trials[0].Err == nil {
 		return ""
 	}

@@ -43,6 +43,9 @@ func TestAutoWithoutPrivileges(t *testing.T) {
 	if !strings.Contains(out.String(), "lacks=CAP_NET_ADMIN") {
 		t.Errorf("the log does not say what is missing:\n%s", &out)
 	}
+	if why := choice.Fallback(); !strings.Contains(why, "lacks CAP_NET_ADMIN") || !strings.Contains(why, "loopback addresses only") {
+		t.Errorf("status says %q of the fallback", why)
+	}
 	if mode := examineModes(t.Context(), &c)[0]; mode.Level != diagnosis.Warn || !strings.Contains(mode.Found, "selects userspace here, on loopback addresses only: this process lacks CAP_NET_ADMIN") {
 		t.Errorf("doctor: %+v", mode)
 	}

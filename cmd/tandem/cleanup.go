@@ -23,7 +23,8 @@ func newCleanup() *cobra.Command {
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
 		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
 an earlier one. Give it the flags or the file that run has where they protect what
-others have programmed (ipvs.excludeCIDRs).`,
+others have programmed (ipvs.excludeCIDRs). The built-in chains of iptables and their
+tables stay, empty or not, as with kube-proxy: others may count on them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
 			printNotes(cmd, notes)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-proxy/tandem/core/status"
 )
 
 const rangesYAML = `apiVersion: v1
@@ -107,6 +109,25 @@ func TestFailoverThatTheModeCannotDo(t *testing.T) {
 		_, explain, more := tandem(t, append([]string{"explain", "192.0.2.200", "10.96.0.20:80"}, args...)...)
 		if n, m := strings.Count(plan, text), strings.Count(explain, text); n != c.plan || m != c.explain {
 			t.Errorf("%s, %s: said %d times by plan and %d times by explain:\n%s%s\n%s%s", c.mode, c.failover, n, m, plan, stderr, explain, more)
+		}
+	}
+}
+
+// A preview ends with 1 where something was rejected, whatever else would change, and
+// with 3 where something would change.
+func TestHowAPreviewEnds(t *testing.T) {
+	changes := status.Preview{Services: []status.PreviewService{{Name: "shop/web"}}}
+	refused := changes
+	refused.Problems = []status.Problem{{Reason: "x"}}
+	for _, tt := range []struct {
+		manifests int // rejected
+		preview   status.Preview
+		code      int
+	}{
+		{0, status.Preview{}, exitOK}, {0, changes, exitPending}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, refused, exitFailure},
+	} {
+		if code := exitCode(previewError(tt.manifests, tt.preview)); code != tt.code {
+			t.Errorf("%d manifests rejected, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)
 		}
 	}
 }

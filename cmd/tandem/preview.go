@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -39,7 +40,12 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	if err := out.print(cmd, reportOf(p)); err != nil {
 		return err
 	}
-	if err := rejected(len(problems) + len(p.Problems)); err != nil || !p.Pending() {
+	return previewError(len(problems), p)
+}
+
+// previewError is how a preview ends: what was rejected counts for more than changes.
+func previewError(rejectedManifests int, p status.Preview) error {
+	if err := rejected(rejectedManifests + len(p.Problems)); err != nil || !p.Pending() {
 		return err
 	}
 	return pendingError("the manifests would change the data plane")

@@ -85,7 +85,8 @@ func iptablesSettings() []Setting {
 		},
 		{
 			Path: "iptables.localhostNodePorts", Flag: "iptables-localhost-nodeports", ZeroCounts: true, Counts: onNodePorts, Restart: restartSystem,
-			Doc: "Node ports answer on loopback addresses as well, by relays of this process: kube-proxy's route_localnet, which opens services on 127.0.0.1 to neighbours (CVE-2020-8558), stays as it is. " +
+			Doc: "Serve node ports on loopback addresses, too: on 127.0.0.1 and ::1, by relays in this process. " +
+				"The kernel parameter route_localnet, which kube-proxy sets for this and which lets neighbours reach the node's services on 127.0.0.1 (CVE-2020-8558), is not changed. " +
 				"When not set: true for the mode iptables, false for all others.",
 			Value: func(c *Config) Value { return optional(&c.NodePorts.Loopback, boolean) },
 		},

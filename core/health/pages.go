@@ -79,7 +79,7 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/debug/pprof/trace", loopbackOnly(pprof.Trace))
 	}
 	if s.Profile && s.Verbosity != nil {
-		mux.Handle("/debug/flags/v", loopbackOnly(s.setVerbosity))
+		mux.Handle(verbosityPath, loopbackOnly(s.setVerbosity))
 	}
 	return mux
 }

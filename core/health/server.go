@@ -135,7 +135,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// readOnly lets only requests through that read and that carry nothing.
+// readOnly lets only requests through that read and that carry nothing, and those
+// that set the verbosity.
 func readOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil {
@@ -143,6 +144,9 @@ func readOnly(h http.Handler) http.Handler {
 			defer c.answering(false)
 		}
 		switch {
+		case r.Method == http.MethodPut && r.URL.Path == verbosityPath:
+			w.Header().Set("Connection", "close") // what its page does not read is not read
+			h.ServeHTTP(w, r)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			w.Header().Set("Connection", "close")

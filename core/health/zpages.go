@@ -86,6 +86,8 @@ func (s Sources) statusz(started time.Time, paths func() []string) http.HandlerF
 	})
 }
 
+const verbosityPath = "/debug/flags/v"
+
 // setVerbosity changes --v while the proxy runs, by a PUT of a number.
 func (s Sources) setVerbosity(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {

@@ -108,3 +108,18 @@ func TestVerbosity(t *testing.T) {
 		t.Errorf("without profiling: %d", w.Code)
 	}
 }
+
+// The verbosity can be set where the pages are served, and nothing else can be.
+func TestVerbosityThroughTheServer(t *testing.T) {
+	level := make(chan int, 1)
+	addr := serve(t, health.Pages(zSources(func(v int) { level <- v })).ServeHTTP)
+	if code, _, body, err := get("PUT", "http://"+addr+"/debug/flags/v", strings.NewReader("4")); err != nil || code != 200 || <-level != 4 {
+		t.Errorf("%d %s, %v", code, body, err)
+	}
+	if code, _, _, err := get("PUT", "http://"+addr+"/debug/flags/v", strings.NewReader(strings.Repeat("1", 1<<20))); err == nil && code != 400 {
+		t.Errorf("a large body: %d", code)
+	}
+	if code, _, _, err := get("PUT", "http://"+addr+"/status", strings.NewReader("4")); err != nil || code != 405 {
+		t.Errorf("another page: %d, %v", code, err)
+	}
+}

@@ -57,6 +57,56 @@ func FuzzReadBalancer(f *testing.F) {
 	})
 }
 
+// Whatever endpoints HNS holds, each is found by its addresses until it goes, and
+// what is rendered for an endpoint of ours is read back as right.
+func FuzzReadEndpoints(f *testing.F) {
+	f.Add([]byte(`[{"ID":"a","Name":"pod","IpConfigurations":[{"IpAddress":"10.0.0.9"},{"IpAddress":"10.0.0.9"}]}]`))
+	f.Add([]byte(`[{"ID":"a","Name":"` + remotePrefix + `10.0.0.9","Flags":1,"IpConfigurations":[{"IpAddress":"10.0.0.9"}],"MacAddress":"02:11:0A:00:00:09"}]`))
+	f.Add([]byte(`[{"ID":"a","Name":"` + vipPrefix + `::1","Flags":1,"IpConfigurations":[{"IpAddress":"::1"}],"Policies":[{"Type":"` + string(PolicyProvider) + `","Settings":{"ProviderAddress":"x"}}]}]`))
+	f.Add([]byte(`[{"ID":"","IpConfigurations":[{"IpAddress":"::ffff:10.0.0.9"}]},{"ID":"root","Name":"root"},{"ID":"root"}]`))
+	nets := []facts{{}, {network: network{overlay: true}, node: [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var all []Endpoint
+		if json.Unmarshal(text, &all) != nil {
+			return
+		}
+		table := newTable("root")
+		for _, e := range all {
+			table.put(e)
+		}
+		for id, e := range table.endpoints {
+			for _, a := range addresses(e) {
+				local := e.Flags&FlagRemote == 0
+				if _, ok := table.find(Target{Addr: a, Local: local}); local && !ok && !a.IsUnspecified() {
+					t.Errorf("%+v is not found at %s", e, a)
+				}
+			}
+			k, own := ours(e)
+			if _, there := table.own(k); !own {
+				continue
+			} else if !there {
+				t.Errorf("%+v of ours is not found as %s", e, k)
+			}
+			for _, f := range nets {
+				if k.Kind == KindVIP && !f.network.overlay {
+					continue // such endpoints are for overlays
+				}
+				want := f.endpoint(k, f.endpointValue(k))
+				table.facts = f
+				if key, ok := ours(want); !ok || key != k || table.readEndpoint(k, want).Stray != "" {
+					t.Errorf("%+v of %s is read as %+v of %s", want, id, table.readEndpoint(k, want), key)
+				}
+			}
+		}
+		for _, e := range all {
+			table.drop(e.ID)
+		}
+		if len(table.endpoints) > 0 || len(table.byAddr) > 0 || table.root != "" {
+			t.Errorf("left behind: %v, %v, %q", table.endpoints, table.byAddr, table.root)
+		}
+	})
+}
+
 func FuzzSourceVIP(f *testing.F) {
 	f.Add([]byte(`{"ip4":{"ip":"10.244.1.9/24"}}`))
 	f.Add([]byte(`{"ips":[{"address":"10.244.1.9/24"}]}`))

@@ -39,13 +39,13 @@ var kinds = map[reflect.Type]config.Kind{
 func walk(t *testing.T, typ reflect.Type, path string, into map[string]field) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
-		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Type == reflect.TypeFor[metav1.TypeMeta]() {
 			continue
 		}
 		if name != "" {
 			name = strings.TrimPrefix(path+"."+name, ".")
-		} else if strings.Contains(opts, "inline") {
+		} else if f.Anonymous { // "inline" in its tag or not, as encoding/json has it
 			name = path
 		}
 		ft, pointer := f.Type, f.Type.Kind() == reflect.Pointer
