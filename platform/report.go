@@ -57,7 +57,9 @@ func (r *reporter) problem(problem model.Problem) {
 }
 
 // silent reports endpoints that have stopped answering. The engine reports the problem.
-func (r *reporter) silent(p model.Problem, observed bool) { r.recorder.Add(r.teller.Silent(p, observed)) }
+func (r *reporter) silent(p model.Problem, observed bool) {
+	r.recorder.Add(r.teller.Silent(p, observed))
+}
 
 // started reports the start of a proxy in the mode that was chosen.
 func (r *reporter) started(version string, configured config.Mode, choice Choice) {
