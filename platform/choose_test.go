@@ -3,6 +3,9 @@
 package platform
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 
@@ -34,6 +37,7 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("auto on %s: %q, want %q", system, got, want)
 		}
 	}
+	here := system{modes: func() []dataplane.Mode { return all }}
 	for _, c := range []struct {
 		config.Config
 		want []config.Mode
@@ -42,17 +46,25 @@ func TestCandidates(t *testing.T) {
 		{config.Config{Mode: "special", Strict: true}, []config.Mode{"special"}},
 		{config.Config{Mode: "modern"}, []config.Mode{"modern"}},
 	} {
-		got, err := candidates(all, &c.Config)
+		got, err := here.candidates(&c.Config)
 		if err != nil || !slices.Equal(names(got), c.want) {
 			t.Errorf("%s, strict %t: %q, %v, want %q", c.Mode, c.Strict, names(got), err, c.want)
 		}
 	}
-	if got, err := candidates(all, &config.Config{Mode: "round"}); err != nil || len(got) != len(all) {
+	if got, err := here.candidates(&config.Config{Mode: "round"}); err != nil || len(got) != len(all) {
 		t.Errorf("a circle of fallbacks: %q, %v", names(got), err)
 	}
 	for _, name := range []config.Mode{"lost", "unknown"} {
-		if _, err := candidates(all, &config.Config{Mode: name}); err == nil {
+		if _, err := here.candidates(&config.Config{Mode: name}); err == nil {
 			t.Errorf("mode %s was found", name)
 		}
+	}
+}
+
+func TestChooseEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := thisSystem().choose(ctx, &config.Config{Mode: config.Auto}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -50,7 +50,8 @@ func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Che
 		checks = append(checks, check)
 	}
 	chosen := diagnosis.Check{ID: "mode", Level: diagnosis.Fail, Found: fmt.Sprintf("mode %s unavailable: see the checks of the modes", c.Mode)}
-	wanted, err := candidates(Modes(), c)
+	here := thisSystem()
+	wanted, err := here.candidates(c)
 	if err != nil {
 		chosen.Found = err.Error()
 	}
@@ -60,7 +61,7 @@ func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Che
 			chosen.Level = diagnosis.Warn
 			chosen.Found += fmt.Sprintf(", as %s is unavailable", wanted[0].Name)
 		}
-		if lacks := loopbackOnly(c); lacks != "" {
+		if lacks := here.loopbackOnly(c); lacks != "" {
 			chosen.Level, chosen.Fix = diagnosis.Warn, "run it as root or with "+lacks
 			chosen.Found += ", on loopback addresses only: this process lacks " + lacks
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -26,25 +25,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/track"
 )
-
-// observer shows the TCP flows that are being opened through this node.
-type observer interface {
-	// Unanswered calls each for those that wait for an answer.
-	Unanswered(ctx context.Context, each func(suspect.Flow)) error
-	// Answered calls each for those to an address that have an answer, and perhaps others.
-	Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error
-	// AnySeen reports whether any flow has an answer.
-	AnySeen(context.Context) (bool, error)
-	// Spent is the CPU time of all this.
-	Spent() time.Duration
-}
-
-// tracked is the kernel's table of flows as an observer.
-type tracked interface {
-	observer
-	SetUnmarked(bool) // see dataplane.Mode
-	io.Closer
-}
 
 // proxied is what failover asks and tells an engine.Engine.
 type proxied interface {

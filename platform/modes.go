@@ -114,19 +114,14 @@ type Choice struct {
 	Trials []Trial
 }
 
-// Choose returns the mode to run: the one that is named, or what it falls back
-// to; for auto the first in order of preference that works on this machine. Each
-// trial is logged once.
-func Choose(ctx context.Context, c *config.Config, log *slog.Logger) (Choice, error) {
-	return choose(ctx, Modes(), c, log)
-}
-
-func choose(ctx context.Context, all []dataplane.Mode, c *config.Config, log *slog.Logger) (Choice, error) {
-	modes, err := candidates(all, c)
+// choose returns the mode to run: the named one, or its fallback; for auto the first in
+// order of preference that works on this machine. Each trial is logged once.
+func (s system) choose(ctx context.Context, c *config.Config, log *slog.Logger) (Choice, error) {
+	modes, err := s.candidates(c)
 	if err != nil {
 		return Choice{}, err
 	}
-	if lacks := loopbackOnly(c); lacks != "" {
+	if lacks := s.loopbackOnly(c); lacks != "" {
 		log.Warn("unprivileged; Services are served on loopback addresses only", "lacks", lacks)
 	}
 	choice, err := firstWorking(ctx, modes)
@@ -168,15 +163,15 @@ func (c Choice) Fallback() string {
 	return fmt.Sprintf("%s is unavailable: %v", c.Trials[0].Mode, c.Trials[0].Err)
 }
 
-// loopbackOnly says why auto means relays on loopback addresses, at once: without this
-// privilege nothing else can work. A pod that watches its cluster without it is a
-// mistake that must not look like a proxy: there auto fails. Empty: it means all modes.
-func loopbackOnly(c *config.Config) (lacks string) {
+// loopbackOnly returns the missing privilege without which auto can only mean relays on
+// loopback addresses; empty if auto means all modes. In a pod that watches its cluster
+// a missing privilege is a mistake: there auto fails.
+func (s system) loopbackOnly(c *config.Config) (lacks string) {
 	inCluster := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && c.Source() == config.InCluster
 	if c.Mode != config.Auto || inCluster {
 		return ""
 	}
-	return thisSystem().privileged()
+	return s.privileged()
 }
 
 // Probe returns nil when a mode works on this machine.
@@ -188,8 +183,9 @@ func Probe(ctx context.Context, m dataplane.Mode) error {
 }
 
 // candidates returns the modes that a configuration can mean, the best first.
-func candidates(all []dataplane.Mode, c *config.Config) ([]dataplane.Mode, error) {
-	if loopbackOnly(c) != "" {
+func (s system) candidates(c *config.Config) ([]dataplane.Mode, error) {
+	all := s.modes()
+	if s.loopbackOnly(c) != "" {
 		m, err := named(all, relay.Mode)
 		return []dataplane.Mode{m}, err
 	}

@@ -3,9 +3,6 @@
 package platform_test
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -49,13 +46,5 @@ func TestFind(t *testing.T) {
 		if _, err := platform.Find(config.Mode(name)); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func TestChooseEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := platform.Choose(ctx, &config.Config{Mode: config.Auto}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
 	}
 }

@@ -7,9 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,14 +27,6 @@ type Query[Request, Answer any] struct {
 
 // readLimit is how long a query that reads the data plane may take.
 const readLimit = 30 * time.Second
-
-// maxRequest bounds a question: plan sends manifests.
-const maxRequest = 16 << 20
-
-// queries are all there are.
-func queries() []query {
-	return []query{Explain(), Trace(), Drift(), Services(), Preview()}
-}
 
 // query is a Query whatever its types.
 type query interface {
@@ -79,29 +68,6 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 		defer p.kernel.give()
 	}
 	return q.answer(ctx, p, r)
-}
-
-// queryRoute answers queries on the control socket.
-func (p *Proxy) queryRoute() route {
-	return route{"POST /query/{name}", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-		if err != nil {
-			reply(w, nil, err)
-			return
-		}
-		answer, err := p.ask(r.Context(), r.PathValue("name"), body)
-		reply(w, answer, err)
-	}}
-}
-
-// ask finds the query and has it answered.
-func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) {
-	all := queries()
-	i := slices.IndexFunc(all, func(q query) bool { return q.name() == name })
-	if i < 0 {
-		return nil, fmt.Errorf("this tandem knows no query %.40q: is it of another version?", name)
-	}
-	return all[i].ask(ctx, p, body)
 }
 
 // snapshotFor is a Snapshot for a question: of a proxy that serves.

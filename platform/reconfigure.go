@@ -57,7 +57,7 @@ func (p *Proxy) prepare(before, live *config.Config) {
 func (p *Proxy) changeMode(next *config.Config) {
 	var choice Choice
 	err := p.network.Do(func() (err error) {
-		choice, err = choose(p.running, p.system.modes(), next, p.log)
+		choice, err = p.system.choose(p.running, next, p.log)
 		return err
 	})
 	if err == nil && choice.Name != p.engine.Current().Mode.Name {

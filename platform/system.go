@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -117,3 +119,27 @@ type noLock struct{ unsupported error }
 
 func (l noLock) Listen() (net.Listener, error) { return nil, l.unsupported }
 func (noLock) Close() error                    { return nil }
+
+// gcPercent lets garbage grow to a third of what lives before it is collected,
+// once everything is programmed. A change makes little garbage; while all is
+// new, to collect it that often would take a fifth of the time.
+const gcPercent = 30
+
+// tracked is the kernel's table of flows as an observer.
+type tracked interface {
+	observer
+	SetUnmarked(bool) // see dataplane.Mode
+	io.Closer
+}
+
+// observer shows the TCP flows that are being opened through this node.
+type observer interface {
+	// Unanswered calls each for those that wait for an answer.
+	Unanswered(ctx context.Context, each func(suspect.Flow)) error
+	// Answered calls each for those to an address that have an answer, and perhaps others.
+	Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error
+	// AnySeen reports whether any flow has an answer.
+	AnySeen(context.Context) (bool, error)
+	// Spent is the CPU time of all this.
+	Spent() time.Duration
+}

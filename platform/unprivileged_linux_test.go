@@ -36,7 +36,7 @@ func TestAutoWithoutPrivileges(t *testing.T) {
 	c := config.Default()
 	var out bytes.Buffer
 	begin := time.Now()
-	choice, err := Choose(t.Context(), &c, slog.New(slog.NewTextHandler(&out, nil)))
+	choice, err := thisSystem().choose(t.Context(), &c, slog.New(slog.NewTextHandler(&out, nil)))
 	if err != nil || choice.Name != "userspace" || len(choice.Trials) != 1 || time.Since(begin) > 5*time.Second {
 		t.Errorf("%v, %s after %d trials and %s", err, choice.Name, len(choice.Trials), time.Since(begin))
 	}
@@ -47,7 +47,7 @@ func TestAutoWithoutPrivileges(t *testing.T) {
 		t.Errorf("doctor: %+v", mode)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-	if choice, err := Choose(t.Context(), &c, slog.New(slog.DiscardHandler)); err == nil {
+	if choice, err := thisSystem().choose(t.Context(), &c, slog.New(slog.DiscardHandler)); err == nil {
 		t.Errorf("a pod: %s", choice.Name)
 	}
 	if mode := examineModes(t.Context(), &c)[0]; mode.Level != diagnosis.Fail {

@@ -5,6 +5,7 @@ package platform
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,13 +14,13 @@ import (
 )
 
 // listeners counts those who listen.
-type listeners struct{ now, all int }
+type listeners struct{ now, all atomic.Int32 }
 
 func (l *listeners) Listen(ctx context.Context) error {
-	l.now++
-	l.all++
+	l.now.Add(1)
+	l.all.Add(1)
 	<-ctx.Done()
-	l.now--
+	l.now.Add(-1)
 	return nil
 }
 
@@ -34,10 +35,10 @@ func TestWritersAreHeardAfterDrift(t *testing.T) {
 		p := &Proxy{writers: l, log: slog.New(slog.DiscardHandler), drifted: make(chan struct{}, 1)}
 		ctx, stop := context.WithCancel(t.Context())
 		go p.hearWriters(ctx)
-		expect := func(when string, now, all int) {
+		expect := func(when string, now, all int32) {
 			t.Helper()
-			if synctest.Wait(); l.now != now || l.all != all {
-				t.Errorf("%s: %d listen, %d in all, want %d and %d", when, l.now, l.all, now, all)
+			if synctest.Wait(); l.now.Load() != now || l.all.Load() != all {
+				t.Errorf("%s: %d listen, %d in all, want %d and %d", when, l.now.Load(), l.all.Load(), now, all)
 			}
 		}
 		time.Sleep(time.Hour)

@@ -26,7 +26,6 @@ var hcnUnimplemented = map[string][]string{
 		"TestSyncNamespaceGuestDefaultNoReg", "TestSyncNamespaceGuest", "TestSyncNamespaceGuestDefault",
 	},
 	"SDN routes": {"TestCreateDeleteRoute", "TestGetRouteById", "TestRouteAddRemoveEndpoint", "TestAddRoute"},
-	"MAC addresses of accelerated networking": {"TestAccelnetNnvManagementMacAddresses"},
 }
 
 // TestHcsshim runs Microsoft's own integration tests of hcsshim's package hcn,

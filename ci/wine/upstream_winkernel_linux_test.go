@@ -49,7 +49,6 @@ var differences = []difference{
 	{"", "lb-ranges", "load balancer .* port (80|10256)/6", "there", "kube-proxy opens the VIP to everybody (kubernetes#120033); --winkernel-source-ranges=trust does so here"},
 	{"", "lb-udp", "load balancer .* port 10256/(6|17)", "there", "kube-proxy forwards health checks by the Service's protocol, and they are HTTP"},
 	{"", "", "load balancer fd00:203.* port (10256|31036|31037)/6", "flags", "kube-proxy leaves the IPv6 flag of forwarded health checks out"},
-	{".* 2019", ".*affinity", "load balancer .*", "distribution", "kube-proxy asks for affinity of an HNS that is too old for it; here it is a Gap"},
 }
 
 // sameNode is a kind of node on which both proxies are compared.

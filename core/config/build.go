@@ -16,25 +16,6 @@ type Assignment struct {
 	Where string   // "file:line"; empty for a flag, whose name says it
 }
 
-// Finding is something to be said about a configuration.
-type Finding struct {
-	Where string // "file:line", or empty
-	Name  string // of the setting, or empty
-	Text  string
-}
-
-// String returns the finding as one line.
-func (f Finding) String() string {
-	s := f.Text
-	if f.Name != "" {
-		s = f.Name + ": " + s
-	}
-	if f.Where != "" {
-		s = f.Where + ": " + s
-	}
-	return s
-}
-
 // Report is what was found while a configuration was built.
 type Report struct {
 	Problems []Finding // with any of them the configuration cannot be used

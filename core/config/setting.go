@@ -2,11 +2,6 @@
 
 package config
 
-import (
-	"slices"
-	"strings"
-)
-
 // Setting is one thing that can be set. The list of them, Settings, is the only
 // place that knows a flag, a field or a default.
 type Setting struct {
@@ -64,50 +59,6 @@ func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
 // Tried reports whether a running proxy takes over a change where the new value
 // works; otherwise it waits for a restart.
 func (s *Setting) Tried() bool { return s.Restart == restartMode }
-
-// Group is settings about one subject, under which help shows their flags.
-type Group struct {
-	Title    string
-	Settings []Setting
-}
-
-// Groups returns everything that can be set, in the order in which values are
-// applied: what others depend on comes first, the mode before all.
-func Groups() []Group {
-	return []Group{
-		{"Mode", modeSettings()},
-		{"Rules", slices.Concat(iptablesSettings(), nftablesSettings())},
-		{"IPVS", ipvsSettings()},
-		{"Windows", windowsSettings()},
-		{"Source of Services", sourceSettings()},
-		{"Node and addresses", nodeSettings()},
-		{"Health and metrics", serverSettings()},
-		{"Connection tracking and process", conntrackSettings()},
-		{"Log", logSettings()},
-	}
-}
-
-// Settings returns the settings of all groups.
-func Settings() (all []Setting) {
-	for _, g := range Groups() {
-		all = append(all, g.Settings...)
-	}
-	return all
-}
-
-// Find returns the settings of a name: a path, a flag with or without its
-// dashes, or a section such as "ipvs". The case does not matter.
-func Find(name string) (found []Setting) {
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	flag := strings.TrimLeft(name, "-")
-	for _, s := range Settings() {
-		path := strings.ToLower(s.Path)
-		if path != "" && (path == name || strings.HasPrefix(path, name+".")) || s.Flag != "" && s.Flag == flag {
-			found = append(found, s)
-		}
-	}
-	return found
-}
 
 // Why a change needs a restart.
 const (

@@ -66,3 +66,22 @@ func (c *Config) section() string {
 func onePerFamily(ps []netip.Prefix) bool {
 	return len(ps) < 2 || len(ps) == 2 && ps[0].Addr().Is4() != ps[1].Addr().Is4()
 }
+
+// Finding is something to be said about a configuration.
+type Finding struct {
+	Where string // "file:line", or empty
+	Name  string // of the setting, or empty
+	Text  string
+}
+
+// String returns the finding as one line.
+func (f Finding) String() string {
+	s := f.Text
+	if f.Name != "" {
+		s = f.Name + ": " + s
+	}
+	if f.Where != "" {
+		s = f.Where + ": " + s
+	}
+	return s
+}

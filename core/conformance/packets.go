@@ -204,3 +204,22 @@ func parseShare(word string) (rest string, share float64, err error) {
 func sortTargets(ts []oracle.Target) {
 	slices.SortFunc(ts, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 }
+
+// address returns the address that a word in the from column stands for, in the
+// family of the other end.
+func address(word string, v4 bool) (netip.Addr, bool) {
+	known := map[string][2]string{
+		"pod":        {"10.244.1.10", "fd00:10:244:1::10"},
+		"host":       {"192.0.2.1", "2001:db8::1"},
+		"outside":    {"192.0.2.100", "2001:db8::100"},
+		"remote-pod": {"10.244.2.10", "fd00:10:244:2::10"},
+	}
+	pair, ok := known[word]
+	if !ok {
+		return netip.Addr{}, false
+	}
+	if v4 {
+		return netip.MustParseAddr(pair[0]), true
+	}
+	return netip.MustParseAddr(pair[1]), true
+}

@@ -159,3 +159,43 @@ func within(s string, a netip.Addr) bool {
 	}
 	return false
 }
+
+// NodeName is the node under test.
+const NodeName = "node-1"
+
+// DefaultNodeFile is the name of DefaultNode in the folder.
+const DefaultNodeFile = "node-1.yaml"
+
+// DefaultNode is the Node of every scenario that does not bring its own.
+const DefaultNode = `apiVersion: v1
+kind: Node
+metadata:
+  name: node-1
+  labels:
+    kubernetes.io/hostname: node-1
+    topology.kubernetes.io/zone: zone-a
+spec:
+  podCIDR: 10.244.1.0/24
+  podCIDRs:
+  - 10.244.1.0/24
+  - fd00:10:244:1::/64
+status:
+  addresses:
+  - type: InternalIP
+    address: 192.0.2.1
+  - type: InternalIP
+    address: 2001:db8::1
+  - type: Hostname
+    address: node-1
+`
+
+// Location is where in the test network an address is.
+type Location uint8
+
+// The places.
+const (
+	AtNode   Location = iota // on the node under test: its own addresses and loopback
+	AtPod                    // a pod of this node
+	AtOthers                 // node-2, node-3 and their pods
+	Outside                  // any other machine
+)

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -19,10 +18,6 @@ import (
 // ErrInterrupted is what Observe returns where the data plane has changed while
 // it was read, in a way that may hide objects from the reader.
 var ErrInterrupted = errors.New("data plane changed while it was read")
-
-// ReadLimit is how long a reading of the data plane may take unless its driver sets
-// another limit. The results of a driver that continues after that are ignored.
-const ReadLimit = 3 * time.Minute
 
 // ErrReading is what Audit returns at once while something else reads the data plane. It is
 // no failure: the audit is still due.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // Compiler turns desired state into the objects of one data plane: map elements, rule
@@ -200,3 +201,172 @@ type Packets struct {
 	Invalid   uint64 // dropped because connection tracking finds them invalid
 	Localhost uint64 // the first ones of connections to node ports on 127.0.0.0/8
 }
+
+// Backend is a data plane that can be brought to a desired state. It is used by
+// one goroutine, but for Audit.
+type Backend interface {
+	// Adopt reads back what is installed. It comes first, and again after an
+	// error: until it succeeds nothing may be synced.
+	Adopt(context.Context) error
+
+	// Slots returns the order of the installed pools (resolve.Slots).
+	Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
+
+	// SetHost sets the host that everything is compiled for, and compiles
+	// everything again where it differs. It comes before the first Update.
+	SetHost(*model.Host)
+
+	// Update takes changes of the desired state: the Old of each is the New of an
+	// earlier one. It does no I/O.
+	Update([]model.Delta)
+
+	// KeepUnknown says whether adopted objects that no port wants may belong to an
+	// input that could not be read: then they are kept until all inputs are read.
+	KeepUnknown(doubt bool)
+
+	// Sync applies what differs. The error is that of the first op that failed; what
+	// failed or was deferred is retried at Next; all other ops are done.
+	Sync(context.Context) (Work, error)
+
+	// Next is when Sync should be called without a change; zero for never.
+	Next() time.Time
+
+	// Disturbed reports, cheaply, whether another program wrote to the data
+	// plane, so that an Audit is due. Data planes that cannot know return false.
+	Disturbed(context.Context) (bool, error)
+
+	// Audit reads everything back and returns how many objects differ from the last
+	// Sync; each was read twice. The next Sync repairs them. Its time grows with the
+	// number of objects, and it may run on a goroutine of its own while the backend
+	// is used. Only one may run: a second one fails at once, also while a driver does
+	// not return from the first.
+	Audit(context.Context) (drift int, err error)
+
+	// Repaired returns the ports that an audit, or an op that did not fit, found
+	// damaged and that have been right again since a Sync, once: connections that
+	// began in between may have reached a wrong endpoint.
+	Repaired() []model.PortID
+
+	// Drifted returns what audits have found to differ since it was called last, up
+	// to a limit, each as it was before the repair.
+	Drifted() []Difference
+
+	// Implementation returns the objects without which a packet would fare otherwise.
+	// The ports are those of the Service that it is for. It may be called by any
+	// goroutine.
+	Implementation([]*model.Port, oracle.Packet) []Object
+
+	// Trace sends a packet through the objects as they are now, read back beside all
+	// changes. It may be called by any goroutine, waits for an audit that is under
+	// way, and makes one due.
+	Trace(context.Context, []*model.Port, oracle.Packet) (Trace, error)
+
+	// Preview says which objects deltas would change, and changes nothing. It may be
+	// called by any goroutine.
+	Preview([]model.Delta) []Change
+
+	// Drain stops new connections and waits for those that would end with the data
+	// plane: see Drainer. Most data planes have none.
+	Drain(context.Context) error
+
+	// Remove deletes all owned objects, and nothing else. It does not wait for
+	// connections.
+	Remove(context.Context) error
+
+	// Health lists objects that are not as desired, for people.
+	Health() Health
+	// Failing is the part of Health that may change with any Sync, and costs what
+	// is failing.
+	Failing() (ports map[model.PortID]error, left error)
+	// Gaps lists what the data plane does not support for one port.
+	Gaps(model.PortID) []model.Gap
+	// ReadLimit is how long Adopt and Audit may take.
+	ReadLimit() time.Duration
+	// Full lists full tables of the data plane, as far as known without reading: see
+	// Bounded.
+	Full() []model.Problem
+
+	Close() error
+}
+
+// Work is what a Sync did.
+type Work struct {
+	Commits int // transactions
+	Ops     int // objects created, replaced or deleted
+	Failed  int // ops that failed
+
+	// Deferred is how many ops were left for the next Sync, since a slow data plane
+	// is written a second or two at a time. Their ports count as failing, with
+	// ledger.ErrDeferred.
+	Deferred int
+
+	// Corrected is how many objects were found to differ because an op failed.
+	Corrected int
+
+	// Refused is the error of the first batch that failed as a whole. It was split
+	// and retried, so all ops may have succeeded in the end.
+	Refused error
+
+	// Held is why the data plane could not be written at all, or not completely. Then
+	// the state of ports that are not failing is unknown.
+	Held error
+
+	Verbs [ledger.Verbs]int // Ops by what was done
+}
+
+// Health lists what is not as desired.
+type Health struct {
+	Objects  int // how many objects are wanted or installed
+	Gaps     map[model.PortID][]model.Gap
+	Failures map[model.PortID]error // the base, and what ports share, have the zero id
+	// Left is why an unwanted object could not be deleted. No port waits for it.
+	Left error
+}
+
+// Object is one object of a data plane, for people.
+type Object struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// State is how an object differs from what is wanted.
+type State string
+
+// Difference is one object that is not as wanted. Owner is a port that needs it;
+// the zero value for what all share and for what nobody needs.
+type Difference struct {
+	Object string
+	State  State
+	Wanted string // empty when Unexpected
+	Found  string // empty when Missing
+	Owner  model.PortID
+}
+
+// Trace is what becomes of a packet by what is installed.
+type Trace struct {
+	Programmed oracle.Outcome // by the objects that this mode wants: it differs from policy by Gaps alone
+	Installed  oracle.Outcome // by those that were read back
+	// Opaque names objects that are not as written, and whose content is not
+	// understood: Installed is not known then.
+	Opaque []string
+	// Differences are those that may concern the packet, up to a limit; the first
+	// Deciding of them each change its outcome.
+	Differences []Difference
+	Deciding    int
+	Others      []string // rules of other programs that the packet may meet: see Neighbour
+	Objects     int      // read back
+	Took        time.Duration
+}
+
+// Change is what a change of the desired state does to one object.
+type Change struct {
+	Verb   ledger.Verb
+	Object string
+	Old    string // empty for Create
+	New    string // empty for Delete
+	Owner  model.PortID
+}
+
+// ReadLimit is how long a reading of the data plane may take unless its driver sets
+// another limit. The results of a driver that continues after that are ignored.
+const ReadLimit = 3 * time.Minute

@@ -35,15 +35,6 @@ func (b *backend[K, V]) Drifted() (found []Difference) {
 	return found
 }
 
-// Change is what a change of the desired state does to one object.
-type Change struct {
-	Verb   ledger.Verb
-	Object string
-	Old    string // empty for Create
-	New    string // empty for Delete
-	Owner  model.PortID
-}
-
 // Preview compiles both sides of each delta. An object that other ports need too is
 // not deleted.
 func (b *backend[K, V]) Preview(deltas []model.Delta) (changes []Change) {

@@ -27,15 +27,6 @@ type Evaluator[K comparable, V any] interface {
 	Opaque(K, V) bool
 }
 
-// Object is one object of a data plane, for people.
-type Object struct {
-	Name string `json:"name"`
-	Text string `json:"text"`
-}
-
-// State is how an object differs from what is wanted.
-type State string
-
 // The states.
 const (
 	Missing    State = "missing"    // wanted, and not there
@@ -43,34 +34,8 @@ const (
 	Unexpected State = "unexpected" // there, where only objects of ours are, and not wanted
 )
 
-// Difference is one object that is not as wanted. Owner is a port that needs it;
-// the zero value for what all share and for what nobody needs.
-type Difference struct {
-	Object string
-	State  State
-	Wanted string // empty when Unexpected
-	Found  string // empty when Missing
-	Owner  model.PortID
-}
-
 // maxDifferences is how many are kept of one reading, and named of one trace.
 const maxDifferences = 1000
-
-// Trace is what becomes of a packet by what is installed.
-type Trace struct {
-	Programmed oracle.Outcome // by the objects that this mode wants: it differs from policy by Gaps alone
-	Installed  oracle.Outcome // by those that were read back
-	// Opaque names objects that are not as written, and whose content is not
-	// understood: Installed is not known then.
-	Opaque []string
-	// Differences are those that may concern the packet, up to a limit; the first
-	// Deciding of them each change its outcome.
-	Differences []Difference
-	Deciding    int
-	Others      []string // rules of other programs that the packet may meet: see Neighbour
-	Objects     int      // read back
-	Took        time.Duration
-}
 
 // Implementation returns the objects without which a packet would fare otherwise,
 // in the order of their creation: those that implement what policy decides for it.

@@ -119,20 +119,6 @@ func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 	return errors.Join(b.Remove(ctx), b.Close())
 }
 
-// Compile returns all objects of a desired state, the skeleton
-// included, and what cannot be done.
-func Compile[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port) (objects map[K]V, gaps map[model.PortID][]model.Gap) {
-	objects, gaps = map[K]V{}, map[model.PortID][]model.Gap{}
-	emit := func(k K, v V) { objects[k] = v }
-	c.Base(host, emit)
-	for _, p := range ports {
-		if g := c.Port(host, p, emit); len(g) > 0 {
-			gaps[p.ID] = g
-		}
-	}
-	return objects, gaps
-}
-
 // FirstOf joins several ways to do one mode, best first: the first that works
 // on this machine is taken. There must be at least one, each for this system or
 // for any. Ways that are OnRequest are taken when the mode is named, not by auto.

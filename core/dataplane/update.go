@@ -2,12 +2,9 @@
 
 package dataplane
 
-import "github.com/tandem-proxy/tandem/core/model"
-
-type object[K comparable, V any] struct {
-	key   K
-	value V
-}
+import (
+	"github.com/tandem-proxy/tandem/core/model"
+)
 
 func (b *backend[K, V]) SetHost(host *model.Host) {
 	b.mu.Lock()
@@ -103,4 +100,18 @@ func (b *backend[K, V]) shrink() {
 	if cap(b.after) > keep {
 		b.after = nil
 	}
+}
+
+// Compile returns all objects of a desired state, the skeleton
+// included, and what cannot be done.
+func Compile[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port) (objects map[K]V, gaps map[model.PortID][]model.Gap) {
+	objects, gaps = map[K]V{}, map[model.PortID][]model.Gap{}
+	emit := func(k K, v V) { objects[k] = v }
+	c.Base(host, emit)
+	for _, p := range ports {
+		if g := c.Port(host, p, emit); len(g) > 0 {
+			gaps[p.ID] = g
+		}
+	}
+	return objects, gaps
 }

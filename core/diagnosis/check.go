@@ -24,15 +24,25 @@ const (
 	Fail Level = "fail" // Services do not work
 )
 
-// Worst returns the worst level of checks; OK when there are none.
-func Worst(checks []Check) Level {
-	order := []Level{Fail, Warn, Note}
-	for _, l := range order {
-		for _, c := range checks {
-			if c.Level == l {
-				return l
-			}
-		}
+// check looks at one thing. It returns the zero Check where there is nothing to look
+// at, and need not set the ID.
+type check struct {
+	id     string
+	system string // empty for any
+	run    func(*Facts) Check
+}
+
+func ok(found string) Check { return Check{Level: OK, Found: found} }
+
+func note(found, fix string) Check { return Check{Level: Note, Found: found, Fix: fix} }
+
+func warn(found, fix string) Check { return Check{Level: Warn, Found: found, Fix: fix} }
+
+func fail(found, fix string) Check { return Check{Level: Fail, Found: found, Fix: fix} }
+
+func either(good, bad Check, is bool) Check {
+	if is {
+		return good
 	}
-	return OK
+	return bad
 }

@@ -2,15 +2,9 @@
 
 package diagnosis
 
-import "slices"
-
-// check looks at one thing. It returns the zero Check where there is nothing to look
-// at, and need not set the ID.
-type check struct {
-	id     string
-	system string // empty for any
-	run    func(*Facts) Check
-}
+import (
+	"slices"
+)
 
 // Node runs all checks of a node that need nothing but facts.
 func Node(f *Facts) []Check {
@@ -27,13 +21,15 @@ func Node(f *Facts) []Check {
 	return found
 }
 
-func ok(found string) Check        { return Check{Level: OK, Found: found} }
-func note(found, fix string) Check { return Check{Level: Note, Found: found, Fix: fix} }
-func warn(found, fix string) Check { return Check{Level: Warn, Found: found, Fix: fix} }
-func fail(found, fix string) Check { return Check{Level: Fail, Found: found, Fix: fix} }
-func either(good, bad Check, is bool) Check {
-	if is {
-		return good
+// Worst returns the worst level of checks; OK when there are none.
+func Worst(checks []Check) Level {
+	order := []Level{Fail, Warn, Note}
+	for _, l := range order {
+		for _, c := range checks {
+			if c.Level == l {
+				return l
+			}
+		}
 	}
-	return bad
+	return OK
 }

@@ -8,26 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 )
-
-// Drift is an object of the data plane that another program has changed.
-type Drift struct {
-	dataplane.Difference
-	Found    time.Time // when an audit found it
-	Repaired time.Time // zero while it is not
-	// By are the programs that wrote to the data plane since the audit before that,
-	// where the system tells: one of them did it.
-	By []Writer
-}
-
-// Writer is a program that wrote to the data plane.
-type Writer struct {
-	Name string // of the process, up to 15 bytes; written by anybody
-	PID  int    // as the host counts
-	At   time.Time
-}
 
 // maxDrifts is how many are remembered; the oldest is forgotten first.
 const maxDrifts = 1000
@@ -87,12 +69,6 @@ func (e *Engine) noteRepairs(failing failures, end time.Time) {
 			d.Repaired = end
 		}
 	}
-}
-
-// auditWaiter waits for an audit that begins after a moment.
-type auditWaiter struct {
-	asked time.Time
-	done  chan error
 }
 
 // Audit reads the data plane back now, and waits for the result, which is in the next

@@ -31,7 +31,9 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -224,4 +226,18 @@ func (e *Engine) publish(change func(*Status)) {
 	s := *e.status.Load()
 	change(&s)
 	e.status.Store(&s)
+}
+
+// auditWaiter waits for an audit that begins after a moment.
+type auditWaiter struct {
+	asked time.Time
+	done  chan error
+}
+
+// ErrNotReady says that there is nothing yet that could be switched.
+var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
+
+// serviceCIDRs are those that are known, by name.
+func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
+	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 }

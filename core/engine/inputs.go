@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -169,11 +168,6 @@ func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	e.tracker.SetHost(h)
 	e.backend().SetHost(h)
 	e.change(since)
-}
-
-// serviceCIDRs are those that are known, by name.
-func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
-	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // unfit is a problem for which this node must get no traffic, in words; empty for

@@ -5,6 +5,7 @@ package engine_test
 import (
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,10 +62,17 @@ func TestHistoryOfAFailure(t *testing.T) {
 		b := start(t, nil)
 		b.Synced(true)
 		synctest.Wait()
-		b.kernel.Fail = func(op ledger.Op[string, string]) error { return errors.New("no space") }
+		var full atomic.Bool
+		full.Store(true)
+		b.kernel.Fail = func(ledger.Op[string, string]) error {
+			if full.Load() {
+				return errors.New("no space")
+			}
+			return nil
+		}
 		b.SetService(service("a", "10.96.0.1"))
 		synctest.Wait()
-		b.kernel.Fail = nil
+		full.Store(false)
 		sleep(time.Minute)
 		failed := b.History().Find(history.Filter{Failed: true}).Entries
 		if len(failed) != 1 || failed[0].Object != "ns/a" || failed[0].Sync.Failed != 1 || failed[0].Sync.Err == "" {

@@ -10,16 +10,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Since tells since when the frontends and endpoints of a Service are programmed, as
-// far as that was after the first sync: what is not there is older, or was forgotten.
-type Since map[SinceKey]time.Time
-
-// SinceKey is an address of a port: a frontend's or an endpoint's.
-type SinceKey struct {
-	Port model.PortID
-	At   netip.AddrPort
-}
-
 // maxSince bounds what is remembered: 20,000 take 3 MB. What comes later is not
 // remembered until others go.
 const maxSince = 20_000

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -106,4 +107,31 @@ func (a *arrivals) read() (latest time.Time, seen Changes) {
 		latest = time.Unix(0, n)
 	}
 	return latest, Changes{a.services.Load(), a.slices.Load()}
+}
+
+// Drift is an object of the data plane that another program has changed.
+type Drift struct {
+	dataplane.Difference
+	Found    time.Time // when an audit found it
+	Repaired time.Time // zero while it is not
+	// By are the programs that wrote to the data plane since the audit before that,
+	// where the system tells: one of them did it.
+	By []Writer
+}
+
+// Writer is a program that wrote to the data plane.
+type Writer struct {
+	Name string // of the process, up to 15 bytes; written by anybody
+	PID  int    // as the host counts
+	At   time.Time
+}
+
+// Since tells since when the frontends and endpoints of a Service are programmed, as
+// far as that was after the first sync: what is not there is older, or was forgotten.
+type Since map[SinceKey]time.Time
+
+// SinceKey is an address of a port: a frontend's or an endpoint's.
+type SinceKey struct {
+	Port model.PortID
+	At   netip.AddrPort
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// ErrNotReady says that there is nothing yet that could be switched.
-var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
-
 const (
 	switchTries = 20 // how often what the next data plane rejects is retried
 	switchPause = 20 * time.Millisecond

@@ -8,27 +8,6 @@ import (
 	"net/netip"
 )
 
-// engine serves TCP connections without goroutines, on systems that have one. It
-// is safe for concurrent use.
-type engine interface {
-	listener(*net.TCPListener) (listener, error) // owns the listener from then on
-	open() []connection
-	Close() // when no connection is left
-}
-
-// listener accepts the TCP clients of a relay.
-type listener interface {
-	accept() (client, error) // waits for one; net.ErrClosed is the end
-	Close() error
-}
-
-// client is a connection that was accepted and is not served yet.
-type client interface {
-	from() netip.AddrPort
-	serve(choice, *share) // owns the client from then on; does not wait
-	reset()
-}
-
 // listenTCP opens the socket; serve accepts its clients until it is closed.
 func (r *Relay) listenTCP(at netip.AddrPort, e engine) (serve func(), err error) {
 	socket, err := r.openTCP(at)

@@ -100,3 +100,7 @@ func (a *Attempts) AnySeen(context.Context) (bool, error) {
 
 // Spent is 0: looking costs next to nothing.
 func (*Attempts) Spent() time.Duration { return 0 }
+
+// dialTimeouts limit each attempt to reach an endpoint. After a refusal the next
+// endpoint is tried at once.
+var dialTimeouts = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}

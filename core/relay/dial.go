@@ -12,10 +12,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// dialTimeouts limit each attempt to reach an endpoint. After a refusal the next
-// endpoint is tried at once.
-var dialTimeouts = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
-
 // maxBackoffs is how often an attempt is repeated for which this host lacks a
 // descriptor or port.
 const maxBackoffs = 20

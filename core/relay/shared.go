@@ -5,6 +5,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -207,4 +208,25 @@ func (s *shared) Stats() Stats {
 		Exhausted: c.exhausted.Load(), Dropped: c.dropped.Load(),
 		IdleTimeouts: c.idleTimeouts.Load(), HalfClosedTimeouts: c.halfClosedTimeouts.Load(),
 	}
+}
+
+// engine serves TCP connections without goroutines, on systems that have one. It
+// is safe for concurrent use.
+type engine interface {
+	listener(*net.TCPListener) (listener, error) // owns the listener from then on
+	open() []connection
+	Close() // when no connection is left
+}
+
+// listener accepts the TCP clients of a relay.
+type listener interface {
+	accept() (client, error) // waits for one; net.ErrClosed is the end
+	Close() error
+}
+
+// client is a connection that was accepted and is not served yet.
+type client interface {
+	from() netip.AddrPort
+	serve(choice, *share) // owns the client from then on; does not wait
+	reset()
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -263,4 +264,11 @@ func (c serviceSet) all() iter.Seq[*service] {
 		return func(yield func(*service) bool) { yield(c.one) }
 	}
 	return maps.Keys(c.many)
+}
+
+func (s *service) created() (at time.Time) {
+	if s.claimed != nil {
+		at = s.claimed.Created
+	}
+	return at
 }

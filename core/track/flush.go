@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -137,13 +136,6 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 		return fmt.Sprintf("%s %s (%s) belongs to Service %s", a.Kind, a.At, a.Proto, holder.name)
 	}
 	return ""
-}
-
-func (s *service) created() (at time.Time) {
-	if s.claimed != nil {
-		at = s.claimed.Created
-	}
-	return at
 }
 
 // Service is the state of one Service, for people.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -25,9 +24,6 @@ type Hooks struct {
 	// Dial makes connections; nil is the network's.
 	Dial Dialer
 }
-
-// Dialer makes a connection, as net.Dialer.DialContext does.
-type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Source follows an API server. Create one with Open, Run it once. Its other
 // methods are safe for concurrent use at any time.

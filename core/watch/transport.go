@@ -148,3 +148,6 @@ func serversOf(ctx context.Context, resolve lookup, address string, remote netip
 	}
 	return all, err == nil
 }
+
+// Dialer makes a connection, as net.Dialer.DialContext does.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)

@@ -46,20 +46,6 @@ func EnsureSysctl(name, value string) error {
 	return nil
 }
 
-// CanSetSysctl returns nil if EnsureSysctl will be able to set a kernel parameter,
-// else why not.
-func CanSetSysctl(name, value string) error {
-	have, err := Sysctl(name)
-	if err != nil || have == value {
-		return err
-	}
-	f, err := os.OpenFile(path(name), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("it is %s and should be %s: %w", have, value, explain(name, err))
-	}
-	return f.Close()
-}
-
 func path(name string) string { return filepath.Join("/proc/sys", name) }
 
 func explain(name string, err error) error {

@@ -66,22 +66,8 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
 
-// Equal implements dataplane.Compiler. It ignores the comment that route_localnet was
-// enabled before.
-func (c *Compiler) Equal(a, b Value) bool {
-	return a == b || onlyLocalnetRule(a) && onlyLocalnetRule(b)
-}
-
-// onlyLocalnetRule reports whether an object is the rule that blocks localnet.
-func onlyLocalnetRule(v Value) bool {
-	if v.Len() != 1 {
-		return false
-	}
-	for r := range v.All() {
-		return isLocalnetRule(r)
-	}
-	return false
-}
+// Equal implements dataplane.Compiler.
+func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
 // DeleteDelay implements dataplane.Compiler: nothing here is expensive to create.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
@@ -116,6 +102,85 @@ func wholeRank(chain string) int {
 	return 1
 }
 
+// Base implements dataplane.Compiler: the objects that do not depend on Services.
+func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	for _, f := range c.families {
+		for _, j := range jumps {
+			r := xtables.JumpTo(j.to)
+			r.Comment = j.comment
+			if !j.always {
+				r = r.With(xtables.State{Any: "NEW"})
+			}
+			emitRule(chainID{Family: f, Table: j.table, Chain: j.from}, r, emit)
+		}
+		for _, t := range trees {
+			emit(Key{chainID: chainID{Family: f, Table: t.table, Chain: t.root}}, Value{})
+		}
+		emit(Key{chainID: filter(f, chainNodePorts)}, Value{})
+		c.constant(f, emit)
+		nodePorts(host, nat(f, chainServices), chainNodePorts, emit)
+		nodePorts(host, filter(f, chainExternal), chainUnserved, emit)
+		unallocated(host, filter(f, chainServices), emit)
+	}
+}
+
+// constant emits the chains that do not depend on Services.
+func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
+	bit := c.options.bit()
+	marked := xtables.HasMark{Value: bit, Mask: bit}
+	unmarked := xtables.HasMark{Value: bit, Mask: bit, Not: true}
+	emitChain(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
+	emitChain(nat(f, chainPostrouting), emit,
+		xtables.Rule{Matches: []xtables.Match{unmarked}, Target: xtables.Return},
+		xtables.Rule{Target: xtables.SetMark{Value: bit}},
+		xtables.Rule{Comment: "kubernetes service traffic requiring SNAT", Target: xtables.Masquerade{RandomFully: !c.options.NoRandomFully}},
+	)
+	rules := []xtables.Rule{
+		invalid(),
+		{Comment: "kubernetes forwarding rules", Matches: []xtables.Match{marked}, Target: xtables.Accept},
+		{Comment: "kubernetes forwarding conntrack rule", Matches: []xtables.Match{xtables.State{Any: "RELATED,ESTABLISHED"}}, Target: xtables.Accept},
+	}
+	if c.options.Liberal {
+		rules = rules[1:]
+	}
+	emitChain(filter(f, chainForward), emit, rules...)
+}
+
+// nodePorts emits the jumps to the node ports, for the addresses on which they
+// answer. On loopback addresses relays serve them (core/relay/direct): these rules
+// leave those out.
+func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
+	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
+	local := xtables.Loopback(at.Family)
+	for _, p := range at.Family.Prefixes(host.NodePorts.Prefixes) {
+		if local.Bits() <= p.Bits() && local.Contains(p.Addr()) {
+			continue
+		}
+		r := xtables.Rule{Dst: xtables.Within(p), Comment: comment, Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Jump{Chain: to}}
+		switch {
+		case p.Bits() == 0:
+			r.Dst = xtables.Addrs{Prefix: local, Not: true}
+		case p.Overlaps(local):
+			emitRule(at, xtables.Rule{Dst: xtables.Within(local), Target: xtables.Return}, emit)
+		}
+		emitRule(at, r, emit)
+	}
+}
+
+// unallocated emits the rules that drop what is for an unallocated cluster IP. They
+// come after all frontends. A balanced packet has its endpoint's address by now,
+// which may be in ServiceCIDRs.
+func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
+	for _, p := range host.ServiceCIDRs {
+		if model.FamilyOf(p.Addr()) == at.Family {
+			emitRule(at, xtables.Rule{
+				Dst: xtables.Within(p), Comment: "for cluster IPs, and none of them",
+				Matches: []xtables.Match{xtables.DstLocal{Not: true}, xtables.State{Any: "DNAT", Not: true}}, Target: xtables.Drop,
+			}, emit)
+		}
+	}
+}
+
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !c.serves(port.ID.Family) {
@@ -148,19 +213,13 @@ func (p *portCompiler) healthPort() {
 	}, p.emit)
 }
 
-// localhostGap is the gap of node ports on ::1, which the kernel cannot route.
-func (p *portCompiler) localhostGap(f *model.Frontend) {
-	one := netip.IPv6Loopback()
-	if isNodePort(f) && p.port.ID.Family == model.IPv6 && p.host.NodePorts.Contains(one) {
-		p.gap(f, "node ports do not answer on ::1")
-	}
-}
-
 // frontend emits the rules of one frontend: in the nat table for clients that are
 // balanced, in the filter table for packets that still have the frontend's address
 // after that.
 func (p *portCompiler) frontend(f *model.Frontend) {
-	p.localhostGap(f)
+	if isNodePort(f) && p.host.NodePorts.Loopback {
+		p.gap(f, "node ports do not answer on loopback addresses in this mode")
+	}
 	if f.Kind == model.KindClusterIP {
 		// Other ports of a cluster IP are rejected. The comment is on the rule at the
 		// root of the tree.
@@ -276,4 +335,29 @@ func (p *portCompiler) reject(f *model.Frontend) {
 	for _, r := range rules {
 		emitRule(p.leaf(rejectTree(f), f), r, p.emit)
 	}
+}
+
+// probeRules returns rules of all kinds that the compiler emits.
+func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rule {
+	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
+	list := "TANDEM-PROBE"
+	to := xtables.Rule{Dst: xtables.Address(a), Proto: model.TCP, Ports: xtables.Port(80)}
+	mark := xtables.HasMark{Value: DefaultMark, Mask: DefaultMark, Not: true}
+	kinds := []xtables.Rule{
+		{Src: xtables.Addrs{Prefix: xtables.Address(a).Prefix, Not: true}, Comment: "a/b:c", Matches: []xtables.Match{xtables.State{Any: "NEW"}}, Target: xtables.Drop},
+		{In: xtables.Interface{Name: "tandem0", Not: true}, Matches: []xtables.Match{xtables.DstLocal{}, mark}, Target: xtables.Reject},
+		{Dst: xtables.Address(a), Matches: []xtables.Match{xtables.DstLocal{Not: true}, xtables.State{Any: "DNAT", Not: true}}, Target: xtables.Drop},
+		{Matches: []xtables.Match{xtables.SrcLocal{}}, Proto: model.UDP, Ports: xtables.Ports{First: 16, Last: 31}, Target: xtables.Return},
+	}
+	if t == xtables.NAT {
+		dnat := xtables.DNAT{To: netip.AddrPortFrom(a, 80)}
+		kinds = []xtables.Rule{
+			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: DefaultMark, Mask: DefaultMark}},
+			{Matches: []xtables.Match{xtables.Recent{Name: list, Seconds: 10}}, Target: xtables.Return},
+			{Matches: []xtables.Match{xtables.OneOf(3)}, Proto: model.TCP, Target: dnat},
+			{Matches: []xtables.Match{xtables.Recent{Name: list, Set: true}}, Proto: model.UDP, Target: dnat},
+			{Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Masquerade{RandomFully: randomFully}},
+		}
+	}
+	return slices.Insert(kinds, 0, to)
 }

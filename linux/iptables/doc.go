@@ -36,9 +36,8 @@
 // iptables-restore --noflush per table. Reading back parses iptables-save into the
 // same objects, whatever the order of options.
 //
-// kube-proxy's packet metrics are the counters of two rules: in KUBE-FORWARD, which
-// drops packets that conntrack finds invalid, and in KUBE-POSTROUTING, which
-// connections to node ports on localhost pass. They are read on request.
+// kube-proxy's metric of packets that conntrack finds invalid is the counter of the
+// rule in KUBE-FORWARD that drops them, read on request.
 //
 // External changes are detected within a second in the nft variant, where the kernel
 // counts transactions, and in the legacy variant if they change the number or size of
@@ -55,12 +54,11 @@
 //
 //	layout.go          chains, their names and owners; the dispatch trees; objects,
 //	                   and where a rule belongs in its chain
-//	base.go            what is there before any Service
-//	chains.go          the chains that a port has for itself
-//	compile.go         ports to objects (Compiler): dispatch and rejects
+//	chains.go          the chains that belong to one port
+//	compile.go         ports to objects (Compiler): base chains, dispatch, rejects
 //	restore.go         chains to iptables-restore, and iptables-save to objects
 //	sim.go             objects and a packet to an outcome (Sim)
-//	packets.go         packets that two rules have matched, for metrics
+//	packets.go         the count of dropped invalid packets, for a metric
 //	driver_linux.go    the kernel (Driver), by the commands of linux/xtables
 //	mode*.go           the mode; its plan as text
 package iptables

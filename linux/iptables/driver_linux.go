@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,13 +32,13 @@ type Driver struct {
 	shared sharedChains
 	counts ruleCounts
 
-	localnet  localnetSwitch
 	committed map[chainID]bool // since a running Observe began; nil if none is running
 }
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
+	_ dataplane.Neighbour            = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -142,20 +141,8 @@ func opsOf(ops []op, f model.Family, t xtables.Table) (part []op, places []int) 
 
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, ops []op) error {
-	var s xtables.Script
-	var pages sharedChains
-	err := d.ns.Do(func() error {
-		ops, err := d.localnet.before(ops)
-		if err != nil {
-			return err
-		}
-		s, pages = d.shared.apply(ops)
-		if err := d.tools.Restore(ctx, f, s.Text(t)); err != nil {
-			return err
-		}
-		return d.localnet.after(ops)
-	})
-	if err != nil {
+	s, pages := d.shared.apply(ops)
+	if err := d.ns.Do(func() error { return d.tools.Restore(ctx, f, s.Text(t)) }); err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
 	d.shared.update(pages)
@@ -199,7 +186,6 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	d.shared = pages
-	d.localnet.adopt(pages)
 	d.watch.AfterRead()
 	return objects, nil
 }
@@ -259,6 +245,15 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 	return d.watch.Disturbed()
 }
 
+// Others implements dataplane.Neighbour.
+func (d *Driver) Others(ctx context.Context) (texts []string, err error) {
+	err = d.ns.Do(func() error {
+		texts, err = d.tools.Others(ctx, d.families, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
+		return err
+	})
+	return texts, err
+}
+
 // ruleCounts are numbers of rules, by family and table.
 type ruleCounts struct{ total, written [2][2]int }
 
@@ -280,79 +275,3 @@ func (t *ruleCounts) reset(objects map[Key]Value) {
 		t.total[k.Family][k.Table] += v.Len()
 	}
 }
-
-// routeLocalnet is the sysctl that allows routing of 127.0.0.0/8, so that node ports
-// can answer on 127.0.0.1. It is set only while the rule that blocks such packets
-// from outside is installed, and reset to its earlier value afterwards, which the
-// rule's comment records (wasEnabled).
-const routeLocalnet = "net/ipv4/conf/all/route_localnet"
-
-// localnetSwitch keeps routeLocalnet in step with the rule.
-type localnetSwitch struct {
-	enabled    bool // we have set it
-	wasEnabled bool // it was set before
-}
-
-// adopt reads the state from an installed rule.
-func (l *localnetSwitch) adopt(b sharedChains) {
-	if v := b.rules(localnetKey()); v.Len() > 0 {
-		l.enabled, l.wasEnabled = true, strings.Contains(v.String(), wasEnabled)
-	}
-}
-
-// before prepares a transaction, and returns the ops to be written.
-func (l *localnetSwitch) before(ops []op) ([]op, error) {
-	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
-	switch {
-	case i < 0:
-		return ops, nil
-	case ops[i].Verb != ledger.Delete:
-		if err := host.CanSetSysctl(routeLocalnet, "1"); err != nil {
-			return ops, err // otherwise written rules would be reported as failed
-		}
-		return l.noteEarlier(ops, i)
-	case l.wasEnabled:
-		return ops, nil
-	}
-	return ops, host.EnsureSysctl(routeLocalnet, "0")
-}
-
-// noteEarlier adds to a new rule that routeLocalnet was set before.
-func (l *localnetSwitch) noteEarlier(ops []op, i int) ([]op, error) {
-	now, err := host.Sysctl(routeLocalnet)
-	if err != nil || ops[i].Verb != ledger.Create {
-		return ops, err
-	}
-	if !l.enabled {
-		l.wasEnabled = now != "0"
-	}
-	if !l.wasEnabled {
-		return ops, nil
-	}
-	r := blockLocalnet()
-	r.Comment += wasEnabled
-	ops = slices.Clone(ops)
-	ops[i].New = xtables.List(r)
-	return ops, nil
-}
-
-// after is called after a transaction.
-func (l *localnetSwitch) after(ops []op) error {
-	i := slices.IndexFunc(ops, func(o op) bool { return isLocalnetKey(o.Key) })
-	switch {
-	case i < 0:
-		return nil
-	case ops[i].Verb == ledger.Delete:
-		*l = localnetSwitch{}
-		return nil
-	}
-	l.enabled = true
-	return host.EnsureSysctl(routeLocalnet, "1")
-}
-
-func localnetKey() Key {
-	id := filter(model.IPv4, xtables.Input)
-	return Key{id, position(id, blockLocalnet())}
-}
-
-func isLocalnetKey(k Key) bool { return k.Chain == xtables.Input && k == localnetKey() }

@@ -179,45 +179,12 @@ var (
 	portSpans     = []uint16{256, 16} // of ports
 )
 
-// blockLocalnet is the rule that drops packets from the network to 127.0.0.0/8, which
-// route_localnet would accept (CVE-2020-8558).
-func blockLocalnet() xtables.Rule {
-	return xtables.Rule{
-		Src: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4), Not: true}, Dst: xtables.Addrs{Prefix: xtables.Loopback(model.IPv4)},
-		Comment: "block incoming localnet connections",
-		Matches: []xtables.Match{xtables.State{Any: "RELATED,ESTABLISHED,DNAT", Not: true}},
-		Target:  xtables.Drop,
-	}
-}
-
-// wasEnabled is appended to the comment of blockLocalnet if route_localnet was
-// enabled before: then it stays enabled when the rule is deleted. The comment
-// survives restarts of the proxy.
-const wasEnabled = "; route_localnet was on before"
-
-// isLocalnetRule reports whether a rule is the one that blocks localnet.
-func isLocalnetRule(r xtables.Rule) bool {
-	r.Comment = strings.TrimSuffix(r.Comment, wasEnabled)
-	return r.Comment == blockLocalnet().Comment && r.Equal(blockLocalnet())
-}
-
-// Two rules also serve as counters. kube-proxy counts the same packets by
-// nfnetlink_acct, which not every kernel has; rules have counters everywhere.
-
 // invalid drops packets that connection tracking finds invalid. Some of them
-// would reset connections (issue 74839 of kubernetes/kubernetes).
+// would reset connections (issue 74839 of kubernetes/kubernetes). The rule also serves
+// as a counter: kube-proxy counts these packets by nfnetlink_acct, which not every
+// kernel has; rules have counters everywhere.
 func invalid() xtables.Rule {
 	return xtables.Rule{Matches: []xtables.Match{xtables.State{Any: "INVALID"}}, Target: xtables.Drop}
-}
-
-// toLocalhost counts the first packets of connections to node ports on 127.0.0.0/8.
-// It is among the rules for marked packets, since all of these are masqueraded: pods
-// could not answer that address.
-func toLocalhost() xtables.Rule {
-	return xtables.Rule{
-		Comment: "counts connections to node ports on localhost",
-		Matches: []xtables.Match{xtables.OrigDst{Addrs: xtables.Within(xtables.Loopback(model.IPv4))}},
-	}
 }
 
 // tables are the tables with our chains, in the order in which they are written.
@@ -313,18 +280,14 @@ func rankOf(at chainID, r xtables.Rule) Rank {
 	return rankAddress
 }
 
-// jumpRank orders our rules in built-in chains: the rule that blocks localnet comes
-// first.
+// jumpRank orders our rules in built-in chains.
 func jumpRank(at chainID, to string) Rank {
-	if to == "" {
-		return rankJump
-	}
 	for i, j := range jumps {
 		if j.table == at.Table && j.from == at.Chain && j.to == to {
-			return rankJump + 1 + Rank(i)
+			return rankJump + Rank(i)
 		}
 	}
-	return rankJump + 1 + Rank(len(jumps))
+	return rankJump + Rank(len(jumps))
 }
 
 // emitChain emits a chain that is one object.

@@ -36,7 +36,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets := newPacketCounter(countedRules(best.Families, false), d.packets)
+	packets := &packetCounter{families: best.Families, read: d.packets}
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 

@@ -43,14 +43,6 @@ func (b sharedChains) remove(k Key) {
 	}
 }
 
-// rules returns the rule of a key, if it is installed.
-func (b sharedChains) rules(k Key) (v Value) {
-	if i, known := locate(b[k.chainID], k.Position); known {
-		v = b[k.chainID][i].value
-	}
-	return v
-}
-
 func locate(es []entry, line Position) (place int, known bool) {
 	return slices.BinarySearchFunc(es, line, func(e entry, l Position) int { return e.line.compare(l) })
 }
@@ -168,11 +160,10 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 	}
 }
 
-// ownJumps returns our rules of a built-in chain: jumps to our chains, and the rule
-// that blocks localnet.
+// ownJumps returns our rules of a built-in chain: jumps to our chains.
 func ownJumps(rules []xtables.Line) (ours []xtables.Line) {
 	for _, l := range rules {
-		if rule := l.Rule(); classOf(rule.Chain()) != unowned || isLocalnetRule(rule) {
+		if classOf(l.Rule().Chain()) != unowned {
 			ours = append(ours, l)
 		}
 	}

@@ -6,11 +6,42 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
+
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
+// Evaluate implements dataplane.Evaluator.
+func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return NewSim(objects, host).Decide
+}
+
+// Text implements dataplane.Evaluator.
+func (*Compiler) Text(k Key, v Value) string {
+	if k.Rank == rankDisorder {
+		return "its rules in another order"
+	}
+	return strings.TrimSpace(v.String())
+}
+
+// Opaque implements dataplane.Evaluator: rules with what tandem never writes match
+// nothing in Evaluate.
+func (*Compiler) Opaque(k Key, v Value) bool {
+	if k.Rank == rankDisorder {
+		return true
+	}
+	for r := range v.All() {
+		if r.Unparsed != "" {
+			return true
+		}
+	}
+	return false
+}
 
 // Sim runs packets through objects as the kernel would, but follows every branch of a
 // random or stateful match.
@@ -39,7 +70,7 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	if p.Iface == "" {
 		hook = xtables.Output
 	}
-	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, OrigDst: p.Dst.Addr(), Odds: 1}
+	first := xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface, Odds: 1}
 	for _, e := range s.rules.Run(xtables.NAT, hook, first) {
 		for _, f := range s.filter(e.Packet) {
 			switch {

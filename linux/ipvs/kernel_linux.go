@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
+	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
 // sockets are the netlink sockets of one goroutine.
@@ -311,4 +313,53 @@ func nodeAddresses() ([]netip.Addr, error) {
 	}
 	own, err := sortedAddresses(a)
 	return own, errors.Join(err, a.Close())
+}
+
+// tables are the tables of iptables in one network namespace, in the variant
+// that the host uses.
+type tables struct {
+	*xtables.Commands
+	ns *host.Namespace
+}
+
+func openTables(c *xtables.Commands) (*tables, error) {
+	ns, err := host.OpenNamespace()
+	if err != nil {
+		return nil, err
+	}
+	return &tables{c, ns}, nil
+}
+
+func (t *tables) close() error { return t.ns.Close() }
+
+// apply writes ops on chains and jumps: each table of each family as a whole or not
+// at all. A failure in one family does not affect the other; which tables of the
+// family were written is then unknown.
+func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []error) {
+	for _, f := range model.Families() {
+		text := restoreText(f, ops)
+		if text == nil {
+			continue
+		}
+		err := t.ns.Do(func() error { return t.RestoreWait(ctx, f, text) })
+		if err != nil {
+			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
+		}
+		for i, op := range ops {
+			if op.Key.Family == f {
+				errs[i] = err
+			}
+		}
+	}
+}
+
+// observe reads our chains of a family.
+func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
+	return t.ns.Do(func() error {
+		text, err := t.SaveAll(ctx, f)
+		if err != nil {
+			return fmt.Errorf("%s tables: %w", f, err)
+		}
+		return readTables(f, text, emit)
+	})
 }

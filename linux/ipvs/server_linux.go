@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -336,4 +337,107 @@ func (c *serverCommit) removeDest(k Key, id virtualserver.ID) error {
 		c.drains.add(k)
 	}
 	return ignore(err, virtualserver.ErrNoDestination, virtualserver.ErrNoServer)
+}
+
+// Drain implements dataplane.Drainer. New connections are left to the next mode from
+// now on; each virtual server is deleted when it has no connections, after drainLimit
+// at the latest. All other objects stay until then: packets of existing connections
+// are still marked, delivered locally and forwarded.
+func (d *Driver) Drain(ctx context.Context) error {
+	var own []netip.Addr
+	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
+	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
+		return fmt.Errorf("ipvs: start draining: %w", err)
+	}
+	late := time.NewTimer(drainLimit)
+	defer late.Stop()
+	tick := time.NewTicker(drainCheck)
+	defer tick.Stop()
+	for failing := false; ; {
+		busy, err := d.deleteIdle(ctx)
+		held, err2 := d.kernel.ownConnections()
+		busy += held
+		err = errors.Join(err, err2)
+		if err == nil && busy == 0 {
+			return nil
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			slog.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-late.C:
+			slog.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// skipNewConnections restricts the jumps to the classifying chains to existing
+// connections. The compiler emits no such jump, so a driver that adopts the objects
+// later replaces it by the common one, after everything else.
+func (d *Driver) skipNewConnections(ctx context.Context) error {
+	var ops []ledger.Op[Key, Value]
+	for _, f := range d.options.families() {
+		err := d.tables.observe(ctx, f, func(k Key, v Value) {
+			if k.Kind == KindJump && k.Chain.classifies() && !v.OldOnly {
+				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	errs := make([]error, len(ops))
+	d.tables.apply(ctx, ops, errs)
+	return errors.Join(errs...)
+}
+
+// deleteIdle deletes our virtual servers that have no TCP connections and sets the
+// weights of all others to 0. It returns how many there were, including those just
+// deleted: the next packet of a UDP flow must still reach IPVS, which then deletes
+// the flow (expire_nodest_conn).
+func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
+	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
+		if s.Flags&flagOurs == 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		busy++
+		if uses, err := d.drainServer(id); uses || err != nil {
+			return err
+		}
+		return d.kernel.servers.Delete(id)
+	})
+	return busy, err
+}
+
+// drainServer reports whether a virtual server has TCP connections; if so it sets the
+// weights of its destinations to 0.
+func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
+	if id.FWMark == 0 && id.Proto != model.TCP {
+		return false, nil
+	}
+	have, err := d.kernel.servers.Destinations(id)
+	if err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(have, func(e virtualserver.Destination) bool { return e.Connections > 0 }) {
+		return false, nil
+	}
+	for _, e := range have {
+		if e.Weight == 0 {
+			continue
+		}
+		err := d.kernel.servers.SetWeight(id, e.Addr, 0)
+		if err := ignore(err, virtualserver.ErrNoDestination, virtualserver.ErrNoServer); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }

@@ -3,9 +3,13 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
@@ -68,7 +72,7 @@ func (s *Sim) weigh(id virtualserver.ID, scheduler string, to netip.AddrPort, we
 
 // Decide returns what happens to a packet: every endpoint that it may reach.
 func (s *Sim) Decide(first oracle.Packet) oracle.Outcome {
-	p := xtables.Packet{Src: first.Src, Dst: first.Dst, Proto: first.Proto, In: first.Iface, OrigDst: first.Dst.Addr()}
+	p := xtables.Packet{Src: first.Src, Dst: first.Dst, Proto: first.Proto, In: first.Iface}
 	if s.hook(&p, mangleIn, mangleOut) == xtables.Drop {
 		return oracle.Outcome{Fate: oracle.Drop}
 	}
@@ -188,4 +192,55 @@ func (s *Sim) within(set Key, a netip.Addr) bool {
 		return r.Family == set.Family && r.Dst == set.Dst && r.Proto == set.Proto &&
 			r.Peer.network().Contains(a)
 	})
+}
+
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
+// Evaluate implements dataplane.Evaluator.
+func (c *Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return NewSim(c.options, objects, host).Decide
+}
+
+// Text implements dataplane.Evaluator.
+func (*Compiler) Text(k Key, v Value) string {
+	switch k.Kind {
+	case KindChain, KindJump:
+		return strings.TrimSpace(v.Rules.String())
+	case KindServer:
+		text := "scheduler " + v.Scheduler
+		if v.Timeout > 0 {
+			text += fmt.Sprintf(", persistent %d s", v.Timeout)
+		}
+		return text
+	case KindEntry:
+		if v.Mark != (Mark{}) {
+			return "mark " + v.Mark.String()
+		}
+	}
+	return ""
+}
+
+// Opaque implements dataplane.Evaluator: rules with what tandem never writes match
+// nothing in Evaluate.
+func (*Compiler) Opaque(_ Key, v Value) bool {
+	for r := range v.Rules.All() {
+		if r.Unparsed != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Mode is the ipvs mode. Probe and Open are in mode_linux.go; elsewhere they say
+// that they need Linux.
+func Mode() dataplane.Mode {
+	return dataplane.Mode{
+		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
+		Probe: probe, Open: openBackend, Plan: plan,
+	}
+}
+
+func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+	o := optionsOf(c)
+	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
 }

@@ -11,9 +11,10 @@ import (
 // Count is what a counter has counted.
 type Count struct{ Packets, Bytes uint64 }
 
-// Attributes of a counter and of the expression that it is (enum nft_expr_attributes,
-// nft_counter_attributes).
+// Attributes of a counter: in an element, of its expression, of its data (enum
+// nft_set_elem_attributes, nft_expr_attributes, nft_counter_attributes).
 const (
+	elemCounter    = 7 // NFTA_SET_ELEM_EXPR
 	exprName       = 1
 	exprData       = 2
 	counterBytes   = 1

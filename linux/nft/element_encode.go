@@ -13,7 +13,6 @@ const (
 	elemData     = 2
 	elemFlags    = 3
 	elemUserdata = 6
-	elemCounter  = 7 // NFTA_SET_ELEM_EXPR
 	elemKeyEnd   = 10
 
 	elemIntervalEnd = 1 // in elemFlags

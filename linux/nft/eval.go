@@ -12,15 +12,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Sim runs packets through objects as the kernel would, but follows every branch of a
-// random choice.
-type Sim struct {
-	objects map[Key]Value
-	host    *model.Host
-	ranges  map[*Set][]Key
-	hooks   map[attachment][]Key // chains in the order in which packets meet them
-}
-
 // NewSim returns a simulator of the objects on a host. It keeps both and
 // changes neither.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
@@ -32,39 +23,6 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	}
 	return s
 }
-
-// packet is a packet in flight.
-type packet struct {
-	oracle.Packet
-	family model.Family
-	mark   uint32
-	dnat   bool          // Dst is an endpoint's
-	origin oracle.Packet // as it came
-	kept   netip.Addr    // written to a map by Update
-	forgot bool          // the client was removed from the map by Delete
-	chance float64       // how likely it gets here
-}
-
-// step is one thing that a statement may do to a packet.
-type step struct {
-	packet
-	to    direction
-	chain string // for toChain and throughChain
-}
-
-type direction uint8
-
-const (
-	onward  direction = iota // to the next statement
-	nowhere                  // no match: to the next rule
-	toChain
-	throughChain // and back
-	returned     // from the chain: accepted if no chain jumped here
-	accepted
-	masqueraded
-	rejected
-	dropped
-)
 
 // Decide returns what happens to a packet: every endpoint that it may reach. If
 // branches disagree, which a correct rule set never does, it returns the fate of a
@@ -195,12 +153,6 @@ func (s *Sim) within(k Key, p packet) (Value, bool) {
 		same := alone || r.Addr == k.Addr && r.Proto == k.Proto && r.Port == k.Port
 		return same && r.Family == k.Family && in.First.Compare(a) <= 0 && a.Compare(in.Last) <= 0
 	})
-}
-
-// attachment is a point in the path of packets of a family.
-type attachment struct {
-	model.Family
-	Point
 }
 
 // hooks returns the chains of each point in the order in which packets meet them.

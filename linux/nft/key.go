@@ -4,6 +4,7 @@ package nft
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 	"unique"
@@ -186,4 +187,34 @@ func FamilyName(f model.Family) string {
 		return "ip"
 	}
 	return "ip6"
+}
+
+// keyText spells the fields of a key; number stands for Number.
+func keyText(f model.Family, key []Field, number string) string {
+	parts := make([]string, len(key))
+	for i, k := range key {
+		switch k {
+		case Daddr:
+			parts[i] = FamilyName(f) + " daddr"
+		case Saddr:
+			parts[i] = FamilyName(f) + " saddr"
+		case L4Proto:
+			parts[i] = "meta l4proto"
+		case CtProto:
+			parts[i] = "ct original protocol"
+		case Dport:
+			parts[i] = "th dport"
+		case Sport:
+			parts[i] = "th sport"
+		case Number:
+			parts[i] = number
+		case CtSaddr:
+			parts[i] = "ct original " + FamilyName(f) + " saddr"
+		case CtDaddr:
+			parts[i] = "ct original " + FamilyName(f) + " daddr"
+		case hash1, hash2:
+			parts[i] = fmt.Sprintf("jhash %s mod %d seed 0x%x", keyText(f, hashedFields, ""), uint32(hashModulus), k-hash1+1)
+		}
+	}
+	return strings.Join(parts, " . ")
 }

@@ -126,3 +126,9 @@ func (b *Body) equal(o *Body) bool {
 	}
 	return b.Chain.Digest == o.Chain.Digest
 }
+
+// attachment is a point in the path of packets of a family.
+type attachment struct {
+	model.Family
+	Point
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // Rule is one rule: statements from left to right, where a match that fails
@@ -149,4 +150,46 @@ type (
 
 	// Masquerade rewrites the source to an address of this host.
 	Masquerade struct{}
+)
+
+// Sim runs packets through objects as the kernel would, but follows every branch of a
+// random choice.
+type Sim struct {
+	objects map[Key]Value
+	host    *model.Host
+	ranges  map[*Set][]Key
+	hooks   map[attachment][]Key // chains in the order in which packets meet them
+}
+
+// packet is a packet in flight.
+type packet struct {
+	oracle.Packet
+	family model.Family
+	mark   uint32
+	dnat   bool          // Dst is an endpoint's
+	origin oracle.Packet // as it came
+	kept   netip.Addr    // written to a map by Update
+	forgot bool          // the client was removed from the map by Delete
+	chance float64       // how likely it gets here
+}
+
+// step is one thing that a statement may do to a packet.
+type step struct {
+	packet
+	to    direction
+	chain string // for toChain and throughChain
+}
+
+type direction uint8
+
+const (
+	onward  direction = iota // to the next statement
+	nowhere                  // no match: to the next rule
+	toChain
+	throughChain // and back
+	returned     // from the chain: accepted if no chain jumped here
+	accepted
+	masqueraded
+	rejected
+	dropped
 )

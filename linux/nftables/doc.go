@@ -13,38 +13,39 @@
 //	                                                       ▼
 //	pick-N: number := random mod N
 //	        slots: address . protocol . port . number ─▶ endpoint (DNAT)
-//	        none under this number: the first slot, else drop
+//	        no such slot: the first one, else drop
 //	filter-forward
 //	  endpoint-ports: drop answers of endpoints that conntrack finds invalid
 //	filter-forward, filter-output
-//	  service-cidrs: drop what is in a range of cluster IPs, and none of them
+//	  service-cidrs: drop packets to unallocated cluster IPs
 //	postrouting
-//	  masquerade what has the bit, and (hairpin) what goes back to its sender
+//	  masquerade packets with the bit, and hairpins
 //
 // The number of chains does not depend on the number of Services. A Service is
-// a handful of elements in maps that all share, and a pick chain is shared by
-// all ports with that many endpoints: "numgen ... mod N" wants a constant N.
-// Replacing an endpoint therefore is one element written, whatever else there
-// is. A chain, a rule or an anonymous set for each Service would make the
+// a handful of elements in shared maps, and all ports with the same number of
+// endpoints share a pick chain, since "numgen ... mod N" needs a constant N.
+// So replacing an endpoint writes one element, whatever the size of the cluster. A chain, a rule or an anonymous set for each Service would make the
 // kernel walk all of them at every change. Ports with ClientIP affinity
 // share one map of all clients (affinity.go).
 //
-// All but the filters is in chains of type nat, which see only the first packet of
+// All chains but the filters are of type nat, which see only the first packet of
 // a connection. They may drop and reject since Linux 5.9. The filters see every
-// packet; that on output is there only where ranges are known.
+// packet; the one on output exists only if ranges are known.
 //
-// Where a packet is from is decided once, at the top, and kept in the
+// The origin of a packet is decided once, at the top, and kept in the
 // masquerade bit of its mark: set for all but this node's pods. A pick chain
-// leaves it, sets it or clears it ("as is", -snat, -nosnat). Packets that no
-// Service is for go on with the bit clear.
+// leaves it, sets it or clears it ("as is", -snat, -nosnat). Packets to no
+// Service continue with the bit clear.
 //
 // The language of tables, and the driver that keeps them in the kernel, is
-// linux/nft. The parts:
+// linux/nft. The files, each built on those before it:
 //
-//	layout.go              the sets, maps and chains that there are
-//	base.go                what is there before any Service
+//	layout.go              sets, maps and chains
+//	base.go                the objects of a table without Services
+//	answer.go, affinity.go the action of each origin; the chains that choose an endpoint
 //	compile.go             ports to objects (Compiler)
-//	answer.go, affinity.go what each origin gets; the chains that choose an endpoint
-//	driver_linux.go        our tables in the kernel; whether it can have them (Probe)
-//	mode.go                the mode
+//	driver_linux.go        our tables in the kernel (Driver); whether it supports them
+//	                       (Probe); connections by frontend, for top
+//	offload_linux.go       the flowtable of --accelerate
+//	mode*.go               the mode; its plan; objects for explain
 package nftables

@@ -6,6 +6,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Mode is the nftables mode. Probe and Open are in mode_linux.go; elsewhere
@@ -24,3 +26,17 @@ func options(c *config.Config) Options {
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 	return dataplane.PlanOf(NewCompiler(options(c)), host, ports, table.Script)
 }
+
+var _ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
+
+// Evaluate implements dataplane.Evaluator.
+func (*Compiler) Evaluate(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return nft.NewSim(objects, host).Decide
+}
+
+// Text implements dataplane.Evaluator.
+func (*Compiler) Text(k nft.Key, v nft.Value) string { return nft.Describe(k, v) }
+
+// Opaque implements dataplane.Evaluator: of a chain, the kernel's rules are compared
+// with ours and not decoded.
+func (*Compiler) Opaque(k nft.Key, v nft.Value) bool { return nft.Opaque(k, v) }

@@ -3,6 +3,8 @@
 package userspace
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
@@ -27,4 +29,43 @@ func judge(t *testing.T, sim func(map[Key]Value, *model.Host) func(oracle.Packet
 	conformance.Run(t, conformance.Suite[Key, Value]{
 		Mode: "userspace", Compiler: NewCompiler(someMark), Sim: sim, Golden: listing,
 	})
+}
+
+// listing renders objects for people, one a line: what ports add.
+func listing(objects map[Key]Value) string {
+	var b strings.Builder
+	for _, k := range sorted(objects, KindRelay, KindEntry) {
+		v := objects[k]
+		if k.Kind == KindEntry {
+			fmt.Fprintf(&b, "%s\n", entryText(k, v.To))
+			continue
+		}
+		fmt.Fprintf(&b, "%s:", k)
+		for _, e := range v.Policy.On[model.FromOutside].Endpoints {
+			fmt.Fprintf(&b, " %s", e)
+		}
+		if v.Policy.SessionAffinity > 0 {
+			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
+		}
+		for _, e := range v.Policy.Draining {
+			fmt.Fprintf(&b, " draining %s", e)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func entryText(k Key, to Target) string {
+	where := "to " + k.At.Addr().String()
+	if k.At.Addr().IsUnspecified() {
+		where = "to this host"
+	}
+	if k.At.Port() != 0 {
+		where = fmt.Sprintf("%s %s port %d", where, k.Proto, k.At.Port())
+	}
+	if k.From.IsValid() {
+		where = fmt.Sprintf("from %s %s", k.From, where)
+	}
+	do := [...]string{ToRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
+	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
 }

@@ -42,16 +42,15 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go          the relay address; chains and their fixed rules; objects, and
-//	                   entries as rules and back
-//	compile.go         ports to objects (Compiler)
-//	sim.go             objects and a packet to an outcome
-//	nat.go             edits of the nat table as scripts for iptables-restore, and
-//	                   what iptables-save prints as objects
-//	nft.go             the same in tables of our own in nftables
-//	table_linux.go     the two kinds of table in the kernel
-//	handover_linux.go  listening sockets that outlive a process
-//	relay_linux.go     targets of rules: the address, the listeners, the drop port
-//	driver_linux.go    the host (Driver): commit, stale UDP flows, draining, observe
-//	mode*.go           the mode, its plan as text, and which kind of table works here
+//	layout.go        the relay address; chains and their fixed rules; objects, and
+//	                 entries as rules and back
+//	compile.go       ports to objects (Compiler)
+//	sim.go           objects and a packet to an outcome (Sim)
+//	rules.go         edits as scripts for iptables-restore, and what iptables-save
+//	                 prints as objects; the same in tables of our own in nftables
+//	table_linux.go   the two kinds of table in the kernel
+//	relay_linux.go   targets of rules: the relay address, the listeners, the drop port;
+//	                 listening sockets that outlive a process
+//	driver_linux.go  the host (Driver): commit, stale UDP flows, draining, observe
+//	mode*.go         the mode, its plan as text, and which kind of table works here
 package userspace

@@ -379,22 +379,6 @@ func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
 	return id, ok
 }
 
-// text renders an entry for people.
-func (k Key) text(to Target) string {
-	where := "to " + k.At.Addr().String()
-	if k.At.Addr().IsUnspecified() {
-		where = "to this host"
-	}
-	if k.At.Port() != 0 {
-		where = fmt.Sprintf("%s %s port %d", where, k.Proto, k.At.Port())
-	}
-	if k.From.IsValid() {
-		where = fmt.Sprintf("from %s %s", k.From, where)
-	}
-	do := [...]string{ToRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
-	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
-}
-
 // maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
 const maxComment = 250
 

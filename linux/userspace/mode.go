@@ -56,27 +56,3 @@ func Script(objects map[Key]Value) string {
 	}
 	return b.String()
 }
-
-// listing renders objects for people, one a line: what ports add.
-func listing(objects map[Key]Value) string {
-	var b strings.Builder
-	for _, k := range sorted(objects, KindRelay, KindEntry) {
-		v := objects[k]
-		if k.Kind == KindEntry {
-			fmt.Fprintf(&b, "%s\n", k.text(v.To))
-			continue
-		}
-		fmt.Fprintf(&b, "%s:", k)
-		for _, e := range v.Policy.On[model.FromOutside].Endpoints {
-			fmt.Fprintf(&b, " %s", e)
-		}
-		if v.Policy.SessionAffinity > 0 {
-			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
-		}
-		for _, e := range v.Policy.Draining {
-			fmt.Fprintf(&b, " draining %s", e)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -212,4 +213,17 @@ func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Valu
 		op.New = v
 	}
 	return op
+}
+
+var _ dataplane.Neighbour = (*Driver)(nil)
+
+// Others implements dataplane.Neighbour, in the network namespace of the calling
+// thread.
+func (d *Driver) Others(ctx context.Context) ([]string, error) {
+	if t, ok := d.table.(natTable); ok {
+		return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
+			return chain == chainLast || slices.Contains(ourChains(), chain)
+		})
+	}
+	return nft.Others(ctx, nftTable.Name)
 }

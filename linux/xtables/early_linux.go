@@ -73,11 +73,17 @@ func earlyIn(c SavedChain) (rules []string) {
 	return rules
 }
 
+// target returns what a rule jumps to, and nothing if that cannot be read. A comment
+// may hold any words.
 func target(l Line) string {
-	_, rest, found := strings.Cut(" "+string(l), " -j ")
-	if !found {
-		return ""
+	p := parser{text: string(l)}
+	for !p.end() {
+		switch p.word() {
+		case "--comment":
+			p.word()
+		case "-j":
+			return p.word()
+		}
 	}
-	name, _, _ := strings.Cut(rest, " ")
-	return name
+	return ""
 }

@@ -12,14 +12,13 @@ import (
 
 // Packet is the first packet of a connection, in flight.
 type Packet struct {
-	Src     netip.Addr
-	Dst     netip.AddrPort
-	Proto   model.Proto
-	In      string // the interface it came in by; empty for packets of the host
-	Mark    uint32
-	OrigDst netip.Addr // before DNAT
-	DNATed  bool
-	Odds    float64 // how likely a packet of a new client gets here, if it was set to 1
+	Src    netip.Addr
+	Dst    netip.AddrPort
+	Proto  model.Proto
+	In     string // the interface it came in by; empty for packets of the host
+	Mark   uint32
+	DNATed bool
+	Odds   float64 // how likely a packet of a new client gets here, if it was set to 1
 }
 
 // ChainID names a chain of one table of one family.
@@ -181,8 +180,6 @@ func (s *Sim) matchExtension(m Match, p *Packet) (yes, no bool) {
 		states := strings.Split(m.Any, ",")
 		is = slices.Contains(states, "NEW") || p.DNATed && slices.Contains(states, "DNAT")
 		not = m.Not
-	case OrigDst:
-		is = m.match(p.OrigDst)
 	case Recent:
 		return true, !m.Set
 	case Chance:

@@ -141,8 +141,6 @@ func (p *parser) option() {
 		p.add(InSet{p.name(), p.name(), not})
 	case "--ctstate":
 		p.add(State{p.name(), not})
-	case "--ctorigdst":
-		p.add(OrigDst{p.addrs(not)})
 	default:
 		if not {
 			p.fail("%q negated", option)

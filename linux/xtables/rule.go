@@ -123,9 +123,6 @@ type (
 		Not bool
 	}
 
-	// OrigDst matches the destination before DNAT.
-	OrigDst struct{ Addrs }
-
 	// Recent is xt_recent: Set records the sender; without it the match asks whether
 	// the sender was recorded within Seconds.
 	Recent struct {

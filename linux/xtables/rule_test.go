@@ -24,7 +24,6 @@ var texts = []string{
 	"-m mark ! --mark 0x4000/0x4000 -j RETURN",
 	"-m mark --mark 0x1/0x1 -m mark --mark 0x2/0x2 -j ACCEPT",
 	"-m set --match-set KUBE-LOOP-BACK dst,dst,src -m set ! --match-set KUBE-6-IPVS-IPS dst -m conntrack --ctstate NEW -m conntrack ! --ctstate DNAT -j MASQUERADE",
-	"-m conntrack --ctorigdst 127.0.0.0/8",
 	"-m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-A --rsource -j KUBE-SEP-A",
 	"-p tcp -m recent --set --name KUBE-SEP-A --rsource -j DNAT --to-destination 10.0.0.1:80",
 	"-m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-B",

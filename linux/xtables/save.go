@@ -4,7 +4,6 @@ package xtables
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -101,23 +100,38 @@ func (s *saveParser) chain(name string) *SavedChain {
 	return &s.table.Chains[i]
 }
 
-// counters are those of a rule, packets and bytes, as "iptables -v -S" has them.
-var counters = regexp.MustCompile(` -c ([0-9]+) [0-9]+`)
-
 // Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
 // packets it has matched. A missing rule has matched none.
 func Packets(listing, chain string, r Rule) (uint64, error) {
 	for l := range strings.Lines(listing) {
 		text, listed := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" ")
-		at := counters.FindStringSubmatchIndex(text)
-		if !listed || at == nil || !ParseRule(text[:at[0]]+text[at[1]:]).Equal(r) {
+		rule, packets, counted := cutCounters(text)
+		if !listed || !counted || !ParseRule(rule).Equal(r) {
 			continue
 		}
-		n, err := strconv.ParseUint(text[at[2]:at[3]], 10, 64)
+		n, err := strconv.ParseUint(packets, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("packets of a rule: %w", err)
 		}
 		return n, nil
 	}
 	return 0, nil
+}
+
+// cutCounters cuts the counters out of a rule, "-c PACKETS BYTES", and returns the
+// packets. A comment may hold any words.
+func cutCounters(text string) (rule, packets string, found bool) {
+	p := parser{text: text}
+	for !p.end() {
+		at := len(text) - len(p.text)
+		switch p.word() {
+		case "--comment":
+			p.word()
+		case "-c":
+			packets = p.word()
+			p.word()
+			return text[:at] + p.text, packets, p.err == nil
+		}
+	}
+	return text, "", false
 }

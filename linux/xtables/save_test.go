@@ -3,6 +3,7 @@
 package xtables
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +76,25 @@ func FuzzParseSave(f *testing.F) {
 		}
 		if most := strings.Count("\n"+text, "\n-A "); n > most {
 			t.Fatalf("%d rules of %d", n, most)
+		}
+	})
+}
+
+// FuzzPackets reads counters: those of a rule with any comment are found, and from
+// any listing there comes a number or an error.
+func FuzzPackets(f *testing.F) {
+	f.Add("-N A\n-A A -c 12 3456 -j DROP\n", "web", uint64(7))
+	f.Add("-A A -m comment --comment \"-c 1 2\" -j DROP\n", "counts -c 1 2 of them", uint64(1<<64-1))
+	f.Add("-A A -c\n-A A -c 1\n-A A \" -c 1 1\n", "-c", uint64(0))
+	f.Fuzz(func(t *testing.T, listing, comment string, packets uint64) {
+		matches := Rule{Comment: comment}.String()
+		r := ParseRule(matches + " -j DROP")
+		line := fmt.Sprintf("-A A %s -c %d 60 -j DROP\n", matches, packets)
+		if n, err := Packets(line+listing, "A", r); n != packets || err != nil {
+			t.Errorf("%d, %v in %q", n, err, line)
+		}
+		if n, err := Packets(listing, "A", r); n != 0 && !strings.Contains(listing, fmt.Sprint(n)) {
+			t.Errorf("%d, %v in %q", n, err, listing)
 		}
 	})
 }

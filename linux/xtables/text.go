@@ -151,9 +151,8 @@ func (HasMark) order() int  { return 2 }
 func (InSet) order() int    { return 3 }
 func (DstLocal) order() int { return 4 }
 func (State) order() int    { return 5 }
-func (OrigDst) order() int  { return 6 }
-func (Recent) order() int   { return 7 }
-func (Chance) order() int   { return 8 }
+func (Recent) order() int   { return 6 }
+func (Chance) order() int   { return 7 }
 
 func (m SrcLocal) append(b []byte) []byte {
 	return append(option(append(b, " -m addrtype"...), m.Not, " --src-type "), "LOCAL"...)
@@ -174,10 +173,6 @@ func (m InSet) append(b []byte) []byte {
 
 func (m State) append(b []byte) []byte {
 	return append(option(append(b, " -m conntrack"...), m.Not, " --ctstate "), m.Any...)
-}
-
-func (m OrigDst) append(b []byte) []byte {
-	return m.Addrs.append(append(b, " -m conntrack"...), " --ctorigdst ")
 }
 
 func (m Recent) append(b []byte) []byte {

@@ -26,15 +26,16 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	}
 	c.remember(have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()
-	mend := c.table.mendable(k, have.lb)
-	if mend {
-		c.table.mended(k)
+	repair := c.table.repairable(k, have.lb.degraded())
+	if repair {
+		c.table.repairing(k)
 	}
 	c.table.mu.Unlock()
-	if differs(have.lb, want) == "" && !mend {
+	same := differs(have.lb, want) == ""
+	if same && !repair {
 		return nil
 	}
-	if c.modify && !mend && !beyondEndpoints(have.lb, want) {
+	if c.modify && !same && !beyondEndpoints(have.lb, want) {
 		done, err := c.change(k, have.lb, want)
 		if done || err != nil {
 			return err
@@ -113,13 +114,17 @@ func (c *commit) accept(k Key, want, got LoadBalancer) {
 }
 
 // remove deletes a load balancer. HNS of Windows Server 2019 is known to refuse
-// at first (kubernetes#113524).
+// at first (kubernetes#113524), and of degraded ones not to find an endpoint
+// (wcnscripts, scripts/findDegradedPolicies): then the load balancer is still there.
 func (c *commit) remove(k Key, id string) error {
 	err := c.calls.deleteBalancer(c.ctx, k, id)
-	if err != nil && !notFound(err) && !down(err) {
+	if err != nil && !is(err, codeNotFound) && !down(err) {
 		err = c.calls.deleteBalancer(c.ctx, k, id)
 	}
-	if err != nil && !notFound(err) {
+	switch {
+	case is(err, codeEndpointNotFound):
+		return fmt.Errorf("load balancer %s is degraded, and HNS cannot delete it since one of its endpoints is gone; restart HNS (Restart-Service hns): %w", id, err)
+	case err != nil && !is(err, codeNotFound):
 		return err
 	}
 	c.forget(id)

@@ -42,7 +42,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		}
 	}
 	if len(d.Full()) > 0 { // something may have been mended
-		d.inspect()
+		d.inspect(false)
 	}
 	return errs
 }

@@ -188,8 +188,8 @@ func (p *portCompiler) whole() {
 	if p.port.SessionAffinity == 0 {
 		return
 	}
-	if !p.options.Affinity {
-		p.gap(nil, "clients do not stay with their endpoint: this HNS is older than 12.0")
+	if !p.options.Affinity { // it is asked for all the same, as kube-proxy does
+		p.gap(nil, "clients may not stay with their endpoint: this HNS is older than 12.0")
 		return
 	}
 	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")

@@ -29,7 +29,7 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	b := &Balancer{
 		Port:                usable[0].Addr.Port(),
 		External:            f.Kind != model.KindClusterIP,
-		SessionAffinity:     p.port.SessionAffinity > 0 && p.options.Affinity,
+		SessionAffinity:     p.port.SessionAffinity > 0,
 		PreserveDestination: keep,
 	}
 	b.DSR = p.options.DSR && (!act.SNAT || keep)

@@ -134,7 +134,7 @@ func TestFamiliesAndAffinity(t *testing.T) {
 	if b, gap := compiled(hns.Newest(), node, sticky); !b.SessionAffinity || !strings.Contains(gap, "timeout") {
 		t.Errorf("%+v, %q", b, gap)
 	}
-	if b, gap := compiled(hns.Options{}, node, sticky); b.SessionAffinity || !strings.Contains(gap, "12.0") {
+	if b, gap := compiled(hns.Options{}, node, sticky); !b.SessionAffinity || !strings.Contains(gap, "12.0") {
 		t.Errorf("%+v, %q", b, gap)
 	}
 }

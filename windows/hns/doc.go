@@ -101,7 +101,8 @@
 // # What is known to go wrong
 //
 // Each of these has a test (fault_test.go, down_test.go, pod_test.go,
-// restart_test.go, overlay_test.go, echo_test.go, migrate_test.go, cold_test.go).
+// restart_test.go, overlay_test.go, echo_test.go, degraded_test.go, migrate_test.go,
+// cold_test.go).
 // HNS before 15.5 cannot change a load balancer in place, and 15.4 says it can: what it
 // claims is compared, and a replacement is one deletion and one creation with nothing in
 // between. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
@@ -111,12 +112,23 @@
 // is, "could not read" is never taken for "not there".
 //
 // Objects can be there and have no effect, ours or others': degraded load balancers and
-// endpoints, load balancers without port mappings, DSR without loopback. Full names
-// them, for status, doctor and metrics. That an object is degraded its State says, which audits read. Health is not read:
-// load balancers of hcsshim have none (hcn, HostComputeLoadBalancer), and that of
-// endpoints is data of any kind (Health.Data) with the resources in use, of which
-// nothing is documented to say that an object is not in order. The old API's
-// Health.LastErrorCode has been published as 0 only (calico#8465).
+// endpoints, load balancers without port mappings, DSR without loopback. Full counts
+// them, for status, doctor and a metric. That an object is degraded its State says, which
+// audits read; those of remote endpoints, by far the most, for a minute at a time and in
+// turn. What is ours is re-created, with back-off; endpoints of pods are the CNI plug-in's:
+// it knows their policies, routes and namespaces, and without one a pod has no network.
+// Of a degraded load balancer HNS may not find an endpoint, and then refuses to delete it
+// (wcnscripts, scripts/findDegradedPolicies): it is changed in place where that is
+// possible, and otherwise HNS has to be restarted.
+//
+// Health is read with each endpoint and load balancer, and an error in it is shown by
+// `tandem hns dump`; it is not judged. Looked at were hcsshim 0.14.1 and 0.15.0 and hnslib
+// 0.1.2: there load balancers have none (hcn/hcnloadbalancer.go), and that of endpoints is
+// data of any kind (hcn/hcn.go, Health); Microsoft's schema of HCN documents has none at all.
+// In the old API it is a LastErrorCode, which is 0 in all answers that were found, those of
+// networks, endpoints and load balancers alike (answers_test.go); Microsoft's scripts for
+// degraded load balancers compare State (wcnscripts#21, #24). A code other than 0 in an
+// object that works would be a false alarm, and nobody has published what it means.
 //
 // # What the emulator cannot prove
 //

@@ -26,8 +26,11 @@ type Driver struct {
 	instance atomic.Uint32                   // of HNS, when it was last looked at
 	problems atomic.Pointer[[]model.Problem] // what is there and has no effect
 
+	// Owned by Observe, of which there is one at a time:
+	states rotation
+
 	// Owned by Commit:
-	listed   listing      // of load balancers
+	listed   pace         // of listings of load balancers
 	modify   bool         // load balancers can be changed in place
 	echoed   bool         // HNS has returned other settings than were asked for, and the log says so
 	borrowed map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
@@ -146,7 +149,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 }
 
 func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
-	d.doubt.Store(false)
+	d.states.begin(d.doubt.Swap(false))
 	if d.settings.Instance != nil {
 		if now, err := d.settings.Instance(); err == nil {
 			d.instance.Store(now)
@@ -168,21 +171,22 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 	d.warn()
-	d.inspect()
+	d.inspect(true)
 	return d.objects(), nil
 }
 
 // read reads HNS: the network, the endpoints of this node and those that are not
-// known yet, and all load balancers.
+// known yet or are to be read again, and all load balancers.
 func (d *Driver) read(ctx context.Context) (*reading, error) {
 	n, err := d.network(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &reading{network: n}
-	if r.endpoints, err = d.endpoints(ctx, n.id, true); err != nil {
+	if r.endpoints, err = d.endpoints(ctx, n.id, d.states.again); err != nil {
 		return nil, err
 	}
+	d.states.end()
 	if n.overlay {
 		d.seekMAC()
 		r.sourceVIP = d.settings.sourceVIP(r.endpoints)
@@ -202,12 +206,11 @@ func (d *Driver) network(ctx context.Context) (network, error) {
 	return describe(n), err
 }
 
-// endpoints reads the endpoints of a network that are not known yet. With their
-// states it reads those of this node again: they have ports of the switch, which can
-// be lost. Remote ones, by far the most, have none.
-func (d *Driver) endpoints(ctx context.Context, network string, states bool) ([]Endpoint, error) {
+// endpoints reads the endpoints of a network that are not known yet, and those of the
+// others that are to be read again; nil is none.
+func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpoint) bool) ([]Endpoint, error) {
 	return readAll(func() ([]string, error) { return d.calls.endpointIDs(ctx, network) }, func(id string) (Endpoint, error) {
-		if e, ok := d.table.known(id); ok && !(states && e.Flags&FlagRemote == 0) {
+		if e, ok := d.table.known(id); ok && (again == nil || !again(e)) {
 			return e, nil
 		}
 		return d.calls.endpoint(ctx, id)
@@ -274,14 +277,14 @@ func (d *Driver) objects() map[Key]Value {
 	}
 	for _, e := range t.endpoints {
 		if k, ok := ours(e); ok {
-			all[k] = readEndpoint(t.facts, k, e)
+			all[k] = t.readEndpoint(k, e)
 		}
 		if a, ok := t.duplicate(e); ok {
 			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
 		}
 	}
 	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
-		all[sourceKey()] = Value{}
+		all[sourceKey()] = t.readSource()
 	}
 	for k := range d.borrowed {
 		if v := t.facts.endpointValue(k); t.borrows(k, v) {
@@ -309,40 +312,6 @@ func (d *Driver) warn() {
 	}
 }
 
-// Full implements dataplane.Bounded: what HNS holds and what has no effect.
-func (d *Driver) Full() []model.Problem {
-	if all := d.problems.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
-
-// inspect looks for what Full tells.
-func (d *Driver) inspect() {
-	t := d.table
-	t.mu.Lock()
-	found := []struct {
-		here bool
-		text string
-	}{
-		{t.countDegraded() > 0, "load balancers are degraded: their rules are not in the virtual switch; ours are re-created, with back-off"},
-		{t.degradedEndpoints() > 0, "endpoints are degraded: they have lost their port of the virtual switch; re-create their pods"},
-		{t.unmapped > 0, "load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag"},
-		{
-			d.settings.DSR && t.withoutLoopback() > 0,
-			"pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off",
-		},
-	}
-	t.mu.Unlock()
-	var all []model.Problem
-	for _, f := range found {
-		if f.here {
-			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: f.text})
-		}
-	}
-	d.problems.Store(&all)
-}
-
 // commit is one run of Commit. What it finds out about HNS by reading it finds
 // out once.
 type commit struct {
@@ -354,20 +323,20 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
-// listing paces what takes long over many Commits: those of a cold start follow one
-// another, each of two seconds.
-type listing struct {
+// pace keeps what takes long to a part of the time, over many Commits or audits: those
+// of a cold start follow one another, each of two seconds.
+type pace struct {
 	ended time.Time
 	took  time.Duration
 }
 
-// listShare is which part of the time listings may take.
-const listShare = 10
+// paceShare is which part of the time it may take.
+const paceShare = 10
 
-func (l listing) due() bool { return time.Since(l.ended) >= listShare*l.took }
+func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
 
-// done notes a listing that began at a time.
-func (l *listing) done(begun time.Time) { l.ended, l.took = time.Now(), time.Since(begun) }
+// done notes a run that began at a time.
+func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
 
 // remember notes that a load balancer is ours. When that fails it is still ours
 // as long as this process lives.

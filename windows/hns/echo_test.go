@@ -141,7 +141,7 @@ func TestAnEndpointThatDegradesLater(t *testing.T) {
 			if drift := r.audit(); drift != 0 {
 				r.Errorf("state %d: drift %d", state, drift)
 			}
-			if said := strings.Contains(problems(r.driver), "endpoints are degraded"); said != (state == hns.EndpointDegraded) {
+			if said := strings.Contains(problems(r.driver), "endpoints of pods are degraded"); said != (state == hns.EndpointDegraded) {
 				r.Errorf("state %d: said is %t", state, said)
 			}
 		}
@@ -189,7 +189,7 @@ func TestDegradedObjectsOfOthers(t *testing.T) {
 		r.emu.AddBalancer(hns.LoadBalancer{HostComputeEndpoints: []string{r.emu.Endpoints()[0].ID}, FrontendVIPs: []string{"10.96.0.99"}}, true)
 		web(r)
 		said := problems(r.driver)
-		for _, what := range []string{"endpoints are degraded", "without port mappings"} {
+		for _, what := range []string{"endpoints of pods are degraded", "without port mappings"} {
 			if !strings.Contains(said, what) {
 				r.Errorf("no %q in %q", what, said)
 			}
@@ -200,6 +200,7 @@ func TestDegradedObjectsOfOthers(t *testing.T) {
 func TestErrorsSayWhatToDo(t *testing.T) {
 	for code, fix := range map[hns.Code]string{
 		0x803b0013: "netstat", 0x803b000d: "without endpoints", 0x803b001e: "subnet", 0x803b002f: "address", 0x803b0017: "degraded",
+		0x803b001c: "without endpoints", 0x803b0007: "virtual switch",
 	} {
 		if s := (&hns.Error{Call: "HcnCreateLoadBalancer", Code: code}).Error(); !strings.Contains(s, fix) {
 			t.Errorf("%s: no %q", s, fix)

@@ -57,20 +57,22 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	t := c.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e, have := t.own(k); have {
-		return e.ID, readEndpoint(t.facts, k, e).equal(v)
+	e, have := t.own(k)
+	if have {
+		ok = t.readEndpoint(k, e).equal(v)
+	} else if e, have = t.stand(k); have {
+		ok = t.suits(k, v, e)
+		c.borrowed[k] = ok
 	}
-	e, taken := t.stand(k)
 	switch {
-	case !taken:
+	case ok:
+		return e.ID, true
+	case !have, !e.remote(): // a pod's is not deleted for a Service
 		return "", false
-	case !suits(t.facts, k, v, e) && e.Flags&FlagRemote == 0:
-		return "", false // a pod's: it is not deleted for a Service
-	case !suits(t.facts, k, v, e):
-		return e.ID, false
+	case e.degraded():
+		t.repairing(k)
 	}
-	c.borrowed[k] = true
-	return "", true
+	return e.ID, false
 }
 
 // displace makes an endpoint in the place of another that HNS does not allow it
@@ -243,7 +245,7 @@ func (c *commit) refresh() error {
 	c.table.mu.Lock()
 	network := c.table.facts.network.id
 	c.table.mu.Unlock()
-	all, err := c.endpoints(c.ctx, network, false)
+	all, err := c.endpoints(c.ctx, network, nil)
 	if notFound(err) {
 		return fmt.Errorf("the network has gone: %w: %w", err, ledger.ErrUnknown)
 	}
@@ -270,7 +272,7 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	pod, there := t.find(Target{a, true})
 	var remote []string
 	for _, id := range t.byAddr[a] {
-		if t.endpoints[id].Flags&FlagRemote != 0 {
+		if t.endpoints[id].remote() {
 			remote = append(remote, id)
 		}
 	}
@@ -308,9 +310,18 @@ func (c *commit) makeSource() error {
 	}
 	f := t.facts
 	_, there := t.find(Target{f.sourceVIP, true})
+	degraded := t.readSource().Stray != ""
+	if degraded {
+		t.repairing(sourceKey())
+	}
 	t.mu.Unlock()
+	if degraded {
+		if err := c.removeSource(); err != nil {
+			return err
+		}
+	}
 	switch {
-	case there:
+	case there && !degraded:
 		return nil
 	case f.hostMAC == "":
 		return fmt.Errorf("no interface has the node's address %s", f.node[model.IPv4])

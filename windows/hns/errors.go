@@ -44,11 +44,13 @@ const (
 	codeNotImplemented   Code = 0x80004001
 	codeNetworkNotFound  Code = 0x803b0001
 	codeEndpointNotFound Code = 0x803b0002
+	codeSwitchPort       Code = 0x803b0007
 	codeInvalidPolicy    Code = 0x803b000d
 	codePolicyExists     Code = 0x803b0012
 	codePortExists       Code = 0x803b0013
 	codeUnsupported      Code = 0x803b0015
 	codeDegraded         Code = 0x803b0017
+	codeInvalidReference Code = 0x803b001c
 	codeOutsideSubnet    Code = 0x803b001e
 	codeManagerStopped   Code = 0x803b0020
 	codeHasReferences    Code = 0x803b002c
@@ -73,6 +75,8 @@ func (c Code) String() string {
 		{codeNetworkNotFound, "the network does not exist"},
 		{codeEndpointNotFound, "the endpoint does not exist"},
 		{codePolicyExists, "exists already"},
+		{codeInvalidReference, "a reference is missing: HNS takes no load balancer without endpoints"},
+		{codeSwitchPort, "the port of the virtual switch was not found: a pod's endpoint has lost it, or is about to go"},
 		{codeInvalidPolicy, "the policy is invalid: HNS takes no load balancer without endpoints"},
 		{codePortExists, "exists already: another object or a listening process has the address or port; see tandem hns dump and netstat -ano"},
 		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},

@@ -83,11 +83,16 @@ type Endpoint struct {
 	Flags              uint32     `json:",omitempty"`
 	SchemaVersion      Version    `json:",omitzero"`
 	State              uint32     `json:",omitempty"` // only in what is read
+	Health             Health     `json:",omitzero"`  // only in what is read
 }
 
 // EndpointDegraded is the State of an endpoint that has lost its port of the switch
 // (hcsshim, internal/hns EndpointState).
 const EndpointDegraded = 5
+
+func (e Endpoint) remote() bool { return e.Flags&FlagRemote != 0 }
+
+func (e Endpoint) degraded() bool { return e.State == EndpointDegraded }
 
 // IpConfig is an address of an endpoint.
 type IpConfig struct {
@@ -108,11 +113,42 @@ type LoadBalancer struct {
 	SchemaVersion        Version       `json:",omitzero"`
 	Flags                uint32        `json:",omitempty"`
 	State                uint32        `json:",omitempty"` // only in what is read
+	Health               Health        `json:",omitzero"`  // only in what is read
 }
 
 // StateDegraded is the State of a load balancer whose rules are not in the switch
 // (Microsoft's scripts in wcnscripts #21 and #24 look for it).
 const StateDegraded = 4
+
+func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
+
+// Health is what HNS says of the last error of an object: 0 is none. In the old API it is
+// a field of its own, in hcsshim's types part of data of any kind: what is not understood
+// is none, since nothing else of the object depends on it.
+type Health struct{ LastErrorCode Code }
+
+// UnmarshalJSON implements json.Unmarshaler. It never fails.
+func (h *Health) UnmarshalJSON(text []byte) error {
+	var form struct{ LastErrorCode, Data any }
+	if json.Unmarshal(text, &form) != nil {
+		return nil
+	}
+	data, _ := form.Data.(map[string]any)
+	for _, v := range []any{form.LastErrorCode, data["LastErrorCode"]} {
+		if n, ok := v.(float64); ok && n != 0 {
+			h.LastErrorCode = Code(uint32(int64(n)))
+		}
+	}
+	return nil
+}
+
+// String is appended to the object's description; it is empty without an error.
+func (h Health) String() string {
+	if h.LastErrorCode == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (last error: %s)", h.LastErrorCode)
+}
 
 // PortMapping is what a LoadBalancer listens on and sends to.
 type PortMapping struct {

@@ -77,24 +77,27 @@ func (f facts) endpointValue(k Key) (v Value) {
 }
 
 // readEndpoint returns the object that a remote endpoint of ours is.
-func readEndpoint(f facts, k Key, e Endpoint) Value {
-	v := f.endpointValue(k)
-	if want := f.endpoint(k, v); !sameMAC(e, want) {
+func (t *table) readEndpoint(k Key, e Endpoint) Value {
+	v := t.facts.endpointValue(k)
+	switch want := t.facts.endpoint(k, v); {
+	case !sameMAC(e, want):
 		v.Stray = "MAC address " + e.MacAddress
-	} else if !sameProvider(e, want) {
+	case !sameProvider(e, want):
 		v.Stray = "behind " + providerOf(e).String()
+	case t.repairable(k, e.degraded()):
+		v.Stray = "degraded"
 	}
 	return v
 }
 
 // suits reports whether an endpoint that others have made leads where the one of a
 // key would.
-func suits(f facts, k Key, v Value, e Endpoint) bool {
-	want := f.endpoint(k, v)
+func (t *table) suits(k Key, v Value, e Endpoint) bool {
+	want := t.facts.endpoint(k, v)
 	if k.Kind == KindVIP && !sameMAC(e, want) {
 		return false
 	}
-	return e.Flags&FlagRemote == 0 || sameProvider(e, want)
+	return !e.remote() || sameProvider(e, want) && !t.repairable(k, e.degraded())
 }
 
 // What HNS does not tell of an endpoint cannot be compared.

@@ -75,7 +75,7 @@ func (c *commit) removeEndpoints() error {
 	}
 	var failed []error
 	for _, n := range networks {
-		all, err := c.endpoints(c.ctx, n.ID, false)
+		all, err := c.endpoints(c.ctx, n.ID, nil)
 		if err != nil && !notFound(err) {
 			failed = append(failed, fmt.Errorf("network %s: %w", n.Name, err))
 		}

@@ -157,7 +157,7 @@ func ours(e Endpoint) (Key, bool) {
 		name, ok = strings.CutPrefix(e.Name, vipPrefix)
 	}
 	a, err := netip.ParseAddr(name)
-	return Key{Kind: kind, Addr: a}, ok && err == nil && e.Flags&FlagRemote != 0 && slices.Contains(addresses(e), a)
+	return Key{Kind: kind, Addr: a}, ok && err == nil && e.remote() && slices.Contains(addresses(e), a)
 }
 
 // providerOf returns the node behind which an endpoint lies, if it says so.

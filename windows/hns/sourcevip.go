@@ -28,7 +28,7 @@ func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
 	}
 	for _, name := range sourceNames {
 		for _, e := range all {
-			if e.Name != name || e.Flags&FlagRemote != 0 {
+			if e.Name != name || e.remote() {
 				continue
 			}
 			if as := addresses(e); len(as) > 0 {
@@ -43,7 +43,7 @@ func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
 	return a
 }
 
-func isSource(e Endpoint) bool { return e.Name == sourceName && e.Flags&FlagRemote == 0 }
+func isSource(e Endpoint) bool { return e.Name == sourceName && !e.remote() }
 
 // readSourceVIP reads what host-local IPAM answered when the address was reserved.
 // PowerShell writes UTF-16 or UTF-8, with a byte order mark.

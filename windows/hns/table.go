@@ -5,12 +5,10 @@ package hns
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -29,8 +27,9 @@ type table struct {
 	rootName  string // of the endpoint that stands for this node; constant
 	root      string // its id; empty where it is not there
 
-	degraded map[Key]retry // load balancers that were made anew for it
+	retries  map[Key]retry // of degraded objects that were re-created
 	unmapped int           // load balancers without port mappings, when they were read last
+	found    findings      // of the last reading
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -46,63 +45,7 @@ type installed struct {
 }
 
 func newTable(root string) *table {
-	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, degraded: map[Key]retry{}}
-}
-
-// retry is when a load balancer that is degraded is made anew again: that may help
-// or not, so it waits twice as long each time.
-type retry struct {
-	at   time.Time
-	wait time.Duration
-}
-
-// The waits between attempts at a degraded load balancer.
-const (
-	firstMend = time.Minute
-	lastMend  = time.Hour
-)
-
-// mended notes that a degraded load balancer was made anew.
-func (t *table) mended(k Key) {
-	r := t.degraded[k]
-	r.wait = min(max(2*r.wait, firstMend), lastMend)
-	r.at = time.Now().Add(r.wait)
-	t.degraded[k] = r
-}
-
-// mendable reports whether a load balancer is degraded, and may be made anew now.
-func (t *table) mendable(k Key, lb LoadBalancer) bool {
-	return lb.State == StateDegraded && !time.Now().Before(t.degraded[k].at)
-}
-
-// recover forgets the attempts at load balancers that are in order.
-func (t *table) recover() {
-	maps.DeleteFunc(t.degraded, func(k Key, r retry) bool {
-		have, ok := t.balancers[k]
-		return !ok || have.lb.State != StateDegraded && time.Now().After(r.at)
-	})
-}
-
-// countDegraded counts the load balancers that are degraded, whoever's.
-func (t *table) countDegraded() (n int) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if have.lb.State == StateDegraded && !seen[have.lb.ID] {
-			n++
-		}
-		seen[have.lb.ID] = true
-	}
-	return n
-}
-
-// degradedEndpoints counts the endpoints without a port of the switch, whoever's.
-func (t *table) degradedEndpoints() (n int) {
-	for _, e := range t.endpoints {
-		if e.State == EndpointDegraded {
-			n++
-		}
-	}
-	return n
+	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, retries: map[Key]retry{}}
 }
 
 // withoutLoopback counts the pods of this node that DSR keeps from reaching
@@ -111,7 +54,7 @@ func (t *table) degradedEndpoints() (n int) {
 // whose destination is the pod itself.
 func (t *table) withoutLoopback() (n int) {
 	for _, e := range t.endpoints {
-		if e.Flags&FlagRemote == 0 && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
+		if !e.remote() && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
 			n++
 		}
 	}
@@ -187,7 +130,7 @@ func (t *table) find(target Target) (id string, ok bool) {
 		return t.root, t.root != ""
 	}
 	for _, o := range t.byAddr[target.Addr] {
-		switch remote := t.endpoints[o].Flags&FlagRemote != 0; {
+		switch remote := t.endpoints[o].remote(); {
 		case !remote:
 			return o, true
 		case !target.Local && !ok && !strings.HasPrefix(t.endpoints[o].Name, vipPrefix):
@@ -215,7 +158,7 @@ func (t *table) stand(k Key) (e Endpoint, ok bool) {
 		if _, own := ours(o); own {
 			continue
 		}
-		if e, ok = o, true; o.Flags&FlagRemote == 0 {
+		if e, ok = o, true; !o.remote() {
 			break
 		}
 	}
@@ -226,13 +169,13 @@ func (t *table) stand(k Key) (e Endpoint, ok bool) {
 // of a key.
 func (t *table) borrows(k Key, v Value) bool {
 	e, ok := t.stand(k)
-	return ok && suits(t.facts, k, v, e)
+	return ok && t.suits(k, v, e)
 }
 
 // duplicate returns the address of a remote endpoint that a pod of this node has,
 // too.
 func (t *table) duplicate(e Endpoint) (netip.Addr, bool) {
-	if e.Flags&FlagRemote == 0 {
+	if !e.remote() {
 		return netip.Addr{}, false
 	}
 	for _, a := range addresses(e) {
@@ -272,7 +215,7 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 			lost++
 			continue
 		}
-		target := Target{t.targetAddr(e, k.Addr), e.Flags&FlagRemote == 0}
+		target := Target{t.targetAddr(e, k.Addr), !e.remote()}
 		if id == t.root && !b.External {
 			target = self(model.FamilyOf(k.Addr))
 		}
@@ -287,7 +230,7 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		return v
 	}
 	v.Stray = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
-	if v.Stray == "" && t.mendable(k, lb) {
+	if v.Stray == "" && t.repairable(k, lb.degraded()) {
 		v.Stray = "degraded"
 	}
 	return v
@@ -350,7 +293,7 @@ func (t *table) end(r *reading) {
 			t.balancers[k] = have
 		}
 	}
-	t.recover()
+	t.forgetRetries()
 }
 
 // refresh takes the endpoints that there are.
@@ -365,7 +308,7 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 		switch have, known := t.endpoints[e.ID]; {
 		case meanwhile[e.ID]:
 		case known:
-			have.State = e.State
+			have.State, have.Health = e.State, e.Health
 			t.endpoints[e.ID] = have
 		default:
 			t.put(e)

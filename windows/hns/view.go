@@ -56,12 +56,13 @@ const (
 // Dump is everything on a network that may concern Services. The JSON form of
 // these types is stable: fields are added, not changed.
 type Dump struct {
-	Version    string `json:"version"` // of HNS
-	Network    string `json:"network"`
-	Type       string `json:"type"`
-	WithoutDSR int    `json:"withoutDSR"` // load balancers, each of which reserves 64 ports of the node
-	Degraded   int    `json:"degraded"`   // load balancers whose rules are not in the virtual switch
-	Objects    []Item `json:"objects"`
+	Version           string `json:"version"` // of HNS
+	Network           string `json:"network"`
+	Type              string `json:"type"`
+	WithoutDSR        int    `json:"withoutDSR"`        // load balancers, each of which reserves 64 ports of the node
+	Degraded          int    `json:"degraded"`          // load balancers whose rules are not in the virtual switch
+	DegradedEndpoints int    `json:"degradedEndpoints"` // those that have lost their port of it
+	Objects           []Item `json:"objects"`
 }
 
 // Item is an endpoint, a load balancer, or a line of the journal.
@@ -87,7 +88,8 @@ func (v *View) Dump() Dump {
 	for _, id := range v.absent() {
 		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
 	}
-	d.WithoutDSR, d.Degraded = t.withoutDSR(), t.countDegraded()
+	n := t.findings(false)
+	d.WithoutDSR, d.Degraded, d.DegradedEndpoints = t.withoutDSR(), n.balancers, n.remote+n.local
 	return d
 }
 
@@ -101,6 +103,7 @@ func (v *View) balancerItem(k Key) Item {
 	if v.driver.journal.owns(have.lb.ID) {
 		i.Owner = ownerTandem
 	}
+	i.Detail += have.lb.Health.String()
 	return i
 }
 
@@ -124,7 +127,7 @@ func endpointItem(e Endpoint) Item {
 	for _, a := range addresses(e) {
 		i.Object += " " + a.String()
 	}
-	if e.Flags&FlagRemote != 0 {
+	if e.remote() {
 		i.Object, i.Owner = "remote "+i.Object, ownerOther
 	}
 	if k, ok := ours(e); ok {
@@ -133,6 +136,10 @@ func endpointItem(e Endpoint) Item {
 	if node := providerOf(e); node.IsValid() {
 		i.Detail += " behind " + node.String()
 	}
+	if e.degraded() {
+		i.Detail += " (degraded)"
+	}
+	i.Detail += e.Health.String()
 	return i
 }
 
@@ -210,7 +217,7 @@ func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 func (v *View) found(k Key) string {
 	t := v.driver.table
 	if e, ok := t.own(k); ok {
-		return readEndpoint(t.facts, k, e).String()
+		return t.readEndpoint(k, e).String()
 	}
 	have := t.balancers[k]
 	if !have.single {

@@ -95,14 +95,21 @@ func TestDump(t *testing.T) {
 			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
 			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
 		}, true)
+		r.emu.AddEndpoint(hns.Endpoint{
+			Name: "ill", HostComputeNetwork: r.network, State: hns.EndpointDegraded, Health: hns.Health{LastErrorCode: 0x803b0013},
+			IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.78"}},
+		})
 		web(r)
 		d := r.look().Dump()
+		if i := d.Objects[3]; !strings.Contains(i.Detail, "ill (degraded) (last error: exists already") {
+			r.Errorf("%+v", i)
+		}
 		var got []string
 		for _, i := range d.Objects {
 			got = append(got, i.Owner+" "+i.Object)
 		}
 		want := []string{
-			"pod endpoint 10.244.1.2", "pod endpoint 10.244.1.3", "pod endpoint 10.244.1.77",
+			"pod endpoint 10.244.1.2", "pod endpoint 10.244.1.3", "pod endpoint 10.244.1.77", "pod endpoint 10.244.1.78",
 			"tandem remote endpoint 10.244.2.2", "tandem remote endpoint 10.244.2.3",
 			"tandem load balancer 10.96.0.10:80/tcp", "tandem load balancer 10.96.0.11:80/tcp", "another load balancer 10.96.0.99:80/tcp",
 		}

@@ -7,17 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
-
-// Gap is a time in which a frontend had no load balancer, between two that it
-// had.
-type Gap struct {
-	Frontend string // "VIP/protocol/port"
-	For      time.Duration
-}
 
 func (e *Emulator) vanished(lb hns.LoadBalancer) {
 	for _, f := range frontends(lb) {

@@ -20,9 +20,10 @@
 // beside what is assumed.
 //
 //	name              rule                                                         source
-//	functions         functions, handles, GUIDs, strings, error records            hcsshim, hcn/zsyscall_windows.go
+//	functions         functions, handles, GUIDs, strings                           hcsshim, hcn/zsyscall_windows.go
+//	error-records     an error has a record with its HRESULT, unsigned             kubernetes#100384, hcsshim#1043, antrea#2301
 //	list-calls        a list is one call, and three for each object                hcsshim, hcn (ListX)
-//	win32-codes       HRESULTs of facility 7 are codes of Windows                  hcsshim, internal/hcs errors
+//	win32-codes       HRESULTs of facility 7 (0x80070000) are codes of Windows     hcsshim, internal/hcs errors
 //	filters           filters by ID, Name and VirtualNetwork; "" matches none      hcsshim, hcn (filters); winkernel asks by ""
 //	versions          9.5 is Server 2019, 15.4 and 15.5 are 2025                   kubernetes#137530, #131466, #131506
 //	version-2004      11.10 is Windows 2004                                        hcsshim#1003
@@ -30,28 +31,40 @@
 //	networks          networks are made, changed and deleted with their endpoints  hcsshim, hcn tests; "with" is assumed
 //	policies          policies of networks and endpoints: Add, Update, Remove      hcsshim, hcn tests
 //	extra-settings    settings are returned as they were given                     hcsshim, hcn tests
-//	v1-api            HNSCall: version, networks and endpoints                     hcsshim, hcn v1 tests
+//	v1-api            HNSCall: version, networks, endpoints, accelerated MACs      hcsshim, hcn v1 tests
 //	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466
 //	modify-frontends  Modify cannot change frontends                               assumed
 //	given-id          Create keeps a given ID, and refuses one in use: 0xb7        hcsshim, hcn tests; 0xb7 is assumed
+//	not-found         opening what is not there: 0x490; deleting: 0x803b0002       antrea#2301; azure-container-networking#715; of networks 0x803b0001: assumed
+//	bad-json          settings that are no JSON: 0x803b001b                        hcsshim, hcn errors (HCN_E_INVALID_JSON); when: assumed
+//	bad-address       an endpoint's address that is none: 0x803b001e               assumed; the subnet of an address is not looked at
 //	published-port    one endpoint for a port mapping: 0x803b0013                  hcsshim, hcn tests
-//	needs-endpoints   a load balancer needs endpoints: 0x803b000d                  kubernetes#106936
+//	needs-endpoints   a load balancer needs endpoints: 0x803b001c                  kubernetes#100384, calico#5762; 0x803b000d: kubernetes#106936
+//	needs-mapping     a load balancer needs a port mapping: 0x803b000d             assumed; some have none all the same: kubernetes#141488
 //	endpoints-exist   a load balancer's endpoints must exist: 0x803b0002           assumed
-//	one-frontend      one load balancer for a frontend: 0x803b0013, 0xb7           kubernetes#139519
+//	one-frontend      one load balancer for a frontend: 0x803b0013 or Exists       kubernetes#139519 (0xb7)
 //	id-case           ids are compared whatever their case                         hcsshim, hcn tests
 //	twins             two remote endpoints of one address: 0x803b0013              assumed; Twins allows them
 //	beside-a-pod      a remote endpoint beside a pod of its address                kubernetes#130963; without network: Windows-Containers#631
 //	in-use            endpoints in use cannot be deleted: 0x803b002c               assumed; DeleteInUse, as kubernetes#76316
 //	allotted          an endpoint without an address gets the lowest free          hcsshim, hcn tests; "lowest" is assumed
-//	delete-fails      a first deletion may fail with 0x1f                          kubernetes#113524; the code is assumed
-//	delete-lies       a deletion may succeed and do nothing                        Windows-Containers#631
+//	delete-fails      a first deletion may fail with 0x1f (DeleteFailsOnce)        kubernetes#113524; the code is assumed
+//	delete-lies       a deletion may succeed and do nothing (DeleteLies)           Windows-Containers#631
 //	drops-external    VipExternalIP may be dropped (DropExternal)                  calico#7305
 //	normalises        other settings may be normalised (Normalise)                 assumed
 //	degraded          State 4 is a degraded load balancer, 5 an endpoint           wcnscripts#21, #24; hcsshim EndpointState; in v2: assumed
+//	lost-endpoint     an endpoint in use is gone: State 4, deletion 0x803b0002     wcnscripts, scripts/findDegradedPolicies (Degrades)
 //	handles           handles end with the process of HNS: code 6                  assumed; StaleHandle, 0x6ba and 0x6be in the field
 //	stopped           a stopped HNS answers 0x6ba                                  kubernetes#139503
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849
+//	no-limits         numbers of objects, endpoints and ports are not limited      of HNS 1,024 endpoints are documented; the product keeps to it
+//	unimplemented     namespaces and routes: 0x80004001                            of the emulator
+//	time              a call takes 1 ms of the emulator's own time, unless set     of the emulator; on a slow node 43 ms and 88 ms: kubernetes#109124
+//	no-balancer       a packet that no load balancer is for goes its way           assumed; nothing in hcsshim, hcn/hcnpolicy.go, would refuse it
+//	external          clients outside need VipExternalIP                           assumed; node ports worked before it was known: kubernetes#113742
+//	node-ports        node ports do not answer the node itself                     kubernetes.io, Networking on Windows
+//	dsr               endpoints see the client with DSR, else the source VIP       kubernetes.io, Networking on Windows; from the node itself: assumed
 //
-// VFP is a model of the switch, as far as it is documented. It is what the
-// scenarios' packets run through.
+// VFP is a model of the switch, by the last four. It is what the scenarios' packets run
+// through.
 package hnsemu

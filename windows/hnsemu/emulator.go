@@ -4,7 +4,6 @@ package hnsemu
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +27,7 @@ type Behaviour struct {
 	DeleteFailsOnce bool     // the first deletion of each load balancer is refused (kubernetes#113524); rule: delete-fails
 	DeleteLies      bool     // deletions of endpoints succeed and do nothing (Windows-Containers#631); rule: delete-lies
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
+	Degrades        bool     // deleting an endpoint in use degrades its load balancers, which cannot be deleted then
 	Twins           bool     // two remote endpoints can have one address
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
 	StaleHandle     hns.Code // what a handle from before a restart of HNS is answered with; 6 if 0
@@ -74,6 +74,7 @@ type Emulator struct {
 	balancers map[string]hns.LoadBalancer
 	kept      map[string]document // by id of a network or endpoint
 	foreign   map[string]string   // ids of what others made, and how it looked
+	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
 
 	handles map[uint64]handle
@@ -141,119 +142,10 @@ func (e *Emulator) Down(down bool) {
 	clear(e.handles)
 }
 
-// Degrade sets the state of a load balancer that has lost its rules in the switch.
-//
-// rule: degraded
-func (e *Emulator) Degrade(id string, state uint32) {
-	e.Change(id, func(lb *hns.LoadBalancer) { lb.State = state })
-}
-
-// SetEndpointState sets the state of an endpoint, such as that of one that has lost
-// its port of the switch.
-//
-// rule: degraded
-func (e *Emulator) SetEndpointState(id string, state uint32) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := e.endpoints[id]
-	p.State = state
-	e.endpoints[id] = p
-	if _, ok := e.foreign[id]; ok {
-		e.foreign[id] = text(p)
-	}
-}
-
 // id makes a GUID.
 func (e *Emulator) id() string {
 	e.next++
 	return fmt.Sprintf("00000000-0000-4000-8000-%012x", e.next)
-}
-
-// AddNetwork adds a network, as a CNI plug-in does, and returns its id.
-func (e *Emulator) AddNetwork(name, kind string, policies ...hns.Policy) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := hns.Network{ID: e.id(), Name: name, Type: kind, Policies: policies}
-	e.networks[n.ID] = n
-	return n.ID
-}
-
-// RemoveNetwork removes a network and the endpoints in it.
-func (e *Emulator) RemoveNetwork(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.dropNetwork(id)
-}
-
-// SetPolicies replaces a network's policies.
-func (e *Emulator) SetPolicies(id string, policies ...hns.Policy) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := e.networks[id]
-	n.Policies = policies
-	e.networks[id] = n
-}
-
-// AddEndpoint adds somebody else's endpoint, such as that of a pod, and returns
-// its id.
-func (e *Emulator) AddEndpoint(p hns.Endpoint) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p.ID = e.id()
-	e.endpoints[p.ID] = p
-	e.foreign[p.ID] = text(p)
-	return p.ID
-}
-
-// Leave adds an endpoint that an earlier proxy has left: it may be deleted.
-func (e *Emulator) Leave(p hns.Endpoint) string {
-	id := e.AddEndpoint(p)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.foreign, id)
-	return id
-}
-
-// AddPod adds the endpoint of a pod of this node.
-func (e *Emulator) AddPod(network string, addrs ...string) string {
-	p := hns.Endpoint{Name: "pod-" + strings.Join(addrs, "-"), HostComputeNetwork: network, MacAddress: "00-15-5d-00-00-01"}
-	for _, a := range addrs {
-		p.IpConfigurations = append(p.IpConfigurations, hns.IpConfig{IpAddress: a, PrefixLength: 24})
-	}
-	return e.AddEndpoint(p)
-}
-
-// AddBalancer adds a load balancer. A foreign one must never be touched; one that
-// is not is what an earlier proxy has left.
-func (e *Emulator) AddBalancer(lb hns.LoadBalancer, foreign bool) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lb.ID = e.id()
-	e.balancers[lb.ID] = lb
-	if foreign {
-		e.foreign[lb.ID] = text(lb)
-	}
-	return lb.ID
-}
-
-// Remove removes objects behind everybody's back, whatever they are.
-func (e *Emulator) Remove(ids ...string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, id := range ids {
-		e.dropEndpoint(id)
-		delete(e.balancers, id)
-		delete(e.foreign, id)
-	}
-}
-
-// Change changes a load balancer behind everybody's back.
-func (e *Emulator) Change(id string, f func(*hns.LoadBalancer)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lb := e.balancers[id]
-	f(&lb)
-	e.balancers[id] = lb
 }
 
 // Balancers returns all load balancers, in the order of their ids.
@@ -268,4 +160,50 @@ func (e *Emulator) Endpoints() []hns.Endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return sorted(e.endpoints)
+}
+
+// Gap is a time in which a frontend had no load balancer, between two that it
+// had.
+type Gap struct {
+	Frontend string // "VIP/protocol/port"
+	For      time.Duration
+}
+
+// stale is what a handle that is none is answered with.
+//
+// rule: handles
+func (e *Emulator) stale() hns.Code {
+	if e.behaviour.StaleHandle != 0 {
+		return e.behaviour.StaleHandle
+	}
+	return invalidHandle
+}
+
+func (e *Emulator) open(k Kind, id string) uint64 {
+	e.next++
+	e.handles[e.next] = handle{k, id}
+	return e.next
+}
+
+// has reports whether there is an object, of which there may be any number.
+//
+// rule: no-limits
+func (e *Emulator) has(k Kind, id string) bool {
+	_, ok := e.properties(handle{k, id})
+	return ok
+}
+
+func (e *Emulator) properties(h handle) (string, bool) {
+	switch h.kind {
+	case Network:
+		n, ok := e.networks[h.id]
+		return e.kept[h.id].with(text(n)), ok
+	case Endpoint:
+		p, ok := e.endpoints[h.id]
+		return e.kept[h.id].with(text(p)), ok
+	case LoadBalancer:
+		lb, ok := e.balancers[h.id]
+		return text(lb), ok
+	}
+	return "", false
 }

@@ -4,39 +4,12 @@ package hnsemu
 
 import (
 	"encoding/json"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
-
-// document is an object as JSON: what the product's types leave out is kept, and
-// returned as it was given.
-//
-// rule: extra-settings
-type document map[string]json.RawMessage
-
-// asDocument reads the settings of an object. Policies change later and are kept
-// in the object itself.
-func asDocument(settings string) (d document, ok bool) {
-	ok = json.Unmarshal([]byte(settings), &d) == nil && d != nil
-	delete(d, "Policies")
-	return d, ok
-}
-
-// with returns an object's text with what the document has besides.
-func (d document) with(object string) string {
-	if len(d) == 0 {
-		return object
-	}
-	all := maps.Clone(d)
-	if json.Unmarshal([]byte(object), &all) != nil {
-		return object
-	}
-	return text(all)
-}
 
 // createNetwork makes a network. One of the name may exist, as hcsshim's tests
 // rely on nothing else.
@@ -90,9 +63,18 @@ func (e *Emulator) dropNetwork(id string) {
 	}
 }
 
+// dropEndpoint removes an endpoint, whoever uses it.
+//
+// rule: lost-endpoint
 func (e *Emulator) dropEndpoint(id string) {
 	delete(e.endpoints, id)
 	delete(e.kept, id)
+	for i, lb := range e.balancers {
+		if e.behaviour.Degrades && uses(lb, id) {
+			lb.State = hns.StateDegraded
+			e.balancers[i] = lb
+		}
+	}
 }
 
 // policyRequest is a modification of a network's or an endpoint's policies.
@@ -185,4 +167,15 @@ func (e *Emulator) allot(network string) string {
 		a = a.Next()
 	}
 	return a.String()
+}
+
+// rule: twins
+func (e *Emulator) taken(addr, network string, flags uint32) bool {
+	for _, o := range e.endpoints {
+		if o.HostComputeNetwork == network && o.Flags == flags &&
+			slices.ContainsFunc(o.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr }) {
+			return true
+		}
+	}
+	return false
 }

@@ -21,7 +21,7 @@ func (e *Emulator) create(r Request) (Response, hns.Code) {
 	case LoadBalancer:
 		return e.createBalancer(r.Text)
 	}
-	return Response{}, notImplemented
+	return Response{}, notImplemented // rule: unimplemented
 }
 
 func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
@@ -41,6 +41,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		p.IpConfigurations = []hns.IpConfig{{IpAddress: e.allot(h.id), PrefixLength: 24}}
 	}
 	for _, c := range p.IpConfigurations {
+		// rule: bad-address
 		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
 			return Response{}, invalidIP
 		}
@@ -90,17 +91,6 @@ func (e *Emulator) publishes(p hns.Endpoint) bool {
 	return false
 }
 
-// rule: twins
-func (e *Emulator) taken(addr, network string, flags uint32) bool {
-	for _, o := range e.endpoints {
-		if o.HostComputeNetwork == network && o.Flags == flags &&
-			slices.ContainsFunc(o.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr }) {
-			return true
-		}
-	}
-	return false
-}
-
 func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 	var lb hns.LoadBalancer
 	if json.Unmarshal([]byte(settings), &lb) != nil {
@@ -129,14 +119,16 @@ func (e *Emulator) keep(lb hns.LoadBalancer) {
 // valid refuses what HNS refuses.
 func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 	// rule: needs-endpoints
-	if len(lb.HostComputeEndpoints) == 0 || len(lb.PortMappings) == 0 {
-		return invalidPolicy // kubernetes#106936
+	if len(lb.HostComputeEndpoints) == 0 {
+		return invalidReference
+	}
+	// rule: needs-mapping
+	if len(lb.PortMappings) == 0 {
+		return invalidPolicy
 	}
 	// rule: endpoints-exist
-	for _, id := range lb.HostComputeEndpoints {
-		if _, ok := e.endpoints[strings.ToLower(id)]; !ok {
-			return endpointNotFound
-		}
+	if e.missesEndpoints(lb) {
+		return endpointNotFound
 	}
 	for _, o := range e.balancers {
 		if o.ID != lb.ID && collide(o, lb) {
@@ -147,6 +139,18 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 		}
 	}
 	return 0
+}
+
+func (e *Emulator) missesEndpoints(lb hns.LoadBalancer) bool {
+	return slices.ContainsFunc(lb.HostComputeEndpoints, func(id string) bool {
+		_, ok := e.endpoints[strings.ToLower(id)]
+		return !ok
+	})
+}
+
+// uses reports whether a load balancer uses an endpoint.
+func uses(lb hns.LoadBalancer, id string) bool {
+	return slices.ContainsFunc(lb.HostComputeEndpoints, func(o string) bool { return strings.EqualFold(o, id) })
 }
 
 // collide reports whether two load balancers have a frontend in common.
@@ -221,6 +225,9 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
 			e.refused[id] = true
 			return 0x1f // a device attached to the system is not functioning
+		// rule: lost-endpoint
+		case e.behaviour.Degrades && e.missesEndpoints(lb):
+			return endpointNotFound
 		}
 		delete(e.balancers, id)
 		e.vanished(lb)
@@ -229,14 +236,13 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 	return notImplemented
 }
 
-// rule: in-use
+// rule: in-use not-found
 func (e *Emulator) deleteEndpoint(id string) hns.Code {
 	if _, ok := e.endpoints[id]; !ok {
 		return endpointNotFound
 	}
 	for _, lb := range e.balancers {
-		uses := slices.ContainsFunc(lb.HostComputeEndpoints, func(o string) bool { return strings.EqualFold(o, id) })
-		if uses && !e.behaviour.DeleteInUse {
+		if uses(lb, id) && !e.behaviour.DeleteInUse {
 			return hasReferences
 		}
 	}

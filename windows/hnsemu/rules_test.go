@@ -3,13 +3,19 @@
 package hnsemu_test
 
 import (
+	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
 // rule is a line of the table of rules in the package's doc comment.
@@ -27,10 +33,37 @@ func rules(t *testing.T) (all []rule) {
 			all = append(all, rule{m[1], m[2], m[3]})
 		}
 	}
-	if len(all) < 30 {
+	if len(all) < 40 {
 		t.Fatalf("%d rules were read of the table", len(all))
 	}
 	return all
+}
+
+// Error records have the form that HNS' were published in: kubernetes#100384, hcsshim#1043,
+// antrea#2301, sig-windows-tools#249.
+func TestErrorRecords(t *testing.T) {
+	for published, code := range map[string]hns.Code{
+		`{"Success":false,"Error":"The reference is invalid in the JSON document. A Reference is required","ErrorCode":2151350300}`: 0x803b001c,
+		`{"Success":false,"Error":"The switch-port was not found. ","ErrorCode":2151350279}`:                                        0x803b0007,
+		`{"Success":false,"Error":"Element not found. ","ErrorCode":2147943568}`:                                                    0x490,
+		`{"Success":false,"Error":"The parameter is incorrect. ","ErrorCode":2147942487}`:                                           0x57,
+	} {
+		e := hnsemu.New(hnsemu.WS2022)
+		e.Hook(func(*hnsemu.Call) hns.Code { return code })
+		answer := e.Do(hnsemu.Request{Kind: hnsemu.LoadBalancer, Verb: hnsemu.Create})
+		type record struct {
+			Success   bool
+			Error     string
+			ErrorCode uint32
+		}
+		var want, got record
+		if err := errors.Join(json.Unmarshal([]byte(published), &want), json.Unmarshal([]byte(answer.Record), &got)); err != nil {
+			t.Fatal(err)
+		}
+		if got.Error = want.Error; got != want || answer.Result != want.ErrorCode {
+			t.Errorf("%s: the emulator says %s, 0x%x", published, answer.Record, answer.Result)
+		}
+	}
 }
 
 // Every rule of the table is carried out somewhere, and what is carried out under a
@@ -64,6 +97,38 @@ func TestRulesHaveNames(t *testing.T) {
 	for name := range done {
 		if !seen[name] {
 			t.Errorf("%s is carried out, and not in the table", name)
+		}
+	}
+}
+
+// Whatever the emulator can be told to do, and each code that it answers with, is in the
+// table.
+func TestTheTableIsWhole(t *testing.T) {
+	table := ""
+	for _, r := range rules(t) {
+		table += r.says + " " + r.source + "\n"
+	}
+	var must []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[hnsemu.Behaviour]()) {
+		if f.Name != "Echo" { // DropExternal and Normalise
+			must = append(must, f.Name)
+		}
+	}
+	for _, file := range []string{"call.go", "emulator.go", "network.go", "object.go", "v1.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?:hns\.Code += |return |c\.Code = )(0x[0-9a-f]+)`).FindAllStringSubmatch(string(text), -1) {
+			must = append(must, m[1])
+		}
+	}
+	if len(must) < 18 {
+		t.Errorf("only %q", must)
+	}
+	for _, name := range must {
+		if !strings.Contains(table, name) {
+			t.Errorf("%s is in no rule of the table", name)
 		}
 	}
 }

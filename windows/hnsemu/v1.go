@@ -26,6 +26,9 @@ func (e *Emulator) rest(request string) (Response, hns.Code) {
 	if path == "/globals/version" {
 		return output(text(e.version), 0)
 	}
+	if parts[0] == "accelnet" {
+		return e.accelnet(method, body)
+	}
 	kind, ok := map[string]Kind{"networks": Network, "endpoints": Endpoint, "endpointstats": Endpoint}[parts[0]]
 	switch {
 	case !ok || len(parts) > 3:
@@ -45,6 +48,19 @@ func (e *Emulator) rest(request string) (Response, hns.Code) {
 		return output(object, 0)
 	}
 	return output("", notImplemented)
+}
+
+// accelnet keeps the addresses that accelerated networking leaves alone.
+func (e *Emulator) accelnet(method, body string) (Response, hns.Code) {
+	switch {
+	case method == "DELETE":
+		e.macs = ""
+	case method == "POST" && json.Valid([]byte(body)):
+		e.macs = body
+	case method != "GET":
+		return output("", invalidJSON)
+	}
+	return output(e.macs, 0)
 }
 
 func (e *Emulator) all(kind Kind) string {

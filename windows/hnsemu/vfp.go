@@ -14,12 +14,9 @@ import (
 
 // VFP is a model of what Windows' switch does with packets, given the load
 // balancers of an HNS. It follows what is documented and what kube-proxy relies
-// on; where that is silent it takes the less useful answer:
+// on; where that is silent it takes the less useful answer.
 //
-//   - what no load balancer is for goes its way: nothing is refused or dropped;
-//   - frontends without VipExternalIP answer this node's pods and processes only;
-//   - a node port (no frontend VIP) does not answer the node itself;
-//   - with DSR endpoints see the client, without it they see the source VIP.
+// rule: no-balancer external node-ports dsr
 type VFP struct {
 	HNS    *Emulator
 	Host   *model.Host

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track
+
+import (
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+)
+
+// SetService adds or replaces a Service. One that exceeds a limit is refused: its
+// last good object is kept and, where there is none, one without any port.
+func (t *Tracker) SetService(object *model.Service) {
+	s := t.get(object.Name)
+	s.excess = nil
+	if p, over := resolve.Excess(object); over {
+		s.excess = []model.Problem{p}
+		if object = s.object; object == nil {
+			object = &model.Service{Name: s.name, Where: p.Where}
+		}
+	}
+	if s.object == nil {
+		t.objects++
+	}
+	s.object, s.claimsStale = object, true
+	t.mark(s)
+}
+
+// DeleteService removes a Service. Its slices stay, in case it returns.
+func (t *Tracker) DeleteService(name model.ServiceName) {
+	s, ok := t.services[name]
+	if !ok || s.object == nil {
+		return
+	}
+	t.objects--
+	s.object, s.excess, s.claimsStale = nil, nil, true
+	t.mark(s)
+}
+
+// SetSlice adds or replaces a slice, which may have moved to another Service.
+func (t *Tracker) SetSlice(slice *model.Slice) {
+	s := t.get(model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service})
+	if old := t.slices[slice.Name]; old != nil && old != s {
+		t.DeleteSlice(slice.Name)
+	}
+	t.slices[slice.Name] = s
+	var before *model.Slice
+	i, found := s.find(slice.Name)
+	if found {
+		before, s.slices[i] = s.slices[i], slice
+	} else {
+		s.slices = slices.Insert(s.slices, i, slice)
+	}
+	t.triggers.add(s, before, slice)
+	t.trustChanged(before, slice)
+	t.mark(s)
+	t.updateAPIServers(s)
+}
+
+// DeleteSlice removes a slice.
+func (t *Tracker) DeleteSlice(name model.SliceName) {
+	s := t.slices[name]
+	if s == nil {
+		return
+	}
+	delete(t.slices, name)
+	if i, found := s.find(name); found {
+		t.trustChanged(s.slices[i], nil)
+		s.slices = slices.Delete(s.slices, i, i+1)
+	}
+	t.triggers.forget(s)
+	t.mark(s)
+	t.updateAPIServers(s)
+}
+
+// SliceService returns the Service that a known slice belongs to.
+func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
+	if s := t.slices[name]; s != nil {
+		return s.name, true
+	}
+	return n, false
+}
+
+// updateAPIServers takes over which API servers there are, where a Service says that.
+func (t *Tracker) updateAPIServers(s *service) {
+	if s.name == resolve.APIService && t.configured != nil {
+		t.setHost(resolve.WithAPIServers(t.configured, s.slices))
+	}
+}
+
+// find returns a slice's place among the sorted ones.
+func (s *service) find(name model.SliceName) (i int, found bool) {
+	return slices.BinarySearchFunc(s.slices, name, func(a *model.Slice, b model.SliceName) int {
+		return model.ServiceName(a.Name).Compare(model.ServiceName(b))
+	})
+}
+
+// SetHost replaces the host and touches the Services that can come out
+// differently: a new zone, those with hints; other addresses that are not theirs
+// to have, those who ask for them; anything else, all of them.
+func (t *Tracker) SetHost(host *model.Host) {
+	t.configured = host
+	if s := t.services[resolve.APIService]; s != nil {
+		host = resolve.WithAPIServers(host, s.slices)
+	}
+	t.setHost(host)
+}
+
+func (t *Tracker) setHost(host *model.Host) {
+	old := t.host
+	t.host = host
+	all := old == nil || !old.SamePorts(host)
+	zone, policy := all || old.Zone != host.Zone, !all && !old.SamePolicy(host)
+	if !zone && !policy {
+		return
+	}
+	for _, s := range t.services {
+		if all || policy && s.object != nil && resolve.Affects(old, host, s.object, s.slices) {
+			s.claimsStale = true
+			t.mark(s)
+		} else if zone && s.hinted() {
+			t.mark(s)
+		}
+	}
+	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
+}
+
+func (s *service) hinted() bool {
+	for _, slice := range s.slices {
+		for i := range slice.Endpoints {
+			if slice.Endpoints[i].Hints != nil {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/ui"
+)
+
+func (p *Proxy) pages() health.Sources {
+	return health.Sources{
+		Health:  p.health,
+		Status:  func(ctx context.Context) (any, error) { return p.Document(ctx) },
+		Metrics: p.report.metrics.Handler(),
+		SLIs:    p.report.metrics.SLIs(),
+		Checked: p.report.metrics.Checked,
+		Mode:    p.mode,
+		Config:  func() any { return p.live.Load().Tree() },
+		Flags:   func() map[string]string { return p.live.Load().Flags() },
+		Version: p.version, Release: metrics.Kubernetes,
+		UI:      ui.Handler(ui.Cached(p.picture, pictureAge)),
+		Profile: p.config.Profiling,
+		Verbosity: func(v int) {
+			p.log.Info("verbosity changed", "v", v)
+			if p.Verbosity != nil {
+				p.Verbosity(v)
+			}
+		},
+	}
+}
+
+// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
+const pictureAge = 2 * time.Second
+
+// picture is what /ui shows.
+func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.Input{Status: p.documentOf(s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// progressInterval is how often a start that takes long says what it waits for.
+const progressInterval = 5 * time.Second
+
+// logProgress says what a start waits for, until everything is programmed.
+func (p *Proxy) logProgress(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.engine.Programmed():
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.log.Info("still starting", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
+		}
+	}
+}
+
+// releaseStartMemory returns the memory that the start needed to the system, once,
+// a few seconds after the first sync: it is several times what the proxy needs
+// from then on.
+func (p *Proxy) releaseStartMemory(ctx context.Context) {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for quiet := 0; quiet < 2; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if p.Status().Synced {
+			quiet++
+		}
+	}
+	p.system.collect()
+	if err := p.system.releaseText(); err != nil {
+		p.log.Debug("releasing startup memory failed", "err", err)
+	}
+}
