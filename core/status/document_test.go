@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -87,7 +88,8 @@ func TestGapsOfTheMode(t *testing.T) {
 	}
 }
 
-// An endpoint that is passed over is in the list of its Service, with the reason.
+// An endpoint that is passed over is in the list of its Service, with the reason, and explain
+// says why it gets no connection.
 func TestPassedOverEndpointIsListed(t *testing.T) {
 	name := model.ServiceName{Namespace: "ns", Name: "web"}
 	slice := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "web-1"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}
@@ -114,6 +116,12 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 	var text strings.Builder
 	if err := list.Write(&text); err != nil || !strings.Contains(text.String(), "stopped answering") {
 		t.Errorf("%v:\n%s", err, text.String())
+	}
+	why, err := status.Explain(status.Subject{
+		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
+	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
+	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
+		t.Errorf("%+v, %v", why, err)
 	}
 }
 
