@@ -69,11 +69,32 @@ func call(ctx context.Context, path string, request []byte, answer any) error {
 	return json.Unmarshal(text, answer)
 }
 
+// enterKey is the key of what Inside has put into a context.
+type enterKey struct{}
+
+// Inside returns a context whose requests go to the proxy of another network: enter runs
+// a function on a thread there.
+func Inside(ctx context.Context, enter func(func() error) error) context.Context {
+	return context.WithValue(ctx, enterKey{}, enter)
+}
+
+// dialControl connects to the proxy that a context is about.
+func dialControl(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+	enter, elsewhere := ctx.Value(enterKey{}).(func(func() error) error)
+	if !elsewhere {
+		return thisSystem().dialControl(ctx)
+	}
+	err = enter(func() error {
+		conn, err = thisSystem().dialControl(ctx)
+		return err
+	})
+	return conn, err
+}
+
 // open sends a request to the control socket. The caller reads and closes the
 // answer.
 func open(ctx context.Context, path string, request []byte) (io.ReadCloser, error) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return thisSystem().dialControl(ctx) }
-	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{DialContext: dialControl, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ const maxRequest = 16 << 20
 
 // queries are all there are.
 func queries() []query {
-	return []query{Explain(), Trace(), Drift(), Services(), Preview()}
+	return []query{Explain(), Outcomes(), Trace(), Drift(), Services(), Preview()}
 }
 
 // queryRoute answers queries on the control socket.

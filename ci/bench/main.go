@@ -81,9 +81,11 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	flags.IntVar(&o.changes, "changes", 0, "how many changes of each contender in a round, at most")
 	flags.DurationVar(&o.patience, "patience", 0, "longest time for these changes; ipvs: for each step")
 	flags.DurationVar(&o.outage, "outage", -1, "kubernetes: how long the API server is gone at the end; 0 leaves that out")
+	flags.IntVar(&o.clients, "clients", 0, "fleet: how many clients follow the API server")
 	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is beside it")
 	only := flags.String("only", "", "measure these contenders alone, by names separated by commas")
 	flags.StringVar(&o.tandem, "tandem", os.Getenv("TANDEM_BIN"), "path of tandem")
+	flags.StringVar(&o.fleet, "fleet", os.Getenv("FLEET_BIN"), "fleet: path of ci/bench/fleet")
 	flags.StringVar(&o.kubeProxy, "kube-proxy", os.Getenv("KUBE_PROXY"), "ipvs: path of kube-proxy; without it Tandem runs alone")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -29,12 +29,13 @@ type options struct {
 	patience time.Duration // for all changes of a round and contender; ipvs: for each step
 	outage   time.Duration // of the API server, at the end
 	mode     string        // Tandem's, in the kubernetes benchmark
+	clients  int           // in the fleet benchmark
 	short    bool          // the smallest size that shows that all works
 	only     []string      // contenders; empty is all
 
-	tandem, kubeProxy string // programs
-	upstream          string // the folder ci/kubernetes/upstream
-	dir               string // for this run's files
+	tandem, kubeProxy, fleet string // programs
+	upstream                 string // the folder ci/kubernetes/upstream
+	dir                      string // for this run's files
 }
 
 // chosen reports whether a contender is to be measured.

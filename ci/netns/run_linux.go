@@ -82,7 +82,7 @@ func (r *run) serve() error {
 			return fmt.Errorf("server %s is nowhere in the lab", s.at)
 		}
 		_, err := r.net.Serve(place, s.at, s.proto)
-		if _, ok := skippable(err); err != nil && !ok {
+		if _, ok := lab.Untestable(err); err != nil && !ok {
 			return err
 		}
 	}
@@ -196,16 +196,13 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if declared && gap.Source { // all others must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
-	j := judge{net: r.net, plan: r.plan, row: row, scenario: r.scenario}
-	if row.Expect.SessionAffinity { // one by one: see judge
-		j.had = r.had[row.From]
-	}
-	v.wrong, v.err = j.run()
+	c := r.check(row, r.had[row.From]) // sticky rows come one by one: see judge
+	v.wrong, v.err = c.Run(r.net)
 	if row.Expect.SessionAffinity {
-		r.had[row.From] = j.had
+		r.had[row.From] = c.First
 	}
-	v.dials = j.dials
-	if reason, ok := skippable(v.err); ok {
+	v.dials = c.Dials
+	if reason, ok := lab.Untestable(v.err); ok {
 		return verdict{skip: reason}
 	}
 	if declared && !gap.Source && v.wrong != "" {

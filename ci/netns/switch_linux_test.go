@@ -32,9 +32,9 @@ const (
 
 // calls are the ways in: from a pod, from the node itself and from outside.
 var calls = []lab.Call{
-	{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: answerTime},
-	{From: lab.Node, Proto: model.TCP, To: clusterIP, Timeout: answerTime},
-	{From: lab.Outside, Proto: model.TCP, To: nodePort, Timeout: answerTime},
+	{From: "10.244.1.10", Proto: model.TCP, To: clusterIP, Timeout: 5 * time.Second},
+	{From: lab.Node, Proto: model.TCP, To: clusterIP, Timeout: 5 * time.Second},
+	{From: lab.Outside, Proto: model.TCP, To: nodePort, Timeout: 5 * time.Second},
 }
 
 // TestSwitchModes performs every ordered pair of switches between the modes that

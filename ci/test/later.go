@@ -34,6 +34,11 @@ func later() []deferred {
 			pkg: "ci/netns", tests: "TestFailoverInEveryMode TestFailoverIsNotFooled TestHandshakesMoveOn TestFailoverObserves TestAsymmetricRouting TestTooManySilentNodes TestFailoverAcrossRestart TestKubeProxyLosesConnections",
 			why: "dead nodes and what looks like them, under load: 4 min",
 		},
+		{
+			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch",
+			why: "restarts and switches of each mode under load: 2 min",
+		},
+		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
 	}

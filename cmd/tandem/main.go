@@ -105,7 +105,7 @@ EndpointSlices into the kernel, and keeps them up to date.
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newTop(), newSnapshot(), newReplay(), newUI(), newKubectl(),
-		newSwitch(), newDoctor(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
+		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
 	for _, c := range append(root.Commands(), root) {
 		if c.Args != nil {

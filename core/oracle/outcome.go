@@ -6,6 +6,7 @@
 package oracle
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -56,3 +57,13 @@ const (
 
 // String returns the fate as scenarios spell it.
 func (f Fate) String() string { return [...]string{"pass", "forward", "reject", "drop"}[f] }
+
+// ParseFate reads what String has written.
+func ParseFate(text string) (Fate, error) {
+	for _, f := range []Fate{Pass, Forward, Reject, Drop} {
+		if f.String() == text {
+			return f, nil
+		}
+	}
+	return Pass, fmt.Errorf("unknown outcome %.20q", text)
+}

@@ -73,6 +73,23 @@ func TestReadWhatWasWritten(t *testing.T) {
 	}
 }
 
+// Other formats, and fields of a newer tandem, are refused with what to do.
+func TestOtherFormats(t *testing.T) {
+	text := string(written(t, file(1)))
+	const format = `{"tandemSnapshot":1,`
+	for put, want := range map[string]string{
+		`{"tandemSnapshot":2,`:              "line 1: format 2: this tandem reads format 1; use the one that made it",
+		`{"tandemSnapshot":0,`:              "line 1: format 0: this tandem reads format 1; use the one that made it",
+		`{"tandemSnapshot":1,"newField":1,`: `line 1: json: unknown field "newField": read it with the tandem that made it`,
+		`{"tandem":1,`:                      "line 1: this is no snapshot of tandem",
+	} {
+		other := strings.Replace(text, format, put, 1)
+		if _, err := snapshot.Read(strings.NewReader(other)); other == text || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", put, err, want)
+		}
+	}
+}
+
 func ports(r *snapshot.Result) string {
 	text, _ := json.Marshal(r.Ports)
 	return string(text)

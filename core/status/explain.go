@@ -63,6 +63,9 @@ type Explanation struct {
 	Objects  []dataplane.Object `json:"objects,omitempty"` // without which it would fare otherwise
 	Problems []Problem          `json:"problems,omitempty"`
 	Failing  string             `json:"failing,omitempty"` // why this is not programmed
+	// HidesClients says that in this mode endpoints see an address of this node, whatever
+	// Endpoints say: model.Gap's Source.
+	HidesClients bool `json:"hidesClients,omitempty"`
 }
 
 // Target is an endpoint that a connection may reach.
@@ -113,6 +116,7 @@ func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explana
 	out.Problems = problems(svc.Problems)
 	for _, g := range s.Gaps[id] {
 		if !g.Frontend.IsValid() || e.Frontend != nil && g.Frontend == e.Frontend.At || g.Frontend == netip.AddrPortFrom(e.Packet.Dst.Addr(), 0) {
+			out.HidesClients = out.HidesClients || g.Source
 			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: "mode " + s.Mode + ": " + gap(e.Port, g)})
 		}
 	}

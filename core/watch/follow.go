@@ -42,6 +42,7 @@ type follower struct {
 	bookmarks bool // the server sends bookmarks of this kind
 	suspect   bool // it has sent none in time, nor anything else since
 	listing   bool
+	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
 	refused   time.Time // when the server last failed to stream a list
 	at        string    // the resource version up to which all is known; empty when there is none
@@ -82,6 +83,9 @@ func (f *follower) request(ctx context.Context) error {
 func (f *follower) nextDelay(err error) time.Duration {
 	switch {
 	case err == nil:
+		return 0
+	case apierrors.IsBadRequest(err) && f.newer != "" && !f.older:
+		f.older = true
 		return 0
 	case expired(err) && !f.listing: // later changes are lost
 		f.relist()
@@ -127,7 +131,7 @@ func (f *follower) list(ctx context.Context) error {
 		return ctx.Err()
 	}
 	f.status.list()
-	options := metav1.ListOptions{LabelSelector: f.label, FieldSelector: f.field, ResourceVersion: f.from()}
+	options := metav1.ListOptions{LabelSelector: f.label, FieldSelector: f.fields(), ResourceVersion: f.from()}
 	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
 		options.Limit = pageSize // with any other version a limit would keep the server from using its cache
 	}
@@ -147,6 +151,15 @@ func (f *follower) list(ctx context.Context) error {
 		options.Continue, options.ResourceVersion = page.GetContinue(), ""
 	}
 	return errors.New("list has too many pages")
+}
+
+// fields returns the field selector. Objects that a newer one keeps away are not served
+// in any case.
+func (f *follower) fields() string {
+	if f.newer != "" && !f.older {
+		return f.newer
+	}
+	return f.field
 }
 
 // from returns the version that a list must not be older than. The first one may

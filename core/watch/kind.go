@@ -42,6 +42,7 @@ type kind struct {
 	resource     string // endpointslices
 	version      schema.GroupVersion
 	label, field string // selectors
+	newer        string // a field selector that servers before Kubernetes 1.31 refuse
 	optional     bool   // optional
 	list         func() runtime.Object
 	set          func(runtime.Object) outcome // tells the sink
@@ -71,11 +72,13 @@ func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome 
 	}
 }
 
-// services are those that no other proxy was asked to serve, as in kube-proxy.
+// services are those with a virtual IP that no other proxy was asked to serve.
+// kube-proxy reads ExternalName Services, too.
 func services(sink Sink) kind {
 	return kind{
 		resource: "services", version: corev1.SchemeGroupVersion,
 		label: "!" + LabelProxyName,
+		newer: "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
 		list:  func() runtime.Object { return &corev1.ServiceList{} },
 		set: setter(func(o *corev1.Service) outcome {
 			s, problems := Service(o)

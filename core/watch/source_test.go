@@ -88,14 +88,44 @@ func TestSelectors(t *testing.T) {
 			}
 		}
 	}
-	if r := w.server.Requests("watch", "nodes")[0]; r.Query.Get("fieldSelector") != "metadata.name=node-1" {
-		t.Errorf("nodes: field selector %q", r.Query.Get("fieldSelector"))
+	for resource, want := range map[string]string{
+		"nodes": "metadata.name=node-1", "services": "spec.clusterIP!=None,spec.type!=ExternalName", "endpointslices": "",
+	} {
+		if got := w.server.Requests("watch", resource)[0].Query.Get("fieldSelector"); got != want {
+			t.Errorf("%s: field selector %q", resource, got)
+		}
 	}
 	// A label makes a Service another proxy's.
 	w.server.Put(func() *corev1.Service { s := service("web", 80); s.Labels = foreign.Labels; return s }())
 	w.becomes("node node-1 a leaving=false, slice default/web-x 1")
 	w.server.Put(service("web", 80))
 	w.becomes(initial)
+}
+
+// A server that cannot select Services by their fields sends all of them, whether it
+// streams lists or not; what is not served is dropped here.
+func TestServerWithoutServiceFields(t *testing.T) {
+	t.Parallel()
+	for _, o := range []apitest.Options{{OldFields: true}, {OldFields: true, NoWatchList: true}} {
+		w := newWorld(t, o)
+		headless := service("headless", 1)
+		headless.Spec.ClusterIP, headless.Spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
+		w.server.Put(headless)
+		w.run().becomes(initial)
+		w.synced()
+		refused := 0
+		for _, r := range w.server.Requests("", "services") {
+			if r.Query.Get("fieldSelector") != "" {
+				refused++
+			}
+		}
+		if refused != 1 {
+			t.Errorf("%+v: %d requests with a field selector, want 1", o, refused)
+		}
+		w.server.Cut("services")
+		w.server.Put(service("late", 81))
+		w.becomes(strings.Replace(initial, "service ", "service default/late 81, service ", 1))
+	}
 }
 
 func TestBecomesHeadless(t *testing.T) {

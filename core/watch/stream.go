@@ -87,7 +87,7 @@ func causeOr(ctx context.Context, err error) error {
 
 func (f *follower) watchOptions() *metav1.ListOptions {
 	o := &metav1.ListOptions{
-		LabelSelector: f.label, FieldSelector: f.field, ResourceVersion: f.at,
+		LabelSelector: f.label, FieldSelector: f.fields(), ResourceVersion: f.at,
 		Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: watchTimeout(),
 	}
 	if f.listing {

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -86,14 +88,14 @@ func remove(ctx context.Context, _ *config.Config) error {
 }
 
 // removeOwned deletes what Tandem has programmed in any variant. Most chains have
-// kube-proxy's names: without any chain that only Tandem creates, they are
-// kube-proxy's, and stay.
+// kube-proxy's names: without any chain that only Tandem creates, or where kube-proxy
+// has rewritten those that lead there, they are kube-proxy's, and stay.
 func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
-		if !isTandem(have) {
-			return nil
+		if isTandem(have) {
+			return removeAll(ctx, d)
 		}
-		return removeAll(ctx, d)
+		return removeUnused(ctx, d)
 	})
 }
 
@@ -101,52 +103,83 @@ func removeAll(ctx context.Context, d *Driver) error {
 	return dataplane.New(NewCompiler(Options{Families: d.families}), d).Remove(ctx)
 }
 
-// eachInUse calls f for each variant that has objects with our names. It creates no
-// tables: of the legacy variant only existing ones are read. A variant that cannot be
-// read is skipped, since the kernel may lack nf_tables; it is an error if no variant
-// can be read, if the legacy variant fails, or if iptables cannot list an nft table.
-func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
-	var unread, errs []error
-	for _, t := range installed {
-		d := &Driver{tools: t, families: t.Installed(), ns: ns, shared: sharedChains{}, watch: xtables.NoWatch(), readOnly: true}
-		have, _, err := d.read(ctx)
-		switch {
-		case err != nil && (t.Variant == xtables.Legacy || errors.Is(err, xtables.ErrIncompatible)):
-			errs = append(errs, err)
-		case err != nil:
-			unread = append(unread, err)
-		case len(have) > 0:
-			errs = append(errs, f(d, have))
+// removeUnused deletes the chains that only Tandem creates, to which no rule leads:
+// kube-proxy rewrites the chains that it knows when it takes over.
+func removeUnused(ctx context.Context, d *Driver) error {
+	have, err := d.observe(ctx)
+	if err != nil {
+		return err
+	}
+	var ops []op
+	for k, v := range have {
+		if isTandemChain(k.Chain) {
+			ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
 		}
 	}
-	if len(unread) == len(installed) {
+	return errors.Join(d.Commit(ctx, ops)...)
+}
+
+// eachInUse calls f for each variant and family that has objects with our names. It
+// creates no tables: of the legacy variant only existing ones are read. A variant that
+// cannot be read is skipped, since the kernel may lack nf_tables; it is an error if no
+// variant can be read, if the legacy variant fails, or if iptables cannot list an nft
+// table.
+func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
+	var unread, errs []error
+	read := 0
+	for _, t := range installed {
+		for _, family := range t.Installed() {
+			d := &Driver{tools: t, families: []model.Family{family}, ns: ns, shared: sharedChains{}, watch: xtables.NoWatch(), readOnly: true}
+			have, _, err := d.read(ctx)
+			switch {
+			case err != nil && (t.Variant == xtables.Legacy || errors.Is(err, xtables.ErrIncompatible)):
+				errs = append(errs, err)
+			case err != nil:
+				unread = append(unread, err)
+				continue
+			case len(have) > 0:
+				errs = append(errs, f(d, have))
+			}
+			read++
+		}
+	}
+	if read == 0 {
 		return errors.Join(unread...)
 	}
 	return errors.Join(errs...)
 }
 
-// isTandem reports whether Tandem has programmed objects.
+// isTandem reports whether Tandem has programmed objects of one family, and kube-proxy
+// not since: its KUBE-SERVICES and KUBE-NODEPORTS lead to chains of ports, Tandem's to
+// chains of a tree.
 func isTandem(objects map[Key]Value) bool {
-	for k := range objects {
-		if k.Chain == chainUnserved {
-			return true
+	tandem, toTree, toPort := false, false, false
+	for k, v := range objects {
+		if isTandemChain(k.Chain) {
+			tandem = true
+			continue
 		}
-		for _, t := range trees {
-			if strings.HasPrefix(k.Chain, t.prefix) {
-				return true
-			}
+		for r := range v.All() {
+			to := r.Chain()
+			toTree = toTree || isTandemChain(to)
+			toPort = toPort || k.Table == xtables.NAT && classOf(k.Chain) == shared && classOf(to) == whole
 		}
 	}
-	return false
+	return tandem && (toTree || !toPort)
 }
 
-// kubeProxy finds chains with names that kube-proxy and Tandem share, if there is
-// none that only Tandem creates. Running in this mode adopts them.
+// isTandemChain reports whether kube-proxy never creates a chain.
+func isTandemChain(name string) bool {
+	return name == chainUnserved || slices.ContainsFunc(trees[:], func(t tree) bool { return strings.HasPrefix(name, t.prefix) })
+}
+
+// kubeProxy finds chains with names that kube-proxy and Tandem share, if they are not
+// Tandem's. Running in this mode adopts them.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	left.Remove = func(ctx context.Context) error { return eachKubeProxy(ctx, removeAll) }
 	err = eachKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
 		have, _, err := d.read(ctx)
-		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s)", len(have), d.tools.Variant))
+		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s, %s)", len(have), d.tools.Variant, d.families[0]))
 		return err
 	})
 	return left, err

@@ -103,26 +103,20 @@ func (n *Net) build(ctx context.Context) error {
 	if v6 && !haveIPv6() {
 		return errors.New("the plan has IPv6 addresses, but IPv6 is disabled in this kernel")
 	}
-	node, err := n.open(Node, append(everywhere(), router()...))
+	node, err := n.openNode()
 	if err != nil {
 		return err
 	}
 	b := builder{Net: n, node: node, v6: v6}
 	// The uplink comes first: on a link without an address, such as those of pods,
 	// the kernel masquerades with the first address it finds.
-	if err := b.joinMany(Outside, uplink, n.plan.Outside); err != nil {
+	if err := b.joinOutside(n.plan.Prefix + uplink); err != nil {
 		return err
 	}
-	if err := node.assign(uplink, n.plan.Node); err != nil {
+	if err := b.joinMany(Others, n.plan.Prefix+crosslink, n.plan.Others); err != nil {
 		return err
 	}
-	if err := node.defaultRoute(uplink, far, b.peerMAC(), v6); err != nil {
-		return err
-	}
-	if err := b.joinMany(Others, crosslink, n.plan.Others); err != nil {
-		return err
-	}
-	if err := b.reach(crosslink, n.plan.Others); err != nil {
+	if err := b.reach(n.plan.Prefix+crosslink, n.plan.Others); err != nil {
 		return err
 	}
 	for _, pod := range n.plan.Pods {
@@ -137,6 +131,33 @@ func (n *Net) build(ctx context.Context) error {
 		}
 	}
 	return n.ready(ctx)
+}
+
+// openNode makes the node's namespace, or takes the present one.
+func (n *Net) openNode() (*space, error) {
+	if !n.plan.Here {
+		return n.open(Node, append(everywhere(), router()...))
+	}
+	s, err := thisSpace()
+	if err == nil {
+		n.spaces[Node] = s
+	}
+	return s, err
+}
+
+// joinOutside connects what is outside: by the node's default route, where the node is
+// this network's.
+func (b *builder) joinOutside(link string) error {
+	if err := b.joinMany(Outside, link, b.plan.Outside); err != nil {
+		return err
+	}
+	if b.plan.Here {
+		return b.reach(link, b.plan.Outside)
+	}
+	if err := b.node.assign(link, b.plan.Node); err != nil {
+		return err
+	}
+	return b.node.defaultRoute(link, far, b.peerMAC(), b.v6)
 }
 
 // builder connects places to the node.
@@ -169,6 +190,7 @@ func (b *builder) join(at Place, name string, addrs []netip.Addr, settings []sys
 	if err := b.node.links.LinkAdd(veth); err != nil {
 		return fmt.Errorf("link %s to %s: %w", name, at, err)
 	}
+	b.node.made = append(b.node.made, name)
 	if err := b.node.up(name); err != nil {
 		return err
 	}
@@ -233,6 +255,9 @@ func (n *Net) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for place, addrs := range n.plan.all {
+		if n.spaces[place].present {
+			addrs = nil // they were there before
+		}
 		for {
 			waiting, err := n.spaces[place].unready(addrs)
 			if err != nil {

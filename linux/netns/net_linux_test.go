@@ -312,3 +312,51 @@ func interfaces(t *testing.T) string {
 	}
 	return strings.Join(names, " ")
 }
+
+// A network around a node that was there before uses its routes, and leaves its links
+// and addresses as they were, also when it fails half-way.
+func TestAroundTheNodeThatIsHere(t *testing.T) {
+	outer := network(t)
+	here := func() Plan {
+		return Plan{
+			Here: true, Prefix: "test-", Node: plan().Node, Outside: []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:db8:18::1")},
+			Pods: []Pod{{Place: "guest", Interface: "test-0", Addrs: []netip.Addr{netip.MustParseAddr("198.18.1.1"), netip.MustParseAddr("2001:db8:19::1")}}},
+		}
+	}
+	links := func() (names string) {
+		if err := outer.Do(Node, func() error { names = interfaces(t); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := links()
+	var inner *Net
+	if err := outer.Do(Node, func() (err error) { inner, err = New(t.Context(), here()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	for _, server := range []string{"198.18.1.1:80", "[2001:db8:19::1]:80"} {
+		if _, err := inner.Serve("guest", at(server), model.TCP); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []Place{Outside, Node, "guest"} {
+			if a := dial(t, inner, from, "", model.TCP, server); a.Outcome != Answered {
+				t.Errorf("from %s to %s: %s", from, server, a.Outcome)
+			}
+		}
+	}
+	if during := links(); !strings.Contains(during, "test-eth0") || !strings.Contains(during, "test-0") {
+		t.Errorf("links of the node: %s", during)
+	}
+	if err := inner.Close(); err != nil {
+		t.Error(err)
+	}
+	broken := here()
+	broken.Pods[0].Interface = "no/name"
+	if err := outer.Do(Node, func() error { _, err := New(t.Context(), broken); return err }); err == nil {
+		t.Error("an impossible interface name was accepted")
+	}
+	if after := links(); after != before {
+		t.Errorf("links before: %s, after: %s", before, after)
+	}
+}

@@ -24,6 +24,14 @@ type Plan struct {
 	Pods    []Pod        // the node's pods
 	Outside []netip.Addr // machines outside
 	Others  []netip.Addr // other nodes and their pods
+
+	// Here makes Node the namespace of the thread that calls New: its own addresses,
+	// which Node lists, its settings and its default route stay as they are. It gets
+	// links with names that begin with Prefix, and routes by them to all other
+	// addresses, which must be nobody's. Close removes these, and so does the kernel
+	// when the process ends.
+	Here   bool
+	Prefix string // of the names of all links of Node but pods'; at most 11 bytes
 }
 
 // Pod is a pod of the node, in a namespace of its own.
@@ -72,7 +80,10 @@ func (p Plan) check() error {
 			where[a] = place
 		}
 	}
-	taken := map[string]bool{uplink: true, crosslink: true, "lo": true}
+	if len(p.Prefix) > 11 || p.Here && p.Prefix == "" {
+		errs = append(errs, fmt.Errorf("prefix %q of interfaces: it is longer than 11, or missing", p.Prefix))
+	}
+	taken := map[string]bool{p.Prefix + uplink: true, p.Prefix + crosslink: true, "lo": true}
 	places := map[Place]bool{Node: true, Outside: true, Others: true}
 	for _, pod := range p.Pods {
 		if n := len(pod.Interface); n == 0 || n > 15 || taken[pod.Interface] {
@@ -86,7 +97,7 @@ func (p Plan) check() error {
 	return errors.Join(errs...)
 }
 
-// The node's own interfaces.
+// The node's own interfaces, behind Plan.Prefix.
 const (
 	uplink    = "eth0" // to Outside
 	crosslink = "eth1" // to Others

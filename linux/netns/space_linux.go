@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vns "github.com/vishvananda/netns"
@@ -15,8 +16,23 @@ import (
 
 // space is one namespace.
 type space struct {
-	ns    vns.NsHandle
-	links *netlink.Handle
+	ns      vns.NsHandle
+	links   *netlink.Handle
+	present bool     // it was there before, with links of others
+	made    []string // links that were made in it
+}
+
+// thisSpace is the namespace of the calling thread.
+func thisSpace() (*space, error) {
+	ns, err := vns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("this thread's network namespace: %w", err)
+	}
+	s := &space{ns: ns, present: true}
+	if s.links, err = netlink.NewHandle(); err != nil {
+		return nil, errors.Join(fmt.Errorf("netlink: %w", err), s.close())
+	}
+	return s, nil
 }
 
 // newSpace creates a namespace with some sysctls. If it fails nothing is left behind.
@@ -43,14 +59,36 @@ func newSpace(settings []sysctl) (*space, error) {
 	return s, nil
 }
 
+// close removes the links of a namespace that stays.
 func (s *space) close() error {
+	var errs []error
+	for _, name := range s.made {
+		if s.present {
+			errs = append(errs, s.remove(name))
+		}
+	}
 	if s.links != nil {
 		s.links.Close()
 	}
-	if !s.ns.IsOpen() {
+	if s.ns.IsOpen() {
+		errs = append(errs, s.ns.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// remove removes a link. That of a namespace that has ended is gone already.
+func (s *space) remove(name string) error {
+	link, err := s.links.LinkByName(name)
+	if err == nil {
+		err = s.links.LinkDel(link)
+	}
+	if errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
-	return s.ns.Close()
+	if err != nil {
+		return fmt.Errorf("remove link %s: %w", name, err)
+	}
+	return nil
 }
 
 // Next hops. They are on no interface: each side has a static neighbour entry for the
@@ -157,6 +195,9 @@ func (s *space) unready(addrs []netip.Addr) (what string, err error) {
 		return "", fmt.Errorf("list links: %w", err)
 	}
 	for _, l := range links {
+		if s.present && !slices.Contains(s.made, l.Attrs().Name) {
+			continue
+		}
 		if l.Type() == "veth" && l.Attrs().OperState != netlink.OperUp {
 			return l.Attrs().Name, nil
 		}

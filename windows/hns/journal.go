@@ -52,6 +52,18 @@ const maxGrown = 1 << 20
 
 const header = "tandem-hns 1\n"
 
+// headerError says why a text that does not begin with header is refused. Taken for
+// empty, a journal of another format would make our load balancers somebody else's.
+// Words may be added within a format: those that a program does not know it ignores.
+func headerError(text []byte) error {
+	first, _, _ := strings.Cut(string(text[:min(len(text), 64)]), "\n")
+	var version int
+	if n, err := fmt.Sscanf(first, "tandem-hns %d", &version); n != 1 || err != nil {
+		return fmt.Errorf("this is no journal: it does not begin with %q", strings.TrimSpace(header))
+	}
+	return fmt.Errorf("written by another tandem (format %d, this one reads format 1): run that one's \"tandem cleanup\", then delete the file", version)
+}
+
 // replacement ends the name of what is to replace the file.
 const replacement = ".new"
 
@@ -102,7 +114,7 @@ func (j *journal) parse(text []byte) error {
 	}
 	body, ok := bytes.CutPrefix(text, []byte(header))
 	if !ok {
-		return fmt.Errorf("it does not begin with %q: not a journal of this version", strings.TrimSpace(header))
+		return headerError(text)
 	}
 	for line := range strings.Lines(string(body)) {
 		word, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")

@@ -116,6 +116,50 @@ func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	})
 }
 
+// The journal of a newer tandem is refused, with what to do, and stays as it is: taken
+// for empty, all load balancers would be somebody else's. A newer word is ignored.
+func TestAJournalOfANewerTandem(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		text, err := os.ReadFile(r.settings.Journal)
+		if err != nil {
+			r.Fatal(err)
+		}
+		rest, ok := strings.CutPrefix(string(text), "tandem-hns 1\n")
+		if !ok {
+			r.Fatalf("the journal begins with something else:\n%s", text)
+		}
+		for _, tt := range []struct{ text, err string }{
+			{"tandem-hns 2\n" + rest, "format 2, this one reads format 1"},
+			{"garbage", "no journal"},
+			{"tandem-hns 1\nwhatever 1 2\n" + rest, ""},
+		} {
+			if err := os.WriteFile(r.settings.Journal, []byte(tt.text), 0o600); err != nil {
+				r.Fatal(err)
+			}
+			d, err := hns.NewDriver(r.emu.Client(), r.version, r.settings)
+			switch {
+			case tt.err == "" && err != nil:
+				r.Errorf("%.20q: %v", tt.text, err)
+			case tt.err == "":
+				_ = d.Close()
+			case err == nil || !strings.Contains(err.Error(), tt.err):
+				r.Errorf("%.20q: got %v", tt.text, err)
+			default:
+				if now, err := os.ReadFile(r.settings.Journal); err != nil || string(now) != tt.text {
+					r.Errorf("%.20q became %.20q (%v)", tt.text, now, err)
+				}
+			}
+		}
+		r.restart()
+		r.begin()
+		served(r)
+		if n := r.emu.Writes(); n != 0 {
+			r.Errorf("%d writes", n)
+		}
+	})
+}
+
 // A crash leaves the last line of the journal unfinished.
 func TestAJournalThatIsCutOff(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -114,6 +114,9 @@ func (c *Cluster) StartServer(ctx context.Context) (err error) {
 // KillServer ends the API server as kill -9 does.
 func (c *Cluster) KillServer() { c.server.Kill() }
 
+// ServerPID returns the number of the API server's process.
+func (c *Cluster) ServerPID() int { return c.server.PID() }
+
 // Client is an administrator's, without a limit of its own.
 func (c *Cluster) Client() kubernetes.Interface { return c.server.client }
 

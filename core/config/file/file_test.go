@@ -191,6 +191,9 @@ func TestMistakes(t *testing.T) {
 		{"other kind", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n", []string{
 			"c.conf:2: kind: must be KubeProxyConfiguration", "c.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1",
 		}, nil},
+		{"newer version", "apiVersion: kubeproxy.config.k8s.io/v1beta1\nkind: KubeProxyConfiguration\n", []string{
+			"c.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1",
+		}, nil},
 		{"a ConfigMap", "apiVersion: v1\nkind: ConfigMap\ndata: {}\n", []string{"c.conf:2: kind: is a ConfigMap: use the file in it (data, config.conf)"}, nil},
 		{"unknown and twice", head + "mod: ipvs\niptables:\n  masqueradebit: 3\n  syncPeriod: 1s\n  syncPeriod: 2s\nfoo.bar: 1\niptables.masqueradeAll: true\n", nil, []string{
 			"c.conf:3: mod: unknown field: did you mean mode?",

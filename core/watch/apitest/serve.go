@@ -81,7 +81,10 @@ func (s *Server) route(path string) *resource {
 	return r
 }
 
-func selectorOf(r *http.Request) (sel selector, err error) {
+func (s *Server) selectorOf(r *http.Request) (sel selector, err error) {
+	if field := r.URL.Query().Get("fieldSelector"); s.options.OldFields && strings.Contains(field, "spec.") {
+		return sel, fmt.Errorf("field label not supported: %s", field)
+	}
 	if sel.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
 		return sel, err
 	}
@@ -91,7 +94,7 @@ func selectorOf(r *http.Request) (sel selector, err error) {
 
 // list answers a list, or a page of one.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, res *resource) {
-	sel, err := selectorOf(r)
+	sel, err := s.selectorOf(r)
 	if err != nil {
 		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
@@ -150,7 +153,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, res *resource) {
 // watch answers a watch until the client leaves, its time is up, or a fault
 // ends it.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
-	sel, err := selectorOf(r)
+	sel, err := s.selectorOf(r)
 	if err != nil {
 		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return

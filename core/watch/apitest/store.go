@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -170,6 +171,9 @@ func (s selector) matches(o runtime.Object) bool {
 		panic(err)
 	}
 	known := fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}
+	if svc, ok := o.(*corev1.Service); ok {
+		known["spec.clusterIP"], known["spec.type"] = svc.Spec.ClusterIP, string(svc.Spec.Type)
+	}
 	return s.labels.Matches(labels.Set(m.GetLabels())) && s.fields.Matches(known)
 }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	core "k8s.io/client-go/informers/core/v1"
+	discovery "k8s.io/client-go/informers/discovery/v1"
+	networking "k8s.io/client-go/informers/networking/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch"
+)
+
+// tandem runs Tandem's client until ctx ends.
+func (f *fleet) tandem(ctx context.Context, c *client) error {
+	settings := config.Default()
+	settings.NodeName, settings.API.Kubeconfig = c.node, f.kubeconfig
+	source, err := watch.Open(&settings, slog.New(slog.DiscardHandler), watch.Hooks{Dial: c.dial})
+	if err != nil {
+		return err
+	}
+	c.lists = func() (n int64) {
+		for _, r := range source.Resources() {
+			n += int64(r.Lists)
+		}
+		return n
+	}
+	return source.Run(ctx, &sink{c, f.mark})
+}
+
+// sink drops what it is told, but for the mark.
+type sink struct {
+	client *client
+	mark   string
+}
+
+func (*sink) SetService(*model.Service)         {}
+func (*sink) DeleteService(model.ServiceName)   {}
+func (*sink) DeleteSlice(model.SliceName)       {}
+func (*sink) SetNode(*model.Node)               {}
+func (*sink) SetServiceCIDR(*model.ServiceCIDR) {}
+func (*sink) DeleteServiceCIDR(string)          {}
+func (*sink) Problems([]model.Problem)          {}
+func (s *sink) Synced(bool)                     { s.client.synced.Store(true) }
+
+func (s *sink) SetSlice(slice *model.Slice) {
+	if slice.Name.Namespace+"/"+slice.Name.Name == s.mark {
+		s.client.saw(slice.Version)
+	}
+}
+
+// resync is kube-proxy's configSyncPeriod.
+const resync = 15 * time.Minute
+
+// clientGo follows what kube-proxy 1.36 follows, with its selectors and settings
+// (cmd/kube-proxy/app/server.go, pkg/proxy/node.go), until ctx ends. Its store keeps
+// keys instead of objects.
+func (f *fleet) clientGo(ctx context.Context, c *client) error {
+	settings, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	settings.ContentType, settings.QPS, settings.Burst, settings.Dial = "application/vnd.kubernetes.protobuf", 5, 10, c.dial
+	var lists atomic.Int64
+	c.lists = lists.Load
+	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return &listCounter{next, &lists} })
+	client, err := kubernetes.NewForConfig(settings)
+	if err != nil {
+		return err
+	}
+	selected := func(label, field string) func(*metav1.ListOptions) {
+		return func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = label, field }
+	}
+	none := cache.Indexers{}
+	var synced []cache.InformerSynced
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, i := range []cache.SharedIndexInformer{
+		core.NewFilteredNodeInformer(client, resync, none, selected("", "metadata.name="+c.node)),
+		core.NewFilteredServiceInformer(client, "", resync, none, selected("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")),
+		discovery.NewFilteredEndpointSliceInformer(client, "", resync, none, selected("!"+corev1.IsHeadlessService, "")),
+		networking.NewServiceCIDRInformer(client, resync, none),
+	} {
+		if err := i.SetTransform(f.slim(c)); err != nil {
+			return err
+		}
+		group.Go(func() { i.RunWithContext(ctx) })
+		synced = append(synced, i.HasSynced)
+	}
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+		c.synced.Store(true)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// slim makes keys of objects.
+func (f *fleet) slim(c *client) cache.TransformFunc {
+	return func(o any) (any, error) {
+		m, ok := o.(metav1.Object)
+		if !ok {
+			return o, nil
+		}
+		key := m.GetName()
+		if m.GetNamespace() != "" {
+			key = m.GetNamespace() + "/" + key
+		}
+		if _, slice := o.(*discoveryv1.EndpointSlice); slice && key == f.mark {
+			if version, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64); err == nil {
+				c.saw(version)
+			}
+		}
+		return cache.ExplicitKey(key), nil
+	}
+}
+
+// listCounter counts requests for lists.
+type listCounter struct {
+	next  http.RoundTripper
+	lists *atomic.Int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *listCounter) RoundTrip(r *http.Request) (*http.Response, error) {
+	q := r.URL.Query()
+	paged := q.Get("continue") != ""
+	if !paged && (q.Get("watch") == "" || q.Get("sendInitialEvents") == "true") {
+		l.lists.Add(1)
+	}
+	return l.next.RoundTrip(r)
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/platform/connectivity"
+)
+
+// made tests with made backends.
+func (f *connectivityFlags) made(cmd *cobra.Command, o connectivity.Options) error {
+	return f.withRig(cmd, o, func(ctx context.Context, r *connectivity.Rig) error {
+		report, err := r.Test(ctx)
+		if err != nil {
+			return err
+		}
+		return f.print(cmd, report)
+	})
+}
+
+// made tests with made backends.
+func (f *disruptFlags) made(cmd *cobra.Command, o connectivity.Options) error {
+	return f.withRig(cmd, o, func(ctx context.Context, r *connectivity.Rig) error {
+		result, err := r.Disrupt(ctx, f.load)
+		if err != nil {
+			return err
+		}
+		return f.print(cmd, result)
+	})
+}
+
+// withRig makes a rig for use, in a user namespace where that is needed, and removes it.
+func (f *rigFlags) withRig(cmd *cobra.Command, o connectivity.Options, use func(context.Context, *connectivity.Rig) error) (err error) {
+	if denied := netns.Available(); denied != nil {
+		if f.inside || f.folder != "" {
+			return denied
+		}
+		return inUserNamespace(cmd)
+	}
+	if o.Program, err = os.Executable(); err != nil {
+		return err
+	}
+	r, err := connectivity.Open(cmd.Context(), o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joined(err, r.Close()) }()
+	return use(cmd.Context(), r)
+}
+
+// joined adds the error of a Close to a result, whose exit code stays.
+func joined(err, closing error) error {
+	if closing == nil {
+		return err
+	}
+	return errors.Join(err, closing)
+}
+
+// inUserNamespace runs the same command again as root of a user namespace, and has its
+// exit code. It prints what is wrong itself.
+func inUserNamespace(cmd *cobra.Command) error {
+	verb := slices.Index(os.Args, cmd.Name()) + 1
+	child := exec.CommandContext(cmd.Context(), "/proc/self/exe", slices.Concat(os.Args[1:verb], []string{"--inside"}, os.Args[verb:])...)
+	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	child.SysProcAttr = netns.UserNamespace()
+	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) }
+	if err := child.Start(); err != nil {
+		return fmt.Errorf("requires root or a user namespace: %w", netns.Advise(err))
+	}
+	err := child.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	err = fmt.Errorf("in a user namespace: %w", err)
+	switch exit.ExitCode() {
+	case exitPending:
+		return pendingError(err.Error())
+	case exitUsage:
+		return usageError{err}
+	}
+	return err
+}
