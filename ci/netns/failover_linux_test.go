@@ -427,9 +427,9 @@ func (f *failoverSite) problem(text string) {
 	})
 }
 
-// TestFailoverWithAsymmetricRouting keeps the answers of endpoints away from this node, but
+// TestAsymmetricRouting keeps the answers of endpoints away from this node, but
 // for those to its own SYNs: nobody is passed over, and that is said.
-func TestFailoverWithAsymmetricRouting(t *testing.T) {
+func TestAsymmetricRouting(t *testing.T) {
 	f := newFailoverSite(t)
 	f.start()
 	f.must("nft", "table ip away { chain in { type filter hook prerouting priority -400; ip daddr 10.244.1.0/24 tcp sport 8080 drop; }; }")

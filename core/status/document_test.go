@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -88,7 +89,8 @@ func TestGapsOfTheMode(t *testing.T) {
 	}
 }
 
-// An endpoint that is passed over is in the list of its Service, with the reason.
+// An endpoint that is passed over is in the list of its Service, with the reason, and explain
+// says why it gets no connection.
 func TestPassedOverEndpointIsListed(t *testing.T) {
 	name := model.ServiceName{Namespace: "ns", Name: "web"}
 	slice := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "web-1"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}
@@ -139,6 +141,12 @@ func TestMissingFrontend(t *testing.T) {
 	}
 	if texts, missing := status.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
 		t.Errorf("%q", texts)
+	}
+	why, err := status.Explain(status.Subject{
+		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
+	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
+	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
+		t.Errorf("%+v, %v", why, err)
 	}
 }
 

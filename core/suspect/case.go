@@ -56,9 +56,9 @@ func newTrial(node string, of []*target, now time.Time, w World) *trial {
 // the node that gets a SYN gets it on several. It reports false where the endpoints of the
 // node cannot be told: then nothing was added, and the next look comes here again.
 func (c *trial) accuse(of []*target, now time.Time, w World) bool {
-	fresh := func(t *target) bool { return c.inquiry[t.at.Addr()] == nil }
+	unknown := func(t *target) bool { return c.inquiry[t.at.Addr()] == nil }
 	var on []Endpoint
-	if len(c.targets) < maxAsked && slices.ContainsFunc(of, fresh) {
+	if len(c.targets) < maxAsked && slices.ContainsFunc(of, unknown) {
 		told := false
 		if on, told = w.On(c.node); !told {
 			return false
