@@ -68,8 +68,10 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 			few, all := concerned(tracker, q), tracker.Services()
 			track.SortServices(few) // as SnapshotOf does
 			explain := func(services []track.Service) string {
-				e, err := status.Explain(status.Subject{Host: tracker.Host(), Services: services,
-					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil }}, q)
+				e, err := status.Explain(status.Subject{
+					Host: tracker.Host(), Services: services,
+					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
+				}, q)
 				return fmt.Sprintf("%+v %v", e, err)
 			}
 			if got, want := explain(few), explain(all); got != want {

@@ -95,10 +95,22 @@ func TestUsageErrors(t *testing.T) {
 // What tandem test cannot do is said before anything is made.
 func TestTestArguments(t *testing.T) {
 	for _, args := range [][]string{
-		{"nonsense"}, {"connectivity", "stray"}, {"connectivity", "--proxy-mode", "warp"}, {"connectivity", "--ip-families", "IPv5"}, {"connectivity", "--ip-families", "IPv4,IPv4"},
-		{"connectivity", "--existing", "--running", "dir"}, {"connectivity", "-n", "shop"}, {"connectivity", "--running", "dir", "--proxy-mode", "nftables"},
-		{"connectivity", "--running", "dir", "--pod-ranges", "10.0.0.0/31"}, {"disrupt", "--rate", "0"}, {"disrupt", "--hold", "1000000"}, {"disrupt", "--for", "48h"},
-		{"disrupt", "--switch", "auto"}, {"disrupt", "--switch", "iptables", "--restart"}, {"disrupt", "--running", "dir", "--restart"}, {"disrupt", "--running", "dir", "--", "--masquerade-all"},
+		{"nonsense"},
+		{"connectivity", "stray"},
+		{"connectivity", "--proxy-mode", "warp"},
+		{"connectivity", "--ip-families", "IPv5"},
+		{"connectivity", "--ip-families", "IPv4,IPv4"},
+		{"connectivity", "--existing", "--running", "dir"},
+		{"connectivity", "-n", "shop"},
+		{"connectivity", "--running", "dir", "--proxy-mode", "nftables"},
+		{"connectivity", "--running", "dir", "--pod-ranges", "10.0.0.0/31"},
+		{"disrupt", "--rate", "0"},
+		{"disrupt", "--hold", "1000000"},
+		{"disrupt", "--for", "48h"},
+		{"disrupt", "--switch", "auto"},
+		{"disrupt", "--switch", "iptables", "--restart"},
+		{"disrupt", "--running", "dir", "--restart"},
+		{"disrupt", "--running", "dir", "--", "--masquerade-all"},
 	} {
 		if code, _, stderr := tandem(t, append([]string{"test"}, args...)...); code != exitUsage {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)

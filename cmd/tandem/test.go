@@ -183,8 +183,14 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 // rows when wide.
 func writeConnectivity(s *screen, r connectivity.Report) {
 	t := table{columns: []column{
-		{name: "SERVICE"}, {name: "FRONTEND"}, {name: "TO", keep: true}, {name: "FROM"}, {name: "CLIENT", wide: true},
-		{name: "EXPECTED"}, {name: "RESULT", keep: true, state: true}, {name: "DETAIL"},
+		{name: "SERVICE"},
+		{name: "FRONTEND"},
+		{name: "TO", keep: true},
+		{name: "FROM"},
+		{name: "CLIENT", wide: true},
+		{name: "EXPECTED"},
+		{name: "RESULT", keep: true, state: true},
+		{name: "DETAIL"},
 	}}
 	ok, gaps := 0, 0
 	for _, x := range r.Rows {

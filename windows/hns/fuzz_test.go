@@ -93,8 +93,8 @@ func FuzzReadEndpoints(f *testing.F) {
 				}
 				want := f.endpoint(k, f.endpointValue(k))
 				table.facts = f
-				if key, ok := ours(want); !ok || key != k || table.readEndpoint(k, want).Stray != "" {
-					t.Errorf("%+v of %s is read as %+v of %s", want, id, table.readEndpoint(k, want), key)
+				if key, ok := ours(want); !ok || key != k || readEndpoint(f, table.retries, k, want).Drift != "" {
+					t.Errorf("%+v of %s is read as %+v of %s", want, id, readEndpoint(f, table.retries, k, want), key)
 				}
 			}
 		}

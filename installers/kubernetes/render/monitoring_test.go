@@ -22,7 +22,7 @@ func TestPromQL(t *testing.T) {
 		t.Errorf("only %d expressions", len(all))
 	}
 	for _, text := range all {
-		e, err := parser.ParseExpr(strings.ReplaceAll(text, "$__rate_interval", "5m"))
+		e, err := parser.NewParser(parser.Options{}).ParseExpr(strings.ReplaceAll(text, "$__rate_interval", "5m"))
 		if err != nil {
 			t.Errorf("%v in\n%s", err, text)
 			continue
