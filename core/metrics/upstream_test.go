@@ -86,15 +86,14 @@ func TestWhatKubeProxyTells(t *testing.T) {
 	}
 }
 
-// The release whose version we report is the one whose types we are built with.
+// The release whose version we report is the one whose programs ours is compared with.
 func TestRelease(t *testing.T) {
-	b, err := os.ReadFile("../../go.mod")
+	b, err := os.ReadFile("../../ci/kubernetes/upstream/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, minor, _ := strings.Cut(metrics.Kubernetes, ".")
-	if !strings.Contains(string(b), "k8s.io/api v0."+minor+"\n") {
-		t.Errorf("go.mod has another k8s.io/api than v0.%s", minor)
+	if !strings.Contains(string(b), "\tk8s.io/kubernetes v"+metrics.Kubernetes+" ") {
+		t.Errorf("ci/kubernetes/upstream/go.mod has another k8s.io/kubernetes than v%s", metrics.Kubernetes)
 	}
 }
 

@@ -138,7 +138,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 // describe fills in everything but name and hash.
 func (out *Service) describe(of track.Service, s *engine.Snapshot) {
 	out.Frontends, out.Problems = []Frontend{}, problems(of.Problems)
-	failing, pending := false, false
+	failing, pending := false, of.Queued
 	for _, p := range of.Ports {
 		for i := range p.Frontends {
 			out.Frontends = append(out.Frontends, frontendOf(p, &p.Frontends[i], s.Backend.Gaps[p.ID]))

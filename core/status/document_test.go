@@ -114,6 +114,26 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
+	why, err := status.Explain(status.Subject{
+		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
+	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
+	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
+		t.Errorf("%+v, %v", why, err)
+	}
+}
+
+// A Service whose inputs the engine has not resolved yet is not called programmed.
+func TestQueuedServiceIsPending(t *testing.T) {
+	in := snapshot()
+	in.Services = in.Services[:1]
+	in.Services[0].Queued, in.Services[0].Ports = true, nil
+	if got := status.Of(status.Facts{}, in).Services[0].State; got != status.Pending {
+		t.Errorf("state %s", got)
+	}
+	list, _ := status.ServiceOf(in, in.Services[0].Object.Name, nil)
+	if got := list.Services[0].State; got != status.Pending {
+		t.Errorf("state %s", got)
+	}
 }
 
 // A frontend that the mode does not program at all is said to be missing, with no endpoints,
@@ -141,12 +161,6 @@ func TestMissingFrontend(t *testing.T) {
 	}
 	if texts, missing := status.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
 		t.Errorf("%q", texts)
-	}
-	why, err := status.Explain(status.Subject{
-		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
-	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
-	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
-		t.Errorf("%+v, %v", why, err)
 	}
 }
 

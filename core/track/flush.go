@@ -149,6 +149,8 @@ type Service struct {
 	// Ready is when each endpoint became ready, with slow start; the zero time for those
 	// that always were. Nil without.
 	Ready map[netip.Addr]time.Time
+	// Queued says that the inputs have changed since: the next Flush resolves them.
+	Queued bool
 }
 
 // Flushed ranges over what the last Flush looked at, by name. The Object of those
@@ -175,7 +177,9 @@ func (t *Tracker) Service(name model.ServiceName) Service {
 // Len returns how many Services there are.
 func (t *Tracker) Len() int { return t.objects }
 
-func (s *service) view() Service { return Service{s.object, s.slices, s.ports, s.problems, s.since} }
+func (s *service) view() Service {
+	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
+}
 
 // copied is a view that stays as it is: all but the list of slices is immutable.
 func (s *service) copied() Service {

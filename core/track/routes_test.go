@@ -129,3 +129,25 @@ func TestSuspectBehindRoute(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// A Service is queued from a change of its inputs until the flush that resolves it.
+func TestQueued(t *testing.T) {
+	tr := routed(t)
+	name := model.ServiceName{Namespace: "ns", Name: "a"}
+	for _, change := range []func(){
+		func() { tr.SetSlice(endpointsOf("a", 5)) },
+		func() { tr.SetRoute(routeOf("a", "b")) },
+	} {
+		if tr.Service(name).Queued {
+			t.Error("queued without a change")
+		}
+		change()
+		if !tr.Service(name).Queued {
+			t.Error("not queued after a change")
+		}
+		tr.Flush()
+	}
+	if all := tr.Services(); all[0].Queued || all[1].Queued || all[2].Queued {
+		t.Errorf("%+v", all)
+	}
+}
