@@ -24,7 +24,7 @@ var releases = []struct{ commit, what string }{
 }
 
 // earlier builds the program of a commit, once for all runs on this machine. It skips
-// the test where the history is not there, as in a shallow clone.
+// the test where the history is not there, as in a shallow clone, or the modules are not.
 func earlier(t *testing.T, commit string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -38,12 +38,26 @@ func earlier(t *testing.T, commit string) string {
 	if out, err := exec.Command("git", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
 		t.Skipf("the history of this checkout has no %s: %s", commit, out)
 	}
-	const build = `set -e; git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2"; cd "$2"; CGO_ENABLED=0 go build -trimpath -o "$3.new" ./cmd/tandem; mv "$3.new" "$3"`
+	source := t.TempDir()
+	const unpack = `set -e; git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2"`
+	if out, err := exec.Command("sh", "-c", unpack, "sh", commit, source).CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v: %s", commit, err, out)
+	}
+	download := exec.Command("go", "mod", "download")
+	download.Dir = source
+	if out, err := download.CombinedOutput(); err != nil {
+		t.Skipf("the modules of %s cannot be had here: %v: %s", commit, err, out)
+	}
 	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("sh", "-c", build, "sh", commit, t.TempDir(), bin).CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-o", bin+".new", "./cmd/tandem")
+	build.Dir, build.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build of %s: %v: %s", commit, err, out)
+	}
+	if err := os.Rename(bin+".new", bin); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }

@@ -46,7 +46,8 @@ func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Object, r.Err)
 func (r *Refused) Unwrap() error { return r.Err }
 
 // Read reads the Services, EndpointSlices, Nodes and ServiceCIDRs of a folder
-// strictly, and leaves other kinds alone. The first of several with one name counts.
+// strictly, and leaves other kinds alone but for those of the Gateway API, which a
+// proxy reads and this API server does not have. The first of several with one name counts.
 func Read(dir string) (Set, error) {
 	s := NewSet()
 	var names []string
@@ -86,13 +87,19 @@ func (s *Set) file(decoder runtime.Decoder, data []byte) error {
 	}
 }
 
+// gatewayGroup is the API group of routes.
+const gatewayGroup = "gateway.networking.k8s.io"
+
 func (s *Set) document(decoder runtime.Decoder, doc []byte) error {
 	var empty any
 	if err := yaml.Unmarshal(doc, &empty); err == nil && empty == nil {
 		return nil // nothing but comments
 	}
 	o, _, err := decoder.Decode(doc, nil, nil)
+	var kind metav1.TypeMeta
 	switch {
+	case runtime.IsNotRegisteredError(err) && yaml.Unmarshal(doc, &kind) == nil && kind.GroupVersionKind().Group == gatewayGroup:
+		return fmt.Errorf("the API server has no %s: its definition is not installed", kind.Kind)
 	case runtime.IsNotRegisteredError(err):
 		return nil // another kind
 	case err != nil:

@@ -63,6 +63,7 @@ func TestReadRefuses(t *testing.T) {
 		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIp: 10.96.0.10}\n",
 		"apiVersion: v1\nkind: Service\nmetadata: {name: web\n",
 		"not an object",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: web}\n",
 	} {
 		_, err := read(t, map[string]string{"a.yaml": text})
 		var refused *Refused
