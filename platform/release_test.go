@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +16,8 @@ import (
 func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		collected := 0
-		r := newReleaser(func() { collected++ })
+		var collected atomic.Int32
+		r := newReleaser(func() { collected.Add(1) })
 		done := make(chan struct{})
 		go func() { defer close(done); r.run(ctx) }()
 		ask := func(bytes int) {
@@ -27,22 +28,22 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 			ask(10 << 20)
 			time.Sleep(time.Second)
 		}
-		if collected != 0 {
-			t.Errorf("%d collections while questions come", collected)
+		if collected.Load() != 0 {
+			t.Errorf("%d collections while questions come", collected.Load())
 		}
 		time.Sleep(3 * time.Second)
-		if collected != 1 {
-			t.Fatalf("%d collections after questions, want 1", collected)
+		if collected.Load() != 1 {
+			t.Fatalf("%d collections after questions, want 1", collected.Load())
 		}
 		ask(10 << 20)
-		if time.Sleep(5 * time.Second); collected != 1 {
+		if time.Sleep(5 * time.Second); collected.Load() != 1 {
 			t.Error("collected again soon after")
 		}
-		if time.Sleep(releaseGap); collected != 2 {
-			t.Errorf("%d collections after the last question, want 2", collected)
+		if time.Sleep(releaseGap); collected.Load() != 2 {
+			t.Errorf("%d collections after the last question, want 2", collected.Load())
 		}
 		ask(1000)
-		if time.Sleep(time.Minute); collected != 2 {
+		if time.Sleep(time.Minute); collected.Load() != 2 {
 			t.Error("collected for nothing")
 		}
 		stop()
