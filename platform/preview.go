@@ -57,35 +57,9 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 // running ones and what is wrong with the edited Services.
 func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
 	t := track.Resume(s.Host, s.Services, &model.Objects{Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
-	edited, from := map[model.ServiceName]bool{}, map[model.SliceName]bool{}
-	for _, svc := range e.Services {
-		edited[svc.Name] = true
-		t.SetService(svc)
-	}
-	for _, slice := range e.Slices {
-		from[slice.Name] = true
-	}
+	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
 	if e.Prune {
-		for _, r := range s.Routes {
-			t.DeleteRoute(r.Name)
-		}
-		for _, g := range s.Grants {
-			t.DeleteGrant(g.Name)
-		}
-	}
-	t.Set(&model.Objects{Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
-	for _, svc := range s.Services {
-		if !e.Prune {
-			break
-		}
-		if !edited[svc.Object.Name] {
-			t.DeleteService(svc.Object.Name)
-		}
-		for _, slice := range svc.Slices {
-			if !from[slice.Name] {
-				t.DeleteSlice(slice.Name)
-			}
-		}
+		e.prune(t, s)
 	}
 	deltas = t.Flush()
 	slices.SortFunc(deltas, func(a, b model.Delta) int { return a.ID().Compare(b.ID()) })
@@ -93,4 +67,41 @@ func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, p
 		problems = append(problems, t.Service(svc.Name).Problems...)
 	}
 	return deltas, problems
+}
+
+// prune deletes from a tracker what a snapshot has and the edit has not.
+func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
+	keep := map[any]bool{}
+	for _, svc := range e.Services {
+		keep[svc.Name] = true
+	}
+	for _, slice := range e.Slices {
+		keep[slice.Name] = true
+	}
+	for _, r := range e.Routes {
+		keep[r.Name] = true
+	}
+	for _, g := range e.Grants {
+		keep[g.Name] = true
+	}
+	for _, svc := range s.Services {
+		if !keep[svc.Object.Name] {
+			t.DeleteService(svc.Object.Name)
+		}
+		for _, slice := range svc.Slices {
+			if !keep[slice.Name] {
+				t.DeleteSlice(slice.Name)
+			}
+		}
+	}
+	for _, r := range s.Routes {
+		if !keep[r.Name] {
+			t.DeleteRoute(r.Name)
+		}
+	}
+	for _, g := range s.Grants {
+		if !keep[g.Name] {
+			t.DeleteGrant(g.Name)
+		}
+	}
 }

@@ -30,8 +30,7 @@ func (p *Proxy) logProgress(ctx context.Context) {
 
 // releaseStartMemory returns the memory that the start needed to the system, once,
 // a few seconds after the first sync: it is several times what the proxy needs
-// from then on.
-// It reports whether that came before ctx ended.
+// from then on. It reports whether that came before ctx ended.
 func (p *Proxy) releaseStartMemory(ctx context.Context) bool {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

@@ -71,15 +71,7 @@ func runFleet(ctx context.Context, o options, f *figures) (err error) {
 	}
 	o.world, o.clients = world{services: or(o.world.services, services), endpoints: 5}, or(o.clients, clients)
 	o.changes = or(o.changes, 10)
-	binaries, err := cluster.Find(ctx, o.upstream)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(o.dir, "cluster")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries})
+	c, _, err := o.startCluster(ctx)
 	if err != nil {
 		return err
 	}

@@ -75,6 +75,20 @@ type kubernetesRun struct {
 	changed    int   // Services so far
 }
 
+// startCluster starts the API server of a run, in the run's folder. The caller closes it.
+func (o options) startCluster(ctx context.Context) (*cluster.Cluster, cluster.Binaries, error) {
+	binaries, err := cluster.Find(ctx, o.upstream)
+	if err != nil {
+		return nil, binaries, err
+	}
+	dir := filepath.Join(o.dir, "cluster")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, binaries, err
+	}
+	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries})
+	return c, binaries, err
+}
+
 func runKubernetes(ctx context.Context, o options, f *figures) (err error) {
 	defaults := options{world: world{services: 10000}, rounds: 3, changes: 100, patience: 45 * time.Second, outage: time.Minute}
 	if o.short {
@@ -85,15 +99,7 @@ func runKubernetes(ctx context.Context, o options, f *figures) (err error) {
 	if o.outage < 0 {
 		o.outage = defaults.outage
 	}
-	binaries, err := cluster.Find(ctx, o.upstream)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(o.dir, "cluster")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries})
+	c, binaries, err := o.startCluster(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -21,13 +20,10 @@ import (
 // TestKubeProxyLosesConnections measures kube-proxy in the rig of TestFailover: it is no
 // claim of ours, and shows that the rig can lose connections.
 func TestKubeProxyLosesConnections(t *testing.T) {
-	upstream, err := cluster.Find(t.Context(), "../kubernetes/upstream")
-	if err != nil {
-		t.Skip(err)
-	}
+	program := kubeProxyProgram(t)
 	f := newFailoverSite(t)
 	var api *apitest.Server
-	err = f.net.Do(lab.Node, func() (err error) {
+	err := f.net.Do(lab.Node, func() (err error) {
 		api, err = apitest.Start(apitest.Options{Plain: true})
 		return err
 	})
@@ -36,7 +32,7 @@ func TestKubeProxyLosesConnections(t *testing.T) {
 	}
 	defer api.Stop()
 	api.Put(objects(t, f.manifest())...)
-	cmd := exec.Command(upstream.Proxy, "--master="+api.URL(), "--kube-api-content-type=application/json", "--proxy-mode=nftables",
+	cmd := exec.Command(program, "--master="+api.URL(), "--kube-api-content-type=application/json", "--proxy-mode=nftables",
 		"--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16", "--nodeport-addresses=0.0.0.0/0", "--conntrack-max-per-core=0")
 	cmd.Stderr = &f.log
 	if err := f.net.Do(lab.Node, cmd.Start); err != nil {

@@ -132,17 +132,11 @@ func readFilter(r *http.Request) status.Filter {
 const statusAge = 200 * time.Millisecond
 
 // document serves a document as JSON, and shares it between requests. A part of it is
-// made for each request.
+// made for each request. One document or part is made at a time: no request waits for
+// its turn longer than its client does.
 func document(of func(context.Context, status.Filter) (any, error)) http.Handler {
-	turn := make(chan struct{}, 1) // of parts
-	whole := Shared(func(ctx context.Context) ([]byte, error) {
-		doc, err := of(ctx, status.Filter{})
-		if err != nil {
-			return nil, err
-		}
-		return json.MarshalIndent(doc, "", "  ")
-	}, statusAge)
-	part := func(ctx context.Context, only status.Filter) ([]byte, error) {
+	turn := make(chan struct{}, 1)
+	text := func(ctx context.Context, only status.Filter, marshal func(any) ([]byte, error)) ([]byte, error) {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -153,15 +147,17 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(doc)
+		return marshal(doc)
 	}
+	indented := func(doc any) ([]byte, error) { return json.MarshalIndent(doc, "", "  ") }
+	whole := Shared(func(ctx context.Context) ([]byte, error) { return text(ctx, status.Filter{}, indented) }, statusAge)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var doc []byte
 		var err error
 		if only := readFilter(r); only.All() {
 			doc, err = whole(r.Context())
 		} else {
-			doc, err = part(r.Context(), only)
+			doc, err = text(r.Context(), only, json.Marshal)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
