@@ -16,7 +16,8 @@
 //   - a packet never reaches an endpoint that its Service did not have (I2);
 //   - what no change touches stays as it is (I1, I8), also while a process starts on
 //     what another one has left, at whichever write that was killed;
-//   - a Service that had endpoints before and after a change always has some.
+//   - a Service that had endpoints before and after a change always has some; but where
+//     HNS must replace a load balancer, nothing serves between its deletion and creation.
 //
 // And at the end of each plan, when all faults are over: everything is as it would be
 // after a fresh start, within a bound (I4, I7); then nothing is written any more (I6);

@@ -106,11 +106,26 @@ func (j *judge) wrong(p probe, got oracle.Outcome) string {
 			return fmt.Sprintf("I2: reaches %s, which %v never had", e.Addr, owners)
 		}
 	}
-	if len(j.worlds) == 2 && !j.shaken && p.before.Fate == oracle.Forward && p.after.Fate == oracle.Forward &&
+	if len(j.worlds) == 2 && !j.shaken && p.before.Fate == oracle.Forward && p.after.Fate == oracle.Forward && !j.replaced(p, owners) &&
 		(got.Fate != oracle.Forward || len(got.Endpoints) == 0) {
 		return fmt.Sprintf("I8: has endpoints before and after a change, and between %d of them (fate %d)", len(got.Endpoints), got.Fate)
 	}
 	return ""
+}
+
+// replaced reports whether the mode cannot go from one world to the other without a gap.
+// HNS has one load balancer for a frontend and changes nothing of it in place but its
+// endpoints (windows/hns, beyondEndpoints): another port of the endpoints, SNAT or
+// affinity is a deletion and a creation, and nothing serves between the two.
+func (j *judge) replaced(p probe, owners []model.ServiceName) bool {
+	if j.run.job.mode != onWindows {
+		return false
+	}
+	was, is := p.before.Endpoints[0], p.after.Endpoints[0] // of a load balancer all are alike
+	return was.Addr.Port() != is.Addr.Port() || was.SNAT != is.SNAT || slices.ContainsFunc(owners, func(n model.ServiceName) bool {
+		was, is := j.worlds[0].services[n], j.worlds[1].services[n]
+		return was == nil || is == nil || (was.SessionAffinity > 0) != (is.SessionAffinity > 0)
+	})
 }
 
 // owners are the Services that have had a packet's address or node port.
