@@ -6,7 +6,10 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/exec"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +40,9 @@ func socketOf(t *testing.T, c net.Conn) int {
 	return fd
 }
 
+// How many round trips are made at a time, and in how many rounds.
+const tripsMade, tripsRounds = 2000, 10
+
 // trips makes round trips over a connection, each of a byte, and returns what one takes
 // in the least of some rounds. In a guest without KVM time is instructions. One thread
 // is both ends, as the byte is there when the write returns: with a goroutine at each
@@ -44,11 +50,10 @@ func socketOf(t *testing.T, c net.Conn) int {
 // 208 us for the same round trip).
 func trips(t *testing.T, client, server int) (least time.Duration) {
 	t.Helper()
-	const rounds, each = 10, 200
 	b := []byte{1}
-	for range rounds {
+	for range tripsRounds {
 		begin := time.Now()
-		for range each {
+		for range tripsMade / tripsRounds {
 			for _, way := range [][2]int{{client, server}, {server, client}} {
 				_, wrote := unix.Write(way[0], b)
 				n, read := unix.Read(way[1], b)
@@ -57,15 +62,17 @@ func trips(t *testing.T, client, server int) (least time.Duration) {
 				}
 			}
 		}
-		if took := time.Since(begin) / each; least == 0 || took < least {
+		if took := time.Since(begin) / (tripsMade / tripsRounds); least == 0 || took < least {
 			least = took
 		}
 	}
 	return least
 }
 
-// A flowtable takes at least 15 % off a round trip through a Service. A connection survives
-// that it comes and goes, and devices that come later are followed.
+// With a flowtable the forward hook sees the packets of an established connection to a
+// Service no more. The connection survives that it comes and goes, and devices that come
+// later are followed. What it takes off a round trip is shown, not judged: in the same
+// guest that is 5 to 21 %, as the processor's time goes to other work of the kernel too.
 func TestOffload(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -142,8 +149,11 @@ func TestOffload(t *testing.T) {
 	}
 	defer s.Close()
 	server, fd := socketOf(t, s), socketOf(t, c)
-	trips(t, fd, server)
+	forwarded := countForwarded(t, lab)
 	without := trips(t, fd, server)
+	if got := forwarded(); got < 2*tripsMade {
+		t.Fatalf("%d packets of %d round trips are forwarded without a flowtable", got, tripsMade)
+	}
 	if _, err := plane.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -159,20 +169,56 @@ func TestOffload(t *testing.T) {
 			t.Fatalf("the flowtable has the devices %v", listed())
 		}
 	}
-	trips(t, fd, server)
-	with := trips(t, fd, server)
-	t.Logf("a round trip takes %v, with a flowtable %v (%.1f %%), devices %s", without, with, 100*float64(with-without)/float64(without), strings.Join(listed(), " "))
-	if with > without*85/100 {
-		t.Errorf("a round trip takes %v, with a flowtable %v", without, with)
+	devices := listed()
+	forwarded()
+	for round := range 5 {
+		with := trips(t, fd, server)
+		if got := forwarded(); got > tripsMade/100 {
+			t.Errorf("round %d: %d packets of %d round trips are forwarded with the flowtable", round, got, tripsMade)
+		}
+		t.Logf("a round trip takes %v, with a flowtable %v (%+.1f %%)", without, with, 100*float64(with-without)/float64(without))
+		if err := flows.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		without = trips(t, fd, server)
+		if got := forwarded(); got < 2*tripsMade {
+			t.Errorf("round %d: %d packets of %d round trips are forwarded when the flowtable has gone", round, got, tripsMade)
+		}
+		if err := flows.Set(t.Context(), devices); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := flows.Remove(t.Context()); err != nil {
-		t.Fatal(err)
+}
+
+// countForwarded counts the packets that the node's forward hook sees, and returns how
+// many have come since it was asked last.
+func countForwarded(t *testing.T, lab *netns.Net) (since func() int) {
+	t.Helper()
+	nft := func(args ...string) (out []byte) {
+		t.Helper()
+		err := lab.Do(netns.Node, func() (err error) {
+			out, err = exec.CommandContext(t.Context(), "nft", args...).CombinedOutput()
+			return err
+		})
+		if err != nil {
+			t.Fatalf("nft %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+		return out
 	}
-	again := trips(t, fd, server) // the long way
-	if err := flows.Set(t.Context(), []string{"pod0"}); err != nil {
-		t.Fatal(err)
+	nft("table inet watcher { chain forward { type filter hook forward priority -200; counter; }; }")
+	count := regexp.MustCompile(`packets (\d+)`)
+	before := 0
+	return func() int {
+		t.Helper()
+		m := count.FindSubmatch(nft("list", "table", "inet", "watcher"))
+		if m == nil {
+			t.Fatal("the chain has no counter")
+		}
+		now, _ := strconv.Atoi(string(m[1]))
+		n := now - before
+		before = now
+		return n
 	}
-	t.Logf("after it was removed a round trip takes %v, and then %v", again, trips(t, fd, server))
 }
 
 // A subscription to devices ends when notices are lost: it is made again after a pause.
