@@ -178,6 +178,19 @@ func TestOwnersAreNotSplit(t *testing.T) {
 		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
 }
 
+// What an earlier process left behind goes when nothing can use it any more: after the
+// ops of all owners, not in a transaction before them.
+func TestLeftoversGoLast(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	adopt(l, map[string]string{"slot1": "v", "slot2": "v", "user3": "slot2"})
+	l.Want(nil, "base0", "v")
+	l.Want(owner("a"), "slot1", "v")
+	l.Want(owner("a"), "user3", "slot1")
+	l.Want(owner("b"), "other3", "v")
+	expect(t, render(l.Plan(epoch, 1)),
+		"0 create base0 >v", "1 replace user3 slot2>slot1", "2 create other3 >v", "3 delete slot2 v>")
+}
+
 func TestAnOwnerLargerThanTheLimitStaysWhole(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")
