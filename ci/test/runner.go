@@ -41,12 +41,17 @@ type report struct {
 }
 
 func newRunner(out io.Writer) *runner {
-	r := &runner{report: &report{begin: time.Now(), spoke: time.Now(), out: out, tests: newTally()}, jobs: jobs()}
+	r := &runner{report: &report{begin: time.Now(), spoke: time.Now(), out: out, tests: newTally()}}
 	r.env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	// All is compiled with the flags of a release, so that it is compiled once.
 	r.setenv("CGO_ENABLED=0")
-	r.setenv(fmt.Sprintf("GOFLAGS=%s -trimpath -p=%d", os.Getenv("GOFLAGS"), r.jobs))
+	r.setjobs(jobs())
 	return r
+}
+
+func (r *runner) setjobs(n int) {
+	r.jobs = n
+	r.setenv(fmt.Sprintf("GOFLAGS=%s -trimpath -p=%d", os.Getenv("GOFLAGS"), n))
 }
 
 func (r *runner) setenv(variable string) { r.env = append(r.env, variable) }
@@ -56,7 +61,8 @@ func (r *runner) setenv(variable string) { r.env = append(r.env, variable) }
 func (r *runner) both(one, other func(*runner)) {
 	var lanes sync.WaitGroup
 	for _, steps := range []func(*runner){one, other} {
-		lane := &runner{report: r.report, env: slices.Clone(r.env), jobs: r.jobs}
+		lane := &runner{report: r.report, env: slices.Clone(r.env)}
+		lane.setjobs(max(r.jobs/2, 1))
 		lanes.Go(func() { steps(lane) })
 	}
 	lanes.Wait()
@@ -66,10 +72,10 @@ func (r *runner) both(one, other func(*runner)) {
 // tests.
 const memoryOfJob = 1500 << 20
 
-// jobs returns how many packages are built and tested at a time: one per core,
-// as far as the memory that is free goes.
+// jobs returns how many packages are built and tested at a time: two per core, as
+// tests wait half of their time, and as far as the memory that is free goes.
 func jobs() int {
-	n := runtime.NumCPU()
+	n := 2 * runtime.NumCPU()
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return n // not Linux
