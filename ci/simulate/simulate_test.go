@@ -33,7 +33,7 @@ var (
 	verbose = flag.Bool("log", false, "show what the proxy logs in a run that fails")
 )
 
-// TestMain silences the client of the API server, which says much of connections that
+// TestMain silences the client of the API server, which logs much about connections that
 // are cut.
 func TestMain(m *testing.M) {
 	klog.LogToStderr(false)
@@ -77,7 +77,7 @@ type simulation struct {
 	byMode     map[config.Mode]int
 }
 
-// jobs are all that are asked for: every kind, each in another mode, then every kind in
+// jobs are the requested runs: every kind, each in another mode, then every kind in
 // the next mode, and when all kinds were in all modes the next seed. Between them are
 // crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
