@@ -139,9 +139,10 @@ func (j job) plan() (steps []step) {
 		s := step{seed: rng.Uint64(), pause: some(rng)}
 		if j.kind != "none" && i%3 == 1 {
 			s.kind = faults[rng.IntN(len(faults))]
-			if i == 1 {
+			switch i {
+			case 1:
 				s.kind = faults[0]
-			} else if i == 4 {
+			case 4:
 				s.kind = faults[len(faults)-1]
 			}
 		}
