@@ -36,7 +36,7 @@ func (p *Proxy) snapshotRoute() route {
 			reply(w, nil, err)
 			return
 		}
-		_ = snapshot.Write(w, f) // fails only when the client is gone, who misses the end then
+		_ = snapshot.Write(w, f) // fails only when the client has disconnected
 	}}
 }
 

@@ -9,5 +9,5 @@
 //	                                    judge (ci/netns) ◀── packets on the node ◀────┘
 //
 // The folder upstream builds what is needed, cluster runs it, and bench measures
-// Tandem beside kube-proxy on it.
+// Tandem and kube-proxy on it.
 package kubernetes

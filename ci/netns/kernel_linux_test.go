@@ -42,7 +42,7 @@ func TestRestartAndCleanup(t *testing.T) {
 }
 
 // TestFlowtable reports whether the kernel takes flows that are translated past the
-// rules when it is asked to. Nothing of ours asks yet.
+// rules on request. Tandem does not request it yet.
 func TestFlowtable(t *testing.T) {
 	s := newSite(t)
 	out, err := s.run("nft", `table ip flows {

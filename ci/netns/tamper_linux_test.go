@@ -21,7 +21,7 @@ type tampering struct {
 	do   string // a shell script on the node
 	undo string // where tandem does not mend it
 	by   string // drift, trace or doctor
-	says string // part of what it says
+	says string // part of its message
 }
 
 const (
@@ -30,12 +30,12 @@ const (
 	byDoctor = "doctor"
 )
 
-// rulesOfOthers are met by packets beside those of every mode.
+// rulesOfOthers are rules of other programs that packets traverse in every mode.
 func rulesOfOthers() []tampering {
 	return []tampering{
-		{"a foreign chain drops before routing", "nft add table inet foe; nft 'add chain inet foe early { type filter hook prerouting priority -300; }'; nft add rule inet foe early tcp dport 80 drop", "nft delete table inet foe", byTrace, "chain inet foe early of another program"},
-		{"a foreign chain rewrites the destination first", "nft add table ip foe; nft 'add chain ip foe hijack { type nat hook prerouting priority -150; }'; nft add rule ip foe hijack tcp dport 80 dnat to 10.244.1.4:8080", "nft delete table ip foe", byTrace, "chain ip foe hijack of another program"},
-		{"a foreign chain drops what is forwarded, by policy", "nft add table inet foe; nft 'add chain inet foe gate { type filter hook forward priority 10; policy drop; }'", "nft delete table inet foe", byTrace, "chain inet foe gate of another program"},
+		{"another program's chain drops before routing", "nft add table inet foe; nft 'add chain inet foe early { type filter hook prerouting priority -300; }'; nft add rule inet foe early tcp dport 80 drop", "nft delete table inet foe", byTrace, "chain inet foe early of another program"},
+		{"another program's chain rewrites the destination first", "nft add table ip foe; nft 'add chain ip foe hijack { type nat hook prerouting priority -150; }'; nft add rule ip foe hijack tcp dport 80 dnat to 10.244.1.4:8080", "nft delete table ip foe", byTrace, "chain ip foe hijack of another program"},
+		{"another program's chain drops forwarded packets by policy", "nft add table inet foe; nft 'add chain inet foe gate { type filter hook forward priority 10; policy drop; }'", "nft delete table inet foe", byTrace, "chain inet foe gate of another program"},
 		{"packets are not forwarded", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1", byDoctor, "forwarding-ipv4"},
 	}
 }
@@ -95,7 +95,7 @@ func iptablesTampering() []tampering {
 		ipt("a source range opened", "iptables -t nat -I "+first("KUBE-FW-")+" -j "+first("KUBE-EXT-"), "KUBE-FW-"),
 		ipt("the whole table flushed", "iptables -t nat -F", "KUBE-"),
 		ipt("the filter table flushed", "iptables -F", "KUBE-"),
-		{"a foreign rule before ours", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
+		{"another program's rule before tandem's", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
 	}
 }
 
@@ -151,7 +151,7 @@ func TestTamperingIsNamed(t *testing.T) {
 	}
 }
 
-// quiet checks that nothing is named where nobody has tampered.
+// quiet checks that nothing is reported without tampering.
 func (s *site) quiet() {
 	s.t.Helper()
 	if out, err := s.run(s.bin, "drift"); err != nil {
@@ -162,7 +162,7 @@ func (s *site) quiet() {
 	}
 }
 
-// tamper breaks one thing and expects its name; then everything must be well again.
+// tamper breaks one object and expects its name; then everything must work again.
 func (s *site) tamper(t *testing.T, k tampering) {
 	start := time.Now()
 	if out, err := s.run("bash", "-ec", k.do); err != nil {

@@ -89,7 +89,7 @@ func jobs() int {
 	return max(n, 1)
 }
 
-// say prints a line.
+// say prints one line.
 func (r *report) say(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

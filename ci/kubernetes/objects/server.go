@@ -27,7 +27,7 @@ type Server struct {
 	made       time.Time // when that was
 }
 
-// NewServer returns a server without objects of ours.
+// NewServer returns a server without objects.
 func NewServer(client kubernetes.Interface) *Server {
 	return &Server{client: client, now: NewSet(), namespaces: map[string]bool{metav1.NamespaceDefault: true}}
 }
