@@ -151,16 +151,27 @@ func (l *Ledger[K, V]) position(op *Op[K, V]) int {
 }
 
 // group sorts ops by owner, owners in the order of their first op. Ops without an
-// owner come first, by position: all others depend on the base.
+// owner come first, by position, since all others depend on the base; but deletions
+// without an owner are left-overs, which others may use until they are replaced, and
+// come last.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
-	first := map[model.PortID]int{{}: -1}
+	first := map[model.PortID]int{}
 	for i, op := range ops {
 		if _, ok := first[op.Port()]; !ok {
 			first[op.Port()] = i
 		}
 	}
+	place := func(op *Op[K, V]) int {
+		switch {
+		case op.Owner != nil:
+			return first[op.Port()]
+		case op.Verb == Delete:
+			return len(ops)
+		}
+		return -1
+	}
 	slices.SortStableFunc(ops, func(a, b Op[K, V]) int {
-		if c := cmp.Compare(first[a.Port()], first[b.Port()]); c != 0 {
+		if c := cmp.Compare(place(&a), place(&b)); c != 0 {
 			return c
 		}
 		return cmp.Compare(l.position(&a), l.position(&b))
