@@ -178,17 +178,15 @@ func TestOwnersAreNotSplit(t *testing.T) {
 		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
 }
 
-// What an earlier process left behind goes when nothing can use it any more: after the
-// ops of all owners, not in a transaction before them.
-func TestLeftoversGoLast(t *testing.T) {
+// Left-overs of an earlier process may still be in use by what a later batch replaces.
+func TestLeftOversAreDeletedAfterAllOthers(t *testing.T) {
 	l := ledger.New[string, string](rules{})
-	adopt(l, map[string]string{"slot1": "v", "slot2": "v", "user3": "slot2"})
+	adopt(l, map[string]string{"base0": "old", "left1": "v", "left2": "v", "a2": "to left1", "b2": "to left1"})
 	l.Want(nil, "base0", "v")
-	l.Want(owner("a"), "slot1", "v")
-	l.Want(owner("a"), "user3", "slot1")
-	l.Want(owner("b"), "other3", "v")
-	expect(t, render(l.Plan(epoch, 1)),
-		"0 create base0 >v", "1 replace user3 slot2>slot1", "2 create other3 >v", "3 delete slot2 v>")
+	l.Want(owner("a"), "a2", "v")
+	l.Want(owner("b"), "b2", "v")
+	expect(t, render(l.Plan(epoch, 1)), "0 replace base0 old>v", "1 replace a2 to left1>v", "2 replace b2 to left1>v",
+		"3 delete left2 v>", "4 delete left1 v>")
 }
 
 func TestAnOwnerLargerThanTheLimitStaysWhole(t *testing.T) {

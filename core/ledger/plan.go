@@ -158,9 +158,9 @@ func (l *Ledger[K, V]) position(op *Op[K, V]) int {
 }
 
 // group sorts ops by owner, owners in the order of their first op. Ops without an
-// owner come first, by position: all others depend on the base. But their deletions
-// come last: what an earlier process left behind is in use until the owners' ops have
-// replaced what refers to it.
+// owner come first, by position, since all others depend on the base; but deletions
+// without an owner are left-overs, which others may use until they are replaced, and
+// come last.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
 	first := map[model.PortID]int{}
 	for i, op := range ops {
