@@ -79,10 +79,9 @@ type flowTable interface {
 
 // writers records which other programs write to the data plane.
 type writers interface {
-	// Listen receives until ctx ends. It may be called again.
+	engine.Writers
+	// Listen receives until ctx ends.
 	Listen(ctx context.Context) error
-	// Since never blocks.
-	Since(time.Time) []engine.Writer
 	io.Closer
 }
 
