@@ -65,7 +65,7 @@ func DriftOf(s *engine.Snapshot, service string, since time.Time) Drift {
 }
 
 func drifted(d engine.Drift) Drifted {
-	x := Drifted{Difference: DifferenceOf(d.Difference), FoundAt: d.Found}
+	x := Drifted{Difference: differenceOf(d.Difference), FoundAt: d.Found}
 	if !d.Repaired.IsZero() {
 		x.RepairedAt = &d.Repaired
 	}

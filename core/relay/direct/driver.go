@@ -128,7 +128,7 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	defer d.mu.Unlock()
 	have := map[Key]Value{}
 	if h := d.host.Load(); h != nil {
-		have[Key{Kind: KindHost}] = Value{Host: h}
+		have[Key{Kind: kindHost}] = Value{Host: h}
 	}
 	for k, l := range d.listeners {
 		have[k] = l.value
@@ -143,7 +143,7 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	clear(d.assigned)
 	for _, a := range all {
 		d.assigned[a] = true
-		have[Key{Kind: KindAddress, At: netip.AddrPortFrom(a, 0)}] = Value{}
+		have[Key{Kind: kindAddress, At: netip.AddrPortFrom(a, 0)}] = Value{}
 	}
 	return have, nil
 }
@@ -153,11 +153,11 @@ func (d *Driver) Commit(_ context.Context, ops []ledger.Op[Key, Value]) []error 
 	errs := make([]error, len(ops))
 	for i, op := range ops {
 		switch op.Key.Kind {
-		case KindHost:
+		case kindHost:
 			d.host.Store(op.New.Host)
-		case KindAddress:
+		case kindAddress:
 			errs[i] = d.address(op)
-		case KindListener:
+		case kindListener:
 			errs[i] = d.listener(op)
 		}
 	}

@@ -47,7 +47,7 @@ func ServeLoopback(m dataplane.Mode) dataplane.Mode {
 			return nil, err
 		}
 		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default()}}
-		return Beside(b, NewBackend(NodePorts{}, Open(o))), nil
+		return withNodePorts(b, NewBackend(NodePorts{}, Open(o))), nil
 	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 		return plan(c, withoutLoopback(host), ports)
@@ -64,9 +64,9 @@ type beside struct {
 	failing  bool // the last Sync of loopback
 }
 
-// Beside joins a backend with one of NodePorts, and owns both. What the second one
+// withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
-func Beside(b, loopback dataplane.Backend) dataplane.Backend {
+func withNodePorts(b, loopback dataplane.Backend) dataplane.Backend {
 	return &beside{Backend: b, loopback: loopback}
 }
 

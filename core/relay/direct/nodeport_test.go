@@ -64,7 +64,7 @@ func localhost(loopback bool) *model.Host {
 func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
 	t.Helper()
 	m := &mainPlane{}
-	b := Beside(m, NewBackend(NodePorts{}, Open(Options{})))
+	b := withNodePorts(m, NewBackend(NodePorts{}, Open(Options{})))
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
