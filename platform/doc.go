@@ -19,7 +19,7 @@
 //	system.go            what is used of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
 //	memory_linux.go      memory limit from the cgroup; releasing the program's pages
-//	writers*.go          which other programs write to the data plane
+//	writers_linux.go     which other programs write to the data plane
 //	platform_{linux,windows,other}.go
 //	                     what differs between systems, one file for each
 //	platform.go          the exported part of that
@@ -52,7 +52,7 @@
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	failover       watches unanswered flows and reports suspects to the engine
-//	writers        listens for other writers for a while after drift was found
+//	writers        hears which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events

@@ -24,11 +24,14 @@ func Drift() Query[DriftRequest, status.Drift] {
 	return Query[DriftRequest, status.Drift]{Name: "drift", Reads: true, answer: drift}
 }
 
-// drift has the engine audit, which repairs what it finds.
+// drift has the engine audit, which repairs what it finds; or asks the kernel whether
+// anybody has written since the last time, where that is certain.
 func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) {
+	var readAt time.Time
 	if r.Look {
 		r.Since = time.Now()
-		if err := p.engine.Audit(ctx); err != nil {
+		var err error
+		if readAt, err = p.engine.Audit(ctx); err != nil {
 			return status.Drift{}, err
 		}
 	}
@@ -41,6 +44,9 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 	}
 	d, err := driftOf(s, r)
 	d.Node, d.Mode = s.Host.Name, p.mode()
+	if !readAt.IsZero() {
+		d.ReadAt = &readAt
+	}
 	return d, err
 }
 

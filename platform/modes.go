@@ -29,12 +29,13 @@ import (
 // one line here. Node ports on loopback addresses are served by relays, but where a
 // mode does that itself.
 func Modes() []dataplane.Mode {
+	handover := thisSystem().handover
 	return []dataplane.Mode{
-		direct.ServeLoopback(nftables.Mode()),
-		direct.ServeLoopback(iptables.Mode()),
+		direct.ServeLoopback(nftables.Mode(), handover),
+		direct.ServeLoopback(iptables.Mode(), handover),
 		hns.Mode(),
 		userspaceMode(),
-		direct.ServeLoopback(ipvs.Mode()),
+		direct.ServeLoopback(ipvs.Mode(), handover),
 	}
 }
 

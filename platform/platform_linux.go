@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
@@ -39,5 +40,6 @@ func thisSystem() system {
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
+	s.handover = func() relay.Handover { return host.OpenHandover() }
 	return s
 }

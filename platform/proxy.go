@@ -42,7 +42,6 @@ type Proxy struct {
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
 	writers  writers           // nil where the system does not report them
-	drifted  chan struct{}     // of one: drift was found; listen for writers
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off

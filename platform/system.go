@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
@@ -41,7 +42,8 @@ type system struct {
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
-	releaseText func() error // unmaps the program's pages that only the start needed
+	releaseText func() error          // unmaps the program's pages that only the start needed
+	handover    func() relay.Handover // passes listening sockets to the next process; may return nil
 
 	modes   func() []dataplane.Mode // that can be configured, in the order of auto
 	collect func()                  // returns the memory that the start needed
@@ -79,10 +81,9 @@ type flowTable interface {
 
 // writers records which other programs write to the data plane.
 type writers interface {
-	// Listen receives until ctx ends. It may be called again.
+	engine.Writers
+	// Listen receives until ctx ends.
 	Listen(ctx context.Context) error
-	// Since never blocks.
-	Since(time.Time) []engine.Writer
 	io.Closer
 }
 
@@ -105,6 +106,7 @@ func portable() system {
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
+		handover:    func() relay.Handover { return nil },
 		modes:       Modes,
 		collect: func() {
 			debug.SetGCPercent(gcPercent)

@@ -3,16 +3,20 @@
 package kubernetes
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"k8s.io/client-go/dynamic"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -60,6 +64,10 @@ func part(t *testing.T, dir string, n, first int) string {
 }
 
 func corpus(t *testing.T, mode config.Mode, dir string) {
+	definitions, missing := cluster.FindDefinitions(t.Context(), "gateway")
+	if missing != nil {
+		t.Logf("scenarios with routes are left out: %v", missing)
+	}
 	free := make(chan *site, atOnce)
 	for range atOnce {
 		c := start(t, cluster.Options{})
@@ -67,11 +75,29 @@ func corpus(t *testing.T, mode config.Mode, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		free <- &site{cluster: c, objects: objects.NewServer(c.Client()), kubeconfig: kubeconfig}
+		var routes dynamic.Interface
+		if missing == nil {
+			if routes, err = c.Gateway(t.Context(), definitions); err != nil {
+				t.Fatal(err)
+			}
+		}
+		free <- &site{cluster: c, objects: objects.NewServer(c.Client(), routes), kubeconfig: kubeconfig}
 	}
 	bin := program(t)
-	netns.Corpus(t, dir, func(net *lab.Net, _ *conformance.Scenario) (netns.Proxy, error) {
+	netns.Corpus(t, dir, func(net *lab.Net, of *conformance.Scenario) (netns.Proxy, error) {
 		s := <-free
-		return &proxy{site: s, net: net, bin: bin, mode: mode, release: sync.OnceFunc(func() { free <- s })}, nil
+		return &proxy{site: s, net: net, bin: bin, mode: mode, routed: routed(of), release: sync.OnceFunc(func() { free <- s })}, nil
 	})
+}
+
+// routed reports whether a scenario has objects of the Gateway API in any step.
+func routed(s *conformance.Scenario) bool {
+	for _, step := range s.Steps {
+		for _, text := range step.Files {
+			if bytes.Contains(text, []byte("apiVersion: "+gateway.Group)) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ package netns
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,55 @@ func (s *site) driftSince(t *testing.T, start time.Time) string {
 		}
 	}
 	return b.String()
+}
+
+// TestFirstDriftNamesWhoDidIt: with the first change by another program after a start its
+// name is in drift, log and history.
+func TestFirstDriftNamesWhoDidIt(t *testing.T) {
+	for _, c := range []struct{ mode, do, name string }{
+		{"nftables", "nft flush map ip tandem slots", "nft"},
+		{"iptables", "exec iptables-nft -t nat -F KUBE-SERVICES", "iptables-nft"},
+		{string(relay.Mode), "exec iptables-nft -t nat -F KUBE-PORTALS-CONTAINER", "iptables-nft"},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			if c.mode != "nftables" {
+				UseVariant(t, xtables.NFT)
+			}
+			s := newSite(t)
+			s.put(tamperedManifests)
+			s.flags = []string{"--proxy-mode", c.mode}
+			s.start()
+			start := time.Now()
+			s.must("bash", "-ec", c.do)
+			if s.driftSince(t, start); !slices.Contains(s.firstWriters(t), c.name) {
+				t.Errorf("drift says that %v did it, not %s", s.firstWriters(t), c.name)
+			}
+			if out := s.must(s.bin, "history"); !strings.Contains(out, "by "+c.name) {
+				t.Errorf("the history does not name it: %s", out)
+			}
+			s.kill() // it writes its log no more
+			if want := fmt.Sprintf("by=%q", c.name); !strings.Contains(s.log.String(), want) {
+				t.Errorf("the log has no %s", want)
+			}
+		})
+	}
+}
+
+// firstWriters are the programs by the oldest drift that is known.
+func (s *site) firstWriters(t *testing.T) (names []string) {
+	t.Helper()
+	var d status.Drift
+	if err := json.Unmarshal([]byte(s.must(s.bin, "drift", "-o", "json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	all := append(d.Now, d.Before...)
+	if len(all) == 0 {
+		t.Fatal("no drift is known")
+	}
+	for _, w := range all[len(all)-1].By {
+		names = append(names, w.Name)
+	}
+	return names
 }
 
 const tamperedManifests = `apiVersion: v1

@@ -188,7 +188,24 @@ func (e *encoder) key(n *yaml.Node) (string, bool) {
 		e.fault(n, "a key must be a string, but this one "+Describe(n))
 		return "", false
 	}
+	if respelled(n) {
+		e.fault(n, "a key must be a string, but this one "+Describe(n)+": put it in quotes")
+		return "", false
+	}
 	return n.Value, true
+}
+
+// respelled reports whether kubectl would make another key of a bare word: "true" of
+// on, 16 of 0x10.
+func respelled(n *yaml.Node) bool {
+	switch n.ShortTag() {
+	case "!!bool":
+		return n.Value != "true" && n.Value != "false"
+	case "!!int", "!!float":
+		return !plainNumber(n.Value) || n.Value == "-0"
+	}
+	_, old := oldBool(n)
+	return old
 }
 
 func (e *encoder) scalar(n *yaml.Node) {
