@@ -150,7 +150,7 @@ func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet
 	return t, e.Packet, nil
 }
 
-// gapText says what the mode cannot do for a packet.
+// gapText reports what the mode cannot do for a packet.
 func (s *Subject) gapText(e oracle.Explanation) string {
 	if e.Port != nil {
 		for _, g := range s.Gaps[e.Port.ID] {

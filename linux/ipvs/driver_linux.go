@@ -69,7 +69,7 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, erro
 	return d, nil
 }
 
-// Close implements dataplane.Driver. Draining destinations stay as they are; the next
+// Close implements dataplane.Driver. Draining destinations stay unchanged; the next
 // driver continues.
 func (d *Driver) Close() error {
 	if d.drains != nil {

@@ -220,7 +220,7 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 }
 
 // Probe finds out whether this machine supports the mode, by programming it in a
-// temporary network namespace. The error says what is missing and what to do about
+// temporary network namespace. The error states what is missing and what to do about
 // it.
 func Probe(ctx context.Context, o Options) error {
 	commands, _, err := xtables.Find(ctx)

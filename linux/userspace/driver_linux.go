@@ -29,7 +29,7 @@ type Driver struct {
 	table      table
 	sharedAddr bool // another driver uses the relay address, too
 
-	mu        sync.Mutex // Observe may run beside Commit
+	mu        sync.Mutex // Observe may run concurrently with Commit
 	rules     map[Key]installed
 	relays    relays
 	dropPorts [2]dropListeners

@@ -33,7 +33,7 @@ type tableKind struct {
 func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
 
 // choose opens the first kind of table that works for IPv4, which every node needs,
-// and returns its index. The error says why each kind failed.
+// and returns its index. The error states why each kind failed.
 func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) {
 	var failed []error
 	for i, k := range all {

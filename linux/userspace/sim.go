@@ -123,7 +123,7 @@ func (*Compiler) Text(k Key, v Value) string {
 	return ""
 }
 
-// String says what an entry does.
+// String reports what an entry does.
 func (t Target) String() string {
 	switch t.Do {
 	case toRelay:
