@@ -73,9 +73,6 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 // One implements dataplane.Selective.
 func (d *Driver) One(k Key) bool { return k.single() }
 
-// single reports whether an element can be read by its key: there are many such.
-func (k Key) single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
-
 // observeFamily reads a family's table. Where keys are given, even none, it reads
 // those of them alone of the elements that can be read one by one.
 func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) (*snapshot, error) {
