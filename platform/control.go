@@ -20,11 +20,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
-// The control socket lies beside the lock; only the administrator and the proxy's
+// The control socket is next to the lock; only the administrator and the proxy's
 // own user can open it: see Held. The status is served over HTTP for all
 // (core/health); what changes something is here, and what asks more (query.go).
 
-// switchFunc changes the mode, says before each phase which one begins, and returns
+// switchFunc changes the mode, reports each phase before it begins, and returns
 // when that is done.
 type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (Switched, error)
 
@@ -33,14 +33,14 @@ type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (S
 const phaseHeader = "Tandem-Phase"
 
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
-// has done so. Phase is told what it does meanwhile. When ctx ends before, everything
+// has done so. Phase is called with each phase. When ctx ends before, everything
 // stays as it was.
 func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
 	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err
 }
 
-// withPhases tells the phases of the requests that are made with a context.
+// withPhases reports the phases of the requests that are made with a context.
 func withPhases(ctx context.Context, phase func(string)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
 		phase(h.Get(phaseHeader))
@@ -113,7 +113,7 @@ type route struct {
 	answer  http.HandlerFunc
 }
 
-// serveControl serves the control socket until ctx ends. Without a socket all else
+// serveControl serves the control socket until ctx ends. Without a socket everything else
 // works.
 func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()

@@ -42,7 +42,7 @@ func (p *Proxy) snapshotRoute() route {
 			reply(w, r, nil, err)
 			return
 		}
-		_ = snapshot.Write(w, f) // fails only when the client is gone, who misses the end then
+		_ = snapshot.Write(w, f) // fails only when the client has disconnected
 	}}
 }
 

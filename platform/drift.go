@@ -36,7 +36,7 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 		}
 	}
 	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.Service {
-		name, _ := model.ParseServiceName(r.Service) // driftOf says what is wrong with it
+		name, _ := model.ParseServiceName(r.Service) // driftOf reports what is wrong with it
 		return t.Named(name)
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 }
 
 // driftOf renders the drift of a snapshot. A Service that neither exists nor has
-// drifted is an error: "no drift" would be said of a mistyped name.
+// drifted is an error: "no drift" would be wrong for a mistyped name.
 func driftOf(s *engine.Snapshot, r DriftRequest) (status.Drift, error) {
 	d := status.DriftOf(s, r.Service, r.Since)
 	d.Looked = r.Look

@@ -170,7 +170,7 @@ const (
 	maxDifferences = 100_000   // listed; the other nodes that differ are named without what
 )
 
-// compare asks all nodes and compares what they say; differences are looked for only where
+// compare queries all nodes and compares their answers; differences are looked for only where
 // they are wanted: for that a node is asked again, one at a time.
 func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []status.NodeDifference, error) {
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()

@@ -107,7 +107,7 @@ func writeStatus(s *screen, d status.Document) {
 	}
 }
 
-// writeInputs says how up to date the inputs are, and what they add up to.
+// writeInputs prints how up to date the inputs are, and their totals.
 func writeInputs(s *screen, d *status.Document) {
 	if d.Hash != "" {
 		s.printf("desired state %s", d.Hash)
@@ -160,7 +160,7 @@ func writeProblem(s *screen, p status.Problem, object string) {
 	s.printf("! %s: %s%s\n", printable.Text(object), printable.Text(p.Detail), where)
 }
 
-// hint says why a tandem may not answer.
+// hint suggests why a tandem may not answer.
 func hint() string {
 	switch state, _ := service.Status(); state {
 	case service.Stopped:

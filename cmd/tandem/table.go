@@ -32,7 +32,7 @@ const (
 )
 
 // table writes a table that fits the screen: without the wide columns, and with the
-// broadest columns that may be cut made narrower. Wide ones are written as they are.
+// broadest columns that may be cut made narrower. Wide ones are written in full.
 func (s *screen) table(t table) {
 	t = t.shown(s.wide)
 	widths := t.widths()

@@ -158,6 +158,14 @@ type Drainer interface {
 	Drain(context.Context) error
 }
 
+// Tidier is implemented by drivers whose objects lie in containers that are made for
+// them and that other programs may use, too, such as the tables of iptables.
+type Tidier interface {
+	// Tidy deletes those containers that are empty now. It follows the removal of all
+	// objects, if there were any.
+	Tidy(context.Context) error
+}
+
 // Wrapper is implemented by backends around another one.
 type Wrapper interface{ Unwrap() Backend }
 

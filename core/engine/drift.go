@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -21,7 +22,7 @@ const maxDriftLines = 10
 func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	var by []Writer
 	if e.options.Writers != nil {
-		by = e.options.Writers(e.auditBefore)
+		by = e.options.Writers.Since(e.auditBefore)
 	}
 	var found []Drift
 	for _, d := range e.backend().Drifted() {
@@ -29,6 +30,7 @@ func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	}
 	e.drifts = append(e.drifts, found...)
 	e.drifts = slices.Delete(e.drifts, 0, max(0, len(e.drifts)-maxDrifts))
+	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: objects, Detail: "by " + WriterNames(by)})
 	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", WriterNames(by))
 	for _, d := range found[:min(len(found), maxDriftLines)] {
 		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner))

@@ -6,26 +6,50 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
+
+// writers always knows the same ones.
+type writers struct {
+	all   []engine.Writer
+	asked []time.Time
+	muted atomic.Bool
+}
+
+func (w *writers) Since(t time.Time) []engine.Writer {
+	w.asked = append(w.asked, t)
+	return w.all
+}
+
+func (w *writers) Mute(on bool) error {
+	w.muted.Store(on)
+	return nil
+}
 
 // Drift is remembered by object: what was wanted and found, whose it is, who wrote,
 // when it was found and when repaired.
 func TestDriftIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked []time.Time
 		who := engine.Writer{Name: "nft", PID: 7}
-		b := start(t, func(o *engine.Options) {
-			o.Writers = func(since time.Time) []engine.Writer {
-				asked = append(asked, since)
-				return []engine.Writer{who}
+		w := &writers{all: []engine.Writer{who}}
+		b := start(t, func(o *engine.Options) { o.Writers = w })
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(ledger.Op[string, string]) error {
+				if !w.muted.Load() {
+					t.Error("the engine listened to its own write")
+				}
+				return nil
 			}
 		})
 		b.SetService(service("a", "10.96.0.1"))
@@ -61,8 +85,15 @@ func TestDriftIsRemembered(t *testing.T) {
 		if len(want) > 0 || len(b.found) != 3 {
 			t.Errorf("not remembered: %v; told %d", want, len(b.found))
 		}
-		if len(asked) != 1 || asked[0].IsZero() {
-			t.Errorf("writers asked since %v", asked)
+		if len(w.asked) != 1 || w.asked[0].IsZero() {
+			t.Errorf("writers asked since %v", w.asked)
+		}
+		if w.muted.Load() {
+			t.Error("nobody listens after a sync")
+		}
+		h := b.History().Find(history.Filter{})
+		if !slices.ContainsFunc(h.Entries, func(e history.Entry) bool { return e.Kind == "Drift" && e.Count == 3 && e.Detail == "by nft" }) {
+			t.Errorf("no name in the history: %+v", h.Entries)
 		}
 	})
 }
