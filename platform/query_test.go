@@ -66,7 +66,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 		tracker := trackerOf(conformance.RandomWorld(conformance.NewRand(seed)))
 		for _, q := range questions(tracker) {
 			few, all := concerned(tracker, q), tracker.Services()
-			track.SortServices(few) // as SnapshotOf does
+			track.SortServices(few) // as subject does
 			explain := func(services []track.Service) string {
 				e, err := status.Explain(status.Subject{
 					Host: tracker.Host(), Services: services,

@@ -112,6 +112,16 @@ type Getter[K comparable, V any] interface {
 	Get(ctx context.Context, keys []K, found func(K, V)) error
 }
 
+// Selective is implemented by drivers that can read all that one packet may meet without
+// reading everything.
+type Selective[K comparable, V any] interface {
+	// ObserveSome is Observe, but of the objects that can be read one by one it passes
+	// those of the keys alone. It resets no Sentinel.
+	ObserveSome(ctx context.Context, keys []K, found func(K, V)) error
+	// One reports whether a key is that of an object that can be read alone.
+	One(K) bool
+}
+
 // Sentinel is implemented by drivers that know cheaply, without reading
 // objects, whether another program wrote to the data plane.
 type Sentinel interface {

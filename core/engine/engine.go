@@ -193,11 +193,18 @@ func (e *Engine) Ping(ctx context.Context) error {
 // Snapshot asks the engine for one, with all Services. It waits for a running sync, and fails only
 // when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
-	return e.SnapshotOf(ctx, (*track.Tracker).Unsorted)
+	s, err := e.SnapshotOf(ctx, (*track.Tracker).Unsorted)
+	if err != nil {
+		return nil, err
+	}
+	// Here, and not on the engine's goroutine, where changes would wait for it.
+	track.SortServices(s.Services)
+	return s, nil
 }
 
 // SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
-// goroutine: changes do not wait for a list of all where a few are enough.
+// goroutine and in the order that they are picked in: changes do not wait for a list of all
+// where a few are enough.
 func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.Service) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
@@ -221,8 +228,6 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []tra
 	if err != nil {
 		return nil, err
 	}
-	// Here, and not on the engine's goroutine, where changes would wait for it.
-	track.SortServices(s.Services)
 	slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 	return s, nil
 }

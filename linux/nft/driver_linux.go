@@ -41,9 +41,10 @@ type Driver struct {
 }
 
 var (
-	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
-	_ dataplane.Getter[Key, Value] = (*Driver)(nil)
-	_ dataplane.Sentinel           = (*Driver)(nil)
+	_ dataplane.Driver[Key, Value]    = (*Driver)(nil)
+	_ dataplane.Getter[Key, Value]    = (*Driver)(nil)
+	_ dataplane.Selective[Key, Value] = (*Driver)(nil)
+	_ dataplane.Sentinel              = (*Driver)(nil)
 )
 
 // Open returns a driver for the tables of some families, or all if none are given,
