@@ -310,7 +310,9 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	for id, r := range d.relays.open {
-		objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+		if r.Listening() {
+			objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+		}
 	}
 	have := map[Key]installed{}
 	for k, r := range rules {

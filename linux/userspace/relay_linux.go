@@ -277,10 +277,12 @@ func newRelays(o relay.Options, h *handover) relays {
 // listen opens a relay or changes its policy. After a restart it binds the port that
 // the rules of the earlier run use, unless that is taken.
 func (r *relays) listen(id RelayID, p *relay.Policy) error {
-	if l := r.open[id]; l != nil {
+	if l := r.open[id]; l != nil && l.Listening() {
 		l.Update(*p)
 		l.policy = p
 		return nil
+	} else if l != nil {
+		r.replace(id, l)
 	}
 	before := r.ports[id]
 	l, err := r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, before), *p)
@@ -294,6 +296,17 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 	delete(r.ports, id)
 	r.changed = r.changed || before != 0 && l.Addr().Port() != before
 	return nil
+}
+
+// replace closes a relay whose socket others have closed. Its connections continue, and
+// the next one gets its port.
+func (r *relays) replace(id RelayID, l *listener) {
+	delete(r.open, id)
+	r.pass.forget(l.Addr())
+	if err := l.Close(); err != nil {
+		slog.Warn("closing a listener failed", "listener", l.Addr(), "err", err)
+	}
+	r.ports[id] = l.Addr().Port()
 }
 
 // lateClients is how long a relay still accepts clients that a deleted rule
