@@ -16,7 +16,7 @@
 //
 // Each uses only those before it:
 //
-//	system.go            what is used of an operating system beside modes
+//	system.go            what is used of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
 //	memory_linux.go      memory limit from the cgroup; releasing the program's pages
 //	writers_linux.go     which other programs write to the data plane
@@ -63,7 +63,7 @@
 //	retirement     one for each old mode: waits for its connections, removes it
 //	memory         once, after the first sync: releases memory
 //
-// A switch of modes runs on the goroutine that asks for it: a control request's, or
+// A switch of modes runs on the goroutine that requests it: a control request's, or
 // the one that watches the configuration file and calls Reconfigure.
 //
 // # A new backend
@@ -71,8 +71,8 @@
 // A backend for a made-up kernel is one folder plus one line:
 //
 //   - the folder, linux/madeup or windows/madeup, exports Mode, a dataplane.Mode
-//     that names the system and says how to Probe, Open and Plan. `go doc
-//     core/dataplane` says what a Compiler and a Driver have to do;
+//     with the system's name and the functions Probe, Open and Plan. `go doc
+//     core/dataplane` describes what a Compiler and a Driver have to do;
 //   - the line, madeup.Mode(), goes into Modes in modes.go.
 //
 // Nothing else has to name it: --proxy-mode and its help, auto, fallback, plan, doctor,

@@ -231,7 +231,7 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 }
 
 // Switch changes the mode while Services are in use: the new one is programmed
-// beside the old one, becomes the one in use, and then the old one is removed. When
+// in parallel to the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {

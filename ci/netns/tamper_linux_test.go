@@ -23,7 +23,7 @@ type tampering struct {
 	do   string // a shell script on the node
 	undo string // where tandem does not mend it
 	by   string // drift, trace or doctor
-	says string // part of what it says
+	says string // part of its message
 }
 
 const (
@@ -32,7 +32,7 @@ const (
 	byDoctor = "doctor"
 )
 
-// rulesOfOthers are met by packets beside those of every mode.
+// rulesOfOthers are rules of other programs that packets traverse in every mode.
 func rulesOfOthers() []tampering {
 	foe := func(what, table, hook, rule, chain string) tampering {
 		do := fmt.Sprintf("nft add table %s; nft 'add chain %s %s { type %s; }'", table, table, chain, hook)
@@ -42,12 +42,12 @@ func rulesOfOthers() []tampering {
 		return tampering{what, do, "nft delete table " + table, byTrace, "chain " + table + " " + chain + " of another program"}
 	}
 	return []tampering{
-		foe("a foreign chain drops before routing", "inet foe", "filter hook prerouting priority -300", "tcp dport 80 drop", "early"),
-		foe("a foreign chain rewrites the destination first", "ip foe", "nat hook prerouting priority -150", "tcp dport 80 dnat to 10.244.1.4:8080", "hijack"),
-		foe("a foreign chain drops what is forwarded, by policy", "inet foe", "filter hook forward priority 10; policy drop", "", "gate"),
-		foe("a foreign chain keeps packets from being tracked", "ip foe", "filter hook prerouting priority -300", "tcp dport 80 notrack", "raw"),
-		foe("a foreign chain clears marks", "ip foe", "filter hook forward priority -150", "meta mark set 0", "unmark"),
-		foe("a foreign chain rewrites the source", "ip foe", "nat hook postrouting priority 90", "masquerade", "hide"),
+		foe("another program's chain drops before routing", "inet foe", "filter hook prerouting priority -300", "tcp dport 80 drop", "early"),
+		foe("another program's chain rewrites the destination first", "ip foe", "nat hook prerouting priority -150", "tcp dport 80 dnat to 10.244.1.4:8080", "hijack"),
+		foe("another program's chain drops forwarded packets by policy", "inet foe", "filter hook forward priority 10; policy drop", "", "gate"),
+		foe("another program's chain keeps packets from being tracked", "ip foe", "filter hook prerouting priority -300", "tcp dport 80 notrack", "raw"),
+		foe("another program's chain clears marks", "ip foe", "filter hook forward priority -150", "meta mark set 0", "unmark"),
+		foe("another program's chain rewrites the source", "ip foe", "nat hook postrouting priority 90", "masquerade", "hide"),
 	}
 }
 
@@ -155,7 +155,7 @@ func iptablesTampering() []tampering {
 		ipt("a source range opened", "iptables -t nat -I "+first("KUBE-FW-")+" -j "+first("KUBE-EXT-"), "KUBE-FW-"),
 		ipt("the whole table flushed", "iptables -t nat -F", "KUBE-"),
 		ipt("the filter table flushed", "iptables -F", "KUBE-"),
-		{"a foreign rule before ours", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
+		{"another program's rule before tandem's", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
 	}
 }
 
@@ -273,7 +273,7 @@ func TestTamperingIsNamed(t *testing.T) {
 	}
 }
 
-// quiet checks that nothing is named where nobody has tampered.
+// quiet checks that nothing is reported without tampering.
 func (s *site) quiet() {
 	s.t.Helper()
 	if out, err := s.run(s.bin, "drift"); err != nil {
@@ -284,7 +284,7 @@ func (s *site) quiet() {
 	}
 }
 
-// tamper breaks one thing and expects its name; then everything must be well again.
+// tamper breaks one object and expects its name; then everything must work again.
 func (s *site) tamper(t *testing.T, k tampering) {
 	s.needs(t, k)
 	dir := "dir=" + t.TempDir() + "; "

@@ -102,7 +102,7 @@ func TestDriftIsRemembered(t *testing.T) {
 func TestAuditOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		if err := b.Audit(t.Context()); err != engine.ErrNotReady {
+		if _, err := b.Audit(t.Context()); err != engine.ErrNotReady {
 			t.Fatalf("before the source has told all: %v", err)
 		}
 		b.SetService(service("a", "10.96.0.1"))
@@ -110,7 +110,7 @@ func TestAuditOnRequest(t *testing.T) {
 		sleep(time.Minute)
 		b.kernel.Do(func() { delete(b.kernel.Objects, "10.96.0.1:80") }) // unnoticed
 		before := time.Now()
-		if err := b.Audit(t.Context()); err != nil {
+		if _, err := b.Audit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s, err := b.Snapshot(t.Context())
@@ -120,7 +120,7 @@ func TestAuditOnRequest(t *testing.T) {
 		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
 		done := make(chan error, 2)
 		for range 2 {
-			go func() { done <- b.Audit(t.Context()) }()
+			go func() { _, err := b.Audit(t.Context()); done <- err }()
 			sleep(time.Second) // the second one asks while the first audit reads
 		}
 		for range 2 {
@@ -130,6 +130,31 @@ func TestAuditOnRequest(t *testing.T) {
 		}
 		if b.kernel.Observes < 4 {
 			t.Errorf("read %d times: the second answer was older than the question", b.kernel.Observes)
+		}
+	})
+}
+
+// Where it is certain that nobody else has written, a question is answered without
+// reading, by when everything was read; after a write of another program it is read.
+func TestAQuestionReadsOnlyWhatOthersMayHaveChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Limit.Certain = true
+		b := startOn(t, kernel, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		adopted := time.Now()
+		sleep(time.Minute)
+		b.SetService(service("b", "10.96.0.2"))
+		synctest.Wait()
+		before := kernel.Observes
+		if at, err := b.Audit(t.Context()); err != nil || at.After(adopted) || kernel.Observes != before {
+			t.Errorf("read %d times, at %s, %v", kernel.Observes-before, at, err)
+		}
+		kernel.Disturb(func(o map[string]string) { o["10.96.0.2:80"] = "hijacked" })
+		asked := time.Now()
+		if at, err := b.Audit(t.Context()); err != nil || at.Before(asked) || kernel.Observes == before || b.Status().Drift != 1 {
+			t.Errorf("read %d times, at %s, %v: %d objects of drift", kernel.Observes-before, at, err, b.Status().Drift)
 		}
 	})
 }
@@ -172,7 +197,7 @@ func churn(t *testing.T, r *rand.Rand) {
 			b.kernel.Disturb(func(map[string]string) {}) // another program's own table
 		}
 		if r.IntN(50) == 0 {
-			if err := b.Audit(t.Context()); err != nil {
+			if _, err := b.Audit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

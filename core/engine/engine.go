@@ -245,7 +245,13 @@ func (e *Engine) publish(change func(*Status)) {
 // auditWaiter waits for an audit that begins after a moment.
 type auditWaiter struct {
 	asked time.Time
-	done  chan error
+	done  chan audited
+}
+
+// audited is what an audit has come to.
+type audited struct {
+	at  time.Time // its start
+	err error
 }
 
 // ErrNotReady says that there is nothing yet that could be switched.
