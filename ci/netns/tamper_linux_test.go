@@ -76,7 +76,7 @@ func nodeTampering() []tampering {
 // fullConntrack fills the table, which guests have small.
 func fullConntrack() []tampering {
 	return []tampering{
-		{"the conntrack table is full", "for i in $(seq $(sysctl -n net.netfilter.nf_conntrack_max)); do echo >/dev/udp/192.0.2.100/9 || true; done 2>/dev/null", "conntrack -F", byDoctor, "conntrack"},
+		{"the conntrack table is full", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600; for i in $(seq $(sysctl -n net.netfilter.nf_conntrack_max)); do echo >/dev/udp/192.0.2.100/9 || true; done 2>/dev/null", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=30; conntrack -F", byDoctor, "conntrack"},
 	}
 }
 

@@ -212,6 +212,23 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// What operators ask for most has a check, each with an id of its own and a fix line (TestNode).
+func TestChecksThatMustBeThere(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range diagnosis.Node(linux()) {
+		seen[c.ID] = true
+	}
+	for _, id := range []string{"conntrack", "conntrack-drops", "rp-filter", "other-proxies", "kube-proxy", "foreign-jumps", "foreign-chains", "mtu", "mtu-overlay", "kernel-bugs", "clock", "api-lag", "degraded-objects", "drift"} {
+		if !seen[id] {
+			t.Errorf("no check %s", id)
+		}
+	}
+	if len(seen) < 30 {
+		t.Errorf("only %d checks", len(seen))
+	}
+	t.Logf("%d checks of a Linux node, besides those of modes, leftovers and listeners", len(seen))
+}
+
 // Where nothing can be read nothing is claimed.
 func TestNothingKnown(t *testing.T) {
 	for _, system := range []string{"linux", "windows", "plan9"} {
