@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/tracing"
 )
 
 // Proxy is a whole proxy, opened and ready to run.
@@ -42,6 +43,7 @@ type Proxy struct {
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
 	writers  writers           // nil where the system does not report them
+	tracing  *tracing.Exporter // nil where changes are not traced
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
@@ -141,6 +143,7 @@ func (p *Proxy) unserved(id model.PortID) bool {
 func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s, plane.Backend)
+	p.tracing.Synced()
 	p.servers.checks.Update(s.Host, s.Applied)
 	for _, c := range p.cleaners {
 		if c != nil && plane.Mode.Conntrack {

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/tracing"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -66,6 +67,9 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "err", err)
 	}
 	p.report.metrics.Mode(string(p.choice.Name))
+	if p.tracing, err = tracing.New(tracing.Options{Endpoint: p.config.TraceEndpoint, Node: p.config.NodeName, Version: p.version, Mode: string(p.choice.Name), Log: p.log}); err != nil {
+		return err
+	}
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
 	return err
 }
@@ -156,6 +160,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	p.group.Go(func() { p.machine.follow(ctx, p.engine.HostChanged) })
 	p.group.Go(func() { p.listenForWriters(ctx) })
+	if p.tracing != nil {
+		p.group.Go(func() { p.tracing.Run(ctx, p.engine.History()) })
+	}
 	p.group.Go(func() { p.logProgress(ctx) })
 	p.group.Go(func() {
 		if p.releaseStartMemory(ctx) {

@@ -78,18 +78,18 @@ func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 }
 
 // works skips a test of a mode that this kernel cannot do.
-func (f *failoverSite) works(mode string) {
-	f.t.Helper()
+func (s *site) works(mode string) {
+	s.t.Helper()
 	for _, m := range platform.Local() {
 		if string(m.Name) != mode {
 			continue
 		}
-		if err := f.net.Do(lab.Node, func() error { return platform.Probe(f.t.Context(), m) }); err != nil {
-			f.t.Skipf("mode %s does not work here: %v", mode, err)
+		if err := s.net.Do(lab.Node, func() error { return platform.Probe(s.t.Context(), m) }); err != nil {
+			s.t.Skipf("mode %s does not work here: %v", mode, err)
 		}
 		return
 	}
-	f.t.Fatalf("there is no mode %s", mode)
+	s.t.Fatalf("there is no mode %s", mode)
 }
 
 // manifest has all endpoints, each ready.

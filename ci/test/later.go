@@ -35,7 +35,7 @@ func later() []deferred {
 			why: "dead nodes and what looks like them, under load: 4 min",
 		},
 		{
-			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestTraceLive",
+			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",
 			why: "restarts and switches of each mode under load, real packets followed: 3 min",
 		},
 		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,15 @@ func checkListener(s string) error {
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		return fmt.Errorf("%s has no valid IP address", quote(s))
+	}
+	return nil
+}
+
+// checkCollector accepts the URL of a collector, or nothing.
+func checkCollector(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || s != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		return fmt.Errorf("%s is not a URL such as http://127.0.0.1:4318", quote(s))
 	}
 	return nil
 }

@@ -74,6 +74,7 @@ type Config struct {
 	HealthAddress string // where /healthz and /livez are served for load balancers; empty for nowhere
 	HTTPAddress   string // where status, health and metrics are served; empty for nowhere
 	BindHardFail  bool   // an address that cannot be bound ends the process; otherwise it is retried
+	TraceEndpoint string // URL of an OpenTelemetry collector that gets a trace of each change; empty for none
 	Profiling     bool   // serve /debug/pprof on the metrics address
 
 	LogLevel string // debug, info, warn or error

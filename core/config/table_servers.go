@@ -40,6 +40,12 @@ func serverSettings() []Setting {
 			Value: func(c *Config) Value { return boolean(&c.Profiling) },
 		},
 		{
+			Flag: "trace-endpoint", BesideFile: true, Restart: restartStart,
+			Doc: "URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318, that gets a trace of each change: from the moment it was written until the first packet can meet it. " +
+				"Empty sends none.",
+			Value: func(c *Config) Value { return text(&c.TraceEndpoint, checkCollector) },
+		},
+		{
 			Path: "showHiddenMetricsForVersion", Flag: "show-hidden-metrics-for-version", Unused: "no metrics are hidden",
 			Doc:   "Version of kube-proxy whose hidden metrics are shown.",
 			Value: unused("showHiddenMetricsForVersion", Text, ""),

@@ -25,6 +25,7 @@ func routingChecks() []check {
 		{"mtu-overlay", "", overlay},
 		{"loopback", "linux", loopback},
 		{"arp-ignore", "linux", arpIgnore},
+		{"ipvs-conntrack", "linux", ipvsConntrack},
 	}
 }
 
@@ -198,4 +199,14 @@ func arpIgnore(f *Facts) Check {
 	return either(ok("ARP is answered for addresses of the interface asked on alone"),
 		note("in IPVS mode all nodes answer ARP for load balancer IPs; load balancers that announce IPs by ARP (MetalLB) need strict ARP", "set ipvs.strictARP: true"),
 		ignore >= 1 && announce >= 2)
+}
+
+// ipvsConntrack: what IPVS does not track gets no SNAT.
+func ipvsConntrack(f *Facts) Check {
+	v, known := f.sysctl("net/ipv4/vs/conntrack")
+	if f.Mode != "ipvs" || !known {
+		return Check{}
+	}
+	return either(ok("IPVS has its connections tracked"),
+		fail("net.ipv4.vs.conntrack is 0: connections through IPVS get no SNAT, and answers from other nodes are lost", "sysctl -w net.ipv4.vs.conntrack=1, or restart tandem"), v == 1)
 }

@@ -22,6 +22,7 @@ func linux() *diagnosis.Facts {
 			"net/ipv4/conf/all/arp_ignore": "1", "net/ipv4/conf/all/arp_announce": "2",
 			"net/ipv4/ip_local_port_range": "32768\t60999", "net/ipv4/ip_local_reserved_ports": "", "net/ipv4/neigh/default/gc_thresh3": "1024",
 			"net/netfilter/nf_conntrack_tcp_timeout_established": "86400", "fs/inotify/max_user_instances": "128",
+			"net/ipv4/vs/conntrack": "1",
 		},
 		Interfaces: []diagnosis.Interface{{Name: "lo", MTU: 65536}, {Name: "eth0", MTU: 1500, Uplink: true}, {Name: "flannel.1", Kind: "vxlan", MTU: 1450}},
 		Routes:     [2]bool{true, true},
@@ -101,6 +102,7 @@ func brokenLinux() []broken {
 		{"mtu-overlay", warn, func(f *diagnosis.Facts) { f.Interfaces[2].MTU = 1500 }},
 		{"loopback", fail, func(f *diagnosis.Facts) { f.Interfaces = f.Interfaces[1:] }},
 		{"arp-ignore", note, both(mode("ipvs"), sysctl("net/ipv4/conf/all/arp_ignore", "0"))},
+		{"ipvs-conntrack", fail, both(mode("ipvs"), sysctl("net/ipv4/vs/conntrack", "0"))},
 		{"kube-proxy", warn, func(f *diagnosis.Facts) { f.Processes = map[string][]string{"kube-proxy": {"42"}} }},
 		{"other-proxies", note, func(f *diagnosis.Facts) { f.Processes = map[string][]string{"kube-router": {"42"}} }},
 		{"firewalld", warn, func(f *diagnosis.Facts) { f.Processes = map[string][]string{"firewalld": {"42"}} }},
@@ -208,6 +210,23 @@ func TestNode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What operators ask for most has a check, each with an id of its own and a fix line (TestNode).
+func TestChecksThatMustBeThere(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range diagnosis.Node(linux()) {
+		seen[c.ID] = true
+	}
+	for _, id := range []string{"conntrack", "conntrack-drops", "rp-filter", "other-proxies", "kube-proxy", "foreign-jumps", "foreign-chains", "mtu", "mtu-overlay", "kernel-bugs", "clock", "api-lag", "degraded-objects", "drift"} {
+		if !seen[id] {
+			t.Errorf("no check %s", id)
+		}
+	}
+	if len(seen) < 30 {
+		t.Errorf("only %d checks", len(seen))
+	}
+	t.Logf("%d checks of a Linux node, besides those of modes, leftovers and listeners", len(seen))
 }
 
 // Where nothing can be read nothing is claimed.

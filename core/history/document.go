@@ -63,6 +63,7 @@ type Filter struct {
 	Service model.ServiceName `json:"service,omitzero"` // the zero one is all
 	Failed  bool              `json:"failed,omitempty"` // only those whose sync failed in part
 	Limit   int               `json:"limit,omitempty"`  // the newest so many; 0 is all
+	After   uint64            `json:"after,omitempty"`  // only changes with a larger number
 }
 
 // Find returns entries, oldest first. It is safe for concurrent use.
@@ -73,6 +74,9 @@ func (r *Recorder) Find(f Filter) Document {
 	r.mu.Unlock()
 	for i := range changes {
 		c := &changes[i]
+		if c.Number <= f.After {
+			continue
+		}
 		if f.Service != (model.ServiceName{}) && !c.about(f.Service) {
 			continue
 		}
@@ -97,7 +101,7 @@ func (d Document) Select(f Filter) Document {
 	out := Document{Total: d.Total, Entries: []Entry{}}
 	for _, e := range d.Entries {
 		of := f.Service == (model.ServiceName{}) || e.Service == name || e.Object == name
-		if of && (!f.Failed || e.Sync != nil && (e.Sync.Failed > 0 || e.Sync.Err != "")) {
+		if of && (f.After == 0 || e.Number > f.After) && (!f.Failed || e.Sync != nil && (e.Sync.Failed > 0 || e.Sync.Err != "")) {
 			out.Entries = append(out.Entries, e)
 		}
 	}

@@ -21,7 +21,7 @@ func (r *Relay) listenTCP(at netip.AddrPort, e engine) (serve func(), err error)
 			return nil, err
 		}
 	}
-	r.closeSocket = l.Close
+	r.closeSocket, r.listening = l.Close, func() bool { return isListening(l) }
 	return func() { r.accept(l) }, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -94,3 +96,42 @@ func says(t *testing.T, c io.ReadWriter) {
 		t.Fatal(err)
 	}
 }
+
+// While a process that ends waits for connections that are held, it serves new clients: the
+// process after it, to which they would have to wait, starts only then.
+func TestCloseServesOn(t *testing.T) { eachWay(t, closeServesOn) }
+
+func closeServesOn(t *testing.T, start starter) {
+	s := start(t, Options{Handover: noProcess{}})
+	r := listen(t, s, model.TCP, balance(echo(t).at))
+	held := dial(t, r.Addr())
+	says(t, held)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close(time.Hour) }()
+	eventually(t, "the server is closing", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.closing {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	for range 3 {
+		late := dial(t, r.Addr())
+		says(t, late)
+		late.Close()
+	}
+	says(t, held)
+	held.Close()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+// noProcess is a Handover from and to nobody.
+type noProcess struct{}
+
+func (noProcess) Inherit(netip.AddrPort) *net.TCPListener { return nil }
+func (noProcess) Keep(*net.TCPListener)                   {}
+func (noProcess) Forget(netip.AddrPort)                   {}
+func (noProcess) Release()                                {}

@@ -77,6 +77,8 @@ func (e *loops) listener(l *net.TCPListener) (listener, error) {
 
 func (l *loopListener) Close() error { return l.file.Close() }
 
+func (l *loopListener) SyscallConn() (syscall.RawConn, error) { return l.raw, nil }
+
 func (l *loopListener) accept() (client, error) {
 	k := &link{shared: l.loops.shared}
 	var err error

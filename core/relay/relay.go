@@ -20,6 +20,7 @@ type Relay struct {
 	at       netip.AddrPort
 
 	closeSocket   func() error
+	listening     func() bool // nil for UDP
 	policyChanged func()      // nil for TCP
 	remove        func() bool // from the server; false if it was not there any more
 	own           *ownListener
@@ -27,6 +28,10 @@ type Relay struct {
 
 // Addr returns the address on which the relay listens.
 func (r *Relay) Addr() netip.AddrPort { return r.at }
+
+// Listening reports whether the system has the relay's socket listen still: others can
+// end that (ss --kill). As far as the system tells.
+func (r *Relay) Listening() bool { return r.listening == nil || r.listening() }
 
 // Update changes the policy. TCP connections stay with their endpoints; UDP
 // sessions whose endpoint may no longer serve them end, and the next datagrams of

@@ -142,14 +142,36 @@ func (s *Server) busy() bool {
 	return len(s.relays) > 0 || s.admitted.Load() > 0
 }
 
-// Close stops listening at once, waits for connections to end by themselves for a
-// grace period, resets the rest, and returns when nothing of the server is left.
+// lastAnswers is how long clients that come last may take.
+const lastAnswers = 500 * time.Millisecond
+
+// serveOn waits until the connections that there are have ended, with a limit. Clients that
+// come meanwhile are served: the next process, to which they would have to wait, does not
+// start before this one has ended.
+func (s *Server) serveOn(limit time.Duration) {
+	deadline := time.Now().Add(limit)
+	for held := s.connections(); len(held) > 0 && time.Now().Before(deadline); sleep(s.ctx, drainPoll) {
+		open := map[connection]bool{}
+		for _, c := range s.connections() {
+			open[c] = true
+		}
+		held = slices.DeleteFunc(held, func(c connection) bool { return !open[c] })
+	}
+}
+
+// Close stops listening, waits for connections to end by themselves for a grace period,
+// resets the rest, and returns when nothing of the server is left. It stops listening at
+// once, or late in the grace period where the next process goes on (Options.Handover).
 func (s *Server) Close(grace time.Duration) error {
 	s.mu.Lock()
 	s.closing = true
 	relays := slices.Collect(maps.Keys(s.relays))
 	clear(s.relays)
 	s.mu.Unlock()
+	if s.options.Handover != nil && grace > lastAnswers {
+		s.serveOn(grace - lastAnswers)
+		grace = lastAnswers
+	}
 	var errs []error
 	for _, r := range relays {
 		errs = append(errs, r.closeSocket())

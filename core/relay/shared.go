@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -221,6 +222,7 @@ type engine interface {
 // listener accepts the TCP clients of a relay.
 type listener interface {
 	accept() (client, error) // waits for one; net.ErrClosed is the end
+	SyscallConn() (syscall.RawConn, error)
 	Close() error
 }
 

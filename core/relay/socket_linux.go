@@ -32,6 +32,21 @@ func maxDescriptors() int {
 	return int(min(l.Cur, 1<<30))
 }
 
+// isListening reports whether a socket listens: if it is known not to, others have ended
+// that.
+func isListening(l listener) bool {
+	raw, err := l.SyscallConn()
+	listens := 1
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { // fails where it is closed, which is our own doing
+			if n, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err == nil {
+				listens = n
+			}
+		})
+	}
+	return listens != 0
+}
+
 // rawCall makes a system call with a buffer, again after EINTR.
 func rawCall(number uintptr, fd int, p unsafe.Pointer, n uintptr) (int, error) {
 	for {

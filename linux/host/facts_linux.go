@@ -47,7 +47,7 @@ func readParameters() []string {
 	return []string{
 		"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/all/disable_ipv6",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
-		"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce",
+		"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce", "net/ipv4/vs/conntrack",
 		"net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/neigh/default/gc_thresh3",
 		"net/netfilter/nf_conntrack_tcp_timeout_established", "fs/inotify/max_user_instances",
 	}

@@ -312,7 +312,9 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	for id, r := range d.relays.open {
-		objects[Key{Kind: kindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+		if r.Listening() {
+			objects[Key{Kind: kindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+		}
 	}
 	have := map[Key]installed{}
 	for k, r := range rules {

@@ -310,3 +310,39 @@ func TestEndpointsCostNoRules(t *testing.T) {
 		}
 	})
 }
+
+// A relay whose listening socket another program has closed is drift, and listens again at
+// its port; what it has open continues.
+func TestListenerClosedByOthers(t *testing.T) {
+	onNode(t, tableKinds()[0], func(t *testing.T) {
+		p := start(t, tableKinds()[0], toEcho(t))
+		defer p.stop()
+		p.sync()
+		if drift, err := p.Audit(t.Context()); drift != 0 || err != nil {
+			t.Fatalf("before: drift %d, %v", drift, err)
+		}
+		open := p.call()
+		defer open.Close()
+		ports := map[netip.AddrPort]bool{}
+		for _, r := range p.driver.relays.open {
+			ports[r.Addr()] = true
+			do(t, fmt.Sprintf("ss -KHtln src %s; ! ss -Htln src %s | grep .", r.Addr(), r.Addr()))
+		}
+		if drift, err := p.Audit(t.Context()); drift != len(ports) || err != nil {
+			t.Errorf("drift %d, %v, want %d", drift, err, len(ports))
+		}
+		p.sync()
+		for _, r := range p.driver.relays.open {
+			if !ports[r.Addr()] || !r.Listening() {
+				t.Errorf("%s: listens %t, ports before %v", r.Addr(), r.Listening(), ports)
+			}
+		}
+		_ = p.call().Close()
+		if err := echoes(open); err != nil {
+			t.Errorf("an open connection: %v", err)
+		}
+		if drift, err := p.Audit(t.Context()); drift != 0 || err != nil {
+			t.Errorf("after: drift %d, %v", drift, err)
+		}
+	})
+}

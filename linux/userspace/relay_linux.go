@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"syscall"
@@ -150,10 +151,12 @@ func newRelays(o relay.Options, h *host.Handover) relays {
 // listen opens a relay or changes its policy. After a restart it binds the port that
 // the rules of the earlier run use, unless that is taken.
 func (r *relays) listen(id RelayID, p *relay.Policy) error {
-	if l := r.open[id]; l != nil {
+	if l := r.open[id]; l != nil && l.Listening() {
 		l.Update(*p)
 		l.policy = p
 		return nil
+	} else if l != nil {
+		r.replace(id, l)
 	}
 	before := r.ports[id]
 	l, err := r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, before), *p)
@@ -167,6 +170,17 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 	delete(r.ports, id)
 	r.changed = r.changed || before != 0 && l.Addr().Port() != before
 	return nil
+}
+
+// replace closes a relay whose socket others have closed. Its connections continue, and
+// the next one gets its port.
+func (r *relays) replace(id RelayID, l *listener) {
+	delete(r.open, id)
+	r.pass.Forget(l.Addr())
+	if err := l.Close(); err != nil {
+		slog.Warn("closing a listener failed", "listener", l.Addr(), "err", err)
+	}
+	r.ports[id] = l.Addr().Port()
 }
 
 // lateClients is how long a relay still accepts clients that a deleted rule

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hnsemu"
+)
+
+// tampering is a way to break what tandem has in HNS. An audit must name the object by its
+// address.
+type tampering struct {
+	do    func(*rig)
+	names string
+}
+
+func tamperings() map[string]tampering {
+	const vip = "10.96.0.10"
+	change := func(f func(*hns.LoadBalancer)) func(*rig) {
+		return func(r *rig) { r.emu.Change(r.balancer(vip).ID, f) }
+	}
+	return map[string]tampering{
+		"a load balancer deleted":                 {func(r *rig) { r.emu.Remove(r.balancer(vip).ID) }, vip},
+		"all load balancers deleted":              {func(r *rig) { r.emu.Remove(r.balancer(vip).ID, r.balancer("10.96.0.11").ID) }, "10.96.0.11"},
+		"a load balancer that has lost its rules": {func(r *rig) { r.emu.Degrade(r.balancer(vip).ID, hns.StateDegraded) }, vip},
+		"a load balancer without an endpoint":     {change(func(lb *hns.LoadBalancer) { lb.HostComputeEndpoints = lb.HostComputeEndpoints[:1] }), vip},
+		"a load balancer without any endpoint":    {change(func(lb *hns.LoadBalancer) { lb.HostComputeEndpoints = nil }), vip},
+		"a load balancer with an endpoint of another": {func(r *rig) {
+			id := r.at("10.244.2.3").ID
+			change(func(lb *hns.LoadBalancer) { lb.HostComputeEndpoints[0] = id })(r)
+		}, vip},
+		"a load balancer at another address":  {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = []string{"10.96.0.99"} }), vip},
+		"a load balancer at another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].ExternalPort = 81 }), vip},
+		"a load balancer to another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].InternalPort = 9 }), vip},
+		"a load balancer of another protocol": {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].Protocol = 17 }), vip},
+		"a remote endpoint deleted":           {func(r *rig) { r.emu.Remove(r.at("10.244.2.2").ID) }, "10.244.2.2"},
+		"a remote endpoint degraded":          {func(r *rig) { r.emu.SetEndpointState(r.at("10.244.2.2").ID, hns.EndpointDegraded) }, "10.244.2.2"},
+	}
+}
+
+// Every kind of tampering is drift that names its object, is repaired, and is no drift
+// then.
+func TestTamperingIsNamed(t *testing.T) {
+	for what, k := range tamperings() {
+		t.Run(what, func(t *testing.T) {
+			on(t, hnsemu.WS2022, func(r *rig) {
+				web(r)
+				if drift := r.audit(); drift != 0 {
+					r.Fatalf("before: drift %d", drift)
+				}
+				k.do(r)
+				drift, err := r.backend.Audit(r.Context())
+				if err != nil || drift == 0 {
+					r.Fatalf("drift: %d, %v", drift, err)
+				}
+				var said []string
+				for _, d := range r.backend.Drifted() {
+					said = append(said, fmt.Sprintf("%s %s: %s, not %s", d.State, d.Object, d.Found, d.Wanted))
+				}
+				if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, k.names) }) {
+					r.Errorf("not named (%s): %q", k.names, said)
+				}
+				r.sync()
+				r.settle()
+				served(r)
+				if drift := r.audit(); drift != 0 {
+					r.Errorf("after the repair: drift %d", drift)
+				}
+			})
+		})
+	}
+}
