@@ -24,7 +24,8 @@ import (
 
 var (
 	budget  = flag.Duration("for", 10*time.Second, "begin no run after this time")
-	seeds   = flag.Int("seeds", 200, "seeds of each kind of fault and mode")
+	from    = flag.Uint64("first", 0, "the first seed")
+	seeds   = flag.Uint64("seeds", 200, "how many seeds of each kind of fault and mode")
 	onlyJob = flag.Int64("seed", -1, "run this seed alone, with -mode and -kind")
 	mode    = flag.String("mode", "", "this mode alone")
 	only    = flag.String("kind", "", "this kind of fault alone, or a pair as F01+F10")
@@ -81,7 +82,7 @@ type simulation struct {
 // the next mode, and when all kinds were in all modes the next seed. Between them are
 // crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
-	first, end := uint64(0), uint64(*seeds)
+	first, end := *from, *from+*seeds
 	if *onlyJob >= 0 {
 		first, end = uint64(*onlyJob), uint64(*onlyJob)+1
 	}
