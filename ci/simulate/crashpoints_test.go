@@ -30,10 +30,10 @@ var situations = []situation{
 	{"restart", "", nil, restartAfterChanges},
 	{"change", "", nil, func(r *run, writes int) {
 		r.super.current().kill(writes)
-		r.change(conformance.NewRand(3))
+		r.change(conformance.NewRand(sweepChanges))
 	}},
 	{"audit", "", nil, func(r *run, writes int) {
-		r.damage(conformance.NewRand(4), 6)
+		r.damage(conformance.NewRand(sweepChanges), 6)
 		r.super.current().kill(writes)
 		time.Sleep(auditEvery + time.Minute)
 	}},
@@ -92,8 +92,11 @@ func (s situation) survived(t *testing.T, m config.Mode, writes int) bool {
 	return res.crashes > 0
 }
 
-// sweepSeed is of a small cluster with all kinds of frontends.
-const sweepSeed = 4
+// The seeds of a small cluster, and of changes that every mode writes something for.
+const (
+	sweepSeed    = 4
+	sweepChanges = 9
+)
 
 // restartAfterChanges changes objects while no process runs; the next one is killed.
 func restartAfterChanges(r *run, writes int) {
@@ -103,7 +106,7 @@ func restartAfterChanges(r *run, writes int) {
 	for r.super.current() == p {
 		time.Sleep(time.Millisecond)
 	}
-	rng := conformance.NewRand(2)
+	rng := conformance.NewRand(sweepChanges)
 	for range 3 {
 		r.change(rng)
 	}
