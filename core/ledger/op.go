@@ -17,9 +17,8 @@ type Op[K comparable, V any] struct {
 	Old  V // what is installed; the zero value for Create
 	New  V // what is to be; the zero value for Delete
 
-	// Owner is the port for whose sake the object changes, nil for the base, for
-	// what several ports have or had, and for left-overs. Ops of one owner belong
-	// together.
+	// Owner is the port for whose sake the object changes, nil for the base and
+	// for left-overs. Ops of one owner belong together.
 	Owner *model.PortID
 }
 

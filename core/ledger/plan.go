@@ -53,13 +53,20 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		return
 	}
 	l.next = time.Time{}
-	due := map[model.PortID]bool{}
+	failing, due := map[model.PortID]bool{}, map[model.PortID]bool{}
 	for _, d := range l.waiting {
-		if d.owner != nil && d.failed() && !now.Before(d.until) {
-			due[*d.owner] = true
+		if d.owner != nil && d.failed() {
+			failing[*d.owner] = true
+			due[*d.owner] = due[*d.owner] || !now.Before(d.until)
 		}
 	}
 	for key, d := range l.waiting {
+		if d.lingers && !now.Before(d.until) && failing[d.port()] {
+			// What its owner's failed ops were to replace may still use it.
+			d.until = now.Add(lastRetry)
+			l.deferKey(key, d)
+			continue
+		}
 		// Failed ops of one owner are retried together: they may depend on each other.
 		together := d.owner != nil && d.failed() && due[*d.owner]
 		if now.Before(d.until) && !together {
@@ -82,7 +89,7 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	if delay == 0 {
 		return false
 	}
-	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner})
+	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, lingers: true})
 	return true
 }
 
