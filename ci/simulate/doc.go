@@ -24,8 +24,12 @@
 // /healthz reports it (I9); no goroutines remain (I10); and after a cleanup nothing
 // is left, however often it is done (I12).
 //
+// TestEachCrashPoint is not random: a process is killed at each single write of a start,
+// a restart, a change, a repair, a switch and a cleanup.
+//
 //	go test ./ci/simulate                                        a few seconds of it
-//	make simulate                                                some minutes
+//	make verify                                                  the seeds 0 to 3, on every machine
+//	make simulate                                                new seeds for some minutes
 //	go test ./ci/simulate -run TestSimulation -mode M -kind K -seed N    one run again
 //
 // A run that fails is made shorter before it is reported: the fewest steps of its plan

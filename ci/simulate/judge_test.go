@@ -31,6 +31,7 @@ type judge struct {
 	touched map[model.ServiceName]bool
 	shaken  bool // the node has changed or others have written: what must stay is not known
 	blind   bool // two data planes are in use
+	rising  bool // the first start: what has become right stays right
 	probes  []probe
 	looks   int
 	packets int
@@ -40,6 +41,7 @@ type judge struct {
 type probe struct {
 	oracle.Packet
 	before, after oracle.Outcome // after: in the second world
+	reached       bool           // at the first start: it was right
 }
 
 func sorted(o oracle.Outcome) oracle.Outcome {
@@ -82,6 +84,10 @@ func (j *judge) look(at func(*model.Host) decide) {
 		return
 	}
 	now := at(j.worlds[0].host)
+	if j.rising {
+		j.rise(now)
+		return
+	}
 	for range min(probesPerWrite, len(j.probes)) {
 		j.looks++
 		p := j.probes[j.looks%len(j.probes)]
@@ -89,6 +95,33 @@ func (j *judge) look(at func(*model.Host) decide) {
 		if wrong := j.wrong(p, sorted(now(p.Packet))); wrong != "" {
 			j.run.violate("%s: %s", conformance.Show(p.Packet), wrong)
 		}
+	}
+}
+
+// expect has the judge look at the first start: what it forwards as it will in the end
+// stays so, whichever processes end meanwhile.
+func (j *judge) expect() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	w := j.worlds[0]
+	fresh := j.run.plane.fresh(w.host, w.ports)
+	for _, p := range conformance.Probes(w.host, w.ports) {
+		if want := sorted(fresh(p)); want.Fate == oracle.Forward && len(j.probes) < probesKept {
+			j.probes = append(j.probes, probe{Packet: p, before: want})
+		}
+	}
+	j.rising = true
+}
+
+func (j *judge) rise(now decide) {
+	for i := range j.probes {
+		p := &j.probes[i]
+		j.packets++
+		d := conformance.Diff(p.before, sorted(now(p.Packet)))
+		if p.reached && d != "" {
+			j.run.violate("%s: I1: was right, and a start has made it wrong: %s", conformance.Show(p.Packet), d)
+		}
+		p.reached = d == ""
 	}
 }
 
@@ -192,7 +225,8 @@ func (j *judge) right() (differs string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if w == j.worlds[len(j.worlds)-1] {
-		j.worlds, j.probes, j.touched, j.shaken, j.blind = []*world{w}, kept, map[model.ServiceName]bool{}, false, false
+		j.worlds, j.probes, j.touched = []*world{w}, kept, map[model.ServiceName]bool{}
+		j.shaken, j.blind, j.rising = false, false, false
 	}
 	return ""
 }

@@ -4,6 +4,7 @@ package simulate
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -27,19 +28,57 @@ func newPlane(name config.Mode, rng *rand.Rand, dir string) plane {
 	case "nftables":
 		return newTable(name, nftables.NewCompiler(nftables.Options{}), atomic, func(o map[nft.Key]nft.Value, h *model.Host) decide {
 			return nft.NewSim(o, h).Decide
-		}, rng)
+		}, nftInUse, rng)
 	case "iptables":
 		return newTable(name, iptables.NewCompiler(iptables.Options{}), atomic, func(o map[iptables.Key]iptables.Value, h *model.Host) decide {
 			return iptables.NewSim(o, h).Decide
-		}, rng)
+		}, iptablesInUse, rng)
 	case "ipvs":
 		return newTable(name, ipvs.NewCompiler(ipvs.Options{}), dataplane.Limits{}, func(o map[ipvs.Key]ipvs.Value, h *model.Host) decide {
 			return ipvs.NewSim(ipvs.Options{}, o, h).Decide
-		}, rng)
+		}, nil, rng)
 	case "userspace":
 		return newTable(name, userspace.NewCompiler(1<<14), dataplane.Limits{Batch: 4 + rng.IntN(40)}, func(o map[userspace.Key]userspace.Value, h *model.Host) decide {
 			return userspace.NewSim(o, h).Decide
-		}, rng)
+		}, nil, rng)
 	}
 	return newWindows(rng, dir)
+}
+
+// nftInUse reports whether an element or a rule leads to a chain: nf_tables refuses to
+// delete it (EBUSY, nf_tables_delchain).
+func nftInUse(objects map[nft.Key]nft.Value, key nft.Key) bool {
+	if key.Kind != nft.KindChain {
+		return false
+	}
+	for k, v := range objects {
+		if k.Family == key.Family && v.Body != nil && (v.Body.Goto == key.Name() || v.Body.Chain != nil && slices.ContainsFunc(v.Body.Chain.Rules, leadsTo(key.Name()))) {
+			return true
+		}
+	}
+	return false
+}
+
+func leadsTo(chain string) func(nft.Rule) bool {
+	return func(r nft.Rule) bool {
+		return slices.ContainsFunc(r.Statements, func(s nft.Statement) bool { return s == nft.Goto{Chain: chain} || s == nft.Jump{Chain: chain} })
+	}
+}
+
+// iptablesInUse reports whether a rule leads to a chain: iptables refuses to delete it.
+func iptablesInUse(objects map[iptables.Key]iptables.Value, key iptables.Key) bool {
+	if key.Position != (iptables.Position{}) {
+		return false
+	}
+	for k, v := range objects {
+		if k.Family != key.Family || k.Table != key.Table {
+			continue
+		}
+		for r := range v.All() {
+			if r.Chain() == key.Chain {
+				return true
+			}
+		}
+	}
+	return false
 }

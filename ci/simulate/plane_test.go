@@ -3,6 +3,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,13 +54,17 @@ type trouble struct {
 	slow        time.Duration // of a transaction
 }
 
-var errInjected = errors.New("injected failure")
+var (
+	errInjected = errors.New("injected failure")
+	errInUse    = errors.New("device or resource busy")
+)
 
 // table is a data plane of objects.
 type table[K comparable, V any] struct {
 	name     config.Mode
 	compiler dataplane.Compiler[K, V]
 	sim      func(map[K]V, *model.Host) decide
+	inUse    func(map[K]V, K) bool // others refer to an object, so that it cannot be deleted; nil for never
 	limits   dataplane.Limits
 	rng      *rand.Rand
 
@@ -72,8 +77,8 @@ type table[K comparable, V any] struct {
 	watcher   looker
 }
 
-func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, rng *rand.Rand) plane {
-	return &table[K, V]{name: name, compiler: c, sim: sim, limits: limits, rng: rng, objects: map[K]V{}}
+func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse func(map[K]V, K) bool, rng *rand.Rand) plane {
+	return &table[K, V]{name: name, compiler: c, sim: sim, inUse: inUse, limits: limits, rng: rng, objects: map[K]V{}}
 }
 
 func (t *table[K, V]) mode() dataplane.Mode {
@@ -228,7 +233,7 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 			return fail(i, errDead)
 		}
 		if errs[i] = t.check(op); errs[i] == nil {
-			t.apply(op)
+			apply(t.objects, op)
 			t.wrote()
 			if t.chance(t.trouble_.unknown) {
 				errs[i] = ledger.ErrUnknown
@@ -245,10 +250,14 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 		return fail(0, errDead)
 	}
 	var failed error
+	next := maps.Clone(t.objects)
 	for i, op := range ops {
-		if errs[i] = t.check(op); errs[i] != nil && failed == nil {
-			failed = errs[i]
+		errs[i] = t.check(op)
+		if errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(next, op.Key) {
+			errs[i] = errInUse
 		}
+		apply(next, op)
+		failed = cmp.Or(failed, errs[i])
 	}
 	if failed != nil {
 		var c ledger.ErrConflict
@@ -262,9 +271,7 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 		}
 		return errs
 	}
-	for _, op := range ops {
-		t.apply(op)
-	}
+	t.objects = next
 	t.wrote()
 	if t.chance(t.trouble_.unknown) { // as when the acknowledgement is lost (ENOBUFS)
 		return fail(0, ledger.ErrUnknown)
@@ -288,12 +295,12 @@ func (t *table[K, V]) check(op ledger.Op[K, V]) error {
 	return nil
 }
 
-func (t *table[K, V]) apply(op ledger.Op[K, V]) {
+func apply[K comparable, V any](objects map[K]V, op ledger.Op[K, V]) {
 	if op.Verb == ledger.Delete {
-		delete(t.objects, op.Key)
+		delete(objects, op.Key)
 		return
 	}
-	t.objects[op.Key] = op.New
+	objects[op.Key] = op.New
 }
 
 // wrote has the judge look.

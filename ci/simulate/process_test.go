@@ -28,6 +28,10 @@ type process struct {
 	died   func()
 }
 
+func newProcess(fuse int, cancel context.CancelFunc, died func()) *process {
+	return &process{cancel: cancel, fuse: fuse, died: died}
+}
+
 // step is called before every write and reports whether the process may do it.
 func (p *process) step() bool {
 	p.mu.Lock()
@@ -69,7 +73,7 @@ type supervisor struct {
 
 	mu      sync.Mutex
 	now     *process // nil while none runs
-	starts  int
+	fuse    int      // of the next process
 	crashes int
 	done    chan struct{}
 }
@@ -93,8 +97,7 @@ func (s *supervisor) one(ctx context.Context) {
 	r := s.run
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p := &process{cancel: cancel, fuse: -1}
-	p.died = r.plane.killed
+	p := newProcess(s.nextFuse(), cancel, r.plane.killed)
 	r.plane.begin(p)
 	for _, other := range r.others {
 		other.begin(p)
@@ -108,7 +111,6 @@ func (s *supervisor) one(ctx context.Context) {
 	p.proxy = proxy
 	s.mu.Lock()
 	s.now = p
-	s.starts++
 	s.mu.Unlock()
 	if err := proxy.Run(ctx); err != nil && p.alive() && ctx.Err() == nil {
 		r.violate("process ended: %v", err)
@@ -119,6 +121,20 @@ func (s *supervisor) one(ctx context.Context) {
 	if p.burned {
 		s.crashes++
 	}
+}
+
+// kill has the next process end after so many writes.
+func (s *supervisor) kill(writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fuse = writes
+}
+
+func (s *supervisor) nextFuse() (fuse int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fuse, s.fuse = s.fuse, -1
+	return fuse
 }
 
 // current returns the process that runs, if one does.

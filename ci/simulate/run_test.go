@@ -80,6 +80,7 @@ type run struct {
 	super   *supervisor
 	judge   *judge
 	flows   atomic.Bool // conntrack cannot be written
+	clean   int         // so many writes the first cleanup lives to do; -1 is forever
 	serving sync.Mutex  // of stopped
 	stopped int         // how many have stopped the API server
 
@@ -124,6 +125,11 @@ func play(t *testing.T, j job, plan []step, verbose bool) (res result) {
 
 // playOn plays a plan on a data plane that is changed before.
 func playOn(t *testing.T, j job, plan []step, verbose bool, changed func(plane) plane) (res result) {
+	return inBubble(t, j, verbose, changed, func(r *run) result { return r.play(plan) })
+}
+
+// inBubble makes a run in a bubble of virtual time.
+func inBubble(t *testing.T, j job, verbose bool, changed func(plane) plane, do func(*run) result) (res result) {
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +137,7 @@ func playOn(t *testing.T, j job, plan []step, verbose bool, changed func(plane) 
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRun(t, j, dir, verbose, changed)
-		res = r.play(plan)
+		res = do(r)
 		if verbose {
 			res.log = r.text.String()
 		}
@@ -141,7 +147,7 @@ func playOn(t *testing.T, j job, plan []step, verbose bool, changed func(plane) 
 
 func newRun(t *testing.T, j job, dir string, verbose bool, changed func(plane) plane) *run {
 	rng := conformance.NewRand(j.seed)
-	r := &run{job: j, rng: rng, config: randomConfig(rng), network: newNetwork(), text: &bytes.Buffer{}, log: discard(), begin: time.Now()}
+	r := &run{job: j, rng: rng, config: randomConfig(rng), network: newNetwork(), text: &bytes.Buffer{}, log: discard(), clean: -1, begin: time.Now()}
 	if verbose {
 		r.log = slog.New(slog.NewTextHandler(&lockedWriter{w: r.text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -176,7 +182,7 @@ func newRun(t *testing.T, j job, dir string, verbose bool, changed func(plane) p
 	for _, p := range all {
 		r.machine.Modes = append(r.machine.Modes, p.mode())
 	}
-	r.super = &supervisor{run: r, done: make(chan struct{})}
+	r.super = &supervisor{run: r, fuse: -1, done: make(chan struct{})}
 	return r
 }
 
@@ -195,25 +201,34 @@ func randomConfig(rng *rand.Rand) config.Config {
 
 // play returns what has come of a plan.
 func (r *run) play(plan []step) (res result) {
+	var slowest time.Duration
+	res = r.live(func() {
+		r.settle("start", settleLimit)
+		for _, s := range plan {
+			r.do(s)
+			time.Sleep(s.pause)
+			if s.pause >= 2*time.Second {
+				r.judge.rest()
+			}
+		}
+		for _, lift := range r.lifts {
+			lift()
+		}
+		end := time.Now()
+		r.settle("end", settleLimit)
+		slowest = time.Since(end)
+		r.rest()
+	})
+	res.slowest = slowest
+	return res
+}
+
+// live has processes run, one after the other, while f acts. Then it stops the last one,
+// cleans up and ends everything else.
+func (r *run) live(f func()) (res result) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go r.super.loop(ctx)
-	r.settle("start", settleLimit)
-	for _, s := range plan {
-		r.do(s)
-		time.Sleep(s.pause)
-		if s.pause >= 2*time.Second {
-			r.judge.rest()
-		}
-	}
-	for _, lift := range r.lifts {
-		lift()
-	}
-	end := time.Now()
-	r.settle("end", settleLimit)
-	res.slowest = time.Since(end)
-	if len(r.violations) == 0 {
-		r.rest()
-	}
+	f()
 	cancel()
 	<-r.super.done
 	if len(r.violations) == 0 {
@@ -277,6 +292,9 @@ func (r *run) served() bool {
 
 // rest demands that nothing happens when nothing changes.
 func (r *run) rest() {
+	if len(r.violations) > 0 {
+		return
+	}
 	time.Sleep(lingers)
 	_, before := r.plane.state()
 	time.Sleep(quiet)
@@ -308,10 +326,18 @@ func (r *run) healthz() (code int, body string) {
 	return res.StatusCode, string(all)
 }
 
-// cleanUp demands that a cleanup leaves nothing, and that a second one works.
+// cleanUp demands that a cleanup leaves nothing, also where an earlier one was killed,
+// and that another one works.
 func (r *run) cleanUp() {
 	r.judge.shake(true)
-	r.plane.begin(&process{fuse: -1, cancel: func() {}, died: func() {}})
+	if killed := newProcess(r.clean, func() {}, r.plane.killed); killed.fuse >= 0 {
+		r.plane.begin(killed)
+		_ = r.plane.mode().Clear(context.Background(), &r.config)
+		if killed.burned {
+			r.super.crashes++
+		}
+	}
+	r.plane.begin(newProcess(-1, func() {}, func() {}))
 	for range 2 {
 		if err := r.plane.mode().Clear(context.Background(), &r.config); err != nil {
 			r.violate("I12: cleanup: %v", err)

@@ -24,7 +24,8 @@ import (
 
 var (
 	budget  = flag.Duration("for", 10*time.Second, "begin no run after this time")
-	seeds   = flag.Int("seeds", 200, "seeds of each kind of fault and mode")
+	from    = flag.Uint64("first", 0, "the first seed")
+	seeds   = flag.Uint64("seeds", 200, "how many seeds of each kind of fault and mode")
 	onlyJob = flag.Int64("seed", -1, "run this seed alone, with -mode and -kind")
 	mode    = flag.String("mode", "", "this mode alone")
 	only    = flag.String("kind", "", "this kind of fault alone, or a pair as F01+F10")
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // TestSimulation runs what -for leaves time for, seed by seed.
 func TestSimulation(t *testing.T) {
-	s := &simulation{begin: time.Now(), byKind: map[string]int{}, byMode: map[config.Mode]int{}}
+	s := &simulation{begin: time.Now(), byKind: map[string]int{}, byMode: map[config.Mode]modeSum{}}
 	jobs := make(chan job)
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -74,14 +75,16 @@ type simulation struct {
 	violations int
 	sum        result
 	byKind     map[string]int // faults
-	byMode     map[config.Mode]int
+	byMode     map[config.Mode]modeSum
 }
+
+type modeSum struct{ runs, faults, crashes int }
 
 // jobs are the requested runs: every kind, each in another mode, then every kind in
 // the next mode, and when all kinds were in all modes the next seed. Between them are
 // crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
-	first, end := uint64(0), uint64(*seeds)
+	first, end := *from, *from+*seeds
 	if *onlyJob >= 0 {
 		first, end = uint64(*onlyJob), uint64(*onlyJob)+1
 	}
@@ -179,7 +182,8 @@ func (s *simulation) add(j job, plan []step, res result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs++
-	s.byMode[j.mode]++
+	m := s.byMode[j.mode]
+	s.byMode[j.mode] = modeSum{m.runs + 1, m.faults + res.faults, m.crashes + res.crashes}
 	s.sum.faults += res.faults
 	s.sum.crashes += res.crashes
 	s.sum.packets += res.packets
@@ -200,7 +204,8 @@ func (s *simulation) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d writes were judged by %d packets; slowest return to the right state %s\n", s.sum.writes, s.sum.packets, s.sum.slowest)
 	for _, m := range slices.SortedFunc(maps.Keys(s.byMode), func(a, b config.Mode) int { return cmp.Compare(a, b) }) {
-		fmt.Fprintf(&b, "  %-12s %d runs\n", m, s.byMode[m])
+		sum := s.byMode[m]
+		fmt.Fprintf(&b, "  %-12s %d runs, %d faults, %d crash points\n", m, sum.runs, sum.faults, sum.crashes)
 	}
 	for _, k := range kinds {
 		fmt.Fprintf(&b, "  %s %-45s %d\n", k.id, k.what, s.byKind[k.id])

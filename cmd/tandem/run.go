@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -149,9 +150,35 @@ func needSource(c *config.Config) []config.Finding {
 	}}
 }
 
+// writeConfig replaces a file only when all of the new one is on the disk. Into what is
+// no regular file, as /dev/stdout, it writes.
 func writeConfig(path string, c *config.Config) error {
-	if err := os.WriteFile(path, file.Render(c, false), 0o644); err != nil {
+	to := path + ".new"
+	if s, err := os.Lstat(path); err == nil && !s.Mode().IsRegular() {
+		to = path
+	}
+	err := writeDown(to, file.Render(c, false))
+	switch {
+	case to == path:
+	case err == nil:
+		err = os.Rename(to, path)
+	default:
+		_ = os.Remove(to)
+	}
+	if err != nil {
 		return fmt.Errorf("--write-config-to: %w", err)
 	}
 	return nil
+}
+
+func writeDown(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if s, failed := f.Stat(); failed == nil && s.Mode().IsRegular() { // others have nothing to sync
+		err = errors.Join(err, f.Sync())
+	}
+	return errors.Join(err, f.Close())
 }

@@ -158,9 +158,13 @@ func (s Suite[K, V]) restart(ctx context.Context, now Random, d *memory.Driver[K
 func (s Suite[K, V]) converged(t *testing.T, b dataplane.Backend, d *memory.Driver[K, V]) {
 	t.Helper()
 	ctx := context.Background()
-	for attempts := 0; len(b.Health().Failures) > 0; attempts++ {
+	for attempts := 0; ; attempts++ {
+		h := b.Health()
+		if len(h.Failures) == 0 && h.Left == nil {
+			break
+		}
 		if attempts == 1000 {
-			t.Fatalf("still failing after %d attempts: %v", attempts, b.Health().Failures)
+			t.Fatalf("still failing after %d attempts: %v, %v", attempts, h.Failures, h.Left)
 		}
 		time.Sleep(time.Until(b.Next()))
 		if _, err := b.Sync(ctx); err != nil {

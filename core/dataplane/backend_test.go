@@ -392,6 +392,34 @@ func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
 
 // A data plane that another program holds is not searched for a bad Service, and
 // a Sync that could do nothing says so.
+// A kernel refuses to delete what others still use, for instance a port whose own change
+// fails. That must not undo what the owner of the deletion wants.
+func TestADeletionThatFailsHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, dataplane.Limits{Atomic: true})
+		b.start()
+		v1, v2, v3 := port("a", "10.96.0.1", "10.0.0.1", "10.0.0.2"), port("a", "10.96.0.1", "10.0.0.1"), port("a", "10.96.0.1", "10.0.0.3")
+		b.Update([]model.Delta{{New: v1}})
+		b.Sync(t.Context())
+		b.kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Verb == ledger.Delete && op.Key == "1 count 2" {
+				return errors.New("in use")
+			}
+			return nil
+		}
+		b.Update([]model.Delta{{Old: v1, New: v2}})
+		b.Sync(t.Context())
+		time.Sleep(time.Minute) // the deletion is due
+		b.Sync(t.Context())
+		time.Sleep(time.Second) // and again
+		b.Update([]model.Delta{{Old: v2, New: v3}})
+		work, err := b.Sync(t.Context())
+		if got := b.kernel.Objects["2 10.96.0.1:80 0"]; got != "10.0.0.3:80" || work.Failed != 1 || err == nil {
+			t.Errorf("the endpoint is %s, failed %d, error %v", got, work.Failed, err)
+		}
+	})
+}
+
 func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 	d := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
 	b := dataplane.New(toy{}, d)

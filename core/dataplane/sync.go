@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -101,7 +102,8 @@ func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 }
 
 // commit applies a batch and records the result of each op. A batch that fails as a
-// whole is split until the failing part belongs to a single owner.
+// whole is split until the failing part is what a single owner creates and replaces, or
+// a single deletion.
 func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	if err := s.ctx.Err(); err != nil {
 		s.recordAll(batch, err)
@@ -189,7 +191,11 @@ func conflict(err error) bool {
 
 func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 	left, right := splitByOwner(batch)
-	if s.budget < 2 || len(right) == 0 {
+	together := len(right) == 0
+	if together {
+		left, right = splitDeletions(batch)
+	}
+	if s.budget < 2 || len(left) == 0 || len(right) == 0 {
 		s.recordAll(batch, failed)
 		return
 	}
@@ -197,8 +203,27 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 		s.work.Refused = fmt.Errorf("%d objects at once: %w", len(batch), failed)
 	}
 	s.budget -= 2
+	before := s.work.Failed
 	s.commit(left)
+	if together && s.work.Failed > before { // what is to be deleted is still in use
+		s.recordAll(right, failed)
+		return
+	}
 	s.commit(right)
+}
+
+// splitDeletions cuts a batch of one owner before its deletions, which come last, or
+// between them: what is not wanted any more must not hold up what is. A part is empty
+// when there is nothing to cut.
+func splitDeletions[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
+	n := slices.IndexFunc(batch, func(op ledger.Op[K, V]) bool { return op.Verb == ledger.Delete })
+	switch {
+	case n < 0:
+		n = len(batch)
+	case n == 0:
+		n = len(batch) / 2
+	}
+	return batch[:n], batch[n:]
 }
 
 // splitByOwner cuts a batch between owners, keeping the order of each part. Ops that
