@@ -29,12 +29,13 @@ import (
 // one line here. Node ports on loopback addresses are served by relays, but where a
 // mode does that itself.
 func Modes() []dataplane.Mode {
+	handover := thisSystem().handover
 	return []dataplane.Mode{
-		direct.ServeLoopback(nftables.Mode()),
-		direct.ServeLoopback(iptables.Mode()),
+		direct.ServeLoopback(nftables.Mode(), handover),
+		direct.ServeLoopback(iptables.Mode(), handover),
 		hns.Mode(),
 		userspaceMode(),
-		direct.ServeLoopback(ipvs.Mode()),
+		direct.ServeLoopback(ipvs.Mode(), handover),
 	}
 }
 
@@ -157,7 +158,7 @@ func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, e
 	return choice, errors.Join(failed...)
 }
 
-// Fallback says why the first of the modes that were wanted is not the one that was
+// Fallback is why the first of the configured modes is not the one that was
 // chosen; empty when it is.
 func (c Choice) Fallback() string {
 	if c.Lacks != "" {

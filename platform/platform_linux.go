@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// netAdmin says that this process may not program its network namespace. The kernel
-// asks for the capability, not for the user.
+// netAdmin means that this process may not program its network namespace. The kernel
+// checks the capability, not the user.
 func netAdmin() (lacks string) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -39,5 +40,6 @@ func thisSystem() system {
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
+	s.handover = func() relay.Handover { return host.OpenHandover() }
 	return s
 }

@@ -3,24 +3,28 @@
 package kubernetes
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"k8s.io/client-go/dynamic"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// TestCorpus tells every scenario through a real API server to the program with
+// TestCorpus sends every scenario through a real API server to the program with
 // the rights of system:kube-proxy. Scenarios share API servers, one after the
-// other; what an API server does not take is skipped with what it said.
+// other; what an API server rejects is skipped with its message.
 func TestCorpus(t *testing.T) { corpus(t, config.NFTables, conformance.Corpus(t)) }
 
 // TestCorpusIPTables does the same in iptables mode with a part of the scenarios
@@ -60,6 +64,10 @@ func part(t *testing.T, dir string, n, first int) string {
 }
 
 func corpus(t *testing.T, mode config.Mode, dir string) {
+	definitions, missing := cluster.FindDefinitions(t.Context(), "gateway")
+	if missing != nil {
+		t.Logf("scenarios with routes are left out: %v", missing)
+	}
 	free := make(chan *site, atOnce)
 	for range atOnce {
 		c := start(t, cluster.Options{})
@@ -67,11 +75,29 @@ func corpus(t *testing.T, mode config.Mode, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		free <- &site{cluster: c, objects: objects.NewServer(c.Client()), kubeconfig: kubeconfig}
+		var routes dynamic.Interface
+		if missing == nil {
+			if routes, err = c.Gateway(t.Context(), definitions); err != nil {
+				t.Fatal(err)
+			}
+		}
+		free <- &site{cluster: c, objects: objects.NewServer(c.Client(), routes), kubeconfig: kubeconfig}
 	}
 	bin := program(t)
-	netns.Corpus(t, dir, func(net *lab.Net, _ *conformance.Scenario) (netns.Proxy, error) {
+	netns.Corpus(t, dir, func(net *lab.Net, of *conformance.Scenario) (netns.Proxy, error) {
 		s := <-free
-		return &proxy{site: s, net: net, bin: bin, mode: mode, release: sync.OnceFunc(func() { free <- s })}, nil
+		return &proxy{site: s, net: net, bin: bin, mode: mode, routed: routed(of), release: sync.OnceFunc(func() { free <- s })}, nil
 	})
+}
+
+// routed reports whether a scenario has objects of the Gateway API in any step.
+func routed(s *conformance.Scenario) bool {
+	for _, step := range s.Steps {
+		for _, text := range step.Files {
+			if bytes.Contains(text, []byte("apiVersion: "+gateway.Group)) {
+				return true
+			}
+		}
+	}
+	return false
 }

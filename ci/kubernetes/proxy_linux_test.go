@@ -17,12 +17,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -35,12 +37,13 @@ type site struct {
 }
 
 // proxy is tandem, or a program with the same flags, on the node of a lab. It
-// serves what the API server holds, which is what a folder says.
+// serves what the API server holds, which is the content of a folder.
 type proxy struct {
 	*site
 	net     *lab.Net
 	bin     string
 	mode    config.Mode
+	routed  bool // it follows routes
 	dir     string
 	process *cluster.Process
 	marks   int
@@ -54,14 +57,19 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 	if err := p.cluster.Join(p.net); err != nil {
 		return err
 	}
-	if _, err := p.net.Serve(lab.Node, markServer, model.TCP); err != nil {
-		return err
+	for _, proto := range []model.Proto{model.TCP, model.UDP} {
+		if _, err := p.net.Serve(lab.Node, markServer, proto); err != nil {
+			return err
+		}
 	}
 	p.dir = dir
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
 	args := append(arguments(p.mode, host), "--kubeconfig="+p.kubeconfig)
+	if p.routed {
+		args = append(args, "--gateway-routes")
+	}
 	var err error
 	p.process, err = cluster.Run(p.net, lab.Node, filepath.Join(dir, "proxy.log"), exec.Command(p.bin, args...))
 	return err
@@ -126,8 +134,8 @@ func (p *proxy) apply(ctx context.Context) error {
 
 // Changed puts a new mark behind everything else and waits until it answers:
 // the events of a kind come in the order in which they happened, and a mark has
-// a Service and a slice. For a Node and ServiceCIDRs, whose events come apart, it
-// waits a little.
+// a Service and a slice, and of routes one of each kind. For a Node and ServiceCIDRs,
+// whose events come apart, it waits a little.
 func (p *proxy) Changed(ctx context.Context) error {
 	before, ranges := p.nodes, p.cidrs
 	if err := p.apply(ctx); err != nil {
@@ -156,7 +164,15 @@ func (p *proxy) marked(ctx context.Context) error {
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
-	call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.AddrPortFrom(markIP(p.marks), 9), Timeout: 50 * time.Millisecond}
+	if err := p.answers(ctx, model.TCP); err != nil || !p.routed {
+		return err
+	}
+	return p.answers(ctx, model.UDP)
+}
+
+// answers waits until the newest mark answers.
+func (p *proxy) answers(ctx context.Context, proto model.Proto) error {
+	call := lab.Call{From: lab.Node, Proto: proto, To: netip.AddrPortFrom(markIP(p.marks), 9), Timeout: 50 * time.Millisecond}
 	for {
 		a, err := p.net.Dial(call)
 		if err != nil {
@@ -175,7 +191,7 @@ func (p *proxy) marked(ctx context.Context) error {
 	}
 }
 
-// Stop ends the proxy and empties the API server for whoever is next.
+// Stop stops the proxy and empties the API server for the next scenario.
 func (p *proxy) Stop() error {
 	defer p.release()
 	var err error
@@ -190,20 +206,70 @@ func (p *proxy) Stop() error {
 // markServer answers for all marks.
 var markServer = netip.MustParseAddrPort("192.0.2.1:39999")
 
-func markIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 255, byte(1 + n%250)}) }
+func markIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 255, byte(1 + n%100)}) }
 
-// mark adds the newest mark to a set.
+// markBackendIP is that of the backend of a mark, with routes.
+func markBackendIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, 255, byte(101 + n%100)}) }
+
+// Where marks are, and where the backends of those with routes are.
+const marks, markBackends = "marks-of-the-test", "backends-of-the-test"
+
+// mark adds the newest mark to a set: a Service with a slice. With routes the slice is
+// that of another Service, to which a TCPRoute and a UDPRoute lead that a grant allows.
 func (p *proxy) mark(s objects.Set) {
-	ip, port, name := markIP(p.marks).String(), int32(markServer.Port()), "http"
-	meta := metav1.ObjectMeta{Namespace: "marks-of-the-test", Name: fmt.Sprintf("mark-%d", p.marks)}
-	s.Services[meta.Name] = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-		ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Ports: []corev1.ServicePort{{Name: name, Port: 9}},
-	}}
+	meta := metav1.ObjectMeta{Namespace: marks, Name: fmt.Sprintf("mark-%d", p.marks)}
+	markService(s, meta, markIP(p.marks))
+	if p.routed {
+		backend := metav1.ObjectMeta{Namespace: markBackends, Name: meta.Name}
+		for kind, spec := range map[string]map[string]any{
+			"TCPRoute": markRoute(meta, backend), "UDPRoute": markRoute(meta, backend),
+			"ReferenceGrant": {
+				"from": []any{markGrantee("TCPRoute"), markGrantee("UDPRoute")},
+				"to":   []any{map[string]any{"group": "", "kind": "Service"}},
+			},
+		} {
+			o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gateway.RouteVersions()[0].String(), "kind": kind, "spec": spec}}
+			o.SetName(meta.Name)
+			o.SetNamespace(marks)
+			if kind == "ReferenceGrant" {
+				o.SetNamespace(markBackends)
+			}
+			s.Gateway[kind][meta.Name] = o
+		}
+		meta = backend
+		markService(s, meta, markBackendIP(p.marks))
+	}
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
-	s.Slices[meta.Name] = &discoveryv1.EndpointSlice{
+	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{markServer.Addr().String()}}},
 	}
+	number := int32(markServer.Port())
+	for _, port := range markPorts() {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name, Protocol: &port.Protocol, Port: &number})
+	}
+	s.Slices[meta.Name] = slice
+}
+
+func markPorts() []corev1.ServicePort {
+	return []corev1.ServicePort{{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: 9}, {Name: "udp", Protocol: corev1.ProtocolUDP, Port: 9}}
+}
+
+func markService(s objects.Set, meta metav1.ObjectMeta, at netip.Addr) {
+	s.Services[meta.Namespace+"/"+meta.Name] = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+		ClusterIP: at.String(), ClusterIPs: []string{at.String()}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: markPorts(),
+	}}
+}
+
+// markRoute is the spec of a route from one Service to another.
+func markRoute(from, to metav1.ObjectMeta) map[string]any {
+	return map[string]any{
+		"parentRefs": []any{map[string]any{"group": "", "kind": "Service", "name": from.Name}},
+		"rules":      []any{map[string]any{"backendRefs": []any{map[string]any{"name": to.Name, "namespace": to.Namespace, "port": int64(9)}}}},
+	}
+}
+
+// markGrantee are the routes of a kind that have marks as parents.
+func markGrantee(kind string) map[string]any {
+	return map[string]any{"group": gateway.Group, "kind": kind, "namespace": marks}
 }

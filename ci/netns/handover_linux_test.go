@@ -4,10 +4,14 @@ package netns
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
 
@@ -27,7 +31,7 @@ func newStore(t *testing.T) *connectivity.Store {
 
 // TestUserspaceRestartUnderLoad ends and starts the userspace mode while clients
 // connect: with a service manager that keeps its sockets none of them fails. What the
-// process had accepted when it was killed ends with it.
+// process had accepted when it was killed is closed.
 func TestUserspaceRestartUnderLoad(t *testing.T) {
 	s := newSite(t)
 	kept := newStore(t)
@@ -57,10 +61,70 @@ func TestUserspaceRestartUnderLoad(t *testing.T) {
 	}
 	before := kept.Size()
 	s.put("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: " + nodeIP.String() + "}]}\n")
-	s.eventually(20*time.Second, "sockets that serve nobody are given up", func() error {
+	s.eventually(20*time.Second, "unused sockets are closed", func() error {
 		if n := kept.Size(); n > 0 {
 			return fmt.Errorf("%d of %d are kept", n, before)
 		}
 		return nil
+	})
+}
+
+// TestLoopbackNodePortRestart ends and starts modes of the kernel, whose node ports answer
+// on loopback addresses by relays: with a service manager that keeps their sockets, a
+// client that connects while no process runs waits and is served by the next one. Sockets
+// that the next process does not want are given up.
+func TestLoopbackNodePortRestart(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
+		if mode.Name == relay.Mode {
+			t.Skip("the relays of this mode are TestUserspaceRestartUnderLoad's")
+		}
+		s := newSite(t)
+		kept := newStore(t)
+		s.flags = []string{"--proxy-mode", string(mode.Name), "--nodeport-addresses", "localhost,192.0.2.0/24"}
+		s.wrap = kept.Hand
+		s.write("", "10.244.1.2")
+		s.start()
+		call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.MustParseAddrPort("127.0.0.1:30080"), Timeout: time.Minute}
+		ask := func() error {
+			a, err := s.net.Dial(call)
+			if err == nil && a.Outcome != lab.Answered {
+				err = fmt.Errorf("%s", a.Outcome)
+			}
+			return err
+		}
+		s.eventually(time.Minute, "the node port answers on a loopback address", ask)
+		for range 3 {
+			s.kill()
+			waiting := make(chan error, 1)
+			conn, err := s.net.Connect(call)
+			if err != nil {
+				t.Fatalf("a connection while no process runs: %v", err)
+			}
+			go func() {
+				a, err := lab.Ask(conn, time.Minute)
+				if err == nil && a.Outcome != lab.Answered {
+					err = fmt.Errorf("%s", a.Outcome)
+				}
+				waiting <- err
+			}()
+			s.start()
+			if err := <-waiting; err != nil {
+				t.Errorf("a client that waited: %v", err)
+			}
+			conn.Close()
+			if err := ask(); err != nil {
+				t.Errorf("a client after the restart: %v", err)
+			}
+		}
+		none := func() error {
+			if n := kept.Size(); n > 0 {
+				return fmt.Errorf("%d are kept", n)
+			}
+			return nil
+		}
+		s.kill()
+		s.flags[len(s.flags)-1] = "192.0.2.0/24"
+		s.start()
+		s.eventually(time.Minute, "sockets that the next process does not want are given up", none)
 	})
 }

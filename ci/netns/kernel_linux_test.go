@@ -64,7 +64,7 @@ func (s *site) ruleset() string {
 }
 
 // TestFlowtable reports whether the kernel takes flows that are translated past the
-// rules when it is asked to. Nothing of ours asks yet.
+// rules on request. Tandem does not request it yet.
 func TestFlowtable(t *testing.T) {
 	s := newSite(t)
 	out, err := s.run("nft", `table ip flows {

@@ -106,7 +106,7 @@ func (m *member) apply(file, text string) {
 	m.write(file, text)
 	want, err := objects.Read(m.manifests)
 	must(m, err)
-	must(m, objects.NewServer(m.cluster.Client()).Apply(m.Context(), want))
+	must(m, objects.NewServer(m.cluster.Client(), nil).Apply(m.Context(), want))
 }
 
 // restartAlone starts the program while the API server is gone: nothing is

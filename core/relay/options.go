@@ -42,6 +42,10 @@ type Handover interface {
 	Inherit(at netip.AddrPort) *net.TCPListener
 	// Keep is told of every new listener.
 	Keep(*net.TCPListener)
+	// Forget is told of one that nobody needs any more, also in the next process.
+	Forget(at netip.AddrPort)
+	// Release gives up what no Inherit has asked for. It follows the first sync.
+	Release()
 }
 
 const defaultUDPIdle = time.Minute

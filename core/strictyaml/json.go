@@ -135,14 +135,14 @@ func (e *encoder) merge(own []pair, seen *seenKeys, n *yaml.Node, depth int) []p
 	if !e.spend(n, depth) {
 		return own
 	}
-	switch {
-	case n.Kind == yaml.AliasNode:
+	switch n.Kind {
+	case yaml.AliasNode:
 		return e.merge(own, seen, n.Alias, depth+1)
-	case n.Kind == yaml.SequenceNode:
+	case yaml.SequenceNode:
 		for _, c := range n.Content {
 			own = e.merge(own, seen, c, depth+1)
 		}
-	case n.Kind == yaml.MappingNode:
+	case yaml.MappingNode:
 		for _, p := range e.pairs(n, depth+1) {
 			e.work++
 			if _, dup := seen.add(own, p.key, p.name); !dup {

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -47,7 +48,7 @@ var (
 // open returns a driver that owns a table. Close it after use: objects in the kernel
 // stay, relays end.
 func open(t table, o relay.Options) *Driver {
-	h := openHandover()
+	h := host.OpenHandover()
 	o.Handover = h
 	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o, h)}
 }
@@ -56,7 +57,7 @@ func open(t table, o relay.Options) *Driver {
 func (d *Driver) release() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.relays.pass.release()
+	d.relays.pass.Release()
 }
 
 // Limits implements dataplane.Driver.

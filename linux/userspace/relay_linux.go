@@ -8,15 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -24,129 +20,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
-
-// handover passes the listening TCP sockets of relays to the next process: the service
-// manager keeps them meanwhile (FDSTORE of sd_notify(3)), and clients wait in their
-// queues. Without one that does so, clients are refused while no process runs. One
-// goroutine uses it at a time.
-type handover struct {
-	inherited map[netip.AddrPort]*net.TCPListener // of the process before, not yet used
-	kept      map[netip.AddrPort]bool             // those that the service manager has of us
-	off       bool                                // it does not take them
-}
-
-// mostKept bounds the sockets that are handed over; FileDescriptorStoreMax of the unit is
-// as many.
-const mostKept = 4096
-
-// keepTimeout bounds the wait for the service manager.
-const keepTimeout = time.Second
-
-// openHandover takes what the process before has left, if nobody has done so: LISTEN_FDS
-// is gone from the environment then.
-func openHandover() *handover {
-	h := &handover{inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == ""}
-	all, err := activation.Listeners() // nil for those that are none
-	if err != nil {
-		slog.Warn("taking the listening sockets of the previous process failed", "err", err)
-	}
-	for _, l := range all {
-		if tcp, ok := l.(*net.TCPListener); ok {
-			h.inherited[addrOf(tcp)] = tcp
-		} else if l != nil {
-			l.Close()
-		}
-	}
-	return h
-}
-
-func addrOf(l *net.TCPListener) netip.AddrPort {
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-}
-
-// Inherit implements relay.Handover.
-func (h *handover) Inherit(at netip.AddrPort) *net.TCPListener {
-	l := h.inherited[at]
-	if l != nil {
-		h.kept[at] = true
-	}
-	delete(h.inherited, at)
-	return l
-}
-
-// Keep implements relay.Handover.
-func (h *handover) Keep(l *net.TCPListener) {
-	at := addrOf(l)
-	if h.off || h.kept[at] || len(h.kept) >= mostKept {
-		return
-	}
-	raw, err := l.SyscallConn()
-	if err == nil {
-		sent := raw.Control(func(fd uintptr) { err = notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(at), int(fd)) })
-		if sent != nil {
-			err = sent
-		}
-	}
-	if err != nil {
-		h.off = true
-		slog.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
-		return
-	}
-	h.kept[at] = true
-}
-
-// forget takes a socket back that no rule leads to any more.
-func (h *handover) forget(at netip.AddrPort) {
-	if !h.kept[at] {
-		return
-	}
-	delete(h.kept, at)
-	if err := notify("FDSTOREREMOVE=1\nFDNAME="+storeName(at), -1); err != nil {
-		slog.Debug("taking a listening socket back from the service manager failed", "address", at, "err", err)
-	}
-}
-
-// release closes what was inherited and nobody has used: it follows the first sync.
-func (h *handover) release() {
-	for at, l := range h.inherited {
-		l.Close()
-		h.kept[at] = true
-		h.forget(at)
-	}
-	clear(h.inherited)
-}
-
-// storeName names a socket in the store, where colons mean something else.
-func storeName(at netip.AddrPort) string {
-	return "relay-" + strings.NewReplacer(":", "_", "[", "", "]", "").Replace(at.String())
-}
-
-// notify tells the service manager something, with a descriptor unless that is
-// negative. Without a service manager it does nothing.
-func notify(state string, fd int) error {
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return nil
-	}
-	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // package net sends no rights over one that is connected
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	defer unix.Close(socket)
-	limit := unix.NsecToTimeval(keepTimeout.Nanoseconds())
-	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
-		return fmt.Errorf("setsockopt SO_SNDTIMEO: %w", err)
-	}
-	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
-	}
-	if err := unix.Sendmsg(socket, []byte(state), rights, &unix.SockaddrUnix{Name: name}, unix.MSG_NOSIGNAL); err != nil {
-		return fmt.Errorf("notify the service manager at %s: %w", name, err)
-	}
-	return nil
-}
 
 // loAddress is the relay address as an address of lo, for this host alone.
 func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
@@ -258,7 +131,7 @@ func dropAll(_, _ string, c syscall.RawConn) error {
 // a time.
 type relays struct {
 	server  *relay.Server
-	pass    *handover
+	pass    *host.Handover
 	open    map[RelayID]*listener
 	ports   map[RelayID]uint16 // of an earlier run, from its rules
 	changed bool               // some relay could not bind its port of the earlier run
@@ -270,7 +143,7 @@ type listener struct {
 	policy *relay.Policy
 }
 
-func newRelays(o relay.Options, h *handover) relays {
+func newRelays(o relay.Options, h *host.Handover) relays {
 	return relays{server: relay.NewServer(o), pass: h, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
 }
 
@@ -305,7 +178,7 @@ func (r *relays) close(id RelayID) {
 	if l := r.open[id]; l != nil {
 		delete(r.open, id)
 		if id.Port.Proto == model.TCP {
-			r.pass.forget(l.Addr())
+			r.pass.Forget(l.Addr())
 		}
 		l.Retire(lateClients)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +15,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // object is one of the kinds.
@@ -108,11 +113,11 @@ func (k kind[T]) refusal(o T, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-func (s *Server) services() kind[*corev1.Service] {
+func (s *Server) serviceKind() kind[*corev1.Service] {
 	return kind[*corev1.Service]{
 		name:   "Service",
 		in:     func(ns string) client[*corev1.Service] { return s.client.CoreV1().Services(ns) },
-		before: s.inOrder,
+		before: func(ctx context.Context, o *corev1.Service) error { return s.services.inOrder(ctx, "Service", o) },
 		status: func(ctx context.Context, want, at *corev1.Service) error {
 			if same(want.Status, at.Status) || want.Spec.Type != corev1.ServiceTypeLoadBalancer {
 				return nil
@@ -124,25 +129,72 @@ func (s *Server) services() kind[*corev1.Service] {
 	}
 }
 
-// inOrder waits until a Service that is younger by its manifest gets a later creation
+// ages are those of the objects of a kind, of which the oldest ones count.
+type ages struct {
+	youngest time.Time // the creation time, in its manifest, of the object that was made last
+	made     time.Time // when that was
+}
+
+// inOrder waits until an object that is younger by its manifest gets a later creation
 // time, which has a resolution of seconds.
-func (s *Server) inOrder(ctx context.Context, o *corev1.Service) error {
-	age := o.CreationTimestamp.Time
+func (a *ages) inOrder(ctx context.Context, kind string, o metav1.Object) error {
+	age := o.GetCreationTimestamp().Time
 	if age.IsZero() {
 		return nil
 	}
-	if age.Before(s.youngest) {
-		return &Refused{"Service " + o.Namespace + "/" + o.Name, errors.New("an API server gives creation times itself, and an older object cannot come later")}
+	if age.Before(a.youngest) {
+		return &Refused{kind + " " + o.GetNamespace() + "/" + o.GetName(), errors.New("an API server gives creation times itself, and an older object cannot come later")}
 	}
-	if !s.youngest.IsZero() && age.After(s.youngest) {
+	if !a.youngest.IsZero() && age.After(a.youngest) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Until(s.made.Add(1100 * time.Millisecond))):
+		case <-time.After(time.Until(a.made.Add(1100 * time.Millisecond))):
 		}
 	}
-	s.youngest, s.made = age, time.Now()
+	a.youngest, a.made = age, time.Now()
 	return nil
+}
+
+// gatewayKind returns a kind of the Gateway API.
+func (s *Server) gatewayKind(name string) kind[*unstructured.Unstructured] {
+	resource := gateway.RouteVersions()[0].WithResource(strings.ToLower(name) + "s")
+	k := kind[*unstructured.Unstructured]{
+		name: name,
+		in: func(ns string) client[*unstructured.Unstructured] {
+			return untyped{s.gateway.Resource(resource).Namespace(ns)}
+		},
+	}
+	if name != "ReferenceGrant" {
+		k.before = func(ctx context.Context, o *unstructured.Unstructured) error { return s.routes.inOrder(ctx, name, o) }
+	}
+	return k
+}
+
+// untyped is a dynamic client as a typed one.
+type untyped struct{ dynamic.ResourceInterface }
+
+func (u untyped) Create(ctx context.Context, o *unstructured.Unstructured, with metav1.CreateOptions) (*unstructured.Unstructured, error) {
+	return u.ResourceInterface.Create(ctx, o, with)
+}
+
+// Update replaces an object whatever its version is, as API servers do with
+// the built-in kinds: those of definitions are refused without one.
+func (u untyped) Update(ctx context.Context, o *unstructured.Unstructured, with metav1.UpdateOptions) (*unstructured.Unstructured, error) {
+	now, err := u.Get(ctx, o.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	o.SetResourceVersion(now.GetResourceVersion())
+	return u.ResourceInterface.Update(ctx, o, with)
+}
+
+func (u untyped) Delete(ctx context.Context, name string, with metav1.DeleteOptions) error {
+	return u.ResourceInterface.Delete(ctx, name, with)
+}
+
+func (u untyped) Get(ctx context.Context, name string, with metav1.GetOptions) (*unstructured.Unstructured, error) {
+	return u.ResourceInterface.Get(ctx, name, with)
 }
 
 func (s *Server) slices() kind[*discoveryv1.EndpointSlice] {

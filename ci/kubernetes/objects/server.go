@@ -13,37 +13,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 )
 
 // Server is an API server whose Services, EndpointSlices, Nodes and ServiceCIDRs,
-// but for the one that it makes itself, are ours. It
+// but for the one that it makes itself, and objects of the Gateway API are ours. It
 // is for one goroutine.
 type Server struct {
-	client     kubernetes.Interface
-	now        Set
-	namespaces map[string]bool
-	youngest   time.Time // the creation time, in its manifest, of the Service that was made last
-	made       time.Time // when that was
+	client           kubernetes.Interface
+	gateway          dynamic.Interface // nil where the server does not have the Gateway API
+	now              Set
+	namespaces       map[string]bool
+	services, routes ages
 }
 
-// NewServer returns a server without objects of ours.
-func NewServer(client kubernetes.Interface) *Server {
-	return &Server{client: client, now: NewSet(), namespaces: map[string]bool{metav1.NamespaceDefault: true}}
+// NewServer returns a server without objects of ours. Gateway is a client for the objects
+// of the Gateway API; it is nil where the server does not have their definitions.
+func NewServer(client kubernetes.Interface, gateway dynamic.Interface) *Server {
+	return &Server{client: client, gateway: gateway, now: NewSet(), namespaces: map[string]bool{metav1.NamespaceDefault: true}}
 }
 
 // Apply makes the server hold a set, and deletes what was applied before and is not
 // in it. After an error it holds a part of the set.
 func (s *Server) Apply(ctx context.Context, want Set) error {
 	if len(want.Services) == 0 {
-		s.youngest = time.Time{}
+		s.services, s.routes = ages{}, ages{}
 	}
 	steps := slices.Concat(
-		changes(ctx, s.services(), s.now.Services, want.Services),
+		changes(ctx, s.serviceKind(), s.now.Services, want.Services),
 		changes(ctx, s.slices(), s.now.Slices, want.Slices),
 		changes(ctx, s.nodes(), s.now.Nodes, want.Nodes),
 		changes(ctx, s.cidrs(), s.now.CIDRs, want.CIDRs),
 	)
+	for _, name := range gatewayKinds() {
+		if s.gateway == nil && len(want.Gateway[name]) > 0 {
+			return &Refused{name, errors.New("the API server does not have it: its definition is not installed")}
+		}
+		steps = append(steps, changes(ctx, s.gatewayKind(name), s.now.Gateway[name], want.Gateway[name])...)
+	}
 	slices.SortStableFunc(steps, func(a, b step) int {
 		return cmp.Or(cmp.Compare(a.order, b.order), a.age.Compare(b.age))
 	})

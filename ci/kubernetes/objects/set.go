@@ -16,10 +16,13 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // Set holds objects by namespace/name, or by name where they are in none.
@@ -28,11 +31,16 @@ type Set struct {
 	Slices   map[string]*discoveryv1.EndpointSlice
 	Nodes    map[string]*corev1.Node
 	CIDRs    map[string]*networkingv1.ServiceCIDR
+	Gateway  map[string]map[string]*unstructured.Unstructured // of the Gateway API, by kind
 }
 
 // NewSet returns an empty Set.
 func NewSet() Set {
-	return Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}, map[string]*networkingv1.ServiceCIDR{}}
+	s := Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}, map[string]*networkingv1.ServiceCIDR{}, map[string]map[string]*unstructured.Unstructured{}}
+	for _, kind := range gatewayKinds() {
+		s.Gateway[kind] = map[string]*unstructured.Unstructured{}
+	}
+	return s
 }
 
 // Refused is the error for an object that the API server rejects.
@@ -46,8 +54,8 @@ func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Object, r.Err)
 func (r *Refused) Unwrap() error { return r.Err }
 
 // Read reads the Services, EndpointSlices, Nodes and ServiceCIDRs of a folder
-// strictly, and leaves other kinds alone but for those of the Gateway API, which a
-// proxy reads and this API server does not have. The first of several with one name counts.
+// strictly, and the routes and grants of the Gateway API as they are. It leaves other
+// kinds alone. The first of several with one name counts.
 func Read(dir string) (Set, error) {
 	s := NewSet()
 	var names []string
@@ -87,8 +95,8 @@ func (s *Set) file(decoder runtime.Decoder, data []byte) error {
 	}
 }
 
-// gatewayGroup is the API group of routes.
-const gatewayGroup = "gateway.networking.k8s.io"
+// gatewayKinds are those of the Gateway API that proxies read.
+func gatewayKinds() []string { return []string{"TCPRoute", "UDPRoute", "ReferenceGrant"} }
 
 func (s *Set) document(decoder runtime.Decoder, doc []byte) error {
 	var empty any
@@ -96,16 +104,28 @@ func (s *Set) document(decoder runtime.Decoder, doc []byte) error {
 		return nil // nothing but comments
 	}
 	o, _, err := decoder.Decode(doc, nil, nil)
-	var kind metav1.TypeMeta
 	switch {
-	case runtime.IsNotRegisteredError(err) && yaml.Unmarshal(doc, &kind) == nil && kind.GroupVersionKind().Group == gatewayGroup:
-		return fmt.Errorf("the API server has no %s: its definition is not installed", kind.Kind)
 	case runtime.IsNotRegisteredError(err):
-		return nil // another kind
+		return s.addGateway(doc)
 	case err != nil:
 		return err
 	}
 	return s.add(decoder, o)
+}
+
+// addGateway adds an object of the Gateway API, in its best version: API servers serve no
+// others today, and what has no fields of its own is the same in all.
+func (s *Set) addGateway(doc []byte) error {
+	var o unstructured.Unstructured
+	text, err := yaml.ToJSON(doc)
+	if err == nil {
+		err = o.UnmarshalJSON(text)
+	}
+	if all := s.Gateway[o.GetKind()]; err == nil && all != nil && o.GroupVersionKind().Group == gateway.Group {
+		o.SetAPIVersion(gateway.RouteVersions()[0].String())
+		put(all, &o)
+	}
+	return err
 }
 
 func (s *Set) add(decoder runtime.Decoder, o runtime.Object) error {

@@ -45,12 +45,21 @@ metadata: {name: web}
 {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "web-1", "namespace": "team"}, "addressType": "IPv4", "endpoints": []},
 {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.99"}}]}`,
 		"c.txt": "kind: Service",
+		"d.yaml": `apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: TCPRoute
+metadata: {name: web}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+`,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := slices.Concat(slices.Sorted(maps.Keys(s.Services)), slices.Sorted(maps.Keys(s.Slices)), slices.Sorted(maps.Keys(s.Nodes)))
-	if got := strings.Join(names, " "); got != "default/web team/web-1 node-1" {
+	names := slices.Concat(slices.Sorted(maps.Keys(s.Services)), slices.Sorted(maps.Keys(s.Slices)), slices.Sorted(maps.Keys(s.Nodes)),
+		slices.Sorted(maps.Keys(s.Gateway["TCPRoute"])))
+	if got := strings.Join(names, " "); got != "default/web team/web-1 node-1 default/web" {
 		t.Errorf("got %s", got)
 	}
 	if web := s.Services["default/web"]; web.UID != "" || web.ResourceVersion != "" || web.Spec.ClusterIP != "10.96.0.10" {
@@ -63,7 +72,6 @@ func TestReadRefuses(t *testing.T) {
 		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIp: 10.96.0.10}\n",
 		"apiVersion: v1\nkind: Service\nmetadata: {name: web\n",
 		"not an object",
-		"apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: web}\n",
 	} {
 		_, err := read(t, map[string]string{"a.yaml": text})
 		var refused *Refused

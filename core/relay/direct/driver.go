@@ -78,16 +78,29 @@ func (d *Driver) isAssigned(a netip.Addr) bool {
 
 // NewBackend joins a driver with the compiler for a placement. It owns the driver.
 func NewBackend(p Placement, d *Driver) dataplane.Backend {
-	return &backend{dataplane.New(NewCompiler(p), d), d.server}
+	return &backend{Backend: dataplane.New(NewCompiler(p), d), server: d.server, pass: d.options.Relay.Handover}
 }
 
-// backend has the counters of its relays.
+// backend has the counters of its relays, and gives up the sockets of the process before
+// that serve nobody after its first complete sync.
 type backend struct {
 	dataplane.Backend
-	server *relay.Server
+	server   *relay.Server
+	pass     relay.Handover // or nil
+	released bool
 }
 
 var _ relay.Counter = (*backend)(nil)
+
+// Sync implements dataplane.Backend.
+func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
+	w, err := b.Backend.Sync(ctx)
+	if err == nil && w.Failed == 0 && !b.released && b.pass != nil {
+		b.released = true
+		b.pass.Release()
+	}
+	return w, err
+}
 
 // Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.server.Stats() }
@@ -194,6 +207,9 @@ func (d *Driver) listener(op ledger.Op[Key, Value]) error {
 		}
 		d.set(op.Key, listener{})
 		d.changed(op.Key, op.Old, netip.AddrPort{})
+		if pass := d.options.Relay.Handover; pass != nil && op.Key.Proto == model.TCP {
+			pass.Forget(l.Addr())
+		}
 		return l.Close()
 	case open:
 		l.Update(*op.New.Policy)

@@ -38,15 +38,16 @@ func (NodePorts) Note() string { return "" }
 // ServeLoopback returns a mode whose node ports answer on loopback addresses by relays
 // (KEP-6032), beside whatever it does for all others. The kernel could only forward
 // those packets with route_localnet, which opens services on 127.0.0.1 to neighbours
-// (CVE-2020-8558), and for IPv6 not at all.
-func ServeLoopback(m dataplane.Mode) dataplane.Mode {
+// (CVE-2020-8558), and for IPv6 not at all. Handover opens what passes their sockets to
+// the next process; it may return nil.
+func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.Mode {
 	open, plan := m.Open, m.Plan
 	m.Open = func(c *config.Config) (dataplane.Backend, error) {
 		b, err := open(c)
 		if err != nil {
 			return nil, err
 		}
-		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default()}}
+		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default(), Handover: handover()}}
 		return Beside(b, NewBackend(NodePorts{}, Open(o))), nil
 	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -1,0 +1,6 @@
+module github.com/tandem-proxy/tandem/ci/kubernetes/gateway
+
+go 1.26.0
+
+// Only its definitions of resources are used, config/crd: the API server of the tests has routes.
+require sigs.k8s.io/gateway-api v1.6.3
