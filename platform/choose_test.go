@@ -80,9 +80,12 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	checks := examineListeners(&config.Config{HealthAddress: l.Addr().String()})
+	checks := examineListeners(&config.Config{HealthAddress: l.Addr().String()}, false)
 	if len(checks) != 1 || checks[0].Level != diagnosis.Warn || !strings.Contains(checks[0].Fix, diagnosis.Listeners(runtime.GOOS)) {
 		t.Errorf("%+v", checks)
+	}
+	if checks = examineListeners(&config.Config{HealthAddress: l.Addr().String()}, true); len(checks) != 1 || checks[0].Level != diagnosis.Note || checks[0].Fix != "" {
+		t.Errorf("beside a running tandem: %+v", checks)
 	}
 	if tool := diagnosis.Listeners("windows"); !strings.HasPrefix(tool, "netstat") {
 		t.Errorf("Windows has no %s", tool)

@@ -25,7 +25,7 @@ func Examine(ctx context.Context, c *config.Config, running *diagnosis.Running) 
 		checks = append(checks, examineLeftovers(ctx, m)...)
 	}
 	checks = append(checks, diagnosis.Node(Facts(ctx, c, running))...)
-	return append(checks, examineListeners(c)...)
+	return append(checks, examineListeners(c, running != nil)...)
 }
 
 // Facts reads the input of the system's checks.
@@ -85,8 +85,11 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 	return []diagnosis.Check{check}
 }
 
-func examineListeners(c *config.Config) (checks []diagnosis.Check) {
-	for id, address := range map[string]string{"listen-metrics": c.HTTPAddress, "listen-health": c.HealthAddress} {
+// examineListeners tries to listen as run does. Beside a tandem that runs, an address in use
+// is no finding: it says itself where it could not listen.
+func examineListeners(c *config.Config, running bool) (checks []diagnosis.Check) {
+	for _, at := range [][2]string{{"listen-metrics", c.HTTPAddress}, {"listen-health", c.HealthAddress}} {
+		id, address := at[0], at[1]
 		if address == "" {
 			continue
 		}
@@ -95,9 +98,12 @@ func examineListeners(c *config.Config) (checks []diagnosis.Check) {
 		if err == nil {
 			err = l.Close()
 		}
-		if err != nil {
+		switch {
+		case err != nil && running:
+			check.Level, check.Found = diagnosis.Note, err.Error()+": expected beside a running tandem"
+		case err != nil:
 			check.Level, check.Found = diagnosis.Warn, err.Error()
-			check.Fix = "stop what listens there (" + diagnosis.Listeners(runtime.GOOS) + " shows it; a running tandem is expected), or choose another address"
+			check.Fix = "stop what listens there (" + diagnosis.Listeners(runtime.GOOS) + " shows it), or choose another address"
 		}
 		checks = append(checks, check)
 	}

@@ -4,7 +4,9 @@ package netns
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,7 +18,8 @@ import (
 )
 
 // An edit that takes an endpoint away is foreseen by plan --against-running, with the
-// connections that lose it; an edit that changes nothing as nothing.
+// connections that lose it; an edit that changes nothing as nothing. Exit codes are 3, 0
+// and, where a manifest is rejected, 1.
 func TestPlanAgainstRunning(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2", "10.244.1.3")
@@ -47,8 +50,15 @@ func TestPlanAgainstRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := s.run(s.bin, "plan", "--against-running", "--manifests", edited, "-o", "json")
-	if err == nil {
-		t.Error("changes are pending, and the exit code is 0")
+	if code := exitCode(err); code != 3 {
+		t.Errorf("changes are pending: exit code %d", code)
+	}
+	rejected := filepath.Join(t.TempDir(), "rejected.yaml")
+	if err := os.WriteFile(rejected, []byte(without+"---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {clusterIP: 10.96.0.1000, ports: [{port: 80}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.run(s.bin, "plan", "--against-running", "--manifests", rejected); exitCode(err) != 1 || !strings.Contains(out, "default/bad") {
+		t.Errorf("a manifest is rejected: %v: %s", err, out)
 	}
 	var p status.Preview
 	doc, _, _ := strings.Cut(out, "\ntandem: ")
@@ -65,4 +75,17 @@ func TestPlanAgainstRunning(t *testing.T) {
 		return
 	}
 	t.Errorf("default/web is not in it: %s", out)
+}
+
+// exitCode is that of a program that was run: 0 without an error, -1 where it did not end
+// by itself.
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	}
+	return -1
 }

@@ -5,7 +5,9 @@ package relay
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"syscall"
 	"testing"
@@ -135,5 +137,32 @@ func TestTimeoutsOfLimitedShares(t *testing.T) {
 		if c.end != test.want {
 			t.Errorf("idle %v, half-closed %t, limited %t: reset %t", c.idle, c.half, c.by == limited, c.end)
 		}
+	}
+}
+
+// Other modes have a server for node ports on loopback, most often without a relay: it
+// must not raise the heap at which garbage is collected.
+func TestBallastIsForRelays(t *testing.T) {
+	s := NewServer(Options{Log: slog.New(slog.DiscardHandler)})
+	defer s.Close(0)
+	has := func(want bool) {
+		t.Helper()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if (s.ballast != nil) != want {
+			t.Errorf("%d relays, ballast of %d bytes", len(s.relays), len(s.ballast))
+		}
+	}
+	has(false)
+	for range 2 {
+		r, err := s.Listen(model.TCP, netip.MustParseAddrPort("127.0.0.1:0"), Policy{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(true)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		has(false)
 	}
 }

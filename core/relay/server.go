@@ -33,7 +33,7 @@ type Server struct {
 
 // NewServer returns a server without relays. Close it after use.
 func NewServer(o Options) *Server {
-	s := &Server{shared: newShared(o), ballast: make([]byte, ballast), relays: map[*Relay]struct{}{}}
+	s := &Server{shared: newShared(o), relays: map[*Relay]struct{}{}}
 	var err error
 	if s.engine, err = newEngine(s.shared); err != nil {
 		s.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
@@ -61,6 +61,9 @@ func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay,
 		return nil, errors.Join(ErrClosed, r.closeSocket())
 	}
 	s.relays[r] = struct{}{}
+	if s.ballast == nil {
+		s.ballast = make([]byte, ballast)
+	}
 	r.own = s.listeners.add(address{proto, r.at})
 	s.work.Go(serve)
 	return r, nil
@@ -81,6 +84,9 @@ func (s *Server) remove(r *Relay) bool {
 	defer s.mu.Unlock()
 	_, open := s.relays[r]
 	delete(s.relays, r)
+	if len(s.relays) == 0 {
+		s.ballast = nil
+	}
 	return open
 }
 

@@ -309,8 +309,8 @@ func (p *portCompiler) emitPools() {
 		if !c.used {
 			continue
 		}
-		rules := c.masquerade
 		endpoints := sorted(c.pool)
+		rules := slices.Grow(c.masquerade, len(endpoints))
 		if p.port.SessionAffinity > 0 {
 			rules = append(rules, p.affinityRules(endpoints)...)
 		}
@@ -352,6 +352,7 @@ func (p *portCompiler) balanceRules(endpoints []model.Endpoint) (rules []xtables
 	for _, e := range endpoints {
 		left += parts(e)
 	}
+	rules = make([]xtables.Rule, 0, len(endpoints))
 	for i, e := range endpoints {
 		r := p.dnat(e)
 		if p.hasOwnChain(e) {

@@ -40,10 +40,14 @@ func FuzzScript(f *testing.F) {
 		f.Add("default", name, name)
 	}
 	c := NewCompiler(Options{})
-	plain, _ := dataplane.Compile(c, benchHost, []*model.Port{awkwardPort("n", "s", "p")})
-	lines := strings.Count(Script(plain), "\n")
+	compile := func(p *model.Port) map[Key]Value { // what all ports share has no names in it
+		objects := map[Key]Value{}
+		c.Port(benchHost, p, func(k Key, v Value) { objects[k] = v })
+		return objects
+	}
+	lines := strings.Count(Script(compile(awkwardPort("n", "s", "p"))), "\n")
 	f.Fuzz(func(t *testing.T, namespace, service, name string) {
-		objects, _ := dataplane.Compile(c, benchHost, []*model.Port{awkwardPort(namespace, service, name)})
+		objects := compile(awkwardPort(namespace, service, name))
 		script := Script(objects)
 		if got := strings.Count(script, "\n"); got != lines {
 			t.Fatalf("%d lines, %d with plain names:\n%s", got, lines, script)
