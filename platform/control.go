@@ -5,7 +5,6 @@ package platform
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,13 +17,14 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
-// The control socket lies beside the lock; only the administrator and the proxy's
+// The control socket is next to the lock; only the administrator and the proxy's
 // own user can open it: see Held. The status is served over HTTP for all
 // (core/health); what changes something is here, and what asks more (query.go).
 
-// switchFunc changes the mode, says before each phase which one begins, and returns
+// switchFunc changes the mode, reports each phase before it begins, and returns
 // when that is done.
 type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (Switched, error)
 
@@ -33,14 +33,14 @@ type switchFunc func(ctx context.Context, to config.Mode, phase func(string)) (S
 const phaseHeader = "Tandem-Phase"
 
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
-// has done so. Phase is told what it does meanwhile. When ctx ends before, everything
+// has done so. Phase is called with each phase. When ctx ends before, everything
 // stays as it was.
 func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
 	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err
 }
 
-// withPhases tells the phases of the requests that are made with a context.
+// withPhases reports the phases of the requests that are made with a context.
 func withPhases(ctx context.Context, phase func(string)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
 		phase(h.Get(phaseHeader))
@@ -48,25 +48,17 @@ func withPhases(ctx context.Context, phase func(string)) context.Context {
 	}})
 }
 
-// answerLimit bounds what is read of an answer: a list of 50,000 Services needs some
-// 40 MB.
-const answerLimit = 256 << 20
-
 // post sends a request without content to the control socket and reads the answer.
-func post(ctx context.Context, path string, answer any) error { return call(ctx, path, nil, answer) }
+func post(ctx context.Context, path string, into any) error { return call(ctx, path, nil, into) }
 
 // call sends a request and reads the answer.
-func call(ctx context.Context, path string, request []byte, answer any) error {
-	body, err := open(ctx, path, request)
+func call(ctx context.Context, path string, request []byte, into any) error {
+	res, err := open(ctx, path, request)
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	text, err := io.ReadAll(io.LimitReader(body, answerLimit))
-	if err != nil {
-		return fmt.Errorf("read the answer of the running tandem: %w", err)
-	}
-	return json.Unmarshal(text, answer)
+	defer res.Body.Close()
+	return wire.Read(res.Header.Get("Content-Type"), res.Body, into)
 }
 
 // enterKey is the key of what Inside has put into a context.
@@ -91,14 +83,15 @@ func dialControl(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// open sends a request to the control socket. The caller reads and closes the
-// answer.
-func open(ctx context.Context, path string, request []byte) (io.ReadCloser, error) {
+// open sends a request to the control socket. The caller reads and closes the body of
+// the answer.
+func open(ctx context.Context, path string, request []byte) (*http.Response, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: dialControl, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}
+	req.Header.Set("Accept", wire.Accept)
 	res, err := client.Do(req)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -111,7 +104,7 @@ func open(ctx context.Context, path string, request []byte) (io.ReadCloser, erro
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 		return nil, errors.New(string(text))
 	}
-	return res.Body, nil
+	return res, nil
 }
 
 // route is one more request that the control socket answers.
@@ -120,7 +113,7 @@ type route struct {
 	answer  http.HandlerFunc
 }
 
-// serveControl serves the control socket until ctx ends. Without a socket all else
+// serveControl serves the control socket until ctx ends. Without a socket everything else
 // works.
 func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
 	l, err := lock.Listen()
@@ -152,7 +145,7 @@ func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 	mux.HandleFunc("POST /switch", func(w http.ResponseWriter, r *http.Request) {
 		to := config.Mode(r.URL.Query().Get("to"))
 		if _, err := Find(to); err != nil || to == config.Auto {
-			reply(w, nil, fmt.Errorf("no mode %.40q", to))
+			reply(w, r, nil, fmt.Errorf("no mode %.40q", to))
 			return
 		}
 		done, err := switchTo(r.Context(), to, func(phase string) {
@@ -160,16 +153,23 @@ func controlHandler(switchTo switchFunc, more ...route) http.Handler {
 			w.WriteHeader(http.StatusProcessing)
 			w.Header().Del(phaseHeader)
 		})
-		reply(w, done, err)
+		reply(w, r, done, err)
 	})
 	return mux
 }
 
-func reply(w http.ResponseWriter, answer any, err error) {
+// reply answers a request in the form that it asks for.
+func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
+	kind := wire.Type(r.Header.Get("Accept"))
+	var text []byte
+	if err == nil {
+		text, err = wire.Marshal(kind, v)
+	}
 	if err != nil {
 		w.WriteHeader(http.StatusConflict)
 		_, _ = io.WriteString(w, err.Error()) // fails only when the client is gone
 		return
 	}
-	_ = json.NewEncoder(w).Encode(answer)
+	w.Header().Set("Content-Type", kind)
+	_, _ = w.Write(text)
 }

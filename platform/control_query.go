@@ -27,11 +27,11 @@ func (p *Proxy) queryRoute() route {
 			if errors.As(err, new(*http.MaxBytesError)) {
 				err = fmt.Errorf("more than %d MiB in one question: ask about fewer manifests at a time", maxRequest>>20)
 			}
-			reply(w, nil, err)
+			reply(w, r, nil, err)
 			return
 		}
-		answer, err := p.ask(r.Context(), r.PathValue("name"), body)
-		reply(w, answer, err)
+		found, err := p.ask(r.Context(), r.PathValue("name"), body)
+		reply(w, r, found, err)
 	}}
 }
 

@@ -19,7 +19,13 @@ import (
 
 // TakeSnapshot asks the proxy that runs here for a snapshot, as text. The caller
 // reads and closes it.
-func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) { return open(ctx, "/snapshot", nil) }
+func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) {
+	res, err := open(ctx, "/snapshot", nil)
+	if err != nil {
+		return nil, err
+	}
+	return res.Body, nil
+}
 
 // snapshotRoute answers TakeSnapshot. One is made at a time: it may be large.
 func (p *Proxy) snapshotRoute() route {
@@ -33,10 +39,10 @@ func (p *Proxy) snapshotRoute() route {
 		}
 		f, err := p.file(r.Context())
 		if err != nil {
-			reply(w, nil, err)
+			reply(w, r, nil, err)
 			return
 		}
-		_ = snapshot.Write(w, f) // fails only when the client is gone, who misses the end then
+		_ = snapshot.Write(w, f) // fails only when the client has disconnected
 	}}
 }
 

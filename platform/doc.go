@@ -16,10 +16,10 @@
 //
 // Each uses only those before it:
 //
-//	system.go            what is used of an operating system beside modes
+//	system.go            what is used of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
 //	memory_linux.go      memory limit from the cgroup; releasing the program's pages
-//	writers*.go          which other programs write to the data plane
+//	writers_linux.go     which other programs write to the data plane
 //	platform_{linux,windows,other}.go
 //	                     what differs between systems, one file for each
 //	platform.go          the exported part of that
@@ -52,7 +52,7 @@
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	failover       watches unanswered flows and reports suspects to the engine
-//	writers        listens for other writers for a while after drift was found
+//	writers        hears which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events
@@ -63,7 +63,7 @@
 //	retirement     one for each old mode: waits for its connections, removes it
 //	memory         once, after the first sync: releases memory
 //
-// A switch of modes runs on the goroutine that asks for it: a control request's, or
+// A switch of modes runs on the goroutine that requests it: a control request's, or
 // the one that watches the configuration file and calls Reconfigure.
 //
 // # A new backend
@@ -71,8 +71,8 @@
 // A backend for a made-up kernel is one folder plus one line:
 //
 //   - the folder, linux/madeup or windows/madeup, exports Mode, a dataplane.Mode
-//     that names the system and says how to Probe, Open and Plan. `go doc
-//     core/dataplane` says what a Compiler and a Driver have to do;
+//     with the system's name and the functions Probe, Open and Plan. `go doc
+//     core/dataplane` describes what a Compiler and a Driver have to do;
 //   - the line, madeup.Mode(), goes into Modes in modes.go.
 //
 // Nothing else has to name it: --proxy-mode and its help, auto, fallback, plan, doctor,

@@ -17,7 +17,7 @@ import (
 )
 
 // Examine checks this machine: each mode by trying it, what kube-proxy has left, the
-// system, and the addresses that the proxy listens on. Running is what a proxy says
+// system, and the addresses that the proxy listens on. Running is the status of a proxy
 // that runs here, nil without one. It changes nothing that lasts.
 func Examine(ctx context.Context, c *config.Config, running *diagnosis.Running) []diagnosis.Check {
 	checks := examineModes(ctx, c)
@@ -28,7 +28,7 @@ func Examine(ctx context.Context, c *config.Config, running *diagnosis.Running) 
 	return append(checks, examineListeners(c)...)
 }
 
-// Facts reads what the checks of the system look at.
+// Facts reads the input of the system's checks.
 func Facts(ctx context.Context, c *config.Config, running *diagnosis.Running) *diagnosis.Facts {
 	f := thisSystem().facts(ctx, c)
 	f.Mode, f.Running = string(c.Mode), running
@@ -40,7 +40,7 @@ func Facts(ctx context.Context, c *config.Config, running *diagnosis.Running) *d
 	return f
 }
 
-// examineModes tries all modes, and says which one the configuration selects.
+// examineModes tries all modes, and returns which one the configuration selects.
 func examineModes(ctx context.Context, c *config.Config) (checks []diagnosis.Check) {
 	for _, m := range Local() {
 		check := diagnosis.Check{ID: "mode-" + string(m.Name), Level: diagnosis.OK, Found: "works"}
@@ -77,7 +77,7 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 	left, err := m.KubeProxy(ctx)
 	switch {
 	case err != nil:
-		check.Level, check.Found = diagnosis.Note, "looking for kube-proxy's rules failed: "+err.Error()
+		check.Level, check.Found = diagnosis.Note, "checking for kube-proxy's rules failed: "+err.Error()
 	case len(left.Found) > 0:
 		check.Level, check.Fix = diagnosis.Warn, "stop kube-proxy, then run tandem with --takeover: it removes them once its own rules are in place"
 		check.Found = "rules of kube-proxy: " + strings.Join(left.Found, ", ")

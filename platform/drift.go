@@ -24,16 +24,19 @@ func Drift() Query[DriftRequest, status.Drift] {
 	return Query[DriftRequest, status.Drift]{Name: "drift", Reads: true, answer: drift}
 }
 
-// drift has the engine audit, which repairs what it finds.
+// drift has the engine audit, which repairs what it finds; or asks the kernel whether
+// anybody has written since the last time, where that is certain.
 func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) {
+	var readAt time.Time
 	if r.Look {
 		r.Since = time.Now()
-		if err := p.engine.Audit(ctx); err != nil {
+		var err error
+		if readAt, err = p.engine.Audit(ctx); err != nil {
 			return status.Drift{}, err
 		}
 	}
 	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.Service {
-		name, _ := model.ParseServiceName(r.Service) // driftOf says what is wrong with it
+		name, _ := model.ParseServiceName(r.Service) // driftOf reports what is wrong with it
 		return t.Named(name)
 	})
 	if err != nil {
@@ -41,11 +44,14 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 	}
 	d, err := driftOf(s, r)
 	d.Node, d.Mode = s.Host.Name, p.mode()
+	if !readAt.IsZero() {
+		d.ReadAt = &readAt
+	}
 	return d, err
 }
 
 // driftOf renders the drift of a snapshot. A Service that neither exists nor has
-// drifted is an error: "no drift" would be said of a mistyped name.
+// drifted is an error: "no drift" would be wrong for a mistyped name.
 func driftOf(s *engine.Snapshot, r DriftRequest) (status.Drift, error) {
 	d := status.DriftOf(s, r.Service, r.Since)
 	d.Looked = r.Look

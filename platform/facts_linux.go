@@ -20,7 +20,7 @@ import (
 // factsLimit is how long reading other programs' rules may take.
 const factsLimit = 10 * time.Second
 
-// linuxFacts reads what doctor's checks look at.
+// linuxFacts reads the input of doctor's checks.
 func linuxFacts(ctx context.Context, c *config.Config) *diagnosis.Facts {
 	ctx, cancel := context.WithTimeout(ctx, factsLimit)
 	defer cancel()
@@ -37,7 +37,7 @@ func linuxFacts(ctx context.Context, c *config.Config) *diagnosis.Facts {
 	return f
 }
 
-// modulesOf are the modules that a mode needs, beside those that they load.
+// modulesOf are the modules that a mode needs, besides those that they load.
 func modulesOf(m config.Mode) []string {
 	names := []string{"nf_conntrack", "nf_nat"}
 	switch m {
@@ -50,9 +50,9 @@ func modulesOf(m config.Mode) []string {
 }
 
 // cgroupUsage returns the memory of this process's cgroup, and how many processes
-// were killed in it. Only version 2 says both.
+// were killed in it. Only version 2 has both.
 func cgroupUsage() (u diagnosis.Usage, kills int) {
-	const unlimited = 1 << 60 // version 1 says so by a number near the largest
+	const unlimited = 1 << 60 // version 1 has a number near the largest instead
 	if limit := cgroupMemory(os.ReadFile); limit < unlimited {
 		u.Limit = uint64(limit)
 	}

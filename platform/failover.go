@@ -26,7 +26,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// proxied is what failover asks and tells an engine.Engine.
+// proxied is the part of engine.Engine that failover uses.
 type proxied interface {
 	Status() engine.Status
 	Current() engine.DataPlane
@@ -38,7 +38,7 @@ type proxied interface {
 }
 
 // failover has connections pass over endpoints that have stopped answering. One
-// goroutine looks at flows and lets a suspect.Judge decide.
+// goroutine reads flows and lets a suspect.Judge decide.
 type failover struct {
 	mode    config.Failover
 	engine  proxied
@@ -62,7 +62,7 @@ type failover struct {
 	problems []model.Problem // of what is passed over now
 	failing  bool            // the last look failed
 	unheard  bool            // the engine did not answer during the last look
-	blind    bool            // it was said that the mode cannot tell who does not answer
+	blind    bool            // logged that the mode cannot detect endpoints that do not answer
 
 	remote   int // endpoints of other nodes, when last counted
 	remoteAt time.Time
@@ -108,7 +108,7 @@ func (f *failover) trust(all []netip.Addr) {
 	f.trusted = append(f.trusted, all...)
 }
 
-// run looks until ctx ends.
+// run reads flows until ctx ends.
 func (f *failover) run(ctx context.Context) error {
 	defer f.group.Wait()
 	timer := time.NewTimer(0)
@@ -138,7 +138,7 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	f.spent.Add(int64(cost))
 	if err != nil {
 		if ctx.Err() == nil && !f.failing {
-			f.log.Warn("looking at connections failed; endpoints that stop answering are not passed over", "err", err, "retry", failurePause)
+			f.log.Warn("reading connections failed; endpoints that stop answering are not passed over", "err", err, "retry", failurePause)
 			f.failing = true
 			f.forget()
 		}
@@ -149,7 +149,7 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	return f.pace.Next(time.Now(), cost, decision.Pause)
 }
 
-// forget ends all suspicions: nobody could see any more that they are wrong.
+// forget ends all suspicions: nothing could refute them any more.
 func (f *failover) forget() {
 	f.judge = suspect.New()
 	f.apply(suspect.Decision{})
@@ -168,7 +168,7 @@ func (f *failover) observer() observer {
 	return nil
 }
 
-// tellBlind says, once, whether it is not known in the mode in use who does not answer.
+// tellBlind logs once if the mode in use cannot detect endpoints that do not answer.
 func (f *failover) tellBlind(blind bool) {
 	if blind == f.blind {
 		return
@@ -180,7 +180,7 @@ func (f *failover) tellBlind(blind bool) {
 	}
 	f.forget()
 	if f.mode == config.FailoverAuto || !f.engine.Current().Mode.Conntrack {
-		return // nobody asked for it; or it is a Gap of the mode
+		return // not configured; or a Gap of the mode
 	}
 	f.engine.Problems(failoverSource, []model.Problem{{
 		Object: failoverSource, Why: model.WhyUnsupported, Detail: "conntrack cannot be read, so which endpoints do not answer is not known",
@@ -188,7 +188,7 @@ func (f *failover) tellBlind(blind bool) {
 }
 
 // look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
-// all the same: the Judge leaves open what it could not ask.
+// anyway: the Judge decides nothing that it could not look up.
 func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
 	f.tell()
 	now := time.Now()
@@ -215,7 +215,7 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 	return d, nil
 }
 
-// tell tells the Judge what has arrived meanwhile.
+// tell passes the Judge what has arrived since the last call.
 func (f *failover) tell() {
 	f.mu.Lock()
 	trusted, results := f.trusted, f.probed
@@ -322,7 +322,7 @@ func (f *failover) stats() metrics.Failover {
 	return metrics.Failover{Ejections: f.ejections.Load(), Suspects: f.suspects.Load(), Spent: time.Duration(f.spent.Load())}
 }
 
-// neighbours is what the engine knows of endpoints, during one look. After an error
+// neighbours are the engine's endpoints, during one reading of flows. After an error
 // nothing more is asked.
 type neighbours struct {
 	*failover

@@ -17,7 +17,7 @@ import (
 // Removal is what became of one mode's objects.
 type Removal struct {
 	Mode config.Mode
-	// Absent says why there can be none; Err that they could not all be removed.
+	// Absent is why there can be none; Err means that they could not all be removed.
 	Absent, Err error
 }
 
@@ -105,7 +105,7 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 		}
 		left, err := m.KubeProxy(ctx)
 		if err != nil && !errors.Is(err, dataplane.ErrAbsent) && ctx.Err() == nil {
-			s.log.Warn("looking for kube-proxy's rules failed", "mode", m.Name, "err", err)
+			s.log.Warn("checking for kube-proxy's rules failed", "mode", m.Name, "err", err)
 		}
 		if err != nil || len(left.Found) == 0 {
 			continue

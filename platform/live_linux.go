@@ -31,11 +31,11 @@ const (
 	mostPath = 100
 )
 
-// eventsSetting is 0 where conntrack tells nobody of new flows.
+// eventsSetting is 0 where conntrack sends no events of new flows.
 const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
 
 // followLive implements system.live: it listens to nf_tables' traces and to new flows of
-// conntrack, sends a packet or waits for one, and puts together what it hears.
+// conntrack, sends a packet or waits for one, and combines the events.
 func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
 	l, err := newLive(t, from)
 	if err != nil {
@@ -49,7 +49,7 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 		l.packet.Sport = l.probe.port
 	}
 	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
-		return status.Live{}, errors.New("conntrack tells of no flows: set sysctl net.netfilter.nf_conntrack_events=1")
+		return status.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
 	}
 	newFlows, err := conntrack.ListenNew()
 	if err != nil {
@@ -66,7 +66,7 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 	return l.run(ctx, newFlows, follower)
 }
 
-// live puts together what is heard of one packet.
+// live combines the events of one packet.
 type live struct {
 	trace  status.Trace
 	packet nft.Followed
@@ -81,7 +81,7 @@ type live struct {
 	flow   *conntrack.NewFlow // of the packet
 	relay  *conntrack.NewFlow // from a relay to an endpoint
 	ended  string             // drop or reject, by a rule
-	known  chan struct{}      // of one: something new was heard
+	known  chan struct{}      // capacity 1: a new event was received
 }
 
 // newLive is about the packet of a trace. A client that is not named by its address is
@@ -129,10 +129,10 @@ func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft
 	return l.result, errors.Join(failed[:]...)
 }
 
-// errAnswered says that a probe was answered.
+// errAnswered means that a probe was answered.
 var errAnswered = errors.New("answered")
 
-// wait returns when the packet's fate is known, with what its sender was told: nil for
+// wait returns when the packet's fate is known, with the error its sender received: nil for
 // nothing yet.
 func (l *live) wait(ctx context.Context, answered <-chan error) (answer error) {
 	var settled <-chan time.Time
@@ -151,7 +151,7 @@ func (l *live) wait(ctx context.Context, answered <-chan error) (answer error) {
 	}
 }
 
-// decided reports whether enough was heard.
+// decided reports whether the events suffice.
 func (l *live) decided() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +174,7 @@ func (l *live) tell() {
 	}
 }
 
-// hearFlow hears of a new flow.
+// hearFlow receives a new flow.
 func (l *live) hearFlow(f conntrack.NewFlow) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,7 +198,7 @@ func (l *live) endpoint(at string) bool {
 	return slices.ContainsFunc(l.trace.Endpoints, func(t status.Target) bool { return t.Address == at })
 }
 
-// hearStep hears of a rule.
+// hearStep receives a rule that the packet passed.
 func (l *live) hearStep(s nft.Step) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +212,7 @@ func (l *live) hearStep(s nft.Step) (done bool) {
 	return s.Final()
 }
 
-// conclude says what became of the packet. Nobody uses l any more.
+// conclude returns the packet's outcome. l is not used after it.
 func (l *live) conclude(answer error) {
 	r := &l.result
 	r.Client, r.Path = l.trace.From, slices.Concat(l.rules, l.flows)
@@ -229,7 +229,7 @@ func (l *live) conclude(answer error) {
 	case l.relay != nil:
 		l.reached(l.relay.To, l.relay.Sees.Addr())
 	case l.flow != nil && !l.flow.Translated() && !l.relayed():
-		r.Outcome = oracle.Pass.String() // whatever its destination said
+		r.Outcome = oracle.Pass.String() // whatever its destination answered
 	case l.flow != nil && !l.relayed():
 		l.reached(l.flow.To, l.flow.Sees.Addr())
 	case errors.Is(answer, unix.ECONNREFUSED), errors.Is(answer, unix.ECONNRESET):
@@ -293,7 +293,7 @@ func (p *probe) close() {
 	_ = unix.Close(p.fd)
 }
 
-// send sends a SYN, or a datagram without content, and waits for what the sender is told:
+// send sends a SYN, or a datagram without content, and waits for the sender's error:
 // errAnswered, an error of the socket, or that of ctx. A service need not answer such a datagram.
 func (p *probe) send(ctx context.Context) error {
 	if err := unix.Connect(p.fd, p.to); err != nil && !errors.Is(err, unix.EINPROGRESS) {

@@ -30,7 +30,7 @@ const systemFolder = "/run/tandem"
 //   - a file, locked with flock(2), in a folder that only its owner can write.
 //     It excludes processes that share the folder, privileged or not;
 //   - a claim on the network namespace itself (host.Lock), which excludes
-//     privileged ones that do not share it: a pod and the host, say.
+//     privileged ones that do not share it, such as a pod and the host.
 //
 // Neither can be taken without the privilege to program rules here, and both end
 // with the process.
@@ -137,7 +137,7 @@ func folders() (all []string) {
 }
 
 // openFolder returns the first of the folders that is there or can be made, and
-// that nobody else can write.
+// that no other user can write.
 func openFolder() (string, error) {
 	var errs []error
 	for _, dir := range folders() {

@@ -17,7 +17,7 @@ import (
 // first creator.
 const systemPipe = `\\.\pipe\ProtectedPrefix\Administrators\tandem-proxy`
 
-// pipe returns the pipe of a process with these rights, and who may open it. One
+// pipe returns the pipe of a process with these rights, and its access rights. One
 // without administrator's rights programs nothing and has a pipe of its own.
 func pipe() (name, access string, err error) {
 	token := windows.GetCurrentProcessToken()
@@ -33,7 +33,7 @@ func pipe() (name, access string, err error) {
 }
 
 // pipeLock is the lock of this machine: a pipe that the first to make it has, and
-// that nobody connects to.
+// that no client connects to.
 type pipeLock struct{ pipe net.Listener }
 
 // lockMachine implements Lock.

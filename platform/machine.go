@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// machine is what this machine says of itself; core/resolve decides what that means
+// machine is the facts of this machine; core/resolve decides what they mean
 // for Services.
 type machine struct {
 	log       *slog.Logger

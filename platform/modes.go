@@ -158,7 +158,7 @@ func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, e
 	return choice, errors.Join(failed...)
 }
 
-// Fallback says why the first of the modes that were wanted is not the one that was
+// Fallback is why the first of the configured modes is not the one that was
 // chosen; empty when it is.
 func (c Choice) Fallback() string {
 	if c.Lacks != "" {

@@ -12,12 +12,12 @@ import (
 )
 
 // Harden makes the process load libraries from the system's folder only, never
-// from the one it lies in or was started from. It is for the first line of a
+// from its own or the one it was started from. It is for the first line of a
 // program; systems that cannot do it do not need it.
 func Harden() { thisSystem().harden() }
 
 // Lock makes the caller the only tandem that writes on this machine, or in the
-// network namespace of the calling thread, until it closes what it got or dies.
+// network namespace of the calling thread, until it closes the lock or exits.
 // On systems without data planes to share it does nothing.
 func Lock() (Held, error) { return thisSystem().lock() }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// netAdmin says that this process may not program its network namespace. The kernel
-// asks for the capability, not for the user.
+// netAdmin means that this process may not program its network namespace. The kernel
+// checks the capability, not the user.
 func netAdmin() (lacks string) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -4,5 +4,5 @@
 
 package platform
 
-// thisSystem has nothing beside the modes that work on any system.
+// thisSystem has nothing besides the modes that work on any system.
 func thisSystem() system { return portable() }

@@ -41,8 +41,7 @@ type Proxy struct {
 	choice   Choice         // at the start
 	engine   *engine.Engine // owns the data plane in use
 	switcher *switcher
-	writers  writers           // nil where the system does not tell
-	drifted  chan struct{}     // of one: drift was found; listen for writers
+	writers  writers           // nil where the system does not report them
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
@@ -85,7 +84,7 @@ func (p *Proxy) documentOf(s *engine.Snapshot, only status.Filter) status.Docume
 	}, s)
 }
 
-// fallback says why the mode in use is not the one that was wanted at the start; empty
+// fallback is why the mode in use is not the one that was configured at the start; empty
 // when it is, or was chosen since.
 func (p *Proxy) fallback() string {
 	if p.mode() != string(p.choice.Name) {
@@ -159,7 +158,7 @@ func (p *Proxy) connected(all []netip.AddrPort) {
 }
 
 // host merges the configuration with this machine's Node, the ranges of cluster IPs
-// and what the machine says of itself. The engine calls it on its own goroutine.
+// and the machine's facts. The engine calls it on its own goroutine.
 func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 	c, machine := p.live.Load(), p.machine.now()
 	return resolve.Host(c, n, cidrs, machine), resolve.HostProblems(c, n, cidrs, machine)

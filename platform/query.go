@@ -20,7 +20,7 @@ import (
 // and queries lists them.
 type Query[Request, Answer any] struct {
 	Name string
-	// Reads says that it reads the kernel or HNS: of those there is one at a time, and
+	// Reads means that it reads the kernel or HNS: of those there is one at a time, and
 	// not for longer than readLimit.
 	Reads  bool
 	answer func(context.Context, *Proxy, Request) (Answer, error)

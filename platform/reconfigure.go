@@ -10,7 +10,7 @@ import (
 )
 
 // Reconfigure applies what a running proxy can of a new configuration: config.Diff
-// says what that is. The rest is reported as problems, until a restart or until the
+// decides which part that is. The rest is reported as problems, until a restart or until the
 // configuration is as it was. Where is the file it comes from. It returns the
 // configuration that is in effect then, and what needs a restart. It is safe for
 // concurrent use with all but itself.
@@ -52,7 +52,7 @@ func (p *Proxy) prepare(before, live *config.Config) {
 	}
 }
 
-// changeMode switches to the mode that a configuration asks for. Where that
+// changeMode switches to the mode of a configuration. Where that
 // fails the mode waits for a restart, like what else needs one.
 func (p *Proxy) changeMode(next *config.Config) {
 	var choice Choice

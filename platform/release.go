@@ -13,7 +13,7 @@ import (
 // that makes nearly none, would keep for minutes: the next collection comes when there
 // is enough of it. So what questions have allocated is given back once they are over.
 
-// The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, beside
+// The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, during
 // changes.
 const (
 	releaseAfter = 2 * time.Second  // the last question

@@ -26,7 +26,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
-	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), drifted: make(chan struct{}, 1)}
+	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
 	p.memory = newReleaser(p.releaseMemory)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
@@ -99,7 +99,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", p.choice.Name, err)
 	}
-	p.engine = engine.New(engine.Options{
+	options := engine.Options{
 		Host:       p.host,
 		NodeName:   p.config.NodeName,
 		Mode:       p.choice.Mode,
@@ -107,9 +107,12 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Writers:    p.writersSince,
 		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
-	})
+	}
+	if p.writers != nil {
+		options.Writers = p.writers
+	}
+	p.engine = engine.New(options)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
@@ -168,6 +171,16 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return errors.Join(append(failed, p.Close())...)
 }
 
+// listenForWriters hears which other programs write to the data plane.
+func (p *Proxy) listenForWriters(ctx context.Context) {
+	if p.writers == nil {
+		return
+	}
+	if err := p.writers.Listen(ctx); err != nil {
+		p.log.Warn("listening for other writers failed; drift is shown without names", "err", err)
+	}
+}
+
 // Close releases everything that Open opened. What is programmed stays.
 func (p *Proxy) Close() error {
 	p.stop()
@@ -211,7 +224,7 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 }
 
 // Switch changes the mode while Services are in use: the new one is programmed
-// beside the old one, becomes the one in use, and then the old one is removed. When
+// in parallel to the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {

@@ -60,7 +60,7 @@ func (s source) metrics() []prometheus.Collector {
 	return watch.ClientMetrics()
 }
 
-// stale says which inputs are out of date.
+// stale returns which inputs are out of date.
 func (s source) stale() []string {
 	switch {
 	case s.server != nil:

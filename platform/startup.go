@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// progressInterval is how often a start that takes long says what it waits for.
+// progressInterval is how often a slow start logs what it waits for.
 const progressInterval = 5 * time.Second
 
-// logProgress says what a start waits for, until everything is programmed.
+// logProgress logs what a start waits for, until everything is programmed.
 func (p *Proxy) logProgress(ctx context.Context) {
 	begin := time.Now()
 	tick := time.NewTicker(progressInterval)

@@ -23,7 +23,7 @@ type Switched struct {
 	Took    time.Duration `json:"took"`    // until the new mode served alone; in nanoseconds
 	Objects int           `json:"objects"` // in the new data plane
 	Gaps    []string      `json:"gaps,omitempty"`
-	// Draining says that connections of the old mode still live in it. It is
+	// Draining means that the old mode still has connections. It is
 	// removed when they have ended.
 	Draining bool `json:"draining,omitempty"`
 }
@@ -49,7 +49,7 @@ type switcher struct {
 	retiring map[config.Mode]retirement
 }
 
-// turn is a mutex whose Lock can be given up.
+// turn is a mutex whose Lock can be cancelled.
 type turn chan struct{}
 
 // take waits for the turn until ctx ends.
@@ -78,11 +78,11 @@ func (t turn) try() bool {
 func (t turn) give() { <-t }
 
 // switchTo changes the mode while Services are in use: the new one is programmed
-// beside the old one, becomes the one in use, and then the old one is removed. When
+// in parallel to the old one, becomes the one in use, and then the old one is removed. When
 // ctx ends before that, or the new mode cannot program everything, everything stays
 // as it was.
 func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Config, phase func(string)) (Switched, error) {
-	if !s.engine.Status().Synced { // what an earlier run has left in that mode may be all that serves
+	if !s.engine.Status().Synced { // leftovers of an earlier run in that mode may be the only rules that serve
 		return Switched{}, engine.ErrNotReady
 	}
 	select { // that is soon done
@@ -139,7 +139,7 @@ func gapTexts(s *engine.Snapshot) (texts []string) {
 	return slices.Compact(texts)
 }
 
-// open opens another mode beside the one in use.
+// open opens another mode in addition to the one in use.
 func (s *switcher) open(ctx context.Context, mode dataplane.Mode, c *config.Config) (plane engine.DataPlane, err error) {
 	plane.Mode = mode
 	err = s.network.Do(func() (err error) {

@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
-// system is what Tandem uses of an operating system beside modes. thisSystem, in
+// system is what Tandem uses of an operating system besides modes. thisSystem, in
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
@@ -37,7 +37,7 @@ type system struct {
 	flows       func() (flowTable, error)
 	eachFlow    func(context.Context, func(flows.Flow)) error                               // all that are tracked, for the thread's network; nil where there are none
 	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
-	writers     func() (writers, error)                                                     // who else writes to the data plane; nil where the system does not tell
+	writers     func() (writers, error)                                                     // other writers to the data plane; nil where the system does not report them
 	observe     func() (tracked, error)                                                     // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
@@ -81,10 +81,9 @@ type flowTable interface {
 
 // writers records which other programs write to the data plane.
 type writers interface {
-	// Listen receives until ctx ends. It may be called again.
+	engine.Writers
+	// Listen receives until ctx ends.
 	Listen(ctx context.Context) error
-	// Since never blocks.
-	Since(time.Time) []engine.Writer
 	io.Closer
 }
 
@@ -101,7 +100,7 @@ func portable() system {
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
 		live: func(context.Context, status.Trace, string) (status.Live, error) {
-			return status.Live{}, errors.New("--live: HNS tells of no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
+			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
@@ -122,7 +121,7 @@ type machineNetwork struct{ net.ListenConfig }
 func (*machineNetwork) Do(f func() error) error { return f() }
 func (*machineNetwork) Close() error            { return nil }
 
-// noLock is held where there is nothing to share, nor a control socket.
+// noLock is held where there is nothing to share and no control socket.
 type noLock struct{ unsupported error }
 
 func (l noLock) Listen() (net.Listener, error) { return nil, l.unsupported }

@@ -34,7 +34,7 @@ func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, erro
 }
 
 // Live follows a real packet of a trace through this machine: one that it sends, where
-// the node itself is the client, else the next one that somebody sends, until ctx ends. From
+// the node itself is the client, else the next one of any sender, until ctx ends. From
 // is the question's.
 func Live(ctx context.Context, t status.Trace, from string) (status.Live, error) {
 	return thisSystem().live(ctx, t, from)

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// nftWriters are those who write to nf_tables: the rules of nftables and of
+// nftWriters are the processes that write to nf_tables: the rules of nftables and of
 // iptables-nft.
 type nftWriters struct{ *nft.Writers }
 

@@ -4,5 +4,5 @@
 
 package main
 
-// benches returns none: they all measure kernels of Linux.
+// benches returns none: they all measure Linux kernels.
 func benches() []bench { return nil }

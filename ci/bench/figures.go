@@ -12,14 +12,14 @@ import (
 )
 
 // figures are what one run of a benchmark has measured: a table with a row for
-// each quantity and a column for each contender. Ours is the first column.
+// each quantity and a column for each proxy. Tandem's is the first column.
 type figures struct {
 	Bench   string   `json:"bench"`
 	World   string   `json:"world"`   // what was served
 	Machine string   `json:"machine"` // kernel, cores, versions
 	Rounds  int      `json:"rounds"`
 	Columns []string `json:"columns"`
-	Peers   []string `json:"peers,omitempty"` // the columns that ours is compared with
+	Peers   []string `json:"peers,omitempty"` // the columns that Tandem's is compared with
 	Rows    []row    `json:"rows"`
 	Notes   []string `json:"notes,omitempty"`
 }
@@ -29,19 +29,19 @@ type row struct {
 	What   string             `json:"what"`
 	Unit   unit               `json:"unit,omitempty"`
 	Goal   goal               `json:"goal,omitzero"`
-	Ratio  bool               `json:"ratio,omitempty"` // tell how many times ours the others are
+	Ratio  bool               `json:"ratio,omitempty"` // print the others as multiples of Tandem's value
 	Values map[string]float64 `json:"values"`          // by column; what is not there was not measured
 
 	of string                  // the samples that it is made of
 	by func([]float64) float64 // how
 }
 
-// goal is what ours should reach. At most one of the limits is set.
+// goal is the limit for Tandem's value. At most one of the limits is set.
 type goal struct {
 	AtMost float64 `json:"atMost,omitempty"`
 	Zero   bool    `json:"zero,omitempty"`  // nothing at all
-	Times  float64 `json:"times,omitempty"` // less is better: each peer's is so many times ours
-	Share  float64 `json:"share,omitempty"` // more is better: ours is so much of each peer's
+	Times  float64 `json:"times,omitempty"` // less is better: the least ratio of each peer's value to Tandem's
+	Share  float64 `json:"share,omitempty"` // more is better: the least ratio of Tandem's value to each peer's
 	Flat   float64 `json:"flat,omitempty"`  // every column is at most so many times the first
 	In     string  `json:"in,omitempty"`    // the only column that AtMost is for
 }
@@ -124,7 +124,7 @@ func (f *figures) cells(r *row) string {
 	return b.String()
 }
 
-// verdict tells the goal of a row, and whether it is met. What was not measured
+// verdict returns the goal of a row and whether it is met. What was not measured
 // is not met.
 func (f *figures) verdict(r *row) string {
 	ours, measured := r.Values[f.Columns[0]]
@@ -160,7 +160,7 @@ func (f *figures) verdict(r *row) string {
 	return text + ": MISSED"
 }
 
-// atMost reports whether ours, in all columns that are not peers, is small enough.
+// atMost reports whether all columns that are not peers are small enough.
 func (f *figures) atMost(r *row) bool {
 	measured := false
 	for _, c := range f.Columns {

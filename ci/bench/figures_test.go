@@ -56,7 +56,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	if strings.Contains(f.String(), "nothing") {
-		t.Error("a row without values is told")
+		t.Error("a row without values is printed")
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// Nothing measured must not stop a table, nor count as a goal that was met.
+// A missing measurement neither fails a table nor counts as a goal that was met.
 func TestTableOfNothing(t *testing.T) {
 	f := figures{Rows: sampleRows()}
 	f.column("ours", false, samples{})

@@ -23,7 +23,7 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// What a fleet is asked for, besides its start.
+// Commands to a running fleet.
 const (
 	fleetProcess  = 250 // clients of a process
 	fleetHeadless = 10  // one headless Service for so many others
@@ -40,7 +40,7 @@ const (
 //	     └── one change; a rolling update; an end and a start of the server
 func fleetBench() bench {
 	return bench{
-		name: "fleet", about: "what many proxies cost one API server, beside kube-proxy's client",
+		name: "fleet", about: "load of many proxies on one API server, compared with kube-proxy's client",
 		rows: func(options) []row {
 			return []row{
 				{What: "bytes of a client's start", of: "start bytes", by: median, Unit: memory, Ratio: true},
@@ -220,7 +220,7 @@ func (r *fleetRun) restart(ctx context.Context) error {
 	return r.cluster.StartServer(ctx)
 }
 
-// write writes the slice of a Service anew, and returns its version.
+// write updates the slice of a Service and returns its version.
 func (r *fleetRun) write(ctx context.Context, i int) (version uint64, err error) {
 	o, err := r.cluster.Client().DiscoveryV1().EndpointSlices(namespace(i)).Update(ctx, r.world.slice(i, r.world.endpoints, r.generation), metav1.UpdateOptions{})
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
-// iptablesVariant measures the iptables mode beside the rules that kube-proxy
+// iptablesVariant compares the iptables mode with the rules that kube-proxy
 // writes, in the same namespace and with the same commands. Of kube-proxy only
 // iptables-restore is measured: what the program itself does comes on top. Both
 // programs on an API server are what `bench kubernetes -mode iptables` measures.
 func iptablesVariant(variant string) bench {
 	times := map[string]float64{"legacy": 5, "nft": 20}[variant]
 	return bench{
-		name: "iptables-" + variant, about: "iptables mode beside kube-proxy's rules, " + variant + " variant",
+		name: "iptables-" + variant, about: "iptables mode compared with kube-proxy's rules, " + variant + " variant",
 		rows: func(options) []row {
 			return []row{
 				{What: "everything programmed", of: "cold", by: median, Unit: seconds, Ratio: true, Goal: goal{Times: 2}},
@@ -34,7 +34,7 @@ func iptablesVariant(variant string) bench {
 				{What: "transactions of that", of: "transactions", by: median},
 				{What: "one change, p50", of: "change", by: median, Unit: seconds, Ratio: true},
 				{What: "CPU of one change", of: "change CPU", by: median, Unit: seconds, Ratio: true, Goal: goal{Times: times}},
-				{What: "first packet to a random Service, beyond one to nobody", of: "packet", by: least, Unit: seconds, Ratio: true, Goal: goal{Times: 5}},
+				{What: "first packet to a random Service, minus one to no Service", of: "packet", by: least, Unit: seconds, Ratio: true, Goal: goal{Times: 5}},
 				{What: "restart: read back", of: "read back", by: median, Unit: seconds},
 				{What: "restart: compared", of: "compare", by: median, Unit: seconds},
 				{What: "restart: writes", of: "restart writes", by: most, Goal: goal{Zero: true}},
@@ -96,7 +96,7 @@ func tandemRules(ctx context.Context, w world, idle float64, s samples) (err err
 	return p.restart(s, iptables.Name)
 }
 
-// tooLong is after what time the rules of kube-proxy are given up: the nft
+// tooLong is the timeout for the rules of kube-proxy: the nft
 // variant takes many minutes for all of them at once.
 const tooLong = time.Minute
 
@@ -109,7 +109,7 @@ func kubeProxyRules(ctx context.Context, w world, idle float64, s samples) (note
 	unfinished := limited.Err() != nil
 	cancel()
 	if unfinished {
-		note = "kube-proxy's rules were given up after " + tooLong.String() + ": everything programmed takes more than these figures."
+		note = "kube-proxy's rules were cancelled after " + tooLong.String() + ": everything programmed takes more than these figures."
 		err = errors.Join(flushNAT(), w.kubeProxyInParts(ctx))
 	}
 	if err != nil {
@@ -164,7 +164,7 @@ func flushNAT() error {
 
 // firstUDP measures what a new flow costs in seconds, in the least of some rounds:
 // packets to random Services, which are translated and then dropped, so that none
-// of them is ever a known flow. Those to nobody are what it costs without
+// of them is ever a known flow. Those to no Service are the cost without
 // Services.
 func firstUDP(ctx context.Context, w world, services bool) (each float64, err error) {
 	table := func(verb string) error {
@@ -194,7 +194,7 @@ func firstUDP(ctx context.Context, w world, services bool) (each float64, err er
 	for range 7 {
 		start := time.Now()
 		for _, a := range to {
-			_, _ = conn.WriteTo([]byte("x"), a) // dropped, and said so
+			_, _ = conn.WriteTo([]byte("x"), a) // dropped; the error is expected
 		}
 		if took := time.Since(start).Seconds() / float64(len(to)); each == 0 || took < each {
 			each = took
@@ -214,7 +214,7 @@ func useVariant(dir, variant string) (undo func(), err error) {
 }
 
 // variantLinks makes a folder in which the plain command names run one variant. The
-// machine's own choice stays as it is.
+// machine's own choice is not changed.
 func variantLinks(dir, variant string) (string, error) {
 	multi, err := exec.LookPath("xtables-" + variant + "-multi")
 	if err != nil {

@@ -22,10 +22,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
-// ipvsMode measures Tandem's ipvs mode beside kube-proxy's, one after the other in
+// ipvsMode measures Tandem's ipvs mode and kube-proxy's, one after the other in
 // one boot of a guest (ci/guest), each in a network namespace of its own and with
 // the same flags: the time from the start of the process to everything programmed,
-// and from one endpoint's change, as the API server tells it, to the new
+// and from one endpoint's change, as sent by the API server, to the new
 // destination in the kernel. Afterwards strace, where it is there, counts for one
 // more change what is sent over netlink and which programs are started.
 //
@@ -37,7 +37,7 @@ import (
 // something.
 func ipvsMode() bench {
 	return bench{
-		name: "ipvs", about: "ipvs mode beside kube-proxy's, on a kernel with IPVS",
+		name: "ipvs", about: "ipvs mode compared with kube-proxy's, on a kernel with IPVS",
 		rows: func(options) []row {
 			return []row{
 				{What: "process start to everything programmed", of: "cold", by: median, Unit: seconds, Ratio: true},

@@ -26,7 +26,7 @@ func (r *ipvsRun) count(pid, service int, s samples) {
 	if err != nil || r.change(service, samples{}) != nil {
 		return
 	}
-	sleep(r.ctx, 5*time.Second) // what it does behind the change
+	sleep(r.ctx, 5*time.Second) // work that follows the change
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return

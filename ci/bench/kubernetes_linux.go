@@ -18,7 +18,7 @@ import (
 // and how long a proxy at rest is looked at.
 const atStart, atRest = 5 * time.Second, 5 * time.Second
 
-// kubernetesBench measures Tandem beside kube-proxy on one API server, in one run:
+// kubernetesBench measures Tandem and kube-proxy on one API server, in one run:
 // each proxy in turn on a node of its own, several rounds, in an order that
 // rotates.
 //
@@ -28,13 +28,13 @@ const atStart, atRest = 5 * time.Second, 5 * time.Second
 //	      │                           the first to a new endpoint, the last to an old one
 //	      └── acknowledged: time 0 ◀─────────┘
 //
-// What is measured is what a client of a Service sees, never what a proxy says
+// Everything is measured by a client of a Service, never by what a proxy reports
 // of itself. All endpoints are real: one server has all their addresses. Every
 // write replaces all endpoints of one Service, so that the next connection shows
 // on which side of the change it is.
 func kubernetesBench() bench {
 	return bench{
-		name: "kubernetes", about: "Tandem beside kube-proxy on a real API server",
+		name: "kubernetes", about: "Tandem compared with kube-proxy on a real API server",
 		rows: kubernetesRows, run: runKubernetes,
 	}
 }
@@ -45,7 +45,7 @@ func kubernetesRows(o options) []row {
 		{What: "same, p99", of: "first", by: p99, Unit: seconds, Ratio: true, Goal: goal{AtMost: 25e-3}},
 		{What: "slice written to last connection to a removed endpoint, p50", of: "last", by: median, Unit: seconds, Ratio: true},
 		{What: "same, p99", of: "last", by: p99, Unit: seconds, Ratio: true},
-		{What: "connections that failed meanwhile", of: "failed", by: total},
+		{What: "connections that failed during the changes", of: "failed", by: total},
 		{What: "process start to everything programmed", of: "start", by: median, Unit: seconds, Ratio: true, Goal: goal{AtMost: 1}},
 		{What: "CPU of that and " + atStart.String() + " more, children included", of: "start CPU", by: median, Unit: seconds, Ratio: true},
 		{What: "CPU of a change, children included", of: "change CPU", by: median, Unit: seconds, Ratio: true, Goal: goal{AtMost: 2e-3}},
@@ -56,7 +56,7 @@ func kubernetesRows(o options) []row {
 		{What: "first packet, beyond connection tracking alone", of: "packet", by: median, Unit: seconds, Ratio: true},
 		{What: "changes measured", of: "first", by: number},
 	}
-	if o.mode == iptablesMode { // has goals of its own: theirs, at its best, is so many times ours
+	if o.mode == iptablesMode { // separate goals: the least ratio of kube-proxy's best value to Tandem's
 		for i := range rows {
 			rows[i].Goal = goal{Times: map[string]float64{"start": 2, "change CPU": 5, "packet": 5}[rows[i].of]}
 		}

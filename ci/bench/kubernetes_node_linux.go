@@ -67,7 +67,7 @@ func (n *testNode) serve() error {
 	})
 }
 
-// accept tells every client which endpoint it has reached.
+// accept sends every client the generation of the endpoint it has reached.
 func (n *testNode) accept() {
 	for {
 		c, err := n.listener.Accept()
@@ -153,7 +153,7 @@ func wait(ctx context.Context, w world, i int) error {
 }
 
 // complete waits until really every Service answers: the sentinels were not the
-// only ones. It tells how many did not when the sentinels did.
+// only ones. It returns how many did not when the sentinels did.
 func (n *testNode) complete(ctx context.Context, w world) (late int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()

@@ -54,12 +54,12 @@ func (r *kubernetesRun) withoutServer(ctx context.Context, to kubernetesProxy) (
 	})
 	took := time.Since(back)
 	made, failed := stop()
-	return fmt.Sprintf("API server killed for %s under load (%s): %d of %d new connections failed; a change made meanwhile works %s after the server is ready (goals: 0, 1 s).",
+	return fmt.Sprintf("API server killed for %s under load (%s): %d of %d new connections failed; a change made during the outage works %s after the server is ready (goals: 0, 1 s).",
 		r.outage, to.name, failed, made, showSeconds(took.Seconds())), err
 }
 
 // load makes connections to all Services in turn until the function that it
-// returns is called, which tells how many there were and how many failed.
+// returns is called, which returns how many there were and how many failed.
 func (n *testNode) load(ctx context.Context, w world) (stop func() (made, failed int64)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var made, failed atomic.Int64

@@ -15,7 +15,7 @@ import (
 )
 
 // dropRules make first packets cost nothing after the address translation, and
-// have them tracked also where nobody translates.
+// have them tracked also without any translation.
 const dropRules = `table ip bench { chain output { type filter hook output priority 300;
 	ip saddr 192.0.2.1 tcp dport { 80, 8080 } ct state new drop; }; }`
 
@@ -72,7 +72,7 @@ func flood(fd int, w world, span time.Duration) (float64, error) {
 		copy(packet[16:20], vip[:])
 		to.Addr = vip
 		binary.BigEndian.PutUint16(packet[20:], uint16(1024+n%60000))
-		// What is dropped on its way out is told as EPERM.
+		// A packet dropped on its way out is reported as EPERM.
 		if err := unix.Sendto(fd, packet, 0, to); err != nil && err != unix.EPERM {
 			return 0, fmt.Errorf("send to %v: %w", vip, err)
 		}

@@ -19,7 +19,7 @@ type kubernetesProxy struct {
 	command func() (*exec.Cmd, error)
 }
 
-// proxies returns all that can run here; what cannot is noted. Where Tandem runs
+// proxies returns those that can run here; the others are noted. Where Tandem runs
 // in the iptables mode, kube-proxy does so, too, and in no other.
 func (o options) proxies(kubeProxy, kubeconfig string, f *figures) (all []kubernetesProxy, err error) {
 	legacy, err := o.legacy()

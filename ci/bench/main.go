@@ -70,7 +70,7 @@ func command(ctx context.Context, args []string) error {
 	return synopsis()
 }
 
-// start parses the flags of a benchmark, runs it and tells what it has measured.
+// start parses the flags of a benchmark, runs it and returns the figures.
 func (b bench) start(ctx context.Context, args []string) (err error) {
 	o, file := options{upstream: "ci/kubernetes/upstream", mode: "nftables"}, ""
 	flags := flag.NewFlagSet(b.name, flag.ContinueOnError)
@@ -82,7 +82,7 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	flags.DurationVar(&o.patience, "patience", 0, "longest time for these changes; ipvs: for each step")
 	flags.DurationVar(&o.outage, "outage", -1, "kubernetes: how long the API server is gone at the end; 0 leaves that out")
 	flags.IntVar(&o.clients, "clients", 0, "fleet: how many clients follow the API server")
-	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is beside it")
+	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is measured with it")
 	only := flags.String("only", "", "measure these contenders alone, by names separated by commas")
 	flags.StringVar(&o.tandem, "tandem", os.Getenv("TANDEM_BIN"), "path of tandem")
 	flags.StringVar(&o.fleet, "fleet", os.Getenv("FLEET_BIN"), "fleet: path of ci/bench/fleet")

@@ -30,7 +30,7 @@ func nftables() bench {
 				{What: "one endpoint added or removed, p50", of: "scaled", by: median, Unit: seconds},
 				{What: "the same, worst", of: "scaled", by: most, Unit: seconds},
 				{What: "the same, most writes", of: "scaled writes", by: most},
-				{What: "audit: read and compared beside the changes", of: "audit", by: median, Unit: seconds},
+				{What: "audit: read and compared during the changes", of: "audit", by: median, Unit: seconds},
 				{What: "restart: read back", of: "read back", by: median, Unit: seconds},
 				{What: "restart: compared", of: "compare", by: median, Unit: seconds},
 				{What: "restart: writes", of: "restart writes", by: most, Goal: goal{Zero: true}},

@@ -106,7 +106,7 @@ func (p *path) change(s samples, name string, n int, slice func(n int) *model.Sl
 	return nil
 }
 
-// audit reads the kernel back and compares, beside which changes go on.
+// audit reads the kernel back and compares, while changes continue.
 func (p *path) audit(s samples) error {
 	start := time.Now()
 	drift, err := p.backend.Audit(p.ctx)

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// process is a program under measurement. It dies with this process.
+// process is a program under measurement. It is killed when this process ends.
 type process struct {
 	cmd  *exec.Cmd
 	log  string
@@ -37,7 +37,7 @@ func launch(dir string, cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, log: out.Name(), done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // its log says why it ended
+		_ = cmd.Wait() // its log has the reason
 		_ = out.Close()
 	}()
 	return p, nil
@@ -45,7 +45,7 @@ func launch(dir string, cmd *exec.Cmd) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ended returns an error with what the program has said, if it runs no more.
+// ended returns an error with the program's output if it has exited.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -55,7 +55,7 @@ func (p *process) ended() error {
 	}
 }
 
-// said returns the end of what the program has said.
+// said returns the end of the program's output.
 func (p *process) said() string {
 	text, _ := os.ReadFile(p.log)
 	return string(text[max(0, len(text)-3000):])

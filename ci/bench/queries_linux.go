@@ -50,7 +50,7 @@ func (w world) questions() []question {
 // queries measures the questions to a running tandem, and what they cost its changes.
 func queries() bench {
 	return bench{
-		name: "queries", about: "the questions to a running tandem: how long they take, their memory, and changes beside them",
+		name: "queries", about: "queries to a running tandem: how long they take, their memory, and changes at the same time",
 		rows: func(o options) []row {
 			rows := []row{
 				{What: "change, from its arrival to the kernel's acknowledgement, p50", of: "change", by: median, Unit: seconds},
@@ -151,7 +151,7 @@ func (r *queryRun) measure(ctx context.Context, quiet, polled, each samples) err
 	return err
 }
 
-// poll asks all questions each second until ctx ends. The commands give way to tandem: what
+// poll sends all queries each second until ctx ends. The commands give way to tandem: what
 // they take of the processors is no question of tandem's.
 func (r *queryRun) poll(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)

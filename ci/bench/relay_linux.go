@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// userspace measures the userspace mode beside nginx (stream) and HAProxy, all on
+// userspace compares the userspace mode with nginx (stream) and HAProxy, all on
 // the loopback interface of a namespace. Proxy, clients and endpoint share the
 // processors.
 //
@@ -25,7 +25,7 @@ import (
 // load: one that has room left from it does not grow at all.
 func userspace() bench {
 	return bench{
-		name: "relay", about: "userspace mode beside nginx (stream) and HAProxy",
+		name: "relay", about: "userspace mode compared with nginx (stream) and HAProxy",
 		rows: func(options) []row {
 			return []row{
 				{What: "connections/s", of: "rate", by: median, Ratio: true, Goal: goal{Share: .9}},

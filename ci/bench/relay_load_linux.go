@@ -160,7 +160,7 @@ func throughput(ctx context.Context, at string, d time.Duration) (gigabits float
 }
 
 // idleConnections returns how much memory of processes an idle connection takes, on
-// which something was said before.
+// which something was sent before.
 func idleConnections(ctx context.Context, at string, pids []int) (bytes float64, err error) {
 	const n = 1000
 	sleep(ctx, 2*time.Second) // until earlier connections are closed

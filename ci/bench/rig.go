@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// bench is a benchmark: what it serves, what it measures, and of whom.
+// bench is a benchmark: its Services, its figures, and the proxies it measures.
 type bench struct {
 	name, about string
 	rows        func(o options) []row
@@ -21,7 +21,7 @@ type bench struct {
 	run func(ctx context.Context, o options, f *figures) error
 }
 
-// options are what a run is made of. Zero values mean the benchmark's own.
+// options are the parameters of a run. Zero values mean the benchmark's own.
 type options struct {
 	world    world
 	rounds   int
@@ -60,7 +60,7 @@ type contender struct {
 }
 
 // inRounds measures contenders in turn, in an order that rotates, so that whatever
-// else the machine does meets all of them. A peer that fails is told and left.
+// else the machine does affects all of them. A peer that fails is logged and skipped.
 func inRounds(ctx context.Context, n int, all []contender, f *figures) error {
 	found := make([]samples, len(all))
 	for i := range found {
@@ -88,7 +88,7 @@ func inRounds(ctx context.Context, n int, all []contender, f *figures) error {
 	return nil
 }
 
-// load is how many processes want the processors, which says how far the
+// load is the number of runnable processes, which shows how far the
 // figures can be trusted.
 func load() string {
 	b, _ := os.ReadFile("/proc/loadavg")

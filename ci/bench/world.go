@@ -69,7 +69,7 @@ func (w world) pod(service, endpoint, generation int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 128 + byte(n>>16) + byte(generation%generations)*64, byte(n >> 8), byte(n)})
 }
 
-// generation tells of which generation an endpoint is.
+// generation returns the generation of an endpoint.
 func generation(pod netip.Addr) int { return int(pod.As4()[1]-128) / 64 }
 
 // otherNode is where an endpoint is.

@@ -100,13 +100,13 @@ func (m *Machine) command(args ...string) *exec.Cmd {
 	return exec.CommandContext(m.t.Context(), "nsenter", append([]string{"--target", m.pid, "--all", "env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"}, args...)...)
 }
 
-// Try runs a command in the machine and returns all that it says.
+// Try runs a command in the machine and returns its output.
 func (m *Machine) Try(args ...string) (string, error) {
 	out, err := m.command(args...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-// Do runs a command in the machine that must succeed, and returns what it says.
+// Do runs a command in the machine that must succeed, and returns its output.
 func (m *Machine) Do(args ...string) string {
 	m.t.Helper()
 	out, err := m.Try(args...)

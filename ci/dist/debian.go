@@ -21,7 +21,7 @@ import (
 )
 
 // wanted are the files of Debian's packages that the image with iptables needs:
-// programs, extensions, the libraries they load, and the licences of all that.
+// programs, extensions, the libraries they load, and their licences.
 var wanted = regexp.MustCompile(`^(usr/s?bin/(xtables-(nft|legacy)-multi|ip6?tables[^/]*)` +
 	`|usr/lib/[^/]+/xtables/lib(xt|ipt|ip6t)_[^/]+\.so` +
 	`|usr/lib/[^/]+/lib(ip4tc|ip6tc|xtables|nftnl|mnl|nfnetlink|netfilter_conntrack)\.so[^/]*` +

@@ -9,7 +9,7 @@ import (
 
 // Security descriptors of Windows, in the self-relative form of [MS-DTYP] 2.4.6:
 //
-//	head ─▶ owner, group, and, if it says who may do what, a list of that
+//	head ─▶ owner, group, and, optionally, a list of access rights
 const headSize = 20
 
 // administrators is BUILTIN\Administrators, S-1-5-32-544.
@@ -18,13 +18,13 @@ func administrators() []byte { return []byte{1, 2, 0, 0, 0, 0, 0, 5, 32, 0, 0, 0
 // system is NT AUTHORITY\SYSTEM, S-1-5-18.
 func system() []byte { return []byte{1, 1, 0, 0, 0, 0, 0, 5, 18, 0, 0, 0} }
 
-// ownedBy names an owner and group, and leaves open who may do what.
+// ownedBy names an owner and group, without access rights.
 func ownedBy(sid []byte) []byte {
 	const selfRelative = 0x8000
 	return slices.Concat(head(selfRelative, len(sid), 0), sid, sid)
 }
 
-// fullAccess lets some, and nobody else, do all with a registry key and those in
+// fullAccess grants only the given accounts all rights to a registry key and those in
 // it. The last of them owns it.
 func fullAccess(sids ...[]byte) []byte {
 	const (

@@ -101,7 +101,7 @@ func duplicate(t *testing.T) string {
 	t.Helper()
 	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
-		t.Skipf("what belongs to the tree is git's to say: %v", err)
+		t.Skipf("needs git to list the files of the tree: %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "another")
 	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {

@@ -43,7 +43,7 @@ type keyNode struct {
 	NameLength, ClassLength            uint16
 }
 
-// keySecurity says who may do what with keys (cell "sk"), without its descriptor.
+// keySecurity is the access rights of keys (cell "sk"), without the descriptor.
 type keySecurity struct {
 	Signature                  [2]byte
 	_                          uint16

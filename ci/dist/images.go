@@ -19,7 +19,7 @@ import (
 // repository is where the manifests look for images (chart/values.yaml).
 const repository = "ghcr.io/tandem-proxy/tandem"
 
-// images builds the images: one of the program alone, one with iptables beside
+// images builds the images: one of the program alone, one with iptables added to
 // it.
 func (r release) images(ctx context.Context) error {
 	alone, tools := indexes(), indexes()
@@ -136,7 +136,7 @@ func (r release) labels() map[string]string {
 }
 
 // save writes an index as an OCI layout, and that as a tar file, which containerd
-// imports under the name that the manifests ask for.
+// imports under the name that the manifests use.
 func (r release) save(name, tag string, index v1.ImageIndex) error {
 	dir := filepath.Join(r.out, "images", name)
 	path, err := layout.Write(dir, empty.Index)

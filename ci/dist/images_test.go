@@ -35,7 +35,7 @@ func index(t *testing.T, r release, image string) v1.ImageIndex {
 	if err != nil || len(entries.Manifests) != 1 {
 		t.Fatal(err, entries)
 	}
-	// The manifests ask for these names; a tag has no plus sign.
+	// The manifests use these names; a tag has no plus sign.
 	want := "ghcr.io/tandem-proxy/tandem:1.2.3_4.gabcdef0" + strings.TrimPrefix(image, "tandem")
 	if got := entries.Manifests[0].Annotations["io.containerd.image.name"]; got != want {
 		t.Errorf("%s is imported as %s, not %s", image, got, want)

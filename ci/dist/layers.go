@@ -43,7 +43,7 @@ func (r release) layer(t target, files []file) (v1.Layer, error) {
 }
 
 // windowsLayer puts files where the layers of Windows have them, below Files, and
-// beside them what Windows looks for in a lowest layer.
+// with them what Windows expects in a lowest layer.
 func (r release) windowsLayer(files []file) []file {
 	out := hives(r.when)
 	for _, f := range files {

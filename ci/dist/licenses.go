@@ -19,7 +19,7 @@ import (
 )
 
 // copyright is the file with our licence and those of everything in the programs, which
-// packages, images and the MSI contain: most licences ask for their text beside copies.
+// packages, images and the MSI contain: most licences require their text with copies.
 func (r release) copyright() string { return filepath.Join(r.docs(), "copyright") }
 
 // licenses writes it. A module without a licence is an error.

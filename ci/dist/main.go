@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// build builds everything beside the folder, and puts it in its place when all
+// build builds everything next to the folder and renames it into place when all
 // of it is there.
 func (r release) build(ctx context.Context) (err error) {
 	if err := r.identify(ctx); err != nil {

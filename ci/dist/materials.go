@@ -17,7 +17,7 @@ import (
 	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
-// materials writes what each program is made of, as it says itself, and what it
+// materials writes the modules of each program, from its build information, and what it
 // is delivered in, in SPDX 2.3.
 func (r release) materials(context.Context) error {
 	dir := filepath.Join(r.out, "sbom")
@@ -92,7 +92,7 @@ func used(m *debug.Module) (path, version string) {
 	return m.Path, m.Version
 }
 
-// module describes a Go module; its licence is for others to say.
+// module describes a Go module; its licence is not declared.
 func module(path, version string) *spdx.Package {
 	return part(path, version, "pkg:golang/"+path+"@"+version)
 }

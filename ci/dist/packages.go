@@ -55,7 +55,7 @@ func (r release) pack(t target, format, dir string) error {
 }
 
 // recipe reads what a package contains. Its relative paths are relative to the
-// file that says it.
+// file that has them.
 func (r release) recipe(t target, format string) (*nfpm.Info, error) {
 	home := filepath.Join(r.root, "installers", "packages")
 	text, err := os.ReadFile(filepath.Join(home, "nfpm.yaml"))

@@ -48,7 +48,7 @@ func (r release) program(t target) string {
 	return filepath.Join(r.out, "bin", name)
 }
 
-// docs is the folder of what the program says of itself: manual pages,
+// docs is the folder of what the program generates: manual pages,
 // completions, the unit and an example configuration.
 func (r release) docs() string { return filepath.Join(r.out, "docs") }
 
@@ -89,7 +89,7 @@ func (r release) compile(ctx context.Context, t target, to string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+r.version, "-o", to, "./cmd/tandem")
 	cmd.Dir = r.root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS="+t.os, "GOARCH="+t.arch,
-		"GOAMD64=v1", "GOARM64=v8.0", "GOTOOLCHAIN="+toolchain, "GOEXPERIMENT=") // whatever the environment says
+		"GOAMD64=v1", "GOARM64=v8.0", "GOTOOLCHAIN="+toolchain, "GOEXPERIMENT=") // independent of the environment
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build for %s: %w: %s", t, err, out)
 	}

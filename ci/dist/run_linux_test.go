@@ -83,7 +83,7 @@ func inside(t *testing.T, root string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// The images work as they are: the program under both names, iptables, and a
+// The images work unmodified: the program under both names, iptables, and a
 // proxy that programs a Service.
 func TestImagesRun(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -110,7 +110,7 @@ func TestImagesRun(t *testing.T) {
 	}
 }
 
-// serve runs the proxy of an image until it says that it is ready.
+// serve runs the proxy of an image until it reports ready.
 func serve(t *testing.T, root, mode string) {
 	t.Helper()
 	manifest, err := os.ReadFile("../manifests/nginx.yaml")

@@ -17,11 +17,11 @@ import (
 // "openssl genpkey -algorithm ed25519" makes it. Without it nothing is signed.
 const signingKey = "TANDEM_SIGNING_KEY"
 
-// sign writes the signature of the checksums, and the public key beside it:
+// sign writes the signature of the checksums and the public key:
 //
 //	openssl pkeyutl -verify -rawin -pubin -inkey SHA256SUMS.pem -in SHA256SUMS -sigfile SHA256SUMS.sig
 //
-// Whoever verifies compares that key with one from elsewhere.
+// To verify, compare that key with one from a trusted source.
 func (r release) sign(context.Context) error {
 	text := os.Getenv(signingKey)
 	if text == "" {

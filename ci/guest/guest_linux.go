@@ -40,7 +40,7 @@ type engine interface {
 	command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error)
 }
 
-// choose finds an engine that works here. The error says why none does.
+// choose finds an engine that works here. The error has the reason if none does.
 func (g *guest) choose(ctx context.Context) (engine, error) {
 	name := cmp.Or(g.Engine, os.Getenv("TANDEM_GUEST"), "auto")
 	if name != "auto" && name != "qemu" && name != "uml" {
@@ -92,7 +92,7 @@ func (g *guest) run(ctx context.Context, e engine, program []string) (code int, 
 		failed = fmt.Errorf("stopped: %w", ctx.Err())
 	}
 	log, _ := os.ReadFile(filepath.Join(dir, "log"))
-	return 0, fmt.Errorf("%s: no result (%v); the kernel said:\n%s%s", e, failed, tail(log), out.boot.Bytes())
+	return 0, fmt.Errorf("%s: no result (%v); console:\n%s%s", e, failed, tail(log), out.boot.Bytes())
 }
 
 // tail returns the end of a kernel's log.
@@ -143,7 +143,7 @@ func passed(name string) bool {
 // quote makes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// own makes the kernel's processes, of which there are many, a group that ends
+// own makes the kernel's many processes a group that ends
 // with this one. Processes of the guest are processes here, in that group.
 func own(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

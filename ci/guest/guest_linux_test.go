@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Only what lies between the two lines of init.sh is the program's, in whatever
+// Only the text between the two lines of init.sh is the program's, in whatever
 // pieces it arrives.
 func TestConsole(t *testing.T) {
 	const said = "the kernel's\r\n" + begin + "\r\none\r\ntwo" + finish + "3\r\nReboot: power down\r\n"

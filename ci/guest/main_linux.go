@@ -21,7 +21,7 @@ func main() {
 	flag.StringVar(&g.Append, "append", "", "parameters of the kernel, such as ipv6.disable=1")
 	without := flag.String("without", "", "modules to leave out, separated by commas (QEMU only)")
 	limit := flag.Duration("limit", 20*time.Minute, "how long the program may take")
-	probe := flag.Bool("probe", false, "run nothing: say which engine works here, or why none does")
+	probe := flag.Bool("probe", false, "run nothing: print which engine works here, or why none does")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: guest [flags] PROGRAM [ARGUMENT...]")
 		flag.PrintDefaults()

@@ -27,7 +27,7 @@ type qemu struct {
 	kvm     bool
 }
 
-// String says what there is.
+// String describes it for messages.
 func (q *qemu) String() string {
 	how := "TCG, in its own time"
 	if q.kvm {

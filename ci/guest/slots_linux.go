@@ -63,7 +63,7 @@ func (l locks) close() {
 	}
 }
 
-// tryTake takes all that is wanted of each kind, or nothing.
+// tryTake takes the wanted number of each kind, or nothing.
 func tryTake(dir string, kinds map[string]struct{ want, all int }) (held locks, err error) {
 	defer func() {
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 // uml is user-mode Linux; the value is its program.
 type uml string
 
-// String says what there is.
+// String describes it for messages.
 func (u uml) String() string { return "user-mode Linux" }
 
 // command implements engine.

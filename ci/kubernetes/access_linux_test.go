@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 )
 
-// TestRightsSuffice reads in the server's own log that tandem never asked for
+// TestRightsSuffice reads in the server's own log that tandem never requested
 // anything that system:node-proxier does not give.
 func TestRightsSuffice(t *testing.T) {
 	c := start(t, cluster.Options{Audit: true})
@@ -58,7 +58,7 @@ func TestRightsSuffice(t *testing.T) {
 }
 
 // TestMissingRight removes one permission after the other: tandem continues, and
-// says which one is missing.
+// logs which one is missing.
 func TestMissingRight(t *testing.T) {
 	c := start(t, cluster.Options{})
 	rules := map[string]string{"services": "", "nodes": "", "endpointslices": "discovery.k8s.io", "servicecidrs": "networking.k8s.io"}
@@ -83,7 +83,7 @@ func TestMissingRight(t *testing.T) {
 				}
 				n := newNode(t, c)
 				n.run(kubeconfig)
-				// A streaming list is a watch, so that list is not asked for unless
+				// A streaming list is a watch, so that list is not requested unless
 				// watch is refused.
 				if verb == "list" {
 					n.write(c.Client(), "10.244.1.2")
@@ -142,7 +142,7 @@ func TestTokenRenewed(t *testing.T) {
 	if err := accounts.Delete(t.Context(), account.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.KillServer() // a watch that runs is not asked for its token again
+	c.KillServer() // the token of a running watch is not checked again
 	if err := c.StartServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}

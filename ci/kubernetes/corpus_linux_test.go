@@ -22,9 +22,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// TestCorpus tells every scenario through a real API server to the program with
+// TestCorpus sends every scenario through a real API server to the program with
 // the rights of system:kube-proxy. Scenarios share API servers, one after the
-// other; what an API server does not take is skipped with what it said.
+// other; what an API server rejects is skipped with its message.
 func TestCorpus(t *testing.T) { corpus(t, config.NFTables, conformance.Corpus(t)) }
 
 // TestCorpusIPTables does the same in iptables mode with a part of the scenarios

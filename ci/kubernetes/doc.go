@@ -9,6 +9,6 @@
 //	                                    judge (ci/netns) ◀── packets on the node ◀────┘
 //
 // The folder upstream builds what is needed, cluster runs it, and bench measures
-// Tandem beside kube-proxy on it. The folder gateway names the module that has the
+// Tandem and kube-proxy on it. The folder gateway names the module that has the
 // definitions of the Gateway API, which the API server gets for scenarios with routes.
 package kubernetes

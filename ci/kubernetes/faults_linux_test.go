@@ -13,12 +13,12 @@ import (
 // can go wrong does so within seconds.
 const outage = 15 * time.Second
 
-// soon is how quickly what happened meanwhile must be there once the server is
+// soon is how quickly a change made during an outage must be applied once the server is
 // ready again.
 const soon = time.Second
 
 // TestServerKilled kills the API server under load and changes an endpoint
-// through another one meanwhile. No new connection may fail.
+// through another one during the outage. No new connection may fail.
 func TestServerKilled(t *testing.T) {
 	c := start(t, cluster.Options{})
 	n := newNode(t, c)
@@ -42,7 +42,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := n.answers(soon, "10.244.1.3")
-	t.Logf("%d new connections while the server was gone for %s, none failed; a change made meanwhile is there %s after it was ready again",
+	t.Logf("%d new connections while the server was gone for %s, none failed; a change made during the outage was applied %s after it was ready again",
 		stop(), outage, took.Round(time.Millisecond))
 
 	n.write(c.Client(), "10.244.1.4")
@@ -73,7 +73,7 @@ func TestServerDownAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := n.answers(soon, "10.244.1.3")
-	t.Logf("%d new connections, none failed; everything is there %s after the server came", stop(), took.Round(time.Millisecond))
+	t.Logf("%d new connections, none failed; everything was applied %s after the server came", stop(), took.Round(time.Millisecond))
 }
 
 // proxier returns a kubeconfig with the rights that every cluster gives to

@@ -47,8 +47,8 @@ func manifests(t *testing.T, name string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// TestManifests lets a real API server look at every object, strictly, with all
-// of its admission: what it would make of it, and of the pods.
+// TestManifests sends every object to a real API server, validated strictly, with all
+// of its admission, and checks the result, also for the pods.
 func TestManifests(t *testing.T) {
 	c := start(t, cluster.Options{})
 	s := newApplier(t, c)
@@ -136,7 +136,7 @@ func newApplier(t *testing.T, c *cluster.Cluster) applier {
 	return applier{client: client, mapper: restmapper.NewDiscoveryRESTMapper(groups)}
 }
 
-// apply applies an object, or only asks what would become of it.
+// apply applies an object, or only as a dry run.
 func (a applier) apply(ctx context.Context, u *unstructured.Unstructured, dry bool) error {
 	kind := u.GroupVersionKind()
 	m, err := a.mapper.RESTMapping(schema.GroupKind{Group: kind.Group, Kind: kind.Kind}, kind.Version)

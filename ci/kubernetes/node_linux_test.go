@@ -75,7 +75,7 @@ func (n *node) close() {
 		n.t.Error(err)
 	}
 	if n.t.Failed() && n.process != nil {
-		n.t.Logf("tandem said:\n%s", n.process.Said(100))
+		n.t.Logf("log of tandem:\n%s", n.process.Said(100))
 	}
 }
 
@@ -130,7 +130,7 @@ func (n *node) run(kubeconfig string) {
 	}
 }
 
-// reach makes a connection to web and returns who answered.
+// reach makes a connection to web and returns the endpoint.
 func (n *node) reach() (server string, err error) {
 	// Just below the first retransmission of a SYN (1 s, RFC 6298): a dropped packet
 	// fails, a machine under load does not.
@@ -154,7 +154,7 @@ func (n *node) answers(within time.Duration, ip string) time.Duration {
 	})
 }
 
-// says waits until tandem has printed a line with all of some words.
+// says waits until tandem has logged a line with all of the words.
 func (n *node) says(within time.Duration, words ...string) {
 	n.t.Helper()
 	n.eventually(within, "a line with "+strings.Join(words, ", "), func() error {
@@ -172,7 +172,7 @@ func (n *node) says(within time.Duration, words ...string) {
 			}
 			return nil
 		}
-		return errors.New("not said")
+		return errors.New("not logged")
 	})
 }
 

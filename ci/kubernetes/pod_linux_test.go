@@ -28,8 +28,8 @@ import (
 
 // TestPod installs the manifests into a cluster as kubeadm leaves it, and runs
 // the Linux pod as a kubelet would: its init container, then its container, with
-// the arguments, the files, the capabilities and the read-only root that its spec
-// says.
+// the arguments, the files, the capabilities and the read-only root of its
+// spec.
 func TestPod(t *testing.T) {
 	c := start(t, cluster.Options{Audit: true})
 	n := newNode(t, c)

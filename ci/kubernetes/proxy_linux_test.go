@@ -37,7 +37,7 @@ type site struct {
 }
 
 // proxy is tandem, or a program with the same flags, on the node of a lab. It
-// serves what the API server holds, which is what a folder says.
+// serves what the API server holds, which is the content of a folder.
 type proxy struct {
 	*site
 	net     *lab.Net
@@ -191,7 +191,7 @@ func (p *proxy) answers(ctx context.Context, proto model.Proto) error {
 	}
 }
 
-// Stop ends the proxy and empties the API server for whoever is next.
+// Stop stops the proxy and empties the API server for the next scenario.
 func (p *proxy) Stop() error {
 	defer p.release()
 	var err error

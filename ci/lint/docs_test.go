@@ -17,12 +17,12 @@ import (
 var (
 	// mention is a file or folder of this tree in a text: `core/model`.
 	mention = regexp.MustCompile("`((?:core|linux|windows|platform|cmd|ci|installers)/[\\w./-]+)`")
-	// link is one to a file beside the text, with a heading or without.
+	// link is a relative link to a file, with a heading or without.
 	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]+)?\)`)
 )
 
 // missing returns what a text names that is not there. Mentions start at the
-// root, links where the text lies.
+// root, links at the text's folder.
 func missing(root fs.FS, file, text string) (names []string) {
 	look := func(name string) {
 		if _, err := fs.Stat(root, path.Clean(name)); err != nil {

@@ -15,7 +15,7 @@ import (
 
 const module = "github.com/tandem-proxy/tandem/"
 
-// pkg is what `go list -json` says of a package.
+// pkg is the part of `go list -json` that is used.
 type pkg struct {
 	ImportPath                         string
 	Imports, TestImports, XTestImports []string
@@ -51,7 +51,7 @@ func layer(path string) string {
 	return first
 }
 
-// below says what each layer may import of the others.
+// below lists what each layer may import of the others.
 var below = map[string]string{
 	"cmd":        "core platform linux windows installers",
 	"platform":   "core platform linux windows",

@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// spdx is what every source says, as LICENSE does at length.
+// spdx is the line that every source has; LICENSE has the text.
 const spdx = "SPDX-License-Identifier: Apache-2.0"
 
 var update = flag.Bool("update", false, "add the license line to the sources below TANDEM_SPDX, or to all")
 
 // licensed returns a source with the license line, whether it had one, and
 // whether it is a source at all: Go, PowerShell, or a script with a first line
-// that says what runs it.
+// that names its interpreter.
 func licensed(name string, text []byte) (with []byte, had, source bool) {
 	comment, rest, head := "", text, []byte(nil)
 	first, after, _ := bytes.Cut(text, []byte("\n"))
@@ -68,7 +68,7 @@ func TestLicenseLines(t *testing.T) {
 			}
 		default:
 			if missing++; missing <= 10 {
-				t.Errorf("%s does not say %s", file, spdx)
+				t.Errorf("%s has no line %s", file, spdx)
 			}
 		}
 	}

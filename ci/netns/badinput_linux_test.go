@@ -12,7 +12,7 @@ import (
 )
 
 // TestBadManifestsHarmNobodyElse puts everything that goes wrong in a folder
-// beside a good Service: the good one works throughout, and the status names
+// next to a good Service: the good one works throughout, and the status names
 // each mistake with its place.
 func TestBadManifestsHarmNobodyElse(t *testing.T) {
 	s := newSite(t)
@@ -53,10 +53,10 @@ func TestBadManifestsHarmNobodyElse(t *testing.T) {
 		return nil
 	})
 	if err := s.reach(clusterIP); err != nil {
-		t.Errorf("beside bad manifests: %v", err)
+		t.Errorf("with bad manifests: %v", err)
 	}
 
-	// A file that breaks keeps what it said before.
+	// A file that becomes invalid keeps its last valid content.
 	good, err := os.ReadFile(filepath.Join(s.dir, "all.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestBadManifestsHarmNobodyElse(t *testing.T) {
 		}
 	}
 	s.write("", "10.244.1.3")
-	s.eventually(time.Second, "mended file", func() error {
+	s.eventually(time.Second, "corrected file", func() error {
 		if got, err := s.udp(dnsIP); err != nil || got.Addr().String() != "10.244.1.3" {
 			return fmt.Errorf("answered by %s, %v", got, err)
 		}

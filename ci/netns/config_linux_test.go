@@ -38,8 +38,8 @@ func mount(t *testing.T, dir string, version int, fields string) {
 }
 
 // TestConfigurationIsTakenOver runs the program with kube-proxy's configuration
-// file and switches the ConfigMap: what can be taken over is in effect within a
-// second, what cannot is told, and a mistake changes nothing.
+// file and switches the ConfigMap: what can be applied is in effect within a
+// second, what cannot is reported, and an invalid file changes nothing.
 func TestConfigurationIsTakenOver(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
@@ -70,9 +70,9 @@ func TestConfigurationIsTakenOver(t *testing.T) {
 
 	mount(t, conf, 1, "nodePortAddresses: [198.51.100.0/24]\niptables: {masqueradeBit: 9}\n")
 	took := s.eventually(2*time.Second, "the node port is closed", silent)
-	s.eventually(2*time.Second, "a restart is asked for", told("config.conf"))
+	s.eventually(2*time.Second, "a required restart is reported", told("config.conf"))
 	mount(t, conf, 2, "nodePortAddresses: nonsense\n")
-	s.eventually(2*time.Second, "the mistake is told", told("config.conf:4"))
+	s.eventually(2*time.Second, "the invalid line is reported", told("config.conf:4"))
 	if err := silent(); err != nil {
 		t.Errorf("a configuration with a mistake changed something: %v", err)
 	}

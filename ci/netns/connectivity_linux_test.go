@@ -62,7 +62,7 @@ func verb(t *testing.T, s *site, into any, args ...string) (code int) {
 func TestConnectivityInEveryMode(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
 		if flavour.wrap != nil {
-			t.Skip("the program is not told how to start its proxy")
+			t.Skip("needs the command that starts the proxy")
 		}
 		var r connectivity.Report
 		if code := verb(t, nil, &r, "test", "connectivity", "--proxy-mode", string(mode.Name)); code != nothingBroke {
@@ -102,7 +102,7 @@ func runningTest(s *site, verb string, more ...string) []string {
 }
 
 // TestConnectivityOfTheRunningProxy puts Services into the folder of a tandem, and finds
-// what another program's rules break. Nothing is left of the test, however it ends.
+// what another program's rules break. The test leaves nothing behind.
 func TestConnectivityOfTheRunningProxy(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
@@ -130,7 +130,7 @@ func TestConnectivityOfTheRunningProxy(t *testing.T) {
 		"add rule ip firewall forward ip saddr 10.244.16.10 ip daddr 10.244.16.2 udp dport 8080 drop")
 	r = connectivity.Report{}
 	if code := verb(t, s, &r, runningTest(s, "connectivity")...); code != somethingBroke || r.Differing == 0 {
-		t.Errorf("beside a rule that drops: exit code %d, %d differ", code, r.Differing)
+		t.Errorf("with a rule that drops: exit code %d, %d differ", code, r.Differing)
 	}
 	for _, row := range r.Rows {
 		if wrong := row.Verdict == connectivity.Differs; wrong && (row.From != "pod" || row.Protocol != "udp") {
@@ -155,7 +155,7 @@ func TestConnectivityOfTheRunningProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		if signal == syscall.SIGKILL { // nobody can remove that
+		if signal == syscall.SIGKILL { // no cleanup after a kill
 			_ = os.Remove(filepath.Join(s.dir, connectivity.Namespace+".json"))
 		}
 		left("after " + signal.String())
@@ -167,7 +167,7 @@ func TestConnectivityOfTheRunningProxy(t *testing.T) {
 	}
 	s.must("nft", "add table ip firewall; add chain ip firewall output { type filter hook output priority 0; }; add rule ip firewall output ip daddr 10.244.1.2 reject with tcp reset")
 	if code := verb(t, s, &r, "test", "connectivity", "--existing"); code != somethingBroke {
-		t.Errorf("--existing beside a rule that rejects: exit code %d, %+v", code, r.Rows)
+		t.Errorf("--existing with a rule that rejects: exit code %d, %+v", code, r.Rows)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestConnectivityThatCannotBeTested(t *testing.T) {
 	s.write("", "10.244.1.2")
 	s.start()
 	var r connectivity.Report
-	code := verb(t, s, &r, "test", "connectivity", "--running", s.dir, "--ip-families", "IPv4") // ranges of its own choice, beside the pods'
+	code := verb(t, s, &r, "test", "connectivity", "--running", s.dir, "--ip-families", "IPv4") // ranges that it chooses, other than the pods'
 	if code != notTested || r.Untested == 0 {
 		t.Errorf("exit code %d, %d not tested, %d differ", code, r.Untested, r.Differing)
 	}
@@ -201,7 +201,7 @@ func TestConnectivityThatCannotBeTested(t *testing.T) {
 func TestDisruptRestartAndSwitch(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
 		if flavour.wrap != nil {
-			t.Skip("the program is not told how to start its proxy")
+			t.Skip("needs the command that starts the proxy")
 		}
 		restart := []string{"test", "disrupt", "--restart", "--proxy-mode", string(mode.Name)}
 		if mode.Name == relay.Mode { // its process has the connections
@@ -213,7 +213,7 @@ func TestDisruptRestartAndSwitch(t *testing.T) {
 		}
 		broken := d.Broken()
 		if mode.Name == relay.Mode {
-			broken -= d.New[1].Failed // datagrams wait for nobody
+			broken -= d.New[1].Failed // datagrams are not retransmitted
 		}
 		if broken > 0 {
 			t.Errorf("a restart broke %d connections: %+v", broken, d)
@@ -229,7 +229,7 @@ func TestDisruptRestartAndSwitch(t *testing.T) {
 	})
 }
 
-// disrupt runs tandem test disrupt; the exit code must say whether something broke.
+// disrupt runs tandem test disrupt; the exit code must show whether something broke.
 func disrupt(t *testing.T, s *site, args ...string) (d connectivity.Disruption) {
 	t.Helper()
 	code := verb(t, s, &d, args...)
@@ -244,7 +244,7 @@ func disrupt(t *testing.T, s *site, args ...string) (d connectivity.Disruption) 
 	return d
 }
 
-// TestDisruptCounts stops the running proxy and flushes its rules meanwhile: new
+// TestDisruptCounts stops the running proxy and flushes its rules during the test: new
 // connections fail, and held ones break.
 func TestDisruptCounts(t *testing.T) {
 	needNFTables(t)

@@ -86,7 +86,7 @@ func (p *tandem) Start(ctx context.Context, dir string, host config.Config) erro
 }
 
 // Changed puts a mark into the folder, behind everything else, and waits until
-// the proxy has programmed it. The old mark goes with it: removals are told
+// the proxy has programmed it. The old mark is removed with it: removals are sent
 // after additions.
 func (p *tandem) Changed(ctx context.Context) error {
 	p.marks++
@@ -125,7 +125,7 @@ func (p *tandem) Stop() error {
 	return <-p.done
 }
 
-// Gap says whether the mode has declared that it cannot do what a row asks for.
+// Gap reports whether the mode has declared that it does not support a row.
 func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) {
 	if row.Expect.Same && p.mode == "ipvs" {
 		return model.Gap{Detail: "the kernel remembers clients for each address and port alone"}, true

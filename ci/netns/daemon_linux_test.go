@@ -65,7 +65,7 @@ func newSite(t *testing.T) *site {
 		t.Skipf("no network namespaces here: %v", err)
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skipf("the test plays a foreign hand with nft: %v", err)
+		t.Skipf("the test changes rules with nft: %v", err)
 	}
 	bin, err := building()
 	if err != nil {
@@ -85,7 +85,7 @@ func newSite(t *testing.T) *site {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the program said:\n%s", s.log.String())
+			t.Logf("log of the program:\n%s", s.log.String())
 		}
 	})
 	for _, ip := range []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"} {
@@ -221,7 +221,7 @@ func (s *site) eventually(within time.Duration, what string, try func() error) t
 	}
 }
 
-// reach makes a connection from a pod; the error says that nobody answered.
+// reach makes a connection from a pod; no answer is an error.
 func (s *site) reach(to netip.AddrPort) error {
 	a, err := s.net.Dial(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
 	if err == nil && a.Outcome != lab.Answered {

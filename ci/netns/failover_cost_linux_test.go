@@ -20,7 +20,7 @@ type usage struct {
 	p50 time.Duration // of a connection through the node
 }
 
-// TestFailoverCost compares the program with and without failover beside many connections
+// TestFailoverCost compares the program with and without failover under many connections
 // that are answered, and 20 new ones a second.
 func TestFailoverCost(t *testing.T) {
 	if !*goals {

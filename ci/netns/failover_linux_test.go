@@ -65,7 +65,7 @@ func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the program said:\n%s", f.log.String())
+			t.Logf("log of the program:\n%s", f.log.String())
 		}
 	})
 	for _, a := range f.remote {
@@ -125,7 +125,7 @@ endpoints:
 	return b.String()
 }
 
-// silence makes nodes drop whatever comes, as if they were off, or lets them live again.
+// silence makes nodes drop all packets, as if they were off, or restores them.
 func (f *failoverSite) silence(dead bool, nodes ...int) {
 	f.t.Helper()
 	rules := "delete table inet dead"
@@ -240,7 +240,7 @@ func share(all []attempt, server netip.Addr, since time.Time) float64 {
 	return float64(its) / float64(max(n, 1))
 }
 
-// said returns when the program first logged a line with a text, after a moment, by
+// said returns when the program first logged a line with a text, after a time, by
 // the head of the line: "W1122 07:59:25.528867".
 func (f *failoverSite) said(text string, after time.Time) (time.Time, bool) {
 	year := after.Format("2006 ")
@@ -321,7 +321,7 @@ func (f *failoverSite) returns(node int) (late float64) {
 	return late
 }
 
-// failoverModes are those in which it is known who does not answer.
+// failoverModes are those that can see which endpoints do not answer.
 func failoverModes() []string { return []string{"nftables", "iptables", "ipvs", "userspace"} }
 
 // TestFailoverInEveryMode has the node come back, too.
@@ -381,7 +381,7 @@ func TestHandshakesMoveOn(t *testing.T) {
 	}
 }
 
-// TestFailoverObserves has a node die while that is only observed: it is said, and
+// TestFailoverObserves has a node fail in mode observe: it is logged, and
 // neither the rules nor what status shows of the Service change.
 func TestFailoverObserves(t *testing.T) {
 	f := newFailoverSite(t, "--proxy-mode", "nftables", "--endpoint-failover", "observe")
@@ -393,9 +393,9 @@ func TestFailoverObserves(t *testing.T) {
 	all := f.load(100, 3*time.Second)
 	at, found := f.said("would be passed over (observe)", dead)
 	if !found || failures(all) == 0 {
-		t.Errorf("said: %t; %d connections failed", found, failures(all))
+		t.Errorf("logged: %t; %d connections failed", found, failures(all))
 	}
-	t.Logf("said after %s; %d of %d connections failed", at.Sub(dead), failures(all), len(all))
+	t.Logf("logged after %s; %d of %d connections failed", at.Sub(dead), failures(all), len(all))
 	if now := f.must("nft", "-s", "list", "ruleset"); sorted(now) != sorted(rules) {
 		t.Errorf("the rules have changed:\n%s\nbefore:\n%s", now, rules)
 	}
@@ -428,7 +428,7 @@ func (f *failoverSite) problem(text string) {
 }
 
 // TestAsymmetricRouting keeps the answers of endpoints away from this node, but
-// for those to its own SYNs: nobody is passed over, and that is said.
+// for those to its own SYNs: no endpoint is excluded, and the log has the reason.
 func TestAsymmetricRouting(t *testing.T) {
 	f := newFailoverSite(t)
 	f.start()
@@ -448,7 +448,7 @@ func TestAsymmetricRouting(t *testing.T) {
 	}
 }
 
-// TestTooManySilentNodes has two of five nodes die at once: the fault is taken for this
+// TestTooManySilentNodes has two of five nodes fail at once: the fault is attributed to this
 // node's, and they are used.
 func TestTooManySilentNodes(t *testing.T) {
 	f := newFailoverSite(t)
@@ -502,7 +502,7 @@ func (f *failoverSite) steady(d time.Duration) []attempt {
 	return all
 }
 
-// TestFailoverIsNotFooled plays what looks like a dead node and is none.
+// TestFailoverIsNotFooled has unanswered flows whose cause is not a failed node.
 func TestFailoverIsNotFooled(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -50,7 +50,7 @@ func (h *hand) Changed(ctx context.Context) error {
 
 func (h *hand) Stop() error { return nil }
 
-// The mark 1 asks for masquerading. Everything after 10.96.0.2 is what it is
+// The mark 1 is for masquerading. Everything after 10.96.0.2 is what it is
 // for all senders.
 const handRules = `
 table inet hand

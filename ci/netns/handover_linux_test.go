@@ -31,7 +31,7 @@ func newStore(t *testing.T) *connectivity.Store {
 
 // TestUserspaceRestartUnderLoad ends and starts the userspace mode while clients
 // connect: with a service manager that keeps its sockets none of them fails. What the
-// process had accepted when it was killed ends with it.
+// process had accepted when it was killed is closed.
 func TestUserspaceRestartUnderLoad(t *testing.T) {
 	s := newSite(t)
 	kept := newStore(t)
@@ -61,7 +61,7 @@ func TestUserspaceRestartUnderLoad(t *testing.T) {
 	}
 	before := kept.Size()
 	s.put("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: " + nodeIP.String() + "}]}\n")
-	s.eventually(20*time.Second, "sockets that serve nobody are given up", func() error {
+	s.eventually(20*time.Second, "unused sockets are closed", func() error {
 		if n := kept.Size(); n > 0 {
 			return fmt.Errorf("%d of %d are kept", n, before)
 		}

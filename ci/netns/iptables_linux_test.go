@@ -23,7 +23,7 @@ import (
 )
 
 // flavours are the ways in which a mode can be run: iptables over either of its
-// two variants, userspace with iptables or without it, all others as they are.
+// two variants, userspace with iptables or without it, all others once.
 func flavours(mode dataplane.Mode) []flavour {
 	plain := flavour{name: string(mode.Name), prepare: func(testing.TB) {}}
 	switch mode.Name {
@@ -74,7 +74,7 @@ func (s *site) rules() string {
 }
 
 // TestIPTablesUnderFire kills the program, starts it again on its own rules and
-// plays a foreign hand, in iptables mode.
+// changes its rules externally, in iptables mode.
 func TestIPTablesUnderFire(t *testing.T) {
 	eachVariant(t, func(t *testing.T) {
 		s := newSite(t)
@@ -125,7 +125,7 @@ func (s *site) repaired(what, right string) {
 }
 
 // TestNodePortsOnLocalhost: mode iptables has node ports answer on loopback addresses,
-// as kube-proxy's does, but by relays: route_localnet stays as it is.
+// as kube-proxy's does, but by relays: route_localnet is not changed.
 func TestNodePortsOnLocalhost(t *testing.T) {
 	const sysctl = "net/ipv4/conf/all/route_localnet"
 	eachVariant(t, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (s *site) follow(from string, to netip.AddrPort, proto model.Proto, more ..
 			case <-done:
 				return
 			case <-time.After(100 * time.Millisecond):
-				// Whatever becomes of it is what the test is about.
+				// The test checks its outcome only through trace.
 				_, _ = s.net.Dial(lab.Call{From: "10.244.1.10", Proto: proto, To: to, Timeout: 100 * time.Millisecond})
 			}
 		}
@@ -94,13 +94,13 @@ func TestTraceLive(t *testing.T) {
 			return nil
 		})
 		if tr, code := s.follow("203.0.113.77", clusterIP, model.TCP, "--timeout", "300ms"); code != 1 || tr.Live.Seen() {
-			t.Errorf("nobody sends that: exit code %d, %+v", code, *tr.Live)
+			t.Errorf("no packet is sent: exit code %d, %+v", code, *tr.Live)
 		}
 	})
 }
 
 // A node port on a loopback address is served by a relay in every mode; without events of
-// conntrack nothing is said.
+// conntrack nothing is reported.
 func TestTraceLiveOnLoopback(t *testing.T) {
 	needNFTables(t)
 	s := newSite(t)
@@ -120,7 +120,7 @@ func TestTraceLiveOnLoopback(t *testing.T) {
 	}
 }
 
-// The table that marks packets goes with the process, however that ends.
+// The table that marks packets is removed with the process, also when it is killed.
 func TestTraceLiveLeavesNothing(t *testing.T) {
 	needNFTables(t)
 	s := newSite(t)

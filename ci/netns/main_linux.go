@@ -16,7 +16,7 @@ import (
 // Main is for the TestMain of packages whose tests make network namespaces: it runs
 // them again in a user namespace if that is needed, and exits. Scenarios mostly wait,
 // so several of them run at once even on fewer processors, unless the command line
-// says otherwise.
+// sets another number.
 func Main(m *testing.M, atOnce int) {
 	flag.Parse()
 	given := false

@@ -18,7 +18,7 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// TestPacketsAreCounted asks for the metrics that kube-proxy has in iptables mode
+// TestPacketsAreCounted reads the metrics that kube-proxy has in iptables mode
 // alone: they count packets, and never go back.
 func TestPacketsAreCounted(t *testing.T) {
 	eachVariant(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func (s *site) counts(invalid, localhost float64) {
 	})
 }
 
-// unasked sends the answer to a ping that nobody has sent, which connection
+// unasked sends an echo reply without a request, which connection
 // tracking calls invalid, past the node.
 func (s *site) unasked() {
 	s.t.Helper()

@@ -26,8 +26,8 @@ type Proxy interface {
 
 // Gapped is a Proxy with gaps.
 type Gapped interface {
-	// Gap says whether the proxy has declared that it cannot do all that a row
-	// asks for.
+	// Gap reports whether the proxy has declared that it does not support a
+	// row.
 	Gap(row conformance.Packet) (model.Gap, bool)
 }
 

@@ -46,7 +46,7 @@ func earlier(t *testing.T, commit string) string {
 	download := exec.Command("go", "mod", "download")
 	download.Dir = source
 	if out, err := download.CombinedOutput(); err != nil {
-		t.Skipf("the modules of %s cannot be had here: %v: %s", commit, err, out)
+		t.Skipf("modules of %s cannot be downloaded: %v: %s", commit, err, out)
 	}
 	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
 		t.Fatal(err)

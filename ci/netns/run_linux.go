@@ -26,7 +26,7 @@ const programTime = time.Minute
 
 // Run runs one scenario from its beginning to its end in a lab of its own, with
 // dir, which must be empty, as the folder of manifests. Failures are in the
-// report; the error says why there is none.
+// report; the error has the reason if there is none.
 func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r Report, err error) {
 	inv := take(s)
 	net, err := lab.New(ctx, inv.plan)
@@ -49,7 +49,7 @@ func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r
 			return run.report, nil
 		}
 		if step.Suspects != nil {
-			run.leave(s.Steps[i:], &Unfit{Why: errors.New("the proxy itself finds out who does not answer")})
+			run.leave(s.Steps[i:], &Unfit{Why: errors.New("the proxy itself detects which endpoints do not answer")})
 			return run.report, nil
 		}
 		err := run.step(ctx, step)

@@ -84,7 +84,7 @@ func TestRestartIsInvisible(t *testing.T) {
 	t.Logf("5 restarts: %d new connections and %d long-lived ones, 0 writes", made.Load(), len(long))
 }
 
-// TestDriftIsRepaired plays a foreign hand with nft. No input changes meanwhile.
+// TestDriftIsRepaired changes rules with nft. No input changes during the test.
 func TestDriftIsRepaired(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
@@ -117,7 +117,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		t.Logf("%s: repaired after %s", tt.what, took.Round(time.Millisecond))
 	}
 	if doc, err := s.status(); err != nil || doc.Drift == 0 {
-		t.Errorf("the status tells of no repair: %+v %v", doc, err)
+		t.Errorf("the status reports no repair: %+v %v", doc, err)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestForeignTablesStay(t *testing.T) {
 		t.Errorf("changed by a run:\n%s", now)
 	}
 	if out, err := s.run(s.bin, "cleanup"); err == nil {
-		t.Errorf("cleanup beside a running tandem: %s", out)
+		t.Errorf("cleanup during a running tandem: %s", out)
 	}
 	s.kill()
 	s.start()
@@ -244,7 +244,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 }
 
 // TestUDPFlowsThatBeganWithoutRulesFollow reloads the host's firewall under a UDP
-// client: what it sends meanwhile makes a flow that is not translated, and that
+// client: what it sends during that time makes a flow that is not translated, and that
 // stays for as long as it keeps sending, unless the repair ends it.
 func TestUDPFlowsThatBeganWithoutRulesFollow(t *testing.T) {
 	s := newSite(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// What goes on while modes are switched. A kernel in user mode is slower: there
+// Load while modes are switched. A kernel in user mode is slower: there
 // it is as much as it can.
 const (
 	longLived = 1000
@@ -86,7 +86,7 @@ func (s *site) switchTo(m dataplane.Mode) {
 	}
 }
 
-// switchUnder switches modes under traffic and looks at everything.
+// switchUnder switches modes under traffic and checks everything.
 func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 	s.t.Helper()
 	before, err := s.status()
@@ -114,7 +114,7 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 	if n := traffic.failed.Load() - failed; n > 0 {
 		s.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, n, traffic.made.Load()-made, traffic.last.Load())
 	}
-	s.t.Logf("%s: %s (%s); %d new connections meanwhile, %d of %d long-lived ones broke", what, took.Round(time.Millisecond),
+	s.t.Logf("%s: %s (%s); %d new connections during it, %d of %d long-lived ones broke", what, took.Round(time.Millisecond),
 		strings.SplitN(out, "\n", 2)[0], traffic.made.Load()-made, broken, len(conns))
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // With --takeover what kube-proxy has left in other modes is removed, and not
-// before the program's own rules answer; without it, it is only told of. The rules
-// of others stay.
+// before the program's own rules answer; without it, they are only reported. The rules
+// of other programs stay.
 func TestTakeOver(t *testing.T) {
 	s := newSite(t)
 	if _, err := exec.LookPath("iptables-nft"); err != nil {
@@ -32,20 +32,20 @@ func TestTakeOver(t *testing.T) {
 		tables, err2 := s.run("nft", "list", "tables")
 		return rules + tables, errors.Join(err, err2)
 	}
-	s.eventually(10*time.Second, "told of", func() error {
+	s.eventually(10*time.Second, "reported", func() error {
 		if said := s.must(s.bin, "status"); !strings.Contains(said, "--takeover") {
-			return fmt.Errorf("status says: %s", said)
+			return fmt.Errorf("status: %s", said)
 		}
 		return nil
 	})
 	if now, err := left(); err != nil || !strings.Contains(now, "KUBE-SERVICES") || !strings.Contains(now, "table ip kube-proxy") {
-		t.Errorf("removed though nobody asked for it (%v):\n%s", err, now)
+		t.Errorf("removed without the setting (%v):\n%s", err, now)
 	}
 	s.kill()
 
 	s.flags = append(s.flags, "--takeover")
 	s.start()
-	s.eventually(10*time.Second, "taken over", func() error {
+	s.eventually(10*time.Second, "adopted", func() error {
 		now, err := left()
 		if err != nil || strings.Contains(now, "KUBE-") || strings.Contains(now, "kube-proxy") {
 			return fmt.Errorf("%s (%v)", now, err)
@@ -53,6 +53,6 @@ func TestTakeOver(t *testing.T) {
 		return s.reach(clusterIP)
 	})
 	if now, err := left(); err != nil || !strings.Contains(now, "-A POSTROUTING -j OTHERS") {
-		t.Errorf("of others (%v):\n%s", err, now)
+		t.Errorf("rules of other programs (%v):\n%s", err, now)
 	}
 }

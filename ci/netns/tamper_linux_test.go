@@ -5,6 +5,7 @@ package netns
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ type tampering struct {
 	do   string // a shell script on the node
 	undo string // where tandem does not mend it
 	by   string // drift, trace or doctor
-	says string // part of what it says
+	says string // part of its message
 }
 
 const (
@@ -30,12 +31,12 @@ const (
 	byDoctor = "doctor"
 )
 
-// rulesOfOthers are met by packets beside those of every mode.
+// rulesOfOthers are rules of other programs that packets traverse in every mode.
 func rulesOfOthers() []tampering {
 	return []tampering{
-		{"a foreign chain drops before routing", "nft add table inet foe; nft 'add chain inet foe early { type filter hook prerouting priority -300; }'; nft add rule inet foe early tcp dport 80 drop", "nft delete table inet foe", byTrace, "chain inet foe early of another program"},
-		{"a foreign chain rewrites the destination first", "nft add table ip foe; nft 'add chain ip foe hijack { type nat hook prerouting priority -150; }'; nft add rule ip foe hijack tcp dport 80 dnat to 10.244.1.4:8080", "nft delete table ip foe", byTrace, "chain ip foe hijack of another program"},
-		{"a foreign chain drops what is forwarded, by policy", "nft add table inet foe; nft 'add chain inet foe gate { type filter hook forward priority 10; policy drop; }'", "nft delete table inet foe", byTrace, "chain inet foe gate of another program"},
+		{"another program's chain drops before routing", "nft add table inet foe; nft 'add chain inet foe early { type filter hook prerouting priority -300; }'; nft add rule inet foe early tcp dport 80 drop", "nft delete table inet foe", byTrace, "chain inet foe early of another program"},
+		{"another program's chain rewrites the destination first", "nft add table ip foe; nft 'add chain ip foe hijack { type nat hook prerouting priority -150; }'; nft add rule ip foe hijack tcp dport 80 dnat to 10.244.1.4:8080", "nft delete table ip foe", byTrace, "chain ip foe hijack of another program"},
+		{"another program's chain drops forwarded packets by policy", "nft add table inet foe; nft 'add chain inet foe gate { type filter hook forward priority 10; policy drop; }'", "nft delete table inet foe", byTrace, "chain inet foe gate of another program"},
 		{"packets are not forwarded", "sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1", byDoctor, "forwarding-ipv4"},
 	}
 }
@@ -95,7 +96,7 @@ func iptablesTampering() []tampering {
 		ipt("a source range opened", "iptables -t nat -I "+first("KUBE-FW-")+" -j "+first("KUBE-EXT-"), "KUBE-FW-"),
 		ipt("the whole table flushed", "iptables -t nat -F", "KUBE-"),
 		ipt("the filter table flushed", "iptables -F", "KUBE-"),
-		{"a foreign rule before ours", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
+		{"another program's rule before tandem's", "iptables -t nat -I PREROUTING -p tcp --dport 80 -j ACCEPT", "iptables -t nat -D PREROUTING -p tcp --dport 80 -j ACCEPT", byTrace, "comes before tandem's"},
 	}
 }
 
@@ -151,7 +152,7 @@ func TestTamperingIsNamed(t *testing.T) {
 	}
 }
 
-// quiet checks that nothing is named where nobody has tampered.
+// quiet checks that nothing is reported without tampering.
 func (s *site) quiet() {
 	s.t.Helper()
 	if out, err := s.run(s.bin, "drift"); err != nil {
@@ -162,7 +163,7 @@ func (s *site) quiet() {
 	}
 }
 
-// tamper breaks one thing and expects its name; then everything must be well again.
+// tamper breaks one object and expects its name; then everything must work again.
 func (s *site) tamper(t *testing.T, k tampering) {
 	start := time.Now()
 	if out, err := s.run("bash", "-ec", k.do); err != nil {
@@ -215,6 +216,55 @@ func (s *site) driftSince(t *testing.T, start time.Time) string {
 		}
 	}
 	return b.String()
+}
+
+// TestFirstDriftNamesWhoDidIt: with the first change by another program after a start its
+// name is in drift, log and history.
+func TestFirstDriftNamesWhoDidIt(t *testing.T) {
+	for _, c := range []struct{ mode, do, name string }{
+		{"nftables", "nft flush map ip tandem slots", "nft"},
+		{"iptables", "exec iptables-nft -t nat -F KUBE-SERVICES", "iptables-nft"},
+		{string(relay.Mode), "exec iptables-nft -t nat -F KUBE-PORTALS-CONTAINER", "iptables-nft"},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			if c.mode != "nftables" {
+				UseVariant(t, xtables.NFT)
+			}
+			s := newSite(t)
+			s.put(tamperedManifests)
+			s.flags = []string{"--proxy-mode", c.mode}
+			s.start()
+			start := time.Now()
+			s.must("bash", "-ec", c.do)
+			if s.driftSince(t, start); !slices.Contains(s.firstWriters(t), c.name) {
+				t.Errorf("drift says that %v did it, not %s", s.firstWriters(t), c.name)
+			}
+			if out := s.must(s.bin, "history"); !strings.Contains(out, "by "+c.name) {
+				t.Errorf("the history does not name it: %s", out)
+			}
+			s.kill() // it writes its log no more
+			if want := fmt.Sprintf("by=%q", c.name); !strings.Contains(s.log.String(), want) {
+				t.Errorf("the log has no %s", want)
+			}
+		})
+	}
+}
+
+// firstWriters are the programs by the oldest drift that is known.
+func (s *site) firstWriters(t *testing.T) (names []string) {
+	t.Helper()
+	var d status.Drift
+	if err := json.Unmarshal([]byte(s.must(s.bin, "drift", "-o", "json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	all := append(d.Now, d.Before...)
+	if len(all) == 0 {
+		t.Fatal("no drift is known")
+	}
+	for _, w := range all[len(all)-1].By {
+		names = append(names, w.Name)
+	}
+	return names
 }
 
 const tamperedManifests = `apiVersion: v1

@@ -16,7 +16,7 @@ type Traced interface {
 	Trace(ctx context.Context, rows []conformance.Packet) ([]status.Trace, error)
 }
 
-// trace compares what tandem trace says of each row with what the real packets did.
+// trace compares tandem trace of each row with the outcome of the real packets.
 func (r *run) trace(ctx context.Context, step conformance.Step, verdicts []verdict) error {
 	proxy, ok := r.proxy.(Traced)
 	if !ok {
@@ -30,14 +30,14 @@ func (r *run) trace(ctx context.Context, step conformance.Step, verdicts []verdi
 		row := step.Packets[i]
 		r.report.Traces++
 		if wrong := untrue(t, row, verdicts[i]); wrong != "" {
-			r.report.fail("%s:%d: %s -> %s (%s): trace says %s, installed %s %v, differences %+v: %s", r.scenario.File, row.Line, row, row.Expect,
+			r.report.fail("%s:%d: %s -> %s (%s): trace: %s, installed %s %v, differences %+v: %s", r.scenario.File, row.Line, row, row.Expect,
 				step.Title, t.Verdict, t.Installed, t.Reaches, t.Differences, wrong)
 		}
 	}
 	return nil
 }
 
-// untrue says in what a trace contradicts the real packets of its row.
+// untrue returns how a trace contradicts the real packets of its row.
 func untrue(t status.Trace, row conformance.Packet, v verdict) string {
 	same := t.Installed == row.Expect.Fate.String() && len(t.Reaches) == len(row.Expect.Endpoints)
 	for i := 0; same && i < len(t.Reaches); i++ {

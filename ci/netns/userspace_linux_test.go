@@ -56,7 +56,7 @@ func needNFTables(t testing.TB) {
 }
 
 // TestUserspaceWithoutIPTables runs the userspace mode where its rules must be in
-// nftables: kill -9 and a foreign hand change nothing that users get, and switches
+// nftables: kill -9 and external changes do not affect users, and switches
 // to the nftables mode and back break no connection.
 func TestUserspaceWithoutIPTables(t *testing.T) {
 	needNFTables(t)
@@ -107,7 +107,7 @@ func TestUserspaceWithoutIPTables(t *testing.T) {
 }
 
 // noTable is nil once there is no table of a name. nft 1.0.6 reads all rules for
-// that, and aborts now and then where they change meanwhile: that is no answer.
+// that, and sometimes aborts when they change during the listing: then it is retried.
 func (s *site) noTable(name string) error {
 	out, err := s.run("nft", "list", "tables")
 	if err == nil && strings.Contains(out, name) {

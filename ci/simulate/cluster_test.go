@@ -25,7 +25,7 @@ import (
 
 var apiServer = netip.MustParseAddrPort("192.0.2.200:6443")
 
-// machineFacts are what the simulated machine says of itself.
+// machineFacts are the facts of the simulated machine.
 func machineFacts() model.Machine {
 	return model.Machine{
 		Addresses: []model.LocalAddress{

@@ -11,17 +11,17 @@
 //	                            judge: packets, after every single write
 //
 // A run is a plan, which follows from a seed: changes, faults, crashes and switches,
-// one after the other. The judge looks at the data plane between any two writes:
+// one after the other. The judge checks the data plane between any two writes:
 //
 //   - a packet never reaches an endpoint that its Service did not have (I2);
-//   - what no change touches stays as it is (I1, I8), also while a process starts on
+//   - what no change touches is not changed (I1, I8), also while a process starts on
 //     what another one has left, at whichever write that was killed;
 //   - a Service that had endpoints before and after a change always has some; but where
 //     HNS must replace a load balancer, nothing serves between its deletion and creation.
 //
 // And at the end of each plan, when all faults are over: everything is as it would be
 // after a fresh start, within a bound (I4, I7); then nothing is written any more (I6);
-// /healthz says so (I9); nobody's goroutines remain (I10); and after a cleanup nothing
+// /healthz reports it (I9); no goroutines remain (I10); and after a cleanup nothing
 // is left, however often it is done (I12).
 //
 //	go test ./ci/simulate                                        a few seconds of it

@@ -61,7 +61,7 @@ var kinds = []kind{
 	}},
 	{"F09", "an hour passes", "", func(*run, *rand.Rand) { time.Sleep(time.Hour) }},
 	{"F10", "process ends between two writes", "", crash},
-	{"F11", "process is told to stop", "", func(r *run, _ *rand.Rand) {
+	{"F11", "process is stopped by a signal", "", func(r *run, _ *rand.Rand) {
 		if p := r.super.current(); p != nil {
 			p.cancel()
 		}
@@ -146,7 +146,7 @@ func watchHangs(r *run, rng *rand.Rand) {
 	started := r.super.current()
 	time.Sleep(92 * time.Second)
 	if _, body := r.healthz(); started != nil && started == r.super.current() && !strings.Contains(body, "reasons") {
-		r.violate("I9: a watch is dead for 92 s, and /healthz says nothing of it: %s", body)
+		r.violate("I9: a watch is dead for 92 s, and /healthz does not report it: %s", body)
 	}
 }
 
@@ -311,8 +311,8 @@ func podsLate(r *run, rng *rand.Rand) {
 	})
 }
 
-// switchModes switches to another mode and back; who is switched, stopped or crashed
-// meanwhile need not succeed.
+// switchModes switches to another mode and back; a process that is stopped or crashes
+// during the switch need not succeed.
 func switchModes(r *run, rng *rand.Rand) {
 	p := r.super.current()
 	if p == nil {
@@ -362,7 +362,7 @@ func (r *run) stopServer() {
 	}
 }
 
-// startServer starts it when everybody who stopped it has done so.
+// startServer starts it when every fault that stopped it has ended.
 func (r *run) startServer() {
 	r.serving.Lock()
 	defer r.serving.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// spoil changes what becomes of packets; nil is nothing.
+// spoil changes the outcome of packets; nil changes nothing.
 type spoil func(right decide) decide
 
 // blunder is a data plane whose packets go wrong.
@@ -54,10 +54,10 @@ func TestViolationsAreFound(t *testing.T) {
 		kind    string
 		want    string
 	}{
-		"lost between two writes":     {blunder{between: nowhere}, "none", "I1: no change touches it"},
-		"misled between two writes":   {blunder{between: stolen}, "F26", "I2: reaches 192.0.2.200:6443"},
-		"lost beside its own changes": {blunder{between: nowhere}, "F05", "I8: has endpoints before and after"},
-		"wrong in the end":            {blunder{end: nowhere}, "none", "I4: start: not right after"},
+		"lost between two writes":         {blunder{between: nowhere}, "none", "I1: no change touches it"},
+		"misled between two writes":       {blunder{between: stolen}, "F26", "I2: reaches 192.0.2.200:6443"},
+		"lost apart from its own changes": {blunder{between: nowhere}, "F05", "I8: has endpoints before and after"},
+		"wrong in the end":                {blunder{end: nowhere}, "none", "I4: start: not right after"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(200) { // most have it at once

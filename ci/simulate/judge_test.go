@@ -21,7 +21,7 @@ const (
 	probesAtEnd    = 300
 )
 
-// judge looks at the data plane after each write. It is safe for concurrent use.
+// judge checks the data plane after each write. It is safe for concurrent use.
 type judge struct {
 	run *run
 	rng *rand.Rand
@@ -67,7 +67,7 @@ func (j *judge) change(f func() (touched []model.ServiceName, shaken bool)) {
 	}
 }
 
-// shake says that what must stay is not known until all is right again.
+// shake suspends checks of what must stay until everything is programmed again.
 func (j *judge) shake(blind bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -92,7 +92,7 @@ func (j *judge) look(at func(*model.Host) decide) {
 	}
 }
 
-// wrong says what must not be.
+// wrong returns what violates an invariant.
 func (j *judge) wrong(p probe, got oracle.Outcome) string {
 	owners := j.owners(p.Packet)
 	if !j.shaken && !slices.ContainsFunc(owners, func(n model.ServiceName) bool { return j.touched[n] }) {

@@ -82,7 +82,7 @@ func (n *network) lose(dead bool) {
 	}
 	for k := range n.links {
 		k.loss.Do(func() { close(k.lost) })
-		k.near.Close() // wakes up who reads; see conn.Read
+		k.near.Close() // wakes up the reader; see conn.Read
 		k.far.Close()
 	}
 }

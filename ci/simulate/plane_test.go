@@ -21,10 +21,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// decide says what becomes of a packet.
+// decide returns the outcome of a packet.
 type decide func(oracle.Packet) oracle.Outcome
 
-// looker is called after each write with what looks at packets on a host.
+// looker is called after each write with a function that decides packets on a host.
 type looker func(at func(*model.Host) decide)
 
 // plane is what a mode writes to: it outlives processes.
@@ -34,18 +34,18 @@ type plane interface {
 	killed()        // the process has just been killed
 	watch(looker)
 
-	now(*model.Host) decide                  // as it is
+	now(*model.Host) decide                  // from the installed objects
 	fresh(*model.Host, []*model.Port) decide // as a fresh start would leave it
 	state() (objects, writes int)
 
-	trouble(func(*trouble))          // changes what goes wrong
+	trouble(func(*trouble))          // changes the injected faults
 	damage(rng *rand.Rand, most int) // deletes objects behind everybody's back
 }
 
-// trouble is what goes wrong with a data plane.
+// trouble is the injected faults of a data plane.
 type trouble struct {
 	failing     int           // percent of ops that are rejected
-	unknown     int           // percent of transactions of which nobody tells the outcome
+	unknown     int           // percent of transactions without a reported outcome
 	interrupted int           // percent of readings that changes disturb
 	unreadable  bool          // reading fails
 	busy        bool          // another program has the lock

@@ -22,13 +22,13 @@ type process struct {
 	proxy  *platform.Proxy
 
 	mu     sync.Mutex
-	fuse   int // so many more writes it will live to do; -1 is forever
+	fuse   int // number of writes until it is killed; -1 is never
 	dead   bool
 	burned bool // it died of that
 	died   func()
 }
 
-// step is before every write, and reports whether the process lives to do it.
+// step is called before every write and reports whether the process may do it.
 func (p *process) step() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

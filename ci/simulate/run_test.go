@@ -30,7 +30,7 @@ import (
 // The bounds of a run, in its own time.
 const (
 	settleLimit = 6 * time.Minute  // until all is right, once all faults are over
-	lingers     = 3 * time.Minute  // until objects that nobody needs are gone
+	lingers     = 3 * time.Minute  // until unused objects are gone
 	quiet       = 20 * time.Minute // in which nothing is written, several audits included
 	auditEvery  = 5 * time.Minute
 )
@@ -46,7 +46,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%s(%d) %s", map[bool]string{true: "change", false: s.kind}[s.kind == ""], s.seed, s.pause)
 }
 
-// job is a run that can be told by its name.
+// job is a run with a unique name.
 type job struct {
 	mode config.Mode
 	kind string // F21, F01+F10
@@ -269,7 +269,7 @@ func pollEvery(waited time.Duration) time.Duration {
 	return min(50*time.Millisecond+waited/8, 5*time.Second)
 }
 
-// served reports whether a process runs that says that all is programmed.
+// served reports whether a running process reports everything programmed.
 func (r *run) served() bool {
 	p := r.super.current()
 	return p != nil && p.proxy.Status().Synced
@@ -296,7 +296,7 @@ func (r *run) rest() {
 	}
 }
 
-// healthz asks for the proxy's health.
+// healthz requests the proxy's health.
 func (r *run) healthz() (code int, body string) {
 	client := http.Client{Transport: &http.Transport{DialContext: r.network.dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	res, err := client.Get("http://" + r.config.HealthAddress + "/healthz")

@@ -33,7 +33,7 @@ var (
 	verbose = flag.Bool("log", false, "show what the proxy logs in a run that fails")
 )
 
-// TestMain silences the client of the API server, which says much of connections that
+// TestMain silences the client of the API server, which logs much about connections that
 // are cut.
 func TestMain(m *testing.M) {
 	klog.LogToStderr(false)
@@ -77,7 +77,7 @@ type simulation struct {
 	byMode     map[config.Mode]int
 }
 
-// jobs are all that are asked for: every kind, each in another mode, then every kind in
+// jobs are the requested runs: every kind, each in another mode, then every kind in
 // the next mode, and when all kinds were in all modes the next seed. Between them are
 // crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
@@ -139,9 +139,10 @@ func (j job) plan() (steps []step) {
 		s := step{seed: rng.Uint64(), pause: some(rng)}
 		if j.kind != "none" && i%3 == 1 {
 			s.kind = faults[rng.IntN(len(faults))]
-			if i == 1 {
+			switch i {
+			case 1:
 				s.kind = faults[0]
-			} else if i == 4 {
+			case 4:
 				s.kind = faults[len(faults)-1]
 			}
 		}

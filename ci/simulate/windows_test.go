@@ -100,7 +100,7 @@ func settings(journal string, instance func() (uint32, error)) hns.Settings {
 	}
 }
 
-// service tells one run of the service of HNS from another.
+// service identifies one run of the HNS service.
 func (w *windows) service() (uint32, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *windows) begin(p *process) {
 	}
 }
 
-// killed keeps the journal as it is, and closes the handles of the process.
+// killed keeps the journal unchanged and closes the handles of the process.
 func (w *windows) killed() {
 	w.emu.Down(true)
 	w.emu.Down(false)

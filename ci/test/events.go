@@ -51,7 +51,7 @@ func newTally() *tally {
 const keptLines = 300
 
 // read takes the events of a stream, and prints a line for each package that is
-// done. What is no event, such as what go says itself, is passed on.
+// done. What is no event, such as go's own messages, is passed on.
 func (t *tally) read(from io.Reader, r *runner) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 16<<20)
@@ -91,7 +91,7 @@ func (t *tally) take(e event) string {
 	return ""
 }
 
-// score matches the line by which ci/wine says how many of other projects' checks hold,
+// score matches the line in which ci/wine reports how many of other projects' checks hold,
 // and that by which ci/simulate closes.
 var score = regexp.MustCompile(`^((hcsshim hcn|winkernel): \d+ of \d+ |simulation: \d+ runs, )`)
 
@@ -157,7 +157,7 @@ func (t *tally) ended(at test, e event) string {
 }
 
 // unfinished returns the tests of a package that have ended without a result:
-// their output says what has stopped them, such as a time limit.
+// their output has the reason, such as a time limit.
 func (t *tally) unfinished(pkg string) (all []test) {
 	for at := range t.output {
 		if at.pkg == pkg && at.name != "" && !slices.Contains(t.failed, at) {
@@ -168,7 +168,7 @@ func (t *tally) unfinished(pkg string) (all []test) {
 	return all
 }
 
-// now says which tests run.
+// now returns the tests that run.
 func (t *tally) now() string {
 	var all []string
 	for _, pkg := range slices.Sorted(maps.Keys(t.running)) {
@@ -180,7 +180,7 @@ func (t *tally) now() string {
 	return strings.Join(all, ", ")
 }
 
-// failures returns the output of all that failed. A test that failed only because of
+// failures returns the output of all failed tests. A test that failed only because of
 // its subtests is omitted.
 func (t *tally) failures() string {
 	var b strings.Builder

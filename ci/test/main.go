@@ -68,7 +68,24 @@ func (r *runner) test(ctx context.Context) error {
 // verify is what `make verify` runs.
 func (r *runner) verify(ctx context.Context) error {
 	r.step(ctx, "set-up", "ci/setup/run")
+	r.both(func(r *runner) { r.analyse(ctx) }, func(r *runner) { r.machines(ctx) })
+	return ctx.Err()
+}
+
+// analyse is the part of verify that the processor is busy with.
+func (r *runner) analyse(ctx context.Context) {
 	r.step(ctx, "lint for all targets", "ci/lint/run")
+	r.race(ctx)
+	for _, module := range []string{"installers/kubernetes/render", "ci/dist"} {
+		r.stepIn(ctx, module, "vet "+module, "go", "vet", "./...")
+		r.goTest(ctx, "tests of the module "+module, module, "-timeout", "30m", "./...")
+	}
+	r.goTest(ctx, "simulation", ".", "-count=1", "-run", "TestSimulation", "./ci/simulate", "-for", "3m")
+	r.goTest(ctx, "random worlds", ".", append([]string{"-count=1", "-run", "TestCorpus$/^random$"}, append(backends(), "-worlds", "100", "-from", "1000")...)...)
+}
+
+// machines is the part of verify that runs programs on kernels, most of the time waiting.
+func (r *runner) machines(ctx context.Context) {
 	r.step(ctx, "build kube-apiserver, etcd and kube-proxy, once", "ci/kubernetes/upstream/build")
 	r.step(ctx, "build an old etcd, once", "ci/kubernetes/oldetcd/build")
 	var whole []string
@@ -83,16 +100,8 @@ func (r *runner) verify(ctx context.Context) error {
 			r.goTest(ctx, "slow tests of "+l.pkg, ".", "-run", pattern(strings.Fields(l.tests)), "./"+l.pkg)
 		}
 	}
-	for _, module := range []string{"installers/kubernetes/render", "ci/dist"} {
-		r.stepIn(ctx, module, "vet "+module, "go", "vet", "./...")
-		r.goTest(ctx, "tests of the module "+module, module, "-timeout", "30m", "./...")
-	}
-	r.goTest(ctx, "simulation", ".", "-count=1", "-run", "TestSimulation", "./ci/simulate", "-for", "3m")
-	r.goTest(ctx, "random worlds", ".", append([]string{"-count=1", "-run", "TestCorpus$/^random$"}, append(backends(), "-worlds", "100", "-from", "1000")...)...)
-	r.race(ctx)
 	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
 	r.matrix(ctx)
-	return ctx.Err()
 }
 
 // backends are the packages that compare a mode with the reference.

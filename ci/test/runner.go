@@ -20,40 +20,62 @@ import (
 	"time"
 )
 
-// runner runs steps one after the other and reports progress.
+// runner runs steps one after the other, in an environment of its own.
 type runner struct {
-	env    []string
-	jobs   int // packages at a time
-	begin  time.Time
+	*report
+	env  []string
+	jobs int // packages at a time
+}
+
+// report is the progress and the results of one or more runners.
+type report struct {
+	begin time.Time
+
+	mu     sync.Mutex // of what follows
+	out    io.Writer
+	tests  *tally
+	spoke  time.Time
 	cpu    time.Duration // of all that has ended
 	failed []string      // steps
 	left   []string      // what was not run
-
-	mu    sync.Mutex // of what follows
-	out   io.Writer
-	tests *tally
-	spoke time.Time
 }
 
 func newRunner(out io.Writer) *runner {
-	r := &runner{begin: time.Now(), spoke: time.Now(), out: out, tests: newTally(), jobs: jobs()}
+	r := &runner{report: &report{begin: time.Now(), spoke: time.Now(), out: out, tests: newTally()}}
 	r.env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	// All is compiled with the flags of a release, so that it is compiled once.
 	r.setenv("CGO_ENABLED=0")
-	r.setenv(fmt.Sprintf("GOFLAGS=%s -trimpath -p=%d", os.Getenv("GOFLAGS"), r.jobs))
+	r.setjobs(jobs())
 	return r
 }
 
+func (r *runner) setjobs(n int) {
+	r.jobs = n
+	r.setenv(fmt.Sprintf("GOFLAGS=%s -trimpath -p=%d", os.Getenv("GOFLAGS"), n))
+}
+
 func (r *runner) setenv(variable string) { r.env = append(r.env, variable) }
+
+// both runs two lists of steps at the same time. Half of what they do is waiting: for
+// guests, timers of connections, and single processes.
+func (r *runner) both(one, other func(*runner)) {
+	var lanes sync.WaitGroup
+	for _, steps := range []func(*runner){one, other} {
+		lane := &runner{report: r.report, env: slices.Clone(r.env)}
+		lane.setjobs(max(r.jobs/2, 1))
+		lanes.Go(func() { steps(lane) })
+	}
+	lanes.Wait()
+}
 
 // memoryOfJob is the memory for linking the largest test, or running a package's
 // tests.
 const memoryOfJob = 1500 << 20
 
-// jobs returns how many packages are built and tested at a time: one per core,
-// as far as the memory that is free goes.
+// jobs returns how many packages are built and tested at a time: two per core, as
+// tests wait half of their time, and as far as the memory that is free goes.
 func jobs() int {
-	n := runtime.NumCPU()
+	n := 2 * runtime.NumCPU()
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return n // not Linux
@@ -67,8 +89,8 @@ func jobs() int {
 	return max(n, 1)
 }
 
-// say prints a line.
-func (r *runner) say(format string, args ...any) {
+// say prints one line.
+func (r *report) say(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spoke = time.Now()
@@ -76,7 +98,7 @@ func (r *runner) say(format string, args ...any) {
 }
 
 // Write implements io.Writer for the output of commands.
-func (r *runner) Write(p []byte) (int, error) {
+func (r *report) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spoke = time.Now()
@@ -113,7 +135,9 @@ func (r *runner) during(name string, doing func() string, f func() error) {
 	close(end)
 	watch.Wait()
 	if err != nil {
+		r.mu.Lock()
 		r.failed = append(r.failed, name)
+		r.mu.Unlock()
 		r.say("FAIL  %s: %v, %s", name, err, passed(begin))
 		return
 	}
@@ -137,7 +161,9 @@ func (r *runner) command(ctx context.Context, dir string, stdout, stderr io.Writ
 	cmd.WaitDelay = 30 * time.Second
 	err := cmd.Run()
 	if s := cmd.ProcessState; s != nil {
+		r.mu.Lock()
 		r.cpu += s.UserTime() + s.SystemTime()
+		r.mu.Unlock()
 	}
 	return errors.Join(err, ctx.Err())
 }

@@ -12,7 +12,7 @@
 // instead: Wine and the emulator then run in the network namespace of a node.
 //
 // TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
-// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) beside ours; both end with
+// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison; both end with
 // their score. What fails or differs is in a table in their files.
 //
 // It proves that the program starts, finds its network, programs and adopts, survives

@@ -14,7 +14,7 @@ import (
 
 // TestPlantedJournal: a user has made the folders and a journal before the first
 // start, by which another's load balancer would be deleted. A pod closes the
-// folders, and does not believe the journal.
+// folders, and does not trust the journal.
 func TestPlantedJournal(t *testing.T) {
 	p := open(t)
 	if os.Geteuid() != 0 {
@@ -49,7 +49,7 @@ func TestPlantedJournal(t *testing.T) {
 	n.serves("10.96.0.10", "10.244.1.2")
 	n.serves("10.96.0.99", "10.244.1.77")
 	n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) }) // what it serves is written down a moment later
-	for _, path := range []string{root, state, journal} {               // who may read is not checked: Wine keeps no access lists
+	for _, path := range []string{root, state, journal} {               // access rights are not checked: Wine keeps no access lists
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestPlantedJournal(t *testing.T) {
 		t.Errorf("the journal (%v):\n%s", err, text)
 	}
 	if log := n.log.String(); !strings.Contains(log, "deleted untrusted journal") || !strings.Contains(log, "hns.journal") {
-		t.Error("it does not say that a file was deleted")
+		t.Error("no message about the deleted file")
 	}
 	n.sound()
 }

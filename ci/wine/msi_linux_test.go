@@ -109,7 +109,7 @@ func TestMSI(t *testing.T) {
 
 // TestMSIChecksTheConfiguration: a version that would not run with the
 // configuration is not installed over one that does. Windows then brings the old
-// one back, which Wine's installer cannot. A configuration that nobody has filled
+// one back, which Wine's installer cannot. A configuration that is not filled
 // in keeps no version out.
 func TestMSIChecksTheConfiguration(t *testing.T) {
 	needPackers(t)

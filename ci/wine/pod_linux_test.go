@@ -17,7 +17,7 @@ import (
 )
 
 // TestHostProcess runs the container of the Windows DaemonSet as containerd
-// before 1.7 does: its volumes are not where the pod says, but under the
+// before 1.7 does: its volumes are not at the pod's paths, but under the
 // sandbox's mount point.
 func TestHostProcess(t *testing.T) {
 	p := open(t)

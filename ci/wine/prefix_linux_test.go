@@ -88,7 +88,7 @@ func (p *prefix) open() error {
 	return p.keep()
 }
 
-// make makes the prefix, and lets it say that it is Windows Server 2022.
+// make makes the prefix with the version of Windows Server 2022.
 func (p *prefix) make() error {
 	if err := os.RemoveAll(p.dir); err != nil {
 		return err

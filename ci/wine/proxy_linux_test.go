@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
-// TestProxy runs the Windows program through a day of a node, one thing after
+// TestProxy runs the Windows program through the events of a node, one after
 // the other on one HNS.
 func TestProxy(t *testing.T) {
 	p := open(t)
@@ -49,7 +49,7 @@ func TestProxy(t *testing.T) {
 	n.sound()
 	n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) })
 	if h := n.emu.Handles(); h != 0 {
-		t.Errorf("%d handles are left open by a program that has ended in peace", h)
+		t.Errorf("%d handles are left open by a program that has exited normally", h)
 	}
 }
 
@@ -62,12 +62,12 @@ type node struct {
 	addr      string
 	exe       string
 	manifests string
-	source    []string // the flags that say where Services come from
+	source    []string // the flags for the source of Services
 	proxy     *exec.Cmd
 	log       output
 }
 
-// output is what a program says.
+// output collects what a program prints.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -59,7 +59,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// says runs a program and returns what it prints.
+// says runs a program and returns its output.
 func (p *prefix) says(args ...string) (string, error) {
 	out, err := finish(p.command(args...))
 	return strings.ReplaceAll(string(out), "\r", ""), err
@@ -79,7 +79,7 @@ func TestService(t *testing.T) {
 
 	s.refuses("nothing.yaml", "install", "--config", `C:\nothing.yaml`)
 	s.refuses("set --kubeconfig to its path", "install", "--kubeconfig", `C:\nothing.conf`)
-	s.refuses("not installed", "start") // nor did any of these install it
+	s.refuses("not installed", "start") // none of these commands installed it
 	s.does("install", s.flags()...)
 	s.refuses("installed already and stopped", "install", "--manifests", `C:\`)
 	s.registered()
@@ -99,7 +99,7 @@ func TestService(t *testing.T) {
 		t.Errorf("%d handles are left open by a service that was stopped", h)
 	}
 	if log := s.logged(); !strings.Contains(log, "starting") || !strings.Contains(log, "stopped; Services stay programmed") {
-		t.Errorf("the log says\n%s", log)
+		t.Errorf("log:\n%s", log)
 	}
 
 	s.does("start")
@@ -114,8 +114,8 @@ func TestService(t *testing.T) {
 }
 
 // TestServiceMistakes: a service whose configuration is broken ends with the
-// code of a mistake, says in its log where the mistake is, and works again when
-// it is mended.
+// code of a usage error, logs the line of the error, and works again when
+// it is corrected.
 func TestServiceMistakes(t *testing.T) {
 	p := open(t)
 	s := newService(t, p)
@@ -138,10 +138,10 @@ func TestServiceMistakes(t *testing.T) {
 	_ = s.tandem("start") // how much of its start it survives is a matter of luck
 	s.is("STOPPED")
 	if out, _ := p.says("sc", "query", "tandem"); !strings.Contains(out, "SERVICE_EXIT_CODE  : 2 ") {
-		t.Errorf("the service manager says\n%s", out)
+		t.Errorf("state in the service manager:\n%s", out)
 	}
 	if log := s.logged(); !strings.Contains(log, "nonsense") || !strings.Contains(log, "nowhere") {
-		t.Errorf("the log says\n%s", log)
+		t.Errorf("log:\n%s", log)
 	}
 	write(right + "mode: kernelspace\n")
 	s.does("start")
@@ -178,7 +178,7 @@ func newService(t *testing.T, p *prefix) *installed {
 	t.Cleanup(func() {
 		_ = s.tandem("uninstall") // it is gone already unless the test failed
 		if t.Failed() {
-			t.Logf("the last command said:\n%s\nthe service's log:\n%s", s.said, s.logged())
+			t.Logf("output of the last command:\n%s\nlog of the service:\n%s", s.said, s.logged())
 		}
 		os.RemoveAll(dir)
 	})
@@ -207,15 +207,15 @@ func (s *installed) does(verb string, args ...string) {
 	}
 }
 
-// refuses demands that a command fails and says why.
+// refuses checks that a command fails with a message.
 func (s *installed) refuses(why string, args ...string) {
 	s.Helper()
 	if err := s.tandem(args...); err == nil || !strings.Contains(s.said, why) {
-		s.Fatalf("tandem %v must fail with %q; it said (%v)\n%s", args, why, err, s.said)
+		s.Fatalf("tandem %v must fail with %q (%v)\n%s", args, why, err, s.said)
 	}
 }
 
-// is waits until the service manager says that the service is in a state.
+// is waits until the service manager reports a state of the service.
 func (s *installed) is(state string) {
 	s.Helper()
 	var out string

@@ -7,9 +7,9 @@
 # It programs one Service with a cluster IP, a node port and a load balancer IP that
 # leads to an endpoint that answers HTTP, asks it, restarts the proxy, asks again while
 # HNS itself restarts, and cleans up. It prints what HNS returns for each load balancer
-# and endpoint, on an overlay with the source VIP, beside each what the emulator of the
+# and endpoint, on an overlay with the source VIP, next to what the emulator of the
 # tests assumes (go doc ./windows/hnsemu), and how long each kind of call takes (list,
-# read, create and delete endpoints and load balancers): send it in when they differ. Each "ok" line says what held; it ends with an error otherwise, and removes
+# read, create and delete endpoints and load balancers): send it in when they differ. Each "ok" line names a check that passed; it ends with an error otherwise, and removes
 # what it has made either way.
 param(
   [string]$Tandem = ".\tandem.exe",
@@ -58,7 +58,7 @@ function Expect($what, [scriptblock]$holds) {
   foreach ($i in 1..60) { if (& $holds) { "ok: $what"; return }; Start-Sleep 1 }
   throw "failed: $what"
 }
-# Compare prints a rule of the emulator beside what this HNS does.
+# Compare prints a rule of the emulator next to what this HNS does.
 function Compare($rule, $assumed, [scriptblock]$here) {
   "rule $rule"
   "  assumed: $assumed"

@@ -12,7 +12,7 @@ import (
 )
 
 // TestStopBeforeTheNetwork: a program that waits for a CNI plug-in to make the
-// network ends in peace, and at once, when it is told to.
+// network exits normally and at once when it is stopped.
 func TestStopBeforeTheNetwork(t *testing.T) {
 	p := open(t)
 	n := newNode(t, p, hnsemu.WS2025)
@@ -29,6 +29,6 @@ func TestStopBeforeTheNetwork(t *testing.T) {
 		t.Errorf("it ended after %v: %v", took, err)
 	}
 	if log := n.log.String(); !strings.Contains(log, "stopped during start") {
-		t.Errorf("it said\n%s", log)
+		t.Errorf("log:\n%s", log)
 	}
 }

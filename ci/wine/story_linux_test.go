@@ -120,7 +120,7 @@ func (n *node) sameCalls(t *testing.T) {
 	n.serves("10.96.0.12", "")
 }
 
-// hns looks at HNS with the program itself, while the proxy is at work.
+// hns runs the program's own hns commands while the proxy runs.
 func (n *node) hns(t *testing.T) {
 	n.rest()
 	said, err := finish(n.tandem("hns", "diff"))

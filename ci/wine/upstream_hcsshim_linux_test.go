@@ -81,7 +81,7 @@ func passes(out string) map[string]bool {
 	return passed
 }
 
-// excerpt returns what a test program says about one of its tests.
+// excerpt returns the output of a test program about one of its tests.
 func excerpt(out, name string) string {
 	_, from, ok := strings.Cut(out, "=== RUN   "+name+"\n")
 	if !ok {

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
-// difference is a difference between the objects of kube-proxy and ours that is
+// difference is a difference between the objects of kube-proxy and Tandem that is
 // meant to be. Patterns match as a whole; an empty one matches everything.
 type difference struct {
 	node     string // name of a sameNode
@@ -35,16 +35,16 @@ var differences = []difference{
 		"l2bridge 2019", "", "load balancer .*", "source VIP",
 		"kube-proxy gives none on l2bridge, which breaks hairpin connections on builds of Server 2019 (kubernetes/community#8890, kubernetes#137455)",
 	},
-	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", "kube-proxy deletes all load balancers when it starts, others' too; ours stay away from them"},
+	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", "kube-proxy deletes all load balancers when it starts, also those of other programs; Tandem does not"},
 	{"", "sctp", "", "there", "HNS has no SCTP (Kubernetes' service-protocol reference); here it is a Gap"},
 	{"", "two-target-ports", "load balancer .*", "port|endpoints", "kube-proxy takes the last endpoint's port for all, which some do not serve; here the commonest, and the others are left out"},
 	{"", "no Service", `remote endpoint .*[.:]4`, "there", "made for the load balancer of two-target-ports alone"},
 	{"", "hints", "load balancer .*", "endpoints", "kube-proxy ignores topology hints on Windows (kubernetes#123823)"},
 	{"", "terminating", "load balancer .*", "there", "kube-proxy falls back to terminating endpoints (KEP-1669) only for Services with a load balancer IP"},
 	{"", "lb-terminating", "load balancer node ports.*", "there", "the same: not for the node port of such a Service"},
-	{"", "lb-terminating", "load balancer .* port 10256/6", "there", "kube-proxy takes the forwarded health check away with the ready endpoints; it asks for the node (KEP-3836)"},
+	{"", "lb-terminating", "load balancer .* port 10256/6", "there", "kube-proxy removes the forwarded health check with the ready endpoints; it is a check of the node (KEP-3836)"},
 	{"", "lb-not-serving", "load balancer .* port 10256/6", "there", "the same, when no endpoint serves"},
-	{"", "lb-not-serving", "load balancer .* port 80/6", "there", "kube-proxy leads to endpoints that do not serve, when none does"},
+	{"", "lb-not-serving", "load balancer .* port 80/6", "there", "kube-proxy uses endpoints that do not serve when no endpoint does"},
 	{"overlay.*", "no-endpoints|all-unready|internal-local-none|lb-not-serving", `remote endpoint 10\.96\..*`, "there", "nothing leads to the VIP: here its endpoint is made with its load balancer"},
 	{"", "lb-ranges", "load balancer .* port (80|10256)/6", "there", "kube-proxy opens the VIP to everybody (kubernetes#120033); --winkernel-source-ranges=trust does so here"},
 	{"", "lb-udp", "load balancer .* port 10256/(6|17)", "there", "kube-proxy forwards health checks by the Service's protocol, and they are HTTP"},
@@ -194,7 +194,7 @@ func (c *comparison) runWinkernel(n sameNode, w *world) error {
 	})
 }
 
-// startTandem starts our program, and returns what ends it.
+// startTandem starts Tandem and returns a function that stops it.
 func (c *comparison) startTandem(t *testing.T, n sameNode, w *world) (stop func()) {
 	os.RemoveAll(filepath.Join(c.prefix.dir, "drive_c/ProgramData/Tandem")) // of an earlier test
 	cmd := c.prefix.command(c.tandem, "run", "--manifests", windowsPath(c.manifests), "--hostname-override", "node-1", "--proxy-mode", "kernelspace",

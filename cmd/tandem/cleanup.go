@@ -23,8 +23,9 @@ func newCleanup() *cobra.Command {
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
 		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
 an earlier one. Give it the flags or the file that run has where they protect what
-others have programmed (ipvs.excludeCIDRs). The built-in chains of iptables and their
-tables stay, empty or not, as with kube-proxy: others may count on them.`,
+others have programmed (ipvs.excludeCIDRs). Tables of iptables-nft that held rules of
+tandem and hold nothing then are deleted, too: iptables makes them again. Those of
+iptables-legacy belong to the kernel.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
 			printNotes(cmd, notes)

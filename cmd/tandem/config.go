@@ -59,14 +59,14 @@ be read.`,
 		},
 	}
 	flags.register(c)
-	c.Flags().BoolVar(&here, "here", false, "also check that what is named exists on this machine: the kubeconfig, the folder of manifests")
+	c.Flags().BoolVar(&here, "here", false, "also check that the files it names exist on this machine: the kubeconfig, the folder of manifests")
 	return c
 }
 
 func newConfigDefaults() *cobra.Command {
 	return &cobra.Command{
 		Use:     "defaults",
-		Short:   "Print a configuration file with every field, its default and what it does",
+		Short:   "Print a configuration file with every field, its default and its meaning",
 		Example: "  tandem config defaults > config.conf",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,7 +80,7 @@ func newConfigDefaults() *cobra.Command {
 func newConfigExplain() *cobra.Command {
 	return &cobra.Command{
 		Use:     "explain [FIELD | SECTION | --FLAG]",
-		Short:   "Say what a setting does, its default, and whether a change needs a restart",
+		Short:   "Describe a setting: what it does, its default, and whether a change needs a restart",
 		Example: "  tandem config explain\n  tandem config explain iptables.masqueradeBit\n  tandem config explain conntrack\n  tandem config explain --cluster-cidr",
 		Args:    atMostOne,
 		// The names of flags are arguments here.

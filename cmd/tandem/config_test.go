@@ -120,7 +120,7 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
-// proxy is a running proxy that only notes what it is told. It can change to one
+// proxy is a running proxy that only records its calls. It can change to one
 // other mode.
 type proxy struct {
 	base     *config.Config
@@ -185,12 +185,12 @@ func TestLogIsTheDefault(t *testing.T) {
 	slog.Warn("from a data plane")
 	slog.Debug("silent")
 	if text := out.String(); !strings.Contains(text, `] "from a data plane"`) || strings.Contains(text, "silent") {
-		t.Errorf("the log says\n%s", text)
+		t.Errorf("log:\n%s", text)
 	}
 }
 
 // The log in JSON has kube-proxy's keys, and klog writes into it, as much as it
-// was told to.
+// was set to.
 func TestLogJSON(t *testing.T) {
 	var out bytes.Buffer
 	c := config.Default()
@@ -199,7 +199,7 @@ func TestLogJSON(t *testing.T) {
 	log.Error("bad", "err", errors.New("why"))
 	log.Debug("silent")
 	klog.InfoS("from klog", "key", "value")
-	klog.V(6).InfoS("told by vmodule")
+	klog.V(6).InfoS("enabled by vmodule")
 	c.Logging.Modules = nil
 	log.set(&c)
 	klog.V(6).InfoS("silent")
@@ -212,7 +212,7 @@ func TestLogJSON(t *testing.T) {
 		}
 		got = append(got, m)
 	}
-	if len(got) != 3 || got[0]["err"] != "why" || got[1]["msg"] != "from klog" || got[1]["key"] != "value" || got[2]["msg"] != "told by vmodule" {
+	if len(got) != 3 || got[0]["err"] != "why" || got[1]["msg"] != "from klog" || got[1]["key"] != "value" || got[2]["msg"] != "enabled by vmodule" {
 		t.Errorf("got %v", got)
 	}
 	if ts, ok := got[0]["ts"].(float64); !ok || ts < 1e12 {

@@ -32,7 +32,7 @@ else on this machine and, where the kernel allows it, needs no root.`,
 			return demo(cmd, inside)
 		},
 	}
-	c.Flags().BoolVar(&inside, "inside", false, "run in the present user namespace")
+	c.Flags().BoolVar(&inside, "inside", false, "run in the current user namespace")
 	_ = c.Flags().MarkHidden("inside")
 	return c
 }
@@ -40,7 +40,7 @@ else on this machine and, where the kernel allows it, needs no root.`,
 //go:embed demo
 var demoManifests embed.FS
 
-// What the manifests say, for the demo's own clients and servers.
+// Addresses in the manifests, for the demo's own clients and servers.
 var (
 	demoClusterIP = netip.MustParseAddrPort("10.96.0.10:80")
 	demoNodePort  = netip.MustParseAddrPort("192.0.2.1:30080")
@@ -81,7 +81,7 @@ func demoFolder() (dir string, err error) {
 
 // demoPlan replaces the demo where there are no namespaces.
 func demoPlan(cmd *cobra.Command, why error) error {
-	fmt.Fprintf(cmd.OutOrStdout(), "The demo cannot run here: %v\nHere is what it would program:\n\n", why)
+	fmt.Fprintf(cmd.OutOrStdout(), "The demo cannot run here: %v\nThis is what it would program:\n\n", why)
 	dir, err := demoFolder()
 	if err != nil {
 		return err

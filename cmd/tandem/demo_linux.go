@@ -93,7 +93,7 @@ func showDemo(ctx context.Context, out io.Writer) (err error) {
 	if err := s.swap(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nEverything the demo made is gone when it ends. Next: tandem plan --manifests DIR\n")
+	fmt.Fprintf(out, "\nThe demo leaves nothing behind. Next: tandem plan --manifests DIR\n")
 	return nil
 }
 
@@ -148,7 +148,7 @@ func (s *stage) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// programmed says what is in the kernel now.
+// programmed describes what is in the kernel now.
 func (s *stage) programmed(ctx context.Context) error {
 	doc, err := s.proxy.Document(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *stage) measure() error {
 	return nil
 }
 
-// dial makes n connections and counts who answered.
+// dial makes n connections and counts them by the answering endpoint.
 func (s *stage) dial(from netns.Place, to netip.AddrPort, n int) (map[netip.AddrPort]int, error) {
 	hits := map[netip.AddrPort]int{}
 	for range n {
@@ -237,7 +237,7 @@ func (s *stage) swap(ctx context.Context) error {
 	return nil
 }
 
-// close ends what was begun, also half-way.
+// close closes everything that was opened, also after an incomplete start.
 func (s *stage) close() error {
 	var errs []error
 	if s.proxy != nil {

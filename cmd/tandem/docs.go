@@ -16,14 +16,14 @@ import (
 	"github.com/tandem-proxy/tandem/installers/systemd"
 )
 
-// Where packages put things.
+// Paths of packages.
 const (
 	packagedProgram = "/usr/bin/tandem"
 	packagedConfig  = "/etc/tandem/config.yaml"
 )
 
 // newDocs returns the verb that writes what packages contain besides the
-// program, so that it says what the program does.
+// program, generated from the program itself.
 func newDocs() *cobra.Command {
 	return &cobra.Command{
 		Use: "docs DIR", Hidden: true,

@@ -84,7 +84,7 @@ func writeChecks(s *screen, checks []diagnosis.Check) {
 	}
 }
 
-// askRunning asks the tandem that runs here for its status; nil where none answers.
+// askRunning requests the status of the tandem that runs here; nil where none answers.
 func askRunning(cmd *cobra.Command, address string) *diagnosis.Running {
 	doc, err := fetchStatus(cmd, address, &status.Filter{})
 	if err != nil {

@@ -59,7 +59,7 @@ repaired.`,
 			return errDiffers
 		},
 	}
-	c.Flags().BoolVar(&watch, "watch", false, "go on, and print what is found, until interrupted")
+	c.Flags().BoolVar(&watch, "watch", false, "keep running and print what is found, until interrupted")
 	c.Flags().BoolVar(&repair, "repair", false, "wait until what was found is repaired")
 	out.register(c)
 	from.register(c)

@@ -18,7 +18,7 @@ func newExplain() *cobra.Command {
 	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
-		Short: "Say why a connection goes where it does, or fails: each decision with its reason",
+		Short: "Explain why a connection goes where it does, or fails: each decision with its reason",
 		Long: `explain follows a connection through what the running tandem knows: whose address
 it is for, source ranges, traffic policy, endpoints, SNAT, and the objects of the
 data plane that implement it. With --manifests it asks what these would mean, with

@@ -14,7 +14,7 @@ import (
 // explain answers about manifests in every mode, without privileges and with no tandem
 // running, and names objects for it.
 func TestExplainManifests(t *testing.T) {
-	dir := folder(t, map[string]string{"web.yaml": webYAML, "node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n"})
+	dir := folder(t, map[string]string{"web.yaml": webYAML, "node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: \"n\"}\nspec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n"})
 	flags := []string{"explain", "--manifests", dir, "--node", "n", "--cluster-cidr", "10.244.1.0/24", "-o", "json"}
 	for _, mode := range platform.Names()[1:] {
 		code, out, errs := tandem(t, append(flags, "--proxy-mode", mode, "pod", "default/web:http")...)

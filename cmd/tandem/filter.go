@@ -24,7 +24,7 @@ func (f *filter) register(c *cobra.Command, states ...string) {
 	}
 }
 
-// check says what is wrong with the pattern.
+// check returns what is wrong with the pattern.
 func (f *filter) check() error {
 	if err := f.Check(); err != nil {
 		return usageError{err}

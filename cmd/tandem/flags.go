@@ -19,7 +19,7 @@ import (
 )
 
 // configFlags are the flags of the verbs that serve or plan Services: one for
-// each setting that has one, and those that say where the others come from.
+// each setting that has one, and those that select the source of the others.
 type configFlags struct {
 	file   string
 	compat string

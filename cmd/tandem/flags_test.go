@@ -64,7 +64,7 @@ func command(t *testing.T, args ...string) (*config.Config, config.Report) {
 	return f.build(f.text)
 }
 
-// Each flag goes into the configuration with what it was given.
+// Each flag sets its value in the configuration.
 func TestEveryFlagRoundTrips(t *testing.T) {
 	texts := map[string]string{
 		"proxy-mode": "nftables", "source-vip": "10.1.2.3", "bind-address": "192.0.2.7", "detect-local-mode": "NodeCIDR",
@@ -220,13 +220,13 @@ mode: nftables
 			}
 		}
 		if n != 1 {
-			t.Errorf("%q is said %d times: %v", want, n, r.Notes)
+			t.Errorf("%q is printed %d times: %v", want, n, r.Notes)
 		}
 	}
 }
 
 // The page of differences names every default that differs, and is where README, log
-// and config check say.
+// and config check print.
 func TestDifferencesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../.github/DIFFERENCES.md")
 	if err != nil || !strings.HasSuffix(differencesPage, "/.github/DIFFERENCES.md") {

@@ -20,7 +20,7 @@ func newHistory() *cobra.Command {
 	var from snapshotFlag
 	c := &cobra.Command{
 		Use:   "history [NAMESPACE/NAME]",
-		Short: "Show the last changes: what came, what it rewrote, how long each stage took",
+		Short: "Show the last changes: what was received, what it rewrote, how long each stage took",
 		Long: `history shows the last changes that reached the running tandem, oldest first: the
 object and its resourceVersion; how old the change was when it arrived; how long it
 queued, and how long it took to resolve, compile and write it; what was created (+),
@@ -42,7 +42,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 			return out.print(cmd, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
 		},
 	}
-	c.Flags().IntVar(&f.Limit, "limit", 50, "show the newest so many changes; 0 for all")
+	c.Flags().IntVar(&f.Limit, "limit", 50, "how many changes to show, newest first; 0 for all")
 	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
 	out.register(c)
 	from.register(c)

@@ -32,7 +32,7 @@ metadata: {name: win-1}
 status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
 `
 
-// windowsNode is an emulated HNS with what a folder says programmed into it.
+// windowsNode is an emulated HNS with the Services of a folder programmed into it.
 func windowsNode(t *testing.T, dir string) (*hnsemu.Emulator, openHNS) {
 	t.Helper()
 	emu := hnsemu.New(hnsemu.WS2025)
@@ -130,7 +130,7 @@ func TestHNSUsage(t *testing.T) {
 	}
 }
 
-// What is refused is told: it is why nothing differs.
+// A rejection is reported: it is the reason why nothing differs.
 func TestHNSDiffSaysWhatItRefused(t *testing.T) {
 	files := map[string]string{"web.yaml": webYAML + hnsNode}
 	_, open := windowsNode(t, folder(t, files))
@@ -141,7 +141,7 @@ func TestHNSDiffSaysWhatItRefused(t *testing.T) {
 	}
 }
 
-// Whoever waited without success for an API server learns why.
+// A command that waited for an API server in vain reports the reason.
 func TestInputsSayWhatFailed(t *testing.T) {
 	server, err := apitest.Start(apitest.Options{Plain: true})
 	if err != nil {

@@ -85,7 +85,7 @@ func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}, nil
 }
 
-// missing says what was not delivered, and why, as far as that is known.
+// missing describes what was not delivered, and why, as far as known.
 func (g *collector) missing(source *watch.Source, node string) string {
 	var why []string
 	for _, r := range source.Resources() {

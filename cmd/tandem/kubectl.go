@@ -162,15 +162,15 @@ type cluster struct {
 
 // The bounds of what is asked at a time.
 const (
-	maxAsked       = 8           // nodes
-	maxPods        = 16 << 20    // bytes of a page of the list of pods
-	maxPages       = 200         // of them
-	maxError       = 4096        // bytes of an answer that is an error
-	maxNode        = statusLimit // bytes of a status, which is read as a stream
-	maxDifferences = 100_000     // listed; the other nodes that differ are named without what
+	maxAsked       = 8         // nodes
+	maxPods        = 16 << 20  // bytes of a page of the list of pods
+	maxPages       = 200       // of them
+	maxError       = 4096      // bytes of an answer that is an error
+	maxNode        = 256 << 20 // bytes of a status, which is read as a stream
+	maxDifferences = 100_000   // listed; the other nodes that differ are named without what
 )
 
-// compare asks all nodes and compares what they say; differences are looked for only where
+// compare queries all nodes and compares their answers; differences are looked for only where
 // they are wanted: for that a node is asked again, one at a time.
 func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []status.NodeDifference, error) {
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()

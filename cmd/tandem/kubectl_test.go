@@ -32,7 +32,7 @@ func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
 			const list = "/api/v1/namespaces/kube-system/pods"
 			if r.URL.Path == list {
 				if r.URL.Query().Get("labelSelector") != "app.kubernetes.io/name=tandem" {
-					t.Errorf("asked for %s", r.URL)
+					t.Errorf("requested %s", r.URL)
 				}
 				if r.URL.Query().Get("continue") == "" { // in two pages
 					fmt.Fprint(w, `{"metadata":{"continue":"more"},"items":[{"metadata":{"name":"tandem-a"},"spec":{"nodeName":"a"}},{"metadata":{"name":"pending"},"spec":{}}]}`)
@@ -50,7 +50,7 @@ func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
 			name, ok := strings.CutPrefix(r.URL.Path, list+"/tandem-")
 			name, ok2 := strings.CutSuffix(name, ":10249/proxy/status")
 			if !ok || !ok2 {
-				t.Errorf("asked for %s", r.URL)
+				t.Errorf("requested %s", r.URL)
 			}
 			asked.Add(1)
 			if err, failed := nodes[name].(error); failed {

@@ -87,7 +87,7 @@ func (h klogText) WithGroup(name string) slog.Handler {
 	return klogText{h.Handler.WithGroup(name), h.level}
 }
 
-// oneLine makes a value safe that may hold what others wrote. Groups are ours.
+// oneLine makes a value safe that may hold untrusted text. Groups are trusted.
 func oneLine(a slog.Attr) slog.Attr {
 	switch v := a.Value.Resolve(); v.Kind() {
 	case slog.KindString, slog.KindAny:
@@ -149,7 +149,7 @@ func (h klogHandler) WithGroup(name string) slog.Handler {
 }
 
 // klogKeys gives a record the keys that kube-proxy's JSON has: ts in
-// milliseconds; beside it level, in words.
+// milliseconds; level is added as a word.
 func klogKeys(groups []string, a slog.Attr) slog.Attr {
 	if t, ok := a.Value.Any().(time.Time); ok && len(groups) == 0 && a.Key == slog.TimeKey {
 		return slog.Float64("ts", float64(t.UnixMicro())/1000)

@@ -32,7 +32,7 @@ $`)
 	}
 }
 
-// What others wrote forges no line of the log and drives no terminal, in either
+// Untrusted text forges no log line and controls no terminal, in either
 // format.
 func TestLogIsPrintable(t *testing.T) {
 	for name, handler := range map[string]func(*bytes.Buffer) slog.Handler{

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -39,6 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		root.Version = kubeProxyVersion(versionText())
 	}
 	root.SetArgs(line)
+	if len(line) > 0 && line[0] != "run" && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400) // it ends after an answer: what a list of all takes need not be collected on the way
+	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.As(err, new(*pflag.NotExistError)) {
 			err = cmp.Or(unknownFlags(c.Flags(), line), err)

@@ -37,7 +37,7 @@ endpoints:
 - addresses: [10.244.1.3]
 `
 
-// tandem runs the program and returns what it said.
+// tandem runs the program and returns its output.
 func tandem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -92,7 +92,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// What tandem test cannot do is said before anything is made.
+// What tandem test cannot do is reported before anything is created.
 func TestTestArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"nonsense"},
@@ -194,7 +194,7 @@ func TestPlanSaysWhatItRefused(t *testing.T) {
 	}
 }
 
-// The source ranges of a front are in both forms, and so is that nobody is let in.
+// The source ranges of a frontend are in both forms, also an empty list, which admits no client.
 func TestPlanSaysSourceRanges(t *testing.T) {
 	const text = `apiVersion: v1
 kind: Service
@@ -259,7 +259,7 @@ func TestPlanDocumentHasTheGaps(t *testing.T) {
 	}
 }
 
-// Each mode is cleaned up, whatever becomes of the others.
+// Each mode is cleaned up, even if others fail.
 func TestCleanupTriesEveryMode(t *testing.T) {
 	fails := func(name config.Mode) dataplane.Mode {
 		return dataplane.Mode{Name: name, Open: func(c *config.Config) (dataplane.Backend, error) { return nil, fmt.Errorf("no %d", c.MasqueradeBit) }}
@@ -303,7 +303,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// Whoever mistypes a flag is told of the verb's flags.
+// A mistyped flag prints the verb's flags.
 func TestUsageNamesTheVerb(t *testing.T) {
 	code, _, stderr := tandem(t, "plan", "--mode", "ipvs")
 	for _, want := range []string{"did you mean --proxy-mode?", "See 'tandem plan --help'."} {

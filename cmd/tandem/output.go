@@ -165,7 +165,7 @@ func (s *screen) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// stateColor is the colour of a word that says how something is.
+// stateColor is the colour of the name of a state.
 func stateColor(state string) string {
 	switch strings.ToLower(state) {
 	case "programmed", "healthy", "ok", "ready", "applied":
@@ -250,14 +250,14 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(token)}, nil
 }
 
-// printNotes prints the notes on a configuration, beside the result.
+// printNotes prints the notes on a configuration to stderr.
 func printNotes(cmd *cobra.Command, notes []config.Finding) {
 	for _, n := range notes {
 		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(n.String()))
 	}
 }
 
-// printProblems prints the problems of the inputs, beside the result.
+// printProblems prints the problems of the inputs to stderr.
 func printProblems(cmd *cobra.Command, problems []model.Problem) {
 	for _, p := range problems {
 		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(p.String()))
@@ -280,5 +280,5 @@ func twoArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// errDiffers says that the data plane is not as desired; the standard output tells how.
+// errDiffers means that the data plane is not as desired; the standard output has the differences.
 const errDiffers = pendingError("the data plane differs from the desired state")

@@ -83,7 +83,7 @@ func TestColoursAreForTerminals(t *testing.T) {
 	}
 }
 
-// A YAML document means what the JSON one means, and neither drives a terminal.
+// A YAML document equals the JSON one, and neither controls a terminal.
 func TestYAMLIsTheJSONDocument(t *testing.T) {
 	doc := map[string]any{
 		"text": "a\x1b[31m\n\u202eb\u009b\U000e0001", "looks": "true", "number": 1.5, "list": []any{"0x1", "null", "", map[string]any{"k": nil}}, "none": []any{}, "empty": map[string]any{},

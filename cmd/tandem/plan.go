@@ -80,7 +80,7 @@ is 3 when something would change.`,
 	return c
 }
 
-// rejected is the error of so many problems that were printed; nil for none.
+// rejected is the error for the number of problems that were printed; nil for none.
 func rejected(problems int) error {
 	if problems == 0 {
 		return nil
@@ -258,7 +258,7 @@ type planFront struct {
 	Kind     string       `json:"kind"`
 	Address  string       `json:"address"`
 	Protocol string       `json:"protocol"`
-	Sources  []string     `json:"sources,omitzero"`   // the only clients let in; absent for all, empty for none
+	Sources  []string     `json:"sources,omitzero"`   // the only clients admitted; absent for all, empty for none
 	Affinity string       `json:"affinity,omitempty"` // how long a client stays with its endpoint
 	Missing  bool         `json:"missing,omitempty"`  // the mode does not program it: see gaps
 	Gaps     []string     `json:"gaps,omitempty"`     // what the mode does otherwise
@@ -304,7 +304,7 @@ func (w *world) document() planDocument {
 	return d
 }
 
-// describeFront says what the mode does with connections to a frontend: what policy
+// describeFront describes what the mode does with connections to a frontend: what policy
 // decides, but for the gaps of the mode.
 func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront {
 	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
@@ -312,7 +312,7 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
 	}
 	out.Sources = status.Sources(f)
-	if out.Gaps, out.Missing = status.GapsOf(f, gaps); out.Missing { // what it would do otherwise does not matter
+	if out.Gaps, out.Missing = status.GapsOf(f, gaps); out.Missing { // its action otherwise does not matter
 		out.Answers = []planAnswer{}
 		return out
 	}

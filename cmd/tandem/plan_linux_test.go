@@ -82,7 +82,7 @@ func nativeScript(t *testing.T, dir, plan, variant string) string {
 }
 
 // Each part of a native plan is accepted by its own tool, without any line of Tandem's.
-// What this kernel lacks is said.
+// What this kernel lacks is reported.
 func TestPartsAreAcceptedByTheirTools(t *testing.T) {
 	for _, tt := range []struct{ mode, part, try, check string }{
 		{"nftables", "nft", "nft list ruleset", "nft -c -f %s"},
@@ -100,7 +100,7 @@ func TestPartsAreAcceptedByTheirTools(t *testing.T) {
 			if code != exitOK || plan == "" || strings.HasPrefix(plan, "#") {
 				t.Fatalf("exit code %d, %s\n%s", code, stderr, plan)
 			}
-			if tt.part == "ipvsadm" { // no IPVS in this kernel is no excuse not to look at the text
+			if tt.part == "ipvsadm" { // the text is checked even without IPVS in this kernel
 				checkIPVSAdm(t, plan)
 			}
 			if out, err := inNamespace(dir, tt.try); err != nil {

@@ -34,7 +34,7 @@ func nativeParts(mode config.Mode, native string) (parts []nativePart) {
 	return append(parts, nativePart{name, text})
 }
 
-// partName is the tool of a head line, with what tells two of its parts apart.
+// partName is the tool of a head line, with what distinguishes two of its parts.
 func partName(head string) string {
 	words := strings.Fields(strings.ReplaceAll(head, ";", " "))
 	if len(words) > 1 && words[0] == "ip" {

@@ -89,7 +89,7 @@ func TestFailoverHasNoRules(t *testing.T) {
 	}
 }
 
-// What a mode cannot do of endpoint failover is said once where it was asked for, and not at
+// A gap of a mode in endpoint failover is reported once where it was requested, and not at
 // all where it was not.
 func TestFailoverThatTheModeCannotDo(t *testing.T) {
 	dir := folder(t, map[string]string{"web.yaml": webYAML, "lb.yaml": rangesYAML})
@@ -108,7 +108,7 @@ func TestFailoverThatTheModeCannotDo(t *testing.T) {
 		_, plan, stderr := tandem(t, append([]string{"plan"}, args...)...)
 		_, explain, more := tandem(t, append([]string{"explain", "192.0.2.200", "10.96.0.20:80"}, args...)...)
 		if n, m := strings.Count(plan, text), strings.Count(explain, text); n != c.plan || m != c.explain {
-			t.Errorf("%s, %s: said %d times by plan and %d times by explain:\n%s%s\n%s%s", c.mode, c.failover, n, m, plan, stderr, explain, more)
+			t.Errorf("%s, %s: printed %d times by plan and %d times by explain:\n%s%s\n%s%s", c.mode, c.failover, n, m, plan, stderr, explain, more)
 		}
 	}
 }

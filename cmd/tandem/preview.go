@@ -43,7 +43,7 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	return previewError(len(problems), p)
 }
 
-// previewError is how a preview ends: what was rejected counts for more than changes.
+// previewError is the error of a preview: rejections take precedence over changes.
 func previewError(rejectedManifests int, p status.Preview) error {
 	if err := rejected(rejectedManifests + len(p.Problems)); err != nil || !p.Pending() {
 		return err
@@ -51,7 +51,7 @@ func previewError(rejectedManifests int, p status.Preview) error {
 	return pendingError("the manifests would change the data plane")
 }
 
-// runningFlags rejects flags that mean nothing beside --against-running, or without it.
+// runningFlags rejects flags without a meaning together with --against-running, or without it.
 func runningFlags(cmd *cobra.Command, running bool) error {
 	fs := cmd.Flags()
 	if !running {

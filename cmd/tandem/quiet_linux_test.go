@@ -151,7 +151,7 @@ func ordinaryStart(t *testing.T, mode string) {
 	}
 }
 
-// Nor does the demo, whose proxy is in another network namespace than its process.
+// Neither does the demo, whose proxy is in another network namespace than its process.
 func TestDemoIsQuiet(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -173,14 +173,14 @@ func TestFeatureGatesAreNotLogged(t *testing.T) {
 		t.Skipf("no network namespaces here: %v", err)
 	}
 	cmd, out := programOnNode(t, "run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
-	out.await(t, "connection refused") // it has asked for its gates
+	out.await(t, "connection refused") // it has read its feature gates
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// --init-only fails when it could not set what was asked for: the number of tracked
+// --init-only fails when it could not set what was configured: the number of tracked
 // flows belongs to the machine, and cannot be set in a network namespace.
 func TestInitOnlyFails(t *testing.T) {
 	if err := netns.Available(); err != nil {
@@ -196,7 +196,7 @@ func TestInitOnlyFails(t *testing.T) {
 	}
 }
 
-// Looking leaves nothing behind: neither doctor nor cleanup, which try iptables, make
+// Checks leave nothing behind: neither doctor nor cleanup, which try iptables, make
 // tables of it.
 func TestNoEmptyTables(t *testing.T) {
 	if err := netns.Available(); err != nil {

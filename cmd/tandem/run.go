@@ -57,7 +57,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	return f.work(cmd.Context(), cmd.ErrOrStderr(), func() {})
 }
 
-// once does the one thing that a flag asks for.
+// once does the one action of a flag.
 func (f *runFlags) once(cmd *cobra.Command) error {
 	c, log, err := f.begin(cmd.ErrOrStderr())
 	switch {
@@ -74,7 +74,7 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	return nil
 }
 
-// asService reports whether flags or file ask for a service. It comes first, so that
+// asService reports whether flags or file select a service. It comes first, so that
 // mistakes in a service's configuration go to its log.
 func (f *runFlags) asService() bool {
 	_ = f.read()

@@ -35,7 +35,7 @@ drift, history and plan read it with --snapshot FILE, and tandem ui shows it.`,
 		},
 	}
 	c.Flags().BoolVar(&redact, "redact", false, "replace names and addresses, and remove free text")
-	c.Flags().StringVar(&key, "redact-key", "", "as --redact; the same key replaces alike in other snapshots, too")
+	c.Flags().StringVar(&key, "redact-key", "", "like --redact; the same key gives the same replacements in all snapshots")
 	return c
 }
 
@@ -148,7 +148,7 @@ tandem decides otherwise than the one that made the snapshot.`,
 	return c
 }
 
-// replayed is the world of a snapshot; same says whether its plan is the recorded one.
+// replayed is the world of a snapshot; same reports whether its plan is the recorded one.
 func replayed(file *snapshot.File) (w *world, same bool, err error) {
 	r, same, err := platform.Replay(file)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// A running tandem tells its history; a snapshot of it has the same status and history,
+// A running tandem serves its history; a snapshot of it has the same status and history,
 // and is planned alike without it, redacted, too.
 func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	if err := netns.Available(); err != nil {
@@ -40,7 +40,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // the exit code says it
+		_ = cmd.Wait() // the exit code is checked
 		return cmd.ProcessState.ExitCode(), said.String()
 	}
 	dir := folder(t, map[string]string{"web.yaml": webYAML})
@@ -123,7 +123,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		t.Error(out)
 	}
 
-	if err := node.Do(netns.Node, func() error { // nobody answers: what counts is the first packet
+	if err := node.Do(netns.Node, func() error { // no answer is needed: only the first packet counts
 		c, err := net.DialTimeout("tcp", "10.96.0.10:80", 100*time.Millisecond)
 		if err == nil {
 			_ = c.Close()

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/wire"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
@@ -107,7 +107,7 @@ func writeStatus(s *screen, d status.Document) {
 	}
 }
 
-// writeInputs says how up to date the inputs are, and what they add up to.
+// writeInputs prints how up to date the inputs are, and their totals.
 func writeInputs(s *screen, d *status.Document) {
 	if d.Hash != "" {
 		s.printf("desired state %s", d.Hash)
@@ -160,7 +160,7 @@ func writeProblem(s *screen, p status.Problem, object string) {
 	s.printf("! %s: %s%s\n", printable.Text(object), printable.Text(p.Detail), where)
 }
 
-// hint says why a tandem may not answer.
+// hint suggests why a tandem may not answer.
 func hint() string {
 	switch state, _ := service.Status(); state {
 	case service.Stopped:
@@ -170,9 +170,6 @@ func hint() string {
 	}
 	return "is it running, and with this --metrics-bind-address?"
 }
-
-// statusLimit bounds the answer: a cluster of 50,000 Services needs about 40 MB.
-const statusLimit = 256 << 20
 
 // fetchStatus fetches the status, with the Services of a filter.
 func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc status.Document, err error) {
@@ -186,6 +183,7 @@ func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc s
 	if err != nil {
 		return doc, usageError{fmt.Errorf("--address: %w", err)}
 	}
+	req.Header.Set("Accept", wire.Accept)
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{Proxy: nil}}
 	res, err := client.Do(req)
 	if err != nil {
@@ -196,7 +194,7 @@ func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc s
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 		return doc, fmt.Errorf("tandem at %s answered %s: %s", address, res.Status, text)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, statusLimit)).Decode(&doc); err != nil {
+	if err := wire.Read(res.Header.Get("Content-Type"), res.Body, &doc); err != nil {
 		return doc, fmt.Errorf("%s did not answer with a status of tandem: %w", address, err)
 	}
 	return doc, nil

@@ -20,7 +20,7 @@ func newSwitch() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "switch --to MODE",
 		Short: "Change the mode of the running tandem while its Services are in use",
-		Long: `switch makes the tandem that runs here program the other mode beside the present
+		Long: `switch makes the running tandem program the other mode in parallel to the present
 one, use it, and then remove the old one. New connections never fail. If the other
 mode cannot program everything, or on an interrupt, nothing changes.
 

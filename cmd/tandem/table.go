@@ -3,7 +3,6 @@
 package main
 
 import (
-	"strings"
 	"unicode/utf8"
 
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -33,7 +32,7 @@ const (
 )
 
 // table writes a table that fits the screen: without the wide columns, and with the
-// broadest columns that may be cut made narrower. Wide ones are written as they are.
+// broadest columns that may be cut made narrower. Wide ones are written in full.
 func (s *screen) table(t table) {
 	t = t.shown(s.wide)
 	widths := t.widths()
@@ -63,8 +62,9 @@ func (t table) shown(wide bool) (out table) {
 			out.columns = append(out.columns, c)
 		}
 	}
+	out.rows = make([][]string, 0, len(t.rows))
 	for _, r := range t.rows {
-		var cells []string
+		cells := make([]string, 0, len(out.columns))
 		for i, cell := range r {
 			if wide || !t.columns[i].wide {
 				cells = append(cells, printable.Text(cell))
@@ -106,6 +106,8 @@ func (t table) fit(widths []int, limit int) {
 	}
 }
 
+const blanks = "                                                                "
+
 // row writes cells side by side, with nothing behind the last one that is not empty.
 func (s *screen) row(cells []string, widths []int, color func(i int, cell string) string) {
 	last := len(cells) - 1
@@ -118,8 +120,10 @@ func (s *screen) row(cells []string, widths []int, color func(i int, cell string
 		}
 		pad := max(widths[i]-utf8.RuneCountInString(cell), 0)
 		s.text.WriteString(s.paint(color(i, cell), cut(cell, widths[i])))
-		if i < last {
-			s.text.WriteString(strings.Repeat(" ", pad))
+		for i < last && pad > 0 {
+			n := min(pad, len(blanks))
+			s.text.WriteString(blanks[:n])
+			pad -= n
 		}
 	}
 	s.text.WriteString("\n")

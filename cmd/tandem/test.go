@@ -39,7 +39,7 @@ func runArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// rigFlags say which proxy is tested, and how.
+// rigFlags select which proxy is tested, and how.
 type rigFlags struct {
 	mode     string
 	families []string
@@ -54,13 +54,13 @@ func (f *rigFlags) register(c *cobra.Command) {
 	complete(c, "proxy-mode", platform.Names()...)
 	fs.StringSliceVar(&f.families, "ip-families", []string{model.IPv4.String(), model.IPv6.String()}, "IP families to test")
 	complete(c, "ip-families", model.IPv4.String(), model.IPv6.String())
-	fs.StringVar(&f.folder, "running", "", "test the tandem that runs on this node instead: the folder of manifests that it follows, where the test's Services are put meanwhile")
+	fs.StringVar(&f.folder, "running", "", "test the tandem that runs on this node instead: the folder of manifests that it follows, where the test's Services are put during the test")
 	fs.StringSliceVar(&f.pods, "pod-ranges", nil, "with --running: ranges of addresses that tandem takes for this node's pods, and that none of them has, such as 10.244.1.240/28; without them pods are taken for other machines")
-	fs.BoolVar(&f.inside, "inside", false, "run in the present user namespace")
+	fs.BoolVar(&f.inside, "inside", false, "run in the current user namespace")
 	_ = fs.MarkHidden("inside")
 }
 
-// options are what the flags say.
+// options are the values of the flags.
 func (f *rigFlags) options(cmd *cobra.Command, args []string) (o connectivity.Options, err error) {
 	if _, err := platform.Find(config.Mode(f.mode)); err != nil {
 		return o, usageError{fmt.Errorf("--proxy-mode: %w", err)}

@@ -56,7 +56,7 @@ Services without any are left out.`,
 	out.register(c)
 	only.register(c)
 	again.register(c)
-	c.Flags().IntVar(&limit, "limit", 20, "show so many Services; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 20, "how many Services to show; 0 for all")
 	return c
 }
 

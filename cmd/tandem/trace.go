@@ -37,7 +37,7 @@ datagram that it sends, else the next first packet of such a connection that a p
 another machine sends until --timeout. A table of its own (tandem-trace-*) marks that
 packet meanwhile, and the kernel tells of each rule that it meets in nf_tables; of its
 destination and source conntrack tells, in all modes. That needs root, and Linux: HNS
-tells of no single packets.
+reports no single packets.
 
 FROM and TO are as for tandem explain.`,
 		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",

@@ -41,7 +41,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// pendingError says that there are differences or changes pending, which are on the
+// pendingError means that there are differences or changes pending, which are on the
 // standard output.
 type pendingError string
 

@@ -15,7 +15,7 @@ import (
 // version is stamped at build time with -ldflags "-X main.version=...".
 var version string
 
-// versionText is the stamped version, else what the build knows of its source.
+// versionText is the stamped version, else that of the build information.
 func versionText() string {
 	if version != "" {
 		return version
@@ -43,7 +43,7 @@ func kubeProxyVersion(ours string) string {
 	return "Kubernetes v" + metrics.Kubernetes + "+tandem." + ours
 }
 
-// build is what `tandem version` says of this program.
+// build is what `tandem version` prints about this program.
 type build struct {
 	Version  string `json:"version"`
 	Platform string `json:"platform"`

@@ -21,12 +21,12 @@ type repeat struct {
 const shortestInterval = 100 * time.Millisecond
 
 func (r *repeat) register(c *cobra.Command) {
-	c.Flags().BoolVarP(&r.on, "watch", "w", false, "show it again and again, until interrupted")
-	c.Flags().DurationVar(&r.every, "interval", 2*time.Second, "how often --watch shows it")
+	c.Flags().BoolVarP(&r.on, "watch", "w", false, "refresh until interrupted")
+	c.Flags().DurationVar(&r.every, "interval", 2*time.Second, "interval of --watch")
 }
 
 // run calls show once, or until ctx ends. On a terminal each picture replaces the one
-// before; elsewhere they follow each other. What cannot be shown at the moment is said
+// before; elsewhere they follow each other. What cannot be shown at the moment is reported
 // in its place.
 func (r *repeat) run(ctx context.Context, s *screen, show func(*screen) error) error {
 	if !r.on {

@@ -21,7 +21,7 @@ func listener(p *string) Value {
 }
 
 // withPort returns an address with a port; one that is not an IP address alone
-// as it is.
+// unchanged.
 func withPort(address string, port int) string {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return address
@@ -47,7 +47,7 @@ func checkListener(s string) error {
 }
 
 // nodeIP is the bind address of kube-proxy. An IPv6 one moves the servers to
-// IPv6, unless their own settings say otherwise: those come later in the list.
+// IPv6, unless their own settings override it: those come later in the list.
 func nodeIP(c *Config) Value {
 	return scalar(Text, &c.NodeIP, func(s string) (netip.Addr, error) {
 		a, err := netip.ParseAddr(s)

@@ -13,7 +13,7 @@ import (
 type Assignment struct {
 	Name  string   // a field's path, or a flag with its dashes
 	Words []string // one, but for lists and maps
-	Where string   // "file:line"; empty for a flag, whose name says it
+	Where string   // "file:line"; empty for a flag, which Name identifies
 }
 
 // Report is what was found while a configuration was built.
@@ -31,17 +31,17 @@ func (r *Report) Err() error {
 	return errors.Join(errs...)
 }
 
-// Input is what a configuration is made of.
+// Input is the input of Build: assignments from the file and from flags.
 type Input struct {
 	HasFile bool
 	File    []Assignment // in the order of the file
 	Flags   []Assignment // in the order of the command line
-	// Mode says what is wrong with the name of a mode; nil takes any.
+	// Mode returns what is wrong with the name of a mode; nil accepts any.
 	Mode func(Mode) error
 }
 
-// Build makes a configuration. As in kube-proxy, most flags are of no account
-// beside a file; each of them is noted. All mistakes are reported together; the
+// Build makes a configuration. As in kube-proxy, most flags are ignored
+// when there is a file; each of them is noted. All mistakes are reported together; the
 // configuration is to be used only when there are none.
 func Build(in Input) (*Config, Report) {
 	c := Default()
@@ -81,7 +81,7 @@ type builder struct {
 	origin map[string]Assignment // by the name of the setting
 }
 
-// defaultDSR turns DSR on where nothing is said of it, no mode is named, and no
+// defaultDSR turns DSR on where it is not set, no mode is named, and no
 // file of kube-proxy's form, in which false and unset are the same, keeps its
 // default: on Windows each load balancer without DSR takes 64 of the node's
 // ports away (Azure/AKS#1375). Where HNS cannot, it is not used.
@@ -91,7 +91,7 @@ func (b *builder) defaultDSR(hasFile bool) {
 	}
 }
 
-// besideFile drops the flags that do not count beside a file.
+// besideFile drops the flags that are ignored when there is a file.
 func (b *builder) besideFile(settings []Setting, flags []Assignment) (kept []Assignment) {
 	for _, a := range flags {
 		i := slices.IndexFunc(settings, func(s Setting) bool { return s.is(a) })
@@ -116,7 +116,7 @@ func (s *Setting) is(a Assignment) bool {
 	return s.Path != "" && a.Name == s.Path || s.Flag != "" && a.Name == "--"+s.Flag
 }
 
-// apply sets one setting: to what the file says, and then to what a flag says.
+// apply sets one setting: from the file, and then from a flag.
 func (b *builder) apply(s *Setting, file, flags []Assignment) {
 	if s.Counts != nil && !s.Counts(b.config.Mode) {
 		return
@@ -143,7 +143,7 @@ func (b *builder) apply(s *Setting, file, flags []Assignment) {
 	}
 }
 
-// pointless notes what was said and has no effect: in this mode, or ever.
+// pointless notes settings without effect: in this mode, or in any.
 func (b *builder) pointless(settings []Setting, said []Assignment) {
 	preset := Default()
 	for _, a := range said {

@@ -82,7 +82,7 @@ func TestFlagsOfSections(t *testing.T) {
 	}
 }
 
-// A change is programmed at once unless the user asks for less.
+// A change is programmed at once unless the user sets a minimum time.
 func TestMinSyncPeriodIsTheUsers(t *testing.T) {
 	for _, mode := range []string{"auto", "iptables", "nftables", "ipvs"} {
 		if c, r := build("--proxy-mode=" + mode); r.Err() != nil || c.MinSyncPeriod != 0 {
@@ -109,7 +109,7 @@ func TestFlagsBesideAFile(t *testing.T) {
 	}
 }
 
-// Each mistake is told where it was made, all of them in one run.
+// Each mistake is reported with its place, all of them in one run.
 func TestConflicts(t *testing.T) {
 	file, _ := said("mode=warp", "iptables.masqueradeBit=32", "iptables.syncPeriod=5s", "iptables.minSyncPeriod=6s", "clusterCIDR=10.0.0.0/8,11.0.0.0/8",
 		"nodePortAddresses=primary|10.0.0.0/8|localhost|all", "conntrack.maxPerCore=-1", "oomScoreAdj=2000", "healthzBindAddress=:99999")
@@ -151,12 +151,12 @@ func TestBadValues(t *testing.T) {
 		"--healthz-port=99999":                            "outside 0 to 65535",
 		"--feature-gates=A":                               "not of the form",
 		"--vmodule=a=b":                                   "not of the form pattern=N",
-		"--logging-format=xml":                            "none of text, json",
-		"--detect-local-mode=Guess":                       "none of ClusterCIDR",
+		"--logging-format=xml":                            "not one of text, json",
+		"--detect-local-mode=Guess":                       "not one of ClusterCIDR",
 		"--pod-bridge-interface=br\" -j ACCEPT":           "a character that cannot be used",
 		"--pod-interface-name-prefix=veth/":               "a character that cannot be used",
 		"--pod-bridge-interface=a-name-that-is-too-long":  "longer than an interface name",
-		"--proxy-mode-strict=maybe":                       "neither true nor false",
+		"--proxy-mode-strict=maybe":                       "not true or false",
 		"--cluster-cidr=10.0.0.0/8,10.0.0.0/33":           "is not a CIDR",
 		"--cluster-cidr=::ffff:10.0.0.0/104":              "is not a CIDR",
 		"--log-text-info-buffer-size=big":                 "not of the form",
@@ -270,7 +270,7 @@ func TestDSRIsOnWhereNothingIsSaid(t *testing.T) {
 }
 
 // nodePortAddresses takes words and ranges in one list (kubernetes/kubernetes#138427),
-// and says them again. Loopback addresses are mode iptables' default, as kube-proxy's.
+// and reports them again. Loopback addresses are mode iptables' default, as kube-proxy's.
 func TestNodePortAddresses(t *testing.T) {
 	c, r := build("nodePortAddresses=10.0.0.0/8|localhost|primary")
 	if r.Err() != nil || !c.NodePorts.Primary || !c.NodePorts.Localhost || c.NodePorts.All || len(c.NodePorts.Prefixes) != 1 || !c.NodePorts.OnLoopback() {

@@ -10,7 +10,7 @@
 //	                                     └── Settings: name, flag, path, doc, default, live
 //
 // Settings drives all of it: which flags and fields there are, their defaults,
-// `tandem config explain`, the file that is written, and Diff, which says what
+// `tandem config explain`, the file that is written, and Diff, which returns what
 // of a change can be applied to a running proxy.
 package config
 
@@ -23,7 +23,7 @@ import (
 // nothing is set.
 type Config struct {
 	Manifests string // a folder of manifests to serve instead of an API server
-	// NodePortRange has the node ports that manifests may ask for. An API server
+	// NodePortRange has the node ports that manifests may request. An API server
 	// has a range of its own, and keeps to it.
 	NodePortRange PortRange
 	API           API    // the API server to watch, where Manifests is empty
@@ -33,9 +33,9 @@ type Config struct {
 	TakeOver      bool // replace what kube-proxy has left
 	Strict        bool // a mode that is named and does not work here is an error: no fallback
 
-	// NodeIP is this machine's primary address, whatever its Node object says:
+	// NodeIP is this machine's primary address, overriding that of its Node object:
 	// kube-proxy's bindAddress, which binds nothing. Unspecified (0.0.0.0, ::) or
-	// invalid: the Node object says it.
+	// invalid: that of the Node object is used.
 	NodeIP netip.Addr
 
 	DetectLocal        DetectLocal
@@ -48,33 +48,33 @@ type Config struct {
 	GatewayRoutes bool // follow TCPRoutes and UDPRoutes of the API server
 	ExternalIPs   ExternalIPs
 	MasqueradeAll bool
-	MasqueradeBit int // which bit of the packet mark asks for SNAT, 0 to 31
+	MasqueradeBit int // fwmark bit that marks packets for SNAT, 0 to 31
 
-	// Failover says what happens with endpoints that stop answering.
+	// Failover selects what happens with endpoints that stop answering.
 	Failover Failover
 
 	// AuditPeriod is how often the data plane is read back and compared though
-	// nothing points to a foreign hand in it. Foreign writes are noticed within a
-	// second without it where the system can tell.
+	// nothing indicates an external change. External writes are noticed within a
+	// second without it where the system reports them.
 	AuditPeriod      time.Duration
 	CountConnections bool          // count new connections by frontend, where the mode can: for `tandem top`
 	MinSyncPeriod    time.Duration // the least time between two syncs; 0 syncs at once
 	// SyncPeriod is kube-proxy's: what waits for twice as long without being
 	// programmed makes the proxy unhealthy. Nothing is written periodically; what
-	// no system tells changes of is read back about as often.
+	// no system reports changes of is read back about as often.
 	SyncPeriod time.Duration
 
-	// What only some modes look at.
+	// Used by some modes only.
 	IPVS    IPVS
 	Windows Windows
 
 	Conntrack   Conntrack
-	OOMScoreAdj *int // of the proxy's own process; nil leaves it as it is
+	OOMScoreAdj *int // of the proxy's own process; nil keeps it
 
 	HealthAddress string // where /healthz and /livez are served for load balancers; empty for nowhere
 	HTTPAddress   string // where status, health and metrics are served; empty for nowhere
-	BindHardFail  bool   // an address that cannot be bound ends the process; otherwise it is tried again
-	Profiling     bool   // serve /debug/pprof beside the metrics
+	BindHardFail  bool   // an address that cannot be bound ends the process; otherwise it is retried
+	Profiling     bool   // serve /debug/pprof on the metrics address
 
 	LogLevel string // debug, info, warn or error
 	Logging  Logging
@@ -85,7 +85,7 @@ type Config struct {
 	Unused map[string][]string
 }
 
-// API says how the API server is reached. With neither a kubeconfig nor a
+// API is the connection to the API server. With neither a kubeconfig nor a
 // server, the pod's own service account is used.
 type API struct {
 	Kubeconfig  string
@@ -98,7 +98,7 @@ type API struct {
 	Resync time.Duration
 }
 
-// IPVS is what only the ipvs mode looks at.
+// IPVS has the settings of the ipvs mode.
 type IPVS struct {
 	Scheduler    string         // rr when empty
 	ExcludeCIDRs []netip.Prefix // virtual servers inside are never touched
@@ -107,7 +107,7 @@ type IPVS struct {
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 }
 
-// Windows is what only the modes of Windows look at.
+// Windows has the settings of the modes for Windows.
 type Windows struct {
 	Service               bool   // run as a service of the service manager
 	NetworkName           string // the HNS network; found when empty
@@ -118,7 +118,7 @@ type Windows struct {
 	SourceRanges          SourceRanges
 }
 
-// SourceRanges says what becomes of a load balancer IP whose
+// SourceRanges selects the treatment of a load balancer IP whose
 // loadBalancerSourceRanges HNS cannot enforce.
 type SourceRanges string
 
@@ -129,7 +129,7 @@ const (
 )
 
 // Conntrack are the settings of the node's connection tracking. 0 and nil leave
-// them as they are.
+// them unchanged.
 type Conntrack struct {
 	MaxPerCore, Min              int
 	TCPEstablished, TCPCloseWait *time.Duration
@@ -161,10 +161,10 @@ const (
 	kernelspace Mode = "kernelspace"
 )
 
-// Failover says what happens with endpoints that stop answering.
+// Failover selects what happens with endpoints that stop answering.
 type Failover string
 
-// The ways. Auto is on in modes that can tell who does not answer; on says so where
+// The values of Failover. Auto is on in modes that can detect it; on reports a gap where
 // they cannot.
 const (
 	FailoverAuto    Failover = "auto"
@@ -173,7 +173,7 @@ const (
 	FailoverOn      Failover = "on"
 )
 
-// DetectLocal says how packets of this node's pods are distinguished from others.
+// DetectLocal selects how packets of this node's pods are detected.
 type DetectLocal string
 
 // The ways, with kube-proxy's names. The empty one is DetectClusterCIDR where
@@ -185,8 +185,8 @@ const (
 	DetectInterfacePrefix DetectLocal = "InterfaceNamePrefix"
 )
 
-// NodePorts says on which of the machine's addresses node ports answer: on all
-// of them but loopback (the zero value), or on those that any of the fields says.
+// NodePorts selects the machine's addresses on which node ports answer: all
+// of them but loopback (the zero value), or those that any of the fields selects.
 type NodePorts struct {
 	Prefixes  []netip.Prefix
 	Primary   bool // the Node's main address of each family
@@ -194,7 +194,7 @@ type NodePorts struct {
 	All       bool
 
 	// Loopback has them answer on loopback addresses as well, if those are inside
-	// what the other fields say. Nil is true for mode iptables, as in kube-proxy.
+	// the other fields' selection. Nil is true for mode iptables, as in kube-proxy.
 	Loopback *bool
 }
 
@@ -215,7 +215,7 @@ const (
 	Flowtable      Acceleration = "flowtable" // nftables' flow offload, in software
 )
 
-// ExternalIPs says which external IPs Services may have that are refused without
+// ExternalIPs are the external IPs that Services may have and that are rejected without
 // being named: this node's own addresses, and others of core/resolve's list. With
 // Only no other external IPs are allowed at all.
 type ExternalIPs struct {
@@ -223,7 +223,7 @@ type ExternalIPs struct {
 	Only    bool
 }
 
-// InCluster is the source of a pod that nothing else is said to.
+// InCluster is the source of a pod without any other setting.
 const InCluster = "in-cluster"
 
 // Source names where Services come from, for people.

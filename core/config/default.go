@@ -4,7 +4,7 @@ package config
 
 import "time"
 
-// What kube-proxy's defaults are made of.
+// Parts of kube-proxy's defaults.
 const (
 	healthPort    = 10256
 	metricsPort   = 10249
@@ -14,7 +14,7 @@ const (
 
 // Default returns the configuration that holds when nothing is set. It is
 // kube-proxy's, with these differences: the mode is auto; a change is programmed
-// at once (kube-proxy waits for a second unless it is told otherwise); and node
+// at once (kube-proxy waits for a second by default); and node
 // ports do not answer on 127.0.0.1 (with iptables.localhostNodePorts relays serve them there,
 // without route_localnet, CVE-2020-8558).
 func Default() Config {

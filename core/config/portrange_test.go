@@ -31,6 +31,6 @@ func TestNodePortRange(t *testing.T) {
 	}
 	r := config.Default().NodePortRange
 	if r.Has(22) || r.Has(29999) || !r.Has(30000) || !r.Has(32767) || r.Has(32768) || !(config.PortRange{}).Has(22) {
-		t.Errorf("%v does not have what it says", r)
+		t.Errorf("%v does not contain its own ports", r)
 	}
 }

@@ -2,7 +2,7 @@
 
 package config
 
-// Setting is one thing that can be set. The list of them, Settings, is the only
+// Setting is one setting. The list of them, Settings, is the only
 // place that knows a flag, a field or a default.
 type Setting struct {
 	Path string // of the field in a KubeProxyConfiguration, such as "iptables.masqueradeBit"; empty for none
@@ -12,7 +12,7 @@ type Setting struct {
 	// Value is the setting's value in a Config.
 	Value func(*Config) Value
 
-	// Restart says why a running proxy cannot take over a change; empty when it
+	// Restart is why a running proxy cannot apply a change; empty when it
 	// can.
 	Restart string
 
@@ -20,23 +20,23 @@ type Setting struct {
 	// kube-proxy has the same setting for several modes in several sections.
 	Counts func(Mode) bool
 
-	// Unused says why Tandem accepts the setting and does nothing with it; empty
+	// Unused is why Tandem accepts the setting and ignores it; empty
 	// for those that do something.
 	Unused string
 
-	// Deprecated says what is used instead; empty for all but a few. It is a
+	// Deprecated is what replaces the setting; empty for all but a few. It is a
 	// second way to set what another setting sets.
 	Deprecated string
 
-	// Joined says that the words of the flag come before those of the file, and
+	// Joined means that the words of the flag are put before those of the file, and
 	// do not replace them.
 	Joined bool
 
-	// BesideFile says that the flag counts although a file is given. kube-proxy
+	// BesideFile means that the flag is used although there is a file. kube-proxy
 	// ignores most flags then.
 	BesideFile bool
 
-	// ZeroCounts says that 0, false and "" are values in a file, too. For most
+	// ZeroCounts means that 0, false and "" are values in a file, too. For most
 	// fields they mean "not set": the default holds.
 	ZeroCounts bool
 

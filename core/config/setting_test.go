@@ -41,7 +41,7 @@ func TestSettingsAreComplete(t *testing.T) {
 	}
 }
 
-// What a value says of itself sets the same value.
+// The printed form of a value sets the same value.
 func TestGetAndSetAgree(t *testing.T) {
 	for _, s := range config.Settings() {
 		c := config.Default()
@@ -56,7 +56,7 @@ func TestGetAndSetAgree(t *testing.T) {
 	}
 }
 
-// A value that cannot be read leaves everything as it was, and says so.
+// A value that cannot be read changes nothing and is an error.
 func TestNonsenseIsRefused(t *testing.T) {
 	free := map[config.Kind]bool{config.Text: true} // any text, or checked as a whole
 	for _, s := range config.Settings() {
@@ -103,7 +103,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// Whatever a user writes, a value is refused, or taken and said again in a form
+// Any input is rejected, or accepted and printed in a form
 // that sets the same.
 func FuzzValues(f *testing.F) {
 	for _, w := range []string{"", "0", "-1", "true", "1h", "10.0.0.0/8,fd00::/8", "primary", "[::1]:80", "::ffff:10.0.0.1", "a=1", "1e400", "NaN", "0x1p-2", "a.b-c", "9223372036854775807ns"} {

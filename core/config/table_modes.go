@@ -24,7 +24,7 @@ func modeSettings() []Setting {
 		{
 			Flag: "endpoint-failover", BesideFile: true, Restart: restartStart,
 			Doc: "What happens with ready endpoints on other nodes that stop answering: auto and on pass them over within a second, until they answer again; observe reports them and changes nothing; " +
-				"off does not look. Modes that cannot tell (kernelspace) do nothing; with on they report it.",
+				"off disables it. Modes without detection (kernelspace) do nothing; with on they report it.",
 			Value: func(c *Config) Value {
 				return choice(&c.Failover, FailoverAuto, FailoverOff, FailoverObserve, FailoverOn)
 			},
@@ -37,7 +37,7 @@ func modeSettings() []Setting {
 		{
 			Flag: "accelerate", BesideFile: true, Restart: restartRules, Counts: func(m Mode) bool { return m == NFTables || m == Auto },
 			Doc: "Forward packets of established connections to Services past the kernel's stack: flowtable, in mode nftables. " +
-				"Rules of others in the forward and postrouting hooks (network policies, QoS, accounting) see only the first packets of such connections then.",
+				"Other programs' rules in the forward and postrouting hooks (network policies, QoS, accounting) see only the first packets of such connections then.",
 			Value: func(c *Config) Value { return choice(&c.Accelerate, NoAcceleration, Flowtable) },
 		},
 		{
@@ -67,7 +67,7 @@ func proxyMode(p *Mode) Value {
 const (
 	docBit     = "fwmark bit marking packets for SNAT, 0 to 31. No other software on the machine may use it."
 	docAll     = "SNAT all traffic to cluster IPs. Some pod networks need it."
-	docSync    = "kube-proxy's full sync interval. Tandem has none: /healthz fails when a change was not programmed for twice this time."
+	docSync    = "kube-proxy's full sync interval. Tandem has no such sync: /healthz fails when a change is not programmed within twice this time."
 	docMinSync = "Minimum time between two syncs; 0 programs each change at once. kube-proxy's default is 1s, Tandem's 0."
 )
 

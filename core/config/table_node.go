@@ -15,8 +15,8 @@ func sourceSettings() []Setting {
 		},
 		{
 			Flag: "service-node-port-range", BesideFile: true, Restart: restartSource,
-			Doc: "The node ports, those for health checks among them, that manifests may ask for, as with the API server's flag of that name. Another may be taken on this machine, " +
-				"by sshd or the kubelet, and its connections are not to end up in a Service.",
+			Doc: "The node ports, including those for health checks, that manifests may use, as with the API server's flag of that name. Other ports may be in use on this machine, " +
+				"by sshd or the kubelet, and their connections must not reach a Service.",
 			Value: func(c *Config) Value { return portRange(&c.NodePortRange) },
 		},
 		{
@@ -51,7 +51,7 @@ func sourceSettings() []Setting {
 		},
 		{
 			Path: "configSyncPeriod", Flag: "config-sync-period", Restart: restartSource,
-			Doc:   "kube-proxy's resync interval of informers. Tandem's watch needs none.",
+			Doc:   "kube-proxy's resync interval of informers. Tandem's watch does not resync.",
 			Value: func(c *Config) Value { return period(&c.API.Resync) },
 		},
 	}
@@ -99,10 +99,10 @@ func nodeSettings() []Setting {
 		},
 		{
 			Flag: AllowedExternalIPs, BesideFile: true,
-			Doc: "Ranges of external and load balancer IPs that Services may have although they are addresses of this node, of pods, of a ServiceCIDR " +
-				"or of the API server's machine; all but the address and port of the API server itself. " +
-				"Without the range such external IPs are refused (CVE-2020-8554), and load balancer IPs but for this node's. " +
-				"The word only beside the ranges, or alone, refuses all other external IPs.",
+			Doc: "Ranges of external and load balancer IPs that Services may have even if they are addresses of this node, of pods, of a ServiceCIDR " +
+				"or of the API server's machine, except the address and port of the API server itself. " +
+				"Others are rejected: such external IPs (CVE-2020-8554), and such load balancer IPs except this node's. " +
+				"The word only, with ranges or alone, rejects all other external IPs.",
 			Value: func(c *Config) Value { return externalIPs(&c.ExternalIPs) },
 		},
 		{

@@ -58,7 +58,7 @@ func conntrackSettings() []Setting {
 		},
 		{
 			Path: "conntrack.maxPerCore", Flag: "conntrack-max-per-core", ZeroCounts: true,
-			Doc:   "Conntrack entries per CPU (nf_conntrack_max). Raises the limit, never lowers it; 0 leaves it as it is.",
+			Doc:   "Conntrack entries per CPU (nf_conntrack_max). Raises the limit, never lowers it; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return integer(&c.Conntrack.MaxPerCore, 0, maxInt) },
 		},
 		{
@@ -68,12 +68,12 @@ func conntrackSettings() []Setting {
 		},
 		{
 			Path: "conntrack.tcpEstablishedTimeout", Flag: "conntrack-tcp-timeout-established", ZeroCounts: true,
-			Doc:   "Timeout of idle TCP connections: in conntrack, where 0 leaves it as it is, and of relays in userspace mode, where 0 is a day and a change takes effect at the next start.",
+			Doc:   "Timeout of idle TCP connections: in conntrack, where 0 keeps the kernel's, and of relays in userspace mode, where 0 is a day and a change needs a restart.",
 			Value: func(c *Config) Value { return optional(&c.Conntrack.TCPEstablished, duration) },
 		},
 		{
 			Path: "conntrack.tcpCloseWaitTimeout", Flag: "conntrack-tcp-timeout-close-wait", ZeroCounts: true,
-			Doc:   "Timeout of TCP connections that one side has closed: in conntrack, where 0 leaves it as it is, and of relays in userspace mode, where 0 is an hour and a change takes effect at the next start.",
+			Doc:   "Timeout of TCP connections that one side has closed: in conntrack, where 0 keeps the kernel's, and of relays in userspace mode, where 0 is an hour and a change needs a restart.",
 			Value: func(c *Config) Value { return optional(&c.Conntrack.TCPCloseWait, duration) },
 		},
 		{
@@ -83,12 +83,12 @@ func conntrackSettings() []Setting {
 		},
 		{
 			Path: "conntrack.udpTimeout", Flag: "conntrack-udp-timeout",
-			Doc:   "Conntrack timeout of UDP flows without a reply; 0 leaves it as it is.",
+			Doc:   "Conntrack timeout of UDP flows without a reply; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return duration(&c.Conntrack.UDP) },
 		},
 		{
 			Path: "conntrack.udpStreamTimeout", Flag: "conntrack-udp-timeout-stream",
-			Doc:   "Conntrack timeout of UDP flows with replies; 0 leaves it as it is.",
+			Doc:   "Conntrack timeout of UDP flows with replies; 0 keeps the kernel's.",
 			Value: func(c *Config) Value { return duration(&c.Conntrack.UDPStream) },
 		},
 	}

@@ -31,8 +31,8 @@ func windowsSettings() []Setting {
 		},
 		{
 			Flag: "winkernel-source-ranges", BesideFile: true, Counts: onWindows, Restart: restartRules,
-			Doc: "What becomes of load balancer IPs with loadBalancerSourceRanges, which HNS cannot enforce. enforce does not program them on this node; " +
-				"trust programs them for everybody, for clouds whose load balancers filter clients themselves.",
+			Doc: "Treatment of load balancer IPs with loadBalancerSourceRanges, which HNS cannot enforce. enforce does not program them on this node; " +
+				"trust programs them for all clients, for clouds whose load balancers filter clients themselves.",
 			Value: func(c *Config) Value { return choice(&c.Windows.SourceRanges, EnforceRanges, TrustRanges) },
 		},
 		{

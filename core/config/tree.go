@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Plain returns a setting's value in a Config as it is written in a file, in Go's
+// Plain returns a setting's value in a Config in the form of a file, in Go's
 // types: bool, json.Number, string, []any, map[string]any, or nil for an empty
 // list. What is the word for the empty text in files is the empty text.
 func (s *Setting) Plain(c *Config) any {

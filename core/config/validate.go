@@ -67,7 +67,7 @@ func onePerFamily(ps []netip.Prefix) bool {
 	return len(ps) < 2 || len(ps) == 2 && ps[0].Addr().Is4() != ps[1].Addr().Is4()
 }
 
-// Finding is something to be said about a configuration.
+// Finding is an error or a note about a configuration.
 type Finding struct {
 	Where string // "file:line", or empty
 	Name  string // of the setting, or empty

@@ -22,7 +22,7 @@ type Value struct {
 	// Get returns what Set would take to set the same value.
 	Get func() []string
 
-	// Check says what is wrong with the value by itself; nil if nothing can be.
+	// Check returns what is wrong with the value by itself; nil if every value is valid.
 	Check func() error
 
 	// Choices are all values that there are; nil where that is no short list.
@@ -32,7 +32,7 @@ type Value struct {
 // String returns the value as a flag would take it.
 func (v Value) String() string { return strings.Join(v.Get(), ",") }
 
-// Kind says what a value looks like in a file, in words for people.
+// Kind describes the form of a value in a file, for people.
 type Kind string
 
 // The kinds.
@@ -92,7 +92,7 @@ func boolean(p *bool) Value {
 	return scalar(Bool, p, func(s string) (bool, error) {
 		v, err := strconv.ParseBool(s)
 		if err != nil {
-			return false, fmt.Errorf("%s is neither true nor false", quote(s))
+			return false, fmt.Errorf("%s is not true or false", quote(s))
 		}
 		return v, nil
 	}, strconv.FormatBool)
@@ -191,7 +191,7 @@ func optional[T any](p **T, of func(*T) Value) Value {
 	return v
 }
 
-// text is any text; ok, if not nil, says what is wrong with one.
+// text is any text; ok, if not nil, returns what is wrong with one.
 func text[T ~string](p *T, ok func(string) error) Value {
 	v := scalar(Text, p, func(s string) (T, error) { return T(s), nil }, func(s T) string { return string(s) })
 	if ok != nil {
@@ -210,7 +210,7 @@ func choice[T ~string](p *T, names ...T) Value {
 		if slices.Contains(list, s) {
 			return nil
 		}
-		return fmt.Errorf("%s is none of %s", quote(s), strings.Join(list, ", "))
+		return fmt.Errorf("%s is not one of %s", quote(s), strings.Join(list, ", "))
 	})
 	v.Choices = list
 	return v

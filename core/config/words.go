@@ -54,7 +54,7 @@ func interfaceName(p *string) Value {
 		if len(s) > 15 { // IFNAMSIZ less its NUL
 			return fmt.Errorf("%s is longer than an interface name can be (15)", quote(s))
 		}
-		// Linux knows no names with the first of these, iptables none with the last.
+		// Linux allows no names with the first of these, iptables none with the last.
 		odd := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/:!"'\`, r) }
 		if strings.ContainsFunc(s, odd) {
 			return fmt.Errorf("%s has a character that cannot be used in an interface name", quote(s))

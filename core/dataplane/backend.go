@@ -93,6 +93,14 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+func (b *backend[K, V]) Untouched(ctx context.Context) bool {
+	if !b.driver.Limits().Certain {
+		return false
+	}
+	disturbed, err := b.Disturbed(ctx)
+	return !disturbed && err == nil
+}
+
 func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
 
 func (b *backend[K, V]) Full() []model.Problem {

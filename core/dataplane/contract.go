@@ -97,6 +97,9 @@ type Limits struct {
 	Batch int
 	// Read is how long a reading may take; 0 is ReadLimit.
 	Read time.Duration
+	// Certain says that the driver is a Sentinel that misses no write of others: while it
+	// reports none, everything is as it was read and has been written since.
+	Certain bool
 }
 
 // Getter is implemented by drivers that can look at single objects. It makes it cheap
@@ -143,6 +146,14 @@ type Drainer interface {
 	// driver's own limit has passed, or ctx ends, which is an error. It is called
 	// when another data plane already serves; only deletions follow.
 	Drain(context.Context) error
+}
+
+// Tidier is implemented by drivers whose objects lie in containers that are made for
+// them and that other programs may use, too, such as the tables of iptables.
+type Tidier interface {
+	// Tidy deletes those containers that are empty now. It follows the removal of all
+	// objects, if there were any.
+	Tidy(context.Context) error
 }
 
 // Wrapper is implemented by backends around another one.
@@ -234,6 +245,10 @@ type Backend interface {
 	// Disturbed reports, cheaply, whether another program wrote to the data
 	// plane, so that an Audit is due. Data planes that cannot know return false.
 	Disturbed(context.Context) (bool, error)
+
+	// Untouched reports that everything was read, and that nobody else has written
+	// since: an Audit would find nothing. Data planes that cannot be certain return false.
+	Untouched(context.Context) bool
 
 	// Audit reads everything back and returns how many objects differ from the last
 	// Sync; each was read twice. The next Sync repairs them. Its time grows with the

@@ -294,7 +294,11 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	if err := fresh.Adopt(ctx); err != nil {
 		return err
 	}
+	found := fresh.Health().Objects
 	_, err := SyncAll(ctx, fresh)
+	if t, ok := b.driver.(Tidier); ok && found > 0 && err == nil {
+		err = t.Tidy(ctx)
+	}
 	return err
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/history"
 )
 
 // The pace of audits.
@@ -156,7 +155,6 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 		return
 	}
 	e.change(end)
-	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: drift})
 	e.drift += drift
 	found := e.noteDrift(start, end, drift)
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })

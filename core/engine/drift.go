@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -21,7 +22,7 @@ const maxDriftLines = 10
 func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	var by []Writer
 	if e.options.Writers != nil {
-		by = e.options.Writers(e.auditBefore)
+		by = e.options.Writers.Since(e.auditBefore)
 	}
 	var found []Drift
 	for _, d := range e.backend().Drifted() {
@@ -29,6 +30,7 @@ func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	}
 	e.drifts = append(e.drifts, found...)
 	e.drifts = slices.Delete(e.drifts, 0, max(0, len(e.drifts)-maxDrifts))
+	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: objects, Detail: "by " + WriterNames(by)})
 	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", WriterNames(by))
 	for _, d := range found[:min(len(found), maxDriftLines)] {
 		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner))
@@ -72,28 +74,33 @@ func (e *Engine) noteRepairs(failing failures, end time.Time) {
 }
 
 // Audit reads the data plane back now, and waits for the result, which is in the next
-// Snapshot: the next sync repairs what was found.
-func (e *Engine) Audit(ctx context.Context) error {
-	done, err := ask(ctx, e.inbox, func() chan error {
-		w := auditWaiter{time.Now(), make(chan error, 1)}
-		if !e.adopted || !e.sourceSynced {
-			w.done <- ErrNotReady
-			return w.done
+// Snapshot: the next sync repairs what was found. Where it is certain that nobody else has
+// written since the last audit, that one's result is the same. It returns when the data
+// plane was read.
+func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
+	w, err := ask(ctx, e.inbox, func() auditWaiter {
+		w := auditWaiter{time.Now(), make(chan audited, 1)}
+		switch {
+		case !e.adopted || !e.sourceSynced:
+			w.done <- audited{err: ErrNotReady}
+		case e.auditing == nil && e.backend().Untouched(ctx):
+			w.done <- audited{at: e.auditBefore}
+		default:
+			e.waiters = append(e.waiters, w)
+			e.checkAt, e.auditAt = time.Time{}, time.Time{}
 		}
-		e.waiters = append(e.waiters, w)
-		e.checkAt, e.auditAt = time.Time{}, time.Time{}
-		return w.done
+		return w
 	})
 	if err != nil {
-		return err
+		return readAt, err
 	}
 	select {
-	case err = <-done:
-		return err
+	case result := <-w.done:
+		return result.at, result.err
 	case <-e.inbox.ended:
-		return ErrEnded
+		return readAt, ErrEnded
 	case <-ctx.Done():
-		return ctx.Err()
+		return readAt, ctx.Err()
 	}
 }
 
@@ -104,7 +111,7 @@ func (e *Engine) tellWaiters(start time.Time, err error) {
 		if w.asked.After(start) {
 			return false
 		}
-		w.done <- err
+		w.done <- audited{start, err}
 		return true
 	})
 	if len(e.waiters) > 0 {

@@ -6,26 +6,50 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
+
+// writers always knows the same ones.
+type writers struct {
+	all   []engine.Writer
+	asked []time.Time
+	muted atomic.Bool
+}
+
+func (w *writers) Since(t time.Time) []engine.Writer {
+	w.asked = append(w.asked, t)
+	return w.all
+}
+
+func (w *writers) Mute(on bool) error {
+	w.muted.Store(on)
+	return nil
+}
 
 // Drift is remembered by object: what was wanted and found, whose it is, who wrote,
 // when it was found and when repaired.
 func TestDriftIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked []time.Time
 		who := engine.Writer{Name: "nft", PID: 7}
-		b := start(t, func(o *engine.Options) {
-			o.Writers = func(since time.Time) []engine.Writer {
-				asked = append(asked, since)
-				return []engine.Writer{who}
+		w := &writers{all: []engine.Writer{who}}
+		b := start(t, func(o *engine.Options) { o.Writers = w })
+		b.kernel.Do(func() {
+			b.kernel.Fail = func(ledger.Op[string, string]) error {
+				if !w.muted.Load() {
+					t.Error("the engine listened to its own write")
+				}
+				return nil
 			}
 		})
 		b.SetService(service("a", "10.96.0.1"))
@@ -61,8 +85,15 @@ func TestDriftIsRemembered(t *testing.T) {
 		if len(want) > 0 || len(b.found) != 3 {
 			t.Errorf("not remembered: %v; told %d", want, len(b.found))
 		}
-		if len(asked) != 1 || asked[0].IsZero() {
-			t.Errorf("writers asked since %v", asked)
+		if len(w.asked) != 1 || w.asked[0].IsZero() {
+			t.Errorf("writers asked since %v", w.asked)
+		}
+		if w.muted.Load() {
+			t.Error("nobody listens after a sync")
+		}
+		h := b.History().Find(history.Filter{})
+		if !slices.ContainsFunc(h.Entries, func(e history.Entry) bool { return e.Kind == "Drift" && e.Count == 3 && e.Detail == "by nft" }) {
+			t.Errorf("no name in the history: %+v", h.Entries)
 		}
 	})
 }
@@ -71,7 +102,7 @@ func TestDriftIsRemembered(t *testing.T) {
 func TestAuditOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		if err := b.Audit(t.Context()); err != engine.ErrNotReady {
+		if _, err := b.Audit(t.Context()); err != engine.ErrNotReady {
 			t.Fatalf("before the source has told all: %v", err)
 		}
 		b.SetService(service("a", "10.96.0.1"))
@@ -79,7 +110,7 @@ func TestAuditOnRequest(t *testing.T) {
 		sleep(time.Minute)
 		b.kernel.Do(func() { delete(b.kernel.Objects, "10.96.0.1:80") }) // unnoticed
 		before := time.Now()
-		if err := b.Audit(t.Context()); err != nil {
+		if _, err := b.Audit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s, err := b.Snapshot(t.Context())
@@ -89,7 +120,7 @@ func TestAuditOnRequest(t *testing.T) {
 		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
 		done := make(chan error, 2)
 		for range 2 {
-			go func() { done <- b.Audit(t.Context()) }()
+			go func() { _, err := b.Audit(t.Context()); done <- err }()
 			sleep(time.Second) // the second one asks while the first audit reads
 		}
 		for range 2 {
@@ -99,6 +130,31 @@ func TestAuditOnRequest(t *testing.T) {
 		}
 		if b.kernel.Observes < 4 {
 			t.Errorf("read %d times: the second answer was older than the question", b.kernel.Observes)
+		}
+	})
+}
+
+// Where it is certain that nobody else has written, a question is answered without
+// reading, by when everything was read; after a write of another program it is read.
+func TestAQuestionReadsOnlyWhatOthersMayHaveChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Limit.Certain = true
+		b := startOn(t, kernel, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		adopted := time.Now()
+		sleep(time.Minute)
+		b.SetService(service("b", "10.96.0.2"))
+		synctest.Wait()
+		before := kernel.Observes
+		if at, err := b.Audit(t.Context()); err != nil || at.After(adopted) || kernel.Observes != before {
+			t.Errorf("read %d times, at %s, %v", kernel.Observes-before, at, err)
+		}
+		kernel.Disturb(func(o map[string]string) { o["10.96.0.2:80"] = "hijacked" })
+		asked := time.Now()
+		if at, err := b.Audit(t.Context()); err != nil || at.Before(asked) || kernel.Observes == before || b.Status().Drift != 1 {
+			t.Errorf("read %d times, at %s, %v: %d objects of drift", kernel.Observes-before, at, err, b.Status().Drift)
 		}
 	})
 }
@@ -141,7 +197,7 @@ func churn(t *testing.T, r *rand.Rand) {
 			b.kernel.Disturb(func(map[string]string) {}) // another program's own table
 		}
 		if r.IntN(50) == 0 {
-			if err := b.Audit(t.Context()); err != nil {
+			if _, err := b.Audit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -60,9 +60,15 @@ type Options struct {
 	Log        *slog.Logger
 	Hooks      Hooks
 
-	// Writers returns the other programs that have written to the data plane since a
-	// time, as far as the system tells. It must not block. Nil where it does not.
-	Writers func(since time.Time) []Writer
+	Writers Writers // nil where the system does not tell
+}
+
+// Writers tells which other programs write to the data plane. Its methods do not block.
+type Writers interface {
+	// Since returns those that have written since a time.
+	Since(time.Time) []Writer
+	// Mute says that the engine itself writes from now on, and then no more.
+	Mute(on bool) error
 }
 
 // Hooks are called on the engine's goroutine after what it did: they must not block.
@@ -239,7 +245,13 @@ func (e *Engine) publish(change func(*Status)) {
 // auditWaiter waits for an audit that begins after a moment.
 type auditWaiter struct {
 	asked time.Time
-	done  chan error
+	done  chan audited
+}
+
+// audited is what an audit has come to.
+type audited struct {
+	at  time.Time // its start
+	err error
 }
 
 // ErrNotReady says that there is nothing yet that could be switched.

@@ -24,7 +24,7 @@ func (e *Engine) sync(ctx context.Context) {
 	resolved := time.Now()
 	e.backend().Update(deltas)
 	compiled := time.Now()
-	r.Work, r.Err = e.backend().Sync(ctx)
+	r.Work, r.Err = e.write(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
 	r.Stages = [history.Stages]time.Duration{r.Waiting, resolved.Sub(start), compiled.Sub(resolved), end.Sub(compiled)}
@@ -52,6 +52,22 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 	if e.options.Hooks.Synced != nil {
 		e.options.Hooks.Synced(r)
+	}
+}
+
+// write has the backend write what differs. Our own writes are no other program's.
+func (e *Engine) write(ctx context.Context) (dataplane.Work, error) {
+	e.mute(true)
+	defer e.mute(false)
+	return e.backend().Sync(ctx)
+}
+
+func (e *Engine) mute(on bool) {
+	if e.options.Writers == nil {
+		return
+	}
+	if err := e.options.Writers.Mute(on); err != nil {
+		e.options.Log.Debug("drift may be shown without the names of other programs", "err", err)
 	}
 }
 

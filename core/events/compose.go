@@ -107,13 +107,13 @@ func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 // it is about no object of the API.
 func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	kind, name, found := strings.Cut(p.Object, " ")
-	if !found || strings.ContainsAny(name, `" `) {
+	if !found || name == "" || strings.ContainsAny(name, `" `) {
 		return e, false
 	}
 	about := Object{Kind: kind, Name: name}
 	switch kind {
 	case "Service", "EndpointSlice":
-		if about.Namespace, about.Name, found = strings.Cut(name, "/"); !found {
+		if about.Namespace, about.Name, _ = strings.Cut(name, "/"); about.Namespace == "" || about.Name == "" {
 			return e, false
 		}
 	case "Node":

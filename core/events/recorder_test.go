@@ -135,6 +135,7 @@ func TestComposer(t *testing.T) {
 		{show(composer.Problem(model.Problem{Object: "Node n1", Why: model.WhyNoNode})), "Node n1 | Warning NoNode"},
 		{show(composer.Problem(model.Problem{Object: `Service "a\nb"/web`})), "-"},
 		{show(composer.Problem(model.Problem{Object: "Service web"})), "-"},
+		{show(composer.Problem(model.Problem{Object: "Service /"})), "-"},
 		{show(composer.Problem(model.Problem{Object: "file x.yaml"})), "-"},
 		{show(composer.Problem(model.Problem{})), "-"},
 	} {
@@ -148,6 +149,7 @@ func TestComposer(t *testing.T) {
 func FuzzProblem(f *testing.F) {
 	f.Add("Service ns/web", "detail", uint8(model.WhyFrontendTaken))
 	f.Add("Node n1", "", uint8(model.WhyNoNode))
+	f.Add("Service /", "detail", uint8(model.WhyInvalid))
 	f.Fuzz(func(t *testing.T, object, detail string, why uint8) {
 		e, ok := events.Composer{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})
 		if ok && (e.About.Kind == "" || e.About.Kind != "Node" && e.About.String() != object || e.Reason == "" || e.Note == "") {

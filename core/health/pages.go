@@ -4,7 +4,6 @@ package health
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Sources are where the pages come from. All are safe for concurrent use.
@@ -131,12 +131,12 @@ func readFilter(r *http.Request) status.Filter {
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
-// document serves a document as JSON, and shares it between requests. A part of it is
-// made for each request. One document or part is made at a time: no request waits for
-// its turn longer than its client does.
+// document serves a document in the form that is asked for, and shares the whole of it
+// between requests. A part of it is made for each request. One document or part is made at
+// a time: no request waits for its turn longer than its client does.
 func document(of func(context.Context, status.Filter) (any, error)) http.Handler {
 	turn := make(chan struct{}, 1)
-	text := func(ctx context.Context, only status.Filter, marshal func(any) ([]byte, error)) ([]byte, error) {
+	text := func(ctx context.Context, only status.Filter, kind string) ([]byte, error) {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -147,23 +147,26 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 		if err != nil {
 			return nil, err
 		}
-		return marshal(doc)
+		return wire.Marshal(kind, doc)
 	}
-	indented := func(doc any) ([]byte, error) { return json.MarshalIndent(doc, "", "  ") }
-	whole := Shared(func(ctx context.Context) ([]byte, error) { return text(ctx, status.Filter{}, indented) }, statusAge)
+	whole := map[string]func(context.Context) ([]byte, error){}
+	for _, kind := range []string{wire.JSON, wire.CBOR} {
+		whole[kind] = Shared(func(ctx context.Context) ([]byte, error) { return text(ctx, status.Filter{}, kind) }, statusAge)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var doc []byte
 		var err error
+		kind := wire.Type(r.Header.Get("Accept"))
 		if only := readFilter(r); only.All() {
-			doc, err = whole(r.Context())
+			doc, err = whole[kind](r.Context())
 		} else {
-			doc, err = text(r.Context(), only, json.Marshal)
+			doc, err = text(r.Context(), only, kind)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		writeBytes(w, http.StatusOK, "application/json", doc)
+		writeBytes(w, http.StatusOK, kind, doc)
 	})
 }
 

@@ -65,7 +65,7 @@ func TestPages(t *testing.T) {
 		{sources(), "/configz", 200, "application/json", `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}`},
 		{sources(), "/metrics", 200, "", "up 1\n"},
 		{sources(), "/metrics/slis", 200, "", "sli 1\n"},
-		{sources(), "/status", 200, "application/json", "{\n  \"services\": 3\n}"},
+		{sources(), "/status", 200, "application/json", "{\"services\":3}"},
 		{sources(), "/debug/pprof/", 404, text, "404 page not found\n"},
 		{sources(), "/debug/flags/v", 404, text, "404 page not found\n"},
 		{profiled, "/debug/pprof/symbol", 200, text, "num_symbols: 1\n"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history remembers the last changes: what came, what it rewrote, how long
+// Package history records the last changes: what was received, what it rewrote, how long
 // each stage took, and what failed.
 //
 //	engine ──Arrived──▶ ring of Change ┐

@@ -89,10 +89,19 @@ type deferral struct {
 	attempts int // consecutive failures
 	err      error
 	untried  bool // deferred for lack of time (ErrDeferred)
+	lingers  bool // a deletion that has not been tried (Rules.DeleteDelay)
 }
 
 // failed reports whether it is the last attempt that has failed.
 func (d deferral) failed() bool { return d.err != nil && !d.untried }
+
+// port is the owner's name; empty without an owner.
+func (d deferral) port() (id model.PortID) {
+	if d.owner != nil {
+		id = *d.owner
+	}
+	return id
+}
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {

@@ -128,6 +128,45 @@ func TestLingeringObjectsAreDeletedLater(t *testing.T) {
 	expect(t, render(l.Plan(now.Add(time.Minute), 0)), "0 delete shared1 v>")
 }
 
+// What an owner's failed ops were to replace may still use the object that lingers: it
+// stays until they have succeeded.
+func TestLingeringObjectsOutliveTheirOwnersFailures(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	a, b := owner("a"), owner("b")
+	l.Want(a, "shared1", "v")
+	l.Want(a, "user2", "shared1")
+	l.Want(b, "shared3", "v")
+	record(l, l.Plan(epoch, 0), epoch)
+	l.Want(a, "user2", "other")
+	l.Release(a, "user2")
+	l.Release(a, "shared1")
+	l.Release(b, "shared3")
+	now := epoch
+	for end := epoch.Add(5 * time.Minute); now.Before(end); now = l.Next() {
+		for _, batch := range l.Plan(now, 0) {
+			for _, op := range batch {
+				if op.Key == "shared1" {
+					t.Fatalf("after %v: %s %s", now.Sub(epoch), op.Verb, op.Key)
+				}
+				var err error
+				if op.Key == "user2" {
+					err = errors.New("rejected")
+				}
+				l.Record(op, err, now)
+			}
+		}
+	}
+	if _, there := l.Installed("shared3"); there {
+		t.Error("what lingers waits for failures of another owner")
+	}
+	for end := now.Add(2 * time.Minute); now.Before(end) && !l.Next().IsZero(); now = l.Next() {
+		record(l, l.Plan(now, 0), now)
+	}
+	if _, there := l.Installed("shared1"); there || !l.Next().IsZero() {
+		t.Errorf("nothing fails any more: there %v, next %v", there, l.Next())
+	}
+}
+
 func TestOwnersAreNotSplit(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a, b, c := owner("a"), owner("b"), owner("c")
@@ -137,6 +176,17 @@ func TestOwnersAreNotSplit(t *testing.T) {
 	}
 	expect(t, render(l.Plan(epoch, 3)),
 		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
+}
+
+// Left-overs of an earlier process may still be in use by what a later batch replaces.
+func TestLeftOversAreDeletedAfterAllOthers(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	adopt(l, map[string]string{"base0": "old", "left1": "v", "left2": "v", "a2": "to left1", "b2": "to left1"})
+	l.Want(nil, "base0", "v")
+	l.Want(owner("a"), "a2", "v")
+	l.Want(owner("b"), "b2", "v")
+	expect(t, render(l.Plan(epoch, 1)), "0 replace base0 old>v", "1 replace a2 to left1>v", "2 replace b2 to left1>v",
+		"3 delete left2 v>", "4 delete left1 v>")
 }
 
 func TestAnOwnerLargerThanTheLimitStaysWhole(t *testing.T) {

@@ -53,13 +53,20 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		return
 	}
 	l.next = time.Time{}
-	due := map[model.PortID]bool{}
+	failing, due := map[model.PortID]bool{}, map[model.PortID]bool{}
 	for _, d := range l.waiting {
-		if d.owner != nil && d.failed() && !now.Before(d.until) {
-			due[*d.owner] = true
+		if d.owner != nil && d.failed() {
+			failing[*d.owner] = true
+			due[*d.owner] = due[*d.owner] || !now.Before(d.until)
 		}
 	}
 	for key, d := range l.waiting {
+		if d.lingers && !now.Before(d.until) && failing[d.port()] {
+			// What its owner's failed ops were to replace may still use it.
+			d.until = now.Add(lastRetry)
+			l.deferKey(key, d)
+			continue
+		}
 		// Failed ops of one owner are retried together: they may depend on each other.
 		together := d.owner != nil && d.failed() && due[*d.owner]
 		if now.Before(d.until) && !together {
@@ -82,7 +89,7 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	if delay == 0 {
 		return false
 	}
-	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner})
+	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, lingers: true})
 	return true
 }
 
@@ -151,16 +158,27 @@ func (l *Ledger[K, V]) position(op *Op[K, V]) int {
 }
 
 // group sorts ops by owner, owners in the order of their first op. Ops without an
-// owner come first, by position: all others depend on the base.
+// owner come first, by position, since all others depend on the base; but deletions
+// without an owner are left-overs, which others may use until they are replaced, and
+// come last.
 func (l *Ledger[K, V]) group(ops []Op[K, V]) {
-	first := map[model.PortID]int{{}: -1}
+	first := map[model.PortID]int{}
 	for i, op := range ops {
 		if _, ok := first[op.Port()]; !ok {
 			first[op.Port()] = i
 		}
 	}
+	place := func(op *Op[K, V]) int {
+		switch {
+		case op.Owner != nil:
+			return first[op.Port()]
+		case op.Verb == Delete:
+			return len(ops)
+		}
+		return -1
+	}
 	slices.SortStableFunc(ops, func(a, b Op[K, V]) int {
-		if c := cmp.Compare(first[a.Port()], first[b.Port()]); c != 0 {
+		if c := cmp.Compare(place(&a), place(&b)); c != 0 {
 			return c
 		}
 		return cmp.Compare(l.position(&a), l.position(&b))

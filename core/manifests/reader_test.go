@@ -230,15 +230,15 @@ func TestTooManyFiles(t *testing.T) {
 	w := newBench(t)
 	w.reader.limits.files = 2
 	w.put("m.yaml", svc("m"))
-	w.put("n.yaml", svc("n"))
-	w.expect("within the limit", []string{"m", "n"})
+	w.put("o.yaml", svc("o"))
+	w.expect("within the limit", []string{"m", "o"})
 	w.put("a.yaml", svc("a"))
 	w.put("b.yaml", svc("b"))
-	f := w.expect("new ones do not push out old ones", []string{"m", "n"}, ":0")
+	f := w.expect("new ones do not push out old ones", []string{"m", "o"}, ":0")
 	if len(f.problems) == 1 && f.problems[0].Text != "2 files left out: more than 2 are not read" {
 		t.Error(f.problems[0].Text)
 	}
-	w.remove("n.yaml")
+	w.remove("o.yaml")
 	w.expect("room for one", []string{"a", "m"}, ":0")
 }
 

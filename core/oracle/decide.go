@@ -57,10 +57,10 @@ func (w walk) decide(p Packet) (Outcome, *model.Port, *model.Frontend) {
 // inside the pods' range counts as a pod.
 func (w walk) origin(p Packet) model.Origin {
 	o := Origin(w.host, p)
-	switch {
-	case o == model.FromPod:
+	switch o {
+	case model.FromPod:
 		w.tell(AboutOrigin, o.String(), "%s belongs to a pod of this node, by %s", p.Src, podRule(w.host.Pods))
-	case o == model.FromHost:
+	case model.FromHost:
 		w.tell(AboutOrigin, o.String(), "this node itself sends it")
 	default:
 		w.tell(AboutOrigin, o.String(), "%s is neither a pod of this node nor the node itself", p.Src)

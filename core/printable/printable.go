@@ -48,6 +48,15 @@ func escape(s, keep string) string {
 }
 
 func hasEscapes(s, keep string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' { // mostly there is none
+			return hasEscapesFrom(s[i:], keep)
+		}
+	}
+	return false
+}
+
+func hasEscapesFrom(s, keep string) bool {
 	for _, r := range s {
 		if r == utf8.RuneError || !plain(r) && !strings.ContainsRune(keep, r) {
 			return true

@@ -117,6 +117,9 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
 	all := newHasher()
+	if f.Only.All() {
+		d.Services = make([]Service, 0, len(s.Services))
+	}
 	for _, svc := range s.Services {
 		one := Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}
 		all.text(one.Name)
@@ -137,7 +140,11 @@ func Of(f Facts, s *engine.Snapshot) Document {
 
 // describe fills in everything but name and hash.
 func (out *Service) describe(of track.Service, s *engine.Snapshot) {
-	out.Frontends, out.Problems = []Frontend{}, problems(of.Problems)
+	n := 0
+	for _, p := range of.Ports {
+		n += len(p.Frontends)
+	}
+	out.Frontends, out.Problems = make([]Frontend, 0, n), problems(of.Problems)
 	failing, pending := false, of.Queued
 	for _, p := range of.Ports {
 		for i := range p.Frontends {

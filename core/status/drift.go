@@ -18,8 +18,10 @@ type Drift struct {
 	Node string    `json:"node"`
 	Mode string    `json:"mode"`
 	At   time.Time `json:"at"`
-	// Looked says that the data plane was read back for this answer.
-	Looked bool `json:"looked"`
+	// Looked says that the data plane was read back for this answer, or at ReadAt: then it
+	// is certain that nobody else has written since.
+	Looked bool       `json:"looked"`
+	ReadAt *time.Time `json:"readAt,omitempty"`
 	// Service is the only one that it is about; absent for all.
 	Service string `json:"service,omitempty"`
 
@@ -91,7 +93,7 @@ func (d Drift) Write(w io.Writer) error {
 	case len(d.Now) > 0:
 		fmt.Fprintf(&b, "%d objects of mode %s on %s are not, or were not until just now, as tandem programmed them:\n", len(d.Now), d.Mode, d.Node)
 	case d.Looked:
-		fmt.Fprintf(&b, "no drift%s: the data plane of mode %s on %s is as tandem programmed it\n", of, d.Mode, d.Node)
+		fmt.Fprintf(&b, "no drift%s: the data plane of mode %s on %s is as tandem programmed it%s\n", of, d.Mode, d.Node, d.read())
 	default:
 		fmt.Fprintf(&b, "no drift%s known in mode %s on %s\n", of, d.Mode, d.Node)
 	}
@@ -105,6 +107,14 @@ func (d Drift) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err
+}
+
+// read says when the data plane was read, where that was not just now.
+func (d Drift) read() string {
+	if d.ReadAt == nil || d.At.Sub(*d.ReadAt) < time.Minute {
+		return ""
+	}
+	return fmt.Sprintf(" (read %s ago; nobody else has written since)", d.At.Sub(*d.ReadAt).Round(time.Second))
 }
 
 func writeDrifted(b *strings.Builder, all []Drifted, most int) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -30,33 +31,53 @@ func ServiceHash(s *track.Service) string {
 // is half a million of them.
 type hasher struct{ sum uint64 }
 
-func newHasher() *hasher { return &hasher{14695981039346656037} }
+// The constants of FNV-1a. To add a byte of zero is to multiply by the prime.
+const (
+	fnvBasis  uint64 = 14695981039346656037
+	fnvPrime  uint64 = 1099511628211
+	fnvPrime8 uint64 = 2232315406967589409 // its 8th power, modulo 2^64
+)
 
-func (h *hasher) byte(b byte) { h.sum = (h.sum ^ uint64(b)) * 1099511628211 }
+func newHasher() *hasher { return &hasher{fnvBasis} }
 
-func (h *hasher) String() string { return fmt.Sprintf("%016x", h.sum) }
+func (h *hasher) String() string {
+	var buf [16]byte
+	text := strconv.AppendUint(buf[:0], h.sum, 16)
+	return "0000000000000000"[len(text):] + string(text)
+}
 
 func (h *hasher) text(s string) {
 	h.number(uint64(len(s)))
+	sum := h.sum
 	for i := range len(s) {
-		h.byte(s[i])
+		sum = (sum ^ uint64(s[i])) * fnvPrime
 	}
+	h.sum = sum
 }
 
 func (h *hasher) address(a netip.Addr) {
 	var buf [64]byte
 	text := a.AppendTo(buf[:0])
 	h.number(uint64(len(text)))
+	sum := h.sum
 	for _, b := range text {
-		h.byte(b)
+		sum = (sum ^ uint64(b)) * fnvPrime
 	}
+	h.sum = sum
 }
 
+// number adds 8 bytes, the lowest first: mostly one that is not zero.
 func (h *hasher) number(n uint64) {
+	if n < 1<<8 {
+		h.sum = (h.sum ^ n) * fnvPrime8
+		return
+	}
+	sum := h.sum
 	for range 8 {
-		h.byte(byte(n))
+		sum = (sum ^ n&0xff) * fnvPrime
 		n >>= 8
 	}
+	h.sum = sum
 }
 
 func (h *hasher) flag(is bool) {
@@ -69,6 +90,10 @@ func (h *hasher) flag(is bool) {
 
 // addAll adds a list in an order of its own: that of the inputs may differ.
 func addAll[T fmt.Stringer](h *hasher, all []T) {
+	if len(all) == 0 {
+		h.number(0)
+		return
+	}
 	texts := make([]string, len(all))
 	for i, v := range all {
 		texts[i] = v.String()

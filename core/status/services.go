@@ -51,6 +51,9 @@ type EndpointDetail struct {
 // ServicesOf lists the Services of a snapshot that a filter selects.
 func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	out := Services{Services: []ServiceDetail{}}
+	if only.All() {
+		out.Services = make([]ServiceDetail, 0, len(s.Services))
+	}
 	for _, svc := range s.Services {
 		if !only.Named(svc.Object.Name.String()) {
 			continue
@@ -106,9 +109,10 @@ func Find(s *engine.Snapshot, name model.ServiceName) (svc track.Service, ok boo
 }
 
 func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {
-	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}, Frontends: []FrontendDetail{}}
+	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}}
 	d.describe(svc, s)
 	described := d.Service.Frontends // in the order of ports and theirs
+	d.Frontends = make([]FrontendDetail, 0, len(described))
 	d.Service.Frontends = nil
 	for _, p := range svc.Ports {
 		most := 0

@@ -31,7 +31,7 @@ func FuzzStrict(f *testing.F) {
 	for _, s := range []string{
 		"", "---", "name: a\ncount: 0x10\nenabled: yes\nlabels: {a: b}\nitems:\n- port: 80\n", "name: a\nname: b\nfoo: 1\n", "{\"name\":\"\\ud83d\\ude00\"}",
 		"name: !foo x\ncount: 1e3\n", "labels: &l {a: b}\nitems: [*l]\n<<: *l\n", "\xff\xfen\x00", "a: [\n", "name: .nan", "\tname: x", "name: a\u2028name: b",
-		"a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]", "enabled: \"yes\"", "count: 99999999999", "? [a]\n: b",
+		"a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]", "enabled: \"yes\"", "count: 99999999999", "? [a]\n: b", "name: n", "labels: {on: a}",
 	} {
 		f.Add([]byte(s))
 	}

@@ -135,14 +135,14 @@ func (e *encoder) merge(own []pair, seen *seenKeys, n *yaml.Node, depth int) []p
 	if !e.spend(n, depth) {
 		return own
 	}
-	switch {
-	case n.Kind == yaml.AliasNode:
+	switch n.Kind {
+	case yaml.AliasNode:
 		return e.merge(own, seen, n.Alias, depth+1)
-	case n.Kind == yaml.SequenceNode:
+	case yaml.SequenceNode:
 		for _, c := range n.Content {
 			own = e.merge(own, seen, c, depth+1)
 		}
-	case n.Kind == yaml.MappingNode:
+	case yaml.MappingNode:
 		for _, p := range e.pairs(n, depth+1) {
 			e.work++
 			if _, dup := seen.add(own, p.key, p.name); !dup {
@@ -188,7 +188,24 @@ func (e *encoder) key(n *yaml.Node) (string, bool) {
 		e.fault(n, "a key must be a string, but this one "+Describe(n))
 		return "", false
 	}
+	if respelled(n) {
+		e.fault(n, "a key must be a string, but this one "+Describe(n)+": put it in quotes")
+		return "", false
+	}
 	return n.Value, true
+}
+
+// respelled reports whether kubectl would make another key of a bare word: "true" of
+// on, 16 of 0x10.
+func respelled(n *yaml.Node) bool {
+	switch n.ShortTag() {
+	case "!!bool":
+		return n.Value != "true" && n.Value != "false"
+	case "!!int", "!!float":
+		return !plainNumber(n.Value) || n.Value == "-0"
+	}
+	_, old := oldBool(n)
+	return old
 }
 
 func (e *encoder) scalar(n *yaml.Node) {

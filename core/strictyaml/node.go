@@ -94,9 +94,9 @@ func oldBool(n *yaml.Node) (value, ok bool) {
 		return false, false
 	}
 	switch n.Value {
-	case "yes", "Yes", "YES", "on", "On", "ON":
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 		return true, true
-	case "no", "No", "NO", "off", "Off", "OFF":
+	case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
 		return false, true
 	}
 	return false, false

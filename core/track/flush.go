@@ -181,17 +181,17 @@ func (s *service) view() Service {
 	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
 }
 
-// copied is a view that stays as it is: all but the list of slices is immutable.
-func (s *service) copied() Service {
-	v := s.view()
-	v.Slices = slices.Clone(v.Slices)
-	return v
+// kept is a view that stays as it is: all but the list of slices is immutable, and
+// that is copied before its next change.
+func (s *service) kept() Service {
+	s.shared = true
+	return s.view()
 }
 
 // Named returns the Service of a name, if there is one, as a list.
 func (t *Tracker) Named(n model.ServiceName) []Service {
 	if s := t.services[n]; s != nil && s.object != nil {
-		return []Service{s.copied()}
+		return []Service{s.kept()}
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
 	}
 	for i, s := range found {
 		if s != nil && s.object != nil && slices.Index(found, s) == i {
-			all = append(all, s.copied())
+			all = append(all, s.kept())
 		}
 	}
 	return all
@@ -224,7 +224,16 @@ func (t *Tracker) Services() []Service {
 
 // SortServices sorts by name: most of what a list costs.
 func SortServices(all []Service) {
-	slices.SortFunc(all, func(a, b Service) int { return a.Object.Name.Compare(b.Object.Name) })
+	order := make([]*Service, len(all)) // which are cheaper to move
+	for i := range all {
+		order[i] = &all[i]
+	}
+	slices.SortFunc(order, func(a, b *Service) int { return a.Object.Name.Compare(b.Object.Name) })
+	sorted := make([]Service, len(all))
+	for i, s := range order {
+		sorted[i] = *s
+	}
+	copy(all, sorted)
 }
 
 // Unsorted lists all Services.
@@ -232,7 +241,7 @@ func (t *Tracker) Unsorted() []Service {
 	all := make([]Service, 0, len(t.services))
 	for _, s := range t.services {
 		if s.object != nil {
-			all = append(all, s.copied())
+			all = append(all, s.kept())
 		}
 	}
 	return all

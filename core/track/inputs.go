@@ -46,6 +46,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 	}
 	t.slices[slice.Name] = s
 	var before *model.Slice
+	s.ownSlices()
 	i, found := s.find(slice.Name)
 	if found {
 		before, s.slices[i] = s.slices[i], slice
@@ -65,6 +66,7 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 		return
 	}
 	delete(t.slices, name)
+	s.ownSlices()
 	if i, found := s.find(name); found {
 		t.trustChanged(s.slices[i], nil)
 		s.slices = slices.Delete(s.slices, i, i+1)
@@ -86,6 +88,13 @@ func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known
 func (t *Tracker) updateAPIServers(s *service) {
 	if s.name == resolve.APIService && t.configured != nil {
 		t.setHost(resolve.WithAPIServers(t.configured, s.slices))
+	}
+}
+
+// ownSlices comes before a change of the list of slices, which others may have.
+func (s *service) ownSlices() {
+	if s.shared {
+		s.slices, s.shared = slices.Clone(s.slices), false
 	}
 }
 

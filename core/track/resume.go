@@ -3,7 +3,6 @@
 package track
 
 import (
-	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -24,7 +23,8 @@ func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.S
 	}
 	for _, v := range all {
 		s := t.get(v.Object.Name)
-		s.object, s.slices, s.ports, s.problems, s.since = v.Object, slices.Clone(v.Slices), v.Ports, v.Problems, v.Ready
+		s.object, s.slices, s.ports, s.problems, s.since = v.Object, v.Slices, v.Ports, v.Problems, v.Ready
+		s.shared = true
 		for _, slice := range s.slices {
 			t.slices[slice.Name] = s
 		}

@@ -54,6 +54,7 @@ type service struct {
 	object   *model.Service  // nil while only slices are known
 	excess   []model.Problem // why the latest object was refused
 	slices   []*model.Slice  // by name
+	shared   bool            // a view has the list of slices, too
 	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool

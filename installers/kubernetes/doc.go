@@ -8,9 +8,9 @@
 //	                 └──▶ testdata/own.yaml     other values, for tests
 //
 // The Helm chart is the one source; `go run .` in render writes the rest, and its
-// test keeps it so. kubeadm.md says how to swap kube-proxy for Tandem, and back, and
+// test keeps it so. kubeadm.md describes how to swap kube-proxy for Tandem, and back, and
 // guides/ what is different in other distributions. Alerts and a dashboard are in
-// chart/files: the tests here compare the metrics that they ask for with core/metrics.
+// chart/files: the tests here compare the metrics that they use with core/metrics.
 //
 // What the pods may do is as little as can be. On Linux an init container with
 // all rights sets kernel parameters (`tandem run --init-only`), and the proxy
@@ -20,8 +20,8 @@
 // Endpoints.
 //
 // With no values at all the pods read the ConfigMap kube-proxy, as kubeadm made
-// it. It also says where the API server is without any Service's help: nobody
-// else makes Services work. Where there is none, config.existing is empty and
+// it. It also has the API server's address, not that of a Service: nothing
+// else serves Services. Where there is none, config.existing is empty and
 // config.apiServer names the server.
 //
 // Tests: ci/kubernetes lets a real API server judge every object and runs the

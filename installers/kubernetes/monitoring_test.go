@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// metric matches the names of metrics that rules and panels ask for.
+// metric matches the names of metrics that rules and panels use.
 var metric = regexp.MustCompile(`\b(?:tandem|kubeproxy|process)_[a-z0-9_]+\b`)
 
 // scraped are the names of all metrics that core/metrics serves, with those of the
@@ -46,7 +46,7 @@ func scraped(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestMonitoredMetricsExist: no alert and no panel asks for a metric that there is not.
+// TestMonitoredMetricsExist: no alert and no panel uses a metric that does not exist.
 func TestMonitoredMetricsExist(t *testing.T) {
 	have := scraped(t)
 	for _, file := range []string{"chart/files/alerts.yaml", "chart/files/dashboard.json"} {
@@ -60,7 +60,7 @@ func TestMonitoredMetricsExist(t *testing.T) {
 		}
 		for _, name := range names {
 			if !have[name] {
-				t.Errorf("%s asks for %s, which core/metrics has not", file, name)
+				t.Errorf("%s uses %s, which core/metrics does not have", file, name)
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func TestDashboard(t *testing.T) {
 			refs[target.RefID] = true
 		}
 		if len(refs) == 0 || p.Datasource.Type != "prometheus" || p.Datasource.UID == "" {
-			t.Errorf("panel %q asks nobody: %+v", p.Title, p)
+			t.Errorf("panel %q has no query: %+v", p.Title, p)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/installers/openrc"
 )
 
-// The arguments arrive as they are, however odd, and a start fails only for a
+// The arguments arrive unchanged, with any characters, and a start fails only for a
 // configuration with mistakes.
 func TestScript(t *testing.T) {
 	dir := t.TempDir()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packages is what the deb, rpm and apk packages are made of: nfpm.yaml
+// Package packages has the content of the deb, rpm and apk packages: nfpm.yaml
 // lists the files, postinstall, preremove and postremove run on the node. `make
 // dist` builds them (ci/dist); the test here installs the deb on a real systemd.
 //

@@ -73,7 +73,7 @@ func installed(t *testing.T, m *debian.Machine) {
 }
 
 // upgraded: the new version runs, the configuration is the user's. What would
-// not run, and who may not install, leave the running proxy alone.
+// not run, or a user who may not install, does not affect the running proxy.
 func upgraded(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	const own = "TANDEM_FLAGS=--manifests=/srv/services\n"

@@ -12,6 +12,6 @@
 // starts all the same: in a container the parameters are the host's. The proxy itself
 // keeps CAP_NET_ADMIN alone and sees a file system that it cannot write.
 //
-// RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones say
+// RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones log
 // that they do not know them, and restart after RestartSec.
 package systemd

@@ -71,7 +71,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// refusals: what cannot work is said, and nothing is changed.
+// refusals: what cannot work is an error, and nothing is changed.
 func refusals(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	m.Write("/etc/tandem/bad.yaml", configHead+"mode: nftable\nclusterCIDR: nonsense\n", 0o644)
@@ -185,7 +185,7 @@ func watched(t *testing.T, m *debian.Machine) {
 	}
 }
 
-// crashed: one that dies is started again.
+// crashed: a killed process is started again.
 func crashed(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	again(t, m, "KILL")

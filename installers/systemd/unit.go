@@ -11,7 +11,7 @@ import (
 var template string
 
 // Unit returns the text of the unit that runs a program with arguments. With a
-// config file it is not started while that file does not exist, and says so;
+// config file it is not started while that file does not exist, which systemd logs;
 // with "" it is always.
 func Unit(program string, arguments []string, config string) string {
 	words := []string{word(program)}

@@ -29,7 +29,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// Whatever an argument says, the unit keeps its lines, and nothing in it is left
+// With any argument, the unit keeps its lines, and nothing in it is left
 // for templates, specifiers or variables.
 func FuzzUnit(f *testing.F) {
 	f.Add("/usr/bin/tandem", "--node=a b")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Options say what to make.
+// Options select what to build.
 type Options struct {
 	Exe     string // the program; not changed
 	Version string // of the program, as in v1.2.3 or 1.2.3-4-g0123abc

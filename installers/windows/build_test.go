@@ -126,7 +126,7 @@ func options(t *testing.T, arch string) Options {
 	return o
 }
 
-// TestBuild: the same input makes the same files, and what wixl cannot say is in
+// TestBuild: the same input makes the same files, and what wixl cannot express is in
 // the tables.
 func TestBuild(t *testing.T) {
 	for arch, template := range map[string]string{"amd64": "x64;1033", "arm64": "Arm64;1033"} {

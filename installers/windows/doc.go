@@ -14,9 +14,9 @@
 //
 // A newer version replaces an older one, and a release its candidates (1.3.0
 // replaces 1.3.0-rc1); an older one is refused. An upgrade leaves the configuration
-// as it is and starts the service again. Where the new program finds a mistake in the
-// configuration it is not installed (error 1603; the log says 1722) and Windows
-// brings the old one back: `tandem config check` says what is wrong. Nothing that is
+// unchanged and starts the service again. Where the new program finds a mistake in the
+// configuration it is not installed (error 1603; 1722 in the log) and Windows
+// brings the old one back: `tandem config check` shows what is wrong. Nothing that is
 // programmed goes with it: see `tandem cleanup`.
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
@@ -31,7 +31,7 @@
 // signs them when TANDEM_SIGN_CERTS and TANDEM_SIGN_KEY name a certificate and its
 // key.
 //
-// The same input makes the same bytes, but for signatures, which tell the time
-// unless none is asked for. It works on any system that has wixl and msibuild
+// The same input makes the same bytes, but for signatures, which have the time
+// unless none is requested. It works on any system that has wixl and msibuild
 // (Debian: wixl, msitools), and osslsigncode to sign.
 package windows

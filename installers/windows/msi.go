@@ -110,7 +110,7 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 	return os.WriteFile(to, data, 0o644)
 }
 
-// queries are the changes of the tables by which an MSI gets what wixl cannot say:
+// queries are the changes of the tables by which an MSI gets what wixl cannot express:
 // an upgrade from another version of the same three numbers, as from a candidate to
 // its release, a configuration that stays, a restart that is for upgrades alone, the
 // program's folder at the end of every user's PATH, and an upgrade that takes the old

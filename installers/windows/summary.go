@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The properties of an MSI's summary that tell times, and the type of a time
+// The properties of an MSI's summary with times, and the type of a time
 // (MS-OLEPS).
 const (
 	created, saved = 12, 13
@@ -23,7 +23,7 @@ var errSummary = errors.New("the summary of the MSI is not where it is expected"
 
 // setDates sets the times in the summary of an MSI: its tools write the present,
 // and the same input would not make the same file. The summary is a small stream
-// that lies in one piece.
+// that is stored in one piece.
 func setDates(msi []byte, at time.Time) error {
 	const header = 28 // of the property set, up to its FMTID
 	i := bytes.Index(msi, []byte(summaryFormat))

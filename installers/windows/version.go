@@ -12,7 +12,7 @@ import (
 
 // productVersion returns the version that Windows Installer compares: three
 // numbers, the first two below 256 and the third below 65536. What comes after
-// them in a version does not count: that is for rank to tell. One that is not released, and so has no
+// them in a version does not count: rank decides that. One that is not released, and so has no
 // numbers, is older than all others.
 func productVersion(v string) (string, error) {
 	v = strings.TrimPrefix(v, "v")
@@ -51,7 +51,7 @@ var (
 	stage     = regexp.MustCompile(`^-([a-z]+)[.-]?([0-9]*)`)
 )
 
-// rank tells which of two versions with the same three numbers is newer: first
+// rank decides which of two versions with the same three numbers is newer: first
 // what its stage is, then which of that stage, then how many commits came after
 // that. All have eight digits, so that they compare as numbers and as text alike.
 func rank(v string) int {

@@ -39,6 +39,7 @@ var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
 	_ dataplane.Neighbour            = (*Driver)(nil)
+	_ dataplane.Tidier               = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -214,6 +215,12 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 		maps.Copy(pages, r.chains)
 	}
 	return objects, pages, nil
+}
+
+// Tidy implements dataplane.Tidier.
+func (d *Driver) Tidy(ctx context.Context) error {
+	all := tables()
+	return d.ns.Do(func() error { return d.tools.DeleteBare(ctx, d.families, all[:]...) })
 }
 
 // Rules implements dataplane.RuleCounter.

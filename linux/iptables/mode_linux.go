@@ -89,7 +89,8 @@ func remove(ctx context.Context, _ *config.Config) error {
 
 // removeOwned deletes what Tandem has programmed in any variant. Most chains have
 // kube-proxy's names: without any chain that only Tandem creates, or where kube-proxy
-// has rewritten those that lead there, they are kube-proxy's, and stay.
+// has rewritten those that lead there, they are kube-proxy's, and stay. Tables in which
+// nothing is left then are deleted, too.
 func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
 		if isTandem(have) {

@@ -117,7 +117,7 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 // socket's send buffer, which is small without privileges; batches are sized so that
 // only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
-	return dataplane.Limits{Atomic: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
+	return dataplane.Limits{Atomic: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
 }
 
 // Commit implements dataplane.Driver: all ops in one transaction where possible. If

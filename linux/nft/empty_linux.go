@@ -13,12 +13,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-const tableName = 1 // NFTA_TABLE_NAME
-
 // KeepTables notes which of some tables are there, and returns a function that deletes
-// those that have come since and are empty: the iptables command of nftables makes
-// the tables that it looks at, and leaves them. A table with anything in it stays
-// (NLM_F_NONREC), whoever has put it there.
+// those that have come since and hold nothing: the iptables command of nftables makes
+// the tables that it looks at, and leaves them.
 func KeepTables(ctx context.Context, f model.Family, names ...string) (deleteNew func(context.Context) error, err error) {
 	sock, err := openSocket()
 	if err != nil {
@@ -27,7 +24,7 @@ func KeepTables(ctx context.Context, f model.Family, names ...string) (deleteNew
 	family := netlink.FamilyOf(f)
 	var absent []string
 	for _, name := range names {
-		err := request(ctx, sock, msgGetTable, 0, family, func(w *netlink.Writer) { w.Text(tableName, name) }, func(netlink.Message) error { return nil })
+		err := request(ctx, sock, msgGetTable, 0, family, func(w *netlink.Writer) { w.Text(attrTable, name) }, func(netlink.Message) error { return nil })
 		if errors.Is(err, unix.ENOENT) {
 			absent = append(absent, name)
 		} else if err != nil {
@@ -35,25 +32,61 @@ func KeepTables(ctx context.Context, f model.Family, names ...string) (deleteNew
 		}
 	}
 	return func(ctx context.Context) error {
-		var errs []error
-		for _, name := range absent {
-			errs = append(errs, deleteEmpty(ctx, sock, family, name))
-		}
-		return errors.Join(append(errs, sock.Close())...)
+		return errors.Join(deleteBare(ctx, sock, family, absent), sock.Close())
 	}, nil
 }
 
-// deleteEmpty deletes a table that is there and empty.
-func deleteEmpty(ctx context.Context, sock *netlink.Socket, family byte, name string) error {
+// DeleteBare deletes those of some tables that hold nothing but chains of the kernel
+// without rules, by which every packet is accepted, in the network namespace of the
+// calling thread. iptables-nft makes such tables again when it needs them.
+func DeleteBare(ctx context.Context, f model.Family, names ...string) error {
+	sock, err := openSocket()
+	if err != nil {
+		return err
+	}
+	return errors.Join(deleteBare(ctx, sock, netlink.FamilyOf(f), names), sock.Close())
+}
+
+func deleteBare(ctx context.Context, sock *netlink.Socket, family byte, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	chains := map[string][]string{} // by table
+	err := request(ctx, sock, msgGetChain, netlink.FlagDump, family, func(*netlink.Writer) {}, func(m netlink.Message) error {
+		if c, hooked := baseChain(m); hooked && !c.Drop && len(chains[c.Table]) < maxBaseChains { // one left out keeps the table
+			chains[c.Table] = append(chains[c.Table], c.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("nftables: list chains: %w", err)
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, deleteTable(ctx, sock, family, name, chains[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// deleteTable deletes a table and its chains in one transaction, if it holds nothing
+// else and they have no rules (NLM_F_NONREC); else nothing.
+func deleteTable(ctx context.Context, sock *netlink.Socket, family byte, name string, chains []string) error {
 	const nonRecursive = 0x100 // NLM_F_NONREC (netlink.h)
-	first := sock.Reserve(3)
+	first := sock.Reserve(uint32(len(chains)) + 3)
+	last := first + 1 + uint32(len(chains))
 	var w netlink.Writer
 	w.Begin(batchBegin, 0, first, 0, subsystem)
 	w.End()
-	w.Begin(subsystem<<8|msgDelTable, nonRecursive|netlink.FlagAck, first+1, family, 0)
-	w.Text(tableName, name)
+	for i, chain := range chains {
+		w.Begin(subsystem<<8|msgDelChain, nonRecursive, first+1+uint32(i), family, 0)
+		w.Text(attrTable, name)
+		w.Text(attrChainName, chain)
+		w.End()
+	}
+	w.Begin(subsystem<<8|msgDelTable, nonRecursive|netlink.FlagAck, last, family, 0)
+	w.Text(attrTable, name)
 	w.End()
-	w.Begin(batchEnd, 0, first+2, 0, subsystem)
+	w.Begin(batchEnd, 0, last+1, 0, subsystem)
 	w.End()
 	if err := sock.Send(ctx, w.Buf); err != nil {
 		return err
@@ -67,7 +100,7 @@ func deleteEmpty(ctx context.Context, sock *netlink.Socket, family byte, name st
 			if err != nil {
 				return err
 			}
-			if m.Seq != first+1 {
+			if m.Seq != last { // a chain with rules, which the table's answer says, too
 				continue
 			}
 			if err := m.Result(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {

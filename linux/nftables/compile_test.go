@@ -24,10 +24,9 @@ func ported(t *testing.T, p *model.Port) (lines []string) {
 			t.Errorf("%s is emitted twice", k)
 		}
 		seen[k] = true
-		switch {
-		case k.Kind == nft.KindElement:
+		if k.Kind == nft.KindElement {
 			lines = append(lines, k.Set.String()+" "+strings.ReplaceAll(k.Text(v), ` comment "default/p:http"`, ""))
-		default:
+		} else {
 			lines = append(lines, k.Name())
 		}
 	})
@@ -137,13 +136,13 @@ func TestRank(t *testing.T) {
 		}
 	}
 	for k, v := range objects {
-		switch {
-		case k.Kind == nft.KindElement:
+		switch k.Kind {
+		case nft.KindElement:
 			needs(k, nft.SetKey(k.Family, k.Set.Name))
 			if v.Body != nil && v.Body.Verdict == nft.VerdictGoto {
 				needs(k, nft.ChainKey(k.Family, v.Body.Goto))
 			}
-		case k.Kind == nft.KindChain:
+		case nft.KindChain:
 			for _, r := range v.Body.Chain.Rules {
 				for _, s := range r.Statements {
 					switch s := s.(type) {

@@ -146,13 +146,29 @@ func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) (e
 }
 
 // KeepTables returns a function that deletes the tables filter and nat where they have
-// come since and are empty: iptables of the nft variant makes every table that it
+// come since and hold nothing: iptables of the nft variant makes every table that it
 // looks at. Those of the legacy variant belong to the kernel.
 func (t Tools) KeepTables(ctx context.Context, f model.Family) (deleteNew func(context.Context) error, err error) {
 	if t.Variant != NFT {
 		return func(context.Context) error { return nil }, nil
 	}
 	return nft.KeepTables(ctx, f, Filter.String(), NAT.String())
+}
+
+// DeleteBare deletes those of some tables that hold nothing but the kernel's chains with
+// their default policy and no rules. Those of the legacy variant belong to the kernel.
+func (t Tools) DeleteBare(ctx context.Context, families []model.Family, tables ...Table) (err error) {
+	if t.Variant != NFT {
+		return nil
+	}
+	var names []string
+	for _, table := range tables {
+		names = append(names, table.String())
+	}
+	for _, f := range families {
+		err = errors.Join(err, nft.DeleteBare(ctx, f, names...))
+	}
+	return err
 }
 
 // tryTable writes rules into a scratch chain, and reads them back.

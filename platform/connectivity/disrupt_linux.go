@@ -88,7 +88,7 @@ func (r *Rig) ways(proto model.Proto) (all []way) {
 // protocols are those of connections.
 func protocols() []model.Proto { return []model.Proto{model.TCP, model.UDP} }
 
-// disrupter makes connections and counts what becomes of them.
+// disrupter makes connections and counts their outcomes.
 type disrupter struct {
 	rig   *Rig
 	load  Load
@@ -145,7 +145,7 @@ func (d *disrupter) hangUp() error {
 	return errors.Join(errs...)
 }
 
-// askHeld asks all held connections in turn until ctx ends, and once more.
+// askHeld sends a request on all held connections in turn until ctx ends, and once more.
 func (d *disrupter) askHeld(ctx context.Context) {
 	for last := false; ; {
 		var asking sync.WaitGroup
@@ -294,7 +294,7 @@ func (d *disrupter) summarize() {
 	}
 }
 
-// disturb does to the proxy what the load says, in the midst of calm.
+// disturb applies the disturbance of the load to the proxy, with calm before and after.
 func (d *disrupter) disturb(ctx context.Context) error {
 	pause(ctx, calm)
 	var err error
@@ -336,7 +336,7 @@ func (d *disrupter) noted(what string, do func() error) error {
 	return err
 }
 
-// restart ends the proxy of a rig as a service manager does, and starts it again, or
+// restart stops the proxy of a rig as a service manager does, and starts it again, or
 // another program.
 func (r *Rig) restart(ctx context.Context, program string) error {
 	if r.proxy == nil {

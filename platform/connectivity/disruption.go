@@ -16,7 +16,7 @@ type Load struct {
 	Slow time.Duration // from which on a new connection counts as slow
 	For  time.Duration // at least; and until the disturbance is over
 
-	// Of these one is done to the proxy, or none: then Command or the operator does.
+	// At most one of these is applied to the proxy; with none, by Command or the operator.
 	Restart bool
 	Upgrade string // restart with this program
 	Switch  config.Mode
@@ -30,7 +30,7 @@ const (
 	MaxTime = time.Hour
 )
 
-// Disruption is what became of connections meanwhile. Its JSON form is stable.
+// Disruption is the outcome of connections during a disturbance. Its JSON form is stable.
 type Disruption struct {
 	Node    string  `json:"node"`
 	Mode    string  `json:"mode"` // at the start
@@ -39,11 +39,11 @@ type Disruption struct {
 	Disturbances []Disturbance `json:"disturbances"`
 	New          []New         `json:"new"`
 	Held         []Held        `json:"held"`
-	// Failures are the first of all that broke, at most mostFailures.
+	// Failures are the first failed connections, at most mostFailures.
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Disturbance is one thing that was done to the proxy.
+// Disturbance is one action on the proxy.
 type Disturbance struct {
 	What    string  `json:"what"`
 	Second  float64 `json:"second"` // since the start

@@ -2,7 +2,7 @@
 
 // Package connectivity tests a proxy with real connections: every kind of frontend,
 // from every origin, under every policy (Rig.Test), and connections that must survive
-// what is done to the proxy meanwhile (Rig.Disrupt).
+// disturbances of the proxy (Rig.Disrupt).
 //
 //	Site ──▶ Rig ──┬── backends and clients in network namespaces (linux/netns)
 //	 made          └── a proxy: a process of its own on a node of its own, or the

@@ -22,7 +22,7 @@ const mostExisting = 5000
 
 // Existing connects from this node to the TCP frontends of Services that the tandem of
 // this node serves, and closes the connections again. It works on every system. Of a
-// connection that is refused nobody can tell whether an endpoint has done so itself.
+// connection that is refused it is not known whether an endpoint has done so itself.
 func Existing(ctx context.Context, match func(service string) bool) (Report, error) {
 	begin := time.Now()
 	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})

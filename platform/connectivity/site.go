@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Options say what is tested.
+// Options select what is tested.
 type Options struct {
 	Families []model.Family // IPv4 before IPv6
 
@@ -23,7 +23,7 @@ type Options struct {
 	// a proxy of the test's own, in network namespaces of its own.
 	Folder string
 	// Pods are ranges, by model.Family, that the tandem of this node takes for those of its
-	// pods, and that nothing uses: with Folder. Without one no pod is told from other machines.
+	// pods, and that nothing uses: with Folder. Without one pods are not distinguished from other machines.
 	Pods [2]netip.Prefix
 }
 

@@ -40,7 +40,7 @@ func NewStore(dir string) (*Store, error) {
 	return s, nil
 }
 
-// Close closes all that is kept.
+// Close closes all stored connections.
 func (s *Store) Close() error {
 	errs := []error{s.socket.Close()}
 	<-s.done

@@ -42,7 +42,7 @@ type Program struct {
 	Code func(error) int
 }
 
-// State is what the system says of the service.
+// State is the service's state as the system reports it.
 type State string
 
 // The states.

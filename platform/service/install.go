@@ -14,7 +14,7 @@ import (
 
 // Install makes the running program a service that starts with the system. It
 // does not start it. A service of our name that is there already is an error,
-// and left as it is.
+// and not changed.
 func Install(spec Spec) error {
 	if err := checkPrivileges(); err != nil {
 		return explain("install", err)

@@ -17,7 +17,7 @@ const writing = windows.FILE_WRITE_DATA | windows.FILE_APPEND_DATA | fileDeleteC
 	windows.DELETE | windows.WRITE_DAC | windows.WRITE_OWNER | windows.GENERIC_WRITE | windows.GENERIC_ALL
 
 // checkPermissions returns an error for a program that ordinary users can replace, or
-// put a DLL beside: as a service it would run as the system.
+// put a DLL next to: as a service it would run as the system.
 func checkPermissions(exe string) error {
 	for _, path := range []string{exe, filepath.Dir(exe)} {
 		who, err := writable(path)
@@ -60,7 +60,7 @@ func writable(path string) (who string, err error) {
 	return "", nil
 }
 
-// ordinary names a group that has members who are no administrators.
+// ordinary names a group with members that are not administrators.
 func ordinary(sid *windows.SID) (name string, ok bool) {
 	for kind, name := range map[windows.WELL_KNOWN_SID_TYPE]string{
 		windows.WinWorldSid:             "everybody",

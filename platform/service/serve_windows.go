@@ -27,7 +27,7 @@ var errUnrequested = errors.New("ended without a request to stop")
 // Serve runs a program as the service that the service manager has started this
 // process for, and returns when it is over. The service counts as starting until
 // the program is ready, for 20 s at most. The context is not used: the service
-// manager says when to stop.
+// manager requests a stop.
 func Serve(_ context.Context, p Program) error {
 	d, err := openLog()
 	if err != nil {

@@ -50,11 +50,11 @@ func setServiceOptions() error { return nil }
 // arguments returns those by which the service manager starts the program.
 func arguments(args []string) []string { return args }
 
-// checkPermissions has nothing to check: whoever can write to /usr/bin is root
+// checkPermissions has nothing to check: only root can write to /usr/bin
 // already.
 func checkPermissions(string) error { return nil }
 
-// Serve runs a program as it is: systemd needs nothing more.
+// Serve runs a program unchanged: systemd needs nothing more.
 func Serve(ctx context.Context, p Program) error {
 	return p.Work(ctx, os.Stderr, func() {})
 }

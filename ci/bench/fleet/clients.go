@@ -43,7 +43,7 @@ func (f *fleet) tandem(ctx context.Context, c *client) error {
 	return source.Run(ctx, &sink{c, f.mark})
 }
 
-// sink drops what it is told, but for the mark.
+// sink drops all changes except those of the mark.
 type sink struct {
 	client *client
 	mark   string

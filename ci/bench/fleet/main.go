@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fleet is many nodes in one process, as far as an API server can tell: each
+// Command fleet simulates many nodes for an API server in one process: each
 // client has a connection of its own and follows what a proxy follows, with Tandem's
 // client (core/watch) or as kube-proxy 1.36 does it (client-go's informers). Objects
 // are dropped as soon as the client has decoded them, so that a thousand clients fit
@@ -30,7 +30,7 @@ import (
 // report is the state of all clients.
 type report struct {
 	Synced  int   // clients that have read everything once
-	Reached int   // clients that have the mark in at least the version asked for
+	Reached int   // clients that have the mark in at least the requested version
 	Last    int64 // when the last of these got it, in nanoseconds since 1970
 	Bytes   int64 // received, TLS included
 	Lists   int64 // full lists begun, streamed or not

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// auditPolicy asks for one line for each request that has ended.
+// auditPolicy writes one line for each completed request.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted, Panic]

@@ -90,7 +90,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestNothingStarts checks that a cluster that cannot start says why and leaves
+// TestNothingStarts checks that a cluster that cannot start returns the reason and leaves
 // nothing.
 func TestNothingStarts(t *testing.T) {
 	if err := lab.Available(); err != nil {

@@ -80,7 +80,7 @@ func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err err
 	return s, nil
 }
 
-// ready waits until the server says so.
+// ready waits until the server reports ready.
 func (s apiServer) ready(ctx context.Context, etcd *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()

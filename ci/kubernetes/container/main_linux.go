@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command container starts a program as a container runtime does: in a folder
-// as its root, read-only, with the capabilities that its pod asks for and no
+// as its root, read-only, with the capabilities of its pod's spec and no
 // others. Namespaces of the network are those of the caller, as with hostNetwork.
 //
 //	container [-privileged] [-add NET_ADMIN,...] ROOT PROGRAM [ARGUMENT ...]

@@ -20,7 +20,7 @@ const (
 	kind       = "KubeProxyConfiguration"
 )
 
-// Decoded is what a file says.
+// Decoded is the content of a file.
 type Decoded struct {
 	Assignments []config.Assignment // in the order of the file
 	Problems    []config.Finding    // errors, for kube-proxy, too

@@ -5,7 +5,7 @@
 // JSON.
 //
 //	text ──▶ Decode ──▶ assignments, each with its line ──▶ config.Build
-//	              └───▶ problems:  nobody could read it as that
+//	              └───▶ problems:  values that no reader accepts
 //	              └───▶ lapses:    kube-proxy overlooks them: unknown fields, duplicates
 //
 //	config.Config ──▶ Render ──▶ text, with or without explanations

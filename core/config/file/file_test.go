@@ -64,7 +64,7 @@ func modeFor(s *config.Setting) config.Mode {
 }
 
 // Each field goes from a file into the configuration, and from there into a
-// file again, which says the same.
+// file again, with the same content.
 func TestEveryFieldRoundTrips(t *testing.T) {
 	for _, s := range config.Settings() {
 		if s.Path == "" {
@@ -179,7 +179,7 @@ func TestNotations(t *testing.T) {
 	}
 }
 
-// Everything that is wrong is told at once, with its line.
+// All mistakes are reported at once, each with its line.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct {
 		name, text     string

@@ -48,7 +48,7 @@ func explain(path string, err error) error {
 	return fmt.Errorf("configuration file %s: %w", path, err)
 }
 
-// Exposed returns a note for a world-writable file: whoever writes it controls a
+// Exposed returns a note for a world-writable file: any user who writes it controls a
 // privileged process. Windows has no such bits.
 func Exposed(path string) (notes []config.Finding) {
 	info, err := os.Stat(path)

@@ -21,7 +21,7 @@ const (
 
 // Watch calls changed with the new content whenever the file's content differs from
 // text, and then from that of the last call. It runs until ctx ends. A file that is
-// absent or cannot be read is logged and is no change. Nor is an empty one, which is
+// absent or cannot be read is logged and is no change; neither is an empty one, which is
 // being written.
 func Watch(ctx context.Context, path string, text []byte, log *slog.Logger, changed func([]byte)) {
 	w, err := fsnotify.NewWatcher()

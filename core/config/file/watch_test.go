@@ -155,7 +155,7 @@ func (l journal) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A file that cannot be read changes nothing, and that is said once.
+// A file that cannot be read changes nothing and is logged once.
 func TestAnUnreadableFileIsSaid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	write(t, path, "zero")
@@ -165,11 +165,11 @@ func TestAnUnreadableFileIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line := next(t, said); !strings.Contains(line, "config.conf") || !strings.Contains(line, "WARN") {
-		t.Errorf("said %q", line)
+		t.Errorf("logged %q", line)
 	}
 	write(t, path+".other", "x") // another look
 	write(t, path, "back")
 	if got := next(t, seen); got != "back" || len(said) > 0 {
-		t.Errorf("got %q, said %d times more", got, len(said))
+		t.Errorf("got %q, logged %d times more", got, len(said))
 	}
 }

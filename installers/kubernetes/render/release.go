@@ -41,7 +41,7 @@ func release(dir, version, out string) error {
 	return save(out, files)
 }
 
-// pack makes a chart's archive, with another Chart.yaml. Times are none.
+// pack makes a chart's archive, with another Chart.yaml. Times are zero.
 func pack(dir string, head []byte) ([]byte, error) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

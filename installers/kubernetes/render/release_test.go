@@ -44,6 +44,6 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the chart is %+v", c.Metadata)
 	}
 	if err := release(chart, "not a version", one); err == nil {
-		t.Error("a version that is none passes")
+		t.Error("an invalid version passes")
 	}
 }

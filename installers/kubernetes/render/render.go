@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// write writes all that is made of the chart in a folder, beside it.
+// write writes all files that are generated from the chart to a folder.
 func write(dir string) error {
 	chart, err := loader.LoadDir(filepath.Join(dir, "chart"))
 	if err != nil {
@@ -72,9 +72,9 @@ func save(dir string, files map[string][]byte) error {
 }
 
 // note is at the top of each generated file.
-const note = "# Made of the Helm chart by installers/kubernetes/render; do not edit.\n"
+const note = "# Generated from the Helm chart by installers/kubernetes/render; do not edit.\n"
 
-// beside returns the files that lie beside the chart: those for users, and those
+// beside returns the files next to the chart: those for users, and those
 // for tests.
 func beside(chart *v2.Chart) (map[string][]byte, error) {
 	files, err := plain(chart)
@@ -89,7 +89,7 @@ func beside(chart *v2.Chart) (map[string][]byte, error) {
 	return files, nil
 }
 
-// plain returns the files that are made of a chart with its default values.
+// plain returns the files that are generated from a chart with its default values.
 func plain(chart *v2.Chart) (map[string][]byte, error) {
 	rendered, err := render(chart, nil)
 	if err != nil {

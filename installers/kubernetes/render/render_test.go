@@ -61,7 +61,7 @@ func pods() map[string]any {
 	return map[string]any{"nameOverride": "edge-proxy", "fullnameOverride": "edge", "commonLabels": map[string]any{"cost": "infra"}, "linux": set(), "windows": set()}
 }
 
-// TestPods looks at what the values of pods do to the DaemonSets, and that the default
+// TestPods checks what the values of pods do to the DaemonSets, and that the default
 // ones run on every node.
 func TestPods(t *testing.T) {
 	for _, os := range []string{"linux", "windows"} {
@@ -135,7 +135,7 @@ func TestReadme(t *testing.T) {
 	leaves(t, "", load(t).Values, want)
 	for name, value := range want {
 		if got, ok := have[name]; !ok || got != value {
-			t.Errorf("README says of %s that its default is %q; it is %q (in the table: %t)", name, got, value, ok)
+			t.Errorf("default of %s in the README is %q; it is %q (in the table: %t)", name, got, value, ok)
 		}
 		delete(have, name)
 	}
@@ -171,7 +171,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestPlain checks that what lies beside the chart is what it renders to.
+// TestPlain checks that the files next to the chart are those it renders to.
 func TestPlain(t *testing.T) {
 	files, err := beside(load(t))
 	if err != nil {
@@ -187,7 +187,7 @@ func TestPlain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(have) != len(files)-len([]string{"tandem.yaml", "testdata/own.yaml"}) {
-		t.Errorf("kustomize holds %v, beside what the chart makes: %v", have, slices.Sorted(maps.Keys(files)))
+		t.Errorf("kustomize has %v, and the chart renders: %v", have, slices.Sorted(maps.Keys(files)))
 	}
 }
 
@@ -211,7 +211,7 @@ func TestKustomize(t *testing.T) {
 	}
 	for name := range want {
 		if got[name] != want[name] {
-			t.Errorf("kustomize makes of %s\n%s\nand the plain file has\n%s", name, got[name], want[name])
+			t.Errorf("kustomize builds %s as\n%s\nand the plain file has\n%s", name, got[name], want[name])
 		}
 	}
 }

@@ -26,7 +26,7 @@ func main() {
 	var s windows.Signature
 	flag.StringVar(&o.Exe, "exe", "", "the program for Windows")
 	flag.StringVar(&o.Version, "version", "", "its version, as in v1.2.3")
-	flag.StringVar(&o.Arch, "arch", "amd64", "what it is for: amd64 or arm64")
+	flag.StringVar(&o.Arch, "arch", "amd64", "architecture: amd64 or arm64")
 	flag.StringVar(&o.License, "license", "LICENSE", "the file with the license")
 	flag.StringVar(&o.Out, "out", "dist", "the folder for what is made")
 	flag.StringVar(&s.Certificates, "certs", "", "file with the certificates to sign with, PEM")
@@ -58,7 +58,7 @@ func run(ctx context.Context, o windows.Options) (err error) {
 	return err
 }
 
-// date is that of everything inside. Cabinets and zips know none before 1980.
+// date is that of everything inside. Cabinets and zips have none before 1980.
 func date(epoch string) (time.Time, error) {
 	if epoch == "" {
 		return time.Date(1980, 1, 2, 0, 0, 0, 0, time.UTC), nil

@@ -69,7 +69,7 @@ func newProxier(node string, ips []string, healthz string, c config.KubeProxyWin
 	for _, s := range ips {
 		ip := net.ParseIP(s)
 		if ip == nil {
-			return nil, fmt.Errorf("node address %q is none", s)
+			return nil, fmt.Errorf("invalid node address %q", s)
 		}
 		family := v1.IPv6Protocol
 		if ip.To4() != nil {
