@@ -19,21 +19,22 @@ import (
 // ballast is memory that is allocated and never touched, so that it is not resident.
 // The garbage collector starts when garbage exceeds a share of the live heap, which
 // is tiny without ballast: collections after every few hundred connections took a
-// third of the CPU time.
+// third of the CPU time. A server without relays has none: it would only let the garbage
+// of the rest of the process grow.
 const ballast = 32 << 20
 
 // Server owns relays and all their connections. It is safe for concurrent use.
 type Server struct {
 	*shared
 	engine  engine // nil for none
-	ballast []byte
 	sweeper sync.WaitGroup
-	relays  map[*Relay]struct{} // guarded by shared.mu
+	relays  map[*Relay]struct{} // guarded by shared.mu, and so is:
+	ballast []byte              // nil without relays
 }
 
 // NewServer returns a server without relays. Close it after use.
 func NewServer(o Options) *Server {
-	s := &Server{shared: newShared(o), ballast: make([]byte, ballast), relays: map[*Relay]struct{}{}}
+	s := &Server{shared: newShared(o), relays: map[*Relay]struct{}{}}
 	var err error
 	if s.engine, err = newEngine(s.shared); err != nil {
 		s.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
@@ -60,7 +61,9 @@ func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay,
 	if s.closing {
 		return nil, errors.Join(ErrClosed, r.closeSocket())
 	}
-	s.relays[r] = struct{}{}
+	if s.relays[r] = struct{}{}; s.ballast == nil {
+		s.ballast = make([]byte, ballast)
+	}
 	r.own = s.listeners.add(address{proto, r.at})
 	s.work.Go(serve)
 	return r, nil
@@ -80,7 +83,9 @@ func (s *Server) remove(r *Relay) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, open := s.relays[r]
-	delete(s.relays, r)
+	if delete(s.relays, r); len(s.relays) == 0 {
+		s.ballast = nil
+	}
 	return open
 }
 
