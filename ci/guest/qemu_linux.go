@@ -119,11 +119,15 @@ func (q *qemu) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, er
 	if err := q.writeImage(initrd, filepath.Join(dir, "guest"), g.Without); err != nil {
 		return nil, fmt.Errorf("making the guest's files: %w", err)
 	}
+	clock := ""
+	if !q.kvm {
+		clock = "GUEST_CLOCK=instructions "
+	}
 	args := []string{
 		"-machine", "pc", "-m", strconv.Itoa(g.Memory), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", q.kernel, "-initrd", initrd,
 		"-serial", "file:" + filepath.Join(dir, "log"), "-serial", "stdio",
-		"-append", "console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr rdinit=/guest/init.sh GUEST_DIR=/guest GUEST_CONSOLE=/dev/ttyS1 " + g.Append,
+		"-append", "console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr rdinit=/guest/init.sh GUEST_DIR=/guest GUEST_CONSOLE=/dev/ttyS1 " + clock + g.Append,
 	}
 	if q.kvm {
 		args = append(args, "-accel", "kvm", "-cpu", "host", "-smp", strconv.Itoa(runtime.NumCPU()))

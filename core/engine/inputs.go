@@ -65,16 +65,19 @@ func (e *Engine) routeEvent(n model.RouteName, r *model.Route, f func()) {
 
 // SetGrant adds or replaces a ReferenceGrant of the Gateway API.
 func (e *Engine) SetGrant(g *model.Grant) {
-	e.grantEvent(g.Name, func() { e.tracker.SetGrant(g) })
+	e.grantEvent(g.Name, g, func() { e.tracker.SetGrant(g) })
 }
 
 // DeleteGrant removes a ReferenceGrant.
 func (e *Engine) DeleteGrant(n model.GrantName) {
-	e.grantEvent(n, func() { e.tracker.DeleteGrant(n) })
+	e.grantEvent(n, nil, func() { e.tracker.DeleteGrant(n) })
 }
 
-func (e *Engine) grantEvent(n model.GrantName, f func()) {
+// grantEvent queues a change of a grant; g is nil where it was deleted.
+func (e *Engine) grantEvent(n model.GrantName, g *model.Grant, f func()) {
+	at := time.Now().UnixNano()
 	e.inbox.put(task{about: subject{aGrant, n.Namespace, n.Name}, do: func(since time.Time) {
+		e.recordGrant(n, g, at)
 		f()
 		e.change(since)
 	}})

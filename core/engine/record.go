@@ -50,12 +50,24 @@ func (e *Engine) recordRoute(n model.RouteName, r *model.Route, at int64) {
 	if !e.sourceSynced {
 		return
 	}
-	c := history.Change{Kind: history.Route, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: r == nil, Detail: n.Kind()}
+	c := history.Change{Kind: history.Route, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: r == nil, Known: e.tracker.HasRoute(n), Detail: n.Kind()}
 	if r != nil {
 		c.Version = r.Version
 		if len(r.Parents) > 0 {
 			c.Service = r.Parents[0].Service
 		}
+	}
+	e.history.Arrived(c)
+}
+
+// recordGrant records a ReferenceGrant like recordService; it may be for one Service.
+func (e *Engine) recordGrant(n model.GrantName, g *model.Grant, at int64) {
+	if !e.sourceSynced {
+		return
+	}
+	c := history.Change{Kind: history.Grant, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: g == nil, Known: e.tracker.HasGrant(n)}
+	if g != nil && len(g.To) == 1 {
+		c.Service = g.To[0]
 	}
 	e.history.Arrived(c)
 }

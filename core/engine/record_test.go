@@ -5,6 +5,8 @@ package engine_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,6 +53,38 @@ func TestHistory(t *testing.T) {
 		}
 		if deleted.Verb != "deleted" || deleted.Service != "ns/a" || deleted.Sync.Replaced != 1 {
 			t.Errorf("%+v %+v", deleted, deleted.Sync)
+		}
+	})
+}
+
+// Routes and grants are in the history, and that of the Services that they name.
+func TestHistoryOfRoutesAndGrants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Synced(true)
+		synctest.Wait()
+		route := &model.Route{Name: model.RouteName{Proto: model.TCP, Namespace: "ns", Name: "split"}, Parents: []model.RouteParent{{Service: "a"}}}
+		grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "all"}, To: []string{"a"}}
+		for range 2 {
+			b.SetRoute(route)
+			b.SetGrant(grant)
+			synctest.Wait()
+		}
+		b.DeleteRoute(route.Name)
+		b.DeleteGrant(grant.Name)
+		synctest.Wait()
+		got := []string{}
+		for _, e := range b.History().Find(history.Filter{}).Entries {
+			if e.Object != "" {
+				got = append(got, strings.Join([]string{e.Kind, e.Verb, e.Object, e.Service}, " "))
+			}
+		}
+		want := []string{
+			"Route added ns/split ns/a", "ReferenceGrant added ns/all ns/a", "Route changed ns/split ns/a", "ReferenceGrant changed ns/all ns/a",
+			"Route deleted ns/split ", "ReferenceGrant deleted ns/all ",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q", got)
 		}
 	})
 }

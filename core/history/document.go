@@ -171,10 +171,14 @@ func (c *Change) verb() string {
 		return "found"
 	case c.Deleted:
 		return "deleted"
-	case c.Known || c.Kind > EndpointSlice:
+	case c.Known:
 		return "changed"
 	}
-	return "added"
+	switch c.Kind {
+	case Service, EndpointSlice, Route, Grant:
+		return "added"
+	}
+	return "changed" // of the others it is not known
 }
 
 // applied describes a sync, to a change that arrived at a moment.

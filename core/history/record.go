@@ -18,6 +18,7 @@ const (
 	Node
 	ServiceCIDR
 	Route         // of the Gateway API
+	Grant         // likewise
 	Machine       // addresses of this machine, or addresses of the API server
 	Configuration // reloaded
 	InitialList   // everything that the source knew when it first was complete
@@ -31,7 +32,7 @@ func (k Kind) String() string {
 	if k >= kinds {
 		return "Unknown"
 	}
-	return [kinds]string{"Service", "EndpointSlice", "Node", "ServiceCIDR", "Route", "Machine", "Configuration", "InitialList", "Mode", "Drift"}[k]
+	return [kinds]string{"Service", "EndpointSlice", "Node", "ServiceCIDR", "Route", "ReferenceGrant", "Machine", "Configuration", "InitialList", "Mode", "Drift"}[k]
 }
 
 // Change is one change of what the engine works with. It holds no more than its

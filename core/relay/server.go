@@ -19,16 +19,17 @@ import (
 // ballast is memory that is allocated and never touched, so that it is not resident.
 // The garbage collector starts when garbage exceeds a share of the live heap, which
 // is tiny without ballast: collections after every few hundred connections took a
-// third of the CPU time.
+// third of the CPU time. A server without relays has none: it would only let the garbage
+// of the rest of the process grow.
 const ballast = 32 << 20
 
 // Server owns relays and all their connections. It is safe for concurrent use.
 type Server struct {
 	*shared
 	engine  engine // nil for none
-	ballast []byte
 	sweeper sync.WaitGroup
-	relays  map[*Relay]struct{} // guarded by shared.mu
+	relays  map[*Relay]struct{} // guarded by shared.mu, and so is:
+	ballast []byte              // nil without relays
 }
 
 // NewServer returns a server without relays. Close it after use.

@@ -19,6 +19,7 @@ type Route struct {
 // Backend is a backend of a route.
 type Backend struct {
 	Granted bool
+	Excess  bool           // too many routes of higher precedence have it
 	Service *model.Service // nil for none of this name
 	Slices  []*model.Slice // of the Service, by name
 }
@@ -93,6 +94,8 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 	switch {
 	case !b.Granted:
 		why = "no ReferenceGrant in its namespace allows it"
+	case b.Excess:
+		why = "too many other routes have it as a backend"
 	case b.Service == nil:
 		why = "no such Service with an address"
 	case at < 0:

@@ -16,8 +16,12 @@ type routes struct {
 	grants map[model.GrantName]*model.Grant
 
 	parents  map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
-	backends map[model.ServiceName][]*model.Route // that have a Service as a backend
+	backends map[model.ServiceName][]*model.Route // that have a Service as a backend, in the same order
 }
+
+// maxRoutesOf is how many routes may have one Service as a backend, the first by
+// precedence: whatever changes its endpoints changes all their parents.
+const maxRoutesOf = 32
 
 func newRoutes() routes {
 	return routes{
@@ -31,11 +35,12 @@ func (t *Tracker) SetRoute(route *model.Route) {
 	t.DeleteRoute(route.Name)
 	t.routes.all[route.Name] = route
 	for _, name := range parentsOf(route) {
-		i, _ := slices.BinarySearchFunc(t.routes.parents[name], route, (*model.Route).Compare)
-		t.routes.parents[name] = slices.Insert(t.routes.parents[name], i, route)
+		insert(t.routes.parents, name, route)
 	}
-	for _, b := range route.Backends {
-		t.routes.backends[b.Service] = append(t.routes.backends[b.Service], route)
+	for _, name := range backendsOf(route) {
+		if insert(t.routes.backends, name, route); len(t.routes.backends[name]) > maxRoutesOf {
+			t.markParents(t.routes.backends[name][maxRoutesOf]) // has had it until now
+		}
 	}
 	t.markParents(route)
 }
@@ -50,8 +55,10 @@ func (t *Tracker) DeleteRoute(name model.RouteName) {
 	for _, name := range parentsOf(route) {
 		remove(t.routes.parents, name, route)
 	}
-	for _, b := range route.Backends {
-		remove(t.routes.backends, b.Service, route)
+	for _, name := range backendsOf(route) {
+		if remove(t.routes.backends, name, route); len(t.routes.backends[name]) >= maxRoutesOf {
+			t.markParents(t.routes.backends[name][maxRoutesOf-1]) // may have it now
+		}
 	}
 	t.markParents(route)
 }
@@ -61,6 +68,12 @@ func (t *Tracker) SetGrant(g *model.Grant) {
 	t.routes.grants[g.Name] = g
 	t.markGranted(g.Name.Namespace)
 }
+
+// HasGrant reports whether there is a grant.
+func (t *Tracker) HasGrant(name model.GrantName) bool { return t.routes.grants[name] != nil }
+
+// HasRoute reports whether there is a route.
+func (t *Tracker) HasRoute(name model.RouteName) bool { return t.routes.all[name] != nil }
 
 // DeleteGrant removes a grant.
 func (t *Tracker) DeleteGrant(name model.GrantName) {
@@ -98,6 +111,20 @@ func parentsOf(route *model.Route) []model.ServiceName {
 	return names.List()
 }
 
+// backendsOf returns the Services that a route has as backends, each once.
+func backendsOf(route *model.Route) []model.ServiceName {
+	var names model.Unique[model.ServiceName]
+	for _, b := range route.Backends {
+		names.Add(b.Service)
+	}
+	return names.List()
+}
+
+func insert(into map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
+	i, _ := slices.BinarySearchFunc(into[name], route, (*model.Route).Compare)
+	into[name] = slices.Insert(into[name], i, route)
+}
+
 func remove(from map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
 	left := slices.DeleteFunc(from[name], func(r *model.Route) bool { return r == route })
 	if from[name] = left; len(left) == 0 {
@@ -111,6 +138,14 @@ func (t *Tracker) markParents(route *model.Route) {
 		if s := t.services[name]; s != nil {
 			t.markOne(s)
 		}
+	}
+}
+
+// markBackend touches the parents of the routes that have a Service as a backend.
+func (t *Tracker) markBackend(name model.ServiceName) {
+	all := t.routes.backends[name]
+	for _, route := range all[:min(len(all), maxRoutesOf)] {
+		t.markParents(route)
 	}
 }
 
@@ -128,7 +163,7 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 	for _, route := range t.routes.parents[name] {
 		r := resolve.Route{Route: route, Backends: make([]resolve.Backend, len(route.Backends))}
 		for i, b := range route.Backends {
-			r.Backends[i] = t.backend(route.Name, b.Service)
+			r.Backends[i] = t.backend(route, b.Service)
 		}
 		all = append(all, r)
 	}
@@ -136,8 +171,10 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 }
 
 // backend returns what a backend of a route is now.
-func (t *Tracker) backend(route model.RouteName, name model.ServiceName) (b resolve.Backend) {
-	b.Granted = resolve.Granted(route, name, maps.Values(t.routes.grants))
+func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
+	b.Granted = resolve.Granted(route.Name, name, maps.Values(t.routes.grants))
+	place, _ := slices.BinarySearchFunc(t.routes.backends[name], route, (*model.Route).Compare)
+	b.Excess = place >= maxRoutesOf
 	if s := t.services[name]; s != nil && s.object != nil {
 		b.Service = s.object
 		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects))

@@ -18,14 +18,18 @@ func routed(t *testing.T) *Tracker {
 	tr := New()
 	tr.SetHost(&model.Host{Name: "node-1"})
 	for i, name := range []string{"a", "b", "c"} {
-		tr.SetService(&model.Service{
-			Name: model.ServiceName{Namespace: "ns", Name: name}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
-			Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
-		})
+		tr.SetService(serviceOf(name, byte(i)))
 		tr.SetSlice(endpointsOf(name, i))
 	}
 	tr.Flush()
 	return tr
+}
+
+func serviceOf(name string, number byte) *model.Service {
+	return &model.Service{
+		Name: model.ServiceName{Namespace: "ns", Name: name}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, number})},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
+	}
 }
 
 func endpointsOf(name string, number int) *model.Slice {
@@ -102,6 +106,37 @@ func TestRoutesTouchTheirParents(t *testing.T) {
 	is("no routes", "a: 8=1.00; b: 9=1.00", 2) // of a the reason alone
 	if n := len(tr.routes.all) + len(tr.routes.parents) + len(tr.routes.backends); n != 0 {
 		t.Errorf("%d entries are left of routes that are gone", n)
+	}
+}
+
+// A change of a Service costs the parents of 32 routes at most that have it as a backend:
+// those of the others, which are younger, do not get it until one of them goes.
+func TestMostRoutesOfABackend(t *testing.T) {
+	tr := routed(t)
+	named := func(i int) *model.Route {
+		parent := fmt.Sprintf("p%02d", i)
+		tr.SetService(serviceOf(parent, byte(100+i)))
+		return routeOf(parent, "c")
+	}
+	for i := range maxRoutesOf + 1 {
+		tr.SetRoute(named(maxRoutesOf - i)) // the youngest by name first
+	}
+	tr.Flush()
+	before := tr.Stats().Resolved
+	tr.SetSlice(endpointsOf("c", 7))
+	if got := strings.Count(changes(tr), "7=1.00"); got != maxRoutesOf+1 {
+		t.Errorf("%d Services have the new endpoint, want its own and those of %d routes", got, maxRoutesOf)
+	}
+	if n := tr.Stats().Resolved - before; n != maxRoutesOf+1 {
+		t.Errorf("%d Services were resolved", n)
+	}
+	last := model.ServiceName{Namespace: "ns", Name: fmt.Sprintf("p%02d", maxRoutesOf)}
+	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, "too many") {
+		t.Errorf("problems of the youngest: %v", all)
+	}
+	tr.DeleteRoute(named(0).Name)
+	if got := changes(tr); !strings.Contains(got, last.Name+": 7=1.00") {
+		t.Errorf("when one has gone: %s", got)
 	}
 }
 

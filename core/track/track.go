@@ -108,11 +108,7 @@ func (t *Tracker) get(name model.ServiceName) *service {
 // mark touches a Service, and those that have it as a backend.
 func (t *Tracker) mark(s *service) {
 	t.markOne(s)
-	if len(t.routes.backends) > 0 {
-		for _, route := range t.routes.backends[s.name] {
-			t.markParents(route)
-		}
-	}
+	t.markBackend(s.name)
 }
 
 func (t *Tracker) markOne(s *service) {
