@@ -88,7 +88,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 	}
 }
 
-// What an edit is said to change is what resolving everything anew gives.
+// What an edit is said to change is what resolving everything again gives.
 func TestPreviewResolvesWhatItTouches(t *testing.T) {
 	changed := 0
 	for seed := range uint64(300) {

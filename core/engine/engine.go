@@ -63,11 +63,11 @@ type Options struct {
 	Writers Writers // nil where the system does not tell
 }
 
-// Writers tells which other programs write to the data plane. Its methods do not block.
+// Writers states which other programs write to the data plane. Its methods do not block.
 type Writers interface {
 	// Since returns those that have written since a time.
 	Since(time.Time) []Writer
-	// Mute says that the engine itself writes from now on, and then no more.
+	// Mute means that the engine itself writes from now on, and then no more.
 	Mute(on bool) error
 }
 
@@ -138,7 +138,7 @@ type Engine struct {
 	interrupted int        // audits in a row that changes left no moment to read
 }
 
-// auditTask is an audit that runs beside the changes.
+// auditTask is an audit that runs concurrently with changes.
 type auditTask struct {
 	start time.Time
 	done  chan struct{} // closed when it has returned
@@ -259,7 +259,7 @@ type audited struct {
 	err error
 }
 
-// ErrNotReady says that there is nothing yet that could be switched.
+// ErrNotReady means that there is nothing yet that could be switched.
 var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
 
 // serviceCIDRs are those that are known, by name.

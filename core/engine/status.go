@@ -128,7 +128,7 @@ type Writer struct {
 	At   time.Time
 }
 
-// Since tells since when the frontends and endpoints of a Service are programmed, as
+// Since returns since when the frontends and endpoints of a Service are programmed, as
 // far as that was after the first sync: what is not there is older, or was forgotten.
 type Since map[SinceKey]time.Time
 

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Top says which Services get how many new connections. Its JSON form is stable.
+// Top states which Services get how many new connections. Its JSON form is stable.
 type Top struct {
 	At       time.Time    `json:"at"`
 	Mode     string       `json:"mode"`

@@ -107,7 +107,7 @@ func (d *Driver) Transactions() uint32 {
 	return d.commits
 }
 
-// SetSendBuffer asks for a send buffer of that many bytes, which bounds what is sent
+// SetSendBuffer requests a send buffer of that many bytes, which bounds what is sent
 // as one transaction, and returns what it got.
 func (d *Driver) SetSendBuffer(size int) (got int) {
 	d.sock.SetBuffers(size, receiveBuffer)

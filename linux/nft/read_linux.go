@@ -184,7 +184,7 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 // whole reports whether an object cannot be read by its key alone.
 func (k Key) whole() bool { return k.Kind == KindForeign || k.Kind == KindElement && k.Set.ranges() }
 
-// getOne reads the object of a key into a snapshot; ENOENT says that there is
+// getOne reads the object of a key into a snapshot; ENOENT means that there is
 // none.
 func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
