@@ -34,7 +34,7 @@ const phaseHeader = "Tandem-Phase"
 
 // SwitchTo asks the proxy that runs here for another mode, and waits until it
 // has done so. Phase is called with each phase. When ctx ends before, everything
-// stays as it was.
+// stays unchanged.
 func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
 	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
 	return done, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/snapshot"
@@ -61,6 +62,13 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 		},
 		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
 		Drift: status.DriftOf(s, "", time.Time{}),
+	}
+	if _, counted := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend); counted {
+		t, err := top(ctx, p, TopRequest{Frontends: true})
+		if err != nil {
+			return nil, err
+		}
+		f.Top = &t
 	}
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
 	var desired []*model.Port

@@ -32,6 +32,7 @@ func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []track.S
 	if err != nil {
 		return status.Subject{}, err
 	}
+	track.SortServices(s.Services)
 	plane := p.engine.Current()
 	return status.Subject{
 		Mode: string(plane.Mode.Name), Host: s.Host, Services: s.Services, Gaps: s.Backend.Gaps,

@@ -145,7 +145,7 @@ func TestFailoverKeepsCount(t *testing.T) {
 	}
 }
 
-// Nobody stays passed over while nobody could see that an endpoint answers again.
+// No endpoint stays passed over while no observer could see that it answers again.
 func TestFailoverForgets(t *testing.T) {
 	for what, stop := range map[string]func(*silentWorld){
 		"looking fails":     func(w *silentWorld) { w.failing = errors.New("no buffer space") },

@@ -66,7 +66,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 		tracker := trackerOf(conformance.RandomWorld(conformance.NewRand(seed)))
 		for _, q := range questions(tracker) {
 			few, all := concerned(tracker, q), tracker.Services()
-			track.SortServices(few) // as SnapshotOf does
+			track.SortServices(few) // as subject does
 			explain := func(services []track.Service) string {
 				e, err := status.Explain(status.Subject{
 					Host: tracker.Host(), Services: services,
@@ -88,7 +88,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 	}
 }
 
-// What an edit is said to change is what resolving everything anew gives.
+// What an edit is said to change is what resolving everything again gives.
 func TestPreviewResolvesWhatItTouches(t *testing.T) {
 	changed := 0
 	for seed := range uint64(300) {

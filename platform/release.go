@@ -55,11 +55,14 @@ func (r *releaser) run(ctx context.Context) {
 			return
 		case <-r.asked:
 		}
+		enough := time.After(releaseGap) // also where somebody asks every second
 		for quiet := false; !quiet; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-r.asked:
+			case <-enough:
+				quiet = true
 			case <-time.After(max(releaseAfter, time.Until(last.Add(releaseGap)))):
 				quiet = true
 			}

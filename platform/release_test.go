@@ -46,6 +46,13 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 		if time.Sleep(time.Minute); collected.Load() != 2 {
 			t.Error("collected for nothing")
 		}
+		for range 60 { // somebody who asks each second for ever
+			ask(10 << 20)
+			time.Sleep(time.Second)
+		}
+		if n := collected.Load() - 2; n < 2 || n > 3 {
+			t.Errorf("%d collections in a minute of questions", n)
+		}
 		stop()
 		<-done
 	})

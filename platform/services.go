@@ -40,6 +40,7 @@ func services(ctx context.Context, p *Proxy, r ServicesRequest) (out status.Serv
 		return out, err
 	}
 	if r.Service == "" {
+		track.SortServices(s.Services)
 		out = status.ServicesOf(s, r.Filter)
 	} else {
 		since, err := p.engine.Since(ctx, name)

@@ -55,7 +55,7 @@ func notifyHung(ctx context.Context, m *serviceManager) {
 	m.notify(ctx, e, func() status.Health { return status.HealthOf(e.Status(), time.Minute, nil) })
 }
 
-// A start that lasts counts as one after a while, and says what it waits for;
+// A start that lasts counts as one after a while, and states what it waits for;
 // the watchdog is not fed while the engine does not answer.
 func TestNotifyWithoutSync(t *testing.T) {
 	var l listener

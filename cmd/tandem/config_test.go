@@ -56,7 +56,7 @@ func TestExplainUnknown(t *testing.T) {
 }
 
 // The defaults are a configuration without fault, and what is written is what
-// was asked for.
+// was requested.
 func TestWriteConfigAndCheck(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "written.yaml")

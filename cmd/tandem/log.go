@@ -42,7 +42,7 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	klog.SetSlogLogger(slog.New(klogHandler{h, &l.klog}))
 	slog.SetDefault(l.Logger)
 	bridgeLogrus(l.Logger)
-	// client-go logs all its feature gates when it asks for the first one: at verbosity 0
+	// client-go logs all its feature gates when it requests the first one: at verbosity 0
 	// that is silent.
 	features.FeatureGates().Enabled(features.WatchListClient)
 	l.set(c)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -145,6 +146,14 @@ func ordinaryStart(t *testing.T, mode string) {
 		if strings.HasPrefix(line, "W") || strings.HasPrefix(line, "E") || strings.Contains(line, "Feature gate") {
 			t.Error(line)
 		}
+	}
+	for _, once := range []string{`"services programmed" services=1 endpoints=3 mode=`, `"service programmed" service=`, `"configuration reloaded"`} {
+		if n := strings.Count(out.String(), once); n != 1 {
+			t.Errorf("%s is logged %d times:\n%s", once, n, out)
+		}
+	}
+	if !regexp.MustCompile(`"services programmed" services=1 endpoints=3 mode="\w+" took="[0-9.]+[mµ]?s"`).MatchString(out.String()) {
+		t.Errorf("the start is not summed up in one line:\n%s", out)
 	}
 	if n := strings.Count(out.String(), `"oom_score_adj unchanged"`); n > 1 { // at the start, not at the reload
 		t.Errorf("oom_score_adj is logged %d times", n)

@@ -28,7 +28,7 @@ addresses are replaced by others, alike wherever they are, so that the file can 
 passed on and still be replayed.
 
 tandem replay FILE makes the same plan of it on any system; status, services, explain,
-drift, history and plan read it with --snapshot FILE, and tandem ui shows it.`,
+drift, history, top and plan read it with --snapshot FILE, and tandem ui shows it.`,
 		Example: "  tandem snapshot > node-1.snapshot\n  tandem snapshot --redact > report.snapshot\n  tandem history --snapshot node-1.snapshot default/web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return writeSnapshot(cmd, cmd.OutOrStdout(), redact || key != "", key)

@@ -113,6 +113,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		{[]string{"explain", "pod", "default/web:80"}, "10.244.1.4:8080"},
 		{[]string{"services", "default/web"}, "10.244.1.4:8080"},
 		{[]string{"services", "-n", "default", "--state", "programmed"}, "default/web"},
+		{[]string{"top"}, "NEW CONNECTIONS"},
 		{[]string{"drift"}, "no drift known in mode nftables"},
 	} {
 		if code, out, stderr := tandem(t, append(c.args, "--snapshot", plain)...); code != exitOK || !strings.Contains(out, c.want) {

@@ -4,11 +4,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -17,6 +19,7 @@ func newTop() *cobra.Command {
 	var out output
 	var only filter
 	var again repeat
+	var from snapshotFlag
 	var limit int
 	c := &cobra.Command{
 		Use:   "top",
@@ -24,11 +27,14 @@ func newTop() *cobra.Command {
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends are programmed, and how many a second since the look before. They are
 counted by the kernel where tandem runs in mode nftables with --count-connections.
-Services without any are left out.`,
+Services without any are left out. Of a snapshot it shows how many there were.`,
 		Example: "  tandem top\n  tandem top --watch\n  tandem top -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
+			}
+			if file, err := from.read(cmd); err != nil || file != nil {
+				return topThen(cmd, &out, file, &only, limit, err)
 			}
 			r := platform.TopRequest{Filter: only.Filter, Frontends: out.form != formTable}
 			before, err := platform.Top().Ask(cmd.Context(), r)
@@ -45,19 +51,38 @@ Services without any are left out.`,
 				}
 				now.Since(before)
 				before = now
-				shown := now
-				if limit > 0 && len(shown.Services) > limit {
-					shown.Services = shown.Services[:limit]
-				}
-				return out.printTo(s, report{document: shown, text: func(s *screen) error { writeTop(s, shown); return nil }})
+				return out.printTo(s, topReport(now, limit))
 			})
 		},
 	}
 	out.register(c)
 	only.register(c)
 	again.register(c)
+	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
 	c.Flags().IntVar(&limit, "limit", 20, "how many Services to show; 0 for all")
 	return c
+}
+
+// topThen shows what was counted when a snapshot was taken.
+func topThen(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case file.Top == nil:
+		return fmt.Errorf("connections were not counted in mode %s: run tandem with --count-connections, which mode nftables can", file.Mode)
+	}
+	then := *file.Top
+	then.Services = slices.DeleteFunc(then.Services, func(s status.TopService) bool { return !only.Match(s.Service, "") })
+	return out.print(cmd, topReport(then, limit))
+}
+
+// topReport is so many of the Services; all with a limit of 0.
+func topReport(t status.Top, limit int) report {
+	if limit > 0 && len(t.Services) > limit {
+		t.Services = t.Services[:limit]
+	}
+	return report{document: t, text: func(s *screen) error { writeTop(s, t); return nil }}
 }
 
 func writeTop(s *screen, top status.Top) {

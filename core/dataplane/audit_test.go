@@ -202,7 +202,7 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 	}
 }
 
-// BenchmarkAudit says how long a change has to wait beside an audit.
+// BenchmarkAudit reports how long a change waits during an audit.
 func BenchmarkAudit(bench *testing.B) {
 	for _, n := range []int{1000, 10_000, 50_000} {
 		bench.Run(fmt.Sprint("services=", n), func(bench *testing.B) {
@@ -310,7 +310,7 @@ func TestTheSecondReadingIsAnAudit(t *testing.T) {
 }
 
 // What others write between the two readings of one audit is suspected after it,
-// though the second reading has seen it: that one looks at what it was asked for.
+// though the second reading has seen it: that one reads what it was asked for.
 func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
 	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
 	b := dataplane.New(toy{}, plain{kernel, kernel})

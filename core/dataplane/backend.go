@@ -52,7 +52,7 @@ type backend[K comparable, V any] struct {
 	// What the port in work needed before and needs after the change.
 	before, after []object[K, V]
 
-	mu        sync.Mutex // guards what follows: an audit compares beside everything else
+	mu        sync.Mutex // guards what follows: an audit compares concurrently with everything else
 	ledger    *ledger.Ledger[K, V]
 	host      *model.Host
 	ports     map[*model.Port]struct{}  // all that are desired now

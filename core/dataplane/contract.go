@@ -58,7 +58,7 @@ type Driver[K comparable, V any] interface {
 	// Observe reads back the objects that we own, and passes them to found one by one: an
 	// object may be passed more than once. An error means "could not read" and
 	// changes nothing, whatever was passed before; it is never taken as "nothing
-	// there". ErrInterrupted asks for another attempt.
+	// there". ErrInterrupted requests another attempt.
 	//
 	// Reading takes long where there is much, and changes do not wait for it: Observe
 	// may run on a goroutine of its own while Commit runs on another. There is at
@@ -75,7 +75,7 @@ type Driver[K comparable, V any] interface {
 	// no time for it: where single ops are slow, a Commit ends after a second or two,
 	// so that changes and probes need not wait for thousands of them. At least one op
 	// is tried. From an atomic driver
-	// ErrBusy says that the data plane as a whole cannot be written yet: then the
+	// ErrBusy means that the data plane as a whole cannot be written yet: then the
 	// Sync has failed, though none of the ops has.
 	Commit(context.Context, []ledger.Op[K, V]) []error
 
@@ -85,7 +85,7 @@ type Driver[K comparable, V any] interface {
 	Close() error
 }
 
-// Limits say how ops are passed to a Driver.
+// Limits state how ops are passed to a Driver.
 type Limits struct {
 	// Atomic drivers apply all ops of a Commit or none. One that takes more than
 	// the data plane can in one transaction is applied in several, in the order of
@@ -97,7 +97,7 @@ type Limits struct {
 	Batch int
 	// Read is how long a reading may take; 0 is ReadLimit.
 	Read time.Duration
-	// Certain says that the driver is a Sentinel that misses no write of others: while it
+	// Certain means that the driver is a Sentinel that misses no write of others: while it
 	// reports none, everything is as it was read and has been written since.
 	Certain bool
 }
@@ -110,6 +110,16 @@ type Getter[K comparable, V any] interface {
 	// that it does not pass are absent. It may be called by any goroutine, also
 	// beside Commit, between whose transactions it reads each object, and Observe.
 	Get(ctx context.Context, keys []K, found func(K, V)) error
+}
+
+// Selective is implemented by drivers that can read all that one packet may meet without
+// reading everything.
+type Selective[K comparable, V any] interface {
+	// ObserveSome is Observe, but of the objects that can be read one by one it passes
+	// those of the keys alone. It resets no Sentinel.
+	ObserveSome(ctx context.Context, keys []K, found func(K, V)) error
+	// One reports whether a key is that of an object that can be read alone.
+	One(K) bool
 }
 
 // Sentinel is implemented by drivers that know cheaply, without reading
@@ -231,7 +241,7 @@ type Backend interface {
 	// earlier one. It does no I/O.
 	Update([]model.Delta)
 
-	// KeepUnknown says whether adopted objects that no port wants may belong to an
+	// KeepUnknown states whether adopted objects that no port wants may belong to an
 	// input that could not be read: then they are kept until all inputs are read.
 	KeepUnknown(doubt bool)
 
@@ -276,7 +286,7 @@ type Backend interface {
 	// way, and makes one due.
 	Trace(context.Context, []*model.Port, oracle.Packet) (Trace, error)
 
-	// Preview says which objects deltas would change, and changes nothing. It may be
+	// Preview states which objects deltas would change, and changes nothing. It may be
 	// called by any goroutine.
 	Preview([]model.Delta) []Change
 

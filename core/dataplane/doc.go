@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dataplane is the one implementation of "make the kernel match": every
-// mode brings a Compiler, which says what objects a port needs, and a Driver,
+// mode brings a Compiler, which states what objects a port needs, and a Driver,
 // which creates, replaces and deletes objects; New joins them to a Backend.
 //
 //	[]model.Delta ─▶ Update ─▶ Compiler.Port ─▶ objects ─▶ ledger (want)
@@ -17,7 +17,7 @@
 //
 // # Reading back
 //
-// The first read is taken as it is. A difference found by an audit is only a
+// The first read is trusted. A difference found by an audit is only a
 // suspicion: objects change meanwhile, and a dump concurrent with writes may miss
 // others. An audit compares what the driver reads with the ledger, object by object,
 // and keeps only the keys that differ:
@@ -25,7 +25,7 @@
 //	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
 //	Getter.Get, or another Observe ─▶ Review.Confirm, Enter ─▶ drift, planned for repair
 //
-// An audit runs on its caller's goroutine beside everything else; a lock that is held
+// An audit runs on its caller's goroutine, concurrently with everything else; a lock that is held
 // for some 50 µs at a time guards the ledger. It ignores keys that were planned since
 // it began. A second read of the other differing keys decides, so drift is what two
 // reads agree on. Ports of drifted objects are reported when they are right again

@@ -71,7 +71,7 @@ func (b *backend[K, V]) Preview(deltas []model.Delta) (changes []Change) {
 	return changes
 }
 
-// previewOne says what becomes of one object that ports release or need.
+// previewOne reports what becomes of one object that ports release or need.
 func (b *backend[K, V]) previewOne(k K, old, now map[K]V, released int) (c Change, changes bool) {
 	b.mu.Lock()
 	have, holders := b.ledger.Wanted(k)

@@ -27,6 +27,13 @@ type Evaluator[K comparable, V any] interface {
 	Opaque(K, V) bool
 }
 
+// Finder is implemented by Evaluators that know by which keys a packet is looked up.
+type Finder[K comparable, V any] interface {
+	// Lookups returns those of objects that can be read one by one (Selective), whether
+	// there are such objects or not.
+	Lookups(objects map[K]V, host *model.Host) func(oracle.Packet) []K
+}
+
 // The states.
 const (
 	Missing    State = "missing"    // wanted, and not there
@@ -110,7 +117,7 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		return Trace{}, fmt.Errorf("this data plane cannot be traced yet")
 	}
 	want, _ := Compile(b.compiler, host, ports)
-	r, err := b.inspect(ctx, want)
+	r, err := b.inspect(ctx, b.path(want, host, p), want)
 	if err != nil {
 		return Trace{}, err
 	}
@@ -174,11 +181,11 @@ func (r *inspection[K, V]) decide(t *Trace, want map[K]V, run func() oracle.Outc
 
 // inspect reads everything back, and what differs again: a reading beside changes may
 // show what is over in a moment.
-func (b *backend[K, V]) inspect(ctx context.Context, want map[K]V) (r inspection[K, V], err error) {
-	if r, err = b.inspectOnce(ctx, want); err != nil || len(r.differing) == 0 {
+func (b *backend[K, V]) inspect(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], err error) {
+	if r, err = b.inspectOnce(ctx, of, want); err != nil || len(r.differing) == 0 {
 		return r, err
 	}
-	again, err := b.inspectOnce(ctx, want)
+	again, err := b.inspectOnce(ctx, of, want)
 	first := map[K]Difference{}
 	for _, d := range r.differing {
 		first[d.key] = d.Difference
@@ -187,26 +194,53 @@ func (b *backend[K, V]) inspect(ctx context.Context, want map[K]V) (r inspection
 	return again, err
 }
 
-// inspectOnce keeps of a reading what is in want or is not as the ledger says. It uses
-// the Sentinel's notice up, so that an audit is due.
-func (b *backend[K, V]) inspectOnce(ctx context.Context, want map[K]V) (r inspection[K, V], err error) {
+// path is what a reading is about: what one packet may meet, where data plane and
+// compiler can tell, else everything.
+type path[K comparable, V any] struct {
+	from    Selective[K, V] // nil for everything
+	lookups func(objects map[K]V) []K
+}
+
+// The bounds of a path. A packet that comes along more is traced by reading everything.
+const (
+	mostLookups = 4096
+	mostRounds  = 16
+)
+
+func (b *backend[K, V]) path(want map[K]V, host *model.Host, p oracle.Packet) (of path[K, V]) {
+	f, known := b.compiler.(Finder[K, V])
+	from, selective := b.driver.(Selective[K, V])
+	if !known || !selective {
+		return of
+	}
+	of.lookups = func(objects map[K]V) []K { return f.Lookups(objects, host)(p) }
+	if len(of.lookups(want)) <= mostLookups {
+		of.from = from
+	}
+	return of
+}
+
+// inspectOnce keeps of a reading what is in want or is not as the ledger says.
+func (b *backend[K, V]) inspectOnce(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], err error) {
 	if err := b.lockReading(ctx); err != nil {
 		return r, err
 	}
 	defer b.reading.Unlock()
-	defer b.incomplete.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())
 	defer cancel()
-	err = retryInterrupted(func() error {
-		r = inspection[K, V]{found: map[K]V{}}
-		return b.driver.Observe(ctx, func(k K, v V) { b.see(&r, want, k, v) })
-	})
+	read := func(K) bool { return true }
+	if of.from != nil {
+		r, read, err = b.along(ctx, of, want)
+	} else {
+		r, err = b.readFor(want, func(found func(K, V)) error { return b.driver.Observe(ctx, found) })
+		b.incomplete.Store(true) // it has used the Sentinel's notice up
+	}
 	if err != nil {
 		return r, err
 	}
 	var missing []K
 	for k := range want {
-		if _, there := r.found[k]; !there {
+		if _, there := r.found[k]; !there && read(k) {
 			missing = append(missing, k)
 		}
 	}
@@ -215,6 +249,42 @@ func (b *backend[K, V]) inspectOnce(ctx context.Context, want map[K]V) (r inspec
 	}
 	r.sort(b.compiler)
 	return r, nil
+}
+
+func (b *backend[K, V]) readFor(want map[K]V, observe func(found func(K, V)) error) (r inspection[K, V], err error) {
+	err = retryInterrupted(func() error {
+		r = inspection[K, V]{found: map[K]V{}}
+		return observe(func(k K, v V) { b.see(&r, want, k, v) })
+	})
+	return r, err
+}
+
+// along reads what the packet is looked up by in what is wanted and in what is found, until
+// that is all. Read reports whether a key was read.
+func (b *backend[K, V]) along(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], read func(K) bool, err error) {
+	keys, asked := []K{}, map[K]struct{}{}
+	more := of.lookups(want)
+	for round := range mostRounds {
+		before := len(keys)
+		for _, k := range more {
+			if _, twice := asked[k]; !twice && len(keys) < 2*mostLookups {
+				asked[k] = struct{}{}
+				keys = append(keys, k)
+			}
+		}
+		if round > 0 && len(keys) == before {
+			break
+		}
+		r, err = b.readFor(want, func(found func(K, V)) error { return of.from.ObserveSome(ctx, keys, found) })
+		if err != nil {
+			return r, nil, err
+		}
+		more = of.lookups(r.found)
+	}
+	return r, func(k K) bool {
+		_, was := asked[k]
+		return was || !of.from.One(k)
+	}, nil
 }
 
 func (r *inspection[K, V]) sort(c Compiler[K, V]) {

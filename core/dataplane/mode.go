@@ -28,11 +28,11 @@ type Mode struct {
 	// Plan, on every system.
 	System string
 
-	// Conntrack says that Linux itself forwards the mode's packets, and tracks
+	// Conntrack means that Linux itself forwards the mode's packets, and tracks
 	// their flows. Then stale UDP flows have to be removed when endpoints go, and
 	// a network namespace is a whole node to the mode.
 	Conntrack bool
-	// Unmarked says that conntrack entries of redirected flows lack the DNAT bit.
+	// Unmarked means that conntrack entries of redirected flows lack the DNAT bit.
 	Unmarked bool
 
 	// OnRequest modes are never chosen by auto, only by name.
@@ -43,7 +43,7 @@ type Mode struct {
 	Fallback config.Mode
 
 	// Probe reports whether the mode can work on this machine, by trying in a
-	// place of its own. The error says what is missing and how to get it.
+	// place of its own. The error states what is missing and how to get it.
 	Probe func(context.Context) error
 
 	// Auto is used by auto instead of Probe, if the mode has an implementation that

@@ -13,7 +13,7 @@ type Check struct {
 	Fix   string `json:"fix,omitempty"` // what to do about it, as a command where there is one
 }
 
-// Level says how bad a finding is.
+// Level states how bad a finding is.
 type Level string
 
 // The levels.

@@ -83,13 +83,13 @@ type Modules struct {
 	Missing []string // neither loaded, nor built in, nor there to be loaded
 }
 
-// Clock is what the system says of its clock.
+// Clock is the state of the system's clock.
 type Clock struct {
 	Synchronized bool
 	Error        time.Duration // the most that it is believed to be wrong
 }
 
-// Running is what a running tandem says of itself.
+// Running is the state that a running tandem reports.
 type Running struct {
 	Healthy   bool
 	Reasons   []string

@@ -58,7 +58,7 @@ func (e *Engine) check(ctx context.Context) {
 	}
 }
 
-// audit reads the data plane back beside the changes, which go on. When they have
+// audit reads the data plane back while changes continue. When they have
 // interrupted it too often, it runs on the engine's goroutine and they wait.
 func (e *Engine) audit(ctx context.Context) {
 	start, backend := time.Now(), e.backend()

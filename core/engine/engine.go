@@ -63,11 +63,11 @@ type Options struct {
 	Writers Writers // nil where the system does not tell
 }
 
-// Writers tells which other programs write to the data plane. Its methods do not block.
+// Writers states which other programs write to the data plane. Its methods do not block.
 type Writers interface {
 	// Since returns those that have written since a time.
 	Since(time.Time) []Writer
-	// Mute says that the engine itself writes from now on, and then no more.
+	// Mute means that the engine itself writes from now on, and then no more.
 	Mute(on bool) error
 }
 
@@ -138,7 +138,7 @@ type Engine struct {
 	interrupted int        // audits in a row that changes left no moment to read
 }
 
-// auditTask is an audit that runs beside the changes.
+// auditTask is an audit that runs concurrently with changes.
 type auditTask struct {
 	start time.Time
 	done  chan struct{} // closed when it has returned
@@ -193,11 +193,18 @@ func (e *Engine) Ping(ctx context.Context) error {
 // Snapshot asks the engine for one, with all Services. It waits for a running sync, and fails only
 // when ctx or the engine ends first.
 func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
-	return e.SnapshotOf(ctx, (*track.Tracker).Unsorted)
+	s, err := e.SnapshotOf(ctx, (*track.Tracker).Unsorted)
+	if err != nil {
+		return nil, err
+	}
+	// Here, and not on the engine's goroutine, where changes would wait for it.
+	track.SortServices(s.Services)
+	return s, nil
 }
 
 // SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
-// goroutine: changes do not wait for a list of all where a few are enough.
+// goroutine and in the order that they are picked in: changes do not wait for a list of all
+// where a few are enough.
 func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.Service) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
@@ -221,8 +228,6 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []tra
 	if err != nil {
 		return nil, err
 	}
-	// Here, and not on the engine's goroutine, where changes would wait for it.
-	track.SortServices(s.Services)
 	slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 	return s, nil
 }
@@ -254,7 +259,7 @@ type audited struct {
 	err error
 }
 
-// ErrNotReady says that there is nothing yet that could be switched.
+// ErrNotReady means that there is nothing yet that could be switched.
 var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
 
 // serviceCIDRs are those that are known, by name.

@@ -115,7 +115,7 @@ func (b *inbox) oldest(t time.Time) time.Time {
 	return t
 }
 
-// ErrEnded says that the engine does not run any more.
+// ErrEnded means that the engine does not run any more.
 var ErrEnded = errors.New("the proxy has stopped")
 
 // ask runs f on the engine's goroutine and waits for its answer. After an error

@@ -154,8 +154,8 @@ func (e *Engine) setProblems(source string, ps []model.Problem) {
 	}
 }
 
-// Synced says that the source has delivered everything it knows; from now on
-// events are applied as they come. Complete says whether it could understand all
+// Synced marks that the source has delivered everything it has; from now on
+// events are applied as they come. Complete states whether it could understand all
 // there is. While it could not, what an earlier run has programmed and nothing
 // asks for is kept, since it may be what was not understood. Synced may be
 // called again when that changes.
@@ -192,7 +192,7 @@ func completeNode(n, before *model.Node) *model.Node {
 }
 
 // setHost asks what the host is now, and updates tracker and backend. Of and name
-// say what has changed.
+// state what has changed.
 func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	h, problems := e.options.Host(e.node, e.serviceCIDRs())
 	e.setProblems("host", problems) // at once: those of the host before are obsolete

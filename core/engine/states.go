@@ -23,7 +23,7 @@ type StateChange struct {
 type serviceStates struct {
 	bad   map[model.ServiceName]model.State
 	count [model.States]int // of bad
-	// recheck asks for a look at all Services, once: the data plane is another, with
+	// recheck requests a look at all Services, once: the data plane is another, with
 	// other gaps.
 	recheck bool
 }

@@ -44,7 +44,7 @@ type Snapshot struct {
 	Host     *model.Host
 	Node     *model.Node          // as last delivered; nil before
 	CIDRs    []*model.ServiceCIDR // by name
-	Services []track.Service      // by name
+	Services []track.Service      // by name, unless they were picked
 	Routes   []*model.Route       // of the Gateway API, by precedence
 	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources
@@ -128,7 +128,7 @@ type Writer struct {
 	At   time.Time
 }
 
-// Since tells since when the frontends and endpoints of a Service are programmed, as
+// Since returns since when the frontends and endpoints of a Service are programmed, as
 // far as that was after the first sync: what is not there is older, or was forgotten.
 type Since map[SinceKey]time.Time
 

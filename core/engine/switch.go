@@ -19,7 +19,7 @@ const (
 )
 
 // Switch moves everything to another data plane while both work. Next is brought
-// to the desired state beside the present one, at its own pace and without a
+// to the desired state in parallel to the present one, at its own pace and without a
 // change having to wait; then, between two syncs, it is given what has changed
 // meanwhile and becomes the one in use. At no moment is neither of them complete.
 //

@@ -133,7 +133,7 @@ func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
 	return Event{About: Object{Kind: "Service", Namespace: n.Namespace, Name: n.Name}, Type: kind, Reason: reason, Action: action}
 }
 
-// hint says what to do about a problem, or nothing where its words say it.
+// hint reports what to do about a problem, or nothing where its words say it.
 func hint(why model.Reason) string {
 	switch why {
 	case model.WhyFrontendTaken:

@@ -19,7 +19,7 @@ func newClerk() *clerk { return &clerk{newQueue(standard()), time.Unix(1000, 0)}
 
 func (c *clerk) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-// write takes one record and says that it was written, or why not.
+// write takes one record and states that it was written, or why not.
 func (c *clerk) write(err error, final bool) string {
 	n, wait := c.take(c.now)
 	if n == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Match says which flows to one frontend are stale. A flow from an endpoint in Keep
+// Match states which flows to one frontend are stale. A flow from an endpoint in Keep
 // never is; one from an endpoint in Gone always is; Reach decides about the rest.
 // A Match is immutable.
 type Match struct {
@@ -130,7 +130,7 @@ func (x *Index) Len() int { return len(x.matches) }
 // Matches returns the matches. They belong to the index.
 func (x *Index) Matches() []Match { return x.matches }
 
-// Stale reports whether any match says that f is stale. The match of an address
+// Stale reports whether any match states that f is stale. The match of an address
 // goes before that of a node port with the same number, as in the data planes.
 func (x *Index) Stale(f Flow) bool {
 	m := x.find(f.Proto, f.Dst)

@@ -39,7 +39,7 @@ func Stale(host *model.Host, deltas []model.Delta) []Match {
 }
 
 // connectionless reports whether no protocol state will ever end a stale flow of
-// this protocol. The package comment says why SCTP is not.
+// this protocol. The package comment states why SCTP is not.
 func connectionless(p model.Proto) bool { return p == model.UDP }
 
 // Handshakes returns which TCP connections of a batch of changes wait for an endpoint

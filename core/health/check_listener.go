@@ -48,7 +48,7 @@ func (k *check) fits(t task) bool {
 }
 
 // bindAddresses returns the addresses to bind for a family's checks: those that node
-// ports answer on. Single addresses are bound as they are. For prefixes all addresses
+// ports answer on. Single addresses are bound as given. For prefixes all addresses
 // are bound and connections to those outside of within are reset, since the node's
 // addresses change. within is nil for all.
 func bindAddresses(host *model.Host, family model.Family) (binds []netip.Addr, within []netip.Prefix) {

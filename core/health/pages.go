@@ -131,7 +131,7 @@ func readFilter(r *http.Request) status.Filter {
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
-// document serves a document in the form that is asked for, and shares the whole of it
+// document serves a document in the form that is requested, and shares the whole of it
 // between requests. A part of it is made for each request. One document or part is made at
 // a time: no request waits for its turn longer than its client does.
 func document(of func(context.Context, status.Filter) (any, error)) http.Handler {

@@ -12,11 +12,11 @@ import (
 )
 
 // Probes answers load balancers and kubelets on /healthz and /livez, in
-// kube-proxy's words (KEP-3458, KEP-3836). health is asked for every request;
+// kube-proxy's words (KEP-3458, KEP-3836). health is called for every request;
 // counted, unless nil, gets the probe ("healthz" or "livez") and the response's
 // code.
 //
-// /healthz says whether this node may get traffic: not before everything was
+// /healthz states whether this node may get traffic: not before everything was
 // programmed once, not while changes are stuck, and not when the node is about to
 // go. /livez fails only while changes are stuck: a restart would help nothing
 // else, least of all an API server that is away.

@@ -18,7 +18,7 @@ import (
 )
 
 // The z-pages of Kubernetes' components (KEP-4827, KEP-4828): /flagz and /statusz, as
-// text, and as JSON for who asks for a version of it. And /debug/flags/v.
+// text, and as JSON for requests with a version of it. And /debug/flags/v.
 
 // zHeader begins a page in text.
 const zHeader = "\nkube-proxy %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"

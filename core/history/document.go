@@ -58,7 +58,7 @@ type Seconds float64
 // Duration returns it with Go's type.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
-// Filter says which entries are asked for.
+// Filter states which entries are requested.
 type Filter struct {
 	Service model.ServiceName `json:"service,omitzero"` // the zero one is all
 	Failed  bool              `json:"failed,omitempty"` // only those whose sync failed in part

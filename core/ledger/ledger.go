@@ -194,7 +194,7 @@ func (l *Ledger[K, V]) enqueue(e *entry[V], key K, owner *model.PortID) {
 	e.setQueuePos(len(l.dirty))
 }
 
-// KeepUnknown says whether installed objects that were never wanted may belong to
+// KeepUnknown sets whether installed objects that were never wanted may belong to
 // an input that could not be read, and are kept for now. When the doubt is over
 // they are planned for deletion.
 func (l *Ledger[K, V]) KeepUnknown(doubt bool) {

@@ -107,7 +107,7 @@ type Failure[K comparable] struct {
 	Key   K
 	Owner *model.PortID
 	Err   error
-	// Left says that the object is not wanted any more: deleting it fails.
+	// Left means that the object is not wanted any more: deleting it fails.
 	Left bool
 }
 

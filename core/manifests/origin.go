@@ -127,7 +127,7 @@ func (s single) ReadDir(string) ([]fs.DirEntry, error) {
 	return []fs.DirEntry{entryAs{fs.FileInfoToDirEntry(info), filepath.Base(string(s))}}, nil
 }
 
-// entryAs is an entry under the name that was asked for.
+// entryAs is an entry under the name that was requested.
 type entryAs struct {
 	fs.DirEntry
 	name string

@@ -39,7 +39,7 @@ type Sink interface {
 	Problems([]Problem)
 
 	// Synced is called after everything that was there at the start, and again
-	// when whole changes: it says whether all of the folder could be read and
+	// when whole changes: it states whether all of the folder could be read and
 	// understood. A folder without any object of ours is not whole either: it may
 	// not be mounted yet.
 	Synced(whole bool)

@@ -60,9 +60,9 @@ func (r *record) complaints() (lines []string) {
 
 func (r running) eventually(what string, ok func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.Fatalf("%s: not within 5 s; services %q, problems %q", what, r.names(), r.complaints())
+			r.Fatalf("%s: not within a minute; services %q, problems %q", what, r.names(), r.complaints())
 		}
 	}
 }
@@ -219,26 +219,14 @@ func TestSourceReturns(t *testing.T) {
 	equal(t, "what was in it stood", r.take(), nil)
 }
 
-// TestSourceLatency measures the way from the file to the sink.
-func TestSourceLatency(t *testing.T) {
+// TestSourceNotices changes a file of a folder that is read again once an hour only: what
+// arrives comes from the system's notices. How long that takes, ci/bench measures.
+func TestSourceNotices(t *testing.T) {
 	r := start(t, time.Hour, func(b *bench) { b.put("all.yaml", manifests(500)) })
-	var took []time.Duration
 	for i := range 30 {
 		r.take()
-		begin := time.Now()
 		r.put("x.yaml", manifest(1000, fmt.Sprintf("10.244.1.%d", i+1)))
-		for len(r.peek()) == 0 {
-			if time.Since(begin) > 5*time.Second {
-				t.Fatal("nothing arrives")
-			}
-			time.Sleep(50 * time.Microsecond)
-		}
-		took = append(took, time.Since(begin))
-	}
-	slices.Sort(took)
-	t.Logf("from rename to sink: p50 %s, worst %s", took[len(took)/2], took[len(took)-1])
-	if p50 := took[len(took)/2]; p50 > 100*time.Millisecond {
-		t.Errorf("p50 is %s", p50)
+		r.eventually("the change", func() bool { return len(r.peek()) > 0 })
 	}
 }
 
@@ -262,7 +250,7 @@ func TestSourceStops(t *testing.T) {
 		}
 		cancel()
 	}
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}

@@ -82,7 +82,7 @@ func (p *kubeProxySet) synced(s engine.Sync) {
 	}
 }
 
-// changedFamilies says which families a sync changed: both where it repaired or
+// changedFamilies reports which families a sync changed: both where it repaired or
 // retried, which is not known by family.
 func changedFamilies(s engine.Sync) [2]bool {
 	if s.Ports == [2]int{} {
@@ -101,7 +101,7 @@ func (p *kubeProxySet) count(port *model.Port, n float64) {
 	}
 }
 
-// withoutLocal says for which of its traffic policies a port has no endpoint here.
+// withoutLocal reports for which of its traffic policies a port has no endpoint here.
 func withoutLocal(port *model.Port) (policies []string) {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]

@@ -109,7 +109,7 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 	return slices.ContainsFunc(m.CIDRs, func(p netip.Prefix) bool { return p.Contains(src) })
 }
 
-// NodePortMatch says on which of the host's own addresses NodePorts answer: the
+// NodePortMatch states on which of the host's own addresses NodePorts answer: the
 // local ones inside Prefixes. A family without a prefix has none. Loopback
 // addresses answer only where Loopback is set, and only in modes that can.
 type NodePortMatch struct {

@@ -28,7 +28,7 @@ const (
 	LoadBalancer
 )
 
-// TrafficPolicy says which endpoints may serve: those of the whole cluster or
+// TrafficPolicy states which endpoints may serve: those of the whole cluster or
 // those on this node only. Only core/resolve reads it.
 type TrafficPolicy uint8
 
@@ -165,7 +165,7 @@ type Node struct {
 	Where    string
 }
 
-// Machine is what this machine itself says, beside its Node object.
+// Machine is the facts of this machine that its Node object does not have.
 type Machine struct {
 	Addresses []LocalAddress
 	// APIServers are the addresses of the API server that Services come from: those

@@ -38,7 +38,7 @@ type Pool struct {
 type Endpoint struct {
 	Addr        netip.AddrPort
 	Local       bool // runs on this node
-	NodeUnknown bool // no input says on which node it runs
+	NodeUnknown bool // no input states on which node it runs
 
 	// Weight is the endpoint's share of new connections beside the others'. It is
 	// 0 in even pools, and at least 1 in all others.

@@ -39,7 +39,7 @@ type Port struct {
 type Frontend struct {
 	Kind Kind
 	// At is address and port. For KindNodePort the address is the unspecified
-	// one of the family: Host.NodePorts says on which addresses it answers.
+	// one of the family: Host.NodePorts states on which addresses it answers.
 	At netip.AddrPort
 
 	// Restricted frontends answer only clients inside Allow; all others are

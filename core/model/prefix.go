@@ -28,7 +28,7 @@ func Canonical(ps []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// Prefixes returns those of this family, canonical, and leaves ps as it is.
+// Prefixes returns those of this family, canonical, and leaves ps unchanged.
 func (f Family) Prefixes(ps []netip.Prefix) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range ps {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Reason says why policy decided as it did. It goes with every Action and every
+// Reason states why policy decided as it did. It goes with every Action and every
 // Problem, so that users see the same words on every system.
 type Reason uint8
 
@@ -146,15 +146,15 @@ func (p Problem) String() string {
 type Gap struct {
 	Frontend netip.AddrPort // the frontend it is about; the zero value for the whole port
 	Detail   string
-	// Source says that nothing is missing but the client's address: endpoints
+	// Source means that nothing is missing but the client's address: endpoints
 	// see one of this host where Action.SNAT says otherwise.
 	Source bool
-	// Failover says that endpoints which stop answering are not passed over, as the
+	// Failover means that endpoints which stop answering are not passed over, as the
 	// configuration asks for.
 	Failover bool
-	// Missing says that the frontend, or the whole port, is not programmed at all.
+	// Missing means that the frontend, or the whole port, is not programmed at all.
 	Missing bool
-	// Unserved says that this is so for a load balancer IP: its health checks must fail
+	// Unserved means that this is so for a load balancer IP: its health checks must fail
 	// here.
 	Unserved bool
 }

@@ -45,7 +45,7 @@ func TestExplainIsDecide(t *testing.T) {
 	}
 }
 
-// inconsistent says what the steps of an explanation and its outcome do not share.
+// inconsistent reports what the steps of an explanation and its outcome do not share.
 func inconsistent(e oracle.Explanation) string {
 	result := func(of oracle.About) (results []string) {
 		for _, s := range e.Steps {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oracle says what must happen to a packet. It is the reference that
+// Package oracle states what must happen to a packet. It is the reference that
 // every backend's simulator and every real kernel is compared with in tests:
 // slow, small and obvious, where the data planes are fast.
 package oracle

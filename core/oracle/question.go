@@ -61,7 +61,7 @@ func (q Question) NeedsEndpoints(host *model.Host) bool {
 	return err == nil && a.Zone() == "" && !slices.Contains(host.IPs, a) && !a.IsLoopback() && !host.Pods.Match(a, "")
 }
 
-// protocol cuts the protocol off the destination; given says that there is one.
+// protocol cuts the protocol off the destination; given states that there is one.
 func (q Question) protocol() (text string, proto model.Proto, given bool) {
 	if i := strings.LastIndexByte(q.To, '/'); i >= 0 {
 		for _, x := range []model.Proto{model.TCP, model.UDP, model.SCTP} {

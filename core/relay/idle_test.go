@@ -100,7 +100,7 @@ func TestHalfClosedSlowReader(t *testing.T) {
 	})
 }
 
-// fakeConnection says how long it has been silent.
+// fakeConnection states how long it has been silent.
 type fakeConnection struct {
 	by   *share
 	idle time.Duration

@@ -93,7 +93,7 @@ func spread(table []uint16) {
 	}
 }
 
-// Unscheduled says which scheduler relays do not have for a port; empty for none.
+// Unscheduled reports which scheduler relays do not have for a port; empty for none.
 func Unscheduled(s model.Scheduler) string {
 	switch s {
 	case model.LeastConnections, model.SourceHash:

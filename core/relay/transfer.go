@@ -92,7 +92,7 @@ func (c *conn) transfer(up *net.TCPConn, fromClient, fromUp []byte) {
 }
 
 // direction carries all data from src to dst. The end of src is passed on and
-// leaves the other direction as it is; an error ends both.
+// leaves the other direction unchanged; an error ends both.
 func (c *conn) direction(dst, src *net.TCPConn, data []byte) {
 	var err error
 	if len(data) > 0 {

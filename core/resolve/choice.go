@@ -174,7 +174,7 @@ func (r *Result) schedule(svc *model.Service, p pools) model.Scheduler {
 // differ from port to port only if the endpoints do: as many as two IP families have.
 const maxHashed = 2 * model.MaglevSlots
 
-// noTables says why pools get no tables; "" if they do.
+// noTables reports why pools get no tables; "" if they do.
 func (r *Result) noTables(several []*model.Pool) string {
 	endpoints := 0
 	for _, pool := range r.hashed {

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// EndpointUse says whether an endpoint of a slice takes new connections of a port, and
+// EndpointUse states whether an endpoint of a slice takes new connections of a port, and
 // if not, why.
 type EndpointUse struct {
 	Port  model.PortID
@@ -87,7 +87,7 @@ func best(from []*model.Slice, id model.PortID, u EndpointUse) bool {
 	return true
 }
 
-// usedFor says which senders may reach an endpoint.
+// usedFor reports which senders may reach an endpoint.
 func usedFor(port *model.Port, at netip.AddrPort) string {
 	reaches := func(act model.Action) bool {
 		return act.Pool != nil && slices.ContainsFunc(act.Pool.Endpoints, func(e model.Endpoint) bool { return e.Addr == at })

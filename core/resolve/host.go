@@ -41,7 +41,7 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 	return all
 }
 
-// HostProblems says what of the configuration does nothing, for lack of this
+// HostProblems reports what of the configuration does nothing, for lack of this
 // machine's Node object, which is nil while it is not known, or of what it must
 // say, and which ranges of cluster IPs do nothing. A zone that is not known is no
 // problem: hints are not followed then.
@@ -64,7 +64,7 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	return append(ps, rangesFor(c, node, own, cidrs).problems...)
 }
 
-// familyProblems says which settings name addresses of a family only that this node
+// familyProblems reports which settings name addresses of a family only that this node
 // does not have: they do nothing, and the family that it has is served without
 // them. Where local pods are detected by them kube-proxy exits with an error
 // (checkBadIPConfig of cmd/kube-proxy); here the node is unfit for traffic.
@@ -193,7 +193,7 @@ func rangesFor(c *config.Config, node *model.Node, ips []netip.Addr, cidrs []*mo
 	return r
 }
 
-// overlap says what else is in a range; empty for nothing.
+// overlap reports what else is in a range; empty for nothing.
 func overlap(p netip.Prefix, ips []netip.Addr, pods []netip.Prefix) string {
 	if i := slices.IndexFunc(ips, p.Contains); i >= 0 {
 		return fmt.Sprintf("contains %s, an address of this node", ips[i])

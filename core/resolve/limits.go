@@ -41,7 +41,7 @@ const (
 	MaxAPIServers = 1_000
 )
 
-// Excess says which limit a Service exceeds by itself, whatever its endpoints. It
+// Excess reports which limit a Service exceeds by itself, whatever its endpoints. It
 // is refused as a whole.
 func Excess(svc *model.Service) (p model.Problem, over bool) {
 	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// refusal says why a Service does not get an address; the zero value is none.
+// refusal states why a Service does not get an address; the zero value is none.
 type refusal struct {
 	why    model.Reason
 	detail string
@@ -206,7 +206,7 @@ func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool
 	return false
 }
 
-// unusableEndpoint says why nothing can be an endpoint at an address, empty if something
+// unusableEndpoint reports why nothing can be an endpoint at an address, empty if something
 // can. What is never a destination, on no host, is not in slices any more.
 func unusableEndpoint(host *model.Host, ip netip.Addr) string {
 	switch {

@@ -59,7 +59,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	r.Ports = append(r.Ports, p)
 }
 
-// usable reports whether a Service can have an address, and says why not.
+// usable reports whether a Service can have an address, and states why not.
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	no := refuse(host, svc, a)
 	switch {

@@ -42,6 +42,7 @@ type File struct {
 	Ready    []Ready
 	Drift    status.Drift // what was known of it, without a look
 	Status   status.Document
+	Top      *status.Top // nil where connections were not counted
 	History  history.Document
 	Observed []Object
 	Checks   []diagnosis.Check // of tandem doctor; empty unless it was asked
@@ -97,6 +98,7 @@ type line struct {
 	Drift    *status.Drift      `json:"drift,omitempty"`
 	Status   *status.Document   `json:"status,omitempty"`
 	Serves   *status.Service    `json:"serves,omitempty"`
+	Top      *status.Top        `json:"top,omitempty"`
 	History  *history.Document  `json:"history,omitempty"`
 	Change   *history.Entry     `json:"change,omitempty"`
 	Observed *Object            `json:"observed,omitempty"`

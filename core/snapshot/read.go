@@ -117,6 +117,8 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 		f.Status, f.Status.Services = *l.Status, []status.Service{}
 	case l.Serves != nil:
 		f.Status.Services = append(f.Status.Services, *l.Serves)
+	case l.Top != nil:
+		f.Top = l.Top
 	case l.History != nil:
 		f.History, f.History.Entries = *l.History, []history.Entry{}
 	case l.Change != nil:

@@ -31,7 +31,7 @@ import (
 func (f *File) Redact(key []byte) {
 	f.breakTies()
 	r := redactor{hash: hmac.New(sha256.New, key), names: map[string]string{}, addresses: map[netip.Addr]netip.Addr{}}
-	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.History, &f.Checks} {
+	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.Top, &f.History, &f.Checks} {
 		r.walk(reflect.ValueOf(part).Elem())
 	}
 	f.Observed, f.Config.Unused, f.Redacted = nil, nil, true
@@ -70,20 +70,22 @@ const removed = "(redacted)"
 // say anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{
-		reflect.TypeFor[Header]():            {"Version", "System", "Plan"},
-		reflect.TypeFor[config.API]():        {"ContentType"},
-		reflect.TypeFor[config.IPVS]():       {"Scheduler"},
-		reflect.TypeFor[config.Config]():     {"LogLevel"},
-		reflect.TypeFor[config.Logging]():    {"Format"},
-		reflect.TypeFor[status.Document]():   {"Version", "Mode"},
-		reflect.TypeFor[status.Input]():      {"Name", "Version"},
-		reflect.TypeFor[status.Service]():    {"State"},
-		reflect.TypeFor[status.Frontend]():   {"Kind", "Proto", "Why"},
-		reflect.TypeFor[status.Problem]():    {"Reason"},
-		reflect.TypeFor[status.Drift]():      {"Mode"},
-		reflect.TypeFor[status.Difference](): {"State"},
-		reflect.TypeFor[diagnosis.Check]():   {"ID"},
-		reflect.TypeFor[history.Entry]():     {"Kind", "Verb"},
+		reflect.TypeFor[Header]():             {"Version", "System", "Plan"},
+		reflect.TypeFor[config.API]():         {"ContentType"},
+		reflect.TypeFor[config.IPVS]():        {"Scheduler"},
+		reflect.TypeFor[config.Config]():      {"LogLevel"},
+		reflect.TypeFor[config.Logging]():     {"Format"},
+		reflect.TypeFor[status.Document]():    {"Version", "Mode"},
+		reflect.TypeFor[status.Input]():       {"Name", "Version"},
+		reflect.TypeFor[status.Service]():     {"State"},
+		reflect.TypeFor[status.Frontend]():    {"Kind", "Proto", "Why"},
+		reflect.TypeFor[status.Problem]():     {"Reason"},
+		reflect.TypeFor[status.Drift]():       {"Mode"},
+		reflect.TypeFor[status.Difference]():  {"State"},
+		reflect.TypeFor[status.Top]():         {"Mode"},
+		reflect.TypeFor[status.TopFrontend](): {"Proto"},
+		reflect.TypeFor[diagnosis.Check]():    {"ID"},
+		reflect.TypeFor[history.Entry]():      {"Kind", "Verb"},
 	}
 	return slices.Contains(fields[of], field)
 }

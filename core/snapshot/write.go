@@ -41,6 +41,9 @@ func Write(w io.Writer, f *File) error {
 	for i := range f.Status.Services {
 		out.put(line{Serves: &f.Status.Services[i]})
 	}
+	if f.Top != nil {
+		out.put(line{Top: f.Top})
+	}
 	past := f.History
 	past.Entries = nil
 	out.put(line{History: &past})

@@ -23,7 +23,7 @@ type Document struct {
 	Version string `json:"version"`
 	Node    string `json:"node"`
 	Mode    string `json:"mode"`
-	// Fallback says why another mode than the configured one is in use.
+	// Fallback states why another mode than the configured one is in use.
 	Fallback string    `json:"fallback,omitempty"`
 	Source   string    `json:"source"`
 	At       time.Time `json:"at"`
@@ -171,7 +171,7 @@ func (out *Service) describe(of track.Service, s *engine.Snapshot) {
 func frontendOf(p *model.Port, f *model.Frontend, gaps []model.Gap) Frontend {
 	out := frontend(p, f)
 	if _, out.Missing = GapsOf(f, gaps); out.Missing {
-		out.Endpoints, out.Why = 0, "not programmed: "+model.WhyUnsupported.Text() // the Service's problems say what
+		out.Endpoints, out.Why = 0, "not programmed: "+model.WhyUnsupported.Text() // the Service's problems state what
 	}
 	return out
 }
@@ -220,7 +220,7 @@ func Sources(f *model.Frontend) []string {
 	return list
 }
 
-// ShowSources says which clients are let in, for people: a long list is cut short.
+// ShowSources reports which clients are let in, for people: a long list is cut short.
 func ShowSources(list []string) string {
 	const shown = 4
 	switch {

@@ -90,7 +90,7 @@ func TestGapsOfTheMode(t *testing.T) {
 }
 
 // An endpoint that is passed over is in the list of its Service, with the reason, and explain
-// says why it gets no connection.
+// states why it gets no connection.
 func TestPassedOverEndpointIsListed(t *testing.T) {
 	name := model.ServiceName{Namespace: "ns", Name: "web"}
 	slice := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "web-1"}, Service: name.Name, Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}}}

@@ -13,12 +13,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Drift tells which objects others have changed. Its JSON form is stable.
+// Drift states which objects others have changed. Its JSON form is stable.
 type Drift struct {
 	Node string    `json:"node"`
 	Mode string    `json:"mode"`
 	At   time.Time `json:"at"`
-	// Looked says that the data plane was read back for this answer, or at ReadAt: then it
+	// Looked means that the data plane was read back for this answer, or at ReadAt: then it
 	// is certain that nobody else has written since.
 	Looked bool       `json:"looked"`
 	ReadAt *time.Time `json:"readAt,omitempty"`
@@ -67,7 +67,7 @@ func DriftOf(s *engine.Snapshot, service string, since time.Time) Drift {
 }
 
 func drifted(d engine.Drift) Drifted {
-	x := Drifted{Difference: DifferenceOf(d.Difference), FoundAt: d.Found}
+	x := Drifted{Difference: differenceOf(d.Difference), FoundAt: d.Found}
 	if !d.Repaired.IsZero() {
 		x.RepairedAt = &d.Repaired
 	}

@@ -45,7 +45,7 @@ func (s *Subject) service(n model.ServiceName) (track.Service, bool) {
 	return track.Service{}, false
 }
 
-// Explanation says why a connection goes where it does. Its JSON form is stable.
+// Explanation states why a connection goes where it does. Its JSON form is stable.
 type Explanation struct {
 	Node     string `json:"node"`
 	Mode     string `json:"mode"`
@@ -64,7 +64,7 @@ type Explanation struct {
 	Problems []Problem          `json:"problems,omitempty"`
 	Missing  bool               `json:"missing,omitempty"` // the mode does not program this frontend: see Problems
 	Failing  string             `json:"failing,omitempty"` // why this is not programmed
-	// HidesClients says that in this mode endpoints see an address of this node, whatever
+	// HidesClients means that in this mode endpoints see an address of this node, whatever
 	// Endpoints say: model.Gap's Source.
 	HidesClients bool `json:"hidesClients,omitempty"`
 }

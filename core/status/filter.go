@@ -15,7 +15,7 @@ type Filter struct {
 	States    []string `json:"states,omitempty"`
 }
 
-// Check says what is wrong with the pattern.
+// Check reports what is wrong with the pattern.
 func (f *Filter) Check() error {
 	_, err := path.Match(f.Name, "")
 	return err

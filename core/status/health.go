@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 )
 
-// Health is what a running Tandem says of itself at one moment.
+// Health is the state of a running Tandem at one moment.
 type Health struct {
 	At       time.Time
 	SyncedAt time.Time // the end of the last sync that succeeded; zero before the first
@@ -18,7 +18,7 @@ type Health struct {
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
 	Unfit    bool      // the configuration does not fit the node: see model.Problem
 
-	// Reasons says what is wrong, for people. It may also name what causes none of the
+	// Reasons states what is wrong, for people. It may also name what causes none of the
 	// above, such as an API server that does not answer: the last known state is kept,
 	// and traffic stays on the node.
 	Reasons []string
@@ -36,7 +36,7 @@ func (h Health) Alive() bool { return !h.Stuck }
 // HealthOf judges a status. Patience is how long a change may wait for being
 // programmed before the whole proxy counts as unhealthy: twice the sync period in
 // kube-proxy. A Service that the data plane rejects while others work is reported in
-// its own state. Stale says which inputs are out of date, in words.
+// its own state. Stale states which inputs are out of date, in words.
 func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	h := Health{At: time.Now(), SyncedAt: s.SyncedAt, Synced: s.Adopted && s.SourceSynced && s.Synced, Leaving: s.Leaving, Unfit: s.Unfit != ""}
 	add := func(format string, args ...any) { h.Reasons = append(h.Reasons, fmt.Sprintf(format, args...)) }

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Preview says what an edit would change on a node. Its JSON form is stable.
+// Preview states what an edit would change on a node. Its JSON form is stable.
 type Preview struct {
 	Node     string           `json:"node"`
 	Mode     string           `json:"mode"`

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -13,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Top says which Services get how many new connections. Its JSON form is stable.
+// Top states which Services get how many new connections. Its JSON form is stable.
 type Top struct {
 	At       time.Time    `json:"at"`
 	Mode     string       `json:"mode"`
@@ -44,38 +45,58 @@ type frontendKey struct {
 // TopCounts adds up what a data plane has counted.
 type TopCounts map[frontendKey]uint64
 
-// Add adds a count.
-func (t TopCounts) Add(c dataplane.Connections) { t[frontendKey{c.Proto, c.At}] += c.New }
+// Add adds a count. Frontends without connections, mostly nearly all, are left out.
+func (t TopCounts) Add(c dataplane.Connections) {
+	if c.New > 0 {
+		t[frontendKey{c.Proto, c.At}] += c.New
+	}
+}
 
 // TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
 // Those without connections are left out, and each frontend's own count unless asked for.
 func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service, only Filter, frontends bool) Top {
 	t := Top{At: at, Mode: mode, Services: []TopService{}}
 	for _, s := range services {
-		row := TopService{Frontends: []TopFrontend{}}
-		for _, p := range s.Ports {
-			for i := range p.Frontends {
-				n := counts[frontendKey{p.ID.Proto, p.Frontends[i].At}]
-				if row.New += n; frontends {
-					f := frontend(p, &p.Frontends[i])
-					row.Frontends = append(row.Frontends, TopFrontend{Address: f.Address, Proto: f.Proto, New: n})
-				}
-			}
-		}
+		row := TopService{New: counts.of(s)}
 		if row.New == 0 {
 			continue
 		}
-		if row.Service = s.Object.Name.String(); only.Match(row.Service, "") {
-			t.Services = append(t.Services, row)
+		if row.Service = s.Object.Name.String(); !only.Match(row.Service, "") {
+			continue
 		}
+		if row.Frontends = []TopFrontend{}; frontends {
+			row.Frontends = counts.frontends(s)
+		}
+		t.Services = append(t.Services, row)
 	}
 	t.sort()
 	return t
 }
 
+// of is what was counted of a Service.
+func (t TopCounts) of(s track.Service) (n uint64) {
+	for _, p := range s.Ports {
+		for i := range p.Frontends {
+			n += t[frontendKey{p.ID.Proto, p.Frontends[i].At}]
+		}
+	}
+	return n
+}
+
+// frontends are the counts of each.
+func (t TopCounts) frontends(s track.Service) (all []TopFrontend) {
+	for _, p := range s.Ports {
+		for i := range p.Frontends {
+			f := frontend(p, &p.Frontends[i])
+			all = append(all, TopFrontend{Address: f.Address, Proto: f.Proto, New: t[frontendKey{p.ID.Proto, p.Frontends[i].At}]})
+		}
+	}
+	return all
+}
+
 func (t *Top) sort() {
-	slices.SortStableFunc(t.Services, func(a, b TopService) int {
-		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New))
+	slices.SortFunc(t.Services, func(a, b TopService) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New), strings.Compare(a.Service, b.Service))
 	})
 }
 

@@ -55,8 +55,8 @@ type Difference struct {
 	Found   string `json:"found,omitempty"`
 }
 
-// DifferenceOf describes a difference.
-func DifferenceOf(d dataplane.Difference) Difference {
+// differenceOf describes a difference.
+func differenceOf(d dataplane.Difference) Difference {
 	out := Difference{Object: d.Object, State: string(d.State), Wanted: d.Wanted, Found: d.Found}
 	if d.Owner != (model.PortID{}) {
 		out.Service = d.Owner.Service.String()
@@ -135,7 +135,7 @@ func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet
 		Others: found.Others, Deciding: found.Deciding, Objects: found.Objects, TookMS: float64(found.Took.Microseconds()) / 1000,
 	}
 	for _, d := range found.Differences {
-		t.Differences = append(t.Differences, DifferenceOf(d))
+		t.Differences = append(t.Differences, differenceOf(d))
 	}
 	switch {
 	case len(found.Opaque) > 0:
@@ -150,7 +150,7 @@ func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet
 	return t, e.Packet, nil
 }
 
-// gapText says what the mode cannot do for a packet.
+// gapText reports what the mode cannot do for a packet.
 func (s *Subject) gapText(e oracle.Explanation) string {
 	if e.Port != nil {
 		for _, g := range s.Gaps[e.Port.ID] {

@@ -12,7 +12,7 @@ import (
 // Text returns the content of a file as UTF-8 without byte order mark. It may change
 // data. UTF-16 with a mark is converted, since that is what redirecting output in
 // Windows PowerShell writes. For anything that is not text why is not empty, and
-// line, from 1, says where.
+// line, from 1, states where.
 func Text(data []byte) (text []byte, line int, why string) {
 	switch {
 	case bytes.HasPrefix(data, []byte{0xEF, 0xBB, 0xBF}):

@@ -17,8 +17,8 @@ type Decision struct {
 	Verdicts []Verdict
 	Suspects model.Suspects // all there are now
 	Silent   []string       // the names of all verdicts that hold
-	OneWay   bool           // answers to clients do not come through this node: nobody is judged
-	Ours     bool           // our own network fails: nobody is a suspect
+	OneWay   bool           // answers to clients do not come through this node: no endpoint is judged
+	Ours     bool           // our own network fails: no endpoint is a suspect
 	Pause    time.Duration  // until the next look
 }
 

@@ -2,7 +2,7 @@
 
 // Package suspect decides which endpoints have stopped answering, so that new
 // connections pass them over. It is pure: observations and a clock go in, suspects
-// come out. When a node dies, Kubernetes takes 40 s and more to say so; this takes
+// come out. When a node fails, Kubernetes takes 40 s or more to mark its endpoints; this takes
 // less than one.
 //
 //	linux/conntrack ─┐ flows without an answer      ┌─▶ suspects ──▶ core/track ──▶ core/resolve
@@ -22,7 +22,7 @@
 // All endpoints of a silent node are suspects together, or those alone that are silent
 // where another one of the node answers. A silence is believed for as long as SYNs, after 1 s and then ever
 // less often up to every 10 s, are not answered either; after some minutes clients try.
-// Nobody is passed over that is needed: core/resolve keeps half of each pool.
+// No endpoint is passed over that is needed: core/resolve keeps half of each pool.
 //
 // The clients of a case that ends well are excused for a while: they are dropped by
 // somebody, and say nothing about the endpoint.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// calmPause is the time between looks while nobody waits. With a second look and
+	// calmPause is the time between readings while no client waits. With a second look and
 	// patience it makes detection take less than the second after which clients send
 	// their SYN again (RFC 6298).
 	calmPause = 500 * time.Millisecond
@@ -46,7 +46,7 @@ const (
 	oneWayPause   = 10 * time.Minute
 )
 
-// Judge decides who is silent. It is used by one goroutine. A cycle is: Unanswered
+// Judge decides which endpoints are silent. It is used by one goroutine. A cycle is: Unanswered
 // for each flow that waits, Review, Answered for each answered flow of the addresses
 // that Review asks for, Decide. Probed, Trust may come at any time.
 type Judge struct {
@@ -56,11 +56,11 @@ type Judge struct {
 	ejected  map[string]*ejection
 	answered map[netip.AddrPort]struct{} // what has ever answered our SYNs
 	oneWay   map[netip.Addr]struct{}     // who does though its answers to clients are not seen
-	off      time.Time                   // nobody is judged before: answers are not seen here
-	back     map[netip.Addr]time.Time    // who answers again, since when
+	off      time.Time                   // no endpoint is judged before: answers are not seen here
+	back     map[netip.Addr]time.Time    // endpoints that answer again, since when
 }
 
-// New returns a Judge that suspects nobody.
+// New returns a Judge without suspects.
 func New() *Judge {
 	return &Judge{
 		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
@@ -194,7 +194,7 @@ func (j *Judge) isEjected(a netip.Addr) bool {
 	return false
 }
 
-// Answered takes an answered flow of an address that was asked for.
+// Answered takes an answered flow of an address that was requested.
 func (j *Judge) Answered(f Flow) {
 	a := f.Endpoint.Addr()
 	if t := j.targets[a]; t != nil {
@@ -212,7 +212,7 @@ func (j *Judge) Answered(f Flow) {
 	}
 }
 
-// Probed takes the result of a SYN: answered by whatever says that the address is there,
+// Probed takes the result of a SYN: answered by whatever states that the address is there,
 // refusal included.
 func (j *Judge) Probed(at netip.AddrPort, answered bool) {
 	if !answered {

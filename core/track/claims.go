@@ -101,16 +101,19 @@ func permitted(host *model.Host, object *model.Service) (wanted, refused []claim
 	if object == nil {
 		return nil, nil
 	}
-	asked := resolve.Addresses(object)
-	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
-		asked = append(asked, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
-	}
-	for _, a := range asked {
+	ask := func(a resolve.Address) {
+		wanted = append(wanted, claim{a.At, a.Proto})
 		if !resolve.Permits(host, object, a) {
 			refused = append(refused, claim{a.At, a.Proto})
 		}
 	}
-	return except(claimsOf(object), refused), refused
+	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
+		ask(resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
+	}
+	for _, a := range resolve.Addresses(object) {
+		ask(a)
+	}
+	return except(wanted, refused), refused
 }
 
 // except returns the claims of all that are not in others.

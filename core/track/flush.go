@@ -149,7 +149,7 @@ type Service struct {
 	// Ready is when each endpoint became ready, with slow start; the zero time for those
 	// that always were. Nil without.
 	Ready map[netip.Addr]time.Time
-	// Queued says that the inputs have changed since: the next Flush resolves them.
+	// Queued means that the inputs have changed since: the next Flush resolves them.
 	Queued bool
 }
 
@@ -181,7 +181,7 @@ func (s *service) view() Service {
 	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
 }
 
-// kept is a view that stays as it is: all but the list of slices is immutable, and
+// kept is a view that stays unchanged: all but the list of slices is immutable, and
 // that is copied before its next change.
 func (s *service) kept() Service {
 	s.shared = true

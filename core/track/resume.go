@@ -14,6 +14,8 @@ import (
 // of what an edit would change, and costs the claims of all Services.
 func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
+	t.services, t.slices = make(map[model.ServiceName]*service, len(all)), make(map[model.SliceName]*service, len(all))
+	t.claims.holder = make(map[claim]*service, 2*len(all)) // most have a cluster IP and a port
 	t.SetClock(func() time.Time { return now })
 	t.configured, t.host, t.suspects = host, host, suspects
 	for i := range all {

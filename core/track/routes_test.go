@@ -43,7 +43,7 @@ func routeOf(parent string, backends ...string) *model.Route {
 	return r
 }
 
-// changes tells which Services a flush changed, and to which endpoints.
+// changes reports which Services a flush changed, and to which endpoints.
 func changes(tr *Tracker) string {
 	var all []string
 	for _, d := range tr.Flush() {

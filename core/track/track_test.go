@@ -401,7 +401,7 @@ func held(tr *track.Tracker) (s string) {
 	return s
 }
 
-// What was listed stays as it was: the list of slices, too.
+// What was listed stays unchanged: the list of slices, too.
 func TestAListStays(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(&model.Host{Name: "a"})

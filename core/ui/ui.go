@@ -30,7 +30,7 @@ type Input struct {
 	Services []track.Service // by name
 	Suspects model.Suspects  // endpoints that have stopped answering
 	History  history.Document
-	Snapshot bool // it is of a file, and stays as it is
+	Snapshot bool // it is of a file, and stays unchanged
 }
 
 // Source returns the present Input. It is safe for concurrent use.
@@ -94,7 +94,7 @@ type pages struct {
 func (p *pages) input(w http.ResponseWriter, r *http.Request) *Input {
 	in, err := p.from(r.Context())
 	if err != nil {
-		http.Error(w, "tandem cannot say at the moment: "+err.Error(), http.StatusServiceUnavailable)
+		http.Error(w, "status unavailable: "+err.Error(), http.StatusServiceUnavailable)
 		return nil
 	}
 	return in

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// The annotations that say how endpoints are chosen: of Services, but for the
+// The annotations that state how endpoints are chosen: of Services, but for the
 // weights, which are of EndpointSlices and count for all endpoints of theirs.
 const (
 	AnnotationScheduler = "tandem.dev/load-balancing" // rr, lc, sh, random or maglev

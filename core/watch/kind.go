@@ -35,7 +35,7 @@ type Sink interface {
 
 	// Synced is called once all Services and EndpointSlices have been passed on, and
 	// the Node and all else if they are to be had soon, and again when whole
-	// changes: it says whether something could be understood of each.
+	// changes: it states whether something could be understood of each.
 	Synced(whole bool)
 }
 
@@ -153,7 +153,7 @@ func serviceCIDRs(sink Sink) kind {
 	}
 }
 
-// routes are the kinds of the Gateway API that are followed where they are asked for.
+// routes are the kinds of the Gateway API that are followed where they are requested.
 // They are custom resources: they may be missing, and come and go.
 func routes(sink Sink) []kind {
 	set := func(r *model.Route, problems []model.Problem) outcome {

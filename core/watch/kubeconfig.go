@@ -26,7 +26,7 @@ const (
 	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// connection says how the API server is reached: by the kubeconfig, else by the
+// connection returns how the API server is reached: by the kubeconfig, else by the
 // server's address alone, else as the pod that this is. It is kube-proxy's order.
 func (p environment) connection(api config.API) (*rest.Config, error) {
 	switch {

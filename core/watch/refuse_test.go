@@ -35,7 +35,7 @@ func refusals() map[string]apitest.Rule {
 	}
 }
 
-// streamed counts the streaming lists that were asked for.
+// streamed counts the streaming lists that were requested.
 func (w *world) streamed(resource string) (n int) {
 	for _, r := range w.server.Requests("watch", resource) {
 		if r.Query.Get("sendInitialEvents") != "" {
@@ -80,7 +80,7 @@ func TestNoStreamingLists(t *testing.T) {
 }
 
 // A server from before streaming lists ignores the request for one: the watch
-// begins with everything, and never says that this was all, though changes follow.
+// begins with everything, and never states that this was all, though changes follow.
 func TestStreamingListNeverEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{OldWatch: true, Bookmarks: 50 * time.Millisecond})
@@ -121,7 +121,7 @@ func TestStreamingListsAgain(t *testing.T) {
 }
 
 // A role may allow watch and not list. A server that then fails to stream once
-// is not asked for lists alone.
+// is not requested lists alone.
 func TestStreamingListFailsWhereListIsForbidden(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})

@@ -41,7 +41,7 @@ func grantOf(name string) *gateway.ReferenceGrant {
 var gatewayResources = []string{"tcproutes", "udproutes", "referencegrants"}
 
 // Routes and grants arrive before Synced, and change and go as all else, in lists of
-// every kind, and only where they are asked for.
+// every kind, and only where they are requested.
 func TestFollowRoutes(t *testing.T) {
 	for name, o := range servers() {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestRoutesAbsent(t *testing.T) {
 			}
 			w := newWorld(t, o)
 			w.config.GatewayRoutes, w.limits.absent = true, 2*time.Second
-			w.limits.silence, w.limits.stale = time.Minute, 2*time.Minute // all else is asked for once
+			w.limits.silence, w.limits.stale = time.Minute, 2*time.Minute // all else is requested once
 			var lifts []func()
 			for _, r := range gatewayResources {
 				if name == "forbidden" {

@@ -242,7 +242,7 @@ func TestServiceCIDRsMissing(t *testing.T) {
 	forbidden := newWorld(t, apitest.Options{})
 	forbidden.server.Fail(apitest.Rule{Resource: "servicecidrs", Status: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
 	for _, w := range []*world{absent, forbidden} {
-		w.limits.silence, w.limits.stale = time.Minute, 2*time.Minute // all else is asked for once
+		w.limits.silence, w.limits.stale = time.Minute, 2*time.Minute // all else is requested once
 		w.run()
 	}
 	for _, w := range []*world{absent, forbidden} {

@@ -76,7 +76,7 @@ func (f filter) write(w *netlink.Writer) {
 }
 
 // writeTuple writes one half of a tuple for a filter to compare, and returns the
-// flags that say what it holds.
+// flags that state what it holds.
 func writeTuple(w *netlink.Writer, attr uint16, s side, proto model.Proto, at netip.AddrPort) (flags uint32) {
 	flags = onProtoNum
 	tuple := w.Nest(attr)

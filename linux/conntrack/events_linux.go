@@ -36,7 +36,7 @@ func ListenNew() (*NewFlows, error) {
 // Close ends it.
 func (n *NewFlows) Close() error { return n.listener.Close() }
 
-// Each calls hear for new flows until ctx ends, or hear says that it has heard all.
+// Each calls hear for new flows until ctx ends, or hear states that it has heard all.
 func (n *NewFlows) Each(ctx context.Context, hear func(NewFlow) (done bool)) error {
 	return n.listener.Each(ctx, func(m netlink.Message) bool {
 		flow, ok := newFlow(m)

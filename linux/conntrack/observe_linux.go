@@ -35,7 +35,7 @@ func Observe() (*Observer, error) {
 	return &Observer{table: Table{dumps: dumps, canFilter: true, writeFilter: filter.write}, bits: dstNAT}, nil
 }
 
-// SetUnmarked says whether what redirects flows leaves their DNAT bit unset, as IPVS
+// SetUnmarked sets whether what redirects flows leaves their DNAT bit unset, as IPVS
 // does: otherwise the kernel leaves out all flows without it.
 func (o *Observer) SetUnmarked(unmarked bool) {
 	if o.bits = dstNAT; unmarked {

@@ -55,7 +55,7 @@ const maxNarrow = 8
 //	one for each port             a namespace is deleted, the proxy starts
 //	one for all of the protocol   none of these is few enough
 //
-// Kernels that cannot filter are asked for everything of a family.
+// Kernels that cannot filter dump everything of a family.
 func plan(matches []flows.Match, canFilter bool) []filter {
 	type group struct {
 		family model.Family

@@ -47,7 +47,7 @@ var entries = []made{
 	udp("[fd00::10]:4003", "[2001:db8::1]:30053", "[fd00:1::2]:5353"),
 }
 
-// cases are what Delete may be asked for.
+// cases are inputs of Delete.
 var cases = []struct {
 	name  string
 	stale []flows.Match

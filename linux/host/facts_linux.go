@@ -213,7 +213,7 @@ func listeningIn(text string) (ports []uint16) {
 	return ports
 }
 
-// ModuleFacts says which of some modules of the kernel are neither in use, nor built
+// ModuleFacts reports which of some modules of the kernel are neither in use, nor built
 // in, nor there to be loaded; nil where their folder is not visible, as in a
 // container: those that are built in cannot be told then.
 func ModuleFacts(names ...string) *diagnosis.Modules {

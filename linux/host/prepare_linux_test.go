@@ -78,7 +78,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// What cannot be set keeps nothing else from being set, and says what to do.
+// What cannot be set keeps nothing else from being set, and states what to do.
 func TestPrepareGoesOn(t *testing.T) {
 	root := tree(t, map[string]string{tableMax: "nonsense", closeWait: "60", oom: "0", online: "?"})
 	failed := host.Prepare(root, settings(), slog.New(slog.DiscardHandler))

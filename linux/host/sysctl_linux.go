@@ -31,7 +31,7 @@ func TCPLiberal() bool {
 }
 
 // EnsureSysctl sets a kernel parameter unless it has the value already. The
-// error says what to set by hand where writing is not allowed.
+// error states what to set by hand where writing is not allowed.
 func EnsureSysctl(name, value string) error {
 	have, err := Sysctl(name)
 	if err != nil {

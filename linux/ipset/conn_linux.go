@@ -81,7 +81,7 @@ func (c *Conn) Apply(ctx context.Context, changes []Change) []error {
 
 func failure(c Change, err error) error { return fmt.Errorf("ipset %s: %w", c.Set, err) }
 
-// explain turns ipset's error numbers into its errors; others stay as they are.
+// explain turns ipset's error numbers into its errors; others stay unchanged.
 func explain(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {

@@ -15,12 +15,12 @@ import (
 // Name is how --proxy-mode names this mode.
 const Name config.Mode = "iptables"
 
-// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
-const DefaultMark = 1 << 14
+// defaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+const defaultMark = 1 << 14
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means DefaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
 	Mark uint32
 	// Families are those to serve; none means both. A port of another family is a
 	// Gap.
@@ -41,7 +41,7 @@ func optionsOf(c *config.Config) Options {
 
 func (o Options) bit() uint32 {
 	if o.Mark == 0 {
-		return DefaultMark
+		return defaultMark
 	}
 	return o.Mark
 }
@@ -342,7 +342,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"
 	to := xtables.Rule{Dst: xtables.Address(a), Proto: model.TCP, Ports: xtables.Port(80)}
-	mark := xtables.HasMark{Value: DefaultMark, Mask: DefaultMark, Not: true}
+	mark := xtables.HasMark{Value: defaultMark, Mask: defaultMark, Not: true}
 	kinds := []xtables.Rule{
 		{Src: xtables.Addrs{Prefix: xtables.Address(a).Prefix, Not: true}, Comment: "a/b:c", Matches: []xtables.Match{xtables.State{Any: "NEW"}}, Target: xtables.Drop},
 		{In: xtables.Interface{Name: "tandem0", Not: true}, Matches: []xtables.Match{xtables.DstLocal{}, mark}, Target: xtables.Reject},
@@ -352,7 +352,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	if t == xtables.NAT {
 		dnat := xtables.DNAT{To: netip.AddrPortFrom(a, 80)}
 		kinds = []xtables.Rule{
-			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: DefaultMark, Mask: DefaultMark}},
+			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: defaultMark, Mask: defaultMark}},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Seconds: 10}}, Target: xtables.Return},
 			{Matches: []xtables.Match{xtables.OneOf(3)}, Proto: model.TCP, Target: dnat},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Set: true}}, Proto: model.UDP, Target: dnat},

@@ -15,7 +15,7 @@ import (
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means DefaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
 	Mark uint32
 	// Families are those to serve; none means both. A port of another family is a
 	// Gap.
@@ -80,17 +80,17 @@ func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 // the frontend that they restrict.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
-	case KindLink, KindRule, KindRoute, KindSet:
+	case kindLink, kindRule, kindRoute, KindSet:
 		return 0
-	case KindServer:
+	case kindServer:
 		return 1
-	case KindDest:
+	case kindDest:
 		return 2
-	case KindAddress:
+	case kindAddress:
 		return 9
 	case KindChain:
 		return 10
-	case KindJump:
+	case kindJump:
 		return 11
 	}
 	switch k.Set {
@@ -98,11 +98,11 @@ func (c *Compiler) Rank(k Key) int {
 		return 3
 	case Restricted:
 		return 4
-	case LoopBack:
+	case loopBack:
 		return 5
 	case Pods, Host:
 		return 6
-	case VirtualIPs:
+	case virtualIPs:
 		return 8
 	}
 	return 7
@@ -124,8 +124,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	p.servers()
 	p.hairpins()
 	if port.HealthPort != 0 {
-		k := p.key(KindEntry, dstPort(port.HealthPort))
-		k.Set, k.Proto = HealthCheckPort, 0
+		k := p.key(kindEntry, dstPort(port.HealthPort))
+		k.Set, k.Proto = healthCheckPort, 0
 		emit(k, Value{})
 	}
 	return p.gaps
@@ -162,7 +162,7 @@ func (p *portCompiler) frontend(f *frontendAddr) {
 		p.restrict(f)
 	}
 	p.exceptions(f, common)
-	entry := p.key(KindEntry, f.at)
+	entry := p.key(kindEntry, f.at)
 	entry.Set = p.markSet(f.Kind)
 	if entry.Set.kind() == bitmapPort {
 		entry.Dst = dstPort(f.at.Port())
@@ -172,12 +172,12 @@ func (p *portCompiler) frontend(f *frontendAddr) {
 		}
 	}
 	p.emit(entry, Value{Mark: common})
-	k := Key{Kind: KindRoute, Family: entry.Family, Dst: dstAddr(f.at.Addr())}
+	k := Key{Kind: kindRoute, Family: entry.Family, Dst: dstAddr(f.at.Addr())}
 	switch f.Kind {
 	case model.KindClusterIP:
-		k.Kind = KindAddress
+		k.Kind = kindAddress
 		p.emit(k, Value{})
-		k.Kind, k.Set = KindEntry, VirtualIPs
+		k.Kind, k.Set = kindEntry, virtualIPs
 		p.emit(k, Value{})
 	case model.KindExternalIP, model.KindLoadBalancer:
 		p.emit(k, Value{})
@@ -200,15 +200,15 @@ func (p *portCompiler) markSet(k model.Kind) SetID {
 	}
 	switch p.port.ID.Proto {
 	case model.TCP:
-		return NodePortTCP
+		return nodePortTCP
 	case model.UDP:
-		return NodePortUDP
+		return nodePortUDP
 	}
-	return NodePortSCTP
+	return nodePortSCTP
 }
 
 func (p *portCompiler) restrict(f *frontendAddr) {
-	k := p.key(KindEntry, f.at)
+	k := p.key(kindEntry, f.at)
 	k.Set = SourceRanges
 	for _, r := range f.Allow {
 		emitPrefix(k, r, p.emit)
@@ -226,8 +226,8 @@ func (p *portCompiler) hairpins() {
 				continue
 			}
 			seen[e.Addr] = true
-			k := p.key(KindEntry, e.Addr)
-			k.Set, k.Peer = LoopBack, peerClient(e.Addr.Addr())
+			k := p.key(kindEntry, e.Addr)
+			k.Set, k.Peer = loopBack, peerClient(e.Addr.Addr())
 			p.emit(k, Value{})
 		}
 	}
@@ -309,7 +309,7 @@ func (p *portCompiler) exceptions(f *frontendAddr, common Mark) {
 }
 
 func (p *portCompiler) exception(f *frontendAddr, set SetID, v Value) {
-	k := p.key(KindEntry, f.at)
+	k := p.key(kindEntry, f.at)
 	k.Set = set
 	p.emit(k, v)
 }
@@ -371,13 +371,13 @@ func (p *portCompiler) assignByMark() {
 func (p *portCompiler) servers() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
-		k := p.key(KindServer, f.at)
+		k := p.key(kindServer, f.at)
 		p.emit(k, p.server(k, f.mainPool()))
 		p.destinations(k, f.mainPool())
 	}
 	for i, s := range p.byMark {
 		if s.pool != nil {
-			k := p.key(KindServer, s.at)
+			k := p.key(kindServer, s.at)
 			k.Via = viaOf(i == 1)
 			p.emit(k, p.server(k, s.pool))
 			p.destinations(k, s.pool)

@@ -35,11 +35,11 @@ func listing(objects map[Key]Value) string {
 	var b strings.Builder
 	for _, k := range keys {
 		switch k.Kind {
-		case KindServer:
+		case kindServer:
 			b.WriteString(t.server(k, objects[k]))
-		case KindEntry:
+		case kindEntry:
 			b.WriteString(t.set(k, objects[k]))
-		case KindAddress:
+		case kindAddress:
 			fmt.Fprintf(&b, "address %s\n", k.Dst.Addr())
 		}
 	}

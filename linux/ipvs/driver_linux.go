@@ -69,7 +69,7 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, erro
 	return d, nil
 }
 
-// Close implements dataplane.Driver. Draining destinations stay as they are; the next
+// Close implements dataplane.Driver. Draining destinations stay unchanged; the next
 // driver continues.
 func (d *Driver) Close() error {
 	if d.drains != nil {
@@ -144,22 +144,22 @@ func fill(errs []error, err error) {
 
 func (c *commit) one(op ledger.Op[Key, Value]) error {
 	switch op.Key.Kind {
-	case KindLink:
+	case kindLink:
 		return c.kernel.link(op.Verb)
-	case KindRule:
+	case kindRule:
 		return c.kernel.rule(op.Verb, op.Key.Family, cmp.Or(op.Key.Mark, c.marks.service))
-	case KindRoute:
+	case kindRoute:
 		return c.kernel.route(op.Verb, op.Key.Dst.Addr())
 	case KindSet:
 		return c.kernel.set(op.Verb, definition(op.Key))
-	case KindAddress:
+	case kindAddress:
 		if op.Verb == ledger.Replace {
 			return c.kernel.restoreSource(op.Key.Dst.Addr(), op.Old.Source)
 		}
 		return c.kernel.address(op.Verb, op.Key.Dst.Addr())
-	case KindServer:
+	case kindServer:
 		return c.servers.server(op)
-	case KindDest:
+	case kindDest:
 		return c.servers.dest(op)
 	}
 	return fmt.Errorf("%s: unknown kind of object", op.Key)
@@ -270,10 +270,10 @@ func (o *observation) rules(f model.Family) error {
 		return err
 	}
 	for _, r := range rules {
-		if r.Priority != RoutePriority || r.Table != RouteTable || r.Mask == nil || *r.Mask != r.Mark || bits.OnesCount32(r.Mark) != 1 {
+		if r.Priority != routePriority || r.Table != routeTable || r.Mask == nil || *r.Mask != r.Mark || bits.OnesCount32(r.Mark) != 1 {
 			continue
 		}
-		k := Key{Kind: KindRule, Family: f}
+		k := Key{Kind: kindRule, Family: f}
 		if r.Mark != o.marks.service {
 			k.Mark = r.Mark
 		}
@@ -284,7 +284,7 @@ func (o *observation) rules(f model.Family) error {
 
 // routes reads the routes of our table, which are all owned.
 func (o *observation) routes(f model.Family) error {
-	filter := netlink.Route{Table: RouteTable, Type: unix.RTN_LOCAL}
+	filter := netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}
 	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (o *observation) routes(f model.Family) error {
 			continue
 		}
 		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
-			o.emit(Key{Kind: KindRoute, Family: f, Dst: dstAddr(a.Unmap())}, Value{})
+			o.emit(Key{Kind: kindRoute, Family: f, Dst: dstAddr(a.Unmap())}, Value{})
 		}
 	}
 	return nil
@@ -334,13 +334,13 @@ func (o *observation) noteServer(entry Key, mark uint32) {
 		return
 	}
 	_, via := o.marks.parse(mark)
-	o.byMark[at] = Key{Kind: KindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
+	o.byMark[at] = Key{Kind: kindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
 }
 
 // nameServers sets the names of virtual servers in the entries that select them.
 func (o *observation) nameServers(f model.Family) {
 	for k, v := range o.have {
-		if k.Kind == KindEntry && k.Family == f && v.Via != ByAddress {
+		if k.Kind == kindEntry && k.Family == f && v.Via != ByAddress {
 			v.ByMark = o.byMark[markKey{f, v.Mark.Value}].Dst
 			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
 			o.have[k] = v
@@ -362,7 +362,7 @@ func (o *observation) link() error {
 	if link.Attrs().Alias != alias {
 		return nil
 	}
-	o.emit(Key{Kind: KindLink}, Value{})
+	o.emit(Key{Kind: kindLink}, Value{})
 	for _, f := range o.options.families() {
 		addrs, err := o.reader.links.AddrList(link, netlinkFamily(f))
 		if err != nil {
@@ -371,12 +371,12 @@ func (o *observation) link() error {
 		for _, a := range addrs {
 			addr, ok := netip.AddrFromSlice(a.IP)
 			if addr = addr.Unmap(); ok && model.FamilyOf(addr) == f && !addr.IsLinkLocalUnicast() {
-				o.emit(Key{Kind: KindAddress, Family: f, Dst: dstAddr(addr)}, Value{})
+				o.emit(Key{Kind: kindAddress, Family: f, Dst: dstAddr(addr)}, Value{})
 			}
 		}
 	}
 	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
-		k := Key{Kind: KindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
+		k := Key{Kind: kindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
 		if _, ok := o.have[k]; ok {
 			o.emit(k, Value{Source: preferredSource(to, r)})
 		}
@@ -429,7 +429,7 @@ func (o *observation) dest(k Key, weight int) {
 // serverKey returns the key of an owned virtual server.
 func (o *observation) serverKey(id virtualserver.ID) Key {
 	if id.FWMark == 0 {
-		return Key{Kind: KindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}
+		return Key{Kind: kindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}
 	}
 	if k, ok := o.byMark[markKey{id.Family, id.FWMark}]; ok {
 		return k

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
-const DefaultMark = 1 << 14
+// defaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+const defaultMark = 1 << 14
 
 // markBits are the fwmark bits that this mode uses, all near the one that the user
 // has chosen for SNAT:
@@ -37,7 +37,7 @@ const maxNumber = 1<<12 - 1
 // there is no room below.
 func bitsFor(masquerade uint32) markBits {
 	if masquerade == 0 {
-		masquerade = DefaultMark
+		masquerade = defaultMark
 	}
 	if masquerade >= 1<<14 {
 		return markBits{masquerade, masquerade >> 1, masquerade >> 2, 0}
@@ -122,7 +122,7 @@ func newFWMarks(b markBits) *fwmarks {
 func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 	m := newFWMarks(b)
 	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		if k.Kind == KindServer && k.Via != ByAddress {
+		if k.Kind == kindServer && k.Via != ByAddress {
 			_, _ = m.of(k) // a plan may have more than the kernel can
 		}
 	}
@@ -219,6 +219,6 @@ func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil
 	}
-	fwmark, err := m.of(Key{Kind: KindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
+	fwmark, err := m.of(Key{Kind: kindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
 	return Mark{fwmark, v.Mark.Mask}, err
 }

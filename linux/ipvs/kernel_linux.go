@@ -125,7 +125,7 @@ func (k *sockets) route(verb ledger.Verb, a netip.Addr) error {
 	const loopback = 1 // the index of lo in every network namespace
 	local := &netlink.Route{
 		Family: netlinkFamily(model.FamilyOf(a)), Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
-		Dst: host.SingleAddr(a), LinkIndex: loopback, Table: RouteTable,
+		Dst: host.SingleAddr(a), LinkIndex: loopback, Table: routeTable,
 	}
 	if verb == ledger.Delete {
 		return ignore(wrap("local route to "+a.String(), k.links.RouteDel(local)), unix.ESRCH, unix.ENOENT)
@@ -135,7 +135,7 @@ func (k *sockets) route(verb ledger.Verb, a netip.Addr) error {
 
 func routeRule(f model.Family, mark uint32) *netlink.Rule {
 	rule := netlink.NewRule()
-	rule.Family, rule.Priority, rule.Table = netlinkFamily(f), RoutePriority, RouteTable
+	rule.Family, rule.Priority, rule.Table = netlinkFamily(f), routePriority, routeTable
 	rule.Mark, rule.Mask = mark, &mark
 	return rule
 }

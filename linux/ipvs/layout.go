@@ -30,8 +30,8 @@ const flagOurs = 1 << 24
 // has only those addresses, so packets that another proxy has translated are routed
 // as usual.
 const (
-	RoutePriority = 99     // after the rule for the local table, before all others
-	RouteTable    = 254514 // local routes to external and load balancer IPs
+	routePriority = 99     // after the rule for the local table, before all others
+	routeTable    = 254514 // local routes to external and load balancer IPs
 )
 
 // SetID is one of the ipsets that each family has.
@@ -43,18 +43,18 @@ const (
 	ClusterIPs         // frontends, with marks
 	ExternalIPs        // frontends, with marks
 	LoadBalancer       // frontends, with marks
-	NodePortTCP        // node ports, with marks
-	NodePortUDP
-	NodePortSCTP    // the same by address, since bitmap:port does not support SCTP
+	nodePortTCP        // node ports, with marks
+	nodePortUDP
+	nodePortSCTP    // the same by address, since bitmap:port does not support SCTP
 	Pods            // frontends with another action for this node's pods, with marks
 	Host            // frontends with another action for the host itself, with marks
 	Restricted      // frontends with source ranges
 	SourceRanges    // a restricted frontend and a range that may use it
-	LoopBack        // endpoints of this node, twice: connections back to their sender
-	VirtualIPs      // the cluster IPs: their other ports are rejected
-	NodePortRanges  // where node ports answer
+	loopBack        // endpoints of this node, twice: connections back to their sender
+	virtualIPs      // the cluster IPs: their other ports are rejected
+	nodePortRanges  // where node ports answer
 	ServiceCIDRs    // where cluster IPs are, and nothing else
-	HealthCheckPort // healthCheckNodePorts
+	healthCheckPort // healthCheckNodePorts
 	numSets
 )
 
@@ -82,18 +82,18 @@ var setTable = [numSets]struct {
 	ClusterIPs:      {"CLUSTER-IP", hashIPPort, true},
 	ExternalIPs:     {"EXTERNAL-IP", hashIPPort, true},
 	LoadBalancer:    {"LOAD-BALANCER", hashIPPort, true},
-	NodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
-	NodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
-	NodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
+	nodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
+	nodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
+	nodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
 	Pods:            {"FROM-POD", hashIPPort, true},
 	Host:            {"FROM-HOST", hashIPPort, true},
 	Restricted:      {"LOAD-BALANCER-FW", hashIPPort, false},
 	SourceRanges:    {"LOAD-BALANCER-SOURCE-CIDR", hashIPPortNet, false},
-	LoopBack:        {"LOOP-BACK", hashIPPortIP, false},
-	VirtualIPs:      {"IPVS-IPS", hashIP, false},
-	NodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
+	loopBack:        {"LOOP-BACK", hashIPPortIP, false},
+	virtualIPs:      {"IPVS-IPS", hashIP, false},
+	nodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
 	ServiceCIDRs:    {"SERVICE-CIDR", hashNet, false},
-	HealthCheckPort: {"HEALTH-CHECK-NODE-PORT", bitmapPort, false},
+	healthCheckPort: {"HEALTH-CHECK-NODE-PORT", bitmapPort, false},
 }
 
 func (s SetID) kind() setKind { return setTable[s].kind }
@@ -201,24 +201,24 @@ type Kind uint8
 
 // The kinds.
 const (
-	KindLink    Kind = iota // kube-ipvs0
-	KindRule                // service packets are routed by RouteTable first
+	kindLink    Kind = iota // kube-ipvs0
+	kindRule                // service packets are routed by routeTable first
 	KindSet                 // an ipset
 	KindChain               // a chain of iptables with its rules
-	KindJump                // the jump to a chain
-	KindServer              // a virtual server
-	KindDest                // a destination (real server) of a virtual server
-	KindEntry               // an entry of an ipset
-	KindAddress             // an address on kube-ipvs0
-	KindRoute               // RouteTable: packets to an address are delivered locally
+	kindJump                // the jump to a chain
+	kindServer              // a virtual server
+	kindDest                // a destination (real server) of a virtual server
+	kindEntry               // an entry of an ipset
+	kindAddress             // an address on kube-ipvs0
+	kindRoute               // routeTable: packets to an address are delivered locally
 )
 
 // batchKind groups kinds that are written in one batch; 0 is written alone.
 func batchKind(k Kind) int {
 	switch k {
-	case KindEntry:
+	case kindEntry:
 		return 1
-	case KindChain, KindJump:
+	case KindChain, kindJump:
 		return 2
 	}
 	return 0
@@ -268,23 +268,23 @@ func (p Peer) compare(q Peer) int { return cmp.Or(p.addr.Compare(q.addr), cmp.Co
 // String describes the object for people.
 func (k Key) String() string {
 	switch k.Kind {
-	case KindLink:
+	case kindLink:
 		return "link " + Link
-	case KindRule:
+	case kindRule:
 		return k.Family.String() + " routing rule"
-	case KindRoute:
+	case kindRoute:
 		return "local route to " + k.Dst.Addr().String()
 	case KindSet:
 		return "ipset " + k.Set.Name(k.Family)
 	case KindChain:
 		return k.Family.String() + " chain " + k.Chain.String()
-	case KindJump:
+	case kindJump:
 		return k.Family.String() + " jump to " + k.Chain.String()
-	case KindAddress:
+	case kindAddress:
 		return "address " + k.Dst.Addr().String() + " on " + Link
-	case KindEntry:
+	case kindEntry:
 		return "entry " + k.Set.Name(k.Family) + " " + k.entryText()
-	case KindDest:
+	case kindDest:
 		return fmt.Sprintf("destination %s of virtual server %s", k.Peer.endpoint(), k.server())
 	}
 	return "virtual server " + k.server()
@@ -303,18 +303,18 @@ func (k Key) server() string {
 // orphan is an owned virtual server by an fwmark that no entry sets. The user may
 // have chosen another masquerade bit since, so it is named by the whole fwmark.
 func orphan(f model.Family, mark uint32) Key {
-	return Key{Kind: KindServer, Family: f, Via: Orphan, Mark: mark}
+	return Key{Kind: kindServer, Family: f, Via: Orphan, Mark: mark}
 }
 
 // serverOf returns the virtual server of a destination.
 func (k Key) serverOf() Key {
-	k.Kind, k.Peer = KindServer, Peer{}
+	k.Kind, k.Peer = kindServer, Peer{}
 	return k
 }
 
 // dest returns the key of a destination of a virtual server.
 func (k Key) dest(to netip.AddrPort) Key {
-	k.Kind, k.Peer = KindDest, peerEndpoint(to)
+	k.Kind, k.Peer = kindDest, peerEndpoint(to)
 	return k
 }
 
@@ -400,7 +400,7 @@ func entryOf(k Key) ipset.Entry {
 // keyOf is the key of an entry of a set.
 func keyOf(set Key, e ipset.Entry) Key {
 	k := set
-	k.Kind = KindEntry
+	k.Kind = kindEntry
 	k.Dst, k.Proto = netip.AddrPortFrom(e.IP, e.Port), e.Proto
 	switch set.Set.kind() {
 	case hashNet:

@@ -220,7 +220,7 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 }
 
 // Probe finds out whether this machine supports the mode, by programming it in a
-// temporary network namespace. The error says what is missing and what to do about
+// temporary network namespace. The error states what is missing and what to do about
 // it.
 func Probe(ctx context.Context, o Options) error {
 	commands, _, err := xtables.Find(ctx)
@@ -316,7 +316,7 @@ func tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
 // moduleHint names the modules that an object needs.
 func moduleHint(k Key) string {
 	modules := map[Kind]string{
-		KindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
+		kindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
 		KindChain: "iptable_mangle iptable_nat iptable_filter xt_set xt_mark xt_comment xt_conntrack xt_addrtype xt_MASQUERADE",
 	}[k.Kind]
 	if modules == "" {

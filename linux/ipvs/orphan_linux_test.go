@@ -15,7 +15,7 @@ func TestNumbersOfOrphans(t *testing.T) {
 	stray, other := orphan(model.IPv4, m.fwmark(1, ByMarkSNAT)), orphan(model.IPv4, 7)
 	m.orphans([]Key{stray, other})
 	server := func(port uint16) Key {
-		return Key{Kind: KindServer, Via: ByMark, Dst: netip.AddrPortFrom(vip.Addr(), port)}
+		return Key{Kind: kindServer, Via: ByMark, Dst: netip.AddrPortFrom(vip.Addr(), port)}
 	}
 	if got, err := m.of(server(1)); got != m.fwmark(2, ByMark) || err != nil {
 		t.Errorf("beside an orphan with 1: %d, %v", got, err)

@@ -48,7 +48,7 @@ func TestMarks(t *testing.T) {
 // Numbers are given once each, until they are used up, and again when free.
 func TestNumbering(t *testing.T) {
 	m := newFWMarks(bitsFor(0))
-	server := func(i int) Key { return Key{Kind: KindServer, Via: ByMark, Dst: numbered(i, false).Frontends[0].At} }
+	server := func(i int) Key { return Key{Kind: kindServer, Via: ByMark, Dst: numbered(i, false).Frontends[0].At} }
 	for i := range maxNumber {
 		got, err := m.of(server(i))
 		if number, _ := m.parse(got); err != nil || number == 0 || m.used[model.IPv4][number] != server(i) {
@@ -76,7 +76,7 @@ func TestTablesComeBackAsWritten(t *testing.T) {
 	var ops []ledger.Op[Key, Value]
 	want := map[Key]Value{}
 	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		if k.Family == model.IPv6 && (k.Kind == KindChain || k.Kind == KindJump) {
+		if k.Family == model.IPv6 && (k.Kind == KindChain || k.Kind == kindJump) {
 			ops, want[k] = append(ops, ledger.Op[Key, Value]{Key: k, New: objects[k]}), objects[k]
 		}
 	}
@@ -112,7 +112,7 @@ func TestNoRuleIsForeign(t *testing.T) {
 // A jump that lets only old connections in, as while we leave, is read back as
 // such, and made a common one in the step that deletes it.
 func TestJumpsForOldConnectionsComeBack(t *testing.T) {
-	k := Key{Kind: KindJump, Chain: mangleIn}
+	k := Key{Kind: kindJump, Chain: mangleIn}
 	leaving, staying := Value{OldOnly: true}, Value{}
 	mangle := "*mangle\n-A KUBE-SERVICES " + ownerRule().String() + "\n-A PREROUTING " + mangleIn.jumpRule(true).String() + "\nCOMMIT\n"
 	have, err := readAll(model.IPv4, mangle)
@@ -134,10 +134,10 @@ func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
 	objects, _ := dataplane.Compile(c, w.Host, w.Ports())
 	var ops []ledger.Op[Key, Value]
 	for k, v := range objects {
-		if c.Rank(k) >= c.Rank(Key{Kind: KindJump}) && k.Kind != KindJump {
+		if c.Rank(k) >= c.Rank(Key{Kind: kindJump}) && k.Kind != kindJump {
 			t.Errorf("%s does not come before the claims", k)
 		}
-		if batchKind(k.Kind) == batchKind(KindJump) {
+		if batchKind(k.Kind) == batchKind(kindJump) {
 			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v}, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
 		}
 	}
@@ -192,7 +192,7 @@ func FuzzReadTables(f *testing.F) {
 				continue
 			}
 			rules := slices.Collect(v.Rules.All())
-			_, led := have[Key{Kind: KindJump, Chain: k.Chain}]
+			_, led := have[Key{Kind: kindJump, Chain: k.Chain}]
 			if !slices.ContainsFunc(rules, ownerRule().Equal) && (len(rules) > 0 || !led) {
 				t.Errorf("%s is not ours: %s", k, v.Rules)
 			}
@@ -218,7 +218,7 @@ func TestSchedulerIsNotExchanged(t *testing.T) {
 	server := func(c *Compiler, p *model.Port) (v Value) {
 		objects, gaps := dataplane.Compile(c, testWorld().Host, []*model.Port{p})
 		for k, o := range objects {
-			if k.Kind == KindServer {
+			if k.Kind == kindServer {
 				v = o
 			}
 		}

@@ -17,13 +17,13 @@ import (
 
 // Base implements dataplane.Compiler: the objects that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
-	emit(Key{Kind: KindLink}, Value{})
+	emit(Key{Kind: kindLink}, Value{})
 	for _, f := range c.options.families() {
-		emit(Key{Kind: KindRule, Family: f}, Value{})
+		emit(Key{Kind: kindRule, Family: f}, Value{})
 		for s := noSet + 1; s < numSets; s++ {
 			emit(Key{Kind: KindSet, Family: f, Set: s}, Value{})
 		}
-		emitRanges(NodePortRanges, f, host.NodePorts.Prefixes, emit)
+		emitRanges(nodePortRanges, f, host.NodePorts.Prefixes, emit)
 		emitRanges(ServiceCIDRs, f, host.ServiceCIDRs, emit)
 		for id, rules := range c.chains(f, host) {
 			if len(rules) == 0 {
@@ -31,7 +31,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			}
 			emit(Key{Kind: KindChain, Family: f, Chain: ChainID(id)}, ownedChain(rules...))
 			if ChainID(id).from() != "" {
-				emit(Key{Kind: KindJump, Family: f, Chain: ChainID(id)}, Value{})
+				emit(Key{Kind: kindJump, Family: f, Chain: ChainID(id)}, Value{})
 			}
 		}
 	}
@@ -40,7 +40,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 // emitRanges emits the entries of a set of prefixes.
 func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
 	for _, p := range f.Prefixes(all) {
-		emitPrefix(Key{Kind: KindEntry, Family: f, Set: set}, p, emit)
+		emitPrefix(Key{Kind: kindEntry, Family: f, Set: set}, p, emit)
 	}
 }
 
@@ -59,17 +59,17 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	forwarded := xtables.Rule{Matches: []xtables.Match{marked(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
 	all[mangleOut] = slices.Insert(r.classify(sent, true), 0, forwarded)
 	all[manglePort] = []xtables.Rule{
-		{Proto: model.TCP, Target: r.mapMark(NodePortTCP, "dst")},
-		{Proto: model.UDP, Target: r.mapMark(NodePortUDP, "dst")},
-		{Target: r.mapMark(NodePortSCTP, "dst,dst")},
+		{Proto: model.TCP, Target: r.mapMark(nodePortTCP, "dst")},
+		{Proto: model.UDP, Target: r.mapMark(nodePortUDP, "dst")},
+		{Target: r.mapMark(nodePortSCTP, "dst,dst")},
 	}
 	all[mangleLast] = []xtables.Rule{rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, marked(r.service))}
 	all[natIn] = []xtables.Rule{rule(xtables.Accept, marked(r.service))}
 	all[natOut] = all[natIn]
 	masquerade := xtables.Masquerade{RandomFully: !c.options.NoRandomFully}
 	all[natLast] = []xtables.Rule{
-		rule(xtables.Masquerade{}, r.in(LoopBack, "dst,dst,src")),
-		rule(xtables.Masquerade{}, r.in(VirtualIPs, "src"), r.notIn(VirtualIPs, "dst")),
+		rule(xtables.Masquerade{}, r.in(loopBack, "dst,dst,src")),
+		rule(xtables.Masquerade{}, r.in(virtualIPs, "src"), r.notIn(virtualIPs, "dst")),
 		rule(xtables.Return, unmarked(r.masquerade)),
 		rule(xtables.SetMark{Mask: r.masquerade}),
 		rule(masquerade),
@@ -78,7 +78,7 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	// Packets forwarded by IPVS traverse this chain as well.
 	all[filterIn] = []xtables.Rule{refuse}
 	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{})}
-	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(HealthCheckPort, "dst"))}
+	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(healthCheckPort, "dst"))}
 	all[filterForward] = []xtables.Rule{refuse, r.unallocated(), rule(xtables.Accept, xtables.State{Any: "RELATED,ESTABLISHED"})}
 	return all
 }
@@ -129,11 +129,11 @@ func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 		all = append(all, rule(r.mapMark(s, "dst,dst")))
 	}
 	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} { // cluster IPs have no other ports
-		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, unmarked(r.service), r.in(VirtualIPs, "dst"))
+		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, unmarked(r.service), r.in(virtualIPs, "dst"))
 		other.Proto = proto
 		all = append(all, other)
 	}
-	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, unmarked(r.service), r.in(NodePortRanges, "dst"), xtables.DstLocal{})
+	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, unmarked(r.service), r.in(nodePortRanges, "dst"), xtables.DstLocal{})
 	nodePort.Dst = xtables.Addrs{Prefix: xtables.Loopback(r.family), Not: true}
 	all = append(all, nodePort)
 	if host {
@@ -195,7 +195,7 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 	for _, op := range ops {
 		c := op.Key.Chain
 		switch {
-		case op.Key.Kind == KindJump:
+		case op.Key.Kind == kindJump:
 			if op.Verb == ledger.Delete || op.Old.Rules.Len() > 0 {
 				s.Delete(c.from(), c.installedJump(op.Old))
 			}
@@ -206,7 +206,7 @@ func script(ops []ledger.Op[Key, Value]) *xtables.Script {
 		}
 	}
 	for _, op := range ops {
-		if c := op.Key.Chain; op.Key.Kind == KindJump && op.Verb != ledger.Delete {
+		if c := op.Key.Chain; op.Key.Kind == kindJump && op.Verb != ledger.Delete {
 			s.Insert(c.from(), 1, xtables.List(c.jumpRule(op.New.OldOnly)))
 			if op.Verb == ledger.Replace && op.Old.Rules.Len() == 0 {
 				s.Delete(c.from(), c.installedJump(op.Old))
@@ -247,7 +247,7 @@ func readTables(f model.Family, text string, emit func(Key, Value)) error {
 		}
 		emit(Key{Kind: KindChain, Family: f, Chain: c}, Value{Rules: xtables.Canonical(lines...)})
 		if led {
-			emit(Key{Kind: KindJump, Family: f, Chain: c}, v)
+			emit(Key{Kind: kindJump, Family: f, Chain: c}, v)
 		}
 	}
 	return nil
@@ -290,7 +290,7 @@ func Script(o Options, objects map[Key]Value) string {
 		}
 		b.WriteByte('\n')
 	}
-	part("ipset restore", t.set, KindSet, KindEntry)
+	part("ipset restore", t.set, KindSet, kindEntry)
 	for _, f := range model.Families() {
 		if lines := t.tables(keys, f); lines != nil {
 			fmt.Fprintf(&b, "# %s --noflush\n%s\n", xtables.RestoreCommand(f), lines)
@@ -303,10 +303,10 @@ func Script(o Options, objects map[Key]Value) string {
 			}
 			return ""
 		}
-		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, KindLink, KindRule, KindRoute, KindAddress)
+		part(fmt.Sprintf("ip -%d -batch", [...]int{4, 6}[f]), of, kindLink, kindRule, kindRoute, kindAddress)
 	}
 	t.dests = destinations(keys, objects)
-	part("ipvsadm -R", t.server, KindServer)
+	part("ipvsadm -R", t.server, kindServer)
 	return b.String()
 }
 
@@ -319,7 +319,7 @@ type text struct {
 func destinations(keys []Key, objects map[Key]Value) map[Key][]virtualserver.Destination {
 	of := map[Key][]virtualserver.Destination{}
 	for _, k := range keys {
-		if k.Kind == KindDest {
+		if k.Kind == kindDest {
 			of[k.serverOf()] = append(of[k.serverOf()], virtualserver.Destination{Addr: k.Peer.endpoint(), Weight: int(objects[k].Weight)})
 		}
 	}
@@ -340,14 +340,14 @@ func (t text) set(k Key, v Value) string {
 
 func (t text) link(k Key) string {
 	switch k.Kind {
-	case KindLink:
+	case kindLink:
 		return "link add " + Link + " type dummy\n"
-	case KindRoute:
-		return fmt.Sprintf("route add local %s dev lo table %d\n", k.Dst.Addr(), RouteTable)
-	case KindAddress:
+	case kindRoute:
+		return fmt.Sprintf("route add local %s dev lo table %d\n", k.Dst.Addr(), routeTable)
+	case kindAddress:
 		return fmt.Sprintf("address add %s/%d dev %s\n", k.Dst.Addr(), k.Family.Bits(), Link)
 	}
-	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\n", RoutePriority, t.marks.service, t.marks.service, RouteTable)
+	return fmt.Sprintf("rule add priority %d fwmark 0x%x/0x%x table %d\n", routePriority, t.marks.service, t.marks.service, routeTable)
 }
 
 func (t text) server(k Key, v Value) string {
@@ -359,7 +359,7 @@ func (t text) server(k Key, v Value) string {
 func (t text) tables(keys []Key, f model.Family) []byte {
 	var ops []ledger.Op[Key, Value]
 	for _, k := range keys {
-		if k.Kind == KindChain || k.Kind == KindJump {
+		if k.Kind == KindChain || k.Kind == kindJump {
 			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: t.objects[k]})
 		}
 	}

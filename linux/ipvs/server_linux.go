@@ -183,7 +183,7 @@ type serverCommit struct {
 func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
 	c := &serverCommit{servers: s, ops: ops, deleted: map[Key]bool{}, failed: map[Key]bool{}}
 	for _, op := range ops {
-		if op.Verb == ledger.Delete && op.Key.Kind == KindServer {
+		if op.Verb == ledger.Delete && op.Key.Kind == kindServer {
 			c.deleted[op.Key] = true
 		}
 	}
@@ -272,7 +272,7 @@ func (c *serverCommit) wants(server Key, to Peer) bool {
 	if c.wanted == nil {
 		c.wanted = map[Key]map[Peer]bool{}
 		for _, op := range c.ops {
-			if op.Key.Kind != KindDest || op.Verb == ledger.Delete {
+			if op.Key.Kind != kindDest || op.Verb == ledger.Delete {
 				continue
 			}
 			s := op.Key.serverOf()
@@ -383,7 +383,7 @@ func (d *Driver) skipNewConnections(ctx context.Context) error {
 	var ops []ledger.Op[Key, Value]
 	for _, f := range d.options.families() {
 		err := d.tables.observe(ctx, f, func(k Key, v Value) {
-			if k.Kind == KindJump && k.Chain.classifies() && !v.OldOnly {
+			if k.Kind == kindJump && k.Chain.classifies() && !v.OldOnly {
 				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
 			}
 		})

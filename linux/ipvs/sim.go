@@ -39,14 +39,14 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
 	for k, v := range objects {
 		switch {
-		case k.Kind == KindServer:
+		case k.Kind == kindServer:
 			id, _ := s.marks.id(k)
 			s.servers.Add(id)
-		case k.Kind == KindDest:
+		case k.Kind == kindDest:
 			id, _ := s.marks.id(k.serverOf())
 			s.servers.Add(id, k.Peer.endpoint())
 			s.weigh(id, objects[k.serverOf()].Scheduler, k.Peer.endpoint(), v.Weight)
-		case k.Kind == KindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
+		case k.Kind == kindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
 			at := xtables.ChainID{Family: k.Family, Table: k.Chain.table(), Chain: k.Chain.name()}
@@ -113,7 +113,7 @@ func (s *Sim) hook(p *xtables.Packet, in, out ChainID) xtables.Target {
 	if p.In == "" {
 		chain = out
 	}
-	if _, ok := s.objects[Key{Kind: KindJump, Family: familyOf(*p), Chain: chain}]; !ok {
+	if _, ok := s.objects[Key{Kind: kindJump, Family: familyOf(*p), Chain: chain}]; !ok {
 		return nil
 	}
 	end := s.rules.Run(chain.table(), chain.name(), *p)[0]
@@ -125,14 +125,14 @@ func familyOf(p xtables.Packet) model.Family { return model.FamilyOf(p.Dst.Addr(
 
 // delivered reports whether an arriving packet is delivered locally.
 func (s *Sim) delivered(p xtables.Packet) bool {
-	_, rule := s.objects[Key{Kind: KindRule, Family: familyOf(p)}]
-	_, route := s.objects[Key{Kind: KindRoute, Family: familyOf(p), Dst: dstAddr(p.Dst.Addr())}]
+	_, rule := s.objects[Key{Kind: kindRule, Family: familyOf(p)}]
+	_, route := s.objects[Key{Kind: kindRoute, Family: familyOf(p), Dst: dstAddr(p.Dst.Addr())}]
 	return s.local(p.Dst.Addr()) || rule && route && p.Mark&s.marks.service != 0
 }
 
 // local reports whether an address is the host's.
 func (s *Sim) local(a netip.Addr) bool {
-	_, ours := s.objects[Key{Kind: KindAddress, Family: model.FamilyOf(a), Dst: dstAddr(a)}]
+	_, ours := s.objects[Key{Kind: kindAddress, Family: model.FamilyOf(a), Dst: dstAddr(a)}]
 	return ours || a.IsLoopback() || slices.Contains(s.host.IPs, a)
 }
 
@@ -159,7 +159,7 @@ func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome 
 // the set's type.
 func (s *Sim) set(name, fields string, p *xtables.Packet) (xtables.SetMark, bool) {
 	id, family := setNamed(name)
-	k := Key{Kind: KindEntry, Family: family, Set: id}
+	k := Key{Kind: kindEntry, Family: family, Set: id}
 	switch id.kind() {
 	case bitmapPort:
 		k.Dst = dstPort(p.Dst.Port())
@@ -204,15 +204,15 @@ func (c *Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle
 // Text implements dataplane.Evaluator.
 func (*Compiler) Text(k Key, v Value) string {
 	switch k.Kind {
-	case KindChain, KindJump:
+	case KindChain, kindJump:
 		return strings.TrimSpace(v.Rules.String())
-	case KindServer:
+	case kindServer:
 		text := "scheduler " + v.Scheduler
 		if v.Timeout > 0 {
 			text += fmt.Sprintf(", persistent %d s", v.Timeout)
 		}
 		return text
-	case KindEntry:
+	case kindEntry:
 		if v.Mark != (Mark{}) {
 			return "mark " + v.Mark.String()
 		}

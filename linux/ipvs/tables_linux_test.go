@@ -29,7 +29,7 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 		}
 	}
 	ops := []ledger.Op[Key, Value]{
-		create(KindChain, good, ours()), create(KindJump, good, Value{}),
+		create(KindChain, good, ours()), create(kindJump, good, Value{}),
 		create(KindChain, bad, ours(xtables.JumpTo("NO-SUCH-CHAIN-HERE"))),
 	}
 	errs := tables.do(t, ops...)
@@ -47,7 +47,7 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 // with its jump.
 func TestChainsOthersWereAt(t *testing.T) {
 	tables := freshTables(t)
-	if err := errors.Join(tables.do(t, create(KindChain, filterIn, ours()), create(KindJump, filterIn, Value{}))...); err != nil {
+	if err := errors.Join(tables.do(t, create(KindChain, filterIn, ours()), create(kindJump, filterIn, Value{}))...); err != nil {
 		t.Fatal(err)
 	}
 	for _, harm := range []string{"-I KUBE-IPVS-FILTER 1 -j RETURN", "-F KUBE-IPVS-FILTER"} {
@@ -56,7 +56,7 @@ func TestChainsOthersWereAt(t *testing.T) {
 		}
 		have := tables.have(t)
 		chain, known := have[Key{Kind: KindChain, Chain: filterIn}]
-		if jump, led := have[Key{Kind: KindJump, Chain: filterIn}]; !known || chain == ours() || !led || jump != (Value{}) {
+		if jump, led := have[Key{Kind: kindJump, Chain: filterIn}]; !known || chain == ours() || !led || jump != (Value{}) {
 			t.Errorf("%s: %v", harm, have)
 		}
 	}
@@ -65,8 +65,8 @@ func TestChainsOthersWereAt(t *testing.T) {
 // Jumps that are there more than once become one, and all go when the chain does.
 func TestJumpsThatAreThereTwice(t *testing.T) {
 	tables := freshTables(t)
-	chain, jump := Key{Kind: KindChain, Chain: filterIn}, Key{Kind: KindJump, Chain: filterIn}
-	begin := []ledger.Op[Key, Value]{create(KindChain, filterIn, ours()), create(KindJump, filterIn, Value{})}
+	chain, jump := Key{Kind: KindChain, Chain: filterIn}, Key{Kind: kindJump, Chain: filterIn}
+	begin := []ledger.Op[Key, Value]{create(KindChain, filterIn, ours()), create(kindJump, filterIn, Value{})}
 	must := func(ops ...ledger.Op[Key, Value]) {
 		t.Helper()
 		if err := errors.Join(tables.do(t, ops...)...); err != nil {

@@ -65,7 +65,7 @@ func ended(m Message, interrupted bool) error {
 }
 
 // results calls failed for each of n requests that failed, until the last one, which
-// alone asks for an acknowledgement, is answered.
+// alone requests an acknowledgement, is answered.
 func results(receive func() ([]byte, error), first uint32, n int, failed func(i int, err error)) error {
 	for {
 		b, err := receive()

@@ -41,7 +41,7 @@ func Listen(group int) (*Listener, error) {
 // Close leaves the group.
 func (l *Listener) Close() error { return l.file.Close() }
 
-// Each calls hear for all notices until ctx ends, which is no error, or hear says that
+// Each calls hear for all notices until ctx ends, which is no error, or hear states that
 // it has heard all. Notices that did not fit into the socket's memory are lost. It is
 // called once.
 func (l *Listener) Each(ctx context.Context, hear func(Message) (done bool)) error {

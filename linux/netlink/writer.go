@@ -31,7 +31,7 @@ func (w *Writer) End() {
 // Start returns where the message that was begun last starts in Buf.
 func (w *Writer) Start() int { return w.start }
 
-// Acknowledge asks for an answer to the message that was begun last.
+// Acknowledge requests an answer to the message that was begun last.
 func (w *Writer) Acknowledge() { acknowledge(w.Buf[w.start:]) }
 
 func acknowledge(message []byte) {

@@ -37,12 +37,12 @@ type Check struct {
 	To    netip.AddrPort
 	Want  oracle.Outcome
 
-	// SessionAffinity says that all connections reach one endpoint: First, where that
+	// SessionAffinity means that all connections reach one endpoint: First, where that
 	// is valid. Run sets it to the one that was reached.
 	SessionAffinity bool
 	First           netip.AddrPort
 
-	// Real says that To is an address of a machine, which may answer itself what passes.
+	// Real means that To is an address of a machine, which may answer itself what passes.
 	Real bool
 
 	Dials int // connections that Run has made

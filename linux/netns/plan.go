@@ -26,7 +26,7 @@ type Plan struct {
 	Others  []netip.Addr // other nodes and their pods
 
 	// Here makes Node the namespace of the thread that calls New: its own addresses,
-	// which Node lists, its settings and its default route stay as they are. It gets
+	// which Node lists, its settings and its default route stay unchanged. It gets
 	// links with names that begin with Prefix, and routes by them to all other
 	// addresses, which must be nobody's. Close removes these, and so does the kernel
 	// when the process ends.

@@ -68,12 +68,12 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 		s := newSnapshot(d.table, f, keep)
 		for set := range of {
 			if len(at) > fewCounters {
-				_ = d.requestElements(ctx, s, set, nil)
+				_ = d.requestElements(ctx, d.sock, s, set, nil)
 				continue
 			}
 			for k := range at {
 				if k.Family == f && k.Set == set {
-					_ = d.requestElements(ctx, s, set, &k)
+					_ = d.requestElements(ctx, d.sock, s, set, &k)
 				}
 			}
 		}
@@ -81,12 +81,12 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 }
 
 // requestElements reads an element of a set, or all.
-func (d *Driver) requestElements(ctx context.Context, s *snapshot, set *Set, one *Key) error {
+func (d *Driver) requestElements(ctx context.Context, sock *netlink.Socket, s *snapshot, set *Set, one *Key) error {
 	flags := uint16(netlink.FlagDump)
 	if one != nil {
 		flags = 0
 	}
-	return request(ctx, d.sock, msgGetSetElem, flags, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
+	return request(ctx, sock, msgGetSetElem, flags, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
 		w.Text(attrTable, d.table.Name)
 		w.Text(attrElementsSet, set.Name)
 		if one != nil {

@@ -41,9 +41,10 @@ type Driver struct {
 }
 
 var (
-	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
-	_ dataplane.Getter[Key, Value] = (*Driver)(nil)
-	_ dataplane.Sentinel           = (*Driver)(nil)
+	_ dataplane.Driver[Key, Value]    = (*Driver)(nil)
+	_ dataplane.Getter[Key, Value]    = (*Driver)(nil)
+	_ dataplane.Selective[Key, Value] = (*Driver)(nil)
+	_ dataplane.Sentinel              = (*Driver)(nil)
 )
 
 // Open returns a driver for the tables of some families, or all if none are given,
@@ -106,7 +107,7 @@ func (d *Driver) Transactions() uint32 {
 	return d.commits
 }
 
-// SetSendBuffer asks for a send buffer of that many bytes, which bounds what is sent
+// SetSendBuffer requests a send buffer of that many bytes, which bounds what is sent
 // as one transaction, and returns what it got.
 func (d *Driver) SetSendBuffer(size int) (got int) {
 	d.sock.SetBuffers(size, receiveBuffer)

@@ -24,6 +24,16 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
+// Lookups returns the keys of the elements that a packet is looked up by, whether there are
+// such or not: those of sets whose elements can be read one by one.
+func (s *Sim) Lookups(p oracle.Packet) []Key {
+	seen := map[Key]struct{}{}
+	s.asked = func(k Key) { seen[k] = struct{}{} }
+	s.Decide(p)
+	s.asked = nil
+	return slices.Collect(maps.Keys(seen))
+}
+
 // Decide returns what happens to a packet: every endpoint that it may reach. If
 // branches disagree, which a correct rule set never does, it returns the fate of a
 // branch that does not forward.
@@ -123,6 +133,9 @@ func (s *Sim) element(set *Set, p packet, number uint32) (Value, bool) {
 	}
 	if set.Dynamic() && p.kept.IsValid() {
 		return AddressValue(p.kept), true
+	}
+	if s.asked != nil && k.single() {
+		s.asked(k)
 	}
 	v, ok := s.objects[k]
 	return v, ok && !(set.Dynamic() && p.forgot)

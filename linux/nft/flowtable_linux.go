@@ -132,7 +132,7 @@ func (o *Offload) transact(ctx context.Context, fill func(*offloadBatch)) error 
 	return b.commit(ctx, o.sock)
 }
 
-// Bypassed says which rules of others no longer see the packets of established
+// Bypassed reports which rules of others no longer see the packets of established
 // connections while there is a flowtable of ours; empty without one. It is for
 // checks of a node.
 func (o *Offload) Bypassed(ctx context.Context) (string, error) {

@@ -65,7 +65,7 @@ func (f *Follower) Close() error {
 const maxSteps = 1000
 
 // Each calls hear for the steps of the first packet that is heard of, but for those in our
-// own table, until ctx ends, or hear says that it has heard all.
+// own table, until ctx ends, or hear states that it has heard all.
 func (f *Follower) Each(ctx context.Context, hear func(Step) (done bool)) error {
 	var packet uint32
 	n := 0

@@ -87,6 +87,9 @@ func (k Key) Name() string {
 	return string(n)
 }
 
+// single reports whether an element can be read by its key: there are many such.
+func (k Key) single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
+
 // Range returns the range of addresses of an element of a set with ranges; ok is false for all others.
 func (k Key) Range() (r Range, ok bool) {
 	r, ok = k.Detail.value().(Range)

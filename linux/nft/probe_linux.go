@@ -20,7 +20,7 @@ import (
 )
 
 // Try finds out whether this kernel supports the objects of a table, by creating them
-// in a scratch table that no packet reaches. The error says what is missing and what
+// in a scratch table that no packet reaches. The error states what is missing and what
 // to do about it; a foreign table of the name is an error, too. Any number of
 // processes may try at once.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {

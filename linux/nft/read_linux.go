@@ -3,6 +3,7 @@
 package nft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,13 +36,17 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	if err != nil {
 		return err
 	}
+	filled := [2]map[*Set]bool{}
 	for _, f := range d.families {
-		if err := d.observeFamily(ctx, f, found); err != nil {
+		s, err := d.observeFamily(ctx, f, nil, found)
+		if err != nil {
 			return fmt.Errorf("nftables: read our tables: %w", err)
 		}
+		filled[f] = s.filled
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.filled = filled
 	d.generation, d.lost = after(generation, d.commits-commits), false
 	return nil
 }
@@ -55,36 +60,55 @@ func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err err
 	return generation, d.commits, err
 }
 
-func (d *Driver) observeFamily(ctx context.Context, f model.Family, found func(Key, Value)) error {
+// ObserveSome implements dataplane.Selective.
+func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Value)) error {
+	for _, f := range d.families {
+		if _, err := d.observeFamily(ctx, f, keys[:len(keys):len(keys)], found); err != nil {
+			return fmt.Errorf("nftables: read some of our tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// One implements dataplane.Selective.
+func (d *Driver) One(k Key) bool { return k.single() }
+
+// observeFamily reads a family's table. Where keys are given, even none, it reads
+// those of them alone of the elements that can be read one by one.
+func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) (*snapshot, error) {
 	s, err := d.look(ctx, d.reader, f, found)
 	if err != nil || !s.hasTable {
-		return err
+		return s, err
 	}
 	family := netlink.FamilyOf(f)
 	table := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, kind, family, table, s); err != nil {
-			return err
+			return s, err
 		}
 	}
 	for _, one := range d.table.sets {
 		if _, ok := s.objects[SetKey(f, one.Name)]; !ok || one.Unread || s.damage {
 			continue
 		}
+		if keys != nil && (Key{Kind: KindElement, Set: one}).single() {
+			continue
+		}
 		set := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attrElementsSet, one.Name) }
 		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
-			return err
+			return s, err
+		}
+	}
+	for _, k := range keys {
+		if k.Family != f || !k.single() || s.damage {
+			continue
+		}
+		if err := cmp.Or(ctx.Err(), d.requestElements(ctx, d.reader, s, k.Set, &k)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return s, err
 		}
 	}
 	s.finish()
-	d.noteFilled(f, s.filled)
-	return nil
-}
-
-func (d *Driver) noteFilled(f model.Family, sets map[*Set]bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.filled[f] = sets
+	return s, nil
 }
 
 // Filled reports whether a set that rules fill had elements when it was last read.
@@ -160,7 +184,7 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 // whole reports whether an object cannot be read by its key alone.
 func (k Key) whole() bool { return k.Kind == KindForeign || k.Kind == KindElement && k.Set.ranges() }
 
-// getOne reads the object of a key into a snapshot; ENOENT says that there is
+// getOne reads the object of a key into a snapshot; ENOENT means that there is
 // none.
 func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
@@ -176,14 +200,9 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 		}
 		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(attrRuleChain, k.Name()), s.add)
 	case k.whole():
-		return request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, family, in(attrElementsSet, k.Set.Name), s.add)
+		return d.requestElements(ctx, d.sock, s, k.Set, nil)
 	case k.Kind == KindElement:
-		return request(ctx, d.sock, msgGetSetElem, 0, family, func(w *netlink.Writer) {
-			in(attrElementsSet, k.Set.Name)(w)
-			at := w.Nest(attrElementsList)
-			(&encoder{Writer: w, family: k.Family}).element(k, Value{}, false)
-			w.NestEnd(at)
-		}, s.add)
+		return d.requestElements(ctx, d.sock, s, k.Set, &k)
 	}
 	return nil // the table and its sets are read already
 }

@@ -159,6 +159,7 @@ type Sim struct {
 	host    *model.Host
 	ranges  map[*Set][]Key
 	hooks   map[attachment][]Key // chains in the order in which packets meet them
+	asked   func(Key)            // of each element that a packet is looked up by; nil for nobody
 }
 
 // packet is a packet in flight.

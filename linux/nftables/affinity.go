@@ -102,7 +102,7 @@ func parseAffinePick(name string) (p affinePick, ok bool) {
 	return p, err == nil && s > 0 && p.name() == name
 }
 
-// ports returns the map that says what a port is known by.
+// ports returns the map that states what a port is known by.
 func (p affinePick) ports() *nft.Set {
 	if p.slots == setAffinityNodeSlots {
 		return setAffinityNodePorts

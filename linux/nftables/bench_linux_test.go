@@ -172,7 +172,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory tells what an object costs in the ledger, once installed.
+// BenchmarkMemory reports what an object costs in the ledger, once installed.
 func BenchmarkMemory(b *testing.B) {
 	for b.Loop() {
 		ports := manyPorts(10000)

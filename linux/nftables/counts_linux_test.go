@@ -11,7 +11,7 @@ import (
 )
 
 // Each new connection counts once for its frontend; counts go on when its element is
-// replaced, and over a restart, which writes nothing. Where it is not asked for,
+// replaced, and over a restart, which writes nothing. Where it is not requested,
 // nothing is counted.
 func TestCountsInKernel(t *testing.T) {
 	for _, v6 := range []bool{false, true} {

@@ -51,7 +51,7 @@ func (d *Driver) Full() (full []model.Problem) {
 
 // Probe finds out whether this kernel can do what we need, by doing it in
 // scratch tables that meet no packet: the same sets, maps and rules, and an
-// element of each kind. With no families it tries both. The error says what is
+// element of each kind. With no families it tries both. The error states what is
 // missing and what to do about it; a foreign table of our name is one. Any number
 // of processes may probe at once.
 func Probe(ctx context.Context, families ...model.Family) error {

@@ -127,7 +127,7 @@ add map ip6 kube-proxy service-ips { type ipv6_addr : verdict; }
 add element ip6 kube-proxy service-ips { fd00::1 : drop }
 `
 
-// What is not ours stays as it is, whatever we do.
+// What is not ours stays unchanged, whatever we do.
 func TestForeignTables(t *testing.T) {
 	freshNamespace(t)
 	runNFT(t, foreign, "-f", "-")

@@ -58,7 +58,7 @@ var (
 	setEndpointPorts = &nft.Set{Name: "endpoint-ports", Key: []nft.Field{nft.L4Proto, nft.Sport}}
 	setL4            = &nft.Set{Name: "l4", Key: protoKey}
 
-	// setVIPs say what to do for a frontend; the other two for senders whose answer is
+	// setVIPs state what to do for a frontend; the other two for senders whose answer is
 	// not the common one.
 	setVIPs     = &nft.Set{Name: "vips", Key: frontKey, Data: nft.DataVerdict}
 	setVIPsPod  = &nft.Set{Name: "vips-pod", Key: frontKey, Data: nft.DataVerdict}
@@ -76,7 +76,7 @@ var (
 
 // The sets and maps of ports with ClientIP affinity (affinity.go).
 var (
-	// setAffinityPorts say what a frontend's port is known by in Affinity.
+	// setAffinityPorts state what a frontend's port is known by in Affinity.
 	setAffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
 	setAffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
 

@@ -27,11 +27,19 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(options(c)), host, ports, table.Script)
 }
 
-var _ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
+var (
+	_ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
+	_ dataplane.Finder[nft.Key, nft.Value]    = (*Compiler)(nil)
+)
 
 // Evaluate implements dataplane.Evaluator.
 func (*Compiler) Evaluate(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return nft.NewSim(objects, host).Decide
+}
+
+// Lookups implements dataplane.Finder.
+func (*Compiler) Lookups(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) []nft.Key {
+	return nft.NewSim(objects, host).Lookups
 }
 
 // Text implements dataplane.Evaluator.

@@ -29,7 +29,7 @@ var namesakes = map[string]string{
 	"dormant":       "table ip tandem { flags dormant; }",
 }
 
-// A table of our name that is not ours stays as it is, whatever we are asked,
+// A table of our name that is not ours stays unchanged, whatever we are asked,
 // and whoever asks is told its name.
 func TestNamesake(t *testing.T) {
 	for name, script := range namesakes {

@@ -40,8 +40,8 @@ func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
 // Base implements dataplane.Compiler.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
-		emit(Key{Kind: KindAddress, Family: f}, Value{})
-		emit(Key{Kind: KindDropPort, Family: f}, Value{})
+		emit(Key{Kind: kindAddress, Family: f}, Value{})
+		emit(Key{Kind: kindDropPort, Family: f}, Value{})
 		emit(Key{Kind: KindTable, Family: f}, Value{})
 		ranges := len(unallocated(f, host)) > 0
 		for _, name := range ourChains() {
@@ -50,9 +50,9 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 			}
 		}
 		for chain := range jumps {
-			jump(Key{Kind: KindJump, Family: f, Chain: chain}, emit)
+			jump(Key{Kind: kindJump, Family: f, Chain: chain}, emit)
 			if ranges {
-				jump(Key{Kind: KindJump, Family: f, Chain: chain, Late: true}, emit)
+				jump(Key{Kind: kindJump, Family: f, Chain: chain, Late: true}, emit)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	}
 	pools := port.Pools()
 	for i, pool := range pools {
-		emit(Key{Kind: KindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
+		emit(Key{Kind: kindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
 	}
 	for i := range port.Frontends {
 		p := portals{port: port, pools: pools, frontend: &port.Frontends[i], emit: emit}
@@ -118,7 +118,7 @@ func rejectOtherPorts(port *model.Port, emit func(Key, Value)) {
 	for i := range port.Frontends {
 		if f := &port.Frontends[i]; f.Kind == model.KindClusterIP {
 			at := netip.AddrPortFrom(f.At.Addr(), 0)
-			emit(Key{Kind: KindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Reject}})
+			emit(Key{Kind: kindEntry, Family: port.ID.Family, Chain: chainClosed, At: at}, Value{To: Target{Do: Reject}})
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (p portals) all(podsKnown bool) {
 }
 
 func (p portals) entry(chain string, at netip.AddrPort, from netip.Prefix, to Target) {
-	p.emit(Key{Kind: KindEntry, Family: p.port.ID.Family, Chain: chain, Proto: p.port.ID.Proto, At: at, From: from}, Value{To: to})
+	p.emit(Key{Kind: kindEntry, Family: p.port.ID.Family, Chain: chain, Proto: p.port.ID.Proto, At: at, From: from}, Value{To: to})
 }
 
 func (p portals) own(do Do) Target { return Target{Do: do, Relay: RelayID{Port: p.port.ID}} }
@@ -165,7 +165,7 @@ func (p portals) own(do Do) Target { return Target{Do: do, Relay: RelayID{Port: 
 func (p portals) target(from model.Origin) Target {
 	switch a := p.frontend.On[from]; a.Verdict {
 	case model.Balance:
-		return Target{Do: ToRelay, Relay: RelayID{p.port.ID, uint8(slices.Index(p.pools, a.Pool))}}
+		return Target{Do: toRelay, Relay: RelayID{p.port.ID, uint8(slices.Index(p.pools, a.Pool))}}
 	case model.Reject:
 		return p.own(Reject)
 	}
@@ -175,8 +175,8 @@ func (p portals) target(from model.Origin) Target {
 // Rank implements dataplane.Compiler. Entries for allowed source ranges come before
 // the one that drops the rest.
 func (c *Compiler) Rank(k Key) int {
-	if k.Kind == KindEntry && k.Chain == chainGuard && !k.From.IsValid() {
-		return 2*int(KindEntry) + 1
+	if k.Kind == kindEntry && k.Chain == chainGuard && !k.From.IsValid() {
+		return 2*int(kindEntry) + 1
 	}
 	return 2 * int(k.Kind)
 }

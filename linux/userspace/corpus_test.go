@@ -34,9 +34,9 @@ func judge(t *testing.T, sim func(map[Key]Value, *model.Host) func(oracle.Packet
 // listing renders objects for people, one a line: what ports add.
 func listing(objects map[Key]Value) string {
 	var b strings.Builder
-	for _, k := range sorted(objects, KindRelay, KindEntry) {
+	for _, k := range sorted(objects, kindRelay, kindEntry) {
 		v := objects[k]
-		if k.Kind == KindEntry {
+		if k.Kind == kindEntry {
 			fmt.Fprintf(&b, "%s\n", entryText(k, v.To))
 			continue
 		}
@@ -66,6 +66,6 @@ func entryText(k Key, to Target) string {
 	if k.From.IsValid() {
 		where = fmt.Sprintf("from %s %s", k.From, where)
 	}
-	do := [...]string{ToRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
+	do := [...]string{toRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
 	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
 }

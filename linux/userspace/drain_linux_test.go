@@ -169,7 +169,7 @@ func TestRemoveWaitsForNoConnection(t *testing.T) {
 // are not.
 func TestFlowsOfOthersStay(t *testing.T) {
 	front := netip.MustParseAddrPort("10.96.0.10:53")
-	k := Key{Kind: KindEntry, Chain: chainContainer, Proto: model.UDP, At: front}
+	k := Key{Kind: kindEntry, Chain: chainContainer, Proto: model.UDP, At: front}
 	m := endedFlows(k, 40000)
 	for from, want := range map[string]bool{
 		"169.254.84.1:40000": true, // the relay

@@ -29,7 +29,7 @@ type Driver struct {
 	table      table
 	sharedAddr bool // another driver uses the relay address, too
 
-	mu        sync.Mutex // Observe may run beside Commit
+	mu        sync.Mutex // Observe may run concurrently with Commit
 	rules     map[Key]installed
 	relays    relays
 	dropPorts [2]dropListeners
@@ -132,9 +132,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 // create creates or changes a target of rules.
 func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
-	case KindAddress:
+	case kindAddress:
 		return addRelayAddr(k.Family)
-	case KindDropPort:
+	case kindDropPort:
 		d.dropPorts[k.Family], err = openDropPort(k.Family)
 		return err
 	default:
@@ -145,9 +145,9 @@ func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
 // remove removes a target that no rule uses any more.
 func (d *Driver) remove(k Key) error {
 	switch k.Kind {
-	case KindAddress:
+	case kindAddress:
 		return removeRelayAddr(k.Family)
-	case KindDropPort:
+	case kindDropPort:
 		err := d.dropPorts[k.Family].close()
 		d.dropPorts[k.Family] = nil
 		return err
@@ -174,11 +174,11 @@ func (d *Driver) redirect(edits *[2][]edit) {
 // edit adds an op on rules to the edits of its family.
 func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 	k := op.Key
-	if to := op.New.To; k.Kind == KindEntry && op.Verb != ledger.Delete && to.Do == ToRelay && d.relays.open[to.Relay] == nil {
+	if to := op.New.To; k.Kind == kindEntry && op.Verb != ledger.Delete && to.Do == toRelay && d.relays.open[to.Relay] == nil {
 		return fmt.Errorf("relay %s does not listen", to.Relay)
 	}
 	switch {
-	case op.Verb == ledger.Delete || k.Kind != KindEntry:
+	case op.Verb == ledger.Delete || k.Kind != kindEntry:
 		e := edit{op.Verb, k, slices.Collect(op.New.Rules.All()), d.rules[k]}
 		*edits = append(*edits, e)
 		d.record(e)
@@ -191,7 +191,7 @@ func (d *Driver) edit(op ledger.Op[Key, Value], edits *[]edit) error {
 // put adds or rewrites an entry.
 func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	now := installed{}
-	if to.Do == ToRelay {
+	if to.Do == toRelay {
 		now.relay, now.port = to.Relay, d.relays.open[to.Relay].Addr().Port()
 	}
 	rule := entryRule(k, to, now.port)
@@ -208,7 +208,7 @@ func (d *Driver) record(e edit) {
 	switch {
 	case e.verb == ledger.Delete:
 		delete(d.rules, e.key)
-	case e.key.Kind == KindJump:
+	case e.key.Kind == kindJump:
 		d.rules[e.key] = installed{printed: xtables.List(e.rules...)}
 	}
 }
@@ -222,7 +222,7 @@ func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
 // depends on its origin.
 func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 	keep := flows.Set{}
-	k := Key{Kind: KindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
+	k := Key{Kind: kindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
 	for _, k.Chain = range entryChains {
 		have := d.rules[k]
 		if r := d.relays.open[have.relay]; r != nil {
@@ -256,7 +256,7 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 	var stale []flows.Match
 	for k, have := range d.rules {
 		switch {
-		case k.Kind == KindJump:
+		case k.Kind == kindJump:
 			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
 		case hasFlows(k):
 			stale = append(stale, endedFlows(k, have.port))
@@ -305,15 +305,15 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	objects := map[Key]Value{}
 	for _, f := range d.table.Families() {
 		if hasAddr[f] {
-			objects[Key{Kind: KindAddress, Family: f}] = Value{}
+			objects[Key{Kind: kindAddress, Family: f}] = Value{}
 		}
 		if d.dropPorts[f] != nil {
-			objects[Key{Kind: KindDropPort, Family: f}] = Value{}
+			objects[Key{Kind: kindDropPort, Family: f}] = Value{}
 		}
 	}
 	for id, r := range d.relays.open {
 		if r.Listening() {
-			objects[Key{Kind: KindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+			objects[Key{Kind: kindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
 		}
 	}
 	have := map[Key]installed{}
@@ -362,7 +362,7 @@ func (d *Driver) target(r found) Value {
 // hasFlows reports whether an entry has conntrack entries that outlive its changes:
 // those of UDP.
 func hasFlows(k Key) bool {
-	return k.Kind == KindEntry && k.Proto == model.UDP && k.Chain != chainGuard
+	return k.Kind == kindEntry && k.Proto == model.UDP && k.Chain != chainGuard
 }
 
 // staleFlows returns the flows that ops make stale, given the rules before the ops.

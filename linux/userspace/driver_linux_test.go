@@ -273,7 +273,7 @@ func TestForeignHands(t *testing.T) {
 			t.Errorf("after the removal:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(foreign, "\n"))
 		}
 		out, _ := exec.Command("ip", "-o", "addr", "show", "dev", "lo").Output()
-		if strings.Contains(string(out), RelayAddr(model.IPv4).String()+"/") || !strings.Contains(string(out), "169.254.84.2/") {
+		if strings.Contains(string(out), relayAddr(model.IPv4).String()+"/") || !strings.Contains(string(out), "169.254.84.2/") {
 			t.Errorf("addresses of lo: %s", out)
 		}
 	})

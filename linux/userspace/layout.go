@@ -43,9 +43,9 @@ const (
 	dropPort   = 2
 )
 
-// RelayAddr returns the address on lo that relays listen on. It is local to the
+// relayAddr returns the address on lo that relays listen on. It is local to the
 // host: link-local in IPv4, of a unique local prefix in IPv6.
-func RelayAddr(f model.Family) netip.Addr {
+func relayAddr(f model.Family) netip.Addr {
 	if f == model.IPv4 {
 		return netip.AddrFrom4([4]byte{169, 254, 84, 1})
 	}
@@ -53,7 +53,7 @@ func RelayAddr(f model.Family) netip.Addr {
 }
 
 func relayAddrPort(f model.Family, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(RelayAddr(f), port)
+	return netip.AddrPortFrom(relayAddr(f), port)
 }
 
 // ends are the chains that reject or drop, and the ports that they use for it.
@@ -85,7 +85,7 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 	case chainLast:
 		return unallocated(f, host)
 	case chainIn:
-		shut := xtables.Rule{Dst: xtables.Address(RelayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
+		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
 		pods, _ := xtables.FromPods(f, host.Pods)
 		in := hookChain{pods: pods, pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)
@@ -159,14 +159,14 @@ type Kind uint8
 
 // The kinds of object.
 const (
-	KindAddress    Kind = iota // the address of the relays
-	KindDropPort               // the sockets on its drop port
+	kindAddress    Kind = iota // the address of the relays
+	kindDropPort               // the sockets on its drop port
 	KindTable                  // the table with the chains
 	KindChain                  // a chain of ours with its fixed rules
-	KindRelay                  // a listener and its endpoints
-	KindEntry                  // a rule for one frontend
-	KindJump                   // a jump from a built-in chain to ours
-	KindUnexpected             // a rule in one of our chains that Tandem did not write
+	kindRelay                  // a listener and its endpoints
+	kindEntry                  // a rule for one frontend
+	kindJump                   // a jump from a built-in chain to ours
+	kindUnexpected             // a rule in one of our chains that Tandem did not write
 )
 
 // Key names an object.
@@ -200,7 +200,7 @@ type RelayID struct {
 // Target is where an entry leads.
 type Target struct {
 	Do    Do
-	Relay RelayID // for ToRelay; otherwise it names only the port, if there is one
+	Relay RelayID // for toRelay; otherwise it names only the port, if there is one
 }
 
 // Do is the kind of a Target.
@@ -208,7 +208,7 @@ type Do uint8
 
 // The kinds of target.
 const (
-	ToRelay Do = iota
+	toRelay Do = iota
 	Reject     // answer that nothing listens
 	Drop       // do not answer
 	Accept     // inside the source ranges
@@ -238,25 +238,25 @@ func (id RelayID) String() string {
 // String names the object for people, for instance in errors.
 func (k Key) String() string {
 	switch k.Kind {
-	case KindAddress:
-		return "address " + RelayAddr(k.Family).String()
-	case KindDropPort:
+	case kindAddress:
+		return "address " + relayAddr(k.Family).String()
+	case kindDropPort:
 		return k.Family.String() + " sink"
 	case KindTable:
 		return k.Family.String() + " table"
 	case KindChain:
 		return fmt.Sprintf("%s chain %s", k.Family, k.Chain)
-	case KindRelay:
+	case kindRelay:
 		return fmt.Sprintf("relay %s %s %s", k.Relay, k.Relay.Port.Proto, k.Relay.Port.Family)
-	case KindEntry:
+	case kindEntry:
 		return fmt.Sprintf("%s entry %s %s", k.Chain, k.Proto, k.At)
-	case KindJump:
+	case kindJump:
 		return fmt.Sprintf("%s jump in %s", k.Family, k.Chain)
 	}
 	return fmt.Sprintf("unexpected rule in %s: %s", k.Chain, k.Rest)
 }
 
-// jumpRule is the rule of a KindJump.
+// jumpRule is the rule of a kindJump.
 func jumpRule(k Key) xtables.Rule {
 	if k.Late {
 		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
@@ -306,7 +306,7 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 		r.Dst = xtables.Address(k.At.Addr())
 	}
 	switch to.Do {
-	case ToRelay:
+	case toRelay:
 		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
 	case Reject:
 		r.Comment, r.Target = to.Relay.Port.String()+sayRefused, xtables.Jump{Chain: chainRefuse}
@@ -326,7 +326,7 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 // make; the port is that of the relay.
 func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, port uint16, ok bool) {
 	any := netip.AddrPortFrom(f.Unspecified(), r.Ports.First)
-	k = Key{Kind: KindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
+	k = Key{Kind: kindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
 	if r.Dst.Prefix.IsValid() {
 		k.At = netip.AddrPortFrom(r.Dst.Prefix.Addr(), r.Ports.First)
 	}
@@ -419,5 +419,5 @@ type installed struct {
 
 // inTable reports whether an object is part of a table.
 func inTable(k Key) bool {
-	return k.Kind != KindAddress && k.Kind != KindDropPort && k.Kind != KindRelay
+	return k.Kind != kindAddress && k.Kind != kindDropPort && k.Kind != kindRelay
 }

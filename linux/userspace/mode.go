@@ -31,22 +31,22 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 func Script(objects map[Key]Value) string {
 	ports := map[RelayID]uint16{}
 	const first = 40000
-	for _, k := range sorted(objects, KindRelay) {
+	for _, k := range sorted(objects, kindRelay) {
 		ports[k.Relay] = uint16(first + len(ports))
 	}
 	var b strings.Builder
 	for _, f := range model.Families() {
-		if _, ok := objects[Key{Kind: KindAddress, Family: f}]; !ok {
+		if _, ok := objects[Key{Kind: kindAddress, Family: f}]; !ok {
 			continue
 		}
-		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), RelayAddr(f))
+		fmt.Fprintf(&b, "# %s; relays listen on %s, an address of lo\n", xtables.RestoreCommand(f), relayAddr(f))
 		batch := &batch{}
-		for _, k := range sorted(objects, KindChain, KindEntry, KindJump) {
+		for _, k := range sorted(objects, KindChain, kindEntry, kindJump) {
 			switch v := objects[k]; {
 			case k.Family != f:
 			case k.Kind == KindChain:
 				batch.Rewrite(k.Chain, v.Rules)
-			case k.Kind == KindEntry:
+			case k.Kind == kindEntry:
 				batch.put(k, entryRule(k, v.To, ports[v.To.Relay]))
 			default:
 				batch.put(k, jumpRule(k))

@@ -33,7 +33,7 @@ type tableKind struct {
 func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
 
 // choose opens the first kind of table that works for IPv4, which every node needs,
-// and returns its index. The error says why each kind failed.
+// and returns its index. The error states why each kind failed.
 func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) {
 	var failed []error
 	for i, k := range all {
@@ -174,10 +174,10 @@ func tryNFT(ctx context.Context, _ table, f model.Family) error {
 
 // probeRules returns an entry and, as rules, itself and one of each match.
 func probeRules(f model.Family) (Key, []xtables.Rule) {
-	at := netip.AddrPortFrom(RelayAddr(f), 80)
+	at := netip.AddrPortFrom(relayAddr(f), 80)
 	port := model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: f}
 	some := xtables.Within(netip.PrefixFrom(at.Addr(), 8*3).Masked())
-	k := Key{Kind: KindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
+	k := Key{Kind: kindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
 	return k, []xtables.Rule{
 		entryRule(k, Target{Relay: RelayID{Port: port}}, 80),
 		{Dst: some, Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Return},

@@ -19,7 +19,7 @@ import (
 // relayPorts gives relays ports, in the order of their names.
 func relayPorts(objects map[Key]Value) map[RelayID]uint16 {
 	ports := map[RelayID]uint16{}
-	for _, k := range sorted(objects, KindRelay) {
+	for _, k := range sorted(objects, kindRelay) {
 		ports[k.Relay] = uint16(10000 + len(ports))
 	}
 	return ports
@@ -30,7 +30,7 @@ func inNFT(objects map[Key]Value, ports map[RelayID]uint16) map[nft.Key]nft.Valu
 	all := map[nft.Key]nft.Value{}
 	for k, v := range objects {
 		rules := slices.Collect(v.Rules.All())
-		if k.Kind == KindEntry {
+		if k.Kind == kindEntry {
 			rules = []xtables.Rule{entryRule(k, v.To, ports[v.To.Relay])}
 		}
 		nftObjects(k, rules, func(k nft.Key, v nft.Value) { all[k] = v })
@@ -54,7 +54,7 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 		}
 		to := out.Endpoints[0].Addr
 		switch id, known := relays[to.Port()]; {
-		case to.Addr() != RelayAddr(model.FamilyOf(to.Addr())):
+		case to.Addr() != relayAddr(model.FamilyOf(to.Addr())):
 			return out
 		case to.Port() == rejectPort:
 			return oracle.Outcome{Fate: oracle.Reject}
@@ -83,7 +83,7 @@ func TestObjectsComeBackFromNFT(t *testing.T) {
 			if f.relay != (RelayID{}) && f.port != at[f.relay] {
 				t.Errorf("%s leads to port %d", k, f.port)
 			}
-			if k.Kind == KindEntry {
+			if k.Kind == kindEntry {
 				entries++
 			}
 		}

@@ -24,14 +24,14 @@ func TestEntriesComeBack(t *testing.T) {
 			if back := xtables.List(slices.Collect(v.Rules.All())...); back != v.Rules {
 				t.Errorf("%s: %s came back as %s", k, v.Rules, back)
 			}
-			if k.Kind != KindEntry {
+			if k.Kind != kindEntry {
 				continue
 			}
 			entries++
 			const port = 40000
 			r := xtables.ParseRule(entryRule(k, v.To, port).String())
 			again, to, at, ok := entryOf(k.Family, k.Chain, r)
-			if !ok || again != k || to != v.To || to.Do == ToRelay && at != port {
+			if !ok || again != k || to != v.To || to.Do == toRelay && at != port {
 				t.Errorf("%s came back as %s, %+v for %+v", k, again, to, v.To)
 			}
 		}
@@ -64,11 +64,11 @@ COMMIT
 	for k := range objects {
 		kinds[k.Kind]++
 	}
-	if want := (map[Kind]int{KindTable: 1, KindChain: 2, KindJump: 1, KindEntry: 1, KindUnexpected: 1}); !maps.Equal(kinds, want) {
+	if want := (map[Kind]int{KindTable: 1, KindChain: 2, kindJump: 1, kindEntry: 1, kindUnexpected: 1}); !maps.Equal(kinds, want) {
 		t.Errorf("%v, want %v: %v", kinds, want, objects)
 	}
-	entry := Key{Kind: KindEntry, Chain: chainHost, Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.10:80")}
-	if e := objects[entry]; e.To.Do != ToRelay || e.relay.Port.Service.Name != "web" || e.port != 40000 {
+	entry := Key{Kind: kindEntry, Chain: chainHost, Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.10:80")}
+	if e := objects[entry]; e.To.Do != toRelay || e.relay.Port.Service.Name != "web" || e.port != 40000 {
 		t.Errorf("%+v", e)
 	}
 	out := objects[Key{Kind: KindChain, Chain: chainOut}].Rules

@@ -28,7 +28,7 @@ func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback interface: %w", err)
 	}
-	return lo, host.ServiceAddress(RelayAddr(f)), nil
+	return lo, host.ServiceAddress(relayAddr(f)), nil
 }
 
 func addRelayAddr(f model.Family) error {
@@ -48,13 +48,13 @@ func reachable(f model.Family) (err error) {
 	const attempts, pause = 200, 10 * time.Millisecond
 	for range attempts {
 		var routes []netlink.Route
-		routes, err = netlink.RouteGet(RelayAddr(f).AsSlice())
+		routes, err = netlink.RouteGet(relayAddr(f).AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return nil
 		}
 		time.Sleep(pause)
 	}
-	return fmt.Errorf("%s was added to lo but is not reachable: %w", RelayAddr(f), cmp.Or(err, error(unix.ENETUNREACH)))
+	return fmt.Errorf("%s was added to lo but is not reachable: %w", relayAddr(f), cmp.Or(err, error(unix.ENETUNREACH)))
 }
 
 func removeRelayAddr(f model.Family) error {
@@ -95,7 +95,7 @@ func hasRelayAddr(f model.Family) (bool, error) {
 type dropListeners []io.Closer
 
 func openDropPort(f model.Family) (s dropListeners, err error) {
-	at := netip.AddrPortFrom(RelayAddr(f), dropPort).String()
+	at := netip.AddrPortFrom(relayAddr(f), dropPort).String()
 	config := net.ListenConfig{Control: dropAll}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), "tcp", at)

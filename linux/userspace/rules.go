@@ -56,7 +56,7 @@ func withoutImplied(edits []edit) (rest []edit) {
 // put adds an entry or a jump. Allowed source ranges come before the drop; jumps come
 // before all foreign rules, or after them if Late.
 func (b *batch) put(k Key, rule xtables.Rule) {
-	if k.Kind == KindJump && !k.Late || k.From.IsValid() {
+	if k.Kind == kindJump && !k.Late || k.From.IsValid() {
 		b.Insert(k.Chain, 1, xtables.List(rule))
 		return
 	}
@@ -116,7 +116,7 @@ func natEntry(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 
 // entryFound is an entry as it was read, with its relay's port.
 func entryFound(to Target, port uint16, have installed) found {
-	if to.Do == ToRelay {
+	if to.Do == toRelay {
 		have.relay, have.port = to.Relay, port
 	}
 	return found{Value{To: to}, have}
@@ -126,7 +126,7 @@ func entryFound(to Target, port uint16, have installed) found {
 // skipped.
 func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	rule := l.Rule()
-	k := Key{Kind: KindJump, Family: f, Chain: chain}
+	k := Key{Kind: kindJump, Family: f, Chain: chain}
 	switch rule.Chain() {
 	case chainIn, chainOut:
 	case chainLast:
@@ -142,7 +142,7 @@ func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 }
 
 func unexpected(f model.Family, chain string, l xtables.Line, put map[Key]found) {
-	k := Key{Kind: KindUnexpected, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
+	k := Key{Kind: kindUnexpected, Family: f, Chain: chain, Rest: strings.Clone(string(l))}
 	for n := 2; ; n++ { // equal rules
 		if _, taken := put[k]; !taken {
 			break
@@ -221,14 +221,14 @@ func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 		}
 	case KindChain:
 		emit(nftTable.ChainObject(k.Family, k.Chain, nft.Hook{}, nftRules(k.Chain, rules)))
-	case KindJump:
+	case kindJump:
 		hook, name := nft.NATHook(nftHooks[k.Chain]), strings.ToLower(k.Chain)
 		if k.Late {
 			hook.Priority += behindOthers
 			name += "-last"
 		}
 		emit(nftTable.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
-	case KindEntry:
+	case kindEntry:
 		rules = append(rules, xtables.Rule{}) // a deletion needs the key only
 		emit(nftEntry(k, rules[0]).Object())
 	}
@@ -391,8 +391,8 @@ func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key
 		chain(Key{Kind: KindChain, Family: f, Chain: name})
 	}
 	for name := range jumps {
-		chain(Key{Kind: KindJump, Family: f, Chain: name})
-		chain(Key{Kind: KindJump, Family: f, Chain: name, Late: true})
+		chain(Key{Kind: kindJump, Family: f, Chain: name})
+		chain(Key{Kind: kindJump, Family: f, Chain: name, Late: true})
 	}
 	return known, right
 }
@@ -407,7 +407,7 @@ func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 		// A chain with a foreign rule has no digest.
 		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
 	case !nftEntryFound(n, v, put):
-		k = Key{Kind: KindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
+		k = Key{Kind: kindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
 		put[k] = found{installed: installed{foreign: n}}
 	}
 }

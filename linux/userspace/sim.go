@@ -28,13 +28,13 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}}
 	chains := map[xtables.ChainID][]xtables.Rule{}
 	ports := map[RelayID]uint16{} // as if all listened
-	for _, k := range sorted(objects, KindRelay, KindChain, KindEntry, KindJump) {
+	for _, k := range sorted(objects, kindRelay, KindChain, kindEntry, kindJump) {
 		v := objects[k]
 		id := xtables.ChainID{Family: k.Family, Table: xtables.NAT, Chain: k.Chain}
 		switch k.Kind {
-		case KindRelay:
+		case kindRelay:
 			s.relays[k.Relay] = v
-		case KindEntry:
+		case kindEntry:
 			at, known := ports[v.To.Relay]
 			if !known {
 				at = dropPort + 1 + uint16(len(ports))
@@ -106,27 +106,27 @@ func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.P
 // Text implements dataplane.Evaluator.
 func (*Compiler) Text(k Key, v Value) string {
 	switch k.Kind {
-	case KindChain, KindJump:
+	case KindChain, kindJump:
 		if v.Rules.Len() == 0 {
 			return "foreign rules, or rules in another order"
 		}
 		return strings.TrimSpace(v.Rules.String())
-	case KindEntry:
+	case kindEntry:
 		return v.To.String()
-	case KindRelay:
+	case kindRelay:
 		if v.Policy != nil {
 			return fmt.Sprintf("relay to %v", v.Policy.On[model.FromOutside].Endpoints)
 		}
-	case KindUnexpected:
+	case kindUnexpected:
 		return k.Rest
 	}
 	return ""
 }
 
-// String says what an entry does.
+// String reports what an entry does.
 func (t Target) String() string {
 	switch t.Do {
-	case ToRelay:
+	case toRelay:
 		return fmt.Sprintf("to relay %s", t.Relay)
 	case Reject:
 		return "reject"
@@ -141,6 +141,6 @@ func (t Target) String() string {
 // Opaque implements dataplane.Evaluator: rules that tandem does not write are not
 // evaluated.
 func (*Compiler) Opaque(k Key, v Value) bool {
-	return k.Kind == KindUnexpected || k.Kind == KindEntry && v.To.Do == unknown ||
-		(k.Kind == KindChain || k.Kind == KindJump) && v.Rules.Len() == 0
+	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown ||
+		(k.Kind == KindChain || k.Kind == kindJump) && v.Rules.Len() == 0
 }

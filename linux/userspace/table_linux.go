@@ -188,7 +188,7 @@ func nftOps(edits []edit) (ops []ledger.Op[nft.Key, nft.Value]) {
 			k, _ := nftTable.Object(e.key.Family)
 			return append(ops[:0], ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: k})
 		}
-		if e.key.Kind == KindUnexpected {
+		if e.key.Kind == kindUnexpected {
 			ops = append(ops, ledger.Op[nft.Key, nft.Value]{Verb: ledger.Delete, Key: e.have.foreign})
 			continue
 		}

@@ -17,7 +17,7 @@ var tablesOfVariantNFT = [...]string{"filter", "nat", "mangle", "raw", "security
 // maxAhead bounds how many rules of others are told.
 const maxAhead = 10
 
-// Others tells which rules of others packets meet before ours: in chains of the
+// Others reports which rules of others packets meet before ours: in chains of the
 // kernel, before the first jump into a chain of ours, and in nf_tables. It is for the
 // network namespace of the calling thread.
 func (t Tools) Others(ctx context.Context, families []model.Family, ours func(chain string) bool) (texts []string, err error) {

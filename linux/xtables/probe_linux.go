@@ -56,7 +56,7 @@ func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
 type ProbeRules func(f model.Family, t Table, randomFully bool) []Rule
 
 // Probe finds out whether this host supports a mode's rules in the tables filter and
-// nat, by writing them to chains that no packet enters. The error says what is
+// nat, by writing them to chains that no packet enters. The error states what is
 // missing.
 func Probe(ctx context.Context, rules ProbeRules) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// What the service manager refuses to people who are no administrators says what
+// What the service manager refuses to people who are no administrators states what
 // to do. Wine refuses nobody, so that it takes the error itself.
 func TestDenied(t *testing.T) {
 	err := explain("install", fmt.Errorf("connect: %w", windows.ERROR_ACCESS_DENIED))

@@ -24,7 +24,7 @@ import (
 // calico#7305: created for a node port with flags 18.
 const answerNodePort = `{"ID":"0be07c06-353c-4fbf-8ebc-5531f877e68a","HostComputeEndpoints":["fd6bec0f-7b88-4b61-b5af-70897ab0960b"],"SourceVIP":"10.10.253.194","PortMappings":[{"Protocol":6,"InternalPort":80,"ExternalPort":31416,"Flags":2}],"SchemaVersion":{"Major":2,"Minor":0}}`
 
-// calico#5762: listed on an l2bridge with DSR, where kube-proxy asks for no source VIP.
+// calico#5762: listed on an l2bridge with DSR, where kube-proxy requests no source VIP.
 const answerL2Bridge = `{"ID":"37aa41cf-ff54-4626-9dd6-eb6eb236aaa1","HostComputeEndpoints":["90726009-0478-4888-b521-b0a259dbc268"],"FrontendVIPs":["10.98.164.216"],"PortMappings":[{"Protocol":6,"InternalPort":443,"ExternalPort":443}],"SchemaVersion":{"Major":2,"Minor":0},"Flags":1}`
 
 // "Kube-proxy Windows Kernelspace Mode" (a blog post of 2021-12-18): created on Calico's overlay, HNS 9.2.
@@ -101,7 +101,7 @@ func TestHealthOfAnyForm(t *testing.T) {
 	}
 }
 
-// What kube-proxy had in HNS on those nodes is taken over as it is: nothing is written.
+// What kube-proxy had in HNS on those nodes is taken over unchanged: nothing is written.
 func TestPublishedWorldsAreAdopted(t *testing.T) {
 	t.Run("calico#5762", func(t *testing.T) {
 		on(t, hnsemu.WS2022, func(r *rig) {

@@ -98,7 +98,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	return nil
 }
 
-// accept takes what HNS returned as the load balancer that was asked for. HNS is
+// accept takes what HNS returned as the load balancer that was requested. HNS is
 // known to return other flags than it was given (calico#7305): what it returns
 // later is compared with this.
 func (c *commit) accept(k Key, want, got LoadBalancer) {
@@ -149,7 +149,7 @@ func (c *commit) note(k Key, lb LoadBalancer) {
 	c.table.set(k, lb)
 }
 
-// relist reads all load balancers anew.
+// relist reads all load balancers again.
 func (c *commit) relist() error {
 	c.relisted = true
 	begun := time.Now()

@@ -141,7 +141,7 @@ func (p *portCompiler) add(g model.Gap) {
 	}
 }
 
-// failover reports that nobody can tell who does not answer, where that is asked for.
+// failover reports that HNS cannot show which endpoints do not answer, where that is requested.
 func (p *portCompiler) failover() {
 	if p.options.Failover && p.port.ID.Proto == model.TCP {
 		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not passed over: HNS does not show which connections wait for an answer"})
@@ -183,7 +183,7 @@ func (p *portCompiler) family() bool {
 	return false
 }
 
-// whole tells what is wrong with all fronts alike.
+// whole reports what is wrong with all fronts alike.
 func (p *portCompiler) whole() {
 	if p.port.SessionAffinity == 0 {
 		return
@@ -195,7 +195,7 @@ func (p *portCompiler) whole() {
 	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")
 }
 
-// front emits the objects of one front, or says why there are none.
+// front emits the objects of one front, or states why there are none.
 func (p *portCompiler) front(f *model.Frontend) {
 	if !p.open(f) {
 		return

@@ -61,7 +61,7 @@ func (p *portCompiler) keeps(f *model.Frontend) bool {
 // and HNS can do that.
 func (p *portCompiler) preserves() bool { return p.port.PreserveDestination && p.options.DSR }
 
-// local returns the endpoints of this node, and says why the others are left out.
+// local returns the endpoints of this node, and states why the others are left out.
 func (p *portCompiler) local(f *model.Frontend, all []model.Endpoint, why string) []model.Endpoint {
 	before := len(all)
 	local := slices.DeleteFunc(all, func(e model.Endpoint) bool { return !e.Local })

@@ -224,7 +224,7 @@ func TestTheDestinationStaysKept(t *testing.T) {
 }
 
 // Behind a cloud's own filter a load balancer IP with source ranges must not be
-// black-holed: that can be asked for. Otherwise it is not served, and health checks
+// black-holed: that can be requested. Otherwise it is not served, and health checks
 // are told.
 func TestSourceRangesThatTheCloudEnforces(t *testing.T) {
 	for _, trust := range []bool{false, true} {

@@ -81,7 +81,7 @@ func line(k hns.Key, v hns.Value) string {
 }
 
 // excuse names what HNS never does, whatever the Service, and exactly that: each
-// says what must happen instead. The package doc says the same.
+// states what must happen instead. The package doc says the same.
 func excuse(dsr bool) func(*model.Host, oracle.Packet, oracle.Outcome, oracle.Outcome) string {
 	return func(host *model.Host, p oracle.Packet, want, got oracle.Outcome) string {
 		passed := func(instead oracle.Fate) bool { return want.Fate == instead && got.Fate == oracle.Pass }

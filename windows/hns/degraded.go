@@ -81,7 +81,7 @@ func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(
 // node each reads some, in turn.
 const statesTime = time.Minute
 
-// rotation says which endpoints that are known a reading reads again, for their states.
+// rotation states which endpoints that are known a reading reads again, for their states.
 type rotation struct {
 	pace  pace
 	begun time.Time       // zero: this reading reads none of the remote ones

@@ -60,7 +60,7 @@ func TestDegradedRemoteEndpoints(t *testing.T) {
 	}
 }
 
-// Where making an endpoint anew does not help, it is tried less and less often.
+// Where making an endpoint again does not help, it is tried less and less often.
 func TestAnEndpointThatStaysDegraded(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

@@ -71,7 +71,7 @@
 //   - What the ACLs of a network (from 15.0) see is not documented.
 //
 // kube-proxy programs such a VIP for everybody (kubernetes#107019, #120033). Here
-// it is not programmed, the Service says why, and its healthCheckNodePort fails on
+// it is not programmed, the Service states why, and its healthCheckNodePort fails on
 // this node; its cluster IP and node port are programmed, as everywhere. Where the
 // cloud's load balancers filter clients themselves and send what is left to the
 // VIP, --winkernel-source-ranges=trust programs it for everybody.
@@ -83,7 +83,7 @@
 // that thousands of slow calls hold up neither changes nor probes.
 //
 // HNS returns other settings than it is given (calico#7305). What Create or Modify
-// returned is kept in the journal and compared with, not what was asked for.
+// returned is kept in the journal and compared with, not what was requested.
 //
 // On an overlay the source VIP needs a local endpoint. It is found by its address
 // or a known name, or made: with the address of --source-vip or of flannel's
@@ -135,7 +135,7 @@
 // Tests run on windows/hnsemu, directly and, under Wine, through the DLLs' real
 // interface (ci/wine), where hcsshim's own tests and kube-proxy's proxier judge the
 // emulator and us. None of it was ever run on Windows. It proves which calls are made,
-// in which order, and what is asked for. It does not prove what Windows' switch does with packets, how
+// in which order, and what is requested. It does not prove what Windows' switch does with packets, how
 // long a real HNS takes, that it honours what its schema promises, or the
 // reservation of ports that load balancers without DSR cause. ci/wine/smoke.ps1
 // is for a real node. What a node's HNS holds, and how it differs from what it

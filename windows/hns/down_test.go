@@ -95,7 +95,7 @@ func TestLoadBalancersVanish(t *testing.T) {
 	})
 }
 
-// Windows says that HNS is another process than before: then it is read back.
+// Windows reports that HNS is another process than before: then it is read back.
 func TestTheServiceIsRestarted(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		process := uint32(1000)
@@ -120,7 +120,7 @@ func TestTheServiceIsRestarted(t *testing.T) {
 	})
 }
 
-// The network is made anew, with another id: pods have new endpoints, load
+// The network is made again, with another id: pods have new endpoints, load
 // balancers and remote endpoints are gone.
 func TestTheNetworkIsMadeAnew(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
@@ -277,7 +277,7 @@ func TestAChangeAfterAListThatFailed(t *testing.T) {
 	})
 }
 
-// The network is made anew, and what changes then is a Service that has pods of
+// The network is made again, and what changes then is a Service that has pods of
 // this node only.
 func TestTheNetworkIsMadeAnewUnderALocalService(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -32,7 +32,7 @@ type Driver struct {
 	// Owned by Commit:
 	listed  pace         // of listings of load balancers
 	modify  bool         // load balancers can be changed in place
-	echoed  bool         // HNS has returned other settings than were asked for, and the log says so
+	echoed  bool         // HNS has returned other settings than were requested, and the log says so
 	adopted map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
 }
 
@@ -84,7 +84,7 @@ func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readL
 // (kubernetes#110849), and what Doubt was told.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
 	if d.settings.Instance != nil {
-		// A service that is down, or that cannot be asked for, is no news.
+		// A service that is down, or that cannot be queried, is no change.
 		if now, err := d.settings.Instance(); err == nil && now != 0 && d.instance.Swap(now) != now {
 			d.doubt.Store(true)
 		}
@@ -215,7 +215,7 @@ func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpo
 	})
 }
 
-// balancers reads all load balancers. Those of ours are as they were asked for,
+// balancers reads all load balancers. Those of ours are as they were requested,
 // unless they have changed since HNS returned them.
 func (d *Driver) balancers(ctx context.Context) ([]LoadBalancer, error) {
 	return readAll(func() ([]string, error) { return d.calls.balancerIDs(ctx) }, func(id string) (LoadBalancer, error) {

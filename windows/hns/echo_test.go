@@ -51,7 +51,7 @@ func TestAnEchoIsNoDrift(t *testing.T) {
 }
 
 // A change behind our back is drift still, and an HNS that forgets the journal's
-// echo makes load balancers anew once.
+// echo makes load balancers again once.
 func TestDriftBesideAnEcho(t *testing.T) {
 	echoing(t, hnsemu.WS2019, func(r *rig) {
 		lb := r.balancer("203.0.113.1")
@@ -101,8 +101,8 @@ func TestAModifyWithAnEcho(t *testing.T) {
 	})
 }
 
-// The switch has lost a load balancer's rules: HNS says that it is degraded. It is
-// made anew, but not again and again where that does not help.
+// The switch has lost a load balancer's rules: HNS states that it is degraded. It is
+// made again, but not again and again where that does not help.
 func TestADegradedLoadBalancer(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)
@@ -131,7 +131,7 @@ func TestADegradedLoadBalancer(t *testing.T) {
 }
 
 // A pod's endpoint loses its port of the switch while the proxy runs, and is mended:
-// each audit says what is so then.
+// each audit states what is so then.
 func TestAnEndpointThatDegradesLater(t *testing.T) {
 	on(t, hnsemu.WS2022, func(r *rig) {
 		web(r)

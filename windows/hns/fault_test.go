@@ -105,7 +105,7 @@ func TestADeletionThatFailsOnce(t *testing.T) {
 	})
 }
 
-// A deletion that goes on failing leaves the Service as it was.
+// A deletion that goes on failing leaves the Service unchanged.
 func TestADeletionThatFails(t *testing.T) {
 	on(t, hnsemu.WS2019, func(r *rig) {
 		web(r)
@@ -119,7 +119,7 @@ func TestADeletionThatFails(t *testing.T) {
 }
 
 // Builds of Windows with a certain feature refuse deletions as if an address was wrong
-// (wcnscripts, stale-lb-dsr-rules): the error says what helps, and what is there serves.
+// (wcnscripts, stale-lb-dsr-rules): the error states what helps, and what is there serves.
 func TestADeletionThatABuildRefuses(t *testing.T) {
 	on(t, hnsemu.WS2022, func(r *rig) {
 		web(r)
@@ -144,7 +144,7 @@ func TestACreationThatFailsAfterTheDeletion(t *testing.T) {
 	})
 }
 
-// HNS says that an endpoint is deleted, and it stays (Windows-Containers#631).
+// HNS reports that an endpoint is deleted, and it stays (Windows-Containers#631).
 func TestADeletionThatIsALie(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

@@ -30,7 +30,7 @@ const (
 	theirBalancer = 3
 
 	// A start finds nothing, or deletes all load balancers that it finds, each with
-	// one call, and makes them anew.
+	// one call, and makes them again.
 	theirStart   = 6 + theirEndpoint*figureEndpoints + theirBalancer*figureServices
 	theirRestart = 1 + 3*figureServices + figureServices + theirList - 3*figureServices + theirBalancer*figureServices
 )

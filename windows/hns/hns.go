@@ -11,7 +11,7 @@ import (
 // seconds. Their errors are of type *Error where HNS itself refused. It is safe
 // for concurrent use.
 //
-// The comments say what a call costs in functions of its DLL, of which each may
+// The comments state what a call costs in functions of its DLL, of which each may
 // take HNS milliseconds.
 type HNS interface {
 	Version() (Version, error)                    // 1
@@ -59,7 +59,7 @@ const (
 	PolicyProvider     = "ProviderAddress"
 )
 
-// RemoteSubnet says behind which node a range of pods lies
+// RemoteSubnet states behind which node a range of pods lies
 // (PolicyRemoteSubnet).
 type RemoteSubnet struct {
 	DestinationPrefix string
@@ -122,7 +122,7 @@ const StateDegraded = 4
 
 func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
 
-// Health is what HNS says of the last error of an object: 0 is none. In the old API it is
+// Health is the last error of an object as HNS reports it: 0 is none. In the old API it is
 // a field of its own, in hcsshim's types part of data of any kind: what is not understood
 // is none, since nothing else of the object depends on it.
 type Health struct{ LastErrorCode Code }
@@ -189,7 +189,7 @@ func (v Version) atLeast(major, minor int) bool {
 // 2019).
 var oldest = Version{9, 2}
 
-// usable tells why a version cannot be used.
+// usable reports why a version cannot be used.
 func (v Version) usable() error {
 	if v.atLeast(oldest.Major, oldest.Minor) {
 		return nil
@@ -206,7 +206,7 @@ type Features struct {
 	Affinity  bool
 	// Modify changes a load balancer in place. hcsshim (0.14.1, and 0.15.0) says
 	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466):
-	// its answer is not asked for, and what Modify returns is compared.
+	// its answer is not requested, and what Modify returns is compared.
 	Modify bool
 	// DefaultSource takes the network's own address for a load balancer of an
 	// l2bridge without a source VIP. Builds of Server 2019 take the VIP instead

@@ -25,7 +25,7 @@ type interruption struct {
 
 // HNS is restarted at each single call of a Commit, or answers that one call with an
 // error of the RPC layer; it comes back with all objects, without its load balancers, or
-// with one (kubernetes#110849), or its network is made anew. Everything is served in the
+// with one (kubernetes#110849), or its network is made again. Everything is served in the
 // end, nothing is there twice or left over, and a restart of the proxy writes nothing.
 func TestHNSIsInterruptedAtEachCall(t *testing.T) {
 	balancers := func(r *rig) {
@@ -182,7 +182,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	})
 }
 
-// The CNI plug-in makes an overlay anew under a proxy that runs: with another id and
+// The CNI plug-in makes an overlay again under a proxy that runs: with another id and
 // subnet, and without the source VIP that HNS had chosen. Load balancers are still there,
 // on endpoints that are gone.
 func TestTheOverlayIsMadeAnew(t *testing.T) {

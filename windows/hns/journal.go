@@ -28,7 +28,7 @@ import (
 //	gone 3f2c...
 //	echo {"ID":"3f2c...",...} {"ID":"3f2c...",...}
 //
-// An echo is a load balancer as it was asked for, and as HNS returned it when that
+// An echo is a load balancer as it was requested, and as HNS returned it when that
 // was something else.
 // An id that was deleted is forgotten only when HNS has shown not to have it:
 // deletions are known to succeed and do nothing (Windows-Containers#631). A line
@@ -44,7 +44,7 @@ type journal struct {
 	nodes  [2]netip.Addr
 }
 
-// echo is a load balancer that HNS returned otherwise than it was asked for.
+// echo is a load balancer that HNS returned otherwise than it was requested.
 type echo struct{ asked, got LoadBalancer }
 
 // maxGrown is how much is appended before the file is replaced.
@@ -52,7 +52,7 @@ const maxGrown = 1 << 20
 
 const header = "tandem-hns 1\n"
 
-// headerError says why a text that does not begin with header is refused. Taken for
+// headerError reports why a text that does not begin with header is refused. Taken for
 // empty, a journal of another format would make our load balancers somebody else's.
 // Words may be added within a format: those that a program does not know it ignores.
 func headerError(text []byte) error {
@@ -251,7 +251,7 @@ func (j *journal) gone(id string) error {
 	return j.append("gone", id)
 }
 
-// setEcho notes how HNS returned what was asked for.
+// setEcho notes how HNS returned what was requested.
 func (j *journal) setEcho(asked, got LoadBalancer) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -267,7 +267,7 @@ func (j *journal) setEcho(asked, got LoadBalancer) error {
 	return j.rewrite()
 }
 
-// asked returns a load balancer that was read as it was asked for, if it is as HNS
+// asked returns a load balancer that was read as it was requested, if it is as HNS
 // returned it then; else as it was read.
 func (j *journal) asked(lb LoadBalancer) LoadBalancer {
 	j.mu.Lock()

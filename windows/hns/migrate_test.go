@@ -40,7 +40,7 @@ func (r *rig) at(addr string) (e hns.Endpoint) {
 
 // What kube-proxy has left on an overlay, under the rules of HNS of which each may
 // be: two endpoints with one address or not, deletion of what is in use or not.
-// Right endpoints stay as they are, wrong ones are replaced.
+// Right endpoints stay unchanged, wrong ones are replaced.
 func TestKubeProxyOnAnOverlay(t *testing.T) {
 	for _, b := range []hnsemu.Behaviour{{}, {Twins: true}, {DeleteInUse: true}, {Exists: 0x803b002f}} {
 		onNetwork(t, hnsemu.WS2022, hns.TypeOverlay, func(r *rig) {

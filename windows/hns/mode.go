@@ -43,10 +43,10 @@ func options(v Version, n Network, c *config.Config) Options {
 	}
 }
 
-// trust says whether source ranges are left to the cloud.
+// trust reports whether source ranges are left to the cloud.
 func trust(c *config.Config) bool { return c.Windows.SourceRanges == config.TrustRanges }
 
-// failover says whether the configuration asks for what auto leaves out where it cannot be.
+// failover reports whether the configuration requests what auto leaves out where it cannot be.
 func failover(c *config.Config) bool {
 	return c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
-// probe tells whether this machine has an HNS that is new enough.
+// probe reports whether this machine has an HNS that is new enough.
 func probe(ctx context.Context) error {
 	h := newHCN()
 	defer h.Close()
@@ -30,7 +30,7 @@ func probe(ctx context.Context) error {
 }
 
 // awaitNetwork waits for the network of the pods, at most for patience: the error then
-// says what there is instead.
+// states what there is instead.
 func awaitNetwork(ctx context.Context, c *config.Config) error {
 	h, s, err := Local()
 	if err != nil {

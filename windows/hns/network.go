@@ -57,7 +57,7 @@ func FindNetwork(all []Network, name string) (Network, error) {
 	return fit[0], nil
 }
 
-// balances tells why a network cannot have load balancers. On a Transparent one
+// balances reports why a network cannot have load balancers. On a Transparent one
 // Services are the affair of Open vSwitch (Antrea).
 func balances(n Network) error {
 	for _, t := range []string{TypeOverlay, TypeL2Bridge, TypeL2Tunnel} {

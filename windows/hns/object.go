@@ -89,7 +89,7 @@ type Value struct {
 	Node     netip.Addr
 	Balancer *Balancer // of KindBalancer; immutable
 
-	// Drift says how an installed object differs in what only the driver knows,
+	// Drift states how an installed object differs in what only the driver knows,
 	// such as ids. It is empty in everything that is compiled.
 	Drift string
 }

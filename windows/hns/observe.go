@@ -36,7 +36,7 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
 }
 
-// differs says in what an installed load balancer is not what it should be.
+// differs reports in what an installed load balancer is not what it should be.
 func differs(have, want LoadBalancer) string {
 	var in []string
 	say := func(what string, differs bool) {

@@ -87,7 +87,7 @@ func TestANodeJoinsTheOverlay(t *testing.T) {
 	})
 }
 
-// A node comes back with another address: its pods' endpoints are made anew, and
+// A node comes back with another address: its pods' endpoints are made again, and
 // the load balancers that use them follow in place.
 func TestANodeOfTheOverlayChangesItsAddress(t *testing.T) {
 	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {

@@ -15,7 +15,7 @@ import (
 
 var schema = Version{2, 0}
 
-// The names of our endpoints say what they are, and that they are ours.
+// The names of our endpoints state what they are, and that they are ours.
 const (
 	remotePrefix = "tandem_"
 	vipPrefix    = "tandem-vip_"

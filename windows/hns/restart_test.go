@@ -116,7 +116,7 @@ func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	})
 }
 
-// The journal of a newer tandem is refused, with what to do, and stays as it is: taken
+// The journal of a newer tandem is refused, with what to do, and stays unchanged: taken
 // for empty, all load balancers would be somebody else's. A newer word is ignored.
 func TestAJournalOfANewerTandem(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
@@ -213,7 +213,7 @@ func TestAJournalThatIsNone(t *testing.T) {
 }
 
 // An earlier proxy, such as kube-proxy, has left load balancers and remote
-// endpoints: equal ones are taken over as they are. On l2bridge kube-proxy gives no
+// endpoints: equal ones are taken over unchanged. On l2bridge kube-proxy gives no
 // source VIP.
 func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

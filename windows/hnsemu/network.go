@@ -27,7 +27,7 @@ func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	return Response{Handle: e.open(Network, n.ID), ID: n.ID}, 0
 }
 
-// identity returns the id of a new object: the one that is asked for, if any.
+// identity returns the id of a new object: the one that is requested, if any.
 //
 // rule: given-id
 func (e *Emulator) identity(asked string) (string, hns.Code) {

@@ -64,7 +64,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
 }
 
-// publishes reports whether an endpoint asks for a port of the node that another
+// publishes reports whether an endpoint requests a port of the node that another
 // one has.
 //
 // rule: published-port

@@ -32,7 +32,7 @@ func (k Kind) String() string {
 type Verb uint8
 
 // The verbs, by their numbers on the wire. Rest is HNSCall, the only function
-// without a kind: the old API, of which the product asks for the version.
+// without a kind: the old API, of which the product requests the version.
 const (
 	Enumerate Verb = iota
 	Create

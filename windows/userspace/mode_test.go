@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-// On a loopback adapter the same is programmed, and a gap says that only this node
+// On a loopback adapter the same is programmed, and a gap states that only this node
 // is served.
 func TestLoopbackAdapterIsAGap(t *testing.T) {
 	act := model.Action{Pool: &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}}}

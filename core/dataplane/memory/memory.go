@@ -33,7 +33,7 @@ type Driver[K comparable, V any] struct {
 	// Slow is called by Observe, when set, after it has read and before it
 	// returns: what is committed meanwhile it does not know.
 	Slow func()
-	// Miss is asked for every object that Observe tells, when set, and leaves out
+	// Miss is called for every object that Observe returns, when set, and leaves out
 	// some: as the kernel does with neighbours of what comes and goes.
 	Miss func(K) bool
 

@@ -22,7 +22,7 @@ func NewCompiler(p Placement) *Compiler { return &Compiler{p} }
 
 // Base implements dataplane.Compiler.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
-	emit(Key{Kind: KindHost}, Value{Host: host})
+	emit(Key{Kind: kindHost}, Value{Host: host})
 }
 
 // The gaps of this mode.
@@ -62,12 +62,12 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		}
 		gaps = append(gaps, missing(host, f)...)
 		for _, a := range at {
-			assigned := Key{Kind: KindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
+			assigned := Key{Kind: kindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
 			if c.placement.NeedsAddresses() && f.Kind != model.KindNodePort && !slices.Contains(host.IPs, a.Addr()) && !seen[assigned] {
 				seen[assigned] = true
 				emit(assigned, Value{})
 			}
-			k := Key{Kind: KindListener, Proto: port.ID.Proto, At: a, Frontend: f.At}
+			k := Key{Kind: kindListener, Proto: port.ID.Proto, At: a, Frontend: f.At}
 			if serves(f) && !seen[k] {
 				seen[k] = true
 				emit(k, Value{Policy: policy(port, f, shared)})

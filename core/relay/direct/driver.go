@@ -47,7 +47,7 @@ type Driver struct {
 	server  *relay.Server
 	host    atomic.Pointer[model.Host]
 
-	mu        sync.RWMutex // Observe may run beside Commit, and relays classify clients
+	mu        sync.RWMutex // Observe may run concurrently with Commit, and relays classify clients
 	listeners map[Key]listener
 	assigned  map[netip.Addr]bool
 }
@@ -141,7 +141,7 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	defer d.mu.Unlock()
 	have := map[Key]Value{}
 	if h := d.host.Load(); h != nil {
-		have[Key{Kind: KindHost}] = Value{Host: h}
+		have[Key{Kind: kindHost}] = Value{Host: h}
 	}
 	for k, l := range d.listeners {
 		have[k] = l.value
@@ -156,7 +156,7 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	clear(d.assigned)
 	for _, a := range all {
 		d.assigned[a] = true
-		have[Key{Kind: KindAddress, At: netip.AddrPortFrom(a, 0)}] = Value{}
+		have[Key{Kind: kindAddress, At: netip.AddrPortFrom(a, 0)}] = Value{}
 	}
 	return have, nil
 }
@@ -166,11 +166,11 @@ func (d *Driver) Commit(_ context.Context, ops []ledger.Op[Key, Value]) []error 
 	errs := make([]error, len(ops))
 	for i, op := range ops {
 		switch op.Key.Kind {
-		case KindHost:
+		case kindHost:
 			d.host.Store(op.New.Host)
-		case KindAddress:
+		case kindAddress:
 			errs[i] = d.address(op)
-		case KindListener:
+		case kindListener:
 			errs[i] = d.listener(op)
 		}
 	}

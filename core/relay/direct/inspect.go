@@ -17,14 +17,14 @@ var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 // objects are all that they know; addresses that are on no adapter are not this
 // machine's.
 func (*Compiler) Evaluate(objects map[Key]Value, _ *model.Host) func(oracle.Packet) oracle.Outcome {
-	host := objects[Key{Kind: KindHost}].Host
+	host := objects[Key{Kind: kindHost}].Host
 	own := func(a netip.Addr) bool {
-		_, ok := objects[Key{Kind: KindAddress, At: netip.AddrPortFrom(a, 0)}]
+		_, ok := objects[Key{Kind: kindAddress, At: netip.AddrPortFrom(a, 0)}]
 		return ok
 	}
 	return func(p oracle.Packet) oracle.Outcome {
 		for k, v := range objects {
-			if k.Kind != KindListener || k.Proto != p.Proto || k.At != p.Dst {
+			if k.Kind != kindListener || k.Proto != p.Proto || k.At != p.Dst {
 				continue
 			}
 			a := v.Policy.Answer(origin(host, own, p.Src), p.Src)

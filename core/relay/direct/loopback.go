@@ -29,15 +29,15 @@ func LoopbackMode() dataplane.Mode {
 		Name: relay.Mode, OnRequest: true,
 		Probe: probeLoopback,
 		Open: func(c *config.Config) (dataplane.Backend, error) {
-			return NewBackend(Loopback{}, OpenLoopback(os.Stdout, relay.TimeoutsOf(c))), nil
+			return NewBackend(Loopback{}, openLoopback(os.Stdout, relay.TimeoutsOf(c))), nil
 		},
 		Plan: planLoopback,
 	}
 }
 
-// OpenLoopback returns a driver for listeners on loopback addresses. It writes a
+// openLoopback returns a driver for listeners on loopback addresses. It writes a
 // table of them to out, a line for each change.
-func OpenLoopback(out io.Writer, timeouts relay.Timeouts) *Driver {
+func openLoopback(out io.Writer, timeouts relay.Timeouts) *Driver {
 	return Open(Options{
 		Fallbacks: fallbacks,
 		Changed:   func(k Key, v Value, at netip.AddrPort) { io.WriteString(out, line(k, v, at)) },
@@ -85,7 +85,7 @@ func Table(objects map[Key]Value) string {
 		return strings.Compare(line(x, objects[x], x.At), line(y, objects[y], y.At))
 	})
 	for _, k := range keys {
-		if k.Kind == KindListener {
+		if k.Kind == kindListener {
 			b.WriteString(line(k, objects[k], k.At))
 		}
 	}

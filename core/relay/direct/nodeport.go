@@ -36,7 +36,7 @@ func (NodePorts) NeedsAddresses() bool { return false }
 func (NodePorts) Note() string { return "" }
 
 // ServeLoopback returns a mode whose node ports answer on loopback addresses by relays
-// (KEP-6032), beside whatever it does for all others. The kernel could only forward
+// (KEP-6032), in addition to all others in the mode's own way. The kernel could only forward
 // those packets with route_localnet, which opens services on 127.0.0.1 to neighbours
 // (CVE-2020-8558), and for IPv6 not at all. Handover opens what passes their sockets to
 // the next process; it may return nil.
@@ -48,7 +48,7 @@ func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.M
 			return nil, err
 		}
 		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default(), Handover: handover()}}
-		return Beside(b, NewBackend(NodePorts{}, Open(o))), nil
+		return withNodePorts(b, NewBackend(NodePorts{}, Open(o))), nil
 	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 		return plan(c, withoutLoopback(host), ports)
@@ -56,23 +56,23 @@ func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.M
 	return m
 }
 
-// beside is two backends: the first one is told nothing of loopback addresses, and
+// withLoopback is two backends: the first one does not serve loopback addresses, and
 // the second one serves nothing else.
-type beside struct {
+type withLoopback struct {
 	dataplane.Backend
 	loopback dataplane.Backend
 	serving  bool // Host.NodePorts.Loopback
 	failing  bool // the last Sync of loopback
 }
 
-// Beside joins a backend with one of NodePorts, and owns both. What the second one
+// withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
-func Beside(b, loopback dataplane.Backend) dataplane.Backend {
-	return &beside{Backend: b, loopback: loopback}
+func withNodePorts(b, loopback dataplane.Backend) dataplane.Backend {
+	return &withLoopback{Backend: b, loopback: loopback}
 }
 
 // Unwrap implements dataplane.Wrapper.
-func (b *beside) Unwrap() dataplane.Backend { return b.Backend }
+func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
 	if !h.NodePorts.Loopback {
@@ -84,25 +84,25 @@ func withoutLoopback(h *model.Host) *model.Host {
 }
 
 // Adopt implements dataplane.Backend.
-func (b *beside) Adopt(ctx context.Context) error {
+func (b *withLoopback) Adopt(ctx context.Context) error {
 	return errors.Join(b.Backend.Adopt(ctx), b.loopback.Adopt(ctx))
 }
 
 // SetHost implements dataplane.Backend.
-func (b *beside) SetHost(h *model.Host) {
+func (b *withLoopback) SetHost(h *model.Host) {
 	b.serving = h.NodePorts.Loopback
 	b.Backend.SetHost(withoutLoopback(h))
 	b.loopback.SetHost(h)
 }
 
 // Update implements dataplane.Backend.
-func (b *beside) Update(deltas []model.Delta) {
+func (b *withLoopback) Update(deltas []model.Delta) {
 	b.Backend.Update(deltas)
 	b.loopback.Update(deltas)
 }
 
 // Sync implements dataplane.Backend.
-func (b *beside) Sync(ctx context.Context) (dataplane.Work, error) {
+func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	_, other := b.loopback.Sync(ctx)
 	if failed := other != nil; failed != b.failing && ctx.Err() == nil {
@@ -114,7 +114,7 @@ func (b *beside) Sync(ctx context.Context) (dataplane.Work, error) {
 }
 
 // Next implements dataplane.Backend.
-func (b *beside) Next() time.Time {
+func (b *withLoopback) Next() time.Time {
 	next, other := b.Backend.Next(), b.loopback.Next()
 	if next.IsZero() || !other.IsZero() && other.Before(next) {
 		return other
@@ -123,7 +123,7 @@ func (b *beside) Next() time.Time {
 }
 
 // Gaps implements dataplane.Backend.
-func (b *beside) Gaps(id model.PortID) []model.Gap {
+func (b *withLoopback) Gaps(id model.PortID) []model.Gap {
 	gaps := b.Backend.Gaps(id)
 	if !b.serving {
 		return gaps
@@ -147,7 +147,7 @@ func merge(gaps, loopback []model.Gap, failing error) []model.Gap {
 }
 
 // Health implements dataplane.Backend.
-func (b *beside) Health() dataplane.Health {
+func (b *withLoopback) Health() dataplane.Health {
 	h := b.Backend.Health()
 	if !b.serving {
 		return h
@@ -169,7 +169,7 @@ func (b *beside) Health() dataplane.Health {
 }
 
 // at returns the backend whose objects a packet meets.
-func (b *beside) at(p oracle.Packet) dataplane.Backend {
+func (b *withLoopback) at(p oracle.Packet) dataplane.Backend {
 	if p.Dst.Addr().IsLoopback() {
 		return b.loopback
 	}
@@ -177,23 +177,23 @@ func (b *beside) at(p oracle.Packet) dataplane.Backend {
 }
 
 // Implementation implements dataplane.Backend.
-func (b *beside) Implementation(ports []*model.Port, p oracle.Packet) []dataplane.Object {
+func (b *withLoopback) Implementation(ports []*model.Port, p oracle.Packet) []dataplane.Object {
 	return b.at(p).Implementation(ports, p)
 }
 
 // Trace implements dataplane.Backend.
-func (b *beside) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+func (b *withLoopback) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
 	return b.at(p).Trace(ctx, ports, p)
 }
 
 // Preview implements dataplane.Backend.
-func (b *beside) Preview(deltas []model.Delta) []dataplane.Change {
+func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
 
 // Packets implements dataplane.PacketCounter for a backend that does: of connections to
 // node ports on loopback addresses, relays see all.
-func (b *beside) Packets() (p dataplane.Packets) {
+func (b *withLoopback) Packets() (p dataplane.Packets) {
 	c, ok := dataplane.As[dataplane.PacketCounter](b.Backend)
 	if !ok {
 		return p
@@ -206,12 +206,12 @@ func (b *beside) Packets() (p dataplane.Packets) {
 }
 
 // Full implements dataplane.Backend.
-func (b *beside) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
+func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
 // Remove implements dataplane.Backend.
-func (b *beside) Remove(ctx context.Context) error {
+func (b *withLoopback) Remove(ctx context.Context) error {
 	return errors.Join(b.loopback.Remove(ctx), b.Backend.Remove(ctx))
 }
 
 // Close implements dataplane.Backend.
-func (b *beside) Close() error { return errors.Join(b.loopback.Close(), b.Backend.Close()) }
+func (b *withLoopback) Close() error { return errors.Join(b.loopback.Close(), b.Backend.Close()) }

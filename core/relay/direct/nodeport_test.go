@@ -64,7 +64,7 @@ func localhost(loopback bool) *model.Host {
 func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
 	t.Helper()
 	m := &mainPlane{}
-	b := Beside(m, NewBackend(NodePorts{}, Open(Options{})))
+	b := withNodePorts(m, NewBackend(NodePorts{}, Open(Options{})))
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
@@ -113,7 +113,7 @@ func TestPreviewOfLoopbackNodePorts(t *testing.T) {
 	}
 }
 
-// Node ports answer on loopback addresses beside a mode that knows nothing of it.
+// Node ports answer on loopback addresses next to a mode that does not serve them.
 func TestNodePortsBeside(t *testing.T) {
 	b, m := begin(t, true)
 	p := nodePort(freePort(t), echo(t, "here"), model.TCP)

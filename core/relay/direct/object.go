@@ -16,9 +16,9 @@ type Kind uint8
 
 // The kinds of object, in the order of their creation.
 const (
-	KindHost     Kind = iota // the host, which classifies clients
-	KindAddress              // an address assigned to an adapter
-	KindListener             // a relay
+	kindHost     Kind = iota // the host, which classifies clients
+	kindAddress              // an address assigned to an adapter
+	kindListener             // a relay
 )
 
 // Key names an object.
@@ -47,9 +47,9 @@ func sameOrigins(a, b *model.Host) bool {
 // String names the object in errors.
 func (k Key) String() string {
 	switch k.Kind {
-	case KindHost:
+	case kindHost:
 		return "host"
-	case KindAddress:
+	case kindAddress:
 		return "address " + k.At.Addr().String()
 	}
 	return fmt.Sprintf("listener %s %s", k.Proto, k.At)

@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// Options say what kind of server it is. The zero value is a new one over HTTP/2.
+// Options state what kind of server it is. The zero value is a new one over HTTP/2.
 type Options struct {
 	Plain       bool          // HTTP without TLS, and so HTTP/1.1
 	NoWatchList bool          // it refuses streaming lists, as before Kubernetes 1.32
 	OldWatch    bool          // it does not know sendInitialEvents: its watches never say that the list is complete
 	OldFields   bool          // it selects by no field of a spec, as before Kubernetes 1.31
-	NoCache     bool          // it has no watch cache: lists come in pages whatever they are asked for
+	NoCache     bool          // it has no watch cache: lists come in pages, whatever is requested
 	Absent      []string      // resources that it does not have
 	Bookmarks   time.Duration // between bookmarks; 0 for none
 	Tokens      []string      // that are accepted; none accepts everybody
