@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,13 +69,6 @@ func nodeTampering() []tampering {
 		node("a tunnel that is larger than its uplink", "ip link add vx type vxlan id 7 dstport 4789; ip link set vx mtu 1500 up", "ip link del vx", "mtu-overlay"),
 		node("kube-proxy runs, too", "cp $(command -v sleep) $dir/kube-proxy; $dir/kube-proxy 300 >/dev/null 2>&1 & echo $! >$dir/pid", "kill $(cat $dir/pid)", "kube-proxy"),
 		node("the policy for forwarded packets is drop", "iptables -P FORWARD DROP", "iptables -P FORWARD ACCEPT", "forward-policy"),
-	}
-}
-
-// fullConntrack fills the table, which guests have small.
-func fullConntrack() []tampering {
-	return []tampering{
-		{"the conntrack table is full", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600; for i in $(seq $(sysctl -n net.netfilter.nf_conntrack_max)); do echo >/dev/udp/192.0.2.100/9 || true; done 2>/dev/null", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=30; conntrack -F", byDoctor, "conntrack"},
 	}
 }
 
@@ -225,7 +217,7 @@ func (c *tampered) name() string {
 func (c *tampered) all() []tampering {
 	switch c.mode {
 	case "ipvs":
-		return slices.Concat(c.own, fullConntrack())
+		return c.own
 	case "nftables":
 		return slices.Concat(c.own, rulesOfOthers(), nodeTampering())
 	}
@@ -286,7 +278,6 @@ func (s *site) quiet() {
 
 // tamper breaks one object and expects its name; then everything must work again.
 func (s *site) tamper(t *testing.T, k tampering) {
-	s.needs(t, k)
 	dir := "dir=" + t.TempDir() + "; "
 	start := time.Now()
 	if out, err := s.run("bash", "-ec", dir+k.do); err != nil {
@@ -320,18 +311,6 @@ func (s *site) tamper(t *testing.T, k tampering) {
 		}
 		return nil
 	})
-}
-
-// needs skips what this machine cannot do without harm.
-func (s *site) needs(t *testing.T, k tampering) {
-	t.Helper()
-	if !strings.Contains(k.do, "nf_conntrack_max") {
-		return
-	}
-	const most = 8192
-	if n, err := strconv.Atoi(strings.TrimSpace(s.must("sysctl", "-n", "net.netfilter.nf_conntrack_max"))); err != nil || n > most {
-		t.Skipf("all namespaces share the size of the conntrack table, and it is %d here (%v); ci/guest/run does it with a small one", n, err)
-	}
 }
 
 // driftSince has tandem look, and lists what was found after a time, by that look or a
