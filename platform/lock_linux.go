@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,13 +42,23 @@ type namespaceLock struct {
 	folderErr error     // why there is no folder
 }
 
+// lockPatience is how long a lock that another process has is waited for. A tandem that was
+// killed may have left a child between fork(2) and execve(2), which has its descriptors for
+// a moment longer.
+const lockPatience = time.Second
+
 // lockNamespace implements Lock for the network namespace of the calling thread.
 func lockNamespace() (Held, error) {
-	held := &namespaceLock{}
-	if err := held.take(); err != nil {
-		return nil, errors.Join(err, held.Close())
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		held := &namespaceLock{}
+		err := held.take()
+		if err == nil {
+			return held, nil
+		}
+		if err = errors.Join(err, held.Close()); !errors.Is(err, errTaken) || time.Since(begin) > lockPatience {
+			return nil, err
+		}
 	}
-	return held, nil
 }
 
 func (h *namespaceLock) take() (err error) {
@@ -78,9 +89,9 @@ func (h *namespaceLock) take() (err error) {
 	return nil
 }
 
-func errLocked(how string) error {
-	return fmt.Errorf("another tandem runs in this network namespace; stop that one first (%s)", how)
-}
+var errTaken = errors.New("another tandem runs in this network namespace; stop that one first")
+
+func errLocked(how string) error { return fmt.Errorf("%w (%s)", errTaken, how) }
 
 // Close releases the lock. Its file may have been removed, or be another's by now:
 // then it is left alone.

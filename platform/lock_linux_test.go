@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -262,6 +263,41 @@ func TestFileOfALockGoes(t *testing.T) {
 			}
 		}
 		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that was killed may leave its lock to a child that has not executed yet, for a
+// moment.
+func TestLockIsWaitedFor(t *testing.T) {
+	n := newNet(t)
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	if err := n.Do(netns.Node, func() error {
+		held, err := platform.Lock()
+		if err != nil {
+			return err
+		}
+		l, err := held.Listen()
+		if err != nil {
+			return errors.Join(err, held.Close())
+		}
+		path := strings.TrimSuffix(l.Addr().String(), ".sock") + ".lock"
+		if err := errors.Join(l.Close(), held.Close()); err != nil {
+			return err
+		}
+		left, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := unix.Flock(int(left.Fd()), unix.LOCK_EX); err != nil {
+			return errors.Join(err, left.Close())
+		}
+		time.AfterFunc(100*time.Millisecond, func() { _ = left.Close() })
+		if held, err = platform.Lock(); err != nil {
+			return err
+		}
+		return held.Close()
 	}); err != nil {
 		t.Fatal(err)
 	}
