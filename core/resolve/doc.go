@@ -5,12 +5,14 @@
 // operating system.
 //
 //	Service ─┐
-//	Slices  ─┼─▶ endpoints.go  which endpoints serve a port (conditions, duplicates)
+//	Slices  ─┼─▶ index.go      which endpoints serve a port; of a route, those of its backends (route.go)
 //	Host    ─┘        │
-//	             pools.go      the cluster's pool and this node's pool (terminating fallback)
-//	             topology.go   narrowed by zone and node hints
+//	             pools.go      the cluster's pool and this node's pool
+//	             choose.go     ready endpoints, else terminating ones; narrowed by node and zone hints
+//	             spill.go      a zone's connections that are too many go to other zones
 //	             unanswered.go without endpoints that have stopped answering
-//	             choice.go     each endpoint's share: weights, spill-over, hash tables
+//	             weights.go    each endpoint's share, in slots
+//	             maglev.go     hash tables
 //	                  │
 //	             frontends.go  which addresses the port answers on
 //	             permit.go     which of them it may have on this host (guard.go)

@@ -22,37 +22,6 @@ type endpoint struct {
 	warm               uint8   // how many tenths of its share it has while it is new; 0 is all
 }
 
-// endpoints returns the endpoints of a port in address order, each once.
-//
-// Slices belong to a port by port name and protocol; the Service's targetPort
-// plays no part, so the numbers may differ from slice to slice. Where one
-// address and port is in several slices (it moves from one to another, or a
-// finished pod's address was given to a new one) the best conditions count, in
-// whatever order they are met: kubernetes issue 135266.
-func (r *Result) endpoints(
-	host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, own []Address,
-) []endpoint {
-	from, named := r.index.ports[portKey{family, port.Name, port.Proto}]
-	if !named {
-		if r.index.any[family] {
-			r.Problem(svc, model.WhyNoTargetPort, "port %q (%s %d)", port.Name, port.Proto, port.Port)
-		}
-		return nil
-	}
-	all := unique(r.index.candidates(host, from))
-	return slices.DeleteFunc(all, func(e endpoint) bool {
-		if slices.ContainsFunc(own, func(a Address) bool { return a.At == e.addr }) {
-			r.Problem(svc, model.WhyOwnFrontend, "endpoint %s", e.addr)
-			return true
-		}
-		why := unusableEndpoint(host, e.addr.Addr())
-		if why != "" {
-			r.Problem(svc, model.WhyBadAddress, "endpoint %s (%s)", e.addr.Addr(), why)
-		}
-		return why != ""
-	})
-}
-
 // unique sorts endpoints by address and keeps the best of each, and of each backend. The sort is
 // stable, so among equals the first slice by name counts.
 func unique(all []endpoint) []endpoint {
@@ -75,179 +44,20 @@ func conditionRank(s model.EndpointState) (n int) {
 	return n
 }
 
-// sliceIndex is what the slices of a Service have for its ports.
-type sliceIndex struct {
-	ports map[portKey]portSources
-	any   [2]bool // a family has endpoints, for whatever port
+func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
 
-	routes map[routedPort]*Route // nil for none
-	listed int                   // ports of slices that were looked at
-
-	frontends int // of all ports
-	mostSlots int // of a pool at most, so that all together are within MaxEntries
-
-	perPort int                            // how many endpoints of one port are used at most; 0 is all
-	ranks   map[*model.Slice]*[ranks][]int // which endpoints of a slice have which rank; only with room
+func terminating(e endpoint) bool {
+	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
 }
 
-// The ranks of endpoints where not all are used: what takes connections before what
-// does not, and those of this node first, as only they serve policies of this node.
-const (
-	readyHere = iota
-	readyElsewhere
-	unreadyHere
-	unreadyElsewhere
-	ranks // how many there are
-)
-
-func rankOf(host *model.Host, e *model.SliceEndpoint) int {
-	switch isReady, isLocal := e.State.Has(model.Ready), isLocal(host, e); {
-	case isReady && isLocal:
-		return readyHere
-	case isReady:
-		return readyElsewhere
-	case isLocal:
-		return unreadyHere
-	}
-	return unreadyElsewhere
-}
-
-// routedPort is how routes refer to the ports of a Service, which have one of these
-// each.
-type routedPort struct {
-	name  string
-	proto model.Proto
-}
-
-// portKey is how slices refer to the ports of a Service.
-type portKey struct {
-	family model.Family
-	name   string
-	proto  model.Proto
-}
-
-// portSources is what there is for one port.
-type portSources struct {
-	from      []source
-	endpoints int // of all of from, with those that are there twice
-}
-
-// source is a slice that has endpoints for a port, and the number that it gives
-// to the port. With a route it is one of a backend.
-type source struct {
-	slice   *model.Slice
-	number  uint16
-	backend int
-	unused  bool // its endpoints get no new connections
-}
-
-// indexSlices looks once through the slices of a Service. It costs their ports, and
-// not those of the Service for each of them.
-func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice, routes []Route) (s sliceIndex) {
-	s.ports = make(map[portKey]portSources, len(svc.Ports))
-	for i, slice := range from {
-		if s.listed += len(slice.Ports); s.listed > MaxEntries {
-			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), MaxEntries)
-			break
-		}
-		if len(slice.Endpoints) > 0 {
-			s.any[slice.Family] = true
-		}
-		for _, p := range slice.Ports {
-			k := portKey{slice.Family, p.Name, p.Proto}
-			o := s.ports[k]
-			if n := len(o.from); n > 0 && o.from[n-1].slice == slice {
-				continue // twice in one slice: the first one counts
-			}
-			s.ports[k] = portSources{append(o.from, source{slice: slice, number: p.Port}), o.endpoints + len(slice.Endpoints)}
+func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
+	kept := make([]endpoint, 0, len(all))
+	for _, e := range all {
+		if keep(e) {
+			kept = append(kept, e)
 		}
 	}
-	r.indexRoutes(svc, routes, &s)
-	r.capEndpoints(host, svc, &s)
-	return s
-}
-
-// capEndpoints limits how many endpoints each port gets, where all are too many: each
-// costs an entry for each frontend of its port.
-func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceIndex) {
-	entries, fronts := 0, 0
-	for _, family := range model.Families() {
-		addresses := addressCount(svc, family)
-		for _, port := range svc.Ports {
-			n := frontendCount(svc, port, addresses)
-			fronts += n
-			entries += n * s.ports[portKey{family, port.Name, port.Proto}].endpoints
-		}
-	}
-	s.frontends, s.mostSlots = fronts, min(model.MaxSlots, MaxEntries/max(1, fronts))
-	if entries <= MaxEntries {
-		return
-	}
-	s.perPort = max(1, MaxEntries/fronts)
-	r.Problem(svc, model.WhyTooLarge, "%d endpoints of %d frontends (ports x addresses x endpoints), limit %d: serving %d of each port, ready and local ones first",
-		entries, fronts, MaxEntries, s.perPort)
-	s.ranks = map[*model.Slice]*[ranks][]int{}
-	for _, port := range s.ports {
-		for _, src := range port.from {
-			if s.ranks[src.slice] == nil {
-				s.ranks[src.slice] = s.rank(host, src.slice)
-			}
-		}
-	}
-}
-
-// rank returns which endpoints of a slice have which rank.
-func (s *sliceIndex) rank(host *model.Host, slice *model.Slice) *[ranks][]int {
-	var by [ranks][]int
-	for i := range slice.Endpoints {
-		if rank := rankOf(host, &slice.Endpoints[i]); len(by[rank]) < s.perPort {
-			by[rank] = append(by[rank], i)
-		}
-	}
-	return &by
-}
-
-// candidates returns the endpoints that a port may use, some of them twice.
-func (s *sliceIndex) candidates(host *model.Host, o portSources) []endpoint {
-	if s.perPort == 0 || o.endpoints <= s.perPort {
-		all := make([]endpoint, 0, o.endpoints)
-		for _, src := range o.from {
-			for i := range src.slice.Endpoints {
-				all = append(all, src.candidate(host, i))
-			}
-		}
-		return all
-	}
-	all := make([]endpoint, 0, s.perPort)
-	for rank := range ranks {
-		for _, src := range o.from {
-			for _, i := range s.ranks[src.slice][rank] {
-				if len(all) == s.perPort {
-					return all
-				}
-				all = append(all, src.candidate(host, i))
-			}
-		}
-	}
-	return all
-}
-
-func (s source) candidate(host *model.Host, i int) endpoint {
-	e := &s.slice.Endpoints[i]
-	share := float64(model.DefaultWeight)
-	if s.slice.Weighted {
-		share = float64(s.slice.Weight)
-	}
-	if e.Warm > 0 {
-		share = share * float64(e.Warm) / 10
-	}
-	if s.unused {
-		share = 0
-	}
-	return endpoint{
-		addr: netip.AddrPortFrom(e.Addr, s.number), local: isLocal(host, e), nodeUnknown: e.Node == "",
-		state: e.State, hints: e.Hints, share: share, backend: s.backend, warm: e.Warm,
-	}
+	return kept
 }
 
 func isLocal(host *model.Host, e *model.SliceEndpoint) bool {

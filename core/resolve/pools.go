@@ -45,46 +45,6 @@ func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoin
 	return p
 }
 
-// chosen are the endpoints of the two pools, and why.
-type chosen struct {
-	cluster, local       []endpoint
-	whyCluster, whyLocal model.Reason
-	passed               []endpoint
-}
-
-func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
-	c := chosen{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
-	if c.cluster = filter(all, ready); len(c.cluster) > 0 {
-		c.cluster, c.whyCluster = applyHints(host, svc.Choice.Spill, c.cluster)
-		if c.cluster, c.passed = passOver(c.cluster); len(c.passed) > 0 {
-			c.whyCluster = model.WhyUnanswered
-		}
-	} else {
-		c.cluster, c.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
-	}
-	c.local = filter(all, func(e endpoint) bool { return e.local && ready(e) })
-	if len(c.local) == 0 {
-		c.local, c.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
-	}
-	return c
-}
-
-func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
-
-func terminating(e endpoint) bool {
-	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
-}
-
-func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
-	kept := make([]endpoint, 0, len(all))
-	for _, e := range all {
-		if keep(e) {
-			kept = append(kept, e)
-		}
-	}
-	return kept
-}
-
 func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 	if len(from) == 0 {
 		return nil

@@ -4,7 +4,6 @@ package resolve
 
 import (
 	"iter"
-	"math"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -161,40 +160,4 @@ func merge(all []endpoint) []endpoint {
 		}
 	}
 	return merged
-}
-
-// fewestSlots returns weights for shares that are no whole numbers: their sum is the
-// smallest number of slots that has each share within half a percent of it. Where that
-// needs too many slots, weights are as fine as they can be.
-func fewestSlots(from []endpoint, most int) []uint16 {
-	const tolerance, distinct = 0.005, 64 // more different shares are not tried
-	counts, total, largest := map[float64]int{}, 0.0, 0.0
-	for _, e := range from {
-		counts[e.share]++
-		total += e.share
-		largest = max(largest, e.share)
-	}
-	fits := func(perSlot float64) bool {
-		for share := range counts {
-			n := share / perSlot
-			if math.Round(n) < 1 || math.Abs(n-math.Round(n)) > tolerance*n {
-				return false
-			}
-		}
-		return true
-	}
-	perSlot := largest / math.MaxUint16
-	if len(counts) <= distinct {
-		for n := len(from); n <= most; n++ {
-			if fits(total / float64(n)) {
-				perSlot = total / float64(n)
-				break
-			}
-		}
-	}
-	weights := make([]uint16, len(from))
-	for i, e := range from {
-		weights[i] = uint16(max(1, math.Round(e.share/perSlot)))
-	}
-	return weights
 }

@@ -8,6 +8,30 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// chosen are the endpoints of the two pools, and why.
+type chosen struct {
+	cluster, local       []endpoint
+	whyCluster, whyLocal model.Reason
+	passed               []endpoint
+}
+
+func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
+	c := chosen{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
+	if c.cluster = filter(all, ready); len(c.cluster) > 0 {
+		c.cluster, c.whyCluster = applyHints(host, svc.Choice.Spill, c.cluster)
+		if c.cluster, c.passed = passOver(c.cluster); len(c.passed) > 0 {
+			c.whyCluster = model.WhyUnanswered
+		}
+	} else {
+		c.cluster, c.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
+	}
+	c.local = filter(all, func(e endpoint) bool { return e.local && ready(e) })
+	if len(c.local) == 0 {
+		c.local, c.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
+	}
+	return c
+}
+
 // applyHints applies topology hints to ready endpoints (KEP-2433, KEP-3015,
 // KEP-4444): those meant for this node, else those meant for its zone, else
 // all. Hints count only when every ready endpoint has them, because a half
