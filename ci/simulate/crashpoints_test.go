@@ -95,7 +95,7 @@ func (s situation) survived(t *testing.T, m config.Mode, writes int) bool {
 // The seeds of a small cluster, and of changes that every mode writes something for.
 const (
 	sweepSeed    = 4
-	sweepChanges = 9
+	sweepChanges = 14
 )
 
 // restartAfterChanges changes objects while no process runs; the next one is killed.
