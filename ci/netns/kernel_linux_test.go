@@ -5,6 +5,7 @@ package netns
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -51,7 +52,14 @@ func TestRestartAndCleanup(t *testing.T) {
 // ruleset is everything in nf_tables and, of the legacy tables of iptables, which the
 // kernel keeps once they were used, the rules and chains.
 func (s *site) ruleset() string {
-	text, _ := s.run("nft", "-s", "list", "ruleset") // nothing on a kernel without it
+	var text string
+	for range 100 { // nft 1.0.6 aborts at times, with a failed assertion
+		text, _ = s.run("nft", "-s", "list", "ruleset") // nothing on a kernel without it
+		if !strings.Contains(text, "Assertion") {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		legacy, _ := s.run(family + "-legacy-save")
 		for l := range strings.Lines(legacy) {

@@ -84,13 +84,13 @@ func TestHalfClosedSlowReader(t *testing.T) {
 		t.Skip("only Linux tells when data in a socket's buffer was sent")
 	}
 	eachWay(t, func(t *testing.T, start starter) {
-		s := start(t, Options{TCP: Timeouts{HalfClosed: 500 * time.Millisecond}})
+		s := start(t, Options{TCP: Timeouts{HalfClosed: 2 * time.Second}})
 		const size = 256 << 10
 		b := newBackend(t, func(c *net.TCPConn) { c.Write(make([]byte, size)) })
 		c := dial(t, listen(t, s, model.TCP, balance(b.at)).Addr())
 		c.SetReadBuffer(8 << 10)
 		total := 0
-		for buf := make([]byte, 32<<10); ; time.Sleep(50 * time.Millisecond) {
+		for buf := make([]byte, 32<<10); ; time.Sleep(300 * time.Millisecond) {
 			n, err := io.ReadFull(c, buf)
 			if total += n; err != nil {
 				break

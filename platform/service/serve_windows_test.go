@@ -82,17 +82,24 @@ func TestStartAndStop(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	})
-	time.Sleep(50 * time.Millisecond)
-	close(begin)
 	var last uint32
-	for _, b := range s.until(svc.Running) {
+	starting := func(b svc.Status) {
 		if b.State != svc.StartPending || b.CheckPoint <= last || b.WaitHint == 0 {
 			t.Errorf("while it starts it tells %+v after checkpoint %d", b, last)
 		}
 		last = b.CheckPoint
 	}
-	if last < 2 {
-		t.Errorf("%d checkpoints while it starts", last)
+	for last < 2 {
+		select {
+		case b := <-s.status:
+			starting(b)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d checkpoints while it starts", last)
+		}
+	}
+	close(begin)
+	for _, b := range s.until(svc.Running) {
+		starting(b)
 	}
 	s.requests <- svc.ChangeRequest{Cmd: svc.PreShutdown}
 	s.until(svc.StopPending)
