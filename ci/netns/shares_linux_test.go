@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,8 +110,9 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 }
 
-// one makes a connection, counts it for the endpoint that it reaches, and waits until that
-// has ended it: a relay would take a reset for a refusal, and try the other endpoint.
+// one makes a connection, waits until the endpoint that it reaches has ended it, and counts
+// it for that one. A relay takes a reset for a refusal and tries the other endpoint: then
+// the last one counts.
 func one(to netip.AddrPort, listeners []unix.PollFd, got []int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -120,29 +122,29 @@ func one(to netip.AddrPort, listeners []unix.PollFd, got []int) error {
 	if err := unix.Connect(fd, sockaddr(to)); err != nil {
 		return err
 	}
-	at, err := accept(listeners)
-	if err != nil {
-		return err
-	}
-	got[at]++
-	n, err := unix.Read(fd, make([]byte, 1))
-	if n != 0 {
-		err = errors.New("the endpoint has said something")
-	}
-	return err
-}
-
-// accept takes a connection that an endpoint gets, ends it, and returns which one it is.
-func accept(listeners []unix.PollFd) (at int, err error) {
+	all := append(slices.Clone(listeners), unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	client, reached := &all[len(listeners)], -1
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
-		if _, err := unix.Poll(listeners, 1000); err != nil && !errors.Is(err, unix.EINTR) {
-			return 0, err
+		if _, err := unix.Poll(all, 1000); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
 		}
 		for i, l := range listeners {
 			if c, _, err := unix.Accept4(int(l.Fd), unix.SOCK_CLOEXEC); err == nil {
-				return i, unix.Close(c)
+				reached = i
+				if err := unix.Close(c); err != nil {
+					return err
+				}
 			}
 		}
+		if client.Revents == 0 || reached < 0 {
+			continue
+		}
+		n, err := unix.Read(fd, make([]byte, 1))
+		if n != 0 {
+			err = errors.New("the endpoint has said something")
+		}
+		got[reached]++
+		return err
 	}
-	return 0, errors.New("no endpoint is reached")
+	return errors.New("no endpoint ends the connection")
 }
