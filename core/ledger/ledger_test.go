@@ -66,8 +66,8 @@ func audit(l *ledger.Ledger[string, string], have map[string]string) int {
 }
 
 func review(r *ledger.Review[string, string], have map[string]string) int {
-	for k, v := range have {
-		r.See(k, v)
+	for _, k := range slices.Sorted(maps.Keys(have)) {
+		r.See(k, have[k])
 	}
 	r.Sweep(true, func() {})
 	r.Accept(have)
@@ -262,8 +262,8 @@ func TestAReviewFindsWhatDiffers(t *testing.T) {
 	record(l, l.Plan(epoch, 0), epoch)
 	r := l.Review()
 	have := map[string]string{"same1": "v", "edited1": "w", "foreign1": "x"}
-	for k, v := range have {
-		r.See(k, v)
+	for _, k := range slices.Sorted(maps.Keys(have)) {
+		r.See(k, have[k])
 	}
 	r.Sweep(true, func() { t.Fatal("a pause after a few objects") })
 	if _, ok := r.Suspects["edited1"]; !ok || len(r.Suspects) != 3 {
