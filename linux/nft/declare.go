@@ -20,6 +20,9 @@ func (b *batch) tables(ops []Op) {
 		// Exclusive: an existing table belongs to another program.
 		b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive, i, o.Key)
 		b.Text(attrTable, b.table.Name)
+		if b.table.flags != 0 {
+			b.Uint32(attrTableFlags, b.table.flags)
+		}
 		var n notes
 		n.comment(o.New.Body.Comment)
 		b.Bytes(attrTableUserdata, n)

@@ -76,8 +76,8 @@ func (s *snapshot) addTable(m netlink.Message) {
 	}
 	s.hasTable = true
 	s.foreign = !strings.HasPrefix(comment, s.table.Owner)
-	// We set no flags; with one such as dormant no rule works.
-	s.damage = s.damage || flags != 0 || comment != s.table.Comment
+	// With a flag such as dormant no rule works.
+	s.damage = s.damage || flags != s.table.flags || comment != s.table.Comment
 	s.objects[TableKey(s.family)] = Value{Body: &Body{Comment: comment}}
 }
 

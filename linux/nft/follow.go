@@ -21,7 +21,6 @@ const (
 	followTable    = "tandem-trace-"
 	followChain    = "mark"
 	followPriority = -350 // before raw, -300
-	tableOwner     = 2    // NFT_TABLE_F_OWNER: the table goes with the socket that made it
 )
 
 // Followed are the packets that are traced: first ones of connections.

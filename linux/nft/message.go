@@ -40,6 +40,8 @@ const (
 	attrTableFlags    = 2
 	attrTableUserdata = 6
 
+	tableOwner = 2 // NFT_TABLE_F_OWNER in attrTableFlags: the table goes with the socket that made it
+
 	attrChainName   = 3
 	attrChainHook   = 4
 	attrChainPolicy = 5

@@ -22,30 +22,41 @@ import (
 // Try finds out whether this kernel supports the objects of a table, by creating them
 // in a scratch table that no packet reaches. The error states what is missing and what
 // to do about it; a foreign table of the name is an error, too. Any number of
-// processes may try at once.
+// processes may try at once. Nothing is left, even if the process is killed; before
+// Linux 5.12 a later Try deletes what it left.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {
-	if err := Check(t, families...); err != nil {
-		return Advise(err)
-	}
-	scratch := *t
-	scratch.Name = scratchName(time.Now())
-	d, err := Open(&scratch, families...)
+	err := Check(t, families...)
 	if err != nil {
 		return Advise(err)
 	}
+	for _, flags := range []uint32{tableOwner, 0} { // older kernels know no owner
+		if err = try(ctx, t, flags, objects, families); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
+			break
+		}
+	}
+	return Advise(err)
+}
+
+func try(ctx context.Context, t *Table, flags uint32, objects map[Key]Value, families []model.Family) error {
+	scratch := *t
+	scratch.Name, scratch.flags = scratchName(time.Now()), flags
+	d, err := Open(&scratch, families...)
+	if err != nil {
+		return err
+	}
 	defer d.Close()
 	if err := d.sweep(ctx, time.Now()); err != nil {
-		return Advise(err)
+		return err
 	}
 	ops := t.probeOps(objects)
 	for _, err := range d.Commit(ctx, ops) {
 		if err != nil {
-			return Advise(err)
+			return err
 		}
 	}
 	have, err := d.Objects(ctx)
 	if removed := d.Remove(context.WithoutCancel(ctx)); removed != nil || err != nil {
-		return Advise(errors.Join(err, removed))
+		return errors.Join(err, removed)
 	}
 	for _, op := range ops {
 		if v, ok := have[op.Key]; !ok || !v.Equal(op.New) {
@@ -64,8 +75,8 @@ var ErrAltered = errors.New("read back differs from what was written")
 // network may both be process 1.
 const scratchPrefix = "tandem-probe-"
 
-// scratchLife is far longer than a probe takes. Older tables were left by a killed
-// process, tables from the future by one with another clock.
+// scratchLife is far longer than a probe takes. Older tables were left by a process
+// that was killed before Linux 5.12, tables from the future by one with another clock.
 const scratchLife = time.Minute
 
 func scratchName(now time.Time) string {

@@ -29,6 +29,7 @@ type Table struct {
 
 	sets  []*Set
 	named map[string]*Set
+	flags uint32 // NFT_TABLE_F_*
 }
 
 // NewTable returns a table with sets, which are listed in that order. A set is of

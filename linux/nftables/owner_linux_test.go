@@ -3,10 +3,12 @@
 package nftables
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -138,7 +140,40 @@ func TestProbesAtOnce(t *testing.T) {
 	}
 }
 
-// What a killed probe left is removed by the next, and nothing else is: what
+// A process that is killed while it probes leaves no table (Linux 5.12 and later).
+func TestKilledProbe(t *testing.T) {
+	if os.Getenv("TANDEM_PROBE_FOREVER") != "" {
+		fmt.Println("probing")
+		for {
+			_ = Probe(context.Background())
+		}
+	}
+	freshNamespace(t)
+	for i := range 10 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProbe$")
+		cmd.Env = append(os.Environ(), "TANDEM_PROBE_FOREVER=1")
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err == nil {
+			_, err = bufio.NewReader(out).ReadString('\n')
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+		if left := runNFT(t, "", "list", "tables"); left != "" {
+			t.Fatalf("a killed probe leaves\n%s", left)
+		}
+	}
+}
+
+// What a probe left that was killed on an older kernel is removed by the next, and nothing else is: what
 // another has only just made, and what is not ours though it is called so.
 func TestProbeSweeps(t *testing.T) {
 	freshNamespace(t)
