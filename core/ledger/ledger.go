@@ -95,14 +95,6 @@ type deferral struct {
 // failed reports whether it is the last attempt that has failed.
 func (d deferral) failed() bool { return d.err != nil && !d.untried }
 
-// port is the owner's name; empty without an owner.
-func (d deferral) port() (id model.PortID) {
-	if d.owner != nil {
-		id = *d.owner
-	}
-	return id
-}
-
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 	return &Ledger[K, V]{rules: rules, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}}

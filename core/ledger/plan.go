@@ -61,7 +61,7 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		}
 	}
 	for key, d := range l.waiting {
-		if d.lingers && !now.Before(d.until) && failing[d.port()] {
+		if d.lingers && !now.Before(d.until) && d.owner != nil && failing[*d.owner] {
 			// What its owner's failed ops were to replace may still use it.
 			d.until = now.Add(lastRetry)
 			l.deferKey(key, d)

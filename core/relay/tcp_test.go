@@ -305,24 +305,3 @@ func serverCloseHasGrace(t *testing.T, start starter) {
 		t.Errorf("listening on a closed server: %v", err)
 	}
 }
-
-// A server without relays, which every mode has for node ports on loopback addresses, does
-// not let the garbage of the process grow.
-func TestNoBallastWithoutRelays(t *testing.T) {
-	s := newServer(t, Options{})
-	is := func(when string, want bool) {
-		t.Helper()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if got := s.ballast != nil; got != want {
-			t.Errorf("%s there is ballast: %t", when, got)
-		}
-	}
-	is("at first", false)
-	r := listen(t, s, model.TCP, Policy{})
-	is("with a relay", true)
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	is("afterwards", false)
-}

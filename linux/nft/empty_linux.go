@@ -72,41 +72,20 @@ func deleteBare(ctx context.Context, sock *netlink.Socket, family byte, names []
 // else and they have no rules (NLM_F_NONREC); else nothing.
 func deleteTable(ctx context.Context, sock *netlink.Socket, family byte, name string, chains []string) error {
 	const nonRecursive = 0x100 // NLM_F_NONREC (netlink.h)
-	first := sock.Reserve(uint32(len(chains)) + 3)
-	last := first + 1 + uint32(len(chains))
-	var w netlink.Writer
-	w.Begin(batchBegin, 0, first, 0, subsystem)
-	w.End()
-	for i, chain := range chains {
-		w.Begin(subsystem<<8|msgDelChain, nonRecursive, first+1+uint32(i), family, 0)
-		w.Text(attrTable, name)
-		w.Text(attrChainName, chain)
-		w.End()
+	b := newPlainBatch(sock.Next(), family, name)
+	for _, chain := range chains {
+		b.message(msgDelChain, nonRecursive)
+		b.Text(attrChainName, chain)
+		b.End()
 	}
-	w.Begin(subsystem<<8|msgDelTable, nonRecursive|netlink.FlagAck, last, family, 0)
-	w.Text(attrTable, name)
-	w.End()
-	w.Begin(batchEnd, 0, last+1, 0, subsystem)
-	w.End()
-	if err := sock.Send(ctx, w.Buf); err != nil {
-		return err
+	b.message(msgDelTable, nonRecursive)
+	b.End()
+	err := b.commit(ctx, sock)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EBUSY) {
+		return nil
 	}
-	for {
-		b, err := sock.Receive()
-		if err != nil {
-			return err
-		}
-		for m, err := range netlink.Messages(b) {
-			if err != nil {
-				return err
-			}
-			if m.Seq != last { // a chain with rules, which the table's answer says, too
-				continue
-			}
-			if err := m.Result(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-				return fmt.Errorf("nftables: delete empty table %s: %w", name, err)
-			}
-			return nil
-		}
+	if err != nil {
+		return fmt.Errorf("nftables: delete empty table: %w", err)
 	}
+	return nil
 }
