@@ -22,8 +22,8 @@ type figures struct {
 	Peers   []string `json:"peers,omitempty"` // the columns that Tandem's is compared with
 	// Sizes are those of the columns that differ in nothing else.
 	Sizes map[string]float64 `json:"sizes,omitempty"`
-	Rows    []row    `json:"rows"`
-	Notes   []string `json:"notes,omitempty"`
+	Rows  []row              `json:"rows"`
+	Notes []string           `json:"notes,omitempty"`
 }
 
 // superlinear is the exponent above which a quantity grows faster than the cluster;
