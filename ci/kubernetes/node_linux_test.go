@@ -124,7 +124,7 @@ func (n *node) run(kubeconfig string) {
 	n.t.Helper()
 	var err error
 	n.process, err = cluster.Run(n.net, lab.Node, n.log, exec.Command(n.bin, "run", "--kubeconfig="+kubeconfig,
-		"--hostname-override=node-1", "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16"))
+		"--hostname-override=node-1", "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16", "--profiling"))
 	if err != nil {
 		n.t.Fatal(err)
 	}

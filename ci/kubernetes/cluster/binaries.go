@@ -37,6 +37,16 @@ func FindOldEtcd(ctx context.Context, folder string) (string, error) {
 	return found[0], nil
 }
 
+// FindControllers returns the program in the cache of
+// ci/kubernetes/upstream/controllers/build; folder is that script's.
+func FindControllers(ctx context.Context, folder string) (string, error) {
+	found, err := built(ctx, folder, "controllers")
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
 // built returns programs in the cache of a folder's script "build".
 func built(ctx context.Context, folder string, names ...string) (paths []string, err error) {
 	script, err := filepath.Abs(filepath.Join(folder, "build"))
