@@ -29,7 +29,7 @@ type Expect struct {
 	Fate            oracle.Fate
 	Endpoints       []oracle.Target // in address order
 	SessionAffinity bool            // all connections of one client reach the same endpoint
-	Same            bool            // and it is the one of the client's previous sticky row
+	Same            bool            // and it is the one of the client's previous row with session affinity
 }
 
 // String returns the row without its expectation.

@@ -157,8 +157,8 @@ func TestDecodedOnce(t *testing.T) {
 			t.Errorf("%s: %d documents were decoded, want %d", what, got, want)
 		}
 		for _, p := range f.objects {
-			if got := p.moved(); got.stood() != p.whereNow() {
-				t.Fatalf("%s: %s is in %s, not %s", what, p.key, p.whereNow(), got.stood())
+			if got := p.moved(); got.reported() != p.whereNow() {
+				t.Fatalf("%s: %s is in %s, not %s", what, p.key, p.whereNow(), got.reported())
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
-// The bounds of what is read: anybody may have written it.
+// The bounds of a snapshot that is read: it is untrusted input.
 const (
 	maxBytes = 1 << 30
 	maxLine  = 64 << 20 // a Service with 30,000 entries needs some 3 MB

@@ -131,7 +131,7 @@ func except(all, others []claim) []claim {
 	})
 }
 
-// add enters a claim and returns who else has to be resolved again for it. What
+// add enters a claim and returns the other Services that have to be resolved again. What
 // it costs grows little with the number of rivals: one Service may ask for
 // thousands of addresses that a thousand others ask for.
 func (c *claims) add(at claim, s *service) (touched []*service) {
@@ -149,7 +149,7 @@ func (c *claims) add(at claim, s *service) (touched []*service) {
 	return c.assign(at, slices.Insert(all, i, s), before)
 }
 
-// remove withdraws a claim and returns who else has to be resolved again for it.
+// remove withdraws a claim and returns the other Services that have to be resolved again.
 func (c *claims) remove(at claim, s *service) (touched []*service) {
 	all := without(c.rivals[at], s)
 	if len(all) == 0 {
@@ -167,7 +167,7 @@ func without(all []*service, s *service) []*service {
 }
 
 // assign notes the claimants, in order. When the holder is another one than
-// before, all of them are touched: losers say whom they lost to.
+// before, all of them are touched: losers report the new holder.
 func (c *claims) assign(at claim, all []*service, before *service) (touched []*service) {
 	c.holder[at] = all[0]
 	if len(all) == 1 {
@@ -182,7 +182,7 @@ func (c *claims) assign(at claim, all []*service, before *service) (touched []*s
 }
 
 // compareClaims orders claimants: those who have it as a cluster IP before all others, then
-// by age. It looks at the object that the claims were made for, so that the order of
+// by age. It compares the objects that the claims were made for, so that the order of
 // rivals stays as it is until they make their claims again.
 func compareClaims(at claim, a, b *service) int {
 	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {

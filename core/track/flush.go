@@ -123,7 +123,7 @@ func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 	}
 }
 
-// lostTo says to whom a Service has lost an address; empty where it has it.
+// lostTo names the holder that a Service has lost an address to; empty where it has it.
 func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 	for _, above := range resolve.OutrankedBy(t.host, a) {
 		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {

@@ -107,7 +107,7 @@ func (s *service) find(name model.SliceName) (i int, found bool) {
 
 // SetHost replaces the host and touches the Services that can come out
 // differently: a new zone, those with hints; other addresses that are not theirs
-// to have, those who ask for them; anything else, all of them.
+// to have, the Services that ask for them; anything else, all of them.
 func (t *Tracker) SetHost(host *model.Host) {
 	t.configured = host
 	if s := t.services[resolve.APIService]; s != nil {

@@ -34,7 +34,7 @@ func (t *Tracker) CollectTriggers(since time.Time) {
 	t.triggers = triggers{since: since, waiting: map[*service][]Trigger{}}
 }
 
-// Triggered returns the triggers of what was flushed since the last call.
+// Triggered returns the triggers of the changes flushed since the last call.
 func (t *Tracker) Triggered() (all []Trigger) {
 	for s, ts := range t.triggers.waiting {
 		if s.queued {
