@@ -16,7 +16,7 @@
 //
 // Each uses only those before it:
 //
-//	system.go            what is used of an operating system besides modes
+//	system.go            the functions of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
 //	memory_linux.go      memory limit from the cgroup; releasing the program's pages
 //	writers_linux.go     which other programs write to the data plane
@@ -52,7 +52,7 @@
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	failover       watches unanswered flows and reports suspects to the engine
-//	writers        hears which other programs write to the data plane
+//	writers        records which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events

@@ -102,7 +102,7 @@ func named(all []dataplane.Mode, name config.Mode) (dataplane.Mode, error) {
 	return dataplane.Mode{}, fmt.Errorf("%q is not a mode of this build: choose %s", name, strings.Join(Names(), " or "))
 }
 
-// Trial is the result of probing a mode: nil, or what is missing and how to get
+// Trial is the result of probing a mode: nil, or the missing parts and how to get
 // it.
 type Trial struct {
 	Mode config.Mode

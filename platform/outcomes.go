@@ -17,7 +17,7 @@ import (
 // mostQuestions bounds the questions of one request for outcomes.
 const mostQuestions = 10000
 
-// Outcomes is the query of tandem test: what must happen to many packets, all by what is
+// Outcomes is the query of tandem test: what must happen to many packets, all by the state that is
 // known at one moment. Explanations have no Objects, which take longer than all the rest.
 func Outcomes() Query[[]oracle.Question, []status.Explanation] {
 	return Query[[]oracle.Question, []status.Explanation]{Name: "outcomes", answer: outcomes}

@@ -178,7 +178,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return errors.Join(append(failed, p.Close())...)
 }
 
-// listenForWriters hears which other programs write to the data plane.
+// listenForWriters records which other programs write to the data plane.
 func (p *Proxy) listenForWriters(ctx context.Context) {
 	if p.writers == nil {
 		return

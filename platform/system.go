@@ -29,7 +29,7 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
-	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
+	privileged  func() (lacks string) // missing requirements for programming this network; empty for none
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread

@@ -305,7 +305,7 @@ func (w *world) document() planDocument {
 }
 
 // describeFront describes what the mode does with connections to a frontend: what policy
-// decides, but for the gaps of the mode.
+// decides, except for the gaps of the mode.
 func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront {
 	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
 	if f.Kind == model.KindNodePort {
@@ -365,7 +365,7 @@ const shown = 4
 
 func (a planAnswer) text() string { return a.action() + " (" + a.Why + ")" }
 
-// action is what is done with a connection.
+// action describes the fate of a connection.
 func (a planAnswer) action() string {
 	s := a.Verdict
 	for i, e := range a.Endpoints {

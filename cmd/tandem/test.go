@@ -179,7 +179,7 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 	return nil
 }
 
-// writeConnectivity shows a report to people: what is not ok, and sums of the rest; all
+// writeConnectivity prints a report: failures, and sums of the rest; all
 // rows when wide.
 func writeConnectivity(s *screen, r connectivity.Report) {
 	t := table{columns: []column{
