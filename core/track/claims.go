@@ -26,59 +26,10 @@ type claims struct {
 	below map[claim]serviceSet
 }
 
-type claim struct {
-	at    netip.AddrPort
-	proto model.Proto
-}
-
 // serviceSet is a set of Services, most of the time one.
 type serviceSet struct {
 	one  *service
 	many map[*service]struct{} // nil for one
-}
-
-// updateClaims brings a Service's claims in line with its object and the host, and marks
-// the Services that win or lose an address by it.
-func (t *Tracker) updateClaims(s *service) {
-	wanted, refused := permitted(t.host, s.object)
-	if had := s.claimed; had != s.object {
-		t.claims.indexBelow(had, s, false)
-		t.claims.indexBelow(s.object, s, true)
-	}
-	t.dropClaims(s, except(claimsOf(s.claimed), s.refused), wanted)
-	s.claimed, s.refused = s.object, refused
-	// Claims that stay are made again: the Service's age may have changed.
-	for _, c := range wanted {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.add(c, s))
-		t.markBelow(c, before)
-	}
-}
-
-// dropClaims withdraws the claims that a Service had and does not make any more.
-func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
-	for _, c := range except(had, wanted) {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.remove(c, s))
-		t.markBelow(c, before)
-	}
-}
-
-func (t *Tracker) markAll(touched []*service) {
-	for _, s := range touched {
-		t.mark(s)
-	}
-}
-
-// markBelow marks the Services that give way to the holder of a claim, when that
-// is another than before.
-func (t *Tracker) markBelow(at claim, before *service) {
-	if t.claims.holder[at] == before {
-		return
-	}
-	for s := range t.claims.below[at].all() {
-		t.mark(s)
-	}
 }
 
 // claimsOf lists the addresses that an object, or nil, asks for. Each cluster IP
