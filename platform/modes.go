@@ -46,6 +46,14 @@ func userspaceMode() dataplane.Mode {
 	return dataplane.FirstOf(relay.Mode, here...)
 }
 
+// all returns the modes that can be configured on a system, in the order of auto.
+func (s system) all() []dataplane.Mode {
+	if s.modes != nil {
+		return s.modes()
+	}
+	return Modes()
+}
+
 // Local returns the modes that can serve on this system, in order of preference.
 func Local() []dataplane.Mode { return local(Modes()) }
 
@@ -191,7 +199,7 @@ func Probe(ctx context.Context, m dataplane.Mode) error {
 
 // candidates returns the modes that a configuration can mean, the best first.
 func (s system) candidates(c *config.Config) ([]dataplane.Mode, error) {
-	all := s.modes()
+	all := s.all()
 	if s.loopbackOnly(c) != "" {
 		m, err := named(all, relay.Mode)
 		return []dataplane.Mode{m}, err

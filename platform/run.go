@@ -120,7 +120,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
-		modes: p.system.modes(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ type system struct {
 	releaseText func() error          // unmaps the program's pages that only the start needed
 	handover    func() relay.Handover // passes listening sockets to the next process; may return nil
 
-	modes   func() []dataplane.Mode // that can be configured, in the order of auto
+	modes   func() []dataplane.Mode // a simulation's, in the order of auto; nil for Modes
 	collect func()                  // returns the memory that the start needed
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
@@ -107,7 +107,6 @@ func portable() system {
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func() relay.Handover { return nil },
-		modes:       Modes,
 		collect: func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()

@@ -20,8 +20,8 @@
 //	suspects.go      endpoints that have stopped answering
 //	slowstart.go     endpoints that get their weight in steps
 //	inputs.go        adding, replacing and removing objects
-//	flush.go         from dirty Services to Deltas (Flush, Once)
 //	view.go          the state of Services, for people
+//	flush.go         from dirty Services to Deltas (Flush, Once)
 //	resume.go        a Tracker with the state of another one
 package track
 
