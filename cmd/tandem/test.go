@@ -174,7 +174,7 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 	case r.Untested > 0:
 		return fmt.Errorf("%d of %d rows could not be tested", r.Untested, len(r.Rows))
 	case len(r.Rows) == 0:
-		return errors.New("there was nothing to test")
+		return errors.New("nothing to test")
 	}
 	return nil
 }

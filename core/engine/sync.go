@@ -78,7 +78,7 @@ func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
 	}
 	if r.Work.Corrected > 0 {
-		log.Info("objects differed from what was recorded; read again", "objects", r.Work.Corrected)
+		log.Info("objects differed from the recorded state; read again", "objects", r.Work.Corrected)
 	}
 	if r.Err != nil {
 		log.Error("sync failed in part; retrying", "err", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.backend().Next())

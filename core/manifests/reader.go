@@ -124,7 +124,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*f
 	if room < 0 {
 		f.problems = append(f.problems, Problem{
 			File: r.dir, Object: "folder", Why: model.WhyInvalid,
-			Text: fmt.Sprintf("%d files left out: more than %d are not read", -room, r.limits.files),
+			Text: fmt.Sprintf("%d files skipped: the limit is %d", -room, r.limits.files),
 		})
 	}
 	changed = changed || len(files) != len(r.files) || room < 0
@@ -155,7 +155,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 	}
 	docs := split(text, r.limits.documents)
 	if len(docs) > r.limits.documents {
-		file.fail(docs[r.limits.documents].line, fmt.Sprintf("more than %d documents are not read", r.limits.documents))
+		file.fail(docs[r.limits.documents].line, fmt.Sprintf("the limit of %d documents is exceeded", r.limits.documents))
 		return true
 	}
 	if r.documents-len(file.units)+len(docs) > r.limits.allDocuments {

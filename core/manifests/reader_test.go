@@ -235,7 +235,7 @@ func TestTooManyFiles(t *testing.T) {
 	w.put("a.yaml", svc("a"))
 	w.put("b.yaml", svc("b"))
 	f := w.expect("new ones do not push out old ones", []string{"m", "o"}, ":0")
-	if len(f.problems) == 1 && f.problems[0].Text != "2 files left out: more than 2 are not read" {
+	if len(f.problems) == 1 && f.problems[0].Text != "2 files skipped: the limit is 2" {
 		t.Error(f.problems[0].Text)
 	}
 	w.remove("o.yaml")

@@ -66,7 +66,7 @@ func (c *Check) dial(n *Net, timeout time.Duration) (Answer, error) {
 	if !c.Host {
 		place, ok := n.PlaceOf(c.Src)
 		if !ok {
-			return Answer{}, fmt.Errorf("%s is nowhere in the network", c.Src)
+			return Answer{}, fmt.Errorf("%s is not an address of the network", c.Src)
 		}
 		call.From, call.Src = place, c.Src
 	}

@@ -30,7 +30,7 @@ type Paths struct {
 func Find() (Paths, error) {
 	data, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
 	if err != nil {
-		return Paths{}, fmt.Errorf("the place of ProgramData: %w", err)
+		return Paths{}, fmt.Errorf("path of ProgramData: %w", err)
 	}
 	root := filepath.Join(data, "Tandem")
 	return Paths{Root: root, Logs: filepath.Join(root, "logs"), State: filepath.Join(root, "state")}, nil

@@ -106,7 +106,7 @@ func (c *commit) accept(k Key, want, got LoadBalancer) {
 	c.written(c.journal.setEcho(want, got))
 	if other := differs(got, want); other != "" && !c.echoed {
 		c.echoed = true
-		c.settings.Log.Info("HNS returns load balancers with other settings than asked for; comparing with what it returned", "object", k.String(), "settings", other)
+		c.settings.Log.Info("HNS returns load balancers with other settings than requested; comparing with the returned ones", "object", k.String(), "settings", other)
 	}
 	c.note(k, want)
 }
@@ -156,7 +156,7 @@ func (c *commit) relist() error {
 	all, err := c.balancers(c.ctx)
 	c.listed.done(begun)
 	if err != nil {
-		return errors.Join(errors.New("HNS has something in the load balancer's place"), err)
+		return errors.Join(errors.New("HNS has another object for the load balancer's frontend"), err)
 	}
 	c.table.mu.Lock()
 	defer c.table.mu.Unlock()

@@ -59,7 +59,7 @@ func headerError(text []byte) error {
 	first, _, _ := strings.Cut(string(text[:min(len(text), 64)]), "\n")
 	var version int
 	if n, err := fmt.Sscanf(first, "tandem-hns %d", &version); n != 1 || err != nil {
-		return fmt.Errorf("this is no journal: it does not begin with %q", strings.TrimSpace(header))
+		return fmt.Errorf("not a journal: it does not begin with %q", strings.TrimSpace(header))
 	}
 	return fmt.Errorf("written by another tandem (format %d, this one reads format 1): run that one's \"tandem cleanup\", then delete the file", version)
 }
