@@ -5,6 +5,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -222,49 +223,74 @@ func TestRoundRobinInKernel(t *testing.T) {
 	}
 }
 
-// The simulator knows to which endpoint the kernel's hash leads, for each client
-// port: so two nodes with the same endpoints choose alike. Nothing is left of the
-// way that the table was made: when an endpoint leaves, nearly all others' clients stay.
+// Two nodes with the same endpoints send a client's port to the same one, whatever each
+// had before, and so does the simulator. When an endpoint
+// leaves, nearly all others' clients stay. Each node is a namespace with a kernel's rules.
 func TestMaglevInKernel(t *testing.T) {
-	const connections = 3000
+	const connections, endpoints = 3000, 10
 	for _, v6 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
-			f := newFarm(t, 10, v6)
-			p := f.port(model.Maglev, make([]uint16, 10)...)
-			objects := compile(t, testHost, p)
-			fill(t, openDriver(t), objects)
-			sim := nft.NewSim(objects, testHost)
-			got := f.send(connections)
-			alike, least, most := 0, connections, 0
-			for at, ports := range got {
-				least, most = min(least, len(ports)), max(most, len(ports))
-				for _, sport := range ports {
-					out := sim.Decide(oracle.Packet{Src: f.client(), Sport: sport, Proto: model.UDP, Dst: f.vip()})
-					if len(out.Endpoints) == 1 && out.Endpoints[0].Addr == at {
-						alike++
-					}
+			names := &farm{v6: v6} // of addresses
+			one, sim := maglevNode(t, v6, connections, endpoints)
+			other, _ := maglevNode(t, v6, connections, endpoints-3, endpoints)
+			less, _ := maglevNode(t, v6, connections, endpoints, endpoints-1)
+			gone := names.endpoint(endpoints - 1)
+			alike, predicted, moved, shares := 0, 0, 0, map[netip.AddrPort]int{}
+			for sport, at := range one {
+				shares[at]++
+				if other[sport] == at {
+					alike++
+				}
+				if at != gone && less[sport] != at {
+					moved++
+				}
+				out := sim.Decide(oracle.Packet{Src: names.client(), Sport: sport, Proto: model.UDP, Dst: names.vip()})
+				if len(out.Endpoints) == 1 && out.Endpoints[0].Addr == at {
+					predicted++
 				}
 			}
-			t.Logf("%d of %d flows as predicted, %d to %d for an endpoint", alike, connections, least, most)
-			if alike != connections {
-				t.Errorf("%d of %d flows are not where the hash leads", connections-alike, connections)
+			fewest, most := slices.Min(slices.Collect(maps.Values(shares))), slices.Max(slices.Collect(maps.Values(shares)))
+			t.Logf("%d flows: %d alike on two nodes, %d as predicted, %d to %d for an endpoint; %.2f %% move without need when one of %d endpoints leaves",
+				len(one), alike, predicted, fewest, most, 100*float64(moved)/connections, endpoints)
+			if len(one) != connections || alike != connections || predicted != connections {
+				t.Errorf("of %d flows %d are alike on two nodes, %d where the hash leads", len(one), alike, predicted)
 			}
-			less := compile(t, testHost, f.port(model.Maglev, make([]uint16, 9)...))
-			after, moved := nft.NewSim(less, testHost), 0
-			for at, ports := range got {
-				for _, sport := range ports {
-					out := after.Decide(oracle.Packet{Src: f.client(), Sport: sport, Proto: model.UDP, Dst: f.vip()})
-					if at != f.endpoint(9) && out.Endpoints[0].Addr != at {
-						moved++
-					}
-				}
+			if fair := connections / endpoints; len(shares) != endpoints || fewest < fair*5/6 || most > fair*7/6 { // the same ports in every run
+				t.Errorf("%d endpoints have %d to %d flows each", len(shares), fewest, most)
 			}
-			t.Logf("%.2f %% of the flows move without need when one of ten endpoints leaves", 100*float64(moved)/connections)
 			if moved > connections*2/100 {
 				t.Errorf("%d of %d flows move without need", moved, connections)
 			}
 		})
 	}
+}
+
+// maglevNode makes a node whose Service has had so many endpoints, one number after the
+// other, and returns which of them each client's port reaches in the end.
+func maglevNode(t *testing.T, v6 bool, connections int, endpoints ...int) (reached map[uint16]netip.AddrPort, sim *nft.Sim) {
+	t.Helper()
+	f := newFarm(t, slices.Max(endpoints), v6)
+	b := dataplane.New(NewCompiler(Options{}), openDriver(t))
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(testHost)
+	var old *model.Port
+	for _, n := range endpoints {
+		p := f.port(model.Maglev, make([]uint16, n)...)
+		b.Update([]model.Delta{{Old: old, New: p}})
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		old = p
+	}
+	reached = map[uint16]netip.AddrPort{}
+	for at, ports := range f.send(connections) {
+		for _, sport := range ports {
+			reached[sport] = at
+		}
+	}
+	return reached, nft.NewSim(compile(t, testHost, old), testHost)
 }
 
 // nft lists what there is and loads it again, and a restart writes nothing.
