@@ -65,6 +65,7 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	if p.connected != nil {
 		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
+	c.Wrap(newOneAtATime)
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observedTransport{rt, seen} })
 	}
