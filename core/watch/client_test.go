@@ -3,8 +3,11 @@
 package watch
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -28,6 +31,28 @@ users: [{name: u, user: {token: secret}}]
 `
 
 // Every mistake is explained: what, where, why, and what to do.
+// A kubeconfig that anybody may write is warned about: it names the server.
+func TestExposedKubeconfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(goodKubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, warned := range map[os.FileMode]bool{0o600: false, 0o644: false, 0o666: runtime.GOOS != "windows"} {
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		c := config.Default()
+		c.NodeName, c.API.Kubeconfig = "n", file
+		if _, err := Open(&c, slog.New(slog.NewTextHandler(&out, nil)), Hooks{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "world-writable"); got != warned {
+			t.Errorf("%s: warned %t: %s", mode, got, &out)
+		}
+	}
+}
+
 func TestKubeconfigMistakes(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ old, new, want string }{
