@@ -33,7 +33,7 @@ type Event struct {
 	About  Object
 	Type   Type
 	Reason string // in upper camel case: stable, for machines
-	Action string // what was being done, likewise
+	Action string // the activity, likewise
 	Note   string // what happened, and what to do about it
 
 	// Everywhere means that every node would write the same Event. Then the first one

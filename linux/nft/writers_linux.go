@@ -18,18 +18,18 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Writer is a program that has committed to nf_tables, as the kernel tells of each new
-// generation of the rules: nft, iptables-nft and whatever else.
+// Writer is a program that has committed to nf_tables, as the kernel reports for each new
+// generation of the rules: nft, iptables-nft and others.
 type Writer struct {
 	Name string // of the thread, up to 15 bytes
 	PID  int    // of the thread, as the host counts
 	At   time.Time
 }
 
-// Writers hears who commits to nf_tables in one network namespace, other than this
+// Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
-// As long as anybody is in the kernel's group, the kernel makes a notice of each object of
+// While any socket is in the kernel's multicast group, the kernel makes a notice of each object of
 // each commit. So our own commits are made outside of it: see Mute.
 type Writers struct {
 	file *os.File
@@ -41,7 +41,7 @@ type Writers struct {
 const maxWriters = 64
 
 // OpenWriters opens the socket in the network namespace of the calling thread. From then
-// on all commits are heard, see Listen.
+// on all commits are recorded, see Listen.
 func OpenWriters() (*Writers, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -58,8 +58,8 @@ func OpenWriters() (*Writers, error) {
 	return w, nil
 }
 
-// Mute leaves the kernel's group, or joins it again: what is committed while it is left
-// costs nothing more, and has no name. It takes about a microsecond.
+// Mute leaves the kernel's group, or joins it again: a commit in between
+// costs nothing more, and is not recorded. It takes about a microsecond.
 func (w *Writers) Mute(on bool) error {
 	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
@@ -103,7 +103,7 @@ func (w *Writers) Listen(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENOBUFS): // some notices were lost: who wrote is not known then
+		case errors.Is(err, unix.ENOBUFS): // some notices were lost, and their writers with them
 			continue
 		case err != nil:
 			return fmt.Errorf("nftables notices: %w", err)
@@ -115,7 +115,7 @@ func (w *Writers) Listen(ctx context.Context) error {
 // noticeSize is more than a notice of a new generation has.
 const noticeSize = 4096
 
-// drain takes what waits in the socket, so that what was committed before a call is known
+// drain reads the notices queued in the socket, so that commits before a call are known
 // after it, however busy the machine is.
 func (w *Writers) drain() {
 	buf := make([]byte, noticeSize)
@@ -161,7 +161,7 @@ func (w *Writers) note(m netlink.Message) {
 }
 
 // isOwn reports whether a writer is a thread of this process or a child of it. Where the
-// process ids are another namespace's, or the child is gone, the name decides.
+// process ids are another namespace's, or the child has exited, the name decides.
 func isOwn(w Writer) bool {
 	if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", w.PID)); err == nil {
 		return true
@@ -174,7 +174,7 @@ func isOwn(w Writer) bool {
 	return w.Name == strings.TrimSpace(string(own)) || strings.HasPrefix(w.Name, "iptables-restor") || strings.HasPrefix(w.Name, "ip6tables-resto")
 }
 
-// Since returns who has written since a time, oldest first.
+// Since returns the programs that have written since a time, oldest first.
 func (w *Writers) Since(t time.Time) (all []Writer) {
 	w.drain()
 	w.mu.Lock()
