@@ -236,7 +236,6 @@ func lines(fs []config.Finding) (out []string) {
 	return out
 }
 
-// What older kube-proxies knew is no mistake.
 // A file that anybody may write is told: it can take over a privileged process.
 func TestExposed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -256,6 +255,7 @@ func TestExposed(t *testing.T) {
 	}
 }
 
+// What older kube-proxies knew is no mistake.
 func TestRetiredFields(t *testing.T) {
 	d := file.Decode("c.conf", []byte(head+"udpIdleTimeout: 250ms\nresourceContainer: /kube-proxy\n"))
 	if len(d.Problems)+len(d.Lapses) > 0 || len(d.Notes) != 2 {
