@@ -10,15 +10,20 @@ import (
 )
 
 // TestServersThatCannotStreamLists follows API servers that refuse a streaming
-// list: one with the WatchList gate off, and those over etcds without progress
+// list: one with the WatchList gate off, and one over an etcd without progress
 // requests.
 func TestServersThatCannotStreamLists(t *testing.T) {
 	for name, options := range map[string]func(*testing.T) cluster.Options{
 		"WatchList off": func(*testing.T) cluster.Options {
 			return cluster.Options{Audit: true, Server: []string{"--feature-gates=WatchList=false"}}
 		},
-		"etcd 3.5.7": oldEtcd("etcd"),
-		"etcd 3.4":   oldEtcd("etcd-3.4"),
+		"etcd 3.5.7": func(t *testing.T) cluster.Options {
+			etcd, err := cluster.FindOldEtcd(t.Context(), "oldetcd")
+			if err != nil {
+				t.Skip(err)
+			}
+			return cluster.Options{Audit: true, Binaries: cluster.Binaries{Etcd: etcd}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, options(t))
@@ -43,16 +48,5 @@ func TestServersThatCannotStreamLists(t *testing.T) {
 			}
 			t.Logf("lists in pages: %v", listed)
 		})
-	}
-}
-
-// oldEtcd are the options of a server over an etcd of ci/kubernetes/oldetcd.
-func oldEtcd(name string) func(*testing.T) cluster.Options {
-	return func(t *testing.T) cluster.Options {
-		etcd, err := cluster.FindOldEtcd(t.Context(), "oldetcd", name)
-		if err != nil {
-			t.Skip(err)
-		}
-		return cluster.Options{Audit: true, Binaries: cluster.Binaries{Etcd: etcd}}
 	}
 }

@@ -27,10 +27,10 @@ func Find(ctx context.Context, upstream string) (Binaries, error) {
 	return Binaries{Etcd: found[0], APIServer: found[1], Proxy: found[2]}, nil
 }
 
-// FindOldEtcd returns an etcd in the cache of ci/kubernetes/oldetcd/build, by its name
-// there; folder is that script's.
-func FindOldEtcd(ctx context.Context, folder, name string) (string, error) {
-	found, err := built(ctx, folder, name)
+// FindOldEtcd returns the etcd in the cache of ci/kubernetes/oldetcd/build; folder is
+// that script's.
+func FindOldEtcd(ctx context.Context, folder string) (string, error) {
+	found, err := built(ctx, folder, "etcd")
 	if err != nil {
 		return "", err
 	}
