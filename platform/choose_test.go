@@ -65,6 +65,23 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
+// What a named mode gives way to is chosen, and why.
+func TestFallbackNamesTheReason(t *testing.T) {
+	probe := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	here := system{modes: func() []dataplane.Mode {
+		return []dataplane.Mode{
+			{Name: "ipvs", Fallback: "iptables", OnRequest: true, Probe: probe(errors.New("no module ip_vs"))},
+			{Name: "iptables", Probe: probe(nil)},
+		}
+	}}
+	for mode, want := range map[config.Mode]string{"ipvs": "ipvs is unavailable: no module ip_vs", "iptables": ""} {
+		choice, err := here.choose(t.Context(), &config.Config{Mode: mode}, slog.New(slog.DiscardHandler))
+		if err != nil || choice.Name != "iptables" || choice.Fallback() != want {
+			t.Errorf("%s: mode %s because %q, %v", mode, choice.Name, choice.Fallback(), err)
+		}
+	}
+}
+
 func TestChooseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

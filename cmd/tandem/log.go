@@ -49,6 +49,13 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	return l
 }
 
+// notes logs what is told about a configuration that is used.
+func (l *logger) notes(notes []config.Finding) {
+	for _, n := range notes {
+		l.Warn("configuration note", "name", n.Name, "note", n.Text, "where", n.Where)
+	}
+}
+
 // klogText writes klog's format, which log collectors for Kubernetes parse: a header
 // with level, time, process and source line, the quoted message, key="value".
 type klogText struct {

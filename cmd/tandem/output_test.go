@@ -182,7 +182,7 @@ func statusServer(t *testing.T, docs ...status.Document) (address string) {
 
 func someStatus() status.Document {
 	return status.Document{
-		Version: "v1", Node: "n\u202e\u009b", Mode: "nftables", Reasons: []string{"server says\nforged \u2066line"},
+		Version: "v1", Node: "n\u202e\u009b", Mode: "nftables", Fallback: "ipvs is unavailable: no\x1b[2J module", Reasons: []string{"server says\nforged \u2066line"},
 		Services: []status.Service{
 			{Name: "ns/good", State: "Programmed", Frontends: []status.Frontend{{Address: "10.96.0.1:80", Proto: "tcp", Kind: "cluster IP", Endpoints: 2, Why: "Balanced"}}},
 			{Name: "ns/partial", State: "Partial", Problems: []status.Problem{{Reason: "FrontendTaken", Detail: "node port 30080", Where: "a.yaml:3"}}},
@@ -197,6 +197,7 @@ func TestStatusText(t *testing.T) {
 	_, stdout, _ := tandem(t, "status", "--address", address)
 	for _, line := range []string{
 		`on n\u202e\x9b: NOT healthy`,
+		`  mode nftables because ipvs is unavailable: no\x1b[2J module` + "\n",
 		`  because server says\x0aforged \u2066line` + "\n",
 		"ns/good     10.96.0.1:80/tcp  cluster IP  2          Balanced  Programmed  all\n",
 		"! ns/partial: node port 30080 (a.yaml:3)\n",

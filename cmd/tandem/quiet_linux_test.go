@@ -142,6 +142,9 @@ func ordinaryStart(t *testing.T, mode string) {
 	write(file, head+"logging: {verbosity: 2}\n")
 	out.await(t, `"configuration reloaded"`)
 	stop()
+	if first, _, _ := strings.Cut(out.String(), "\n"); !strings.Contains(first, `differences="`+differencesPage+`"`) {
+		t.Errorf("the first line does not name the page of differences: %s", first)
+	}
 	for line := range strings.Lines(out.String()) {
 		if strings.HasPrefix(line, "W") || strings.HasPrefix(line, "E") || strings.Contains(line, "Feature gate") {
 			t.Error(line)

@@ -60,10 +60,13 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 
 // once does the one action of a flag.
 func (f *runFlags) once(cmd *cobra.Command) error {
-	c, log, err := f.begin(cmd.ErrOrStderr())
-	switch {
-	case err != nil:
+	c, notes, err := f.config()
+	if err != nil {
 		return err
+	}
+	log := newLog(cmd.ErrOrStderr(), c)
+	log.notes(notes)
+	switch {
 	case f.writeTo != "":
 		return writeConfig(f.writeTo, c)
 	case f.cleanup:
@@ -85,30 +88,19 @@ func (f *runFlags) asService() bool {
 
 // work runs the proxy.
 func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error {
-	c, log, err := f.begin(out, needSource)
+	c, notes, err := f.config(needSource)
 	if err != nil {
 		return err
 	}
+	log := newLog(out, c)
+	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file, "differences", differencesPage)
+	log.notes(notes)
 	_ = platform.Prepare(c, log.Logger) // logged; Services are served without it
 	return f.serve(ctx, c, log, ready)
 }
 
-// begin reads the configuration and opens the log.
-func (f *runFlags) begin(out io.Writer, needs ...need) (*config.Config, *logger, error) {
-	c, notes, err := f.config(needs...)
-	if err != nil {
-		return nil, nil, err
-	}
-	log := newLog(out, c)
-	for _, n := range notes {
-		log.Warn("configuration note", "name", n.Name, "note", n.Text, "where", n.Where)
-	}
-	return c, log, nil
-}
-
 // serve runs the proxy, and follows its configuration file.
 func (f *runFlags) serve(ctx context.Context, c *config.Config, log *logger, ready func()) error {
-	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file, "differences", differencesPage)
 	p, err := platform.Open(ctx, c, versionText(), log.Logger)
 	if err != nil && ctx.Err() != nil { // not a failure, on which a service manager would restart it
 		log.Info("stopped during start", "err", err)

@@ -3,6 +3,8 @@
 package watch
 
 import (
+	"bytes"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -29,6 +31,28 @@ clusters: [{name: k, cluster: {server: "https://192.0.2.1:6443"}}]
 contexts: [{name: c, context: {cluster: k, user: u}}]
 users: [{name: u, user: {token: secret}}]
 `
+
+// A kubeconfig that anybody may write is warned about: it names the server.
+func TestExposedKubeconfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(goodKubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, warned := range map[os.FileMode]bool{0o600: false, 0o644: false, 0o666: runtime.GOOS != "windows"} {
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		c := config.Default()
+		c.NodeName, c.API.Kubeconfig = "n", file
+		if _, err := Open(&c, slog.New(slog.NewTextHandler(&out, nil)), Hooks{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "world-writable"); got != warned {
+			t.Errorf("%s: warned %t: %s", mode, got, &out)
+		}
+	}
+}
 
 // Every mistake is explained: what, where, why, and what to do.
 func TestKubeconfigMistakes(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -233,6 +234,25 @@ func lines(fs []config.Finding) (out []string) {
 		out = append(out, f.String())
 	}
 	return out
+}
+
+// A file that anybody may write is told: it can take over a privileged process.
+func TestExposed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[os.FileMode]int{0o644: 0, 0o646: 1} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if notes := file.Exposed(path); len(notes) != want && runtime.GOOS != "windows" {
+			t.Errorf("%s: %v", mode, notes)
+		}
+	}
+	if notes := file.Exposed(path + "-"); notes != nil {
+		t.Errorf("a file that is not there: %v", notes)
+	}
 }
 
 // What older kube-proxies knew is no mistake.

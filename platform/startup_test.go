@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// A slow start logs every few seconds what it waits for.
+func TestASlowStartLogsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := &Proxy{log: slog.New(slog.NewTextHandler(&out, nil)), engine: engine.New(engine.Options{
+			Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return nil, nil },
+			Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
+		})}
+		c := config.Default()
+		p.live.Store(&c)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { p.logProgress(ctx); close(done) }()
+		time.Sleep(2*progressInterval + time.Second)
+		stop()
+		<-done
+		if n := strings.Count(out.String(), `msg="still starting" since=`); n != 2 || !strings.Contains(out.String(), "the data plane has not been read back yet") {
+			t.Errorf("%d lines:\n%s", n, &out)
+		}
+	})
+}
