@@ -40,7 +40,7 @@ type Client struct {
 	codecs serializer.CodecFactory
 }
 
-// Request is what is known of a request that was answered or failed.
+// Request describes a request that was answered or failed.
 type Request struct {
 	Method string        // GET
 	Host   string        // of the API server, as in the URL
@@ -65,6 +65,7 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	if p.connected != nil {
 		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
+	c.Wrap(newOneAtATime)
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observedTransport{rt, seen} })
 	}
@@ -109,7 +110,7 @@ func configure(c *rest.Config, api config.API) {
 }
 
 // limiter bounds the requests a second, with kube-proxy's defaults; a negative
-// rate is none. What is followed does not count: it has a pace of its own.
+// rate is none. Followed lists and watches do not count: they have a back-off of their own.
 func limiter(api config.API) flowcontrol.RateLimiter {
 	qps, burst := float32(5), 10
 	if api.QPS != 0 {
