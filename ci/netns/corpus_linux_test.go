@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -36,7 +37,8 @@ func TestCorpus(t *testing.T) {
 func maker(mode dataplane.Mode, flavour flavour) Make {
 	return func(net *lab.Net, s *conformance.Scenario) (Proxy, error) {
 		enter := func(f func() error) error { return net.Do(lab.Node, f) }
-		if mode.Name == relay.Mode || s.Host.NodePorts.Localhost { // opens sockets whenever it likes
+		loopback := s.Host.NodePorts.Localhost || resolve.Host(&s.Host, nil, nil, s.Machine).NodePorts.Loopback
+		if mode.Name == relay.Mode || loopback { // opens sockets whenever it likes
 			return &remote{mode: mode.Name, enter: enter, wrap: flavour.wrap}, nil
 		}
 		return &tandem{mode: mode.Name, enter: enter}, nil
