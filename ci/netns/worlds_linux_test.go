@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	usualWorlds   = 5 // in each flavour of each mode
+	usualWorlds   = 5  // in each flavour of each mode
 	worldsPerSite = 20 // that one proxy serves one after the other
 	rowsPerWorld  = 10
 )
