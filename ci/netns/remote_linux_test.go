@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -101,7 +102,13 @@ func (r *remote) Stop() error {
 	return errors.Join(r.in.Close(), r.cmd.Wait())
 }
 
-func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) { return find(r.gaps, row) }
+// Gap reports whether the mode has declared that it does not support a row.
+func (r *remote) Gap(row conformance.Packet) (model.Gap, bool) {
+	if g, ok := sctpDrop(row); ok && r.mode == relay.Mode {
+		return g, true
+	}
+	return find(r.gaps, row)
+}
 
 // serveRemote is the other end. It ends with its input.
 func serveRemote() {

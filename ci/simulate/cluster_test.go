@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -59,10 +58,10 @@ func newCluster(server *apitest.Server, c *config.Config, rng *rand.Rand) *clust
 	k.put(k.node)
 	k.put(k.ranges)
 	for _, s := range k.now.Services {
-		k.put(serviceOf(s))
+		k.put(apitest.Service(s))
 	}
 	for _, s := range k.now.Slices {
-		k.put(sliceOf(s))
+		k.put(apitest.Slice(s))
 	}
 	return k
 }
@@ -100,13 +99,13 @@ func (k *cluster) change(rng *rand.Rand) (touched []model.ServiceName, shaken bo
 		k.changeNode(rng)
 		shaken = true
 	case !slices.Equal(k.now.Services, before.Services):
-		differ(before.Services, k.now.Services, func(s *model.Service) { k.put(serviceOf(s)) }, func(s *model.Service) { k.remove(serviceOf(s)) },
+		differ(before.Services, k.now.Services, func(s *model.Service) { k.put(apitest.Service(s)) }, func(s *model.Service) { k.remove(apitest.Service(s)) },
 			func(s *model.Service) string {
 				return s.Name.Name
 			})
 		touched = changed(before.Services, k.now.Services, func(s *model.Service) model.ServiceName { return s.Name })
 	default:
-		differ(before.Slices, k.now.Slices, func(s *model.Slice) { k.put(sliceOf(s)) }, func(s *model.Slice) { k.remove(sliceOf(s)) },
+		differ(before.Slices, k.now.Slices, func(s *model.Slice) { k.put(apitest.Slice(s)) }, func(s *model.Slice) { k.remove(apitest.Slice(s)) },
 			func(s *model.Slice) string {
 				return s.Name.Name
 			})
@@ -199,82 +198,4 @@ func (k *cluster) world() *world {
 	t.Flush()
 	w.ports = conformance.Ports(t)
 	return w
-}
-
-func text[T interface{ String() string }](all []T) (texts []string) {
-	for _, x := range all {
-		texts = append(texts, x.String())
-	}
-	return texts
-}
-
-func pointer[T any](x T) *T { return &x }
-
-func protocol(p model.Proto) corev1.Protocol {
-	return map[model.Proto]corev1.Protocol{model.TCP: corev1.ProtocolTCP, model.UDP: corev1.ProtocolUDP, model.SCTP: corev1.ProtocolSCTP}[p]
-}
-
-// serviceOf is watch.Service the other way round.
-func serviceOf(s *model.Service) *corev1.Service {
-	policy := map[model.TrafficPolicy]string{model.Cluster: "Cluster", model.Local: "Local"}
-	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name}}
-	if !s.Created.IsZero() {
-		o.CreationTimestamp = metav1.NewTime(s.Created)
-	}
-	p := &o.Spec
-	p.Type = map[model.ServiceType]corev1.ServiceType{
-		model.ClusterIP: corev1.ServiceTypeClusterIP, model.NodePort: corev1.ServiceTypeNodePort, model.LoadBalancer: corev1.ServiceTypeLoadBalancer,
-	}[s.Type]
-	p.ClusterIPs = text(s.ClusterIPs)
-	p.ClusterIP = p.ClusterIPs[0]
-	p.ExternalIPs = text(s.ExternalIPs)
-	p.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicy(policy[s.External])
-	p.InternalTrafficPolicy = pointer(corev1.ServiceInternalTrafficPolicy(policy[s.Internal]))
-	if s.SessionAffinity > 0 {
-		p.SessionAffinity = corev1.ServiceAffinityClientIP
-		p.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: pointer(int32(s.SessionAffinity / time.Second))}}
-	}
-	for _, a := range s.LoadBalancerIPs {
-		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
-	}
-	if s.Restricted {
-		p.LoadBalancerSourceRanges = append(text(s.SourceRanges), "invalid")[:max(1, len(s.SourceRanges))]
-	}
-	if s.External == model.Local {
-		p.HealthCheckNodePort = int32(s.HealthCheckNodePort)
-	}
-	for _, x := range s.Ports {
-		p.Ports = append(p.Ports, corev1.ServicePort{Name: x.Name, Protocol: protocol(x.Proto), Port: int32(x.Port), NodePort: int32(x.NodePort)})
-	}
-	return o
-}
-
-// sliceOf is watch.Slice the other way round.
-func sliceOf(s *model.Slice) *discoveryv1.EndpointSlice {
-	o := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Service}},
-		AddressType: map[model.Family]discoveryv1.AddressType{model.IPv4: discoveryv1.AddressTypeIPv4, model.IPv6: discoveryv1.AddressTypeIPv6}[s.Family],
-	}
-	for _, p := range s.Ports {
-		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: pointer(protocol(p.Proto)), Port: pointer(int32(p.Port))})
-	}
-	for _, e := range s.Endpoints {
-		x := discoveryv1.Endpoint{Addresses: []string{e.Addr.String()}, Conditions: discoveryv1.EndpointConditions{
-			Ready: pointer(e.State.Has(model.Ready)), Serving: pointer(e.State.Has(model.Serving)), Terminating: pointer(e.State.Has(model.Terminating)),
-		}}
-		if e.Node != "" {
-			x.NodeName = &e.Node
-		}
-		if e.Hints != nil {
-			x.Hints = &discoveryv1.EndpointHints{}
-			for _, z := range e.Hints.Zones {
-				x.Hints.ForZones = append(x.Hints.ForZones, discoveryv1.ForZone{Name: z})
-			}
-			for _, n := range e.Hints.Nodes {
-				x.Hints.ForNodes = append(x.Hints.ForNodes, discoveryv1.ForNode{Name: n})
-			}
-		}
-		o.Endpoints = append(o.Endpoints, x)
-	}
-	return o
 }

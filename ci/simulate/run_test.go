@@ -195,7 +195,7 @@ func randomConfig(rng *rand.Rand) config.Config {
 	c.DetectLocal = config.DetectNodeCIDR
 	c.MasqueradeAll = rng.IntN(5) == 0
 	c.NodePorts.Primary = rng.IntN(3) == 0
-	c.NodePorts.Loopback = pointer(rng.IntN(3) == 0)
+	c.NodePorts.Loopback = new(rng.IntN(3) == 0)
 	return c
 }
 

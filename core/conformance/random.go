@@ -19,6 +19,7 @@ import (
 // Random is a random world: few names and addresses, so that they collide.
 type Random struct {
 	Host     *model.Host
+	Config   config.Config // the settings that Host follows from
 	Services []*model.Service
 	Slices   []*model.Slice
 	Routes   []*model.Route // see WithRoutes
@@ -29,7 +30,8 @@ func NewRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x7a6d)
 
 // RandomWorld makes a world. Equal seeds make equal worlds.
 func RandomWorld(rng *rand.Rand) Random {
-	w := Random{Host: randomHost(rng)}
+	var w Random
+	w.Host, w.Config = randomHost(rng)
 	for i := range 1 + rng.IntN(8) {
 		w.Services = append(w.Services, randomService(rng, i))
 		for j := range rng.IntN(4) {
@@ -77,7 +79,7 @@ func (w Random) Change(rng *rand.Rand) Random {
 	i, j := rng.IntN(8), rng.IntN(3)
 	switch n := rng.IntN(20); {
 	case n == 0:
-		w.Host = randomHost(rng)
+		w.Host, w.Config = randomHost(rng)
 	case n == 1:
 		w.Host = withRanges(w.Host, rng)
 	case n < 5:
@@ -145,8 +147,8 @@ func addrs(format string, n int) (all []netip.Addr) {
 	return all
 }
 
-func randomHost(rng *rand.Rand) *model.Host {
-	c := config.Default()
+func randomHost(rng *rand.Rand) (h *model.Host, c config.Config) {
+	c = config.Default()
 	c.NodeName = NodeName
 	c.MasqueradeAll = chance(rng, 20)
 	switch rng.IntN(5) {
@@ -172,7 +174,7 @@ func randomHost(rng *rand.Rand) *model.Host {
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: prefixes("10.244.1.0/24 fd00:10:244:1::/64"),
 	}
-	return withRanges(resolve.Host(&c, node, nil, model.Machine{}), rng)
+	return withRanges(resolve.Host(&c, node, nil, model.Machine{}), rng), c
 }
 
 // withRanges returns the host with other ranges of cluster IPs, half of the time

@@ -164,7 +164,7 @@ func (p *parser) step(number int, all []section, before folder) (Step, folder) {
 	if number == 0 {
 		before = folder{} // nothing has been written yet
 	}
-	step.Changed, step.Removed = now.since(before)
+	step.Changed, step.Removed = FilesSince(now.files, before.files)
 	step.Title = describe(number, step.Changed, step.Removed)
 	return step, now
 }
@@ -238,15 +238,15 @@ func (f *folder) remove(name string) {
 	delete(f.files, name)
 }
 
-// since compares two states of the folder.
-func (f folder) since(old folder) (changed, removed []string) {
-	for _, name := range slices.Sorted(maps.Keys(f.files)) {
-		if was, ok := old.files[name]; !ok || !bytes.Equal(was, f.files[name]) {
+// FilesSince compares two states of the folder.
+func FilesSince(now, old map[string][]byte) (changed, removed []string) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if was, ok := old[name]; !ok || !bytes.Equal(was, now[name]) {
 			changed = append(changed, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(old.files)) {
-		if _, ok := f.files[name]; !ok {
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		if _, ok := now[name]; !ok {
 			removed = append(removed, name)
 		}
 	}

@@ -20,6 +20,18 @@ var (
 	worldFrom  = flag.Uint64("from", 0, "the seed of the first of them")
 )
 
+// WantedWorlds returns the seed of the first random world that the flags ask for, and how
+// many there shall be; without the flag as many as usual.
+func WantedWorlds(usual int) (first uint64, n int) {
+	n = usual
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "worlds" {
+			n = *worldCount
+		}
+	})
+	return *worldFrom, n
+}
+
 // Suite is a data plane under test.
 type Suite[K comparable, V any] struct {
 	Mode     string // as in want/MODE

@@ -27,7 +27,8 @@
 // removed as soon as the new ones are in place.
 //
 // Source ranges, rejects, drops and the detection of local pods are exact. The rules
-// handle TCP, UDP and SCTP only: a ping to a cluster IP is routed as usual. The rules
+// handle TCP, UDP and SCTP only: a ping to a cluster IP is routed as usual. SCTP to
+// unallocated cluster IPs is rejected, not dropped: nothing can listen for it. The rules
 // also apply to relays, so an endpoint with an address in a ServiceCIDR cannot be
 // reached. Endpoints see the node's address, not the client's. While the proxy is
 // down all connections are rejected; after a restart it finds its rules and listens

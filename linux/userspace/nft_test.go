@@ -56,10 +56,8 @@ func nftSim(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.
 		switch id, known := relays[to.Port()]; {
 		case to.Addr() != relayAddr(model.FamilyOf(to.Addr())):
 			return out
-		case to.Port() == rejectPort:
-			return oracle.Outcome{Fate: oracle.Reject}
-		case to.Port() == dropPort:
-			return oracle.Outcome{Fate: oracle.Drop}
+		case to.Port() == rejectPort || to.Port() == dropPort:
+			return oracle.Outcome{Fate: endFate(to.Port(), p.Proto)}
 		case known:
 			return behind.relayed(id)
 		}

@@ -74,12 +74,19 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	switch {
 	case !end.DNATed:
 		return oracle.Outcome{}
-	case end.Dst.Port() == rejectPort:
-		return oracle.Outcome{Fate: oracle.Reject}
-	case end.Dst.Port() == dropPort:
-		return oracle.Outcome{Fate: oracle.Drop}
+	case end.Dst.Port() == rejectPort || end.Dst.Port() == dropPort:
+		return oracle.Outcome{Fate: endFate(end.Dst.Port(), p.Proto)}
 	}
 	return s.relayed(s.ports[end.Dst.Port()])
+}
+
+// endFate is what becomes of a packet at the reject port or the drop port. There is no
+// SCTP socket on the drop port, so that the kernel rejects.
+func endFate(port uint16, proto model.Proto) oracle.Fate {
+	if port == dropPort && proto != model.SCTP {
+		return oracle.Drop
+	}
+	return oracle.Reject
 }
 
 // relayed is the outcome of a connection to a relay.
