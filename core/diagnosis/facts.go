@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Facts are what the checks of a node look at. What a system does not have, or what
-// could not be read, is absent: then no check speaks of it.
+// Facts are the input of a node's checks. What a system does not have, or what
+// could not be read, is absent: checks that need it report nothing.
 type Facts struct {
 	System string // as Go names it: "linux", "windows"
 	Mode   string // that is configured or in use
@@ -96,13 +96,13 @@ func (u Usage) over(part float64) bool {
 
 // Modules are kernel modules that the mode needs.
 type Modules struct {
-	Missing []string // neither loaded, nor built in, nor there to be loaded
+	Missing []string // neither loaded, nor built in, nor available to be loaded
 }
 
 // Clock is the state of the system's clock.
 type Clock struct {
 	Synchronized bool
-	Error        time.Duration // the most that it is believed to be wrong
+	Error        time.Duration // the kernel's bound of the clock's error
 }
 
 // Running is the state that a running tandem reports.

@@ -36,7 +36,7 @@ func kubeProxy(f *Facts) Check {
 			"stop it, and run tandem with --takeover so that its rules are replaced"), len(pids) == 0)
 }
 
-// proxies are programs that serve Services, always or when they are told to.
+// proxies are programs that serve Services, always or when configured to.
 func proxies() map[string]string {
 	return map[string]string{
 		"kube-router": "--run-service-proxy=false", "cilium-agent": "kubeProxyReplacement: false", "antrea-agent": "antreaProxy.proxyAll: false",
@@ -80,7 +80,7 @@ func firewalld(f *Facts) Check {
 // destinations.
 const dstnat = -100
 
-// foreignChains finds chains that rewrite destinations before ours can.
+// foreignChains finds chains of other programs that rewrite destinations before ours can.
 func foreignChains(f *Facts) Check {
 	if f.BaseChains == nil {
 		return Check{}
@@ -194,7 +194,7 @@ func hasKind(kind string) func(*Facts) bool {
 	}
 }
 
-// bugs lists what is known, each with the report that it was found by.
+// bugs lists the known bugs, each with the report of its discovery.
 func bugs() []bug {
 	return []bug{
 		{ // kubernetes#88986; torvalds/linux ea64d8d6c675

@@ -24,8 +24,8 @@ type EndpointUse struct {
 
 // EndpointUses lists every endpoint of the slices of a Service, for each port that
 // they could serve, in the order of the slices, which must be marked as those that the
-// ports were resolved from (MarkUnanswered). What is used is read off the resolved
-// ports, so it is policy's own answer; the reasons are for what is left.
+// ports were resolved from (MarkUnanswered). Use is read off the resolved
+// ports, so it is policy's own answer; the reasons are for unused endpoints.
 func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (all []EndpointUse) {
 	for _, port := range ports {
 		used := map[netip.AddrPort]model.Endpoint{}

@@ -28,9 +28,9 @@ func OpenOffload() (*Offload, error) {
 // Close closes the socket.
 func (o *Offload) Close() error { return o.sock.Close() }
 
-// Set has the flowtable take packets from devices, beside those that it does
-// already. Beside another agent's flowtable it does nothing: connections would be
-// in either, and neither agent could tell why.
+// Set adds devices whose packets the flowtable takes to those that it has
+// already. If another agent has a flowtable it does nothing: connections would be
+// in either of them, invisibly to both agents.
 func (o *Offload) Set(ctx context.Context, devices []string) error {
 	exists, have, err := o.Devices(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func devicesOf(hook []byte) (names []string) {
 	return names
 }
 
-// ours reports whether our table is there; another's of its name is an error.
+// ours reports whether our table is there; a foreign one of its name is an error.
 func (o *Offload) ours(ctx context.Context) (exists bool, err error) {
 	var comment []byte
 	err = request(ctx, o.sock, msgGetTable, 0, familyInet, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
