@@ -121,6 +121,10 @@ func brokenLinux() []broken {
 		{"flow-offload", warn, func(f *diagnosis.Facts) {
 			f.Offload, f.Flowtables = true, append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"})
 		}},
+		{"flow-offload", warn, func(f *diagnosis.Facts) {
+			f.Flowtables = append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"},
+				diagnosis.Flowtable{Family: "inet", Table: "tandem-offload", Name: "services", Devices: []string{"eth0"}, Own: true})
+		}},
 		{"iptables-variants", note, func(f *diagnosis.Facts) { f.LegacyTables = []string{"nat"} }},
 		{"kernel-version", fail, func(f *diagnosis.Facts) { f.Kernel = "3.10.0-1160.el7" }},
 		{"kernel-version", fail, both(mode("nftables"), func(f *diagnosis.Facts) { f.Kernel = "5.10.0" })},

@@ -123,8 +123,8 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 
 // choose chooses among the endpoints of each backend as for a Service, and joins the
 // choices by the weights of the backends. One without endpoints leaves its share to the
-// others: the specification wants these connections rejected, which no way of choosing
-// an endpoint in a kernel can do.
+// others. The specification wants these connections rejected: IPVS, HNS and the nat table
+// of iptables choose among endpoints and cannot reject a share, and modes must not differ.
 func (route *Route) choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
 	joined := chosen{whyCluster: model.WhyRoute, whyLocal: model.WhyLocalEndpoints}
 	for i, b := range route.Route.Backends {
