@@ -25,16 +25,9 @@ func slice(n, svc, ip string, triggered time.Time) *model.Slice {
 }
 
 // refuse makes the kernel refuse an object until the returned function is called.
-func (b *bench) refuse(key string) (relent func()) {
-	b.kernel.Do(func() {
-		b.kernel.Fail = func(op ledger.Op[string, string]) error {
-			if op.Key == key {
-				return errors.New("no space")
-			}
-			return nil
-		}
-	})
-	return func() { b.kernel.Do(func() { b.kernel.Fail = nil }) }
+func (b *bench) refuse(key string) (repair func()) {
+	b.fail(map[string]error{key: errors.New("no space")})
+	return func() { b.fail(nil) }
 }
 
 func (b *bench) standings() string {

@@ -371,14 +371,7 @@ func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
 func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Do(func() {
-			b.kernel.Fail = func(op ledger.Op[string, string]) error {
-				if op.Key == "10.96.0.1:80" {
-					return errors.New("not now")
-				}
-				return nil
-			}
-		})
+		repair := b.refuse("10.96.0.1:80")
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
@@ -386,7 +379,7 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || !b.Status().QueuedAt.IsZero() {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
 		}
-		b.kernel.Do(func() { b.kernel.Fail = nil })
+		repair()
 		sleep(time.Second)
 		if len(b.kernel.Objects) != 3 || b.Status().Err != nil {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
@@ -490,14 +483,7 @@ func sleep(d time.Duration) {
 func TestSettledFollowsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Do(func() {
-			b.kernel.Fail = func(op ledger.Op[string, string]) error {
-				if op.Key == "10.96.0.1:80" {
-					return errors.New("not now")
-				}
-				return nil
-			}
-		})
+		repair := b.refuse("10.96.0.1:80")
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
@@ -513,7 +499,7 @@ func TestSettledFollowsFailures(t *testing.T) {
 		if got := settled(); got != "b" {
 			t.Fatalf("settled: %q, want b alone", got)
 		}
-		b.kernel.Do(func() { b.kernel.Fail = nil })
+		repair()
 		sleep(time.Second)
 		if got := settled(); got != "ba" {
 			t.Fatalf("settled: %q, want b, then a", got)
