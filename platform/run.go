@@ -58,6 +58,8 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		if p.writers, err = open(); err != nil {
 			p.writers = nil
 			p.log.Debug("other writers are not recorded", "err", err)
+		} else {
+			ctx, p.running = p.writers.Own(ctx), p.writers.Own(p.running)
 		}
 	}
 	if err := p.openEngine(ctx); err != nil {

@@ -82,6 +82,9 @@ type flowTable interface {
 // writers records which other programs write to the data plane.
 type writers interface {
 	engine.Writers
+	// Own returns a context in which commands are run for this process: they are no other
+	// programs.
+	Own(ctx context.Context) context.Context
 	// Listen receives until ctx ends.
 	Listen(ctx context.Context) error
 	io.Closer

@@ -21,6 +21,8 @@ type Facts struct {
 	Interfaces []Interface
 	Routes     [2]bool // whether there is a default route, by family
 	BaseChains []BaseChain
+	Flowtables []Flowtable
+	Offload    bool // flow offload is asked for
 	// EarlyRules are rules of iptables that end a packet's way through the nat table
 	// before Services are looked up.
 	EarlyRules []string
@@ -62,6 +64,20 @@ type BaseChain struct {
 	Drop                bool // its policy
 	Rules               int  // that it has
 }
+
+// own reports whether the chain is tandem's.
+func (c BaseChain) own() bool { return c.Table == "tandem" || strings.HasPrefix(c.Table, "tandem-") }
+
+// Flowtable is a flowtable of nftables: packets of connections in it go past all chains of
+// prerouting, forward and postrouting.
+type Flowtable struct {
+	Family, Table, Name string
+	Devices             []string
+	Own                 bool // tandem's
+}
+
+// String names it as nft does: "inet filter fast".
+func (f Flowtable) String() string { return f.Family + " " + f.Table + " " + f.Name }
 
 // Conntrack are counters of connection tracking, summed over all CPUs.
 type Conntrack struct {

@@ -132,6 +132,8 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 		return "its slice has weight 0"
 	case u.State.Has(model.Unanswered) && passesOver(port):
 		return "stopped answering, and is passed over"
+	case port.Route != nil:
+		return port.Route.String() + " has this port: its connections go to the backends of the route"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):
 		return "runs on " + nodeText(u.Node) + ", and policy Local or a node's hint takes this node's only"
 	case len(port.Frontends) == 0 || len(used) == 0:

@@ -172,6 +172,7 @@ type packet struct {
 	kept   netip.Addr    // written to a map by Update
 	forgot bool          // the client was removed from the map by Delete
 	chance float64       // how likely it gets here
+	met    int           // statements on its way
 }
 
 // step is one possible effect of a statement on a packet.

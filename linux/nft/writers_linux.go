@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,9 @@ type Writer struct {
 // each commit. So our own commits are made outside of it: see Mute.
 type Writers struct {
 	file *os.File
-	mu   sync.Mutex
-	ring []Writer // the latest, oldest first
+	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
+	ring []Writer       // the latest, oldest first
+	own  map[int]string // children of this process, by process id, and their names: see Child
 }
 
 // maxWriters is how many commits are remembered.
@@ -47,7 +49,7 @@ func OpenWriters() (*Writers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables notices: %w", err)
 	}
-	w := &Writers{file: os.NewFile(uintptr(fd), "nftables notices")}
+	w := &Writers{file: os.NewFile(uintptr(fd), "nftables notices"), own: map[int]string{}}
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}), unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, generationsOnly()))
 	if err == nil {
 		err = w.Mute(false)
@@ -97,40 +99,49 @@ func generationsOnly() *unix.SockFprog {
 // Listen receives until ctx ends. It is called once.
 func (w *Writers) Listen(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })() // fails only where the socket is closed
-	buf := make([]byte, noticeSize)
-	for {
-		n, err := w.file.Read(buf)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS): // some notices were lost, and their writers with them
-			continue
-		case err != nil:
-			return fmt.Errorf("nftables notices: %w", err)
-		}
-		w.notes(buf[:n])
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
 	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		failed = w.receive(int(fd))
+		return failed != nil // else wait for more
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err = errors.Join(failed, err); err != nil {
+		return fmt.Errorf("nftables notices: %w", err)
+	}
+	return nil
 }
 
 // noticeSize is more than a notice of a new generation has.
 const noticeSize = 4096
 
-// drain reads the notices queued in the socket, so that commits before a call are known
-// after it, however busy the machine is.
-func (w *Writers) drain() {
+// receive takes all that waits in the socket.
+func (w *Writers) receive(fd int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	buf := make([]byte, noticeSize)
-	for range maxWriters {
-		n := 0
-		err := w.control(func(fd int) (err error) {
-			n, _, err = unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR): // after ENOBUFS some notices were lost: who wrote is not known then
+		case err != nil:
 			return err
-		})
-		if err != nil && !errors.Is(err, unix.ENOBUFS) { // EAGAIN: nothing waits
-			return
+		default:
+			w.notes(buf[:n])
 		}
-		w.notes(buf[:max(n, 0)])
 	}
 }
+
+// drain takes what waits in the socket, so that what was committed before a call is known
+// after it, however busy the machine is. A socket that is closed or broken is Listen's to report.
+func (w *Writers) drain() { _ = w.control(w.receive) }
 
 func (w *Writers) notes(b []byte) {
 	for m, err := range netlink.Messages(b) {
@@ -151,27 +162,72 @@ func (w *Writers) note(m netlink.Message) {
 			one.Name = netlink.Text(v)
 		}
 	}
-	if isOwn(one) {
+	if w.isOwn(one) {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.ring = append(w.ring, one)
 	w.ring = slices.Delete(w.ring, 0, max(0, len(w.ring)-maxWriters))
 }
 
 // isOwn reports whether a writer is a thread of this process or a child of it. Where the
-// process ids are another namespace's, or the child has exited, the name decides.
-func isOwn(w Writer) bool {
-	if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", w.PID)); err == nil {
+// process ids are another namespace's, or the writer has ended, its name decides.
+func (w *Writers) isOwn(one Writer) bool {
+	if _, ok := w.own[one.PID]; ok {
 		return true
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.PID))
-	if err == nil {
-		return strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid()))
+	if isNamed(fmt.Sprintf("/proc/self/task/%d", one.PID), one.Name) {
+		return true
 	}
-	own, _ := os.ReadFile("/proc/self/comm")
-	return w.Name == strings.TrimSpace(string(own)) || strings.HasPrefix(w.Name, "iptables-restor") || strings.HasPrefix(w.Name, "ip6tables-resto")
+	process := fmt.Sprintf("/proc/%d", one.PID)
+	if isNamed(process, one.Name) {
+		status, err := os.ReadFile(process + "/status")
+		return err == nil && strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid()))
+	}
+	if isNamed("/proc/self", one.Name) {
+		return true
+	}
+	for _, name := range w.own {
+		if name == one.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// isNamed reports whether there is a process or thread in a folder of /proc that has the name.
+func isNamed(folder, name string) bool {
+	comm, err := os.ReadFile(folder + "/comm")
+	return err == nil && strings.TrimSuffix(string(comm), "\n") == name
+}
+
+// ownKey is the key of the Writers of a context.
+type ownKey struct{}
+
+// Own returns a context for the work of this process: w learns from Child of the commands
+// that are run in it.
+func (w *Writers) Own(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ownKey{}, w)
+}
+
+// Child tells the Writers of a context that a child of this process runs a program. Ended is
+// to be called once it has ended. What it has committed is known as its own after that, however late the
+// notice is read.
+func Child(ctx context.Context, pid int, program string) (ended func()) {
+	w, ok := ctx.Value(ownKey{}).(*Writers)
+	if !ok {
+		return func() {}
+	}
+	const nameSize = 15 // TASK_COMM_LEN without its end
+	name := filepath.Base(program)
+	w.mu.Lock()
+	w.own[pid] = name[:min(len(name), nameSize)]
+	w.mu.Unlock()
+	return func() {
+		w.drain()
+		w.mu.Lock()
+		delete(w.own, pid)
+		w.mu.Unlock()
+	}
 }
 
 // Since returns the programs that have written since a time, oldest first.
