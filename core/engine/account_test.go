@@ -45,14 +45,14 @@ func (b *bench) standings() string {
 	return strings.Join(lines, "; ")
 }
 
-func TestStandingsAreToldWhenTheyChange(t *testing.T) {
+func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		expect := func(what, want string, counts ...int) {
 			t.Helper()
 			sleep(time.Second)
 			if got := b.standings(); got != want {
-				t.Errorf("%s: told %q, want %q", what, got, want)
+				t.Errorf("%s: reported %q, want %q", what, got, want)
 			}
 			if got := b.Status().Services; fmt.Sprint(got) != fmt.Sprint(counts) {
 				t.Errorf("%s: counts %v, want %v", what, got, counts)
