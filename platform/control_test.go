@@ -66,7 +66,7 @@ func TestControl(t *testing.T) {
 }
 
 // A client that waits for a switch gets each phase, before the answer.
-func TestSwitchTellsItsPhases(t *testing.T) {
+func TestSwitchReportsItsPhases(t *testing.T) {
 	phases := []string{"opening", "programming", "removing"}
 	s := httptest.NewServer(controlHandler(func(_ context.Context, to config.Mode, phase func(string)) (Switched, error) {
 		for _, p := range phases {

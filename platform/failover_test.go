@@ -215,7 +215,7 @@ func TestFailoverReports(t *testing.T) {
 	}
 }
 
-// Where answers to clients do not pass this node nobody is passed over, and that is said.
+// Where answers to clients do not pass this node no endpoint is passed over, and that is reported.
 func TestFailoverWithAsymmetricRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &silentWorld{unseen: true, answers: true}

@@ -172,9 +172,9 @@ func TestLockHoldsForOtherMountNamespaces(t *testing.T) {
 	}
 }
 
-// Without the right to program rules nobody has the claim, or keeps the lock
-// from who has it: user 65534 in the same network namespace.
-func TestUnprivilegedLockHindersNobody(t *testing.T) {
+// Without the right to program rules no process gets the claim, or keeps the lock
+// from a privileged one: user 65534 in the same network namespace.
+func TestUnprivilegedLockBlocksNoOther(t *testing.T) {
 	if os.Getenv("TANDEM_TEST_LOCK") != "" { // the child: hold the lock until stdin ends
 		held, err := platform.Lock()
 		if err != nil {
@@ -205,7 +205,7 @@ func TestUnprivilegedLockHindersNobody(t *testing.T) {
 	}
 	n := newNet(t)
 	if err := n.Do(netns.Node, func() error {
-		cmd := exec.Command(program, "-test.run=^TestUnprivilegedLockHindersNobody$")
+		cmd := exec.Command(program, "-test.run=^TestUnprivilegedLockBlocksNoOther$")
 		cmd.Dir = dir
 		cmd.Env = []string{"TANDEM_TEST_LOCK=1", "XDG_RUNTIME_DIR=" + dir + "/run"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -231,7 +231,7 @@ func TestUnprivilegedLockHindersNobody(t *testing.T) {
 }
 
 // What others do to the file of a lock makes no failure of giving the lock up, and
-// a file that is not its own any more is left alone.
+// a file that is not its own any more is kept.
 func TestFileOfALockGoes(t *testing.T) {
 	n := newNet(t)
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())

@@ -32,7 +32,7 @@ func (p *Proxy) pages() health.Sources {
 				p.Verbosity(v)
 			}
 		},
-		Asked: p.memory.note,
+		Large: p.memory.after,
 	}
 }
 

@@ -46,7 +46,7 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 		if time.Sleep(time.Minute); collected.Load() != 2 {
 			t.Error("collected for nothing")
 		}
-		for range 60 { // somebody who asks each second for ever
+		for range 60 { // a client that asks each second, permanently
 			ask(10 << 20)
 			time.Sleep(time.Second)
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // An earlier run has programmed another mode, and there is no API server now: that
-// mode is all that serves. A switch back to it is refused, and leaves it alone.
+// mode is the only one that serves. A switch back to it is rejected, and does not change it.
 func TestSwitchBeforeTheFirstSyncRemovesNothing(t *testing.T) {
 	const before, now = "iptables", "nftables"
 	net := newNet(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
-// listener is a service manager that remembers what it was told.
+// listener is a service manager that records notifications.
 type listener struct {
 	mu   sync.Mutex
 	told []string
@@ -74,7 +74,7 @@ func TestNotifyWithoutSync(t *testing.T) {
 	}
 }
 
-// Nobody who listens: nothing is told, and nothing goes wrong. One that is gone
+// Without a listener nothing is sent, and nothing fails. One that is gone
 // is a warning.
 func TestServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")

@@ -72,7 +72,7 @@ func (n *testNode) replace(ctx context.Context, client kubernetes.Interface, w w
 }
 
 // follow connects to a Service again and again until only endpoints of a new
-// generation answer. It tells when it has seen the old one.
+// generation answer. It reports whether it has seen the old one.
 func follow(ctx context.Context, vip netip.AddrPort, gen int, watching chan<- error) (first, last time.Time, failed int, err error) {
 	for n := 0; n < steady; {
 		if ctx.Err() != nil {

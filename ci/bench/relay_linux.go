@@ -21,7 +21,7 @@ import (
 // "CPU of one" is the processor time that the proxy's processes take for a
 // connection with a question and an answer: work of others on the machine, which
 // lowers the connections per second, changes it little. "Memory of an idle
-// connection" is by how much the processes grow for 1,000 of them after all that
+// connection" is by how much the processes grow for 1,000 of them after everything that
 // load: one that has room left from it does not grow at all.
 func userspace() bench {
 	return bench{

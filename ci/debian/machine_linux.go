@@ -161,7 +161,7 @@ func (m *Machine) Until(unit, name string, want func(string) bool) string {
 
 // close ends the machine and removes its control groups.
 func (m *Machine) close() {
-	_ = m.shell.Process.Kill() // its child goes with it
+	_ = m.shell.Process.Kill() // its child ends with it
 	_ = m.shell.Wait()
 	if err := m.forget(); err != nil {
 		m.t.Errorf("the machine's control groups: %v", err)

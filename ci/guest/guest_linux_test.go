@@ -119,7 +119,7 @@ func TestSlots(t *testing.T) {
 	}
 	first.close()
 	if again, err := tryTake(dir, want(3)); err != nil || len(again) != 4 {
-		t.Errorf("what was given back is not there: %d locks, %v", len(again), err)
+		t.Errorf("released memory is not available: %d locks, %v", len(again), err)
 	} else {
 		again.close()
 	}

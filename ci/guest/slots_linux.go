@@ -59,7 +59,7 @@ type locks []*os.File
 
 func (l locks) close() {
 	for _, f := range l {
-		_ = f.Close() // the lock goes with it in any case
+		_ = f.Close() // it releases the lock in any case
 	}
 }
 

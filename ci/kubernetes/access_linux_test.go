@@ -148,7 +148,7 @@ func TestTokenRenewed(t *testing.T) {
 	}
 	n.says(30*time.Second, "rejected the credentials")
 	if got, err := n.reach(); err != nil || got != "10.244.1.2" {
-		t.Errorf("with a worthless token %s answers (%v), want what was there", got, err)
+		t.Errorf("with an invalid token %s answers (%v), want the last state", got, err)
 	}
 	renew()
 	n.write(c.Client(), "10.244.1.3")

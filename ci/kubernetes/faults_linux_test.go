@@ -36,7 +36,7 @@ func TestServerKilled(t *testing.T) {
 	n.write(spare, "10.244.1.3")
 	time.Sleep(outage / 2)
 	if got, err := n.reach(); err != nil || got != "10.244.1.2" {
-		t.Errorf("with no server %s answers (%v), want what was there", got, err)
+		t.Errorf("with no server %s answers (%v), want the last state", got, err)
 	}
 	if err := c.StartServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestServerDownAtStart(t *testing.T) {
 	n.says(5*time.Second, "API server", "172.31.0.1:6443", "connection refused")
 	time.Sleep(2 * time.Second)
 	if got, err := n.reach(); err != nil || got != "10.244.1.2" {
-		t.Errorf("with no server %s answers (%v), want what was there", got, err)
+		t.Errorf("with no server %s answers (%v), want the last state", got, err)
 	}
 	if err := c.StartServer(t.Context()); err != nil {
 		t.Fatal(err)

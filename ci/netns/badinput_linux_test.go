@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// TestBadManifestsHarmNobodyElse puts everything that goes wrong in a folder
+// TestBadManifestsAreIsolated puts everything that goes wrong in a folder
 // next to a good Service: the good one works throughout, and the status names
 // each mistake with its place.
-func TestBadManifestsHarmNobodyElse(t *testing.T) {
+func TestBadManifestsAreIsolated(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
 	s.start()

@@ -59,7 +59,26 @@ var building = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "tandem"), nil
 })
 
+// newSite is a site with three pods that answer.
 func newSite(t *testing.T) *site {
+	t.Helper()
+	plan := lab.Plan{Node: []netip.Addr{nodeIP}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}}
+	for i, ip := range []string{"10.244.1.10", "10.244.1.2", "10.244.1.3", "10.244.1.4"} {
+		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(ip), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
+	}
+	s := newSiteOn(t, plan)
+	for _, ip := range []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"} {
+		for _, proto := range []model.Proto{model.TCP, model.UDP} {
+			if _, err := s.net.Serve(lab.Place(ip), netip.AddrPortFrom(netip.MustParseAddr(ip), 8080), proto); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// newSiteOn is a site on a network of its own, without servers, which ends with the test.
+func newSiteOn(t *testing.T, plan lab.Plan) *site {
 	t.Helper()
 	if err := lab.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -70,10 +89,6 @@ func newSite(t *testing.T) *site {
 	bin, err := building()
 	if err != nil {
 		t.Fatal(err)
-	}
-	plan := lab.Plan{Node: []netip.Addr{nodeIP}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}}
-	for i, ip := range []string{"10.244.1.10", "10.244.1.2", "10.244.1.3", "10.244.1.4"} {
-		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(ip), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{netip.MustParseAddr(ip)}})
 	}
 	s := &site{t: t, bin: bin, dir: t.TempDir()}
 	if s.net, err = lab.New(t.Context(), plan); err != nil {
@@ -88,13 +103,6 @@ func newSite(t *testing.T) *site {
 			t.Logf("log of the program:\n%s", s.log.String())
 		}
 	})
-	for _, ip := range []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"} {
-		for _, proto := range []model.Proto{model.TCP, model.UDP} {
-			if _, err := s.net.Serve(lab.Place(ip), netip.AddrPortFrom(netip.MustParseAddr(ip), 8080), proto); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	return s
 }
 

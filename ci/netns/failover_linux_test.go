@@ -34,17 +34,7 @@ const remoteNodes = 5
 
 func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 	t.Helper()
-	if err := lab.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skipf("nodes are silenced with nft: %v", err)
-	}
-	bin, err := building()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &failoverSite{site: &site{t: t, bin: bin, dir: t.TempDir(), flags: flags}}
+	f := &failoverSite{}
 	for i := range 3 {
 		f.pods = append(f.pods, netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", 10+i)))
 		f.outside = append(f.outside, netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 100+i)))
@@ -56,18 +46,8 @@ func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 	for i, a := range append(slices.Clone(f.pods), f.remote...) {
 		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(a.String()), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{a}})
 	}
-	if f.net, err = lab.New(t.Context(), plan); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		f.kill()
-		if err := f.net.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("log of the program:\n%s", f.log.String())
-		}
-	})
+	f.site = newSiteOn(t, plan)
+	f.flags = flags
 	for _, a := range f.remote {
 		if _, err := f.net.Serve(lab.Place(a.String()), netip.AddrPortFrom(a, 8080), model.TCP); err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 type tampering struct {
 	what string
 	do   string // a shell script on the node
-	undo string // where tandem does not mend it
+	undo string // where tandem does not repair it
 	by   string // drift, trace or doctor
 	says string // part of its message
 }
@@ -134,7 +134,7 @@ func iptablesTampering() []tampering {
 		ipt("the dispatch deleted", "iptables -t nat -D PREROUTING "+jump+"; iptables -t nat -D OUTPUT "+jump+"; iptables -t nat -F KUBE-SERVICES; iptables -t nat -X KUBE-SERVICES", "KUBE-SERVICES"),
 		ipt("a rule duplicated", "c="+first("KUBE-SVC-")+"; { echo '*nat'; iptables-save -t nat | grep -m1 -- \"^-A $c \"; echo COMMIT; } | iptables-restore --noflush", "KUBE-SVC-"),
 		ipt("another share for an endpoint", "c="+first("KUBE-SVC-")+"; r=$(iptables-save -t nat | grep -m1 -- \"^-A $c .*probability\" | sed \"s/^-A $c //; s/probability [0-9.]*/probability 0.9/; s/--comment [^ ]*/--comment x/\"); n=$(iptables-save -t nat | grep -- \"^-A $c \" | grep -n probability | head -1 | cut -d: -f1); iptables -t nat -R $c $n $r", "KUBE-SVC-"),
-		ipt("what is not balanced is not rejected", "iptables -F KUBE-FORWARD", "KUBE-FORWARD"),
+		ipt("unbalanced packets are not rejected", "iptables -F KUBE-FORWARD", "KUBE-FORWARD"),
 		ipt("the dispatch flushed", "iptables -t nat -F KUBE-SERVICES", "KUBE-SERVICES"),
 		ipt("a rule in front", "iptables -t nat -I KUBE-SERVICES -d 10.96.0.10/32 -j RETURN", "KUBE-SERVICES"),
 		ipt("an endpoint leads elsewhere", "c="+first("KUBE-SEP-")+"; iptables -t nat -F $c; iptables -t nat -A $c -p tcp -j DNAT --to-destination 10.244.1.4:9", "KUBE-SEP-"),
@@ -332,9 +332,9 @@ func (s *site) driftSince(t *testing.T, start time.Time) string {
 	return b.String()
 }
 
-// TestFirstDriftNamesWhoDidIt: with the first change by another program after a start its
+// TestFirstDriftNamesItsWriter: with the first change by another program after a start its
 // name is in drift, log and history.
-func TestFirstDriftNamesWhoDidIt(t *testing.T) {
+func TestFirstDriftNamesItsWriter(t *testing.T) {
 	for _, c := range []struct{ mode, do, name string }{
 		{"nftables", "nft flush map ip tandem slots", "nft"},
 		{"iptables", "exec iptables-nft -t nat -F KUBE-SERVICES", "iptables-nft"},

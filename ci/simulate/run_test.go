@@ -262,7 +262,7 @@ func (r *run) change(rng *rand.Rand) {
 	}
 }
 
-// settle waits until all is right.
+// settle waits until everything is as desired.
 func (r *run) settle(when string, limit time.Duration) {
 	if len(r.violations) > 0 {
 		return

@@ -46,7 +46,7 @@ func newWindows(rng *rand.Rand, dir string) *windows {
 }
 
 // addNetwork makes the network, and in it all pods that this node may have, unless
-// somebody has done so.
+// another program has done so.
 func (w *windows) addNetwork() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,7 +35,7 @@ type report struct {
 	out    io.Writer
 	tests  *tally
 	spoke  time.Time
-	cpu    time.Duration // of all that has ended
+	cpu    time.Duration // of all steps that have ended
 	failed []string      // steps
 	left   []string      // what was not run
 }

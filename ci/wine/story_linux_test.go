@@ -40,7 +40,7 @@ func (n *node) restart(t *testing.T, how func(*os.Process) error) {
 	t.Logf("a restart: %d calls", len(calls))
 	for _, c := range calls {
 		if c.Verb == hnsemu.Create || c.Verb == hnsemu.Modify || c.Verb == hnsemu.Delete {
-			t.Errorf("a restart on what is right wrote: %s %s", c.Name, c.Text)
+			t.Errorf("a restart on correct rules wrote: %s %s", c.Name, c.Text)
 		}
 	}
 	if g := n.emu.Gaps(); len(g) > 0 {

@@ -156,7 +156,7 @@ func TestCommandLinesOfDistributions(t *testing.T) {
 	}
 }
 
-func TestUnknownFlagsAreAllTold(t *testing.T) {
+func TestUnknownFlagsAreAllReported(t *testing.T) {
 	code, _, stderr := tandem(t, "run", "--proxy-mod", "x", "--manifests=d", "--nonsense=1", "-v=2")
 	if code != exitUsage || !strings.Contains(stderr, "--proxy-mod: did you mean --proxy-mode?") || !strings.Contains(stderr, "--nonsense") {
 		t.Errorf("exit code %d: %s", code, stderr)

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// A full disk costs nobody the configuration that is there.
+// A full disk does not destroy the existing configuration.
 func TestConfigurationOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(path, []byte("last good"), 0o640); err != nil {

@@ -90,7 +90,7 @@ func TestOrdinaryStartIsQuiet(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	for _, mode := range []string{"", "nftables", "iptables", "userspace"} {
+	for _, mode := range []string{"", "nftables", "iptables", "ipvs", "userspace"} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			for range 3 {
 				ordinaryStart(t, mode)

@@ -189,7 +189,7 @@ func TestPortFlags(t *testing.T) {
 	}
 }
 
-func TestUnusedIsToldAndKept(t *testing.T) {
+func TestUnusedIsReportedAndKept(t *testing.T) {
 	c, r := build("featureGates=A=1", "portRange=0-0", "logging.flushFrequency=5s", "clientConnection.acceptContentTypes=x")
 	if got := c.Tree()["featureGates"].(map[string]any); got["A"] != true {
 		t.Errorf("gates: %v", got)
@@ -223,7 +223,7 @@ func TestDiffAndMerge(t *testing.T) {
 		t.Errorf("merged: %s and %s", changes(l), changes(rest))
 	}
 	if l, rest := config.Diff(merged, to); len(l) > 0 || changes(rest) != changes(restart) {
-		t.Errorf("what is left: %s and %s", changes(l), changes(rest))
+		t.Errorf("remaining: %s and %s", changes(l), changes(rest))
 	}
 }
 

@@ -85,14 +85,14 @@ func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if drift > 0 && kernel.Objects[lost] == "" {
-			t.Fatal("what was lost is not repaired")
+			t.Fatal("a lost object is not repaired")
 		}
 	}
 }
 
-// What has drifted is known by its port, and the port is told of once it is
+// What has drifted is known by its port, and the port is reported once it is
 // right again. The base is everybody's.
-func TestRepairedPortsAreTold(t *testing.T) {
+func TestRepairedPortsAreReported(t *testing.T) {
 	b, kernel, ports := manyPorts(t, 10)
 	repaired := func(damage func(map[string]string)) int {
 		t.Helper()
@@ -101,7 +101,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if early := b.Repaired(); early != nil {
-			t.Fatalf("told %v before a sync", early)
+			t.Fatalf("reported %v before a sync", early)
 		}
 		if _, err := b.Sync(t.Context()); err != nil {
 			return -len(b.Repaired()) - 1
@@ -119,7 +119,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 		return nil
 	}
 	if n := repaired(func(o map[string]string) { delete(o, lost) }); n != -1 {
-		t.Errorf("told of %d ports, though the repair failed", n)
+		t.Errorf("%d ports reported, though the repair failed", n)
 	}
 	if failing, _ := b.Failing(); len(failing) != 1 || failing[ports[7].ID] == nil {
 		t.Errorf("failing: %v", failing)
@@ -130,10 +130,10 @@ func TestRepairedPortsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := b.Repaired(); len(now) != 1 || now[0] != ports[7].ID {
-		t.Errorf("told %v", now)
+		t.Errorf("reported %v", now)
 	}
 	if n := repaired(func(o map[string]string) { delete(o, "0 base") }); n != len(ports) {
-		t.Errorf("told of %d ports after the base was gone", n)
+		t.Errorf("%d ports reported after the base was gone", n)
 	}
 }
 
@@ -335,7 +335,7 @@ func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
 	})
 	mustAudit(1)
 	if !suspects(t, b) {
-		t.Error("nobody suspects what was written between the readings")
+		t.Error("a write between the readings is not suspected")
 	}
 	mustAudit(1)
 	if kernel.Objects["3 10.96.0.1:80"] == "" {
@@ -357,7 +357,7 @@ func TestAnAuditThatFailsLateLeavesSuspicion(t *testing.T) {
 		t.Fatal("read what cannot be read")
 	}
 	if !suspects(t, b) {
-		t.Error("nobody suspects what the audit has not looked at")
+		t.Error("objects that the audit has not read are not suspected")
 	}
 	kernel.Do(func() { kernel.Broken, kernel.Slow = nil, nil })
 	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil || suspects(t, b) {

@@ -439,9 +439,9 @@ func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 	}
 }
 
-// A data plane that cannot be read back after an unknown outcome tells nothing of
+// A data plane that cannot be read back after an unknown outcome reports nothing of
 // any port, not only of those that were written then.
-func TestWhatCannotBeReadBackTellsNothing(t *testing.T) {
+func TestFailedReadBackReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, dataplane.Limits{Atomic: true})
 		lost := &lossy{Driver: b.kernel}
@@ -458,7 +458,7 @@ func TestWhatCannotBeReadBackTellsNothing(t *testing.T) {
 		b.kernel.Broken = errors.New("interrupted")
 		b.Update([]model.Delta{{New: port("b", "10.96.0.2", "10.0.0.1")}})
 		if work, err := b.Sync(t.Context()); err == nil || work.Held == nil {
-			t.Errorf("%+v, %v: as if what is not failing worked", work, err)
+			t.Errorf("%+v, %v: as if unaffected objects worked", work, err)
 		}
 		b.kernel.Broken = nil
 		time.Sleep(time.Minute)

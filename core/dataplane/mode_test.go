@@ -23,14 +23,14 @@ func way(probe error, opened *string, name string) dataplane.Mode {
 	}
 }
 
-// A way that is only for those who ask is nothing for auto.
+// An implementation that is on request only is not for auto.
 func TestEitherUnasked(t *testing.T) {
 	opened := ""
 	second := way(nil, &opened, "second")
 	second.OnRequest = true
 	m := dataplane.FirstOf("both", way(errors.New("no rules"), &opened, "first"), second)
 	if err := m.Auto(t.Context()); err == nil {
-		t.Error("auto takes what nobody asked for")
+		t.Error("auto takes a mode that is on request only")
 	}
 	if err := m.Probe(t.Context()); err != nil {
 		t.Error(err)

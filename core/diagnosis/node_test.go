@@ -205,7 +205,7 @@ func TestNode(t *testing.T) {
 				}
 				found = found || check.ID == b.id && check.Level == b.level
 				if check.ID != b.id && b.id+check.ID != "kernel-versionkernel-bugs" { // the oldest have both
-					t.Errorf("%s: where %s should speak, %s says %s", name, b.id, check.ID, check.Found)
+					t.Errorf("%s: %s should report, but %s reports %s", name, b.id, check.ID, check.Found)
 				}
 				if check.Fix == "" && check.Level != diagnosis.Note {
 					t.Errorf("%s: %s says %q and not what to do", name, check.ID, check.Found)

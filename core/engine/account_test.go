@@ -25,16 +25,9 @@ func slice(n, svc, ip string, triggered time.Time) *model.Slice {
 }
 
 // refuse makes the kernel refuse an object until the returned function is called.
-func (b *bench) refuse(key string) (relent func()) {
-	b.kernel.Do(func() {
-		b.kernel.Fail = func(op ledger.Op[string, string]) error {
-			if op.Key == key {
-				return errors.New("no space")
-			}
-			return nil
-		}
-	})
-	return func() { b.kernel.Do(func() { b.kernel.Fail = nil }) }
+func (b *bench) refuse(key string) (repair func()) {
+	b.fail(map[string]error{key: errors.New("no space")})
+	return func() { b.fail(nil) }
 }
 
 func (b *bench) standings() string {
@@ -52,14 +45,14 @@ func (b *bench) standings() string {
 	return strings.Join(lines, "; ")
 }
 
-func TestStandingsAreToldWhenTheyChange(t *testing.T) {
+func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		expect := func(what, want string, counts ...int) {
 			t.Helper()
 			sleep(time.Second)
 			if got := b.standings(); got != want {
-				t.Errorf("%s: told %q, want %q", what, got, want)
+				t.Errorf("%s: reported %q, want %q", what, got, want)
 			}
 			if got := b.Status().Services; fmt.Sprint(got) != fmt.Sprint(counts) {
 				t.Errorf("%s: counts %v, want %v", what, got, counts)

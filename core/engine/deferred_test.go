@@ -33,7 +33,7 @@ func (p plodding) Commit(ctx context.Context, ops []ledger.Op[string, string]) [
 	return errs
 }
 
-// A start that takes minutes is alive all the time, tells how far it is, has what
+// A start that takes minutes is alive all the time, reports its progress, has what
 // is programmed in effect, and takes changes in between; it is not ready before
 // its end.
 func TestASlowStartMakesProgress(t *testing.T) {

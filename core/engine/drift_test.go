@@ -83,13 +83,13 @@ func TestDriftIsRemembered(t *testing.T) {
 			delete(want, d.Object)
 		}
 		if len(want) > 0 || len(b.found) != 3 {
-			t.Errorf("not remembered: %v; told %d", want, len(b.found))
+			t.Errorf("not remembered: %v; reported %d", want, len(b.found))
 		}
 		if len(w.asked) != 1 || w.asked[0].IsZero() {
 			t.Errorf("writers asked since %v", w.asked)
 		}
 		if w.muted.Load() {
-			t.Error("nobody listens after a sync")
+			t.Error("no listener after a sync")
 		}
 		h := b.History().Find(history.Filter{})
 		if !slices.ContainsFunc(h.Entries, func(e history.Entry) bool { return e.Kind == "Drift" && e.Count == 3 && e.Detail == "by nft" }) {
@@ -98,12 +98,12 @@ func TestDriftIsRemembered(t *testing.T) {
 	})
 }
 
-// What nobody has noticed is found by an audit on request, at once.
+// An unnoticed change is found by an audit on request, at once.
 func TestAuditOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		if _, err := b.Audit(t.Context()); err != engine.ErrNotReady {
-			t.Fatalf("before the source has told all: %v", err)
+			t.Fatalf("before the source is synced: %v", err)
 		}
 		b.SetService(service("a", "10.96.0.1"))
 		b.Synced(true)
@@ -134,7 +134,7 @@ func TestAuditOnRequest(t *testing.T) {
 	})
 }
 
-// Where it is certain that nobody else has written, a question is answered without
+// Where it is certain that no other program has written, a question is answered without
 // reading, by when everything was read; after a write of another program it is read.
 func TestAQuestionReadsOnlyWhatOthersMayHaveChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestADayOfChurnIsNoDrift(t *testing.T) {
 
 func churn(t *testing.T, r *rand.Rand) {
 	b := start(t, func(o *engine.Options) { o.AuditEvery = 30 * time.Second })
-	reader := rand.New(rand.NewPCG(r.Uint64(), 2)) // of the one who reads
+	reader := rand.New(rand.NewPCG(r.Uint64(), 2)) // of the reader
 	b.kernel.Do(func() {
 		b.kernel.Slow = func() { sleep(time.Duration(reader.IntN(int(2 * time.Second)))) }
 		b.kernel.Miss = func(string) bool { return reader.IntN(100) == 0 } // as dumps do beside writes

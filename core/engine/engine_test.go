@@ -100,7 +100,7 @@ func service(n, ip string) *model.Service {
 	}
 }
 
-func TestNothingIsProgrammedBeforeTheSourceHasToldAll(t *testing.T) {
+func TestNothingIsProgrammedBeforeTheSourceIsSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.9:80"] = "kept until we know better"
@@ -187,7 +187,7 @@ func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 		b.Synced(true)
 		sleep(time.Minute)
 		if b.kernel.Observes != 1 {
-			t.Fatalf("the kernel was read %d times though nobody touched it", b.kernel.Observes)
+			t.Fatalf("the kernel was read %d times though it was unchanged", b.kernel.Observes)
 		}
 		b.kernel.Disturb(func(o map[string]string) { clear(o) })
 		sleep(time.Second)
@@ -218,9 +218,9 @@ func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 	})
 }
 
-// What was repaired is told, as if it were new: connections that began meanwhile
+// A repaired port is reported as if it were new: connections that began meanwhile
 // may have gone astray. What was not damaged is not.
-func TestRepairedPortsAreTold(t *testing.T) {
+func TestRepairedPortsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		b.SetService(service("a", "10.96.0.1"))
@@ -231,7 +231,7 @@ func TestRepairedPortsAreTold(t *testing.T) {
 			for _, s := range b.syncs {
 				for _, d := range s.Restored {
 					if d.Old != nil || d.New == nil {
-						t.Errorf("told as %+v", d)
+						t.Errorf("reported as %+v", d)
 					}
 					names = append(names, d.New.ID.Service.Name)
 				}
@@ -241,17 +241,17 @@ func TestRepairedPortsAreTold(t *testing.T) {
 			return names
 		}
 		if names := told(); names != nil {
-			t.Errorf("told of %v at the start", names)
+			t.Errorf("%v reported at the start", names)
 		}
 		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
 		sleep(10 * time.Second)
 		if names := told(); !slices.Equal(names, []string{"a"}) {
-			t.Errorf("told of %v, want a", names)
+			t.Errorf("%v reported, want a", names)
 		}
 		b.kernel.Disturb(func(o map[string]string) { clear(o) })
 		sleep(10 * time.Second)
 		if names := told(); !slices.Equal(names, []string{"a", "b"}) {
-			t.Errorf("told of %v after everything was gone", names)
+			t.Errorf("%v reported after everything was gone", names)
 		}
 	})
 }
@@ -371,14 +371,7 @@ func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
 func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Do(func() {
-			b.kernel.Fail = func(op ledger.Op[string, string]) error {
-				if op.Key == "10.96.0.1:80" {
-					return errors.New("not now")
-				}
-				return nil
-			}
-		})
+		repair := b.refuse("10.96.0.1:80")
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
@@ -386,7 +379,7 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || !b.Status().QueuedAt.IsZero() {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
 		}
-		b.kernel.Do(func() { b.kernel.Fail = nil })
+		repair()
 		sleep(time.Second)
 		if len(b.kernel.Objects) != 3 || b.Status().Err != nil {
 			t.Fatalf("objects %v, status %+v", b.kernel.Objects, b.Status())
@@ -486,18 +479,11 @@ func sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-// What failed is handed on as settled only when it is in effect.
-func TestSettledFollowsFailures(t *testing.T) {
+// A failed change is reported as applied only when it is in effect.
+func TestAppliedFollowsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.kernel.Do(func() {
-			b.kernel.Fail = func(op ledger.Op[string, string]) error {
-				if op.Key == "10.96.0.1:80" {
-					return errors.New("not now")
-				}
-				return nil
-			}
-		})
+		repair := b.refuse("10.96.0.1:80")
 		b.SetService(service("a", "10.96.0.1"))
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
@@ -511,12 +497,12 @@ func TestSettledFollowsFailures(t *testing.T) {
 			return names
 		}
 		if got := settled(); got != "b" {
-			t.Fatalf("settled: %q, want b alone", got)
+			t.Fatalf("applied: %q, want b alone", got)
 		}
-		b.kernel.Do(func() { b.kernel.Fail = nil })
+		repair()
 		sleep(time.Second)
 		if got := settled(); got != "ba" {
-			t.Fatalf("settled: %q, want b, then a", got)
+			t.Fatalf("applied: %q, want b, then a", got)
 		}
 	})
 }
@@ -601,8 +587,8 @@ func TestDoubtSparesWhatWasThere(t *testing.T) {
 	})
 }
 
-// A source's problems are told once each, and not before the source is done.
-func TestSourceProblemsAreToldOnce(t *testing.T) {
+// A source's problems are reported once each, and not before the source is done.
+func TestSourceProblemsAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		b := start(t, func(o *engine.Options) {
@@ -616,7 +602,7 @@ func TestSourceProblemsAreToldOnce(t *testing.T) {
 		b.Problems("folder", []model.Problem{x, y})
 		synctest.Wait()
 		if fmt.Sprint(told) != "[x y]" {
-			t.Errorf("told %v", told)
+			t.Errorf("reported %v", told)
 		}
 	})
 }
@@ -663,8 +649,8 @@ func TestSetTiming(t *testing.T) {
 	})
 }
 
-// What nobody needs any more and cannot be deleted keeps nobody waiting.
-func TestLeftOversHoldUpNobody(t *testing.T) {
+// An unneeded object that cannot be deleted delays no other.
+func TestLeftoversDelayNoService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.9:80"] = "left by an earlier run"

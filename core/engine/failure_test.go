@@ -22,7 +22,7 @@ func (b *bench) fail(keys map[string]error) {
 	b.kernel.Do(func() { b.kernel.Fail = func(op ledger.Op[string, string]) error { return keys[op.Key] } })
 }
 
-// settled names the Services of the changes that were handed on as in effect.
+// settled names the Services of the changes that were reported as in effect.
 func (b *bench) settled(t *testing.T) (names string) {
 	t.Helper()
 	for _, s := range b.syncs {
@@ -112,7 +112,7 @@ func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
 }
 
 // One Service that is rejected does not affect others. Two, with nothing that got through
-// in between, speak of the data plane.
+// in between, point to the data plane.
 func TestWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
@@ -163,7 +163,7 @@ func TestWaitingForTheSourceIsNotWaitingForTheDataPlane(t *testing.T) {
 		begin := time.Now()
 		<-b.Programmed()
 		if waited := time.Since(begin); waited > 0 {
-			t.Errorf("told %s late", waited)
+			t.Errorf("reported %s late", waited)
 		}
 		synctest.Wait()
 		if s := b.Status(); !s.Synced || queued > time.Second {
@@ -206,8 +206,8 @@ func TestANodeThatIsMadeAgainKeepsItsAddresses(t *testing.T) {
 	})
 }
 
-// Whoever asks while the engine is busy, and gives up, costs nothing afterwards.
-func TestWhoGivesUpIsNotAnswered(t *testing.T) {
+// A call to a busy engine that is cancelled costs nothing afterwards.
+func TestCancelledCallersAreNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var backend *costly
 		b := start(t, func(o *engine.Options) {

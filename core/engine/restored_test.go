@@ -21,7 +21,7 @@ type flushed struct {
 func (f flushed) Repaired() []model.PortID { return f.repaired }
 
 // After a flush of the rules all ports of a Service are repaired at once. What it
-// costs to tell them must not grow with the square of that.
+// costs to report them must not grow with the square of that.
 func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 	restore := func(n int) []time.Duration {
 		s := &model.Service{Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
@@ -37,7 +37,7 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 		e.tracker.Flush()
 		return []time.Duration{growth.Timed(func() {
 			if got := len(e.restored()); got != n {
-				t.Fatalf("%d of %d ports are told", got, n)
+				t.Fatalf("%d of %d ports are reported", got, n)
 			}
 		})}
 	}

@@ -81,7 +81,7 @@ func TestRecorder(t *testing.T) {
 	})
 }
 
-// A sink that hangs holds up nobody who has something to tell.
+// A sink that hangs blocks no caller.
 func TestAddNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := events.NewRecorder(nil, slog.New(slog.DiscardHandler))
@@ -128,7 +128,7 @@ func TestComposer(t *testing.T) {
 		{show(composer.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
 		{show(composer.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, except: no space"},
 		{show(composer.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | fully programmed"},
-		{show(composer.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are told one by one
+		{show(composer.ServiceState(standing(model.Programmed, model.Partial))), "-"}, // its problems are reported one by one
 		{show(composer.ServiceState(engine.StateChange{Service: web, Was: model.Failing, Gone: true})), "-"},
 		{show(composer.Problem(model.Problem{Object: "Service shop/web", Why: model.WhyFrontendTaken, Detail: "node port 30080"})), "Service shop/web | Warning FrontendTaken | node port 30080: another Service already has this address and port. Change the address"},
 		{show(composer.Problem(model.Problem{Object: "EndpointSlice shop/web-1", Why: model.WhyBadAddress})), "EndpointSlice shop/web-1 | Warning BadAddress"},
@@ -162,7 +162,7 @@ func FuzzProblem(f *testing.F) {
 	})
 }
 
-// One name for what every node tells, so that the API has it once; one for each
+// One name for an Event of every node, so that the API has it once; one for each
 // node otherwise.
 func TestNames(t *testing.T) {
 	e := events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "web"}, Reason: "R", Note: "x"}
@@ -181,7 +181,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Whatever a server or a name says, an Event drives nobody's terminal.
+// Whatever a server or a name says, an Event has no control characters.
 func TestNotesArePrintable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

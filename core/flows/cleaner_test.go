@@ -95,7 +95,7 @@ func TestNewWorkDoesNotWaitForTheBackOff(t *testing.T) {
 
 // A table that fails must not, when it recovers, lose flows to endpoints that
 // came back in the meantime.
-func TestLateCleaningSparesWhoServesAgain(t *testing.T) {
+func TestLateCleanupSparesReturnedEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table flowtest.Table
 		fault := errors.New("busy")

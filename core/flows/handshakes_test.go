@@ -39,7 +39,7 @@ func TestHandshakes(t *testing.T) {
 		{"it waits for one that is there", gone, tcp(vip, epB, false), false},
 		{"it is not translated", gone, tcp(vip, vip, false), false},
 		{"the Service is gone", removed, tcp(vip, epB, false), true},
-		{"nobody waits for what is new", []model.Delta{{New: tcpPort(all, list(epA))}}, tcp(vip, vip, false), false},
+		{"no client waits for new flows", []model.Delta{{New: tcpPort(all, list(epA))}}, tcp(vip, vip, false), false},
 	} {
 		if got := flows.IndexOf(flows.Handshakes(host(), c.deltas)).Stale(c.flow); got != c.stale {
 			t.Errorf("%s: stale: %t", c.name, got)

@@ -176,7 +176,7 @@ func TestStale(t *testing.T) {
 			fronts: 2,
 		},
 		{
-			name: "front moves, the new service is told first",
+			name: "front moves, the new service is passed first",
 			deltas: []model.Delta{
 				{New: port("new", list(lb, nodePort), list(epB, epC))},
 				{Old: port("old", list(lb, nodePort), list(epA, epB))},
@@ -287,7 +287,7 @@ func TestMergesForgetLongLists(t *testing.T) {
 		t.Fatalf("%d matches, %d endpoints remembered", len(m), len(m[0].Gone))
 	}
 	if !x.Stale(flow(vip, "10.0.0.3:53")) || x.Stale(flow(vip, epB)) || x.Stale(flow(vip, vip)) {
-		t.Error("forgetting the list changed what is stale")
+		t.Error("forgetting the list changed the stale flows")
 	}
 }
 
@@ -303,7 +303,7 @@ func BenchmarkStaleOneOf1000Endpoints(b *testing.B) {
 	}
 }
 
-// A port whose rules were gone and are back is told of as if it were new: flows
+// A port whose rules were gone and are back is reported as if it were new: flows
 // that began meanwhile and were not translated end, those to its endpoints stay.
 func TestFlowsThatBeganWithoutRulesAreStale(t *testing.T) {
 	p := port("dns", list("10.96.0.10:53"), list("10.0.0.1:53"))

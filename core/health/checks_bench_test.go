@@ -36,7 +36,7 @@ func BenchmarkChecksUpdate(b *testing.B) {
 	}
 }
 
-// What a thousand Services with a check cost while nobody asks: memory of heap
+// What a thousand Services with a check cost without requests: memory of heap
 // and stacks for each, and the time until all listen.
 func BenchmarkThousandChecks(b *testing.B) {
 	var memory, took float64

@@ -206,7 +206,7 @@ func TestChecksBindNodePortAddresses(t *testing.T) {
 	})
 }
 
-// A port that cannot be bound is told once, tried with growing pauses, and
+// A port that cannot be bound is reported once, tried with growing pauses, and
 // served when it is free.
 func TestChecksTryAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestChecksTryAgain(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if want := []string{"ns/a 32080: taken by sshd"}; !slices.Equal(l.failed, want) {
-			t.Errorf("told %q", l.failed)
+			t.Errorf("reported %q", l.failed)
 		}
 		if l.tries < 60 || l.tries > 70 {
 			t.Errorf("%d attempts in an hour, want one a minute", l.tries)
@@ -243,7 +243,7 @@ func TestChecksOfTwoServicesWithOnePort(t *testing.T) {
 	l.set(a)
 	l.up("tcp4 0.0.0.0:32080")
 	l.set(b)
-	eventually(t, "the conflict is told", func() bool {
+	eventually(t, "the conflict is reported", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.failed) == 1 && strings.Contains(l.failed[0], "ns/b 32080") && strings.Contains(l.failed[0], "of Service ns/a")

@@ -32,8 +32,8 @@ type Sources struct {
 	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
 	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
 
-	// Asked follows answers that may have been large: the status and the UI; nil for none.
-	Asked func()
+	// Large wraps the handlers of large answers: the status and the UI; nil for none.
+	Large func(http.Handler) http.Handler
 
 	// Verbosity sets --v of the running proxy, for /debug/flags/v; nil for none.
 	Verbosity func(int)
@@ -66,10 +66,10 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", s.asked(rejectLocalRebinding(document(s.Status))))
+	mux.Handle("/status", s.large(rejectLocalRebinding(document(s.Status))))
 	if s.UI != nil {
-		mux.Handle("/ui", s.asked(loopbackOnly(s.UI.ServeHTTP)))
-		mux.Handle("/ui/", s.asked(loopbackOnly(s.UI.ServeHTTP)))
+		mux.Handle("/ui", s.large(loopbackOnly(s.UI.ServeHTTP)))
+		mux.Handle("/ui/", s.large(loopbackOnly(s.UI.ServeHTTP)))
 	}
 	if s.Profile {
 		mux.Handle("/debug/pprof/", loopbackOnly(pprof.Index))
@@ -84,15 +84,12 @@ func Pages(s Sources) http.Handler {
 	return mux
 }
 
-// asked has Asked follow each answer.
-func (s Sources) asked(h http.Handler) http.Handler {
-	if s.Asked == nil {
+// large is the handler of a large answer.
+func (s Sources) large(h http.Handler) http.Handler {
+	if s.Large == nil {
 		return h
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer s.Asked()
-		h.ServeHTTP(w, r)
-	})
+	return s.Large(h)
 }
 
 const plainText = "text/plain; charset=utf-8"

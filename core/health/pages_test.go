@@ -188,7 +188,7 @@ func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
 	})
 }
 
-// While a status takes long, those who wait for it go when they have enough.
+// While a status takes long, waiting clients may leave at any time.
 func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})

@@ -92,7 +92,7 @@ func TestServerRefusesHugeHeaders(t *testing.T) {
 
 // Clients that say nothing, or one byte now and then, keep no probe from its
 // answer, however many they are, and are bounded in number.
-func TestSlowClientsKeepNobodyOut(t *testing.T) {
+func TestSlowClientsBlockNoOthers(t *testing.T) {
 	addr := serve(t, ok)
 	before := runtime.NumGoroutine()
 	var idle []net.Conn
@@ -177,7 +177,7 @@ func TestServerBindsAgainAndAgain(t *testing.T) {
 			t.Errorf("%d attempts in a minute", w.tries)
 		}
 		if len(failed) != 1 || !strings.Contains(failed[0].Error(), "health address 192.0.2.1:10256: taken") {
-			t.Errorf("told %v", failed)
+			t.Errorf("reported %v", failed)
 		}
 	})
 }
@@ -189,7 +189,7 @@ func TestServerHardFail(t *testing.T) {
 		HardFail: true, Failed: func(error) { told++ },
 	}
 	if err := s.Run(t.Context()); err == nil || told != 1 {
-		t.Errorf("got %v, told %d times", err, told)
+		t.Errorf("got %v, reported %d times", err, told)
 	}
 }
 

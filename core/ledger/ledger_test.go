@@ -316,7 +316,7 @@ func TestSuspicionIsNoDrift(t *testing.T) {
 
 // A reading that is not whole says nothing, and leaves nothing behind for the
 // next one.
-func TestAReadingThatFailedTellsNothing(t *testing.T) {
+func TestFailedReadReportsNothing(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	for _, k := range []string{"a1", "b1"} {
 		l.Want(owner("a"), k, "v")
@@ -401,7 +401,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 	if pauses < 5 || ops != 2*pauses {
 		t.Fatalf("%d pauses, %d ops in them", pauses, ops)
 	}
-	l.Release(a, "k8-1") // and nobody wants the edited one any more
+	l.Release(a, "k8-1") // and the edited one has no owner any more
 	r.Accept(have)
 	r.Close()
 	if r.Accepted != 2 {
@@ -524,8 +524,8 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 	}
 }
 
-// A shared object must not fail with the first of those who need it.
-func TestSharedObjectsAreNobodysOwn(t *testing.T) {
+// A shared object must not fail with the first of its owners.
+func TestSharedObjectsHaveNoOwner(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	bad, good := owner("bad"), owner("good")
 	l.Want(bad, "chain1", "v")
@@ -599,7 +599,7 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	p := l.Plan(epoch, 0)
 	expect(t, render(p), "0 create c1 >v")
 	record(l, p, epoch)
-	l.Release(owner("a"), "a1") // somebody had asked for it, and does no more
+	l.Release(owner("a"), "a1") // it had an owner, and has none any more
 	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>")
 	l.KeepUnknown(false)
 	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")

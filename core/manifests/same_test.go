@@ -12,7 +12,7 @@ import (
 )
 
 // Objects that differ in any field that a source sets are not the same: a change of it
-// must be told.
+// must be reported.
 func TestEveryFieldMatters(t *testing.T) {
 	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Service) bool { return sameService(a, b) })
 	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Slice) bool { return sameSlice(a, b) })

@@ -23,17 +23,7 @@ import (
 // Sink receives what a Source reads. Its methods are called from one goroutine and
 // should not block: while they do, the folder is not read.
 type Sink interface {
-	SetService(*model.Service)
-	DeleteService(model.ServiceName)
-	SetSlice(*model.Slice)
-	DeleteSlice(model.SliceName)
-	SetNode(*model.Node)
-	SetServiceCIDR(*model.ServiceCIDR)
-	DeleteServiceCIDR(name string)
-	SetRoute(*model.Route)
-	DeleteRoute(model.RouteName)
-	SetGrant(*model.Grant)
-	DeleteGrant(model.GrantName)
+	model.Sink
 
 	// Problems replaces the problems of the folder.
 	Problems([]Problem)

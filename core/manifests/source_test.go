@@ -73,7 +73,7 @@ func (r running) become(what string, names ...string) {
 	r.eventually(what, func() bool { return slices.Equal(r.names(), names) })
 }
 
-func TestSourceTellsDifferences(t *testing.T) {
+func TestSourcePassesDifferences(t *testing.T) {
 	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n"
 	slice := strings.Split(manifest(1, "10.244.1.2"), "---\n")[1]
 	r := start(t, time.Hour, func(b *bench) {
@@ -97,7 +97,7 @@ func TestSourceTellsDifferences(t *testing.T) {
 
 	r.put("a.yaml", svc("a"))
 	r.eventually("the problem goes", func() bool { return len(r.complaints()) == 0 })
-	equal(t, "a Node that goes is not told", r.take(), []string{"delete slice default/web-1-x"})
+	equal(t, "a removed Node is not reported", r.take(), []string{"delete slice default/web-1-x"})
 
 	r.put("b.yaml", strings.Replace(svc("b"), "10.96.0.1", "None", 1))
 	r.become("headless now", "a")
@@ -110,7 +110,7 @@ func TestSourceTellsDifferences(t *testing.T) {
 	}
 	r.become("a file is renamed to a backup")
 	// Whole at the start, then not while a document is broken, and not when the folder is empty.
-	r.eventually("it is told after the rest", func() bool { return len(r.syncs()) >= 4 })
+	r.eventually("it is passed after the rest", func() bool { return len(r.syncs()) >= 4 })
 	equal(t, "whole", r.syncs(), []string{"true", "false", "true", "false"})
 }
 
@@ -167,7 +167,7 @@ func TestSourceHalfWritten(t *testing.T) {
 	r.become("emptied for good")
 }
 
-// TestSourceScans changes what no notification tells of: the file behind a
+// TestSourceScans changes what no notification reports: the file behind a
 // link, and the folder itself.
 func TestSourceScans(t *testing.T) {
 	r := start(t, 20*time.Millisecond, func(b *bench) {

@@ -4,5 +4,5 @@ package metrics
 
 import dto "github.com/prometheus/client_model/go"
 
-// Gather returns everything that is told.
+// Gather returns all metrics.
 func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }

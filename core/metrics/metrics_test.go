@@ -45,7 +45,7 @@ func TestSyncs(t *testing.T) {
 			Work: dataplane.Work{Commits: 2, Ops: 7, Verbs: [ledger.Verbs]int{4, 2, 1}},
 			Triggered: []track.Trigger{
 				{Family: model.IPv4, At: now.Add(-40 * time.Second)},
-				{Family: model.IPv6, At: now.Add(time.Hour)}, // somebody's clock is ahead
+				{Family: model.IPv6, At: now.Add(time.Hour)}, // a clock is ahead
 			},
 		})
 		m.Synced(engine.Sync{Ports: [2]int{0, 1}, Took: time.Millisecond, Work: dataplane.Work{Failed: 2}, Err: errors.New("refused")})

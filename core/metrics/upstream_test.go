@@ -44,7 +44,7 @@ func line(f *dto.MetricFamily) string {
 
 // Dashboards and alerts made for kube-proxy find everything they ask for: names,
 // types, labels and buckets.
-func TestWhatKubeProxyTells(t *testing.T) {
+func TestWhatKubeProxyReports(t *testing.T) {
 	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
 		m := metrics.New(metrics.Sources{
 			Version: "test",

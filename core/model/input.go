@@ -17,6 +17,21 @@ type Objects struct {
 	Grants       []*Grant
 }
 
+// Sink receives the objects of a source.
+type Sink interface {
+	SetService(*Service)
+	DeleteService(ServiceName)
+	SetSlice(*Slice)
+	DeleteSlice(SliceName)
+	SetNode(*Node)
+	SetServiceCIDR(*ServiceCIDR)
+	DeleteServiceCIDR(name string)
+	SetRoute(*Route)
+	DeleteRoute(RouteName)
+	SetGrant(*Grant)
+	DeleteGrant(GrantName)
+}
+
 // ServiceType is the spec.type of a Service that can have a virtual IP.
 // Headless and ExternalName Services never become a Service of this model.
 type ServiceType uint8

@@ -13,7 +13,7 @@ import (
 )
 
 // For every row of the corpus and every probe beside it, an explanation has the
-// outcome of Decide, the one that the table expects, and steps that tell just that.
+// outcome of Decide, the one that the table expects, and steps that state just that.
 func TestExplainIsDecide(t *testing.T) {
 	rows, probes := 0, 0
 	conformance.EachStep(t, func(s *conformance.Scenario, step conformance.Step, host *model.Host, ports []*model.Port) {
@@ -78,7 +78,7 @@ func inconsistent(e oracle.Explanation) string {
 	}
 	hidden := slices.ContainsFunc(e.Outcome.Endpoints, func(t oracle.Target) bool { return t.SNAT })
 	if hidden && !slices.Contains(result(oracle.AboutSNAT), "SNAT") {
-		return "SNAT is not told"
+		return "SNAT is not shown"
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// A relay tells which endpoints answered its tries, once it was asked.
+// A relay reports which endpoints answered its tries, once it was asked.
 func TestAttempts(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,7 +44,7 @@ func TestAttempts(t *testing.T) {
 	}
 	dial()
 	if any, _ := a.AnySeen(t.Context()); any {
-		t.Error("remembered before anybody asked")
+		t.Error("remembered before any request")
 	}
 	if err := a.Unanswered(t.Context(), func(f suspect.Flow) { t.Errorf("no answer: %+v", f) }); err != nil {
 		t.Error(err)

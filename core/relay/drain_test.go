@@ -50,7 +50,7 @@ func drain(t *testing.T, start starter) {
 	<-drained
 }
 
-// What does not end by itself is reset: its client is told.
+// What does not end by itself is reset: its client sees the reset.
 func TestDrainEnds(t *testing.T) { eachWay(t, drainEnds) }
 
 func drainEnds(t *testing.T, start starter) {
@@ -128,7 +128,7 @@ func closeServesOn(t *testing.T, start starter) {
 	}
 }
 
-// noProcess is a Handover from and to nobody.
+// noProcess is a Handover without another process.
 type noProcess struct{}
 
 func (noProcess) Inherit(netip.AddrPort) *net.TCPListener { return nil }

@@ -91,15 +91,15 @@ func TestOwnEndpointsAreSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.checkLoop(model.TCP, own.Addr()); err != nil {
-			t.Errorf("nobody listens there any more: %v", err)
+			t.Errorf("no listener there any more: %v", err)
 		}
 		if err := s.checkLoop(model.UDP, r.Addr()); err != nil {
-			t.Errorf("nobody listens there for UDP: %v", err)
+			t.Errorf("no UDP listener there: %v", err)
 		}
 	})
 }
 
-// Datagrams go to no relay, whoever else may take them.
+// Datagrams go to no relay, wherever else they may go.
 func TestDatagramsDoNotGoInCircles(t *testing.T) {
 	needUDP(t)
 	said := &notes{}

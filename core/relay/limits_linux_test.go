@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// silent returns an address whose SYNs nobody answers: a listener that accepts
+// silent returns an address whose SYNs are not answered: a listener that accepts
 // nothing, with a full queue.
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
@@ -103,7 +103,7 @@ func child(t *testing.T, test string) (in io.WriteCloser, out *bufio.Reader, pid
 }
 
 // TestChild is a process with one relay to the endpoint that stdin names, until
-// stdin ends. On request it tells its figures.
+// stdin ends. On request it prints its figures.
 func TestChild(t *testing.T) {
 	if os.Getenv("TANDEM_RELAY_CHILD") == "" {
 		t.Skip("only as a process of its own")

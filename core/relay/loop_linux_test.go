@@ -24,7 +24,7 @@ func (s *Server) byGoroutines() int {
 	return len(s.conns)
 }
 
-// What takes no waiting stays in the loops. A client who does not listen is
+// What takes no waiting stays in the loops. A client that does not read is
 // given to goroutines, and gets all in the end.
 func TestLoopsGiveWhatTakesWaiting(t *testing.T) {
 	s := newServer(t, Options{})

@@ -41,7 +41,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Who waits gets a slot as soon as there is one, or the end of the context.
+// A waiting caller gets a slot as soon as there is one, or the end of the context.
 func TestShareIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, by := slots{limit: 1}, share{}
@@ -61,7 +61,7 @@ func TestShareIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A share is limited as long as somebody waits, and for a while after: else a port
+// A share is limited as long as a caller waits, and for a while after: else a port
 // under load would be a new problem with every connection.
 func TestShareIsLimitedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -87,8 +87,8 @@ func TestShareIsLimitedForAWhile(t *testing.T) {
 	})
 }
 
-// A Service port that has all connections that it may have keeps nobody from
-// another one, and serves those who wait when others end.
+// A Service port that has all connections that it may have keeps no client from
+// another one, and serves waiting clients when others end.
 func TestOneServiceLeavesRoom(t *testing.T) {
 	eachWay(t, func(t *testing.T, start starter) {
 		s := start(t, Options{})
@@ -142,7 +142,7 @@ func TestOneServiceLeavesRoom(t *testing.T) {
 		}
 		first.Close()
 		if !served(late, 10*time.Second) {
-			t.Error("who waited is not served after another has ended")
+			t.Error("a waiting client is not served after another has ended")
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Clients of all manners, changes of the policy and relays that come and go, all
-// at once: whoever is served is served right, and nothing is left.
+// at once: every served client is served correctly, and nothing is left.
 func TestStorm(t *testing.T) { eachWay(t, storm) }
 
 func storm(t *testing.T, start starter) {

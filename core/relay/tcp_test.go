@@ -209,7 +209,7 @@ func wholeTransfer(t *testing.T, s *Server) {
 			sent.Wait()
 			want := sha256.Sum256(append(data, "the end"...))
 			if !bytes.Equal(h.Sum(nil), want[:]) {
-				t.Error("what came back is not what was sent")
+				t.Error("the answer is not the request")
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-// descriptors is how many the process has, or 0 where that cannot be told.
+// descriptors is how many the process has, or 0 where that is unknown.
 func descriptors() int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil || runtime.GOOS != "linux" { // Wine shows what it does itself
@@ -166,7 +166,7 @@ func echo(t *testing.T) *backend {
 	return newBackend(t, func(c *net.TCPConn) { io.Copy(c, c) })
 }
 
-// closedPort is an address on which nobody listens.
+// closedPort is an address without a listener.
 func closedPort(t *testing.T) netip.AddrPort {
 	b := named(t)
 	b.close()
@@ -244,7 +244,7 @@ func newAsker(t *testing.T, at netip.AddrPort) asker {
 	return asker{c}
 }
 
-// ask sends a datagram and returns who answered it, and what.
+// ask sends a datagram and returns the answer and its sender.
 func (a asker) ask(text string, wait time.Duration) (server netip.AddrPort, received string, err error) {
 	if _, err := a.Write([]byte(text)); err != nil {
 		return server, "", err

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// In random worlds, exactly the endpoints of the pools are told as used, each once,
+// In random worlds, exactly the endpoints of the pools are reported as used, each once,
 // and every other one has a reason that its conditions bear out.
 func TestEndpointUsesArePolicys(t *testing.T) {
 	used, unused := 0, map[string]int{}
@@ -37,7 +37,7 @@ func TestEndpointUsesArePolicys(t *testing.T) {
 				if u.Used {
 					used++
 					if !pools[u.Port][u.Addr] {
-						t.Fatalf("seed %d: %s: %s is told as used, once too often", seed, u.Port, u.Addr)
+						t.Fatalf("seed %d: %s: %s is reported as used, once too often", seed, u.Port, u.Addr)
 					}
 					delete(pools[u.Port], u.Addr)
 				} else {
@@ -51,7 +51,7 @@ func TestEndpointUsesArePolicys(t *testing.T) {
 			}
 			for id, left := range pools {
 				if len(left) > 0 {
-					t.Fatalf("seed %d: %s: in a pool and not told as used: %v", seed, id, left)
+					t.Fatalf("seed %d: %s: in a pool and not reported as used: %v", seed, id, left)
 				}
 			}
 		}
@@ -62,7 +62,7 @@ func TestEndpointUsesArePolicys(t *testing.T) {
 	}
 }
 
-// Endpoints that failover passes over and those of weight 0 are told as such, whatever
+// Endpoints that failover passes over and those of weight 0 are reported as such, whatever
 // the others are.
 func TestEndpointUseReasons(t *testing.T) {
 	weightless := slice("weightless", "10.0.0.3@there")
@@ -85,7 +85,7 @@ func TestEndpointUseReasons(t *testing.T) {
 	}
 }
 
-// Endpoints of a Service whose port has a route are told as left to it, whatever the
+// Endpoints of a Service whose port has a route are reported as left to it, whatever the
 // conditions of the others are.
 func TestEndpointUseBehindARoute(t *testing.T) {
 	own := []*model.Slice{slice("s", "10.0.0.1@here", "10.0.0.2@there")}

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// Load balancers are told the distinct ready addresses on this node, over all
+// Load balancers get the number of distinct ready addresses on this node, over all
 // ports, and only where a Service of type LoadBalancer has policy Local.
 func TestHealthPort(t *testing.T) {
 	const number = 32080

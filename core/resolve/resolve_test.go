@@ -436,7 +436,7 @@ func TestHostProblems(t *testing.T) {
 }
 
 // Settings of a family that the node does not have are said. The node is unfit where
-// they tell pods, and kube-proxy would end.
+// they recognise pods, and kube-proxy would end.
 func TestOtherFamily(t *testing.T) {
 	v4, v6 := prefix("10.1.0.0/16"), prefix("fd00::/48")
 	for _, test := range []struct {

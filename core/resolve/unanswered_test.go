@@ -24,7 +24,7 @@ func TestPassedOverKeepNoFlows(t *testing.T) {
 	}
 }
 
-// Whoever is silent, at most half of a pool is passed over, never its last endpoint, none of
+// Whatever endpoints are silent, at most half of a pool is passed over, never its last endpoint, none of
 // this node, and none that answers.
 func TestAtMostHalfIsPassedOver(t *testing.T) {
 	for n := 1; n <= 7; n++ {

@@ -164,7 +164,7 @@ func TestMissingFrontend(t *testing.T) {
 	}
 }
 
-// Source ranges are said wherever there are any: nobody let in is not the same as
+// Source ranges are shown wherever there are any: an empty list is not the same as
 // everybody.
 func TestSources(t *testing.T) {
 	front := func(restricted bool, allow ...string) model.Frontend {

@@ -38,7 +38,7 @@ func TestTop(t *testing.T) {
 		dataplane.Connections{Proto: model.TCP, At: at("10.96.0.2:80"), New: 30},
 		dataplane.Connections{Proto: model.TCP, At: at("10.96.0.2:80"), New: 10}, // from another origin
 		dataplane.Connections{Proto: model.TCP, At: at("0.0.0.0:30080"), New: 10},
-		dataplane.Connections{Proto: model.UDP, At: at("10.96.0.1:80"), New: 7}, // nobody's
+		dataplane.Connections{Proto: model.UDP, At: at("10.96.0.1:80"), New: 7}, // of no Service
 	)
 	if now.Services[0].Service != "ns/calm" {
 		t.Errorf("without a rate the largest count is not first: %+v", now.Services)

@@ -76,7 +76,7 @@ func check(t *testing.T, faults []Fault, lines int) {
 	}
 }
 
-// yamlLines counts lines as YAML does, which ends some that nobody else does.
+// yamlLines counts lines as YAML does, which ends some that other formats do not.
 func yamlLines(text []byte) int {
 	n := 1
 	for _, r := range string(text) {

@@ -26,7 +26,7 @@ func TestDeadNodeIsFoundWithinASecond(t *testing.T) {
 
 func TestEndpointsOfOneNodeAreJudgedTogether(t *testing.T) {
 	w := newWorld(t, 4, 5, 3, 100)
-	w.services[3].perSecond = 0 // nobody uses it
+	w.services[3].perSecond = 0 // unused
 	w.run(5 * time.Second)
 	w.kill(0)
 	w.run(950 * time.Millisecond)
@@ -229,8 +229,8 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
-// While nothing is told of endpoints nobody is judged, and what was due is decided after.
-func TestNothingIsToldForAWhile(t *testing.T) {
+// While endpoints are unknown none is judged, and what was due is decided after.
+func TestEndpointsAreUnknownForAWhile(t *testing.T) {
 	w := newWorld(t, 2, 5, 3, 100)
 	w.run(5 * time.Second)
 	w.kill(2)
@@ -243,7 +243,7 @@ func TestNothingIsToldForAWhile(t *testing.T) {
 }
 
 // A port that stops answering, or never did, says nothing of the other one of its pods,
-// though nobody happens to use that.
+// though that is not in use.
 func TestOnePortOfALivingPod(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -305,7 +305,7 @@ func TestLateSuspectIsAskedOnAllPorts(t *testing.T) {
 	for _, late := range []time.Duration{0, 150 * time.Millisecond, 300 * time.Millisecond} {
 		w := newWorld(t, 5, 5, 6, 200)
 		w.services = append(w.services, service{frontend: netip.MustParseAddrPort("10.96.0.9:80"), clients: w.services[0].clients})
-		for n := range 5 { // another port of the last Service's pods, that nobody uses
+		for n := range 5 { // another port of the last Service's pods, that is unused
 			w.services[5].endpoints = append(w.services[5].endpoints, suspect.Endpoint{At: netip.AddrPortFrom(endpoint(n, 4), 9090), Node: fmt.Sprint("node-", n+2)})
 		}
 		w.run(5 * time.Second)

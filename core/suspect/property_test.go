@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// In random worlds, whatever happens: who answers our SYNs is never passed over again,
-// what is passed over answers nothing, and who lives again is back within 10.5 s.
+// In random worlds, whatever happens: an endpoint that answers our SYNs is never passed over again,
+// one that is passed over answers nothing, and one that recovers is back within 10.5 s.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -29,7 +29,7 @@ type world struct {
 	deaf     map[netip.Addr]bool     // answers clients, but no SYN of this node
 	room     int                     // how many SYNs can be sent in a cycle
 	shut     map[netip.AddrPort]bool // answers nothing, though other ports do
-	mute     bool                    // it tells nothing of endpoints
+	mute     bool                    // it does not know endpoints
 	oneWay   bool                    // answers do not come through this node
 	denied   map[[2]netip.Addr]bool
 	closed   map[netip.Addr]bool // answers SYNs of this node, but no client

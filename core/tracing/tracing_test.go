@@ -151,7 +151,7 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-// A collector that does not answer is asked less and less often, and told of once.
+// A collector that does not answer is asked less and less often, and logged once.
 func TestCollectorIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries, log := 0, &strings.Builder{}
@@ -170,7 +170,7 @@ func TestCollectorIsDown(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if told := strings.Count(log.String(), "sending traces failed"); tries < 60 || tries > 70 || told != 1 {
-			t.Errorf("tried %d times in an hour, told %d times: %s", tries, told, log)
+			t.Errorf("tried %d times in an hour, logged %d times: %s", tries, told, log)
 		}
 	})
 }

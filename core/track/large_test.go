@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Whoever may create Services may create one with as many ports as fit an object
+// A user who may create Services may create one with as many ports as fit an object
 // of the API. The others' changes wait for it, so that its cost must not grow with
 // the square of that.
 func TestAServiceOfManyPorts(t *testing.T) {
@@ -50,7 +50,7 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 			deltas, told = len(tr.Flush()), len(tr.NewProblems())
 		}))
 		if deltas != step.deltas || told > 20 {
-			t.Errorf("step %d: %d changes, want %d; %d problems are told", len(took), deltas, step.deltas, told)
+			t.Errorf("step %d: %d changes, want %d; %d problems are reported", len(took), deltas, step.deltas, told)
 		}
 	}
 	return took

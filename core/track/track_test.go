@@ -303,7 +303,7 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 	resolved("an API server that came and went", 2)
 }
 
-// A cluster IP that policy refuses keeps the address from nobody, also where the
+// A cluster IP that policy refuses keeps the address from no other Service, also where the
 // Service that asks for it has no ports.
 func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 	tr := track.New()
@@ -321,7 +321,7 @@ func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 	}
 }
 
-// Whatever the order of events, nobody has an external IP that is another one's
+// Whatever the order of events, no Service has an external IP that is another one's
 // cluster IP or refused, and everybody else has theirs.
 func TestRanksDoNotDependOnOrder(t *testing.T) {
 	for seed := range uint64(300) {
@@ -388,7 +388,7 @@ func randomRanks(rng *rand.Rand, n string) *model.Service {
 	return s
 }
 
-// held lists who has what, and what is said about the rest.
+// held lists the holders of addresses, and the problems of the rest.
 func held(tr *track.Tracker) (s string) {
 	for _, svc := range tr.Services() {
 		for _, p := range svc.Ports {

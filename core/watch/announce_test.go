@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Of each connection the address is told before the connection is used, with the
+// The address of each connection is reported before the connection is used, with the
 // others of the server's name; of one that fails nothing.
 func TestAnnounced(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -29,17 +29,17 @@ func TestAnnounced(t *testing.T) {
 		}
 		conn.Close()
 		if len(told) != i+1 || !slices.Contains(told[i], at) || !slices.IsSortedFunc(told[i], netip.AddrPort.Compare) {
-			t.Errorf("%s: told %v, want %v in it", host, told, at)
+			t.Errorf("%s: reported %v, want %v in it", host, told, at)
 		}
 	}
 	broken := errors.New("broken")
-	dial = reportServers(func(context.Context, string, string) (net.Conn, error) { return nil, broken }, nil, func([]netip.AddrPort) { t.Error("told of no connection") })
+	dial = reportServers(func(context.Context, string, string) (net.Conn, error) { return nil, broken }, nil, func([]netip.AddrPort) { t.Error("no connection reported") })
 	if _, err := dial(t.Context(), "tcp4", "127.0.0.1:1"); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }
 
-// A look-up that fails forgets nobody, one that succeeds those who are gone; what
+// A look-up that fails forgets no address, one that succeeds those that are gone; what
 // is known is bounded.
 func TestKnownServersOutliveFailedLookups(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -83,7 +83,7 @@ func TestKnownServersOutliveFailedLookups(t *testing.T) {
 		}
 		conn.Close()
 		if len(told) != step.want || !slices.Contains(told, at) || !slices.IsSortedFunc(told, netip.AddrPort.Compare) {
-			t.Errorf("%d looked up, %v: told %d, want %d", len(step.answer), step.err, len(told), step.want)
+			t.Errorf("%d looked up, %v: reported %d, want %d", len(step.answer), step.err, len(told), step.want)
 		}
 	}
 }

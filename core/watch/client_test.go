@@ -194,7 +194,7 @@ func TestPodAgainstServer(t *testing.T) {
 	w.becomes(initial)
 }
 
-// A client that nobody uses is collected, whatever its hooks refer to: client-go's cache
+// An unused client is collected, whatever its hooks refer to: client-go's cache
 // of transports must not keep it.
 func TestUnusedClientsAreCollected(t *testing.T) {
 	collected := make(chan struct{})

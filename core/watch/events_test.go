@@ -127,7 +127,7 @@ func TestEventsAreWritten(t *testing.T) {
 	if got, _ := json.Marshal(s.events[path]["series"]); string(got) != `{"count":5,"lastObservedTime":"1970-01-01T00:17:40.000000Z"}` {
 		t.Errorf("series %s", got)
 	}
-	delete(s.events, path) // its time is over, or somebody cleaned up
+	delete(s.events, path) // its time is over, or it was deleted
 	if err := w.Write(t.Context(), r); err != nil || s.events[path]["series"] == nil {
 		t.Errorf("a series whose Event is gone: %v, %v", err, s.events[path])
 	}

@@ -170,7 +170,7 @@ func TestGone(t *testing.T) {
 			}
 			w.becomes("node node-1 a leaving=false, service default/new 2, service default/web 80, slice default/web-x 1")
 			if _, sets, deletes := w.sink.told(); sets != before+1 || len(deletes) != 1 {
-				t.Errorf("%d sets and %v deletes: what did not change was told again", sets-before, deletes)
+				t.Errorf("%d sets and %v deletes: unchanged objects were passed again", sets-before, deletes)
 			}
 			w.server.Put(service("new", 3))
 			w.until("the next change", func() bool { return strings.Contains(w.sink.state(), "service default/new 3") })
@@ -283,7 +283,7 @@ func TestHangBehindAnswers(t *testing.T) {
 }
 
 // A quiet watch of a server that sends no bookmarks is no reason to worry: it is
-// begun again, and nothing is told twice.
+// begun again, and nothing is passed twice.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
@@ -299,7 +299,7 @@ func TestQuiet(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if _, sets, _ := w.sink.told(); sets != before {
-		t.Errorf("%d told again", sets-before)
+		t.Errorf("%d passed again", sets-before)
 	}
 }
 
@@ -377,7 +377,7 @@ func newHole(t *testing.T, address string) *hole {
 	return h
 }
 
-// swallow drops all that is sent over the connections that are open now.
+// swallow drops everything that is sent over the connections that are open now.
 func (h *hole) swallow() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,17 +18,7 @@ import (
 // Sink receives what a Source reads. Its methods are called by several goroutines,
 // one at a time, and should not block: while they do, the API server waits.
 type Sink interface {
-	SetService(*model.Service)
-	DeleteService(model.ServiceName)
-	SetSlice(*model.Slice)
-	DeleteSlice(model.SliceName)
-	SetNode(*model.Node)
-	SetServiceCIDR(*model.ServiceCIDR)
-	DeleteServiceCIDR(name string)
-	SetRoute(*model.Route)
-	DeleteRoute(model.RouteName)
-	SetGrant(*model.Grant)
-	DeleteGrant(model.GrantName)
+	model.Sink
 
 	// Problems replaces the problems of all objects.
 	Problems([]model.Problem)

@@ -64,7 +64,7 @@ func TestClientMetrics(t *testing.T) {
 		delete(have, name)
 	}
 	for name := range have {
-		t.Errorf("%s is nobody else's", name)
+		t.Errorf("%s is not unique", name)
 	}
 }
 

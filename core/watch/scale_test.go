@@ -28,7 +28,7 @@ import (
 )
 
 // typicalMeta is what a Deployment's Service or its slice carries around, and
-// nobody here needs.
+// are not needed here.
 func typicalMeta(i int, suffix string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: fmt.Sprintf("team-%d", i%200), Name: fmt.Sprintf("service-%d%s", i, suffix),

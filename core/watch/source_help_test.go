@@ -227,7 +227,7 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
-// world is a source that follows a server, and what it told.
+// world is a source that follows a server, and what it passed on.
 type world struct {
 	t      *testing.T
 	server *apitest.Server
@@ -315,7 +315,7 @@ func (w *world) until(what string, ok func() bool) {
 		what, w.sink.state(), w.sink.complaints(), w.source.Resources(), w.logs)
 }
 
-// synced waits until the sink was told that it knows everything.
+// synced waits until the sink has everything.
 func (w *world) synced() {
 	w.t.Helper()
 	w.until("synced", func() bool { synced, _, _ := w.sink.told(); return len(synced) > 0 })

@@ -141,7 +141,7 @@ func TestBecomesHeadless(t *testing.T) {
 	}
 }
 
-// Nothing is told before both lists are complete; the Node is waited for a
+// Nothing is synced before both lists are complete; the Node is waited for a
 // moment only.
 func TestSyncedWaits(t *testing.T) {
 	for _, slow := range []string{"services", "endpointslices"} {
@@ -216,7 +216,7 @@ func TestServiceCIDRs(t *testing.T) {
 	w := newWorld(t, apitest.Options{})
 	w.run().synced()
 	if got := w.sink.ranges("kubernetes"); len(got) == 0 {
-		t.Error("synced before the ranges were told")
+		t.Error("synced before the ranges were passed")
 	}
 	is := func(name string, want ...string) {
 		t.Helper()
@@ -258,7 +258,7 @@ func TestServiceCIDRsMissing(t *testing.T) {
 	}
 }
 
-// Others use the same connection, and every request is told.
+// Others use the same connection, and every request is reported.
 func TestClientAndRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})

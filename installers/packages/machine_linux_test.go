@@ -73,13 +73,13 @@ func installed(t *testing.T, m *debian.Machine) {
 }
 
 // upgraded: the new version runs, the configuration is the user's. What would
-// not run, or a user who may not install, does not affect the running proxy.
+// not run, or a user without the right to install, does not affect the running proxy.
 func upgraded(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	const own = "TANDEM_FLAGS=--manifests=/srv/services\n"
 	pid := m.Property("tandem", "MainPID")
 	if out, err := m.Try("setpriv", "--reuid=65534", "--clear-groups", "dpkg", "-i", "/root/two.deb"); err == nil {
-		t.Errorf("anybody can install: %s", out)
+		t.Errorf("any user can install: %s", out)
 	}
 	for _, c := range []struct{ mistake, flags, said string }{
 		{"clusterCIDR: nonsense\n", own, "nonsense"},
@@ -88,7 +88,7 @@ func upgraded(t *testing.T, m *debian.Machine) {
 	} {
 		m.Write("/etc/default/tandem", c.flags, 0o644)
 		m.Write("/etc/tandem/config.yaml", config+c.mistake, 0o600)
-		if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, c.said) || !strings.Contains(out, "a running tandem is left alone") {
+		if out := m.Do("dpkg", "-i", "/root/two.deb"); !strings.Contains(out, c.said) || !strings.Contains(out, "a running tandem is not changed") {
 			t.Errorf("upgrade with %q and flags %q: %s", c.mistake, c.flags, out)
 		}
 		want(t, m, "MainPID", pid)
@@ -110,7 +110,7 @@ func upgraded(t *testing.T, m *debian.Machine) {
 }
 
 // removed: it is stopped and its rules are gone; installed again it runs again;
-// purging keeps what somebody wrote and nothing else.
+// purging keeps files that a user wrote and nothing else.
 func removed(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	if out := m.Do("dpkg", "-r", "tandem"); !strings.Contains(out, "nftables: nothing of tandem is left") {

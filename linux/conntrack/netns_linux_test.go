@@ -141,7 +141,7 @@ func createAll(tb testing.TB, entries ...made) {
 	create(tb, len(entries), func(i int) made { return entries[i] })
 }
 
-// snapshot returns all entries as the kernel tells them, but for the seconds they
+// snapshot returns all entries as the kernel lists them, without the seconds they
 // have left, by what identifies them.
 func snapshot(tb testing.TB) map[string][]byte {
 	tb.Helper()

@@ -44,7 +44,7 @@ func (w world) prepare(t *testing.T) {
 		command(t, "", "ip", args...)
 	}
 	family := map[int]string{32: "-4", 128: "-6"}[w.bits]
-	// What no rule translates leaves by a wire with nobody at its end.
+	// What no rule translates leaves by an unconnected wire.
 	command(t, "", "ip", "link", "add", "out", "arp", "off", "up", "type", "veth", "peer", "name", "end")
 	command(t, "", "ip", "link", "set", "end", "up")
 	command(t, "", "ip", family, "route", "add", "default", "dev", "out")
@@ -178,7 +178,7 @@ func TestServiceAfterItsClient(t *testing.T) {
 	}
 }
 
-// clean tells the table that the frontend's only endpoint was old and is now new.
+// clean reports to the table that the frontend's only endpoint was old and is now new.
 func (w world) clean(t *testing.T, table *Table, old, now string, want int) {
 	t.Helper()
 	d := model.Delta{New: w.port(now)}

@@ -47,7 +47,7 @@ func FuzzConcernsOther(f *testing.F) {
 }
 
 // A list that changed while it was read is read again, but not forever; any other
-// error is told at once.
+// error is reported at once.
 func TestRetryInterrupted(t *testing.T) {
 	changed := fmt.Errorf("list addresses: %w", unix.EINTR)
 	for _, c := range []struct {

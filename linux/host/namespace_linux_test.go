@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// A listener is where the namespace was opened, whoever asks for it, and the
+// A listener is in the opened namespace, on any thread, and the
 // asking goroutine stays where it is.
 func TestListenInANamespace(t *testing.T) {
 	if err := netns.Available(); err != nil {

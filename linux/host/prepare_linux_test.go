@@ -96,7 +96,7 @@ func TestPrepareGoesOn(t *testing.T) {
 }
 
 // On a real kernel, a namespace's own sysctls. The table's size belongs to the
-// machine and is left alone here.
+// machine and is not changed here.
 func TestPrepareInANamespace(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)

@@ -36,7 +36,7 @@ func TestRestartWritesNothing(t *testing.T) {
 				t.Errorf("seed %d: %d objects are not as they were written (%v)", seed, drift, err)
 			}
 			if disturbed, err := s.backend.Disturbed(t.Context()); disturbed || err != nil {
-				t.Errorf("seed %d: disturbed by nobody (%v)", seed, err)
+				t.Errorf("seed %d: disturbed without a cause (%v)", seed, err)
 			}
 			if work := k.site(seed).start(); work.Ops != 0 {
 				t.Errorf("seed %d: a restart wrote %d objects", seed, work.Ops)
@@ -135,7 +135,7 @@ func contains(lines []string, line string) bool {
 	return false
 }
 
-// kube-proxy's rules are taken over where we serve, and left alone by cleanup
+// kube-proxy's rules are adopted where we serve, and kept by cleanup
 // where we do not.
 func TestCleanupLeavesKubeProxyAlone(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
@@ -155,7 +155,7 @@ func TestCleanupLeavesKubeProxyAlone(t *testing.T) {
 	})
 }
 
-// Whatever a foreign hand does to our rules is noticed, and repaired.
+// Every external change of our rules is noticed, and repaired.
 func TestDriftIsRepaired(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		s := k.site(3)
@@ -284,7 +284,7 @@ func TestARefusedRuleIsNamed(t *testing.T) {
 func TestUnreadableLegacyTables(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		if k.tools.Variant != xtables.Legacy {
-			t.Skip("of the legacy variant alone the kernel tells that there are tables")
+			t.Skip("only for the legacy variant the kernel lists its tables")
 		}
 		found, err := xtables.FindTools(t.Context())
 		if err != nil {

@@ -37,7 +37,7 @@ func (s spoiled) Port(host *model.Host, p *model.Port, emit func(Key, Value)) []
 	})
 }
 
-// One Service that iptables-restore refuses is found and told; all others work.
+// One Service that iptables-restore rejects is found and reported; all others work.
 func TestABadServiceAloneIsReported(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
 		ports := manyPorts(40)
@@ -54,7 +54,7 @@ func TestABadServiceAloneIsReported(t *testing.T) {
 		b.Update(deltas)
 		work, err := b.Sync(t.Context())
 		if err == nil || !strings.Contains(err.Error(), bad.ID.String()) || work.Refused == nil {
-			t.Errorf("the Service is not named, or why a transaction was taken apart is not told: %v, %+v", err, work)
+			t.Errorf("the Service is not named, or the reason for splitting a transaction is not reported: %v, %+v", err, work)
 		}
 		if f := b.Health().Failures; len(f) != 1 || f[bad.ID] == nil {
 			t.Errorf("failures: %v", f)
@@ -101,7 +101,7 @@ func (k *kernel) loop() *loop {
 	return l
 }
 
-// serve tells of a Service with one endpoint.
+// serve adds a Service with one endpoint.
 func (l *loop) serve(i int) {
 	n := model.ServiceName{Namespace: "default", Name: fmt.Sprint("late-", i)}
 	l.SetService(&model.Service{
@@ -123,7 +123,7 @@ func (l *loop) eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// settled reports whether all that was told is programmed.
+// settled reports whether everything is programmed.
 func (l *loop) settled() bool {
 	s := l.Status()
 	return s.Done == s.Seen && s.Err == nil && s.QueuedAt.IsZero()

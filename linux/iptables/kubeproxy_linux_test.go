@@ -34,7 +34,7 @@ func TestKubeProxyIsFoundAndRemoved(t *testing.T) {
 	})
 }
 
-// Where kube-proxy has taken over from Tandem in the same chains, cleanup removes the
+// Where kube-proxy has replaced Tandem in the same chains, cleanup removes the
 // chains that only Tandem creates, and none of kube-proxy's.
 func TestCleanupAfterKubeProxyTookOver(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {

@@ -27,7 +27,7 @@ func TestRulesAreCounted(t *testing.T) {
 			}
 			s.driver.Rules(func(_ string, _ model.Family, _, written int) {
 				if written > 0 {
-					t.Errorf("seed %d: written rules are told twice", seed)
+					t.Errorf("seed %d: written rules are counted twice", seed)
 				}
 			})
 		}

@@ -50,16 +50,17 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go        sets, chains and device; objects (Key, Value)
-//	fwmark.go        bits of the mark; fwmarks of virtual servers
-//	compile.go       ports to objects (Compiler); what each origin's packets get
-//	rules.go         the chains and their rules, to iptables-restore and back;
-//	                 all objects as text, for plan
-//	sim.go           objects and a packet to an outcome (Sim); the mode
-//	kernel_linux.go  sockets; device, addresses, routes, sets and tables
-//	server_linux.go  virtual servers and destinations, and how those drain
-//	driver_linux.go  the kernel (Driver): commit, and back to objects
-//	mode_linux.go    whether this machine supports the mode; sysctls; node addresses
+//	layout.go          sets, chains and device; objects (Key, Value)
+//	fwmark.go          bits of the mark; fwmarks of virtual servers
+//	compile.go         ports to objects (Compiler); the mark of each origin's packets
+//	compile_server.go  the virtual servers of a port, their schedulers and destinations
+//	rules.go           the chains and their rules, to iptables-restore and back;
+//	                   all objects as text, for plan
+//	sim.go             objects and a packet to an outcome (Sim); the mode
+//	kernel_linux.go    sockets; device, addresses, routes, sets and tables
+//	server_linux.go    virtual servers and destinations, and how those drain
+//	driver_linux.go    the kernel (Driver): commit, and back to objects
+//	mode_linux.go      whether this machine supports the mode; sysctls; node addresses
 //
 // The encoding is in linux/virtualserver, linux/ipset and linux/xtables.
 package ipvs

@@ -408,7 +408,7 @@ func (o *observation) servers() error {
 			}
 		}
 		differ := len(weights) > 0 && slices.Min(weights) != slices.Max(weights)
-		o.emit(k, Value{Server: s, Weighted: differ && looksAtWeights(s.Scheduler)})
+		o.emit(k, Value{Server: s, Weighted: differ && isWeighted(s.Scheduler)})
 		return err
 	})
 	if err == nil {

@@ -25,7 +25,7 @@ ip -o addr | sort; ip rule; ip -6 rule; ip route show table all | grep -v '^loca
 }
 
 // What others have is the same before, beside and after us.
-func TestForeignThingsStay(t *testing.T) {
+func TestForeignObjectsStay(t *testing.T) {
 	s := newSite(t)
 	// The tables exist from the first listing on.
 	s.run("sh", "-c", `set -e
@@ -57,7 +57,7 @@ iptables -A INPUT -m set --match-set theirs src -j DROP`)
 	}
 }
 
-// kube-proxy's things that have our names are taken over, with nothing of them
+// kube-proxy's objects with our names are adopted, with nothing of them
 // left that would do harm.
 func TestTakesOverFromKubeProxy(t *testing.T) {
 	s := newSite(t)
@@ -77,7 +77,7 @@ iptables -t filter -N KUBE-IPVS-FILTER; iptables -A KUBE-IPVS-FILTER -j DROP; ip
 	}
 }
 
-// A virtual server of another program's inside of the excluded ranges is told, and
+// Another program's virtual server inside the excluded ranges is reported, and
 // stays as it is with its destinations, whatever our Service of that address does;
 // one of our own there is ours also after a restart.
 func TestExcludedServersAreNeverTouched(t *testing.T) {
@@ -159,7 +159,7 @@ func TestReplacingASetThatWasCutShort(t *testing.T) {
 	}
 }
 
-// What a foreign hand does to our objects is found, and repaired by what is
+// External changes of our objects are found, and repaired by what is
 // missing alone.
 func TestDriftIsRepaired(t *testing.T) {
 	s := newSite(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // What was programmed with another bit of the mark is known as ours: a restart
-// replaces it, and whoever cleans up need not know the bit.
+// replaces it, and cleanup need not know the bit.
 func TestAnotherMarkIsOursToo(t *testing.T) {
 	s := newSite(t)
 	nothing := s.state()

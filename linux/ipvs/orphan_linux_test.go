@@ -20,7 +20,7 @@ func TestNumbersOfOrphans(t *testing.T) {
 	if got, err := m.of(server(1)); got != m.fwmark(2, ByMark) || err != nil {
 		t.Errorf("beside an orphan with 1: %d, %v", got, err)
 	}
-	m.orphans(nil) // somebody has deleted it
+	m.orphans(nil) // another program has deleted it
 	m.last = [2]uint32{}
 	if got, err := m.of(server(2)); got != m.fwmark(1, ByMark) || err != nil {
 		t.Errorf("after it: %d, %v", got, err)

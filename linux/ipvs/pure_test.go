@@ -97,7 +97,7 @@ func readAll(f model.Family, text string) (map[Key]Value, error) {
 	return have, err
 }
 
-// The rules that we write are all understood by who reads them.
+// The rules that we write are all understood by the parser.
 func TestNoRuleIsForeign(t *testing.T) {
 	objects, _ := dataplane.Compile(NewCompiler(Options{}), testWorld().Host, nil)
 	for k, v := range objects {

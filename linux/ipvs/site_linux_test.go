@@ -182,7 +182,7 @@ func web(ips ...string) *model.Port {
 	}
 }
 
-// dial makes a new connection from the client and returns who answered.
+// dial makes a new connection from the client and returns which endpoint answered.
 func (s *site) dial() string {
 	s.t.Helper()
 	a, err := s.net.Dial(netns.Call{From: client, Proto: model.TCP, To: vip, Timeout: 2 * time.Second})

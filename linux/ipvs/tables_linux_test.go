@@ -43,7 +43,7 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 	}
 }
 
-// A chain that somebody has emptied, or put a rule in front of, is ours as before,
+// A chain that another program has emptied, or put a rule in front of, is ours as before,
 // with its jump.
 func TestChainsOthersWereAt(t *testing.T) {
 	tables := freshTables(t)

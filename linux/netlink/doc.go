@@ -14,6 +14,7 @@
 //	batch.go         requests that are sent together, bounded in number and bytes
 //	answer_linux.go  answers to requests; errors from error numbers
 //	socket_linux.go  the socket
+//	listen_linux.go  notices of a multicast group
 //
 // Netlink's own headers are in the byte order of the host, numbers inside
 // attributes of netfilter nearly always in that of the network.

@@ -145,7 +145,7 @@ func TestRefusedAndSilent(t *testing.T) {
 	check := func(proto model.Proto, from Place, to string, want Outcome) {
 		timeout := 400 * time.Millisecond
 		if want == Refused {
-			timeout = 3 * time.Second // seldom only the second packet is told, see reportICMP
+			timeout = 3 * time.Second // seldom only the second packet is reported, see reportICMP
 		}
 		a, err := n.Dial(Call{From: from, Proto: proto, To: at(to), Timeout: timeout})
 		if err != nil || a.Outcome != want {
@@ -157,7 +157,7 @@ func TestRefusedAndSilent(t *testing.T) {
 			for to, want := range map[string]Outcome{
 				"10.96.0.1:80": Refused, "[fd00:10:96::1]:80": Refused,
 				"10.96.0.2:80": TimedOut, "[fd00:10:96::2]:80": TimedOut,
-				"10.96.0.3:80": TimedOut, "[fd00:10:96::3]:80": TimedOut, // routed outside, where nobody has it
+				"10.96.0.3:80": TimedOut, "[fd00:10:96::3]:80": TimedOut, // routed outside, where no host has it
 			} {
 				calls.Go(func() { check(proto, from, to, want) })
 			}

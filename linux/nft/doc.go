@@ -38,4 +38,13 @@
 //	  read_linux.go
 //	owner_linux.go            which tables are ours; a kernel without nf_tables
 //	probe_linux.go            whether this kernel can do it (Try)
+//	number.go                 numbers in keys: numgen and hashes
+//	describe.go               one object as text, for trace and drift
+//	counter*.go               counters of elements
+//	plain*.go, empty_linux.go small transactions on tables without a Table
+//	basechains_linux.go,      what packets meet besides our tables
+//	  others_linux.go
+//	flowtable*.go             flow offload
+//	follow*.go                the rules that one packet traverses (nft_trace)
+//	writers_linux.go          which other programs write to nf_tables
 package nft

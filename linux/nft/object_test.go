@@ -75,7 +75,7 @@ func creation(t *Table, objects map[Key]Value) (ops []Op) {
 	return ops
 }
 
-// What is encoded is decoded as it was: the kernel tells of objects as they are made.
+// What is encoded is decoded as it was: the kernel returns objects as they were made.
 func TestObjectsComeBack(t *testing.T) {
 	table := testTable()
 	for _, f := range model.Families() {

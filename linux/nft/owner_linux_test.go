@@ -35,7 +35,7 @@ func refusing(t *testing.T, errno unix.Errno) *netlink.Socket {
 	return netlink.NewSocket(pair[0])
 }
 
-// A kernel without nf_tables has nothing of ours, and who asks is told what to do;
+// A kernel without nf_tables has nothing of ours, and the error states what to do;
 // any other failure says nothing of the kind.
 func TestAbsent(t *testing.T) {
 	for errno, want := range map[unix.Errno]bool{

@@ -31,7 +31,7 @@ func affinePorts(n int) []*model.Port {
 }
 
 // kernelMemory is what the kernel has allocated for itself, in bytes: slabs, large
-// allocations among them, and vmalloc. All that runs on the machine is in it.
+// allocations among them, and vmalloc. Everything that runs on the machine is in it.
 func kernelMemory(t testing.TB) (sum int) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/meminfo")
@@ -91,7 +91,7 @@ func TestAffinityMemory(t *testing.T) {
 }
 
 // memoryOf programs objects and returns what that takes of the kernel's memory.
-// A goroutine of its own has the namespace, which goes with it.
+// A goroutine of its own has the namespace, which ends with it.
 func memoryOf(t *testing.T, objects map[nft.Key]nft.Value) (bytes int) {
 	t.Run("attempt", func(t *testing.T) {
 		freshNamespace(t)

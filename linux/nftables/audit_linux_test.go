@@ -131,7 +131,7 @@ func TestBooksAreCorrectedByTheKernel(t *testing.T) {
 	if work := mustSync(t, b); work.Failed != 0 || work.Corrected != 3 {
 		t.Errorf("%+v", work)
 	}
-	t.Logf("mended in %s", time.Since(start))
+	t.Logf("repaired in %s", time.Since(start))
 	want := append(append([]*model.Port{next}, ports[:3]...), ports[5:18]...)
 	for _, diff := range differences(compile(t, testHost, want...), mustObserve(t, openDriver(t))) {
 		t.Error(diff)

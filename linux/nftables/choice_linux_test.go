@@ -174,7 +174,7 @@ func (f *farm) got() map[netip.AddrPort][]uint16 {
 	return all
 }
 
-// send sends n datagrams from as many source ports and returns who got them.
+// send sends n datagrams from as many source ports and returns which endpoints got them.
 func (f *farm) send(n int) map[netip.AddrPort][]uint16 {
 	f.t.Helper()
 	all, come := map[netip.AddrPort][]uint16{}, 0
@@ -338,7 +338,7 @@ func TestChoiceListsAndRestarts(t *testing.T) {
 	runNFT(t, "", "delete", "table", "ip", Table)
 	runNFT(t, listed, "-f", "-")
 	if again := runNFT(t, "", "list", "table", "ip", Table); again != listed {
-		t.Error("what nft lists is not what it loads")
+		t.Error("nft lists other rules than it loads")
 	}
 }
 

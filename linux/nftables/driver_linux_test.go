@@ -118,7 +118,7 @@ func planned(from, to map[nft.Key]nft.Value) []nft.Op {
 	return append(ops, deletes...)
 }
 
-// mend brings the kernel to what is wanted and checks that it got there.
+// mend brings the kernel to the desired state and checks that.
 func mend(t *testing.T, d *Driver, want map[nft.Key]nft.Value) (ops int) {
 	t.Helper()
 	plan := planned(mustObserve(t, d), want)
@@ -179,7 +179,7 @@ func TestChanges(t *testing.T) {
 	runNFT(t, "", "list", "ruleset")
 }
 
-// Whatever others do to our tables is seen and can be mended.
+// External changes of our tables are found and can be repaired.
 func TestTampering(t *testing.T) {
 	for _, script := range tamperings {
 		t.Run(script, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestTampering(t *testing.T) {
 			}
 			mend(t, d, want)
 			if seen, err := d.Disturbed(t.Context()); err != nil || seen {
-				t.Errorf("seen again after it was mended (%v)", err)
+				t.Errorf("seen again after it was repaired (%v)", err)
 			}
 		})
 	}

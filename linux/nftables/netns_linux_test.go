@@ -26,7 +26,7 @@ func currentNamespace() string {
 }
 
 // freshNamespace puts the test into a network namespace of its own. The thread
-// is never given back, so the namespace goes with the test's goroutine.
+// is never given back, so the namespace ends with the test's goroutine.
 //
 // Subtests run in goroutines, and so threads, of their own: they are back in the
 // host's namespace. Tests that use this have no subtests, or each has its own

@@ -32,7 +32,7 @@ var namesakes = map[string]string{
 }
 
 // A table of our name that is not ours stays unchanged, whatever we are asked,
-// and whoever asks is told its name.
+// and the error has its name.
 func TestNamesake(t *testing.T) {
 	for name, script := range namesakes {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestProbesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			runtime.LockOSThread() // for good: the thread goes with the goroutine
+			runtime.LockOSThread() // for good: the thread ends with the goroutine
 			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
 				t.Error(err)
 				return

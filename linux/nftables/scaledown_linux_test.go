@@ -143,7 +143,7 @@ func (s *scaling) send(n int) {
 	}
 }
 
-// while sends packets while f runs, and tells what became of them: each must go to
+// while sends packets while f runs, and returns their fates: each must go to
 // an endpoint.
 func (s *scaling) while(what string, f func()) {
 	s.t.Helper()

@@ -62,7 +62,7 @@ func again(t *testing.T, name string) {
 }
 
 // node gives the namespace this node's address, and a way for all else on which
-// nobody is.
+// no relay is.
 func node(t *testing.T) netip.Addr {
 	t.Helper()
 	do(t, "ip link set lo up && ip link add void type veth peer name void-end && ip link set void up && ip link set void-end up && "+
@@ -90,7 +90,7 @@ func nodePort(at string) model.Frontend {
 	return model.Frontend{Kind: model.KindNodePort, At: netip.MustParseAddrPort(at)}
 }
 
-// Services that are each other's endpoints serve nobody, and one connection to
+// Services that are each other's endpoints serve no client, and one connection to
 // them is one.
 func TestServicesInACircle(t *testing.T) {
 	eachAlone(t, func(t *testing.T, k tableKind) {

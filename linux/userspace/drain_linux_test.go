@@ -185,7 +185,7 @@ func TestFlowsOfOthersStay(t *testing.T) {
 	}
 }
 
-// Whoever else holds the lock of iptables is waited for: nothing is said to be
+// Another holder of iptables' lock is waited for: nothing is said to be
 // done that is not.
 func TestTheLockIsWaitedFor(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))

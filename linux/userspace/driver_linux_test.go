@@ -73,7 +73,7 @@ func start(t *testing.T, k tableKind, ports ...*model.Port) plane {
 	return begin(t, plane{dataplane.New(NewCompiler(someMark), d), d, t}, ports...)
 }
 
-// begin tells a backend what there is.
+// begin gives a backend its ports.
 func begin(t *testing.T, p plane, ports ...*model.Port) plane {
 	t.Helper()
 	if err := p.Adopt(t.Context()); err != nil {
@@ -120,7 +120,7 @@ func rules(t *testing.T) []string {
 			if strings.HasPrefix(line, "table ") {
 				table = line
 			}
-			// The order of elements, and so who is the last, means nothing.
+			// The order of elements means nothing.
 			line = strings.TrimRight(strings.TrimPrefix(line, "elements = {"), ", }")
 			if !strings.HasPrefix(line, "#") && !strings.Contains(table, " nat {") { // that is iptables'
 				all = append(all, tool+": "+table+strings.TrimSpace(line))
@@ -198,7 +198,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A port that somebody took while no proxy ran is given up, and the rules
+// A port that another program took while no proxy ran is released, and the rules
 // follow.
 func TestRestartWithoutItsPort(t *testing.T) {
 	eachKind(t, func(t *testing.T, k tableKind) {
@@ -230,7 +230,7 @@ func TestRestartWithoutItsPort(t *testing.T) {
 
 // What others do to our chains is undone; what they have of their own stays,
 // also when ours is removed.
-func TestForeignHands(t *testing.T) {
+func TestExternalChanges(t *testing.T) {
 	onNode(t, tableKinds()[0], func(t *testing.T) {
 		do(t, "iptables -t nat -N FOREIGN && iptables -t nat -A PREROUTING -p tcp --dport 99 -j FOREIGN && ip addr add 169.254.84.2/32 dev lo")
 		foreign := rules(t)
@@ -238,7 +238,7 @@ func TestForeignHands(t *testing.T) {
 		p.sync()
 		before := rules(t)
 		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
-			t.Errorf("nobody was there: %t, %v", disturbed, err)
+			t.Errorf("no other program: %t, %v", disturbed, err)
 		}
 		for _, harm := range []string{
 			"iptables -t nat -D KUBE-PORTALS-HOST 1",

@@ -42,7 +42,7 @@ var harms = map[string]string{
 
 // Whatever others do to our tables is undone; what they have of their own stays
 // byte for byte, also when ours is removed.
-func TestForeignHandsInNFT(t *testing.T) {
+func TestExternalChangesInNFT(t *testing.T) {
 	onNode(t, tableKinds()[1], func(t *testing.T) {
 		do(t, "nft 'table ip foreign { chain c { type nat hook prerouting priority -100; tcp dport 99 drop; }; }'")
 		foreign := ruleset(t)
@@ -50,7 +50,7 @@ func TestForeignHandsInNFT(t *testing.T) {
 		p.sync()
 		before := rules(t)
 		if disturbed, err := p.Disturbed(t.Context()); disturbed || err != nil {
-			t.Errorf("nobody was there: %t, %v", disturbed, err)
+			t.Errorf("no other program: %t, %v", disturbed, err)
 		}
 		comment := Key{Kind: KindTable}
 		nftObjects(comment, nil, func(k nft.Key, v nft.Value) {

@@ -114,7 +114,7 @@ func TestTableThatCannotBeListed(t *testing.T) {
 	listed(NAT, true)
 }
 
-// Who holds the lock is waited for; a lock that cannot be had at all is not held
+// The holder of the lock is waited for; a lock that cannot be had at all is not held
 // by anybody.
 func TestLockOfTheLegacyVariant(t *testing.T) {
 	enterNetwork(t)

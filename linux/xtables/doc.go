@@ -29,5 +29,7 @@
 //	command_linux.go the commands of a variant, and the lock
 //	variant_linux.go legacy or nft: which one this host uses
 //	probe_linux.go   whether it works
-//	watch_linux.go   whether others wrote
+//	watch_linux.go   whether other programs wrote
+//	others_linux.go  rules of other programs that packets traverse before ours
+//	early_linux.go   rules of other programs that doctor reports
 package xtables

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// Whoever finds the lock of iptables taken waits for it, and says so when that
+// A command that finds the lock of iptables taken waits for it, and reports when that
 // takes too long.
 func TestLockOfIPTablesIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// What the service manager refuses to people who are no administrators states what
-// to do. Wine refuses nobody, so that it takes the error itself.
+// The error of the service manager for users other than administrators states what
+// to do. Wine rejects no user, so that the test passes the error itself.
 func TestDenied(t *testing.T) {
 	err := explain("install", fmt.Errorf("connect: %w", windows.ERROR_ACCESS_DENIED))
 	if !strings.Contains(err.Error(), "administrator") {

@@ -46,7 +46,7 @@ func play(t *testing.T, work func(ctx context.Context, log io.Writer, ready func
 	return s
 }
 
-// until waits for a state and returns all that was told before.
+// until waits for a state and returns all states before it.
 func (s *stage) until(state svc.State) (before []svc.Status) {
 	s.t.Helper()
 	for {
@@ -57,7 +57,7 @@ func (s *stage) until(state svc.State) (before []svc.Status) {
 			}
 			before = append(before, got)
 		case <-time.After(10 * time.Second):
-			s.t.Fatalf("state %d is never told", state)
+			s.t.Fatalf("state %d is never reported", state)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestStartAndStop(t *testing.T) {
 	var last uint32
 	starting := func(b svc.Status) {
 		if b.State != svc.StartPending || b.CheckPoint <= last || b.WaitHint == 0 {
-			t.Errorf("while it starts it tells %+v after checkpoint %d", b, last)
+			t.Errorf("while it starts it reports %+v after checkpoint %d", b, last)
 		}
 		last = b.CheckPoint
 	}
@@ -113,7 +113,7 @@ func TestFails(t *testing.T) {
 		t.Errorf("the log does not say why: %s", s.log.String())
 	}
 	s = play(t, func(context.Context, io.Writer, func()) error { return nil })
-	s.ends(7) // nobody asked for it: it is to be started again
+	s.ends(7) // unrequested: it is to be started again
 }
 
 func TestStopHangs(t *testing.T) {

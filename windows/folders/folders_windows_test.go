@@ -18,7 +18,7 @@ import (
 const reads = "(A;OICI;0x1200a9;;;WD)"
 
 // Access to the folders is that of the system and administrators, also to one
-// that somebody has made before.
+// that another user has made before.
 func TestFoldersAreClosed(t *testing.T) {
 	root := foldertest.New(t, "logs", "new")
 	old, made := filepath.Join(root, "logs"), filepath.Join(root, "new")
@@ -72,7 +72,7 @@ func TestOwnFilesStay(t *testing.T) {
 	}
 }
 
-// Whom to trust with what decides what is deleted.
+// Trusted owners of the files that decide what is deleted.
 func TestTrusts(t *testing.T) {
 	for kind, want := range map[windows.WELL_KNOWN_SID_TYPE]bool{
 		windows.WinLocalSystemSid: true, windows.WinBuiltinAdministratorsSid: true,

@@ -101,7 +101,7 @@ func TestHealthOfAnyForm(t *testing.T) {
 	}
 }
 
-// What kube-proxy had in HNS on those nodes is taken over unchanged: nothing is written.
+// What kube-proxy had in HNS on those nodes is adopted unchanged: nothing is written.
 func TestPublishedWorldsAreAdopted(t *testing.T) {
 	t.Run("calico#5762", func(t *testing.T) {
 		on(t, hnsemu.WS2022, func(r *rig) {

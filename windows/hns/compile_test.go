@@ -225,7 +225,7 @@ func TestTheDestinationStaysKept(t *testing.T) {
 
 // Behind a cloud's own filter a load balancer IP with source ranges must not be
 // black-holed: that can be requested. Otherwise it is not served, and health checks
-// are told.
+// are reported.
 func TestSourceRangesThatTheCloudEnforces(t *testing.T) {
 	for _, trust := range []bool{false, true} {
 		p := ported(model.KindLoadBalancer, "203.0.113.1:80", true, pool(1, func(int) string { return "10.244.2.1:80" }))

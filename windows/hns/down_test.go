@@ -107,7 +107,7 @@ func TestTheServiceIsRestarted(t *testing.T) {
 		}
 		process = 0 // it is starting
 		if yes, _ := r.backend.Disturbed(r.Context()); yes {
-			r.Error("disturbed by what is not there yet")
+			r.Error("disturbed before anything exists")
 		}
 		process = 2000
 		if yes, _ := r.backend.Disturbed(r.Context()); !yes {

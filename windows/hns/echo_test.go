@@ -130,7 +130,7 @@ func TestADegradedLoadBalancer(t *testing.T) {
 	})
 }
 
-// A pod's endpoint loses its port of the switch while the proxy runs, and is mended:
+// A pod's endpoint loses its port of the switch while the proxy runs, and is repaired:
 // each audit states what is so then.
 func TestAnEndpointThatDegradesLater(t *testing.T) {
 	on(t, hnsemu.WS2022, func(r *rig) {

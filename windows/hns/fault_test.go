@@ -155,7 +155,7 @@ func TestADeletionThatIsALie(t *testing.T) {
 		r.settle()
 		r.emu.Behave(hnsemu.Behaviour{})
 		if drift := r.audit(); drift == 0 {
-			r.Error("nobody noticed")
+			r.Error("not noticed")
 		}
 		r.settle()
 		if got := r.remotes(); got != "" {

@@ -57,7 +57,7 @@ func TestKubeProxyOnAnOverlay(t *testing.T) {
 			r.settle()
 			served(r)
 			if r.at("10.96.0.10").ID != good || r.at("10.244.2.2").ID != pod {
-				r.Error("what was right was made anew")
+				r.Error("correct objects were made again")
 			}
 			if e := r.at("10.96.0.11"); e.MacAddress != hostMAC || !strings.Contains(provider(e), "192.0.2.1") {
 				r.Errorf("the cluster IP leads to %s behind %s", e.MacAddress, provider(e))
@@ -86,7 +86,7 @@ func TestAProviderAddressChanges(t *testing.T) {
 			web(r)
 			r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.99"))
 			if drift := r.audit(); drift == 0 {
-				r.Fatal("nobody noticed")
+				r.Fatal("not noticed")
 			}
 			r.settle()
 			for _, a := range []string{"10.244.2.2", "10.244.2.3"} {
@@ -136,7 +136,7 @@ func TestADuplicateIsDeletedAtOnce(t *testing.T) {
 }
 
 // A Service's slice names the pod before any look: kube-proxy's remote endpoint
-// goes with that change.
+// is deleted with that change.
 func TestADuplicateOfKubeProxyGoesWithTheChange(t *testing.T) {
 	on(t, hnsemu.WS2019, func(r *rig) {
 		r.left("10.244.1.50", "02-11-0a-f4-01-32", "")
@@ -194,7 +194,7 @@ func TestPreserveDestination(t *testing.T) {
 		}
 	}
 	if len(gaps) == 0 {
-		t.Error("left out, and nobody says so")
+		t.Error("left out without a report")
 	}
 }
 

@@ -96,7 +96,7 @@ func TestANodeOfTheOverlayChangesItsAddress(t *testing.T) {
 		r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.99"))
 		r.emu.Behave(hnsemu.Behaviour{Twins: true})
 		if drift := r.audit(); drift == 0 {
-			r.Fatal("nobody noticed")
+			r.Fatal("not noticed")
 		}
 		r.settle()
 		e := r.endpoint("tandem_10.244.2.2")

@@ -27,7 +27,7 @@ func TestAPodThatIsLate(t *testing.T) {
 	})
 }
 
-// What was made in part belongs to its Service, and goes with it.
+// What was made in part belongs to its Service, and is deleted with it.
 func TestALatePodsServiceIsDeleted(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)
@@ -130,7 +130,7 @@ func TestAnEndpointThatIsRefused(t *testing.T) {
 	})
 }
 
-// Somebody has deleted a remote endpoint; the next change of a Service finds out.
+// Another program has deleted a remote endpoint; the next change of a Service finds out.
 func TestARemoteEndpointIsDeleted(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

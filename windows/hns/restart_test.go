@@ -85,7 +85,7 @@ func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
 	})
 }
 
-// The journal's folder is made before it is read: what somebody else has put there
+// The journal's folder is made before it is read: what another user has put there
 // is gone by then. A folder that cannot be closed is an error.
 func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
@@ -117,7 +117,7 @@ func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 }
 
 // The journal of a newer tandem is refused, with what to do, and stays unchanged: taken
-// for empty, all load balancers would be somebody else's. A newer word is ignored.
+// for empty, all load balancers would be foreign. A newer word is ignored.
 func TestAJournalOfANewerTandem(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)
@@ -213,7 +213,7 @@ func TestAJournalThatIsNone(t *testing.T) {
 }
 
 // An earlier proxy, such as kube-proxy, has left load balancers and remote
-// endpoints: equal ones are taken over unchanged. On l2bridge kube-proxy gives no
+// endpoints: equal ones are adopted unchanged. On l2bridge kube-proxy gives no
 // source VIP.
 func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
@@ -230,7 +230,7 @@ func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 		r.set("same", "10.96.0.10", "10.244.2.2")
 		r.begin()
 		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes for what was right", n)
+			r.Errorf("%d writes for correct objects", n)
 		}
 		r.set("differs", "10.96.0.11", "10.244.2.2 10.244.2.3")
 		r.sync()

@@ -61,7 +61,7 @@ func TestDiff(t *testing.T) {
 		lb := r.balancer("10.96.0.10")
 		r.emu.Remove(lb.ID)
 		r.differs("missing load balancer 10.96.0.10:80/tcp", "lost load balancer "+lb.ID)
-		other := r.emu.AddBalancer(lb, false) // as somebody else makes it
+		other := r.emu.AddBalancer(lb, false) // as another program makes it
 		r.differs("foreign load balancer 10.96.0.10:80/tcp", "lost load balancer "+lb.ID)
 		r.emu.Remove(other)
 		r.audit()

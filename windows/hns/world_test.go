@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
-// hostMAC stands in for the interface that has the node's address.
+// hostMAC replaces the interface that has the node's address.
 const hostMAC = "00-15-5d-aa-bb-cc"
 
 // settings are those of the little world's node.

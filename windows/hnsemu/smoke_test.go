@@ -10,7 +10,7 @@ import (
 )
 
 // The script for real nodes compares what they do with rules of the emulator: with
-// those that are in its table, in its words, and that nobody has been seen to say in
+// those that are in its table, in its words, and that are documented nowhere in
 // full. PowerShell is not at hand here, so that of the script itself only the pairs
 // of its brackets and quotes are checked.
 func TestSmokeAgreesWithTheRules(t *testing.T) {

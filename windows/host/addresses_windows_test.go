@@ -7,7 +7,7 @@ import "testing"
 func TestAddresses(t *testing.T) {
 	a := &Addresses{}
 	if !a.Changed() {
-		t.Error("nobody has looked yet")
+		t.Error("not read yet")
 	}
 	all, err := a.List()
 	if err != nil {

@@ -18,7 +18,7 @@ type Binaries struct {
 }
 
 // Find returns the programs in the cache of ci/kubernetes/upstream/build; folder is
-// that script's. If they are missing the error tells how to build them.
+// that script's. If they are missing the error states how to build them.
 func Find(ctx context.Context, upstream string) (Binaries, error) {
 	found, err := built(ctx, upstream, "etcd", "kube-apiserver", "kube-proxy")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // link is the name of a node's interface to the API server.
 const link = "kube-api"
 
-// Join gives the node of a lab a link to the API server. It goes with the lab.
+// Join gives the node of a lab a link to the API server. It is removed with the lab.
 func (c *Cluster) Join(node *lab.Net) error {
 	var there vns.NsHandle
 	err := node.Do(lab.Node, func() (err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// TestCorpus judges what listeners can decide, by every scenario: who is served,
+// TestCorpus judges what listeners can decide, by every scenario: which clients are served,
 // and by which endpoints. Refusal, silence and foreign ports of addresses are
 // the system's.
 func TestCorpus(t *testing.T) {

@@ -283,7 +283,7 @@ func TestAdapterFailures(t *testing.T) {
 		t.Errorf("an address that is not ready is a failure: %v", err)
 	}
 	if p.Next().IsZero() {
-		t.Error("nobody looks again")
+		t.Error("no further check")
 	}
 	c.err = errors.New("no")
 	if err := p.apply(nil, port("bad", model.KindClusterIP, "192.0.2.21:80", netip.MustParseAddrPort("192.0.2.1:80"))); err == nil {

@@ -21,4 +21,6 @@
 //	compile.go    ports to objects (Compiler)
 //	driver.go     objects to sockets (Driver): any system, no privileges of its own
 //	loopback.go   the mode for developers, with its table of addresses
+//	nodeport.go   node ports on loopback addresses, for the other modes
+//	inspect.go    objects as text, and a packet through them
 package direct

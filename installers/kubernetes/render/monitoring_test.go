@@ -41,7 +41,7 @@ func ours(metric string) bool {
 }
 
 // alertExpressions are those of the PrometheusRule, as the chart renders it: each alert
-// has all that an operator needs.
+// has everything that an operator needs.
 func alertExpressions(t *testing.T) (all []string) {
 	t.Helper()
 	files, err := render(load(t), options()["monitoring"])
