@@ -449,12 +449,7 @@ func (p *portCompiler) destinations(server Key, pool *model.Pool) {
 	if pool == nil {
 		return
 	}
-	seen := make(map[netip.AddrPort]struct{}, len(pool.Endpoints))
 	for _, e := range pool.Endpoints {
-		if _, twice := seen[e.Addr]; twice {
-			continue
-		}
-		seen[e.Addr] = struct{}{}
 		p.emit(server.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
 	}
 }
