@@ -22,9 +22,11 @@ func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
 }
 
 func newBackend[K comparable, V any](c Compiler[K, V], d Driver[K, V], rules ledger.Rules[K, V], reading *sync.Mutex) *backend[K, V] {
+	l := ledger.New(rules)
 	return &backend[K, V]{
 		compiler: c, driver: d, reading: reading,
-		ledger:    ledger.New(rules),
+		ledger:    l,
+		change:    newChange(rules, l),
 		ports:     map[*model.Port]struct{}{},
 		gaps:      map[model.PortID][]model.Gap{},
 		damaged:   map[model.PortID]struct{}{},
@@ -49,11 +51,9 @@ type backend[K comparable, V any] struct {
 	readWait    time.Duration
 	readErr     error
 
-	// What the port in work needed before and needs after the change.
-	before, after []object[K, V]
-
 	mu        sync.Mutex // guards what follows: an audit compares concurrently with everything else
 	ledger    *ledger.Ledger[K, V]
+	change    *change[K, V]
 	host      *model.Host
 	ports     map[*model.Port]struct{}  // all that are desired now
 	damaged   map[model.PortID]struct{} // ports that an audit found drifted objects of

@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -14,50 +15,51 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 	if old != nil && old.SameButZone(host) {
 		return
 	}
-	b.before, b.after = b.before[:0], b.after[:0]
+	c := b.change
+	c.begin(nil)
 	if old != nil {
-		b.compiler.Base(old, b.emitBefore)
+		b.compiler.Base(old, c.before)
 	}
-	b.compiler.Base(host, b.emitAfter)
-	b.replaceObjects(nil)
+	b.compiler.Base(host, c.after)
+	c.end()
 	if old != nil && old.SamePorts(host) {
-		b.shrink()
 		return
 	}
 	for port := range b.ports {
-		b.before, b.after = b.before[:0], b.after[:0]
-		b.compiler.Port(old, port, b.emitBefore)
+		c.begin(&port.ID)
+		b.compiler.Port(old, port, c.before)
 		b.compile(port)
-		b.replaceObjects(&port.ID)
+		c.end()
 	}
-	b.shrink()
 }
 
 func (b *backend[K, V]) Update(deltas []model.Delta) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	c := b.change
 	for _, d := range deltas {
-		b.before, b.after = b.before[:0], b.after[:0]
-		var owner *model.PortID
 		if d.Old != nil {
-			owner = &d.Old.ID
 			delete(b.ports, d.Old)
 			delete(b.gaps, d.Old.ID)
-			b.compiler.Port(b.host, d.Old, b.emitBefore)
 		}
-		if d.New != nil {
-			owner = &d.New.ID
-			b.ports[d.New] = struct{}{}
-			b.compile(d.New)
+		if d.New == nil {
+			c.begin(&d.Old.ID)
+			b.compiler.Port(b.host, d.Old, c.gone)
+			continue
 		}
-		b.replaceObjects(owner)
+		c.begin(&d.New.ID)
+		if d.Old != nil {
+			b.compiler.Port(b.host, d.Old, c.before)
+		}
+		b.ports[d.New] = struct{}{}
+		b.compile(d.New)
+		c.end()
 	}
-	b.shrink()
 }
 
-// compile adds what a port needs now to after.
+// compile has what a port needs now follow what it needed before.
 func (b *backend[K, V]) compile(port *model.Port) {
-	gaps := b.compiler.Port(b.host, port, b.emitAfter)
+	gaps := b.compiler.Port(b.host, port, b.change.after)
 	if len(gaps) > 0 {
 		b.gaps[port.ID] = gaps
 	} else {
@@ -65,40 +67,59 @@ func (b *backend[K, V]) compile(port *model.Port) {
 	}
 }
 
-func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, object[K, V]{k, v}) }
-func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
+// change replaces an owner's objects in the ledger. Those from before are emitted
+// first, if there are any, then those that it needs now. Most are the same, at the same
+// position of both: those are skipped. The rest is wanted before anything is released, so
+// that objects which only moved are skipped as well.
+type change[K comparable, V any] struct {
+	rules  ledger.Rules[K, V]
+	ledger *ledger.Ledger[K, V]
+	owner  *model.PortID
+	old    []oldObject[K, V]
+	place  int // of the next object
 
-// replaceObjects changes an owner's objects in the ledger from before to after.
-// Most are the same, at the same position of both lists: those are skipped.
-// The rest is wanted before anything is released, so that objects which only
-// moved are skipped as well.
-func (b *backend[K, V]) replaceObjects(owner *model.PortID) {
-	for i, o := range b.after {
-		if !b.unchanged(i) {
-			b.ledger.Want(owner, o.key, o.value)
-		}
-	}
-	for i, o := range b.before {
-		if !b.unchanged(i) {
-			b.ledger.Release(owner, o.key)
-		}
-	}
+	// The functions that compilers emit to: objects from before, objects that are
+	// needed now, and objects of an owner that is gone.
+	before, after, gone func(K, V)
 }
 
-// unchanged reports whether before and after have the same object in a place.
-func (b *backend[K, V]) unchanged(i int) bool {
-	return i < len(b.before) && i < len(b.after) && b.before[i].key == b.after[i].key &&
-		b.compiler.Equal(b.before[i].value, b.after[i].value)
+type oldObject[K comparable, V any] struct {
+	key   K
+	value V
+	kept  bool
 }
 
-// shrink frees buffers that a very large port has grown.
-func (b *backend[K, V]) shrink() {
-	const keep = 8192
-	if cap(b.before) > keep {
-		b.before = nil
+func newChange[K comparable, V any](rules ledger.Rules[K, V], l *ledger.Ledger[K, V]) *change[K, V] {
+	c := &change[K, V]{rules: rules, ledger: l}
+	c.before, c.after = c.addOld, c.addNew
+	c.gone = func(k K, _ V) { l.Release(c.owner, k) }
+	return c
+}
+
+func (c *change[K, V]) begin(owner *model.PortID) { c.owner, c.old, c.place = owner, c.old[:0], 0 }
+
+func (c *change[K, V]) addOld(k K, v V) { c.old = append(c.old, oldObject[K, V]{key: k, value: v}) }
+
+func (c *change[K, V]) addNew(k K, v V) {
+	i := c.place
+	c.place++
+	if i < len(c.old) && c.old[i].key == k && c.rules.Equal(c.old[i].value, v) {
+		c.old[i].kept = true
+		return
 	}
-	if cap(b.after) > keep {
-		b.after = nil
+	c.ledger.Want(c.owner, k, v)
+}
+
+// end releases what is not needed any more, and a buffer that a very large port has
+// grown.
+func (c *change[K, V]) end() {
+	for i := range c.old {
+		if !c.old[i].kept {
+			c.ledger.Release(c.owner, c.old[i].key)
+		}
+	}
+	if cap(c.old) > 8192 {
+		c.old = nil
 	}
 }
 

@@ -5,7 +5,6 @@ package model
 import (
 	"cmp"
 	"hash/fnv"
-	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -61,18 +60,12 @@ func (p *Pool) Size() int {
 	return len(p.Endpoints)
 }
 
-// Slots ranges over the endpoints of the slots, in order.
-func (p *Pool) Slots() iter.Seq2[int, Endpoint] {
-	if p.Table == nil {
-		return slices.All(p.Endpoints)
+// Slot returns the endpoint of a slot, counted from 0 to Size.
+func (p *Pool) Slot(i int) *Endpoint {
+	if p.Table != nil {
+		i = int(p.Table[i])
 	}
-	return func(yield func(int, Endpoint) bool) {
-		for i, e := range p.Table {
-			if !yield(i, p.Endpoints[e]) {
-				return
-			}
-		}
-	}
+	return &p.Endpoints[i]
 }
 
 // Share returns the share of the slots that an endpoint has, by its index.

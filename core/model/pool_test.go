@@ -28,8 +28,8 @@ func address(i int) netip.AddrPort {
 }
 
 func slotAddrs(p *model.Pool) (as []netip.AddrPort) {
-	for _, e := range p.Slots() {
-		as = append(as, e.Addr)
+	for i := range p.Size() {
+		as = append(as, p.Slot(i).Addr)
 	}
 	return as
 }

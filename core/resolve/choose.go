@@ -25,9 +25,9 @@ func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
 	} else {
 		c.cluster, c.whyCluster = filter(all, terminating), model.WhyTerminatingEndpoints
 	}
-	c.local = filter(all, func(e endpoint) bool { return e.local && ready(e) })
+	c.local = filter(all, func(e *endpoint) bool { return e.local && ready(e) })
 	if len(c.local) == 0 {
-		c.local, c.whyLocal = filter(all, func(e endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
+		c.local, c.whyLocal = filter(all, func(e *endpoint) bool { return e.local && terminating(e) }), model.WhyTerminatingEndpoints
 	}
 	return c
 }

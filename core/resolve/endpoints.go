@@ -26,7 +26,10 @@ type endpoint struct {
 // stable, so among equals the first slice by name counts.
 func unique(all []endpoint) []endpoint {
 	slices.SortStableFunc(all, func(a, b endpoint) int {
-		return cmp.Or(a.addr.Compare(b.addr), a.backend-b.backend, conditionRank(b.state)-conditionRank(a.state))
+		if c := a.addr.Compare(b.addr); c != 0 {
+			return c
+		}
+		return cmp.Or(a.backend-b.backend, conditionRank(b.state)-conditionRank(a.state))
 	})
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.addr == b.addr && a.backend == b.backend })
 }
@@ -44,17 +47,31 @@ func conditionRank(s model.EndpointState) (n int) {
 	return n
 }
 
-func ready(e endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
+func ready(e *endpoint) bool { return e.state.Has(model.Ready) && e.share > 0 }
 
-func terminating(e endpoint) bool {
+func terminating(e *endpoint) bool {
 	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
 }
 
-func filter(all []endpoint, keep func(endpoint) bool) []endpoint {
-	kept := make([]endpoint, 0, len(all))
-	for _, e := range all {
-		if keep(e) {
-			kept = append(kept, e)
+// filter returns those to keep. It copies only if that is some: nobody changes endpoints
+// in place once they are unique.
+func filter(all []endpoint, keep func(*endpoint) bool) []endpoint {
+	n := 0
+	for i := range all {
+		if keep(&all[i]) {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return nil
+	case len(all):
+		return all
+	}
+	kept := make([]endpoint, 0, n)
+	for i := range all {
+		if keep(&all[i]) {
+			kept = append(kept, all[i])
 		}
 	}
 	return kept

@@ -65,6 +65,9 @@ func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 // ones while others are ready, and those that hints leave to other nodes. Those
 // that have stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
+	if p.cluster != nil && len(p.cluster.Endpoints) == len(all) {
+		return nil // it has them all, as it has none twice
+	}
 	chosen := make(map[netip.AddrPort]bool, len(all))
 	for _, pool := range []*model.Pool{p.cluster, p.local} {
 		if pool == nil {

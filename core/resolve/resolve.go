@@ -89,8 +89,8 @@ func (r *Result) countLocal(svc *model.Service, all []endpoint) {
 	if healthPort(svc) == 0 {
 		return
 	}
-	for _, e := range all {
-		if e.local && ready(e) {
+	for i := range all {
+		if e := &all[i]; e.local && ready(e) {
 			if r.local == nil {
 				r.local = map[netip.Addr]struct{}{}
 			}

@@ -128,25 +128,26 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 func (route *Route) choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
 	joined := chosen{whyCluster: model.WhyRoute, whyLocal: model.WhyLocalEndpoints}
 	for i, b := range route.Route.Backends {
-		one := choose(host, svc, filter(all, func(e endpoint) bool { return e.backend == i }))
-		joined.cluster = append(joined.cluster, shareOut(one.cluster, b.Weight)...)
-		joined.local = append(joined.local, shareOut(one.local, b.Weight)...)
+		one := choose(host, svc, filter(all, func(e *endpoint) bool { return e.backend == i }))
+		joined.cluster = shareOut(joined.cluster, one.cluster, b.Weight)
+		joined.local = shareOut(joined.local, one.local, b.Weight)
 		joined.passed = append(joined.passed, one.passed...)
 	}
 	joined.cluster, joined.local = merge(joined.cluster), merge(joined.local)
 	return joined
 }
 
-// shareOut gives endpoints shares that together are a weight.
-func shareOut(all []endpoint, weight uint32) []endpoint {
+// shareOut appends endpoints with shares that together are a weight.
+func shareOut(joined, all []endpoint, weight uint32) []endpoint {
 	sum := 0.0
-	for _, e := range all {
-		sum += e.share
-	}
 	for i := range all {
-		all[i].share *= float64(weight) / sum
+		sum += all[i].share
 	}
-	return all
+	for _, e := range all {
+		e.share *= float64(weight) / sum
+		joined = append(joined, e)
+	}
+	return joined
 }
 
 // merge sorts endpoints by address, and makes one of those that several backends have.

@@ -52,8 +52,8 @@ func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *mo
 
 func addresses(p *model.Pool) []netip.AddrPort {
 	addrs := make([]netip.AddrPort, p.Size())
-	for i, e := range p.Slots() {
-		addrs[i] = e.Addr
+	for i := range addrs {
+		addrs[i] = p.Slot(i).Addr
 	}
 	return addrs
 }

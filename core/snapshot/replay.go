@@ -109,8 +109,8 @@ func (f *File) keepSlots(proto model.Proto, front *model.Frontend) {
 			continue
 		}
 		s := Slot{Proto: proto, At: front.At, From: model.Origin(origin)}
-		for _, e := range act.Pool.Slots() {
-			s.Endpoints = append(s.Endpoints, e.Addr)
+		for i := range act.Pool.Size() {
+			s.Endpoints = append(s.Endpoints, act.Pool.Slot(i).Addr)
 		}
 		f.Slots = append(f.Slots, s)
 	}

@@ -105,8 +105,8 @@ func TestSlotsAreKept(t *testing.T) {
 		for _, p := range desired {
 			for _, pool := range p.Pools() {
 				var order []netip.AddrPort
-				for _, e := range pool.Slots() {
-					order = append(order, e.Addr)
+				for i := range pool.Size() {
+					order = append(order, pool.Slot(i).Addr)
 				}
 				if len(order) > 1 && len(order) != model.MaglevSlots { // those are not ours to order
 					slices.Reverse(order)

@@ -41,7 +41,7 @@ func (t *Tracker) wake(now time.Time) {
 
 // warmed returns the slices of a Service, with the endpoints that are new marked as such.
 func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
-	w := warming{now: t.now(), steps: map[netip.Addr]uint8{}}
+	w := warming{now: t.now()}
 	if t.comeBack(from, &w); s.object.Choice.SlowStart > 0 {
 		t.startSlowly(s, from, &w)
 	} else {
@@ -67,6 +67,9 @@ func (w *warming) add(a netip.Addr, began time.Time, window time.Duration) {
 	step, until := warmStep(w.now.Sub(began), window)
 	if had := w.steps[a]; step == 0 || had > 0 && had < step {
 		return
+	}
+	if w.steps == nil { // most Services never have one
+		w.steps = map[netip.Addr]uint8{}
 	}
 	w.steps[a] = step
 	if due := began.Add(until); w.next.IsZero() || due.Before(w.next) {

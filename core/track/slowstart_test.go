@@ -117,11 +117,11 @@ func TestAStepRewritesFewSlots(t *testing.T) {
 // rewritten counts the slots that differ between two pools.
 func rewritten(a, b *model.Pool) (n int) {
 	now := map[int]netip.AddrPort{}
-	for i, e := range b.Slots() {
-		now[i] = e.Addr
+	for i := range b.Size() {
+		now[i] = b.Slot(i).Addr
 	}
-	for i, e := range a.Slots() {
-		if now[i] == e.Addr {
+	for i := range a.Size() {
+		if now[i] == a.Slot(i).Addr {
 			delete(now, i)
 		}
 	}

@@ -3,10 +3,10 @@
 package iptables
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -107,7 +107,7 @@ func (p *portCompiler) match(f *model.Frontend) xtables.Rule {
 }
 
 // leaf emits the branches to a frontend in a tree, and returns the leaf chain.
-func (p *portCompiler) leaf(t tree, f *model.Frontend) chainID {
+func (p *portCompiler) leaf(t *tree, f *model.Frontend) chainID {
 	if isNodePort(f) {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
 	}
@@ -115,7 +115,7 @@ func (p *portCompiler) leaf(t tree, f *model.Frontend) chainID {
 }
 
 // dispatchTree is where the nat table looks up a frontend.
-func dispatchTree(f *model.Frontend) tree {
+func dispatchTree(f *model.Frontend) *tree {
 	if isNodePort(f) {
 		return portTree
 	}
@@ -133,7 +133,7 @@ func (p *portCompiler) comment(f *model.Frontend) string {
 }
 
 // rejectTree is where the filter table rejects a frontend's clients.
-func rejectTree(f *model.Frontend) tree {
+func rejectTree(f *model.Frontend) *tree {
 	switch f.Kind {
 	case model.KindClusterIP:
 		return clusterTree
@@ -310,15 +310,7 @@ func (p *portCompiler) emitPools() {
 			continue
 		}
 		endpoints := sorted(c.pool)
-		rules := slices.Grow(c.masquerade, len(endpoints))
-		if p.port.SessionAffinity > 0 {
-			rules = append(rules, p.affinityRules(endpoints)...)
-		}
-		rules = append(rules, p.balanceRules(endpoints)...)
-		if len(rules) > 0 {
-			rules[0].Comment = p.describe(c, endpoints)
-		}
-		emitChain(p.chain(xtables.NAT, c.name), p.emit, rules...)
+		p.emit(Key{chainID: p.chain(xtables.NAT, c.name)}, p.poolRules(c, endpoints))
 		for _, e := range endpoints {
 			if p.hasOwnChain(e) && !own[e.Addr] {
 				own[e.Addr] = true
@@ -333,38 +325,55 @@ func (p *portCompiler) hasOwnChain(e model.Endpoint) bool {
 	return e.Hairpins() || p.port.SessionAffinity > 0
 }
 
+// poolRules are the rules of a pool's chain.
+func (p *portCompiler) poolRules(c *poolChain, endpoints []model.Endpoint) xtables.Rules {
+	b, comment := xtables.NewBuilder(512+100*len(endpoints)), p.describe(c, endpoints)
+	add := func(r *xtables.Rule) {
+		r.Comment, comment = comment, ""
+		b.Add(r)
+	}
+	for i := range c.masquerade {
+		add(&c.masquerade[i])
+	}
+	if p.port.SessionAffinity > 0 {
+		p.affinityRules(endpoints, add)
+	}
+	p.balanceRules(endpoints, add)
+	return b.Rules()
+}
+
 // affinityRules are the rules that send recent clients to their previous endpoint.
-func (p *portCompiler) affinityRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
+func (p *portCompiler) affinityRules(endpoints []model.Endpoint, add func(*xtables.Rule)) {
 	for _, e := range endpoints {
 		name := endpointChain(p.port.ID, e.Addr)
-		rules = append(rules, xtables.Rule{
+		add(&xtables.Rule{
 			Matches: []xtables.Match{xtables.Recent{Name: name, Seconds: max(uint32(p.port.SessionAffinity.Seconds()), 1)}},
 			Target:  xtables.Jump{Chain: name},
 		})
 	}
-	return rules
 }
 
 // balanceRules are the rules that choose by weight: of n equal endpoints the first with
 // probability 1/n, the next of the n-1 left with 1/(n-1), and so on.
-func (p *portCompiler) balanceRules(endpoints []model.Endpoint) (rules []xtables.Rule) {
+func (p *portCompiler) balanceRules(endpoints []model.Endpoint, add func(*xtables.Rule)) {
 	left := 0
 	for _, e := range endpoints {
 		left += parts(e)
 	}
-	rules = make([]xtables.Rule, 0, len(endpoints))
+	var r xtables.Rule // one for all, as there may be 30,000
+	chance := make([]xtables.Match, 1)
 	for i, e := range endpoints {
-		r := p.dnat(e)
+		r = p.dnat(e)
 		if p.hasOwnChain(e) {
 			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
 		if i < len(endpoints)-1 {
-			r = r.With(xtables.PartOf(parts(e), left))
+			chance[0] = xtables.PartOf(parts(e), left)
+			r.Matches = chance
 		}
 		left -= parts(e)
-		rules = append(rules, r)
+		add(&r)
 	}
-	return rules
 }
 
 // parts is the share of an endpoint beside the others'.
@@ -380,21 +389,20 @@ func (p *portCompiler) reportScheduler() {
 // describe lists endpoints, as many as fit into a comment.
 func (p *portCompiler) describe(c *poolChain, endpoints []model.Endpoint) string {
 	const room = xtables.MaxComment - len(" and 12345 more")
-	b := strings.Builder{}
-	b.WriteString(p.name)
+	b := append(make([]byte, 0, xtables.MaxComment), p.name...)
 	if len(c.masquerade) > 0 {
-		b.WriteString(" cluster IP")
+		b = append(b, " cluster IP"...)
 	}
-	b.WriteString(" ->")
+	b = append(b, " ->"...)
 	for i, e := range endpoints {
-		next := e.Addr.String()
-		if i > 0 && b.Len()+1+len(next) > room {
-			b.WriteString(" and " + strconv.Itoa(len(endpoints)-i) + " more")
+		before := len(b)
+		b = e.Addr.AppendTo(append(b, ' '))
+		if i > 0 && len(b) > room {
+			b = fmt.Appendf(b[:before], " and %d more", len(endpoints)-i)
 			break
 		}
-		b.WriteString(" " + next)
 	}
-	return b.String()
+	return string(b)
 }
 
 // endpoint emits the chain of one endpoint.

@@ -56,7 +56,7 @@ type Compiler struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	c := &Compiler{options: o, families: o.Families}
+	c := &Compiler{options: o, families: o.Families, branches: branchCache{known: map[branchID]*branch{}}}
 	if len(c.families) == 0 {
 		both := model.Families()
 		c.families = both[:]

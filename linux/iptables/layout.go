@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -158,14 +157,14 @@ type tree struct {
 }
 
 var (
-	vipTree      = tree{xtables.NAT, chainServices, "KUBE-IP-", ""}
-	portTree     = tree{xtables.NAT, chainNodePorts, "KUBE-NP-", ""}
-	clusterTree  = tree{xtables.Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
-	externalTree = tree{xtables.Filter, chainExternal, "KUBE-XIP-", ""}
-	firewallTree = tree{xtables.Filter, chainFirewall, "KUBE-FIP-", ""}
-	unservedTree = tree{xtables.Filter, chainUnserved, "KUBE-XNP-", ""}
+	vipTree      = &tree{xtables.NAT, chainServices, "KUBE-IP-", ""}
+	portTree     = &tree{xtables.NAT, chainNodePorts, "KUBE-NP-", ""}
+	clusterTree  = &tree{xtables.Filter, chainServices, "KUBE-IP-", "cluster IPs refuse ports that they do not have"}
+	externalTree = &tree{xtables.Filter, chainExternal, "KUBE-XIP-", ""}
+	firewallTree = &tree{xtables.Filter, chainFirewall, "KUBE-FIP-", ""}
+	unservedTree = &tree{xtables.Filter, chainUnserved, "KUBE-XNP-", ""}
 
-	trees = [...]tree{vipTree, portTree, clusterTree, externalTree, firewallTree, unservedTree}
+	trees = [...]*tree{vipTree, portTree, clusterTree, externalTree, firewallTree, unservedTree}
 )
 
 // The levels of trees. Cluster IPs come from one range of at most 20 bits, in IPv6
@@ -297,31 +296,36 @@ func emitChain(at chainID, emit func(Key, Value), rules ...xtables.Rule) {
 
 // byAddress emits the branches from the root to the leaf of an address, and returns
 // the leaf.
-func (t tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
-	family := model.FamilyOf(a)
-	at := chainID{Family: family, Table: t.table, Chain: t.root}
-	for depth, bits := range prefixLengths[family] {
-		prefix := netip.PrefixFrom(a, bits).Masked()
-		at = known.branch(branchID{t, prefix}, func() branch {
-			next := addressChain(t.prefix, prefix)
-			r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: enter(depth, next)}
-			if depth == 0 {
-				r.Comment = t.comment
-			}
-			return branchTo(at, r)
-		}).emit(emit)
+func (t *tree) byAddress(a netip.Addr, known *branchCache, emit func(Key, Value)) chainID {
+	leaf := known.branch(t, a, len(prefixLengths[model.FamilyOf(a)])-1)
+	leaf.emitPath(emit)
+	return leaf.next
+}
+
+// addressBranch makes the branch to the prefix of an address at a depth.
+func (t *tree) addressBranch(prefix netip.Prefix, depth int, up *branch) *branch {
+	at := chainID{Family: model.FamilyOf(prefix.Addr()), Table: t.table, Chain: t.root}
+	if up != nil {
+		at = up.next
 	}
-	return at
+	r := xtables.Rule{Dst: xtables.Addrs{Prefix: prefix}, Target: enter(depth, addressChain(t.prefix, prefix))}
+	if depth == 0 {
+		r.Comment = t.comment
+	}
+	b := branchTo(at, r)
+	b.up = up
+	return &b
 }
 
 // byPort does the same for a port.
-func (t tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
+func (t *tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
 	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, span := range portSpans {
 		first := number &^ (span - 1)
 		r := xtables.Ports{First: first, Last: first + span - 1}
 		next := portChain(t.prefix, proto, r)
-		at = branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: enter(depth, next)}).emit(emit)
+		b := branchTo(at, xtables.Rule{Proto: proto, Ports: r, Target: enter(depth, next)})
+		at = b.emit(emit)
 	}
 	return at
 }
@@ -331,6 +335,7 @@ type branch struct {
 	rule Key
 	text Value
 	next chainID
+	up   *branch // the one to the chain that the rule is in, nil at the root; for addresses only
 }
 
 // enter is the target that enters a chain of a tree.
@@ -342,36 +347,56 @@ func enter(depth int, chain string) xtables.Target {
 }
 
 func branchTo(at chainID, r xtables.Rule) branch {
-	return branch{Key{at, position(at, r)}, xtables.List(r), chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
+	return branch{rule: Key{at, position(at, r)}, text: xtables.List(r), next: chainID{Family: at.Family, Table: at.Table, Chain: r.Chain()}}
 }
 
-func (b branch) emit(emit func(Key, Value)) chainID {
+func (b *branch) emit(emit func(Key, Value)) chainID {
 	emit(b.rule, b.text)
 	emit(Key{chainID: b.next}, Value{})
 	return b.next
 }
 
+// emitPath emits the branches from the root to this one.
+func (b *branch) emitPath(emit func(Key, Value)) {
+	if b.up != nil {
+		b.up.emitPath(emit)
+	}
+	b.emit(emit)
+}
+
 // branchCache caches branches, which thousands of ports share, with their text.
 type branchCache struct {
-	known sync.Map // branchID -> branch
-	size  atomic.Int32
+	mu    sync.RWMutex
+	known map[branchID]*branch
 }
 
 type branchID struct {
-	tree   tree
+	tree   *tree
 	prefix netip.Prefix
 }
 
 // maxBranches bounds the cache, for a cluster whose addresses keep changing.
 const maxBranches = 1 << 16
 
-func (c *branchCache) branch(id branchID, make func() branch) branch {
-	if b, ok := c.known.Load(id); ok {
-		return b.(branch)
+// branch returns the branch to the chain of an address at a depth of a tree.
+func (c *branchCache) branch(t *tree, a netip.Addr, depth int) *branch {
+	prefix := netip.PrefixFrom(a, prefixLengths[model.FamilyOf(a)][depth]).Masked()
+	id := branchID{t, prefix}
+	c.mu.RLock()
+	b := c.known[id]
+	c.mu.RUnlock()
+	if b != nil {
+		return b
 	}
-	b := make()
-	if c.size.Add(1) < maxBranches {
-		c.known.Store(id, b)
+	var up *branch
+	if depth > 0 {
+		up = c.branch(t, a, depth-1)
+	}
+	b = t.addressBranch(prefix, depth, up)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.known) < maxBranches {
+		c.known[id] = b
 	}
 	return b
 }

@@ -171,7 +171,7 @@ func isTandem(objects map[Key]Value) bool {
 
 // isTandemChain reports whether kube-proxy never creates a chain.
 func isTandemChain(name string) bool {
-	return name == chainUnserved || slices.ContainsFunc(trees[:], func(t tree) bool { return strings.HasPrefix(name, t.prefix) })
+	return name == chainUnserved || slices.ContainsFunc(trees[:], func(t *tree) bool { return strings.HasPrefix(name, t.prefix) })
 }
 
 // kubeProxy finds chains with names that kube-proxy and Tandem share, if they are not

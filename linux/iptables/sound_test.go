@@ -55,7 +55,12 @@ func TestNothingDangles(t *testing.T) {
 func TestSharesAreEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7, 100, 5000} {
 		p := portCompiler{port: &model.Port{}}
-		rules := p.balanceRules(make([]model.Endpoint, n))
+		var rules []xtables.Rule
+		p.balanceRules(make([]model.Endpoint, n), func(r *xtables.Rule) {
+			own := *r
+			own.Matches = slices.Clone(r.Matches)
+			rules = append(rules, own)
+		})
 		left := 1.0
 		for i, r := range rules {
 			share := left

@@ -3,7 +3,6 @@
 package ipvs
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -48,17 +47,12 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
 }
 
-// destinations emits the destinations of a virtual server, each once.
+// destinations emits the destinations of a virtual server.
 func (p *portCompiler) destinations(server Key, pool *model.Pool) {
 	if pool == nil {
 		return
 	}
-	seen := make(map[netip.AddrPort]struct{}, len(pool.Endpoints))
 	for _, e := range pool.Endpoints {
-		if _, twice := seen[e.Addr]; twice {
-			continue
-		}
-		seen[e.Addr] = struct{}{}
 		p.emit(server.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
 	}
 }

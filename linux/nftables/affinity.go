@@ -211,7 +211,8 @@ func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second b
 	p.once(element(at.ports(), p.port.ID.Proto, f), nft.AddressValue(p.identity()))
 	slot := element(at.slots, p.port.ID.Proto, f)
 	lowest := lowestPorts(pool.Endpoints)
-	for i, e := range slotsIn(pool) {
+	for i := range int(sizeOf(pool)) {
+		e := pool.Slot(i)
 		slot.Slot = uint16(int(at.first()) + i)
 		handle := nft.AddressValue(handleOf(e.Addr, lowest))
 		p.emit(slot, handle)

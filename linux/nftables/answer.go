@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -266,17 +265,6 @@ func newPickChain(name string, rules []nft.Rule) *pickChain {
 // sizeOf is how many slots of a pool there is room for.
 func sizeOf(p *model.Pool) uint32 { return uint32(min(p.Size(), bankSize)) }
 
-// slotsIn ranges over the endpoints of those slots.
-func slotsIn(p *model.Pool) iter.Seq2[int, model.Endpoint] {
-	return func(yield func(int, model.Endpoint) bool) {
-		for i, e := range p.Slots() {
-			if i == bankSize || !yield(i, e) {
-				return
-			}
-		}
-	}
-}
-
 // slots emits the numbered endpoints of a frontend.
 func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 	var done [2]bool
@@ -294,9 +282,9 @@ func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 			continue
 		}
 		k := element(slotsOf(f), p.port.ID.Proto, f)
-		for i, e := range slotsIn(a.pool) {
+		for i := range int(sizeOf(a.pool)) {
 			k.Slot = uint16(bank*bankSize + i)
-			p.emit(k, nft.EndpointValue(e.Addr))
+			p.emit(k, nft.EndpointValue(a.pool.Slot(i).Addr))
 		}
 	}
 }

@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -199,3 +202,47 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// TestFeaturesThatAreOffAllocateNothing counts the allocations of a compile and of a
+// change, from the tracker to the ledger, of a port that uses none of them: weights,
+// slow start, routes, affinity, counters.
+func TestFeaturesThatAreOffAllocateNothing(t *testing.T) {
+	c, ports := NewCompiler(Options{}), manyPorts(100)
+	n := 0
+	if got := testing.AllocsPerRun(1000, func() {
+		c.Port(testHost, ports[n%len(ports)], func(nft.Key, nft.Value) {})
+		n++
+	}); got > 4 { // the compiler of the port, what it shares, its key, and the answer
+		t.Errorf("a compile makes %g allocations", got)
+	}
+	tr, b := track.New(), dataplane.New(c, memory.New[nft.Key](c.Equal, dataplane.Limits{Atomic: true}))
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tr.SetHost(testHost)
+	b.SetHost(testHost)
+	slice := func(last byte) *model.Slice {
+		s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "s-1"}, Service: "s", Ports: []model.SlicePort{{Proto: model.TCP, Port: 8080}}}
+		for _, e := range []byte{1, 2, 3, 4, last} {
+			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, e}), Node: "there", State: model.Ready | model.Serving})
+		}
+		return s
+	}
+	tr.SetService(&model.Service{
+		Name: model.ServiceName{Namespace: "ns", Name: "s"}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, 1})},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
+	})
+	both := [2]*model.Slice{slice(5), slice(6)}
+	if got := testing.AllocsPerRun(1000, func() {
+		n++
+		tr.SetSlice(both[n%2])
+		b.Update(tr.Flush())
+	}); got > mostOfAChange {
+		t.Errorf("a change makes %g allocations, at most %d are expected", got, mostOfAChange)
+	} else {
+		t.Logf("a change makes %g allocations", got)
+	}
+}
+
+// mostOfAChange is what resolving a port of five endpoints and compiling it twice takes.
+const mostOfAChange = 26

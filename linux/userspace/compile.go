@@ -82,10 +82,11 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	}
 	pools := port.Pools()
 	for i, pool := range pools {
-		emit(Key{Kind: kindRelay, Family: port.ID.Family, Relay: RelayID{port.ID, uint8(i)}}, Value{Policy: policy(port, pool)})
+		emit(Key{Kind: kindRelay, Family: port.ID.Family, Relay: relayOf(port.ID, uint8(i))}, Value{Policy: policy(port, pool)})
 	}
+	name := relayOf(port.ID, 0)
 	for i := range port.Frontends {
-		p := portals{port: port, pools: pools, frontend: &port.Frontends[i], emit: emit}
+		p := portals{port: port, pools: pools, name: name, frontend: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
 	var gaps []model.Gap
@@ -133,6 +134,7 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 type portals struct {
 	port     *model.Port
 	pools    []*model.Pool
+	name     RelayID // of entries for no relay
 	frontend *model.Frontend
 	emit     func(Key, Value)
 }
@@ -160,12 +162,12 @@ func (p portals) entry(chain string, at netip.AddrPort, from netip.Prefix, to Ta
 	p.emit(Key{Kind: kindEntry, Family: p.port.ID.Family, Chain: chain, Proto: p.port.ID.Proto, At: at, From: from}, Value{To: to})
 }
 
-func (p portals) own(do Do) Target { return Target{Do: do, Relay: RelayID{Port: p.port.ID}} }
+func (p portals) own(do Do) Target { return Target{Do: do, Relay: p.name} }
 
 func (p portals) target(from model.Origin) Target {
 	switch a := p.frontend.On[from]; a.Verdict {
 	case model.Balance:
-		return Target{Do: toRelay, Relay: RelayID{p.port.ID, uint8(slices.Index(p.pools, a.Pool))}}
+		return Target{Do: toRelay, Relay: relayOf(p.port.ID, uint8(slices.Index(p.pools, a.Pool)))}
 	case model.Reject:
 		return p.own(Reject)
 	}

@@ -313,7 +313,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	}
 	for id, r := range d.relays.open {
 		if r.Listening() {
-			objects[Key{Kind: kindRelay, Family: id.Port.Family, Relay: id}] = Value{Policy: r.policy}
+			objects[Key{Kind: kindRelay, Family: id.Port().Family, Relay: id}] = Value{Policy: r.policy}
 		}
 	}
 	have := map[Key]installed{}

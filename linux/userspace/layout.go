@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unique"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -173,12 +174,12 @@ const (
 type Key struct {
 	Kind   Kind
 	Family model.Family
-	Chain  string         // of chains, entries, jumps and unexpected rules
 	Proto  model.Proto    // of entries; 0 for all
+	Late   bool           // of jumps: after all foreign rules
+	Chain  string         // of chains, entries, jumps and unexpected rules
 	At     netip.AddrPort // of entries: the frontend; port 0 for all
 	From   netip.Prefix   // of entries: the only clients; the zero value for all
 	Relay  RelayID        // of relays
-	Late   bool           // of jumps: after all foreign rules
 	Rest   string         // of unexpected rules: the text, and its number among equals
 }
 
@@ -191,10 +192,35 @@ type Value struct {
 }
 
 // RelayID names a relay: one pool of a port, counted from 0 in the order of
-// Port.Pools.
-type RelayID struct {
-	Port model.PortID
-	Pool uint8
+// Port.Pools. The zero value names none. It takes a word: a Service may have 30,000
+// entries, and each names its relay.
+type RelayID struct{ name unique.Handle[relayName] }
+
+type relayName struct {
+	port model.PortID
+	pool uint8
+}
+
+func relayOf(port model.PortID, pool uint8) RelayID {
+	return RelayID{unique.Make(relayName{port, pool})}
+}
+
+func (id RelayID) parts() (name relayName) {
+	if id != (RelayID{}) {
+		name = id.name.Value()
+	}
+	return name
+}
+
+// Port is the port that the relay serves.
+func (id RelayID) Port() model.PortID { return id.parts().port }
+
+func (id RelayID) compare(o RelayID) int {
+	if id == o {
+		return 0
+	}
+	a, b := id.parts(), o.parts()
+	return cmp.Or(a.port.Compare(b.port), cmp.Compare(a.pool, b.pool))
 }
 
 // Target is where an entry leads.
@@ -229,10 +255,11 @@ func (v Value) sameRules(o Value) bool {
 
 // String names the relay for people, and for the comments of its rules.
 func (id RelayID) String() string {
-	if id.Pool > 0 {
-		return fmt.Sprintf("%s, pool %d", id.Port, id.Pool+1)
+	name := id.parts()
+	if name.pool > 0 {
+		return fmt.Sprintf("%s, pool %d", name.port, name.pool+1)
 	}
-	return id.Port.String()
+	return name.port.String()
 }
 
 // String names the object for people, for instance in errors.
@@ -247,7 +274,7 @@ func (k Key) String() string {
 	case KindChain:
 		return fmt.Sprintf("%s chain %s", k.Family, k.Chain)
 	case kindRelay:
-		return fmt.Sprintf("relay %s %s %s", k.Relay, k.Relay.Port.Proto, k.Relay.Port.Family)
+		return fmt.Sprintf("relay %s %s %s", k.Relay, k.Relay.Port().Proto, k.Relay.Port().Family)
 	case kindEntry:
 		return fmt.Sprintf("%s entry %s %s", k.Chain, k.Proto, k.At)
 	case kindJump:
@@ -280,7 +307,7 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Chain, b.Chain),
 		a.At.Compare(b.At), cmp.Compare(a.Proto, b.Proto), a.From.Addr().Compare(b.From.Addr()), cmp.Compare(a.From.Bits(), b.From.Bits()),
-		a.Relay.Port.Compare(b.Relay.Port), cmp.Compare(a.Relay.Pool, b.Relay.Pool), behind(a)-behind(b), cmp.Compare(a.Rest, b.Rest),
+		a.Relay.compare(b.Relay), behind(a)-behind(b), cmp.Compare(a.Rest, b.Rest),
 	)
 }
 
@@ -309,14 +336,14 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	case toRelay:
 		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
 	case Reject:
-		r.Comment, r.Target = to.Relay.Port.String()+sayRefused, xtables.Jump{Chain: chainRefuse}
+		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainRefuse}
 		if k.Chain == chainClosed {
 			r.Comment = sayClosed
 		}
 	case Drop:
-		r.Comment, r.Target = to.Relay.Port.String()+sayDropped, xtables.Jump{Chain: chainDrop}
+		r.Comment, r.Target = to.Relay.Port().String()+sayDropped, xtables.Jump{Chain: chainDrop}
 	case Accept:
-		r.Comment, r.Target = to.Relay.Port.String()+sayAdmit, xtables.Return
+		r.Comment, r.Target = to.Relay.Port().String()+sayAdmit, xtables.Return
 	}
 	r.Comment = sanitize(r.Comment)
 	return r
@@ -364,19 +391,19 @@ func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
 	if text == "" {
 		return id, true
 	}
-	id.Port = of
-	name, pool, more := strings.Cut(text, ", pool ")
+	text, pool, more := strings.Cut(text, ", pool ")
+	var before uint64
 	if more {
 		n, err := strconv.ParseUint(pool, 10, 8)
 		if err != nil || n < 2 {
 			return id, false
 		}
-		id.Pool = uint8(n - 1)
+		before = n - 1
 	}
-	service, port, _ := strings.Cut(name, ":")
-	id.Port.Name = port
-	id.Port.Service.Namespace, id.Port.Service.Name, ok = strings.Cut(service, "/")
-	return id, ok
+	service, port, _ := strings.Cut(text, ":")
+	of.Name = port
+	of.Service.Namespace, of.Service.Name, ok = strings.Cut(service, "/")
+	return relayOf(of, uint8(before)), ok
 }
 
 // maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.

@@ -68,7 +68,7 @@ COMMIT
 		t.Errorf("%v, want %v: %v", kinds, want, objects)
 	}
 	entry := Key{Kind: kindEntry, Chain: chainHost, Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.10:80")}
-	if e := objects[entry]; e.To.Do != toRelay || e.relay.Port.Service.Name != "web" || e.port != 40000 {
+	if e := objects[entry]; e.To.Do != toRelay || e.relay.Port().Service.Name != "web" || e.port != 40000 {
 		t.Errorf("%+v", e)
 	}
 	out := objects[Key{Kind: KindChain, Chain: chainOut}].Rules

@@ -159,9 +159,9 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 		r.replace(id, l)
 	}
 	before := r.ports[id]
-	l, err := r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, before), *p)
+	l, err := r.server.Listen(id.Port().Proto, relayAddrPort(id.Port().Family, before), *p)
 	if err != nil && before != 0 {
-		l, err = r.server.Listen(id.Port.Proto, relayAddrPort(id.Port.Family, 0), *p)
+		l, err = r.server.Listen(id.Port().Proto, relayAddrPort(id.Port().Family, 0), *p)
 	}
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ const lateClients = 2 * time.Second
 func (r *relays) close(id RelayID) {
 	if l := r.open[id]; l != nil {
 		delete(r.open, id)
-		if id.Port.Proto == model.TCP {
+		if id.Port().Proto == model.TCP {
 			r.pass.Forget(l.Addr())
 		}
 		l.Retire(lateClients)

@@ -3,8 +3,10 @@
 package xtables
 
 import (
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -123,4 +125,22 @@ func FuzzRule(f *testing.F) {
 		}
 		_, _ = (&Sim{Local: netip.Addr.IsLoopback, Set: func(string, string, *Packet) (SetMark, bool) { return SetMark{}, false }}).match(r, &Packet{Proto: model.TCP})
 	})
+}
+
+// Probabilities are written as iptables-save prints them.
+func TestChance(t *testing.T) {
+	for _, c := range []Chance{0, 1, 2, 3, 1 << 10, 3 << 10, 1<<30 - 1, 1 << 30, 1<<31 - 1, 1 << 31, math.MaxUint32} {
+		checkChance(t, c)
+	}
+	for n := range 70_000 {
+		checkChance(t, OneOf(n+1))
+		checkChance(t, Chance(n*61_001))
+	}
+}
+
+func checkChance(t *testing.T, c Chance) {
+	t.Helper()
+	if got, want := string(c.appendDecimal(nil)), strconv.FormatFloat(float64(c)/(1<<31), 'f', 11, 64); got != want {
+		t.Errorf("%d: %s, want %s", c, got, want)
+	}
 }

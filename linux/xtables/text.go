@@ -16,12 +16,24 @@ type Rules struct{ text string }
 
 // List returns a list of rules.
 func List(rules ...Rule) Rules {
-	b := make([]byte, 0, len(rules)*ruleSize)
-	for _, r := range rules {
-		b = append(r.Append(b), '\n')
+	b := NewBuilder(len(rules) * ruleSize)
+	for i := range rules {
+		b.Add(&rules[i])
 	}
-	return Rules{string(b)}
+	return b.Rules()
 }
+
+// Builder makes a list of rules that need not be in memory together.
+type Builder struct{ text []byte }
+
+// NewBuilder returns one for a text of about so many bytes.
+func NewBuilder(size int) Builder { return Builder{make([]byte, 0, size)} }
+
+// Add appends a rule.
+func (b *Builder) Add(r *Rule) { b.text = append(r.Append(b.text), '\n') }
+
+// Rules returns the list.
+func (b *Builder) Rules() Rules { return Rules{string(b.text)} }
 
 // ruleSize is how long a rule is, roughly.
 const ruleSize = 160
@@ -186,8 +198,22 @@ func (m Recent) append(b []byte) []byte {
 }
 
 func (m Chance) append(b []byte) []byte {
-	b = append(b, " -m statistic --mode random --probability "...)
-	return strconv.AppendFloat(b, float64(m)/(1<<31), 'f', 11, 64)
+	return m.appendDecimal(append(b, " -m statistic --mode random --probability "...))
+}
+
+// appendDecimal writes a probability as iptables-save does: with eleven decimals, rounded
+// half to even.
+func (m Chance) appendDecimal(b []byte) []byte {
+	scaled := uint64(m) * 48828125 // 5^11: the number of 1/10^11, times 2^20
+	n, rest := scaled>>20, scaled&(1<<20-1)
+	if rest > 1<<19 || rest == 1<<19 && n&1 == 1 {
+		n++
+	}
+	b = append(b, byte('0'+n/1e11), '.')
+	for unit := uint64(1e10); unit > 0; unit /= 10 {
+		b = append(b, byte('0'+n/unit%10))
+	}
+	return b
 }
 
 func (v Verdict) append(b []byte) []byte {
