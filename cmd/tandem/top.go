@@ -64,7 +64,7 @@ Services without any are left out. Of a snapshot it shows how many there were.`,
 	return c
 }
 
-// topThen shows what was counted when a snapshot was taken.
+// topThen shows the counts in a snapshot.
 func topThen(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
 	switch {
 	case err != nil:

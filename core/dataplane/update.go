@@ -68,9 +68,9 @@ func (b *backend[K, V]) compile(port *model.Port) {
 }
 
 // change replaces an owner's objects in the ledger. Those from before are emitted
-// first, if there are any, then those that it needs now. Most are the same, in the same
-// place of both: those are skipped. The rest is wanted before anything is released, so
-// that objects which only changed places are left alone as well.
+// first, if there are any, then those that it needs now. Most are the same, at the same
+// position of both: those are skipped. The rest is wanted before anything is released, so
+// that objects which only moved are skipped as well.
 type change[K comparable, V any] struct {
 	rules  ledger.Rules[K, V]
 	ledger *ledger.Ledger[K, V]

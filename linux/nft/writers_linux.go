@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,36 +19,37 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Writer is a program that has committed to nf_tables, as the kernel tells of each new
-// generation of the rules: nft, iptables-nft and whatever else.
+// Writer is a program that has committed to nf_tables, as the kernel reports for each new
+// generation of the rules: nft, iptables-nft and others.
 type Writer struct {
 	Name string // of the thread, up to 15 bytes
 	PID  int    // of the thread, as the host counts
 	At   time.Time
 }
 
-// Writers hears who commits to nf_tables in one network namespace, other than this
+// Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
-// As long as anybody is in the kernel's group, the kernel makes a notice of each object of
+// While any socket is in the kernel's multicast group, the kernel makes a notice of each object of
 // each commit. So our own commits are made outside of it: see Mute.
 type Writers struct {
 	file *os.File
-	mu   sync.Mutex
-	ring []Writer // the latest, oldest first
+	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
+	ring []Writer       // the latest, oldest first
+	own  map[int]string // children of this process, by process id, and their names: see Child
 }
 
 // maxWriters is how many commits are remembered.
 const maxWriters = 64
 
 // OpenWriters opens the socket in the network namespace of the calling thread. From then
-// on all commits are heard, see Listen.
+// on all commits are recorded, see Listen.
 func OpenWriters() (*Writers, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("nftables notices: %w", err)
 	}
-	w := &Writers{file: os.NewFile(uintptr(fd), "nftables notices")}
+	w := &Writers{file: os.NewFile(uintptr(fd), "nftables notices"), own: map[int]string{}}
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}), unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, generationsOnly()))
 	if err == nil {
 		err = w.Mute(false)
@@ -58,8 +60,8 @@ func OpenWriters() (*Writers, error) {
 	return w, nil
 }
 
-// Mute leaves the kernel's group, or joins it again: what is committed while it is left
-// costs nothing more, and has no name. It takes about a microsecond.
+// Mute leaves the kernel's group, or joins it again: a commit in between
+// costs nothing more, and is not recorded. It takes about a microsecond.
 func (w *Writers) Mute(on bool) error {
 	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
@@ -97,40 +99,49 @@ func generationsOnly() *unix.SockFprog {
 // Listen receives until ctx ends. It is called once.
 func (w *Writers) Listen(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })() // fails only where the socket is closed
-	buf := make([]byte, noticeSize)
-	for {
-		n, err := w.file.Read(buf)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS): // some notices were lost: who wrote is not known then
-			continue
-		case err != nil:
-			return fmt.Errorf("nftables notices: %w", err)
-		}
-		w.notes(buf[:n])
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
 	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		failed = w.receive(int(fd))
+		return failed != nil // else wait for more
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err = errors.Join(failed, err); err != nil {
+		return fmt.Errorf("nftables notices: %w", err)
+	}
+	return nil
 }
 
 // noticeSize is more than a notice of a new generation has.
 const noticeSize = 4096
 
-// drain takes what waits in the socket, so that what was committed before a call is known
-// after it, however busy the machine is.
-func (w *Writers) drain() {
+// receive takes all that waits in the socket.
+func (w *Writers) receive(fd int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	buf := make([]byte, noticeSize)
-	for range maxWriters {
-		n := 0
-		err := w.control(func(fd int) (err error) {
-			n, _, err = unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR): // after ENOBUFS some notices were lost: who wrote is not known then
+		case err != nil:
 			return err
-		})
-		if err != nil && !errors.Is(err, unix.ENOBUFS) { // EAGAIN: nothing waits
-			return
+		default:
+			w.notes(buf[:n])
 		}
-		w.notes(buf[:max(n, 0)])
 	}
 }
+
+// drain takes what waits in the socket, so that what was committed before a call is known
+// after it, however busy the machine is. A socket that is closed or broken is Listen's to report.
+func (w *Writers) drain() { _ = w.control(w.receive) }
 
 func (w *Writers) notes(b []byte) {
 	for m, err := range netlink.Messages(b) {
@@ -151,30 +162,75 @@ func (w *Writers) note(m netlink.Message) {
 			one.Name = netlink.Text(v)
 		}
 	}
-	if isOwn(one) {
+	if w.isOwn(one) {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.ring = append(w.ring, one)
 	w.ring = slices.Delete(w.ring, 0, max(0, len(w.ring)-maxWriters))
 }
 
 // isOwn reports whether a writer is a thread of this process or a child of it. Where the
-// process ids are another namespace's, or the child is gone, the name decides.
-func isOwn(w Writer) bool {
-	if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", w.PID)); err == nil {
+// process ids are another namespace's, or the writer has ended, its name decides.
+func (w *Writers) isOwn(one Writer) bool {
+	if _, ok := w.own[one.PID]; ok {
 		return true
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.PID))
-	if err == nil {
-		return strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid()))
+	if isNamed(fmt.Sprintf("/proc/self/task/%d", one.PID), one.Name) {
+		return true
 	}
-	own, _ := os.ReadFile("/proc/self/comm")
-	return w.Name == strings.TrimSpace(string(own)) || strings.HasPrefix(w.Name, "iptables-restor") || strings.HasPrefix(w.Name, "ip6tables-resto")
+	process := fmt.Sprintf("/proc/%d", one.PID)
+	if isNamed(process, one.Name) {
+		status, err := os.ReadFile(process + "/status")
+		return err == nil && strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid()))
+	}
+	if isNamed("/proc/self", one.Name) {
+		return true
+	}
+	for _, name := range w.own {
+		if name == one.Name {
+			return true
+		}
+	}
+	return false
 }
 
-// Since returns who has written since a time, oldest first.
+// isNamed reports whether there is a process or thread in a folder of /proc that has the name.
+func isNamed(folder, name string) bool {
+	comm, err := os.ReadFile(folder + "/comm")
+	return err == nil && strings.TrimSuffix(string(comm), "\n") == name
+}
+
+// ownKey is the key of the Writers of a context.
+type ownKey struct{}
+
+// Own returns a context for the work of this process: w learns from Child of the commands
+// that are run in it.
+func (w *Writers) Own(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ownKey{}, w)
+}
+
+// Child tells the Writers of a context that a child of this process runs a program. Ended is
+// to be called once it has ended. What it has committed is known as its own after that, however late the
+// notice is read.
+func Child(ctx context.Context, pid int, program string) (ended func()) {
+	w, ok := ctx.Value(ownKey{}).(*Writers)
+	if !ok {
+		return func() {}
+	}
+	const nameSize = 15 // TASK_COMM_LEN without its end
+	name := filepath.Base(program)
+	w.mu.Lock()
+	w.own[pid] = name[:min(len(name), nameSize)]
+	w.mu.Unlock()
+	return func() {
+		w.drain()
+		w.mu.Lock()
+		delete(w.own, pid)
+		w.mu.Unlock()
+	}
+}
+
+// Since returns the programs that have written since a time, oldest first.
 func (w *Writers) Since(t time.Time) (all []Writer) {
 	w.drain()
 	w.mu.Lock()

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Tools are the commands of one variant. They work in the network namespace of
@@ -68,7 +69,7 @@ func FindTools(ctx context.Context) (found []Tools, err error) {
 }
 
 // pathsOf returns the commands with explicit names or, where the plain names
-// stand for the variant, those.
+// run the variant, those.
 func pathsOf(explicit, base string, plain bool) Paths {
 	names := []string{explicit}
 	if plain {
@@ -138,7 +139,12 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	err := cmd.Run()
+	err := cmd.Start()
+	if err == nil {
+		ended := nft.Child(ctx, cmd.Process.Pid, path)
+		err = cmd.Wait()
+		ended()
+	}
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
