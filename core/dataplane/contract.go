@@ -365,6 +365,9 @@ type Difference struct {
 	Wanted string // empty when Unexpected
 	Found  string // empty when Missing
 	Owner  model.PortID
+	// Record is what an audit found, or missed, for Plan.Trace: JSON of the mode's own, which
+	// only the same version reads. Empty where it can only be shown.
+	Record string
 }
 
 // Trace is what becomes of a packet by what is installed.
