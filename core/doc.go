@@ -23,8 +23,8 @@
 //
 // One endpoint of a Service is replaced:
 //
-//  1. watch decodes the EndpointSlice and converts it (watch.Slice). What is wrong
-//     with it becomes a model.Problem; the rest is passed on.
+//  1. watch decodes the EndpointSlice and converts it (watch.Slice). An invalid part
+//     becomes a model.Problem; the rest is passed on.
 //  2. engine takes it from its inbox and stores it in track.Tracker, which marks the
 //     Service dirty. More events may follow; they form one batch.
 //  3. Tracker.Flush resolves the dirty Services: resolve.Service chooses endpoints,

@@ -167,7 +167,7 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	}
 	if err != nil {
 		w.WriteHeader(http.StatusConflict)
-		_, _ = io.WriteString(w, err.Error()) // fails only when the client is gone
+		_, _ = io.WriteString(w, err.Error()) // fails only when the client has closed
 		return
 	}
 	w.Header().Set("Content-Type", kind)

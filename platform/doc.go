@@ -16,12 +16,12 @@
 //
 // Each uses only those before it:
 //
-//	system.go            what is used of an operating system besides modes
+//	system.go            the functions of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
-//	memory_linux.go      memory limit from the cgroup; releasing the program's pages
-//	writers_linux.go     which other programs write to the data plane
+//	memory_linux.go, facts_linux.go, live_linux.go
+//	                     memory limit from the cgroup; facts for doctor; following a packet
 //	platform_{linux,windows,other}.go
-//	                     what differs between systems, one file for each
+//	                     one system each (thisSystem)
 //	platform.go          the exported part of that
 //	modes.go             the modes; which one to run
 //	machine.go           addresses and API servers of this machine, for core/resolve
@@ -33,14 +33,19 @@
 //	leftovers.go         rules that earlier runs and kube-proxy have left (RemoveAll)
 //	failover.go          endpoints that stop answering (core/suspect)
 //	control.go           the control socket
+//	release.go           releasing the memory of large answers
 //	proxy.go, pages.go   a whole proxy; its status, and the pages that show it
-//	query.go, explain.go, drift.go, services.go, preview.go
-//	                     questions to a proxy that runs, one file for each verb
-//	control_*.go         queries, history, top and snapshot on the control socket
+//	query.go             questions to a proxy that runs (Query); history and top
+//	explain.go, trace.go those of the verbs with these names
+//	control_snapshot.go  snapshots on the control socket, and their replay
+//	services.go, drift.go, preview.go
+//	                     more verbs
+//	control_query.go     all questions, on the control socket
 //	startup.go           progress of a long start; releasing its memory
 //	run.go               opening, running and closing a proxy (Open, Run, Close)
 //	reconfigure.go       another configuration while it runs
 //	doctor.go            checks of this machine (Examine)
+//	simulation.go        a proxy on a machine in memory, for ci/simulate
 //
 // # Goroutines
 //
@@ -52,7 +57,7 @@
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	failover       watches unanswered flows and reports suspects to the engine
-//	writers        hears which other programs write to the data plane
+//	writers        records which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services
 //	events         writes Events

@@ -86,7 +86,7 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 }
 
 // examineListeners tries to listen as run does. Beside a tandem that runs, an address in use
-// is no finding: it says itself where it could not listen.
+// is no finding: it reports itself where it could not listen.
 func examineListeners(c *config.Config, running bool) (checks []diagnosis.Check) {
 	for _, at := range [][2]string{{"listen-metrics", c.HTTPAddress}, {"listen-health", c.HealthAddress}} {
 		id, address := at[0], at[1]

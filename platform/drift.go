@@ -16,7 +16,7 @@ import (
 type DriftRequest struct {
 	Service string    `json:"service,omitempty"` // only its objects; empty for all
 	Look    bool      `json:"look,omitempty"`    // read the data plane back first
-	Since   time.Time `json:"since,omitzero"`    // what was found later counts as found now
+	Since   time.Time `json:"since,omitzero"`    // drift found later counts as found now
 }
 
 // Drift is the query of tandem drift.
@@ -36,7 +36,7 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 		}
 	}
 	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.Service {
-		name, _ := model.ParseServiceName(r.Service) // driftOf reports what is wrong with it
+		name, _ := model.ParseServiceName(r.Service) // driftOf reports an invalid name
 		return t.Named(name)
 	})
 	if err != nil {

@@ -59,7 +59,7 @@ type failover struct {
 	group   sync.WaitGroup // of SYNs under way
 
 	given    model.Suspects  // what the engine was last given
-	problems []model.Problem // of what is passed over now
+	problems []model.Problem // of the endpoints passed over now
 	failing  bool            // the last look failed
 	unheard  bool            // the engine did not answer during the last look
 	blind    bool            // logged that the mode cannot detect endpoints that do not answer
@@ -215,7 +215,7 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 	return d, nil
 }
 
-// tell passes the Judge what has arrived since the last call.
+// tell passes the Judge the notices since the last call.
 func (f *failover) tell() {
 	f.mu.Lock()
 	trusted, results := f.trusted, f.probed

@@ -36,7 +36,7 @@ func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d
 	return done
 }
 
-// removeLeftovers waits until everything is programmed and then removes what was
+// removeLeftovers waits until everything is programmed and then removes the objects that were
 // there before in other modes. What an earlier tandem has left, after another
 // configuration or an interrupted switch, goes at once, or with its last connection;
 // what kube-proxy has left, with --takeover.

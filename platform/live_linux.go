@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// settleTime is how long notices are waited for after the packet's fate seems known.
-	settleTime = 200 * time.Millisecond
+	// lateNotices is how long notices are waited for after the packet's fate seems known.
+	lateNotices = 200 * time.Millisecond
 	// mostPath bounds the rules that are shown.
 	mostPath = 100
 )
@@ -138,7 +138,7 @@ func (l *live) wait(ctx context.Context, answered <-chan error) (answer error) {
 	var settled <-chan time.Time
 	for {
 		if settled == nil && (answer != nil && !errors.Is(answer, context.DeadlineExceeded) || l.decided()) {
-			settled = time.After(settleTime)
+			settled = time.After(lateNotices)
 		}
 		select {
 		case <-ctx.Done():
@@ -234,7 +234,7 @@ func (l *live) conclude(answer error) {
 		l.reached(l.flow.To, l.flow.Sees.Addr())
 	case errors.Is(answer, unix.ECONNREFUSED), errors.Is(answer, unix.ECONNRESET):
 		r.Outcome = oracle.Reject.String()
-	case l.flow != nil: // a relay has it, and has asked no endpoint
+	case l.flow != nil: // a relay accepted it, and has contacted no endpoint
 		r.Outcome = oracle.Drop.String()
 	case l.probe != nil && !errors.Is(answer, errAnswered):
 		r.Outcome = oracle.Drop.String() // it was sent, and no flow began

@@ -94,7 +94,7 @@ var errTaken = errors.New("another tandem runs in this network namespace; stop t
 func errLocked(how string) error { return fmt.Errorf("%w (%s)", errTaken, how) }
 
 // Close releases the lock. Its file may have been removed, or be another's by now:
-// then it is left alone.
+// then it is kept.
 func (h *namespaceLock) Close() error {
 	var errs []error
 	if h.claim != nil {
@@ -109,7 +109,7 @@ func (h *namespaceLock) Close() error {
 	return errors.Join(errs...)
 }
 
-// lockFile makes and locks a file. unix.EWOULDBLOCK: another has it.
+// lockFile makes and locks a file. unix.EWOULDBLOCK: another process holds it.
 func lockFile(path string) (*os.File, error) {
 	for range 100 { // its holder removes it before releasing it
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

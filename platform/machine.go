@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// machine is the facts of this machine; core/resolve decides what they mean
+// machine holds the facts of this machine; core/resolve interprets them
 // for Services.
 type machine struct {
 	log       *slog.Logger
@@ -45,7 +45,7 @@ func (m *machine) close() error {
 	return m.addresses.Close()
 }
 
-// now returns what is known. It is safe for concurrent use.
+// now returns the current facts. It is safe for concurrent use.
 func (m *machine) now() model.Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,6 +46,14 @@ func userspaceMode() dataplane.Mode {
 	return dataplane.FirstOf(relay.Mode, here...)
 }
 
+// all returns the modes that can be configured on a system, in the order of auto.
+func (s system) all() []dataplane.Mode {
+	if s.modes != nil {
+		return s.modes()
+	}
+	return Modes()
+}
+
 // Local returns the modes that can serve on this system, in order of preference.
 func Local() []dataplane.Mode { return local(Modes()) }
 
@@ -102,7 +110,7 @@ func named(all []dataplane.Mode, name config.Mode) (dataplane.Mode, error) {
 	return dataplane.Mode{}, fmt.Errorf("%q is not a mode of this build: choose %s", name, strings.Join(Names(), " or "))
 }
 
-// Trial is the result of probing a mode: nil, or what is missing and how to get
+// Trial is the result of probing a mode: nil, or the missing parts and how to get
 // it.
 type Trial struct {
 	Mode config.Mode
@@ -191,7 +199,7 @@ func Probe(ctx context.Context, m dataplane.Mode) error {
 
 // candidates returns the modes that a configuration can mean, the best first.
 func (s system) candidates(c *config.Config) ([]dataplane.Mode, error) {
-	all := s.modes()
+	all := s.all()
 	if s.loopbackOnly(c) != "" {
 		m, err := named(all, relay.Mode)
 		return []dataplane.Mode{m}, err

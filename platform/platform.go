@@ -22,7 +22,7 @@ func Harden() { thisSystem().harden() }
 func Lock() (Held, error) { return thisSystem().lock() }
 
 // Prepare sets what a configuration asks of the system besides Services, and
-// what stays when the process ends: it is all that needs more privileges than
+// settings that stay when the process ends: only they need more privileges than
 // CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
 // what to do, and returned where the system has such a parameter: in a container it
 // often is right already, and a proxy serves without it.

@@ -4,13 +4,16 @@ package platform
 
 import (
 	"log/slog"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // netAdmin means that this process may not program its network namespace. The kernel
@@ -42,4 +45,24 @@ func thisSystem() system {
 	s.releaseText = releaseMappedText
 	s.handover = func() relay.Handover { return host.OpenHandover() }
 	return s
+}
+
+// nftWriters are the processes that write to nf_tables: the rules of nftables and of
+// iptables-nft.
+type nftWriters struct{ *nft.Writers }
+
+func openWriters() (writers, error) {
+	w, err := nft.OpenWriters()
+	if err != nil {
+		return nil, err
+	}
+	return nftWriters{w}, nil
+}
+
+// Since implements writers.
+func (w nftWriters) Since(t time.Time) (all []engine.Writer) {
+	for _, one := range w.Writers.Since(t) {
+		all = append(all, engine.Writer(one))
+	}
+	return all
 }

@@ -54,7 +54,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 }
 
 // deltas resolves what the edit touches, and returns which ports differ from the
-// running ones and what is wrong with the edited Services.
+// running ones and the problems of the edited Services.
 func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
 	t := track.Resume(s.Host, s.Services, &model.Objects{Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
 	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})

@@ -74,7 +74,7 @@ func (p *Proxy) changeMode(next *config.Config) {
 	p.base = &base
 }
 
-// Misconfigured reports what is wrong with a configuration that was ignored.
+// Misconfigured reports the problems of a configuration that was ignored.
 func (p *Proxy) Misconfigured(ps []config.Finding, where string) {
 	problems := make([]model.Problem, len(ps))
 	for i, f := range ps {

@@ -122,7 +122,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
-		modes: p.system.modes(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return errors.Join(append(failed, p.Close())...)
 }
 
-// listenForWriters hears which other programs write to the data plane.
+// listenForWriters records which other programs write to the data plane.
 func (p *Proxy) listenForWriters(ctx context.Context) {
 	if p.writers == nil {
 		return

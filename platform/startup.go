@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// progressInterval is how often a slow start logs what it waits for.
+// progressInterval is how often a slow start logs the condition it waits for.
 const progressInterval = 5 * time.Second
 
 // logProgress logs what a start waits for, until everything is programmed.

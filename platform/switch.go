@@ -199,8 +199,8 @@ func (s *switcher) cancelRetirement(ctx context.Context, name config.Mode) error
 	}
 }
 
-// drain waits for the connections of a data plane, removes what it programmed and
-// closes it. When ctx ends before, what is programmed stays.
+// drain waits for the connections of a data plane, removes its objects and
+// closes it. When ctx ends before, they stay.
 func (s *switcher) drain(ctx context.Context, old engine.DataPlane) error {
 	if err := old.Drain(ctx); err != nil {
 		return errors.Join(fmt.Errorf("mode %s: drain: %w", old.Mode.Name, err), old.Close())

@@ -29,7 +29,7 @@ import (
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
 	harden      func()
-	privileged  func() (lacks string) // what is missing to program this network; empty when nothing is
+	privileged  func() (lacks string) // missing requirements for programming this network; empty for none
 	lock        func() (Held, error)
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
@@ -45,7 +45,7 @@ type system struct {
 	releaseText func() error          // unmaps the program's pages that only the start needed
 	handover    func() relay.Handover // passes listening sockets to the next process; may return nil
 
-	modes   func() []dataplane.Mode // that can be configured, in the order of auto
+	modes   func() []dataplane.Mode // a simulation's, in the order of auto; nil for Modes
 	collect func()                  // returns the memory that the start needed
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
@@ -110,7 +110,6 @@ func portable() system {
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func() relay.Handover { return nil },
-		modes:       Modes,
 		collect: func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()

@@ -51,7 +51,7 @@ func openServiceManager(log *slog.Logger) *serviceManager {
 //
 // An API server that is down does not keep the node from starting: it may run on
 // this very node. After a while of waiting the start counts as done, and the
-// status has what is missing.
+// status has the missing parts.
 func (m *serviceManager) notify(ctx context.Context, e *engine.Engine, health func() status.Health) {
 	if m == nil {
 		return

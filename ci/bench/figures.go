@@ -20,8 +20,37 @@ type figures struct {
 	Rounds  int      `json:"rounds"`
 	Columns []string `json:"columns"`
 	Peers   []string `json:"peers,omitempty"` // the columns that Tandem's is compared with
-	Rows    []row    `json:"rows"`
-	Notes   []string `json:"notes,omitempty"`
+	// Sizes are those of the columns that differ in nothing else.
+	Sizes map[string]float64 `json:"sizes,omitempty"`
+	Rows  []row              `json:"rows"`
+	Notes []string           `json:"notes,omitempty"`
+}
+
+// superlinear is the exponent above which a quantity grows faster than the cluster;
+// what a linear one may differ by the machine's noise is below.
+const superlinear = 1.1
+
+// growth fits value = c * size^x to the columns that have a size, by least squares of
+// the logarithms, and names x.
+func (f *figures) growth(r *row) string {
+	var n, sx, sy, sxx, sxy float64
+	for column, size := range f.Sizes {
+		v := r.Values[column] // 0 if it was not measured
+		if !r.Grows || v <= 0 {
+			continue
+		}
+		x, y := math.Log(size), math.Log(v)
+		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+	}
+	if n < 2 {
+		return ""
+	}
+	exponent := (n*sxy - sx*sy) / (n*sxx - sx*sx)
+	text := fmt.Sprintf("n^%.2f", exponent)
+	if exponent > superlinear {
+		text += " **superlinear**"
+	}
+	return text
 }
 
 // row is one quantity.
@@ -30,6 +59,7 @@ type row struct {
 	Unit   unit               `json:"unit,omitempty"`
 	Goal   goal               `json:"goal,omitzero"`
 	Ratio  bool               `json:"ratio,omitempty"` // print the others as multiples of Tandem's value
+	Grows  bool               `json:"grows,omitempty"` // show how it grows with the size
 	Values map[string]float64 `json:"values"`          // by column; what is not there was not measured
 
 	of string                  // the samples that it is made of
@@ -76,6 +106,8 @@ func least(s []float64) float64  { return s[0] }
 func most(s []float64) float64   { return s[len(s)-1] }
 func number(s []float64) float64 { return float64(len(s)) }
 
+func mean(s []float64) float64 { return total(s) / float64(len(s)) }
+
 func total(s []float64) (sum float64) {
 	for _, v := range s {
 		sum += v
@@ -95,12 +127,22 @@ func (f *figures) String() string {
 	for _, c := range f.Columns {
 		fmt.Fprintf(&b, " %s |", c)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(f.Columns)) + "\n")
+	columns := 2 + len(f.Columns)
+	if len(f.Sizes) > 0 {
+		columns++
+		b.WriteString(" grows as |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", columns) + "\n")
 	for i := range f.Rows {
 		r := &f.Rows[i]
-		if len(r.Values) > 0 {
-			fmt.Fprintf(&b, "| %s | %s |%s\n", r.What, f.verdict(r), f.cells(r))
+		if len(r.Values) == 0 {
+			continue
 		}
+		fmt.Fprintf(&b, "| %s | %s |%s", r.What, f.verdict(r), f.cells(r))
+		if len(f.Sizes) > 0 {
+			fmt.Fprintf(&b, " %s |", f.growth(r))
+		}
+		b.WriteString("\n")
 	}
 	for _, note := range f.Notes {
 		fmt.Fprintf(&b, "\n%s\n", note)

@@ -102,8 +102,31 @@ func TestGoalsOfAll(t *testing.T) {
 	}
 }
 
+// How a row grows is fitted to the columns with a size, and named if that is more than
+// in proportion.
+func TestGrowth(t *testing.T) {
+	f := figures{
+		Sizes: map[string]float64{"small": 1000, "middle": 10000, "large": 100000},
+		Rows: []row{
+			{What: "square", of: "square", by: median, Grows: true},
+			{What: "linear", of: "linear", by: median, Grows: true},
+			{What: "constant", of: "constant", by: median, Grows: true},
+			{What: "time", of: "square", by: median},
+		},
+	}
+	for name, n := range f.Sizes {
+		f.column(name, false, samples{"square": {n * n / 7}, "linear": {3 * n}, "constant": {5}})
+	}
+	f.column("another", false, samples{"square": {1}, "linear": {1e9}, "constant": {1e9}})
+	for _, want := range []string{" | grows as |\n|---|---|---|---|---|---|---|\n", "n^2.00 **superlinear** |\n", "n^1.00 |\n", "n^0.00 |\n"} {
+		if strings.Count(f.String(), want) != 1 {
+			t.Errorf("%q is not there once in\n%s", want, f.String())
+		}
+	}
+}
+
 func TestWorldIsUnambiguous(t *testing.T) {
-	w := world{services: 50000, endpoints: 5}
+	w := world{services: 100000, endpoints: 5}
 	seen := map[string]bool{}
 	for i := range w.services {
 		for _, s := range []string{w.vip(i).String(), w.pod(i, 0, 0).String(), w.pod(i, 4, 1).String()} {

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
+	"github.com/tandem-proxy/tandem/ci/kubernetes/fleet"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -33,7 +34,7 @@ const (
 )
 
 // fleetBench measures what many proxies cost one API server, with Tandem's client and
-// with kube-proxy's (ci/bench/fleet):
+// with kube-proxy's (ci/kubernetes/fleet):
 //
 //	kube-apiserver ──250 connections, 4 watches each──▶ fleet
 //	     ▲         ──…
@@ -91,9 +92,9 @@ func runFleet(ctx context.Context, o options, f *figures) (err error) {
 	f.World = fmt.Sprintf("%d clients, %s and %d headless ones", o.clients, o.world, o.world.services/fleetHeadless)
 	r := &fleetRun{options: o, cluster: c, node: node, kubeconfig: kubeconfig}
 	var all []contender
-	for _, kind := range []struct{ name, flag string }{{"Tandem", "tandem"}, {"kube-proxy's client", "client-go"}} {
+	for _, kind := range []struct{ name, flag string }{{"Tandem", fleet.Tandem}, {"kube-proxy's client", fleet.ClientGo}} {
 		if o.chosen(kind.name) {
-			all = append(all, contender{name: kind.name, round: func(ctx context.Context, s samples) error { return r.round(ctx, kind.flag, s) }})
+			all = append(all, contender{name: kind.name, peer: kind.flag != fleet.Tandem, round: func(ctx context.Context, s samples) error { return r.round(ctx, kind.flag, s) }})
 		}
 	}
 	return inRounds(ctx, or(o.rounds, 1), all, f)

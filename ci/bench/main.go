@@ -82,7 +82,7 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	flags.DurationVar(&o.patience, "patience", 0, "longest time for these changes; ipvs: for each step")
 	flags.DurationVar(&o.outage, "outage", -1, "kubernetes: how long the API server is gone at the end; 0 leaves that out")
 	flags.IntVar(&o.clients, "clients", 0, "fleet: how many clients follow the API server")
-	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is measured with it")
+	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is measured with it. scale: the mode; ipvs and kernelspace without their kernel")
 	only := flags.String("only", "", "measure these contenders alone, by names separated by commas")
 	flags.StringVar(&o.tandem, "tandem", os.Getenv("TANDEM_BIN"), "path of tandem")
 	flags.StringVar(&o.fleet, "fleet", os.Getenv("FLEET_BIN"), "fleet: path of ci/bench/fleet")

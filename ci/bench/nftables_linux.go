@@ -55,7 +55,7 @@ func nftables() bench {
 
 // sizeOf measures one size; a world of one Service has very many endpoints.
 func sizeOf(ctx context.Context, w world, s samples) (err error) {
-	p, err := openPath(ctx, config.NFTables, w)
+	p, err := openPath(ctx, ofMode(config.NFTables), w)
 	if err != nil {
 		return err
 	}
@@ -80,5 +80,5 @@ func sizeOf(ctx context.Context, w world, s samples) (err error) {
 	if err := p.audit(s); err != nil {
 		return err
 	}
-	return p.restart(s, config.NFTables)
+	return p.restart(s)
 }

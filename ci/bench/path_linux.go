@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	inmemory "github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -24,20 +24,38 @@ import (
 type path struct {
 	world
 	ctx     context.Context
+	open    opener
 	tracker *track.Tracker
 	backend dataplane.Backend
 }
 
-func openPath(ctx context.Context, name config.Mode, w world) (*path, error) {
+// opener opens a data plane; again, the same one.
+type opener func(*config.Config) (dataplane.Backend, error)
+
+// ofMode opens the data plane of a mode on this machine.
+func ofMode(name config.Mode) opener {
+	return func(c *config.Config) (dataplane.Backend, error) {
+		mode, err := platform.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		return mode.Open(c)
+	}
+}
+
+// inMemory opens a data plane that is a map: what remains is the cost of everything
+// before the kernel.
+func inMemory[K comparable, V any](c dataplane.Compiler[K, V], l dataplane.Limits) opener {
+	d := inmemory.New[K](c.Equal, l)
+	return func(*config.Config) (dataplane.Backend, error) { return dataplane.New(c, d), nil }
+}
+
+func openPath(ctx context.Context, open opener, w world) (p *path, err error) {
 	c := config.Default()
 	c.NodeName = nodeName
 	c.ClusterCIDRs = []netip.Prefix{pods}
-	mode, err := platform.Find(name)
-	if err != nil {
-		return nil, err
-	}
-	p := &path{world: w, ctx: ctx, tracker: track.New()}
-	if p.backend, err = mode.Open(&c); err != nil {
+	p = &path{world: w, ctx: ctx, open: open, tracker: track.New()}
+	if p.backend, err = open(&c); err != nil {
 		return nil, err
 	}
 	host := resolve.Host(&c, nil, nil, model.Machine{})
@@ -77,62 +95,65 @@ func (p *path) apply() (time.Duration, dataplane.Work, error) {
 // program programs everything from nothing.
 func (p *path) program(s samples) error {
 	p.load()
-	before := cpu(os.Getpid())
+	before := ownCPU()
 	took, work, err := p.apply()
 	s.add("cold", took.Seconds())
-	s.add("cold CPU", cpu(os.Getpid())-before)
+	s.add("cold CPU", ownCPU()-before)
 	s.add("objects", float64(work.Ops))
 	s.add("transactions", float64(work.Commits))
 	return err
 }
 
 // change applies n changes one by one, and records under a name how long each
-// took, from the tracker's event to the kernel's acknowledgement, and how much it
-// wrote.
+// took, from the tracker's event to the kernel's acknowledgement, its CPU time
+// (children included) and how much it wrote.
 func (p *path) change(s samples, name string, n int, slice func(n int) *model.Slice) error {
-	before := cpu(os.Getpid())
 	for i := range n {
 		changed := slice(i)
-		start := time.Now()
+		start, before := time.Now(), ownCPU()
 		p.tracker.SetSlice(changed)
 		_, work, err := p.apply()
 		if err != nil {
 			return err
 		}
 		s.add(name, time.Since(start).Seconds())
+		s.add(name+" CPU", ownCPU()-before)
 		s.add(name+" writes", float64(work.Ops))
 	}
-	s.add(name+" CPU", (cpu(os.Getpid())-before)/float64(n))
 	return nil
 }
 
 // audit reads the kernel back and compares, while changes continue.
 func (p *path) audit(s samples) error {
-	start := time.Now()
+	start, before := time.Now(), ownCPU()
 	drift, err := p.backend.Audit(p.ctx)
 	if err == nil && drift != 0 {
 		err = fmt.Errorf("an audit found %d objects not as they were left", drift)
 	}
 	s.add("audit", time.Since(start).Seconds())
+	s.add("audit CPU", ownCPU()-before)
 	return err
 }
 
 // restart resets the world to its first state, and starts on it.
-func (p *path) restart(s samples, name config.Mode) error {
+func (p *path) restart(s samples) error {
 	p.load()
 	if _, _, err := p.apply(); err != nil {
 		return err
 	}
-	begin := time.Now()
-	again, err := openPath(p.ctx, name, p.world)
+	begin, before := time.Now(), ownCPU()
+	again, err := openPath(p.ctx, p.open, p.world)
 	if err != nil {
 		return err
 	}
 	defer again.backend.Close()
 	s.add("read back", time.Since(begin).Seconds())
+	spent := ownCPU() - before
 	again.load()
+	before = ownCPU()
 	took, work, err := again.apply()
 	s.add("compare", took.Seconds())
+	s.add("restart CPU", spent+ownCPU()-before)
 	s.add("restart writes", float64(work.Ops))
 	return err
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a program under measurement. It is killed when this process ends.
@@ -151,6 +153,17 @@ func cpu(pids ...int) (sum float64) {
 				sum += float64(n) / ticks
 			}
 		}
+	}
+	return sum
+}
+
+// ownCPU returns the processor time in seconds of this process and those of its
+// children that have ended.
+func ownCPU() (sum float64) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		_ = unix.Getrusage(who, &u) // cannot fail for these
+		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 	}
 	return sum
 }

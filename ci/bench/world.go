@@ -31,14 +31,22 @@ const (
 // pods holds the addresses of all endpoints.
 var pods = netip.MustParsePrefix("10.128.0.0/9")
 
-// world is a cluster of Services, at most 60,000, with some endpoints each.
+// world is a cluster of Services, at most 900,000, with some endpoints each.
 type world struct {
 	services, endpoints int
-	udp                 bool
+	ports               int // of each Service; 0 is one
+	udp, affinity       bool
 }
 
 func (w world) String() string {
-	return fmt.Sprintf("%d Services x %d endpoints", w.services, w.endpoints)
+	text := fmt.Sprintf("%d Services x %d endpoints", w.services, w.endpoints)
+	if w.ports > 1 {
+		text += fmt.Sprintf(" x %d ports", w.ports)
+	}
+	if w.affinity {
+		text += ", affine"
+	}
+	return text
 }
 
 func (w world) protocol() corev1.Protocol {
@@ -57,7 +65,8 @@ func name(i int) string { return fmt.Sprintf("service-%d", i) }
 
 // vip returns where a Service answers.
 func (w world) vip(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 16 + byte(i>>8), byte(i)}), servicePort)
+	n := i + 16<<8
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96 + byte(n>>16), byte(n >> 8), byte(n)}), servicePort)
 }
 
 // generations is how many pods replace each other in one place.
@@ -77,13 +86,20 @@ func otherNode(i, endpoint int) string { return fmt.Sprintf("node-%d", (i+endpoi
 
 func (w world) service(i int) *corev1.Service {
 	vip := w.vip(i).Addr().String()
-	return &corev1.Service{
+	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: name(i), Labels: map[string]string{"app": name(i)}},
 		Spec: corev1.ServiceSpec{
 			ClusterIP: vip, ClusterIPs: []string{vip}, Selector: map[string]string{"app": name(i)},
 			Ports: []corev1.ServicePort{{Name: "http", Port: servicePort, Protocol: w.protocol()}},
 		},
 	}
+	for n := 1; n < w.ports; n++ {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("http-%d", n), Port: servicePort + int32(n), Protocol: w.protocol()})
+	}
+	if w.affinity {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	return s
 }
 
 // slice returns the endpoints of a Service; the first `replaced` of them are of
@@ -97,6 +113,10 @@ func (w world) slice(i, replaced, generation int) *discoveryv1.EndpointSlice {
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	for n := 1; n < w.ports; n++ {
+		port, name := int32(endpointPort+n), fmt.Sprintf("http-%d", n)
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &port, Protocol: &protocol})
 	}
 	for e := range w.endpoints {
 		g, node := 0, otherNode(i, e)

@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,6 +124,47 @@ func duplicate(t *testing.T) string {
 		}
 	}
 	return dir
+}
+
+// Programs are for the processors and from the toolchain of the release, whatever the
+// environment asks for.
+func TestPinned(t *testing.T) {
+	for name, value := range map[string]string{"GOAMD64": "v3", "GOARM64": "v9.0", "CGO_ENABLED": "1", "GOEXPERIMENT": "nosizespecializedmalloc", "GOFLAGS": "-tags=other"} {
+		t.Setenv(name, value)
+	}
+	module, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "\ngo " + strings.TrimPrefix(toolchain, "go") + "\n"; !strings.Contains(string(module), want) {
+		t.Errorf("releases are built with %s, which is not the version of go.mod", toolchain)
+	}
+	for _, to := range []target{{"linux", "amd64"}, {"windows", "arm64"}} {
+		path := filepath.Join(t.TempDir(), "tandem")
+		if err := sample(t, t.TempDir()).compile(t.Context(), to, path); err != nil {
+			t.Fatal(err)
+		}
+		pinned(t, to, path)
+	}
+}
+
+// pinned checks what a program says of its build.
+func pinned(t *testing.T, to target, path string) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{"go": info.GoVersion}
+	for _, s := range info.Settings {
+		have[s.Key] = s.Value
+	}
+	want := map[string]string{"go": toolchain, "GOOS": to.os, "GOARCH": to.arch, "CGO_ENABLED": "0", "-tags": "", "-trimpath": "true"}
+	maps.Copy(want, map[string]map[string]string{"amd64": {"GOAMD64": "v1"}, "arm64": {"GOARM64": "v8.0"}}[to.arch])
+	for name, value := range want {
+		if have[name] != value {
+			t.Errorf("%s: %s is %q, want %q", to, name, have[name], value)
+		}
+	}
 }
 
 // Everything is there, and every file is in the checksums.

@@ -5,12 +5,14 @@ package netns
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
@@ -67,6 +69,44 @@ func TestUserspaceRestartUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestLoopbackNodePorts: in every mode node ports answer on loopback addresses beside
+// others, by relays: route_localnet is not changed. With mode iptables named that is the
+// default, as kube-proxy's.
+func TestLoopbackNodePorts(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
+		s := newSite(t)
+		s.flags, s.wrap = []string{"--proxy-mode", string(mode.Name)}, flavour.wrap
+		if mode.Name != iptables.Name {
+			s.flags = append(s.flags, "--nodeport-addresses", "localhost,primary")
+		}
+		s.write("", "10.244.1.2")
+		before := s.routeLocalnet()
+		s.start()
+		for _, at := range []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:30080"), nodePort} {
+			s.eventually(time.Minute, at.String()+" answers", func() error {
+				a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: at, Timeout: 10 * time.Second})
+				if err == nil && a.Outcome != lab.Answered {
+					err = fmt.Errorf("%s", a.Outcome)
+				}
+				return err
+			})
+		}
+		if after := s.routeLocalnet(); strings.Contains(before+after, "1") {
+			t.Errorf("route_localnet of all devices was %s and is %s", before, after)
+		}
+	})
+}
+
+// routeLocalnet returns that setting of all of the node's devices, and of new ones.
+func (s *site) routeLocalnet() string {
+	s.t.Helper()
+	out, err := s.run("sh", "-c", "cat /proc/sys/net/ipv4/conf/*/route_localnet")
+	if err != nil || out == "" {
+		s.t.Fatalf("route_localnet: %v: %s", err, out)
+	}
+	return strings.Join(strings.Fields(out), "")
 }
 
 // TestLoopbackNodePortRestart ends and starts modes of the kernel, whose node ports answer

@@ -3,22 +3,15 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/iptables"
-	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -122,39 +115,4 @@ func (s *site) repaired(what, right string) {
 		return s.reach(clusterIP)
 	})
 	s.t.Logf("%s: repaired after %s", what, took.Round(time.Millisecond))
-}
-
-// TestNodePortsOnLocalhost: mode iptables has node ports answer on loopback addresses,
-// as kube-proxy's does, but by relays: route_localnet is not changed.
-func TestNodePortsOnLocalhost(t *testing.T) {
-	const sysctl = "net/ipv4/conf/all/route_localnet"
-	eachVariant(t, func(t *testing.T) {
-		s := newSite(t)
-		s.write("", "10.244.1.2")
-		c := config.Default()
-		c.NodeName, c.ClusterCIDRs = conformance.NodeName, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-		c.Mode = iptables.Name
-		c.Complete()
-		p := &remote{mode: iptables.Name, enter: func(f func() error) error { return s.net.Do(lab.Node, f) }}
-		if err := errors.Join(p.Start(t.Context(), s.dir, c), p.Changed(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		to := netip.MustParseAddrPort("127.0.0.1:30080")
-		a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: to, Timeout: 5 * time.Second})
-		if err != nil || a.Outcome != lab.Answered {
-			t.Errorf("%s (%v)", a.Outcome, err)
-		}
-		err = s.net.Do(lab.Node, func() error {
-			if v, err := host.Sysctl(sysctl); err != nil || v != "0" {
-				return fmt.Errorf("%s is %s (%w)", sysctl, v, err)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if err := p.Stop(); err != nil {
-			t.Fatal(err)
-		}
-	})
 }

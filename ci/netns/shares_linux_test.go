@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -32,17 +31,14 @@ var weighted = []struct {
 // the weights 80 and 20: they get these shares, give or take 1 %. Where a mode chooses at
 // random the standard deviation is 0.4 % of 10,000 connections, so that one run in 80 is
 // off by more; then there are more of them, until the share fits or they are 60,000, of
-// which it is 0.16 % and one run in a billion is off. In a guest there are 1,000.
+// which it is 0.16 % and one run in a billion is off.
 func TestSharesInEveryMode(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
 		s := newSite(t)
 		s.flags, s.wrap = []string{"--proxy-mode", string(mode.Name)}, flavour.wrap
 		s.put(weightedManifest())
 		s.start()
-		atOnce, most := 10_000, 60_000
-		if os.Getenv("GUEST_CLOCK") == "instructions" {
-			atOnce, most = 1000, 1000 // IPVS takes the endpoints in turn; an emulated processor takes minutes for more
-		}
+		const atOnce, most = 10_000, 60_000
 		got, made, off := make([]int, len(weighted)), 0, 1.0
 		for made < most && off > 0.01 {
 			for i, n := range s.shares(atOnce) {

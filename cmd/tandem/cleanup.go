@@ -35,7 +35,7 @@ iptables-legacy belong to the kernel.`,
 			return cleanupLocked(cmd, c)
 		},
 	}
-	flags.register(c)
+	flags.register(c, "config", "ipvs-exclude-cidrs")
 	return c
 }
 

@@ -148,7 +148,7 @@ func (s *stage) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// programmed describes what is in the kernel now.
+// programmed describes the objects in the kernel.
 func (s *stage) programmed(ctx context.Context) error {
 	doc, err := s.proxy.Document(ctx)
 	if err != nil {

@@ -68,7 +68,7 @@ repaired.`,
 	return c
 }
 
-// driftThen shows what was known of drift when a snapshot was taken.
+// driftThen shows the drift in a snapshot.
 func driftThen(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftReques
 	return d, nil
 }
 
-// watchDrift prints what the running tandem finds by itself, once it was asked to look.
+// watchDrift prints the drift that the running tandem finds, after an initial audit.
 func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error {
 	for {
 		d, err := platform.Drift().Ask(cmd.Context(), r)

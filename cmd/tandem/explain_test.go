@@ -47,3 +47,35 @@ func TestExplainManifests(t *testing.T) {
 		t.Errorf("one argument: %d, %s", code, errs)
 	}
 }
+
+// explain names the route of a port, and says why a backend of another namespace is not
+// used until a ReferenceGrant allows it.
+func TestExplainRoute(t *testing.T) {
+	far := strings.NewReplacer("{name: web}", "{name: far, namespace: other}", "{name: web-1, labels: {kubernetes.io/service-name: web}}", "{name: far-1, namespace: other, labels: {kubernetes.io/service-name: far}}",
+		"10.96.0.10", "10.96.0.13", "10.244.1.", "10.244.2.").Replace(webYAML)
+	files := map[string]string{
+		"web.yaml": webYAML, "far.yaml": far,
+		"node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: \"n\"}\nspec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n",
+		"route.yaml": `apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: split, namespace: default}
+spec:
+  parentRefs: [{group: "", kind: Service, name: web}]
+  rules: [{backendRefs: [{name: web, port: 80, weight: 1}, {name: far, port: 80, namespace: other, weight: 3}]}]
+`,
+	}
+	const refused = "no ReferenceGrant in namespace other lets TCPRoutes of namespace default refer to it"
+	for _, granted := range []bool{false, true} {
+		if granted {
+			files["grant.yaml"] = `apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {name: routes, namespace: other}
+spec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: default}], to: [{group: "", kind: Service}]}
+`
+		}
+		_, out, errs := tandem(t, "explain", "--manifests", folder(t, files), "--node", "n", "--cluster-cidr", "10.244.1.0/24", "--proxy-mode", "nftables", "pod", "default/web:http")
+		if !strings.Contains(out, "backends of TCPRoute default/split") || strings.Contains(out, refused) == granted || strings.Contains(out, "\n  10.244.2.2:8080") != granted {
+			t.Errorf("granted %t: %s%s", granted, out, errs)
+		}
+	}
+}

@@ -24,7 +24,7 @@ func (f *filter) register(c *cobra.Command, states ...string) {
 	}
 }
 
-// check returns what is wrong with the pattern.
+// check validates the pattern.
 func (f *filter) check() error {
 	if err := f.Check(); err != nil {
 		return usageError{err}

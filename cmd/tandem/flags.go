@@ -34,7 +34,9 @@ const (
 	lenient = "lenient"
 )
 
-func (f *configFlags) register(c *cobra.Command) {
+// register adds the flags to a verb. Its help shows the flags of run that are named:
+// those that it is called with; without names the most used ones of run.
+func (f *configFlags) register(c *cobra.Command, shown ...string) {
 	fs := c.Flags()
 	f.flags = fs
 	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
@@ -64,7 +66,10 @@ func (f *configFlags) register(c *cobra.Command) {
 	complete(c, "compat", strict, lenient)
 	complete(c, "proxy-mode", platform.Names()...)
 	fs.SetNormalizeFunc(normalize)
-	ownHelp(c)
+	if len(shown) == 0 {
+		shown = mostUsed()
+	}
+	ownHelp(c, shown)
 }
 
 // normalize accepts the short form --node, and underscores for dashes, as kube-proxy

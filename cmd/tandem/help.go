@@ -15,7 +15,7 @@ import (
 // Help of verbs that take the flags of run: run shows them by subject, the others show
 // their own flags and the few of run's that they are mostly called with.
 
-// mostUsed are flags of run that are shown with every verb that takes them.
+// mostUsed are the flags of run that verbs about Services are called with.
 func mostUsed() []string {
 	return []string{"config", "manifests", "kubeconfig", "hostname-override", "proxy-mode", "cluster-cidr"}
 }
@@ -54,9 +54,8 @@ func (s *screen) flags(title string, fs *pflag.FlagSet) {
 	}
 }
 
-// ownHelp shows a verb's own flags, and those of run that are mostly used with it. It
-// is called when all flags are there.
-func ownHelp(c *cobra.Command) {
+// ownHelp shows a verb's own flags, and those of run's that are named.
+func ownHelp(c *cobra.Command, runs []string) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		s := newScreen(c.OutOrStdout())
 		s.printf("Usage:\n  %s\n", c.UseLine())
@@ -66,10 +65,10 @@ func ownHelp(c *cobra.Command) {
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		shared := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			switch _, runs := f.Value.(*rawFlag); {
-			case slices.Contains(mostUsed(), f.Name):
+			switch _, raw := f.Value.(*rawFlag); {
+			case slices.Contains(runs, f.Name):
 				shared.AddFlag(f)
-			case !runs:
+			case !raw:
 				own.AddFlag(f)
 			}
 		})

@@ -58,7 +58,7 @@ func newHNSDump(open openHNS) *cobra.Command {
 			return out.print(cmd, report{document: d, text: func(s *screen) error { writeDump(s, d); return nil }})
 		},
 	}
-	flags.register(c)
+	flags.register(c, "config", "network-name")
 	out.register(c)
 	return c
 }

@@ -22,7 +22,7 @@ import (
 // inputs are the objects of a folder of manifests or an API server at one moment.
 type inputs struct {
 	model.Objects
-	problems []model.Problem // of what is not among them
+	problems []model.Problem // of inputs that are not among them
 	machine  model.Machine   // this one
 }
 
@@ -85,7 +85,7 @@ func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	}, nil
 }
 
-// missing describes what was not delivered, and why, as far as known.
+// missing describes the inputs that were not delivered, and why, as far as known.
 func (g *collector) missing(source *watch.Source, node string) string {
 	var why []string
 	for _, r := range source.Resources() {
@@ -107,7 +107,7 @@ func (g *collector) missing(source *watch.Source, node string) string {
 	return strings.Join(why, "; ")
 }
 
-// collector keeps what is delivered (watch.Sink) and calls complete when that is all.
+// collector keeps the delivered objects (watch.Sink) and calls complete after the last one.
 type collector struct {
 	mu       sync.Mutex
 	services map[model.ServiceName]*model.Service

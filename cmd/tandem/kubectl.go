@@ -23,7 +23,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
-// kubectlPlugin is what this program is called as a plugin of kubectl.
+// kubectlPlugin is the name of this program as a plugin of kubectl.
 const kubectlPlugin = "kubectl-tandem"
 
 // newKubectl is what `kubectl tandem` does: the program under that name.
@@ -160,7 +160,7 @@ type cluster struct {
 	timeout             time.Duration
 }
 
-// The bounds of what is asked at a time.
+// The bounds of one request.
 const (
 	maxAsked       = 8         // nodes
 	maxPods        = 16 << 20  // bytes of a page of the list of pods
@@ -244,7 +244,7 @@ func differences(nodes []status.Node, usual status.Node, hashes func(status.Node
 	return all, nil
 }
 
-// pod is what is read of a pod.
+// pod holds the fields that are read of a Pod.
 type pod struct {
 	Metadata struct{ Name string }
 	Spec     struct{ NodeName string }

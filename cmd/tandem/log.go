@@ -57,7 +57,7 @@ type klogText struct {
 }
 
 func klogLines(w io.Writer, level slog.Leveler) slog.Handler {
-	// What is logged is decided here, not by klog's verbosity.
+	// The level is decided here, not by klog's verbosity.
 	lines := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w), textlogger.Verbosity(math.MaxInt32)))
 	return klogText{logr.ToSlogHandler(lines), level}
 }

@@ -10,9 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -274,6 +277,46 @@ func TestCleanupTriesEveryMode(t *testing.T) {
 	if err := cleanup(t.Context(), &out, &c, nil); err != nil || !strings.Contains(out.String(), "nothing to remove") {
 		t.Errorf("no modes: %v, %s", err, &out)
 	}
+}
+
+// run shows each of its flags once, under a subject; other verbs show their own flags
+// and few of run's.
+func TestHelpOfFlags(t *testing.T) {
+	_, help, _ := tandem(t, "run", "--help")
+	for _, g := range config.Groups() {
+		if !strings.Contains(help, "\n"+g.Title+":\n") {
+			t.Errorf("run has no subject %s", g.Title)
+		}
+	}
+	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?--([\w-]+)`)
+	seen := map[string]int{}
+	for _, m := range flag.FindAllStringSubmatch(help, -1) {
+		seen[m[1]]++
+	}
+	ofRun := map[string]bool{}
+	for _, s := range config.Settings() {
+		ofRun[s.Flag] = s.Flag != ""
+		if hidden := s.Deprecated != "" || s.Unused != "" && s.Path == ""; s.Flag != "" && len(s.Flag) > 1 && !hidden && seen[s.Flag] != 1 {
+			t.Errorf("run shows --%s %d times", s.Flag, seen[s.Flag])
+		}
+	}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+		var shown []string
+		_, help, _ := tandem(t, append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		for _, m := range flag.FindAllStringSubmatch(help, -1) {
+			if ofRun[m[1]] {
+				shown = append(shown, m[1])
+			}
+		}
+		if c.Name() != "run" && (len(shown) > len(mostUsed()) || c.Name() == "cleanup" && !slices.Equal(shown, []string{"ipvs-exclude-cidrs"})) {
+			t.Errorf("%s shows flags of run: %q", c.CommandPath(), shown)
+		}
+	}
+	visit(newRoot())
 }
 
 func TestHelpAndVersion(t *testing.T) {

@@ -137,6 +137,7 @@ func TestCompletion(t *testing.T) {
 		"config explain iptables": "iptables.masqueradeBit\n",
 		"config explain --clus":   "--cluster-cidr\n",
 		"status --state ":         "Partial\n",
+		"config explain -o ":      "yaml\n",
 	} {
 		args := append([]string{"__complete"}, strings.Split(line, " ")...)
 		if _, stdout, _ := tandem(t, args...); !strings.Contains(stdout, want) || !strings.Contains(stdout, ":4\n") {

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 )
 
-// nativePart is what one tool reads of a native plan.
+// nativePart is the part of a native plan for one tool.
 type nativePart struct{ name, text string }
 
 // nativeParts cuts a plan at the lines that name the tool of what follows: "# TOOL

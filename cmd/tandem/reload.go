@@ -22,7 +22,7 @@ type reconfigurable interface {
 // effect at once, and the rest is shown by the log and `tandem status`.
 type reloader struct {
 	flags   *configFlags
-	running *config.Config // what is in effect
+	running *config.Config // the configuration in effect
 	proxy   reconfigurable
 	log     *logger
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
-// runFlags are the flags of kube-proxy that make it do one thing and exit.
+// runFlags are the flags of kube-proxy that make it run one command and exit.
 type runFlags struct {
 	configFlags
 	writeTo  string

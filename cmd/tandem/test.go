@@ -174,12 +174,12 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 	case r.Untested > 0:
 		return fmt.Errorf("%d of %d rows could not be tested", r.Untested, len(r.Rows))
 	case len(r.Rows) == 0:
-		return errors.New("there was nothing to test")
+		return errors.New("nothing to test")
 	}
 	return nil
 }
 
-// writeConnectivity shows a report to people: what is not ok, and sums of the rest; all
+// writeConnectivity prints a report: failures, and sums of the rest; all
 // rows when wide.
 func writeConnectivity(s *screen, r connectivity.Report) {
 	t := table{columns: []column{

@@ -66,7 +66,7 @@ func joined(err, closing error) error {
 }
 
 // inUserNamespace runs the same command again as root of a user namespace, and has its
-// exit code. It prints what is wrong itself.
+// exit code. It prints errors itself.
 func inUserNamespace(cmd *cobra.Command) error {
 	verb := slices.Index(os.Args, cmd.Name()) + 1
 	child := exec.CommandContext(cmd.Context(), "/proc/self/exe", slices.Concat(os.Args[1:verb], []string{"--inside"}, os.Args[verb:])...)

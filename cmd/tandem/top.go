@@ -76,7 +76,7 @@ func askTop(cmd *cobra.Command, r platform.TopRequest) (status.Top, error) {
 	return t, err
 }
 
-// topThen shows what was counted when a snapshot was taken.
+// topThen shows the counts in a snapshot.
 func topThen(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
 	switch {
 	case err != nil:

@@ -47,7 +47,7 @@ type pendingError string
 
 func (e pendingError) Error() string { return string(e) }
 
-// knownVerb rejects what is no verb of a command, and suggests one of it or of its
+// knownVerb rejects unknown verbs of a command, and suggests one of it or of its
 // verbs.
 func knownVerb(c *cobra.Command, args []string) error {
 	i := slices.IndexFunc(args, func(a string) bool { return a != "" })

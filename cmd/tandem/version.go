@@ -27,7 +27,7 @@ func versionText() string {
 	return "devel"
 }
 
-// differencesPage is the page of what is not as in kube-proxy, which logs and config check
+// differencesPage documents the differences from kube-proxy, which logs and config check
 // name.
 const differencesPage = "https://github.com/tandem-proxy/tandem/blob/main/.github/DIFFERENCES.md"
 

@@ -27,7 +27,7 @@ func (r *repeat) register(c *cobra.Command) {
 
 // run calls show once, or until ctx ends. On a terminal each picture replaces the one
 // before; elsewhere they follow each other. What cannot be shown at the moment is reported
-// in its place.
+// instead.
 func (r *repeat) run(ctx context.Context, s *screen, show func(*screen) error) error {
 	if !r.on {
 		return show(s)

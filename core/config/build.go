@@ -12,7 +12,7 @@ import (
 // Assignment is one setting as a user wrote it.
 type Assignment struct {
 	Name  string   // a field's path, or a flag with its dashes
-	Words []string // one, but for lists and maps
+	Words []string // one word, except for lists and maps
 	Where string   // "file:line"; empty for a flag, which Name identifies
 }
 
@@ -36,7 +36,7 @@ type Input struct {
 	HasFile bool
 	File    []Assignment // in the order of the file
 	Flags   []Assignment // in the order of the command line
-	// Mode returns what is wrong with the name of a mode; nil accepts any.
+	// Mode validates the name of a mode; nil accepts any.
 	Mode func(Mode) error
 }
 

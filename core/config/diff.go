@@ -11,10 +11,10 @@ type Change struct {
 	Restart  string // why a running proxy cannot take it over; empty when it can
 }
 
-// Diff returns what is different between two configurations: what a running
-// proxy can take over, and what needs a restart. When the mode changes, all the
-// rest waits for it: some of it was meant for that mode. What has no effect
-// anyway is left out.
+// Diff returns the differences between two configurations: those that a running
+// proxy can apply, and those that need a restart. When the mode changes, all
+// others wait for it, since some may belong to that mode. Settings without effect
+// are left out.
 func Diff(from, to *Config) (live, restart []Change) {
 	for _, s := range Settings() {
 		if s.Unused != "" || s.Deprecated != "" || s.Counts != nil && !s.Counts(to.Mode) {
@@ -37,8 +37,8 @@ func Diff(from, to *Config) (live, restart []Change) {
 	return live, restart
 }
 
-// Merge returns the configuration that a proxy runs with when it takes over from
-// another what it can without a restart. Neither is changed.
+// Merge returns the configuration that a proxy runs with when it applies from
+// another one what needs no restart. Neither argument is changed.
 func Merge(running, next *Config) *Config {
 	merged := *next
 	if next.Mode != running.Mode {

@@ -29,7 +29,7 @@ func parsePortRange(s string) (r PortRange, err error) {
 	a, err1 := strconv.ParseUint(first, 10, 16)
 	b, err2 := strconv.ParseUint(last, 10, 16)
 	if err1 != nil || err2 != nil || a == 0 || a > b {
-		return r, fmt.Errorf("%s is no range of ports such as 30000-32767", quote(s))
+		return r, fmt.Errorf("%s is not a range of ports such as 30000-32767", quote(s))
 	}
 	return PortRange{uint16(a), uint16(b)}, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // Plain returns a setting's value in a Config in the form of a file, in Go's
 // types: bool, json.Number, string, []any, map[string]any, or nil for an empty
-// list. What is the word for the empty text in files is the empty text.
+// list. The word that files use for an empty text becomes the empty text.
 func (s *Setting) Plain(c *Config) any {
 	v := s.Value(c)
 	words := v.Get()

@@ -22,8 +22,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// mistakes returns what is wrong with a configuration, by the names of settings:
-// with each value by itself, and with values that do not go together.
+// mistakes validates a configuration and returns the findings by setting:
+// each value by itself, and combinations of values.
 func (c *Config) mistakes() (found []Finding) {
 	for _, s := range Settings() {
 		if s.Counts != nil && !s.Counts(c.Mode) || s.Deprecated != "" {

@@ -22,7 +22,7 @@ type Value struct {
 	// Get returns what Set would take to set the same value.
 	Get func() []string
 
-	// Check returns what is wrong with the value by itself; nil if every value is valid.
+	// Check validates the value by itself; nil if every value is valid.
 	Check func() error
 
 	// Choices are all values that there are; nil where that is no short list.
@@ -191,7 +191,7 @@ func optional[T any](p **T, of func(*T) Value) Value {
 	return v
 }
 
-// text is any text; ok, if not nil, returns what is wrong with one.
+// text is any text; ok, if not nil, validates it.
 func text[T ~string](p *T, ok func(string) error) Value {
 	v := scalar(Text, p, func(s string) (T, error) { return T(s), nil }, func(s T) string { return string(s) })
 	if ok != nil {

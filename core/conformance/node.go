@@ -16,7 +16,7 @@ import (
 // Location is where in the test network an address is.
 type Location uint8
 
-// The places.
+// The senders' locations.
 const (
 	AtNode   Location = iota // on the node under test: its own addresses and loopback
 	AtPod                    // a pod of this node

@@ -29,7 +29,7 @@ type Expect struct {
 	Fate            oracle.Fate
 	Endpoints       []oracle.Target // in address order
 	SessionAffinity bool            // all connections of one client reach the same endpoint
-	Same            bool            // and it is the one of the client's previous sticky row
+	Same            bool            // and it is the one of the client's previous row with session affinity
 }
 
 // String returns the row without its expectation.
@@ -113,13 +113,13 @@ func parseProto(word string) (model.Proto, error) {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of tcp, udp, sctp", word)
+	return 0, fmt.Errorf("%q is not one of tcp, udp, sctp", word)
 }
 
 func parseAddrPort(word string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(word)
 	if err != nil || at.Addr().Zone() != "" || at.Addr().Is4In6() {
-		return netip.AddrPort{}, fmt.Errorf("%q is no ADDRESS:PORT", word)
+		return netip.AddrPort{}, fmt.Errorf("%q is not ADDRESS:PORT", word)
 	}
 	return at, nil
 }
@@ -134,7 +134,7 @@ func parseFrom(word string, to netip.Addr) (netip.Addr, error) {
 	a, err := netip.ParseAddr(word)
 	switch {
 	case err != nil || a.Zone() != "" || a.Is4In6():
-		return a, fmt.Errorf("%q is none of pod, host, outside, remote-pod and no address", word)
+		return a, fmt.Errorf("%q is neither an address nor one of pod, host, outside, remote-pod", word)
 	case a.Is4() != to.Is4():
 		return a, fmt.Errorf("from %s to %s: two IP families", a, to)
 	}
@@ -196,7 +196,7 @@ func parseShare(word string) (rest string, share float64, err error) {
 	}
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	if err != nil || !strings.HasSuffix(text, "%") || !(percent > 0 && percent <= 100) {
-		return rest, 0, fmt.Errorf("%q is no share", text)
+		return rest, 0, fmt.Errorf("%q is not a share", text)
 	}
 	return rest, percent / 100, nil
 }

@@ -134,7 +134,7 @@ func parsePrefixes(words []string) ([]netip.Prefix, error) {
 	for _, w := range words {
 		p, err := netip.ParsePrefix(w)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no prefix", w)
+			return nil, fmt.Errorf("%q is not a prefix", w)
 		}
 		ps = append(ps, p)
 	}

@@ -111,7 +111,7 @@ func (s Suite[K, V]) inspect(t *testing.T, rng *rand.Rand, b dataplane.Backend) 
 	go func() {
 		drift, err := b.Audit(t.Context())
 		if err == nil && drift != 0 {
-			err = fmt.Errorf("%d objects were not as they were left", drift)
+			err = fmt.Errorf("%d objects differ from the last commit", drift)
 		}
 		result <- err
 	}()

@@ -41,7 +41,7 @@ type Suite[K comparable, V any] struct {
 
 	// Dir holds the scenarios; empty is ci/scenarios of this module.
 	Dir string
-	// Worlds is how many random worlds are tried; 0 is what the flag says, 100.
+	// Worlds is how many random worlds are tried; 0 uses the flag's value (100 by default).
 	Worlds int
 }
 

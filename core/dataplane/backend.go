@@ -58,7 +58,7 @@ type backend[K comparable, V any] struct {
 	ports     map[*model.Port]struct{}  // all that are desired now
 	damaged   map[model.PortID]struct{} // ports that an audit found drifted objects of
 	repairing map[model.PortID]struct{} // those that a Sync has planned the repair of
-	drifted   []Difference              // found by audits, and not told yet
+	drifted   []Difference              // found by audits and not reported yet
 }
 
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {

@@ -18,9 +18,9 @@ import (
 // several goroutines at a time.
 //
 // K names an object and V is its content. Emitting one key for several ports is
-// how objects are shared: the object lives as long as anyone emits it, and all
-// who do must emit the same value. One port emits a key once. The order is free
-// but should be stable: what is the same in the same place before and after a
+// how objects are shared: the object exists as long as anyone emits it, and all
+// emitters must emit the same value. One port emits a key once. The order is free
+// but should be stable: an object at the same position before and after a
 // change costs nothing. Host.Zone is policy, and not for compilers;
 // Host.ServiceCIDRs are for Base alone.
 type Compiler[K comparable, V any] interface {
@@ -53,7 +53,7 @@ type Slotter[K comparable, V any] interface {
 
 // Driver applies objects to a data plane. It makes no decisions: what to create,
 // replace or delete, and in which order, is given. A Driver is used by one
-// goroutine at a time, but for Observe.
+// goroutine at a time, except Observe.
 type Driver[K comparable, V any] interface {
 	// Observe reads back the objects that we own, and passes them to found one by one: an
 	// object may be passed more than once. An error means "could not read" and
@@ -89,8 +89,8 @@ type Driver[K comparable, V any] interface {
 type Limits struct {
 	// Atomic drivers apply all ops of a Commit or none. One that takes more than
 	// the data plane can in one transaction is applied in several, in the order of
-	// the ops, but for those that it takes together only: then those of later
-	// transactions than one that fails fail, too.
+	// the ops; ops that must be applied together stay together. If one fails, those of later
+	// transactions fail, too.
 	Atomic bool
 	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
 	// one port are never split.
@@ -130,11 +130,11 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
-// Neighbour is implemented by drivers that can tell which rules of other programs
-// packets meet beside ours: nothing evaluates those.
+// Neighbour is implemented by drivers that can list rules of other programs that
+// packets traverse besides ours. They are listed, not evaluated.
 type Neighbour interface {
 	// Others lists them for people, up to a limit. It is called on a thread of the data
-	// plane's network, beside all else.
+	// plane's network, concurrently with everything else.
 	Others(context.Context) ([]string, error)
 }
 
@@ -158,8 +158,8 @@ type Drainer interface {
 	Drain(context.Context) error
 }
 
-// Tidier is implemented by drivers whose objects lie in containers that are made for
-// them and that other programs may use, too, such as the tables of iptables.
+// Tidier is implemented by drivers whose objects live in containers created for
+// them that other programs may use, too, such as the tables of iptables.
 type Tidier interface {
 	// Tidy deletes those containers that are empty now. It follows the removal of all
 	// objects, if there were any.
@@ -169,7 +169,7 @@ type Tidier interface {
 // Wrapper is implemented by backends around another one.
 type Wrapper interface{ Unwrap() Backend }
 
-// As returns a backend as T, itself or what it is around, if that has it.
+// As returns a backend as T: itself, or the one that it wraps, if either implements T.
 func As[T any](b Backend) (as T, ok bool) {
 	for {
 		if as, ok = b.(T); ok {
@@ -194,10 +194,10 @@ type RuleCounter interface {
 // ConnectionCounter is implemented by backends that count new connections by
 // frontend.
 type ConnectionCounter interface {
-	// Connections passes on what was counted until now, in any order; a frontend may be
-	// passed on several times, to be added up. Counts of a frontend last as long as it
+	// Connections passes the counts so far to found, in any order; a frontend may be
+	// passed several times, to be added up. Counts of a frontend live as long as it
 	// does. It may be called from any goroutine in the backend's network namespace, also
-	// beside all else.
+	// concurrently with everything else.
 	Connections(ctx context.Context, found func(Connections)) error
 }
 
@@ -226,7 +226,7 @@ type Packets struct {
 }
 
 // Backend is a data plane that can be brought to a desired state. It is used by
-// one goroutine, but for Audit.
+// one goroutine, except Audit.
 type Backend interface {
 	// Adopt reads back what is installed. It comes first, and again after an
 	// error: until it succeeds nothing may be synced.
@@ -258,7 +258,7 @@ type Backend interface {
 	// plane, so that an Audit is due. Data planes that cannot know return false.
 	Disturbed(context.Context) (bool, error)
 
-	// Untouched reports that everything was read, and that nobody else has written
+	// Untouched reports that everything was read, and that no other program has written
 	// since: an Audit would find nothing. Data planes that cannot be certain return false.
 	Untouched(context.Context) bool
 
@@ -360,7 +360,7 @@ type Object struct {
 type State string
 
 // Difference is one object that is not as wanted. Owner is a port that needs it;
-// the zero value for what all share and for what nobody needs.
+// the zero value for shared and for unneeded objects.
 type Difference struct {
 	Object string
 	State  State
@@ -372,7 +372,7 @@ type Difference struct {
 	Record string
 }
 
-// Trace is what becomes of a packet by what is installed.
+// Trace is the fate of a packet according to the installed objects.
 type Trace struct {
 	Programmed oracle.Outcome // by the objects that this mode wants: it differs from policy by Gaps alone
 	Installed  oracle.Outcome // by those that were read back

@@ -61,7 +61,7 @@
 //   - Counters that kube-proxy has in one mode only are in core/metrics; those of
 //     iptables rules come from a RuleCounter. All other metrics come by themselves.
 //   - A mode reads the section iptables of kube-proxy's file for its periods, and
-//     every setting that names no mode, until core/config/setting.go says else.
+//     every setting that names no mode, until core/config/setting.go restricts them.
 //   - One line in platform.Modes makes it known: flags, auto, doctor, switch and
 //     cleanup take it from there.
 package dataplane

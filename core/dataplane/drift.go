@@ -17,7 +17,7 @@ func (b *backend[K, V]) noteDrift(suspects map[K]*model.PortID, have map[K]V) {
 		}
 		v, there := have[k]
 		want, owners := b.ledger.Wanted(k)
-		if owners > 0 && there && b.compiler.Equal(want, v) { // what was to be written: not drift
+		if owners > 0 && there && b.compiler.Equal(want, v) { // a planned write, not drift
 			continue
 		}
 		d := b.difference(k, want, owners > 0, v, there)

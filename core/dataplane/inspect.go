@@ -15,7 +15,7 @@ import (
 )
 
 // Evaluator is implemented by compilers whose objects can be followed by a packet,
-// and shown. Of the host it is told what the system knows by itself: addresses and
+// and shown. Of the host it gets what the system knows by itself: addresses and
 // interfaces.
 type Evaluator[K comparable, V any] interface {
 	// Evaluate returns what a data plane with these objects, and no others, does
@@ -39,7 +39,7 @@ type Finder[K comparable, V any] interface {
 const (
 	Missing    State = "missing"    // wanted, and not there
 	Differs    State = "differs"    // there, and not as wanted
-	Unexpected State = "unexpected" // there, where only objects of ours are, and not wanted
+	Unexpected State = "unexpected" // there, among our own objects, and not wanted
 )
 
 // maxDifferences is how many are kept of one reading, and named of one trace.
@@ -67,7 +67,7 @@ func Implementation[K comparable, V any](c Compiler[K, V], host *model.Host, por
 	return out
 }
 
-// mostTried is how many objects are tried for a packet: each costs a look at all of
+// mostTried bounds how many objects are tried for a packet: each try evaluates all of
 // them.
 const mostTried = 500
 
@@ -148,7 +148,7 @@ func (r *inspection[K, V]) conclude(e Evaluator[K, V], want map[K]V, host *model
 	return t
 }
 
-// inspection is what was read back and may concern one packet.
+// inspection holds the objects read back that may concern one packet.
 type inspection[K comparable, V any] struct {
 	found     map[K]V
 	differing []differing[K]
@@ -188,8 +188,8 @@ func (r *inspection[K, V]) decide(t *Trace, want map[K]V, run func() oracle.Outc
 	t.Differences = append(t.Differences, rest...)
 }
 
-// inspect reads everything back, and what differs again: a reading beside changes may
-// show what is over in a moment.
+// inspect reads everything back, and reads differences twice: a read during changes may
+// show transient ones.
 func (b *backend[K, V]) inspect(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], err error) {
 	if r, err = b.inspectOnce(ctx, of, want); err != nil || len(r.differing) == 0 {
 		return r, err
@@ -203,8 +203,8 @@ func (b *backend[K, V]) inspect(ctx context.Context, of path[K, V], want map[K]V
 	return again, err
 }
 
-// path is what a reading is about: what one packet may meet, where data plane and
-// compiler can tell, else everything.
+// path selects the objects to read: those one packet may traverse, where data plane and
+// compiler support that, else everything.
 type path[K comparable, V any] struct {
 	from    Selective[K, V] // nil for everything
 	lookups func(objects map[K]V) []K
@@ -229,7 +229,7 @@ func (b *backend[K, V]) path(want map[K]V, host *model.Host, p oracle.Packet) (o
 	return of
 }
 
-// inspectOnce keeps of a reading what is in want or is not as the ledger says.
+// inspectOnce reads once and keeps the objects that are in want or differ from the ledger.
 func (b *backend[K, V]) inspectOnce(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], err error) {
 	if err := b.lockReading(ctx); err != nil {
 		return r, err
@@ -268,8 +268,8 @@ func (b *backend[K, V]) readFor(want map[K]V, observe func(found func(K, V)) err
 	return r, err
 }
 
-// along reads what the packet is looked up by in what is wanted and in what is found, until
-// that is all. Read reports whether a key was read.
+// along reads the keys that the packet is looked up by in wanted and in found objects, until
+// there are no further keys. Read reports whether a key was read.
 func (b *backend[K, V]) along(ctx context.Context, of path[K, V], want map[K]V) (r inspection[K, V], read func(K) bool, err error) {
 	keys, asked := []K{}, map[K]struct{}{}
 	more := of.lookups(want)
@@ -303,8 +303,8 @@ func (r *inspection[K, V]) sort(c Compiler[K, V]) {
 	r.differing = r.differing[:min(len(r.differing), maxDifferences)]
 }
 
-// see takes one object that was read. What is as it should be is kept as it is
-// wanted: some drivers read digests only.
+// see records one object that was read. One that is as desired is kept in its
+// desired form: some drivers read digests only.
 func (b *backend[K, V]) see(r *inspection[K, V], want map[K]V, k K, v V) {
 	r.read++
 	w, relevant := want[k]
@@ -354,7 +354,7 @@ func (b *backend[K, V]) text(k K, v V) string {
 	return fmt.Sprint(v)
 }
 
-// lockReading waits until nobody else reads.
+// lockReading waits until no other read is in progress.
 func (b *backend[K, V]) lockReading(ctx context.Context) error {
 	for !b.reading.TryLock() {
 		select {

@@ -52,7 +52,7 @@ type run[K comparable, V any] struct {
 	again  bool      // ops were returned to be planned again
 }
 
-// readBack reads what is installed after a commit with an unknown outcome. Nothing is
+// readBack reads the installed objects after a commit with an unknown outcome. Nothing is
 // written until it succeeds; attempts are spaced out, however often it is called.
 func (s *run[K, V]) readBack() (err error) {
 	if s.now.Before(s.readAt) {

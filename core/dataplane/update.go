@@ -69,9 +69,9 @@ func (b *backend[K, V]) emitBefore(k K, v V) { b.before = append(b.before, objec
 func (b *backend[K, V]) emitAfter(k K, v V)  { b.after = append(b.after, object[K, V]{k, v}) }
 
 // replaceObjects changes an owner's objects in the ledger from before to after.
-// Most are the same, in the same place of both lists: those are skipped.
+// Most are the same, at the same position of both lists: those are skipped.
 // The rest is wanted before anything is released, so that objects which only
-// changed places are left alone as well.
+// moved are skipped as well.
 func (b *backend[K, V]) replaceObjects(owner *model.PortID) {
 	for i, o := range b.after {
 		if !b.unchanged(i) {

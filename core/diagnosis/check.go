@@ -24,8 +24,8 @@ const (
 	Fail Level = "fail" // Services do not work
 )
 
-// check looks at one thing. It returns the zero Check where there is nothing to look
-// at, and need not set the ID.
+// check inspects one aspect of the node. It returns the zero Check where there is nothing to
+// inspect, and need not set the ID.
 type check struct {
 	id     string
 	system string // empty for any

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Facts are what the checks of a node look at. What a system does not have, or what
-// could not be read, is absent: then no check speaks of it.
+// Facts are the input of a node's checks. What a system does not have, or what
+// could not be read, is absent: checks that need it report nothing.
 type Facts struct {
 	System string // as Go names it: "linux", "windows"
 	Mode   string // that is configured or in use
@@ -21,6 +21,8 @@ type Facts struct {
 	Interfaces []Interface
 	Routes     [2]bool // whether there is a default route, by family
 	BaseChains []BaseChain
+	Flowtables []Flowtable
+	Offload    bool // flow offload is asked for
 	// EarlyRules are rules of iptables that end a packet's way through the nat table
 	// before Services are looked up.
 	EarlyRules []string
@@ -63,6 +65,20 @@ type BaseChain struct {
 	Rules               int  // that it has
 }
 
+// own reports whether the chain is tandem's.
+func (c BaseChain) own() bool { return c.Table == "tandem" || strings.HasPrefix(c.Table, "tandem-") }
+
+// Flowtable is a flowtable of nftables: packets of connections in it go past all chains of
+// prerouting, forward and postrouting.
+type Flowtable struct {
+	Family, Table, Name string
+	Devices             []string
+	Own                 bool // tandem's
+}
+
+// String names it as nft does: "inet filter fast".
+func (f Flowtable) String() string { return f.Family + " " + f.Table + " " + f.Name }
+
 // Conntrack are counters of connection tracking, summed over all CPUs.
 type Conntrack struct {
 	Count, Max, Buckets     uint64
@@ -80,13 +96,13 @@ func (u Usage) over(part float64) bool {
 
 // Modules are kernel modules that the mode needs.
 type Modules struct {
-	Missing []string // neither loaded, nor built in, nor there to be loaded
+	Missing []string // neither loaded, nor built in, nor available to be loaded
 }
 
 // Clock is the state of the system's clock.
 type Clock struct {
 	Synchronized bool
-	Error        time.Duration // the most that it is believed to be wrong
+	Error        time.Duration // the kernel's bound of the clock's error
 }
 
 // Running is the state that a running tandem reports.

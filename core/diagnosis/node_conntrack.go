@@ -102,8 +102,8 @@ func ports(text string) (first, last int, ok bool) {
 	return first, last, err1 == nil && err2 == nil && first <= last
 }
 
-// localPorts: ports of outgoing connections that are node ports, too, answer for the
-// Service instead of the connection when its entry has gone.
+// localPorts: an outgoing connection from a local port that is a node port, too, is answered
+// by the Service once its conntrack entry is gone.
 func localPorts(f *Facts) Check {
 	first, last, known := ports(f.Sysctls["net/ipv4/ip_local_port_range"])
 	if !known || f.NodePorts[1] == 0 || strings.TrimSpace(f.Sysctls["net/ipv4/ip_local_reserved_ports"]) != "" {

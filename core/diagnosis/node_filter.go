@@ -18,6 +18,7 @@ func filterChecks() []check {
 		{"foreign-chains", "linux", foreignChains},
 		{"foreign-jumps", "linux", foreignJumps},
 		{"forward-policy", "linux", forwardPolicy},
+		{"flow-offload", "linux", flowOffload},
 		{"iptables-variants", "linux", variants},
 		{"kernel-version", "linux", kernelVersion},
 		{"kernel-bugs", "linux", kernelBugs},
@@ -35,7 +36,7 @@ func kubeProxy(f *Facts) Check {
 			"stop it, and run tandem with --takeover so that its rules are replaced"), len(pids) == 0)
 }
 
-// proxies are programs that serve Services, always or when they are told to.
+// proxies are programs that serve Services, always or when configured to.
 func proxies() map[string]string {
 	return map[string]string{
 		"kube-router": "--run-service-proxy=false", "cilium-agent": "kubeProxyReplacement: false", "antrea-agent": "antreaProxy.proxyAll: false",
@@ -79,15 +80,14 @@ func firewalld(f *Facts) Check {
 // destinations.
 const dstnat = -100
 
-// foreignChains finds chains that rewrite destinations before ours can.
+// foreignChains finds chains of other programs that rewrite destinations before ours can.
 func foreignChains(f *Facts) Check {
 	if f.BaseChains == nil {
 		return Check{}
 	}
 	var early []string
 	for _, c := range f.BaseChains {
-		ours := c.Table == "tandem" || strings.HasPrefix(c.Table, "tandem-")
-		if !ours && c.Type == "nat" && (c.Hook == "prerouting" || c.Hook == "output") && c.Priority < dstnat {
+		if !c.own() && c.Type == "nat" && (c.Hook == "prerouting" || c.Hook == "output") && c.Priority < dstnat {
 			early = append(early, fmt.Sprintf("%s %s %s (%s, priority %d)", c.Family, c.Table, c.Name, c.Hook, c.Priority))
 		}
 	}
@@ -118,6 +118,41 @@ func forwardPolicy(f *Facts) Check {
 	return either(ok("what no rule names is forwarded"),
 		warn("the policy for forwarded packets is drop in "+strings.Join(drop, ", ")+": connections to endpoints on other nodes need a rule that accepts them", "iptables -P FORWARD ACCEPT, or let the network plugin add its rules"),
 		len(drop) == 0)
+}
+
+// flowOffload finds what no longer sees the packets of established connections to Services.
+// Chains of type nat see first packets only in any case.
+func flowOffload(f *Facts) Check {
+	var own, others, passed []string
+	for _, t := range f.Flowtables {
+		if t.Own {
+			own = t.Devices
+		} else {
+			others = append(others, t.String())
+		}
+	}
+	for _, c := range f.BaseChains {
+		if !c.own() && c.Type != "nat" && c.Rules > 0 && (c.Hook == "prerouting" || c.Hook == "forward" || c.Hook == "postrouting") {
+			passed = append(passed, c.Family+" "+c.Table+" "+c.Name)
+		}
+	}
+	for _, table := range f.LegacyTables {
+		if table != "nat" {
+			passed = append(passed, "iptables-legacy "+table)
+		}
+	}
+	switch {
+	case f.Flowtables == nil:
+		return Check{}
+	case len(others) > 0 && f.Offload:
+		return warn("flow offload is not in effect beside flowtables of other agents: "+strings.Join(others, ", "), "turn off either theirs or --accelerate=flowtable")
+	case len(own) == 0:
+		return ok("packets of established connections to Services meet all rules")
+	case len(passed) == 0:
+		return note("flow offload on "+strings.Join(own, ", ")+": no rules of other programs are passed over", "")
+	}
+	return note("flow offload on "+strings.Join(own, ", ")+": only the first packets of connections to Services meet the rules of "+strings.Join(passed, ", "),
+		"run without --accelerate=flowtable if they filter, mark or count packets of established connections")
 }
 
 func variants(f *Facts) Check {
@@ -157,7 +192,7 @@ func hasKind(kind string) func(*Facts) bool {
 	}
 }
 
-// bugs lists what is known, each with the report that it was found by.
+// bugs lists the known bugs, each with the report of its discovery.
 func bugs() []bug {
 	return []bug{
 		{ // kubernetes#88986; torvalds/linux ea64d8d6c675

@@ -31,6 +31,7 @@ func linux() *diagnosis.Facts {
 			{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Hook: "prerouting", Priority: -100},
 			{Family: "inet", Table: "filter", Name: "input", Type: "filter", Hook: "input", Priority: 0, Drop: true},
 		},
+		Flowtables: []diagnosis.Flowtable{},
 		EarlyRules: []string{}, NFTTables: []string{"ip nat"}, ForwardDrop: nil,
 		Conntrack:  diagnosis.Conntrack{Count: 10, Max: 1000, Buckets: 1000},
 		Neighbours: 5, Files: diagnosis.Usage{Limit: 1 << 20}, SystemFile: diagnosis.Usage{Used: 1000, Limit: 1 << 40},
@@ -114,6 +115,12 @@ func brokenLinux() []broken {
 			f.BaseChains = append(f.BaseChains, diagnosis.BaseChain{Family: "ip", Table: "filter", Name: "FORWARD", Type: "filter", Hook: "forward", Drop: true})
 		}},
 		{"forward-policy", warn, func(f *diagnosis.Facts) { f.ForwardDrop = []string{"IPv4 FORWARD (iptables-legacy)"} }},
+		{"flow-offload", note, func(f *diagnosis.Facts) {
+			f.Flowtables = append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "tandem-offload", Name: "services", Devices: []string{"eth0"}, Own: true})
+		}},
+		{"flow-offload", warn, func(f *diagnosis.Facts) {
+			f.Offload, f.Flowtables = true, append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"})
+		}},
 		{"iptables-variants", note, func(f *diagnosis.Facts) { f.LegacyTables = []string{"nat"} }},
 		{"kernel-version", fail, func(f *diagnosis.Facts) { f.Kernel = "3.10.0-1160.el7" }},
 		{"kernel-version", fail, both(mode("nftables"), func(f *diagnosis.Facts) { f.Kernel = "5.10.0" })},
@@ -167,7 +174,7 @@ func TestNode(t *testing.T) {
 		facts  func() *diagnosis.Facts
 		broken []broken
 		least  int
-	}{"linux": {linux, brokenLinux(), 38}, "windows": {windows, brokenWindows(), 14}} {
+	}{"linux": {linux, brokenLinux(), 39}, "windows": {windows, brokenWindows(), 14}} {
 		checks := diagnosis.Node(c.facts())
 		seen := map[string]bool{}
 		for _, check := range checks {
@@ -252,6 +259,25 @@ func TestKernelBugs(t *testing.T) {
 			if c.ID == "kernel-bugs" && bad && !strings.Contains(c.Fix, "ethtool") {
 				t.Errorf("%s: %s", release, c.Fix)
 			}
+		}
+	}
+}
+
+// The check of flow offload names the chains that it goes past, and no others.
+func TestFlowOffloadNamesChains(t *testing.T) {
+	f := linux()
+	f.Flowtables = append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "tandem-offload", Name: "services", Devices: []string{"eth0", "pod0"}, Own: true})
+	f.LegacyTables, f.NFTTables = []string{"mangle", "nat"}, nil
+	f.BaseChains = append(f.BaseChains,
+		diagnosis.BaseChain{Family: "inet", Table: "policy", Name: "forward", Type: "filter", Hook: "forward", Rules: 3},
+		diagnosis.BaseChain{Family: "ip", Table: "qos", Name: "marks", Type: "filter", Hook: "prerouting", Rules: 1},
+		diagnosis.BaseChain{Family: "ip", Table: "empty", Name: "forward", Type: "filter", Hook: "forward"},
+		diagnosis.BaseChain{Family: "ip", Table: "masquerade", Name: "all", Type: "nat", Hook: "postrouting", Rules: 1},
+		diagnosis.BaseChain{Family: "inet", Table: "tandem-offload", Name: "forward", Type: "filter", Hook: "forward", Rules: 1})
+	for _, c := range diagnosis.Node(f) {
+		want := "flow offload on eth0, pod0: only the first packets of connections to Services meet the rules of inet policy forward, ip qos marks, iptables-legacy mangle"
+		if c.ID == "flow-offload" && c.Found != want {
+			t.Errorf("%s\nwant %s", c.Found, want)
 		}
 	}
 }

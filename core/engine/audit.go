@@ -17,8 +17,8 @@ const (
 
 	auditGrace = 5 * time.Second // how long an audit may go on after its time is over
 
-	// After an audit, one on suspicion waits auditAtMost times as long as that one
-	// took, so that somebody who writes all the time does not keep us reading. But
+	// After an audit, the next one on suspicion waits auditAtMost times as long as that one
+	// took, so that a program that writes all the time does not cause permanent audits. But
 	// no longer than auditPatience, since damage is to be repaired within seconds;
 	// unless audits take so long that they need auditAtLeast times as much.
 	auditAtMost   = 20
@@ -89,7 +89,7 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// finishAudit takes the result of an audit, unless that was given up before.
+// finishAudit takes the result of an audit, unless that was abandoned before.
 func (e *Engine) finishAudit(ctx context.Context, a *auditTask, drift int, err error) {
 	if e.auditing == a {
 		e.auditing = nil
@@ -122,7 +122,7 @@ func (e *Engine) stopAudit() {
 // recordAudit takes the result of an audit.
 func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, err error) {
 	end := time.Now()
-	if errors.Is(err, dataplane.ErrReading) { // a trace, say: it is not over yet
+	if errors.Is(err, dataplane.ErrReading) { // another read, such as a trace, is in progress
 		e.auditAt = end.Add(checkEvery)
 		return
 	}
@@ -142,7 +142,7 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 	} else {
 		e.interrupted = 0
 	}
-	defer e.tellWaiters(start, err)
+	defer e.notifyWaiters(start, err)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.options.Log.Warn("audit failed; keeping last known state", "err", err)

@@ -74,8 +74,8 @@ func (e *Engine) noteRepairs(failing failures, end time.Time) {
 }
 
 // Audit reads the data plane back now, and waits for the result, which is in the next
-// Snapshot: the next sync repairs what was found. Where it is certain that nobody else has
-// written since the last audit, that one's result is the same. It returns when the data
+// Snapshot: the next sync repairs what was found. Where it is certain that no other program has
+// written since the last audit, its result still holds. It returns when the data
 // plane was read.
 func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 	w, err := ask(ctx, e.inbox, func() auditWaiter {
@@ -104,9 +104,9 @@ func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 	}
 }
 
-// tellWaiters tells the result of an audit to those who asked before it began. For the
-// others there is another.
-func (e *Engine) tellWaiters(start time.Time, err error) {
+// notifyWaiters passes the result of an audit to callers who asked before it began. The
+// others wait for the next audit.
+func (e *Engine) notifyWaiters(start time.Time, err error) {
 	e.waiters = slices.DeleteFunc(e.waiters, func(w auditWaiter) bool {
 		if w.asked.After(start) {
 			return false

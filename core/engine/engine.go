@@ -14,13 +14,13 @@
 //
 // The files, each using only those before it:
 //
-//	inbox.go, status.go, states.go   the queue; what others may see; the states of Services
+//	inbox.go, status.go, states.go   the queue; the published snapshot; the states of Services
 //	engine.go                        Engine and its state
 //	problems.go                      what is reported as not programmed, once
-//	record.go                        what is remembered of changes and syncs (core/history)
+//	record.go                        the history of changes and syncs (core/history)
 //	inputs.go                        what a source may call
-//	since.go                         since when what is programmed is
-//	drift.go                         what others have changed, and who asks for an audit
+//	since.go                         since when frontends and endpoints are programmed
+//	drift.go                         external changes, and audits on request
 //	suspects.go                      what decides about endpoints that stop answering may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
@@ -60,7 +60,7 @@ type Options struct {
 	Log        *slog.Logger
 	Hooks      Hooks
 
-	Writers Writers // nil where the system does not tell
+	Writers Writers // nil where the system does not report them
 }
 
 // Writers states which other programs write to the data plane. Its methods do not block.
@@ -71,7 +71,7 @@ type Writers interface {
 	Mute(on bool) error
 }
 
-// Hooks are called on the engine's goroutine after what it did: they must not block.
+// Hooks are called on the engine's goroutine: they must not block.
 type Hooks struct {
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
@@ -123,7 +123,7 @@ type Engine struct {
 	endpoints    int                          // programmed until the first sync that succeeded
 	drift        int                          // objects found changed since the last sync that succeeded
 	drifts       []Drift                      // the latest, oldest first
-	programmed   Since                        // of what came after the first sync
+	programmed   Since                        // of frontends and endpoints that came after the first sync
 	auditBefore  time.Time                    // start of the last audit that succeeded
 	waiters      []auditWaiter
 	pending      bool      // something was applied since the last sync began
@@ -134,7 +134,7 @@ type Engine struct {
 	auditAt     time.Time  // when to audit without suspicion
 	notBefore   time.Time  // no audit on suspicion before
 	auditing    *auditTask // the one whose result is waited for; nil for none
-	reader      *auditTask // the last one, whose goroutine may have been given up; nil before
+	reader      *auditTask // the last one, whose goroutine may have been abandoned; nil before
 	interrupted int        // audits in a row that changes left no moment to read
 }
 

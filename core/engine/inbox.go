@@ -14,7 +14,7 @@ import (
 // the queue is long: it is bounded by the number of objects.
 type inbox struct {
 	wake  chan struct{} // has an element when there may be something in queue
-	ended chan struct{} // closed when nobody takes tasks any more
+	ended chan struct{} // closed when tasks are no longer taken
 
 	mu        sync.Mutex
 	queue     []task
@@ -29,7 +29,7 @@ func newInbox() *inbox {
 // compactLength is the least length of a queue that is worth compacting.
 const compactLength = 4096
 
-// task is one thing to do on the engine's goroutine.
+// task is one unit of work on the engine's goroutine.
 type task struct {
 	about subject
 	of    Changes // the changes of inputs that it includes
@@ -120,7 +120,7 @@ var ErrEnded = errors.New("the proxy has stopped")
 
 // ask runs f on the engine's goroutine and waits for its answer. After an error
 // f may still run, unless that is ErrEnded. It is skipped once ctx has ended, so
-// that callers who gave up cost a busy engine nothing.
+// that callers whose ctx has ended cost a busy engine nothing.
 func ask[T any](ctx context.Context, b *inbox, f func() T) (answer T, err error) {
 	answers := make(chan T, 1)
 	b.post(func(time.Time) {

@@ -136,7 +136,7 @@ func (e *Engine) SetTiming(auditEvery, minGap time.Duration) {
 	})
 }
 
-// HostChanged asks Host again: what it knows beside the Node has changed.
+// HostChanged makes the engine call Host again, since its inputs besides the Node have changed.
 func (e *Engine) HostChanged() {
 	e.inbox.put(task{about: subject{kind: theMachine}, do: func(since time.Time) { e.setHost(history.Machine, "", since) }})
 }
@@ -158,9 +158,9 @@ func (e *Engine) setProblems(source string, ps []model.Problem) {
 }
 
 // Synced marks that the source has delivered everything it has; from now on
-// events are applied as they come. Complete states whether it could understand all
-// there is. While it could not, what an earlier run has programmed and nothing
-// asks for is kept, since it may be what was not understood. Synced may be
+// events are applied as they arrive. Complete states whether all inputs could be
+// decoded. While they could not, objects of an earlier run that nothing
+// needs are kept, since they may belong to inputs that were not decoded. Synced may be
 // called again when that changes.
 func (e *Engine) Synced(complete bool) {
 	e.inbox.post(func(since time.Time) {
@@ -178,7 +178,7 @@ func (e *Engine) Synced(complete bool) {
 	})
 }
 
-// completeNode returns a Node with what it lacks and had before: one that is
+// completeNode fills in addresses and podCIDRs that a Node had before: one that is
 // created again gets its addresses and podCIDRs later, and is the same machine.
 func completeNode(n, before *model.Node) *model.Node {
 	if before == nil || len(n.IPs) > 0 && len(n.PodCIDRs) > 0 {

@@ -59,8 +59,8 @@ func (e *Engine) reportModeGap(g model.Gap) {
 	}
 }
 
-// reportFull reports what the data plane has no room for or what is degraded in it,
-// and forgets what is in order again.
+// reportFull reports objects that the data plane has no room for or that are degraded,
+// and clears problems that are resolved.
 func (e *Engine) reportFull() {
 	const source = "data plane"
 	full, before := e.backend().Full(), e.problems[source]

@@ -32,7 +32,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// turn does everything that is due and returns when the next thing will be.
+// turn does everything that is due and returns when the next work is due.
 func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	e.processInbox()
 	if !e.adopted {

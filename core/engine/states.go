@@ -23,7 +23,7 @@ type StateChange struct {
 type serviceStates struct {
 	bad   map[model.ServiceName]model.State
 	count [model.States]int // of bad
-	// recheck requests a look at all Services, once: the data plane is another, with
+	// recheck requests one check of all Services: the data plane is another one, with
 	// other gaps.
 	recheck bool
 }

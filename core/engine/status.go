@@ -117,7 +117,7 @@ type Drift struct {
 	Found    time.Time // when an audit found it
 	Repaired time.Time // zero while it is not
 	// By are the programs that wrote to the data plane since the audit before that,
-	// where the system tells: one of them did it.
+	// where the system reports them: one of them made the change.
 	By []Writer
 }
 

@@ -42,7 +42,7 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 		if err := programAll(ctx, next); err != nil {
 			return DataPlane{}, err
 		}
-		// Whether it took place must be known: this does not end with ctx.
+		// This does not end with ctx: the caller must know whether it took place.
 		done, err := ask(context.WithoutCancel(ctx), e.inbox, func() cutover { return e.cutOver(ctx, next, seen) })
 		if err != nil || done.done {
 			return done.old, err
@@ -102,7 +102,7 @@ func (d desired) since(before desired) (deltas []model.Delta) {
 	return deltas
 }
 
-// programAll programs what a data plane was given. What it rejects is retried, a
+// programAll programs all ports of a data plane. Rejected ones are retried, a
 // bounded number of times.
 func programAll(ctx context.Context, next dataplane.Backend) error {
 	for try := 0; ; try++ {
@@ -131,7 +131,7 @@ func program(ctx context.Context, next dataplane.Backend) error {
 }
 
 // cutover is the result of an attempt: the data plane that was replaced when it is
-// done; else what next was given by now, and what it could not program of that.
+// done; else the desired state that next has so far, and its failures.
 type cutover struct {
 	done bool
 	old  DataPlane

@@ -78,7 +78,7 @@ func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
 	}
 	if r.Work.Corrected > 0 {
-		log.Info("objects differed from what was recorded; read again", "objects", r.Work.Corrected)
+		log.Info("objects differed from the recorded state; read again", "objects", r.Work.Corrected)
 	}
 	if r.Err != nil {
 		log.Error("sync failed in part; retrying", "err", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.backend().Next())
@@ -151,7 +151,7 @@ func widest(p *model.Port) (n int) {
 	return n
 }
 
-// account fills in what a sync means for the Services and for those who asked for
+// account fills in the results of a sync for Services and for the senders of
 // the changes.
 func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
 	for _, d := range deltas {
@@ -255,7 +255,7 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 
 // stuck reports whether nothing of a sync could be done for lack of the data plane
 // as a whole. A Service that is rejected while others work is that Service's own
-// affair, and so are those that a start finds rejected with all else in place. But
+// problem, and so are those that a start finds rejected with all others in place. But
 // when a second one fails and nothing was written in between, it is no longer the
 // Services.
 func (e *Engine) stuck(r Sync, f failures) bool {

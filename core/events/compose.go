@@ -81,7 +81,7 @@ func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 	return e
 }
 
-// ServiceState tells that the state of a Service has changed; ok is false when that
+// ServiceState composes the Event of a changed Service state; ok is false when that
 // needs no Event: problems that make it Partial have Events of their own.
 func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	switch {
@@ -133,7 +133,7 @@ func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
 	return Event{About: Object{Kind: "Service", Namespace: n.Namespace, Name: n.Name}, Type: kind, Reason: reason, Action: action}
 }
 
-// hint reports what to do about a problem, or nothing where its words say it.
+// hint reports what to do about a problem; empty where the message already says it.
 func hint(why model.Reason) string {
 	switch why {
 	case model.WhyFrontendTaken:

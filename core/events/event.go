@@ -33,7 +33,7 @@ type Event struct {
 	About  Object
 	Type   Type
 	Reason string // in upper camel case: stable, for machines
-	Action string // what was being done, likewise
+	Action string // the activity, likewise
 	Note   string // what happened, and what to do about it
 
 	// Everywhere means that every node would write the same Event. Then the first one
@@ -58,6 +58,6 @@ func (e Event) Name(node string) string {
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%q", []string{string(e.Type), e.Reason, e.Action, e.Note, node, e.About.Kind})
-	const most = 253 - 17 // what names may have, less the dot and the hash
-	return fmt.Sprintf("%.*s.%016x", most, e.About.Name, h.Sum64())
+	const most = 253 - 17 // bytes that names may have, less the dot and the hash
+	return fmt.Sprintf("%s.%016x", e.About.Name[:min(len(e.About.Name), most)], h.Sum64())
 }

@@ -35,7 +35,7 @@ func standard() limits {
 	}
 }
 
-// queue holds what is to be written. It is pure: the time is an argument. It is
+// queue holds the Events to be written. It is pure: the time is an argument. It is
 // not safe for concurrent use.
 type queue struct {
 	limits

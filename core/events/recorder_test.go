@@ -150,6 +150,7 @@ func FuzzProblem(f *testing.F) {
 	f.Add("Service ns/web", "detail", uint8(model.WhyFrontendTaken))
 	f.Add("Node n1", "", uint8(model.WhyNoNode))
 	f.Add("Service /", "detail", uint8(model.WhyInvalid))
+	f.Add("Node "+strings.Repeat("ü", 200), "detail", uint8(model.WhyInvalid))
 	f.Fuzz(func(t *testing.T, object, detail string, why uint8) {
 		e, ok := events.Composer{Node: "n"}.Problem(model.Problem{Object: object, Detail: detail, Why: model.Reason(why) % (model.WhyNoNode + 1)})
 		if ok && (e.About.Kind == "" || e.About.Kind != "Node" && e.About.String() != object || e.Reason == "" || e.Note == "") {
@@ -172,9 +173,11 @@ func TestNames(t *testing.T) {
 	if e.Name("a") != e.Name("b") {
 		t.Errorf("%s and %s", e.Name("a"), e.Name("b"))
 	}
-	e.About.Name = strings.Repeat("x", 253)
-	if n := len(e.Name("a")); n != 253 {
-		t.Errorf("a name of %d characters", n)
+	for _, long := range []string{strings.Repeat("x", 253), strings.Repeat("\xd2", 253), strings.Repeat("ü", 126) + "x"} {
+		e.About.Name = long
+		if n := len(e.Name("a")); n != 253 {
+			t.Errorf("a name of %d bytes for %q", n, long)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ type Flow struct {
 	Answered bool // an answer was seen
 }
 
-// Translated reports whether something redirected the flow. The addresses tell,
+// Translated reports whether something redirected the flow. The addresses show it,
 // not the flags of the table's entry, because IPVS changes only the former.
 func (f Flow) Translated() bool { return f.From != f.Dst }
 

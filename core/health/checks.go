@@ -304,7 +304,7 @@ type serviceName struct {
 	Name      string `json:"name"`
 }
 
-// answer serves a check, whatever the path.
+// answer serves a check on any path.
 func (c *Checks) answer(w http.ResponseWriter, r *http.Request) {
 	k, ok := ownerOf(r).(*check)
 	if !ok {

@@ -207,8 +207,8 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && client.Addr().Unmap().IsLoopback()
 }
 
-// loopbackOnly refuses requests from other machines and pods, too: what shows the
-// program's memory, or costs it time, is for who is on this machine. The metrics
+// loopbackOnly refuses requests from other machines and pods, too: pages that show the
+// program's memory or cost CPU time are for users of this machine. The metrics
 // address may be open to all of the cluster.
 func loopbackOnly(h http.HandlerFunc) http.Handler {
 	return RejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,7 +33,7 @@ type Entry struct {
 	Sync    *Applied  `json:"sync,omitempty"` // absent while it is not applied
 }
 
-// Applied is the sync of an entry. What it wrote is that of all its changes.
+// Applied is the sync of an entry. Its counts are those of all its changes together.
 type Applied struct {
 	Number   uint64             `json:"number"`
 	At       time.Time          `json:"at"`

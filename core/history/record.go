@@ -48,14 +48,14 @@ type Change struct {
 	Service         string // that it belongs to, in Namespace; empty for none
 	Version         uint64 // resourceVersion; 0 when unknown
 	// Age is the time from the change in the cluster until it arrived, as far as an
-	// object tells: EndpointSlices do, and Services when they are created. 0 when
+	// object records it: EndpointSlices do, and Services when they are created. 0 when
 	// unknown.
 	Age    time.Duration
 	Count  int    // objects, of kinds that are about many
-	Detail string // for kinds that have more to say
+	Detail string // for kinds that have one
 }
 
-// Sync is one run of the engine: what it took together, what that rewrote, how long
+// Sync describes one sync of the engine: the changes it applied together, what it rewrote, how long
 // each stage took, and what failed.
 type Sync struct {
 	Number uint64

@@ -117,7 +117,7 @@ func (r *ring[T]) oldest() uint64 {
 }
 
 // copyAll copies all records, oldest first, and takes the lock for one block at a
-// time. What is overwritten meanwhile is left out.
+// time. Records overwritten meanwhile are left out.
 func copyAll[T any](mu *sync.Mutex, r *ring[T]) []T {
 	mu.Lock()
 	at, end := r.oldest(), r.next()

@@ -22,7 +22,7 @@ func (e *Entry) Subject() string {
 	return e.Object
 }
 
-// Wrote says in short what the sync of a change did to the data plane, and with how
+// Wrote summarizes what the sync of a change did to the data plane, and with how
 // many others: "+2 ~1 -3 (with 4 others)".
 func (e *Entry) Wrote() string {
 	a := e.Sync

@@ -9,7 +9,7 @@
 //	                  ▲──────────────── Record ◀───────────────────┘
 //
 // It does no I/O and reads no clock. Cost follows change: a key is visited only
-// after it was wanted, released or read. What fails stays a difference and is
+// after it was wanted, released or read. A failed op stays a difference and is
 // retried with back-off; nothing else waits for it.
 package ledger
 
@@ -31,7 +31,7 @@ type Ledger[K comparable, V any] struct {
 
 	review *Review[K, V] // the one in progress; nil for none
 
-	// keepUnknown keeps what was found installed and was never wanted.
+	// keepUnknown keeps installed objects that were never wanted.
 	keepUnknown bool
 	kept        []K
 }
@@ -117,7 +117,7 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 }
 
 // Release removes an owner of an object. To change an owner's objects, Want the
-// new ones before releasing the old: objects in both are then left alone.
+// new ones before releasing the old: objects in both are then not touched.
 func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	e := l.entries[key]
 	if e == nil || e.refs == 0 {

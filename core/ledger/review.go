@@ -111,8 +111,8 @@ func (r *Review[K, V]) Confirm(have map[K]V) {
 	}
 }
 
-// Accept takes what was read of the suspects as installed, and queues what differs
-// from what is wanted.
+// Accept takes the objects read for the suspects as installed, and queues those that differ
+// from the desired ones.
 func (r *Review[K, V]) Accept(have map[K]V) {
 	r.Confirm(have)
 	for key, owner := range r.Suspects {

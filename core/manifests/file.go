@@ -74,9 +74,9 @@ func (f *file) load(fsys fs.FS, max, room int64, now time.Time) ([]byte, fs.File
 	case !info.Mode().IsRegular():
 		return nil, nil, fmt.Errorf("is a %s, only regular files are read", modeName(info.Mode()))
 	case info.Size() > max:
-		return nil, nil, fmt.Errorf("has %d bytes, more than %d are not read", info.Size(), max)
+		return nil, nil, fmt.Errorf("has %d bytes; the limit is %d", info.Size(), max)
 	case info.Size() > room:
-		return nil, nil, fmt.Errorf("left out: with its %d bytes the folder has more than are read", info.Size())
+		return nil, nil, fmt.Errorf("skipped: with its %d bytes the folder exceeds the limit", info.Size())
 	case f.unchanged(info):
 		return nil, nil, nil
 	case f.unsettled(info, now):

@@ -66,7 +66,7 @@ func (p placed) whereNow() string { return where(p.file, p.line+int(p.start)) }
 // immutable, so one that has moved is copied.
 func (p placed) moved() *object {
 	w := p.whereNow()
-	if w == p.stood() || !p.usable() {
+	if w == p.reported() || !p.usable() {
 		return p.object
 	}
 	o := *p.object
@@ -112,8 +112,8 @@ func (o *object) place(where string) {
 	}
 }
 
-// stood returns the reported position of the object.
-func (o *object) stood() string {
+// reported returns the reported position of the object.
+func (o *object) reported() string {
 	switch {
 	case o.service != nil:
 		return o.service.Where
@@ -197,7 +197,7 @@ const (
 	udpRoute
 	referenceGrant
 	list
-	mistaken // meant to be a kind that we read, but invalid
+	mistaken // one of the kinds that we read, but invalid
 )
 
 // String returns the kind of object.

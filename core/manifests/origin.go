@@ -168,7 +168,7 @@ func (in *input) enter(ctx context.Context) (opened, error) {
 		case r.err != nil:
 			return opened{}, r.err
 		case int64(len(r.text)) > max:
-			return opened{}, fmt.Errorf("more than %d bytes are not read", max)
+			return opened{}, fmt.Errorf("larger than the limit of %d bytes", max)
 		}
 		in.text, in.read, in.at = r.text, true, time.Now()
 		return opened{in, false, stay}, nil

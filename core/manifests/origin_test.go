@@ -88,7 +88,7 @@ func TestStdin(t *testing.T) {
 	if _, err := read(ctx, endless); err == nil {
 		t.Error("a stream without end was read")
 	}
-	if _, err := read(t.Context(), io.LimitReader(zeros{}, 65<<20)); err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes are not read") {
+	if _, err := read(t.Context(), io.LimitReader(zeros{}, 65<<20)); err == nil || !strings.Contains(err.Error(), "larger than the limit of 67108864 bytes") {
 		t.Errorf("a stream too large: %v", err)
 	}
 }
@@ -107,7 +107,7 @@ func TestFolderLimits(t *testing.T) {
 	b.expect("two", []string{"a", "m"})
 	b.put("0.yaml", svc("o"))
 	f := b.expect("too large", []string{"a", "m"}, "0.yaml:0")
-	if len(f.problems) == 1 && !strings.Contains(f.problems[0].Text, "the folder has more than are read") {
+	if len(f.problems) == 1 && !strings.Contains(f.problems[0].Text, "the folder exceeds the limit") {
 		t.Error(f.problems[0])
 	}
 	b.remove("m.yaml")

@@ -70,8 +70,8 @@ func sortFaults(fs []fault) {
 	slices.SortStableFunc(fs, func(a, b fault) int { return a.line - b.line })
 }
 
-// limits bound the cost of a folder. Those who can write to the folder may be less
-// trusted than those who run the proxy.
+// limits bound the cost of a folder. Users who can write to it may be less
+// trusted than those running the proxy.
 type limits struct {
 	files        int // in the folder
 	fileBytes    int64

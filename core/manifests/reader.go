@@ -124,7 +124,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*f
 	if room < 0 {
 		f.problems = append(f.problems, Problem{
 			File: r.dir, Object: "folder", Why: model.WhyInvalid,
-			Text: fmt.Sprintf("%d files left out: more than %d are not read", -room, r.limits.files),
+			Text: fmt.Sprintf("%d files skipped: the limit is %d", -room, r.limits.files),
 		})
 	}
 	changed = changed || len(files) != len(r.files) || room < 0
@@ -133,7 +133,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*f
 }
 
 // refresh reads a file if it has changed, and reports whether it had. If that
-// fails all that is known of it is kept.
+// fails, its last known content is kept.
 func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder) (changed bool) {
 	now := r.now()
 	data, info, err := file.load(from, r.limits.fileBytes, r.roomFor(file), now)
@@ -155,7 +155,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 	}
 	docs := split(text, r.limits.documents)
 	if len(docs) > r.limits.documents {
-		file.fail(docs[r.limits.documents].line, fmt.Sprintf("more than %d documents are not read", r.limits.documents))
+		file.fail(docs[r.limits.documents].line, fmt.Sprintf("the limit of %d documents is exceeded", r.limits.documents))
 		return true
 	}
 	if r.documents-len(file.units)+len(docs) > r.limits.allDocuments {
@@ -332,7 +332,7 @@ type Result struct {
 
 // Read reads a folder, a single file or the standard input (Stdin) once. An error
 // means that there is no such folder or that it cannot be listed; anything else that
-// is wrong is in Result.Problems, and all that is right is in Result.Objects. Node
+// is invalid is in Result.Problems, and everything valid is in Result.Objects. Node
 // ports outside the range are problems.
 func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
 	return newReader(originOf(dir), dir, nodePorts).Read(ctx)

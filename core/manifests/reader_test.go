@@ -157,8 +157,8 @@ func TestDecodedOnce(t *testing.T) {
 			t.Errorf("%s: %d documents were decoded, want %d", what, got, want)
 		}
 		for _, p := range f.objects {
-			if got := p.moved(); got.stood() != p.whereNow() {
-				t.Fatalf("%s: %s is in %s, not %s", what, p.key, p.whereNow(), got.stood())
+			if got := p.moved(); got.reported() != p.whereNow() {
+				t.Fatalf("%s: %s is in %s, not %s", what, p.key, p.whereNow(), got.reported())
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func TestTooManyFiles(t *testing.T) {
 	w.put("a.yaml", svc("a"))
 	w.put("b.yaml", svc("b"))
 	f := w.expect("new ones do not push out old ones", []string{"m", "o"}, ":0")
-	if len(f.problems) == 1 && f.problems[0].Text != "2 files left out: more than 2 are not read" {
+	if len(f.problems) == 1 && f.problems[0].Text != "2 files skipped: the limit is 2" {
 		t.Error(f.problems[0].Text)
 	}
 	w.remove("o.yaml")

@@ -66,7 +66,7 @@ func TestSpecialFiles(t *testing.T) {
 		"dangling.yaml: file: cannot be read: no such file or directory",
 		"dir.yaml: file: is a directory, only regular files are read",
 		"fifo.yaml: file: is a FIFO, only regular files are read",
-		"huge.yaml: file: has 10737418240 bytes, more than 67108864 are not read",
+		"huge.yaml: file: has 10737418240 bytes; the limit is 67108864",
 		"loop1.yaml: file: cannot be read: too many levels of symbolic links",
 		"loop2.yaml: file: cannot be read: too many levels of symbolic links",
 		"outside.yaml: file: cannot be read: path escapes from parent",

@@ -28,7 +28,7 @@ import (
 )
 
 // Metrics is a registry of its own with everything Tandem counts. Its methods
-// are safe for use by many goroutines, but for Synced.
+// are safe for concurrent use, except Synced.
 type Metrics struct {
 	registry  *prometheus.Registry
 	count     atomic.Int64 // of what is registered
@@ -103,7 +103,7 @@ func (m *Metrics) Probed(probe string, code int) {
 // /metrics/slis (KEP-3466).
 func (m *Metrics) Checked(probe string, ok bool) { m.slis.checked(probe, ok) }
 
-// EventWritten counts an Event that was written, dropped or given up.
+// EventWritten counts an Event that was written, dropped or abandoned.
 func (m *Metrics) EventWritten(outcome string) { m.tandem.events.WithLabelValues(outcome).Inc() }
 
 // Handler serves the metrics.

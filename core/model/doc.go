@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package model is Tandem's vocabulary: plain values that every other package
-// speaks, with no Kubernetes types, no I/O and no clock.
+// uses, with no Kubernetes types, no I/O and no clock.
 //
 //	inputs                          desired state
 //	Service ─┐                      Port ── Frontend ── On[Origin] = Action ── Pool

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Host is what policy and data planes know of the machine they serve: the Node
+// Host describes the machine to policy and data planes: the Node
 // object and the configuration, merged by resolve.Host. It changes rarely, and
 // when it does everything that depends on it is planned again.
 type Host struct {
@@ -18,8 +18,8 @@ type Host struct {
 	NodePorts     NodePortMatch
 	MasqueradeAll bool
 
-	// ServiceCIDRs are ranges that have cluster IPs and nothing else in them. What
-	// is for one of their addresses that no Service has is dropped, whatever sends
+	// ServiceCIDRs are ranges that have cluster IPs and nothing else in them. A packet
+	// to one of their addresses that no Service has is dropped, whatever sends
 	// it: forwarded, it could loop between routers. Canonical, and
 	// empty where no range is known.
 	ServiceCIDRs []netip.Prefix

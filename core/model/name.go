@@ -18,7 +18,7 @@ func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 func ParseServiceName(text string) (ServiceName, error) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return ServiceName{}, fmt.Errorf("%.100q is no Service: want NAMESPACE/NAME", text)
+		return ServiceName{}, fmt.Errorf("%.100q is not a Service: want NAMESPACE/NAME", text)
 	}
 	return ServiceName{namespace, name}, nil
 }

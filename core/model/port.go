@@ -184,7 +184,7 @@ func (a Action) equal(o Action) bool {
 	return a.Verdict == o.Verdict && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
 }
 
-// WhyText returns why the port does what it does, as a phrase for people that names its
+// WhyText describes the reason of an action of the port, as a phrase that names its
 // route.
 func (p *Port) WhyText(why Reason) string {
 	if p.Route != nil && why == WhyRoute {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Reason states why policy decided as it did. It goes with every Action and every
+// Reason states why policy decided as it did. Every Action has one, and every
 // Problem, so that users see the same words on every system.
 type Reason uint8
 
@@ -22,12 +22,12 @@ const (
 	WhyUnanswered                         // balanced without endpoints that have stopped answering
 	WhyRoute                              // balanced over the backends of a route of the Gateway API
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
-	WhyNoEndpoints                        // nothing serves anywhere: refuse at once
-	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: stay silent
+	WhyNoEndpoints                        // no endpoint anywhere: reject
+	WhyNoLocalEndpoints                   // policy Local, and only other nodes have endpoints: drop
 	WhyOutsideRanges                      // the client is in none of the source ranges
 	WhyNoSuchPort                         // a cluster IP, but none of its ports
 	WhyNotOurs                            // no Service has this address
-	WhyUnallocated                        // nor has anybody else: it is for cluster IPs, and dropped
+	WhyUnallocated                        // nor has anything else: in a ServiceCIDR, and dropped
 
 	// Why something was refused or left out:
 
@@ -40,11 +40,11 @@ const (
 	WhyDuplicateEndpoint // the same address and port twice, with different conditions
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
-	WhyNoNode            // what the Node object says is needed, and there is none
+	WhyNoNode            // the Node object is needed, and there is none
 	WhyOtherProxy        // another proxy handles the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
 	WhyTooLarge          // more than one Service may cost
-	WhyRestart           // a change of the configuration that a running proxy cannot take over
+	WhyRestart           // a change of the configuration that a running proxy cannot apply
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
 	WhyDegraded          // objects of the data plane are there and have no effect
@@ -124,7 +124,7 @@ type Problem struct {
 // endpoints.
 const MaxProblems = 20
 
-// More says in the last of one object's problems how many there are beside them.
+// More adds to the last of one object's problems how many were left out.
 func More(ps []Problem, more int) []Problem {
 	if more > 0 {
 		ps[len(ps)-1].Detail += fmt.Sprintf(", and %d more problems", more)
@@ -159,7 +159,7 @@ type Gap struct {
 	Unserved bool
 }
 
-// OfMode reports whether a gap is how the whole mode works: it is said once, and makes no
+// OfMode reports whether a gap is a property of the whole mode: it is reported once, and makes no
 // Service Partial.
 func (g Gap) OfMode() bool { return g.Source || g.Failover }
 

@@ -19,7 +19,7 @@ type Route struct {
 	Backends []RouteBackend // none: connections are rejected
 }
 
-// RouteName names a route. Its protocol stands for its kind.
+// RouteName names a route. Its protocol implies its kind.
 type RouteName struct {
 	Proto           Proto
 	Namespace, Name string
@@ -52,7 +52,7 @@ type RouteBackend struct {
 }
 
 // Compare orders routes by precedence: the oldest first, then by name. It is how the
-// Gateway API settles which of two routes for the same port counts.
+// Gateway API defines which of two routes for the same port wins.
 func (r *Route) Compare(o *Route) int {
 	return cmp.Or(r.Created.Compare(o.Created), cmp.Compare(r.Name.Namespace, o.Name.Namespace),
 		cmp.Compare(r.Name.Name, o.Name.Name), cmp.Compare(r.Name.Proto, o.Name.Proto))
@@ -71,7 +71,7 @@ type Grant struct {
 // GrantName names a ReferenceGrant.
 type GrantName struct{ Namespace, Name string }
 
-// GrantFrom is who may refer: the routes of one protocol in a namespace.
+// GrantFrom names permitted referrers: the routes of one protocol in a namespace.
 type GrantFrom struct {
 	Proto     Proto
 	Namespace string

@@ -19,7 +19,7 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	return out
 }
 
-// walk follows one packet, and tells each decision.
+// walk follows one packet, and reports each decision.
 type walk struct {
 	host  *model.Host
 	ports []*model.Port
@@ -102,8 +102,8 @@ func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 }
 
 // unclaimed is the outcome where there is no frontend. A cluster IP refuses all its other
-// ports, since nothing else can be meant by it. What could be a cluster IP and is
-// none is dropped: the client may know of its Service sooner than this
+// ports, since it has no other use. An unused address in a ServiceCIDR
+// is dropped: the client may know of its Service sooner than this
 // node, and will retry. All other packets pass.
 func (w walk) unclaimed(p Packet) (Outcome, *model.Port) {
 	say := func(result string, why model.Reason) {

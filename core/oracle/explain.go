@@ -22,7 +22,7 @@ type Explanation struct {
 // Step is one decision on the way of a packet.
 type Step struct {
 	About  About  `json:"step"`
-	Result string `json:"result"` // what was decided
+	Result string `json:"result"` // the decision
 	Why    string `json:"why"`    // and on what grounds
 }
 

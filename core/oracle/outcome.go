@@ -49,7 +49,7 @@ type Fate uint8
 
 // The fates.
 const (
-	Pass    Fate = iota // not for a Service: left alone
+	Pass    Fate = iota // not for a Service: unchanged
 	Forward             // to one of Endpoints
 	Reject              // refused
 	Drop                // no answer

@@ -24,7 +24,7 @@ type Question struct {
 	To   string `json:"to"`
 }
 
-// Packet returns the packet that is meant. The error is for whoever has asked.
+// Packet returns the packet that the question is about. The error is for the user.
 func (q Question) Packet(host *model.Host, ports []*model.Port) (p Packet, err error) {
 	f, known := q.family()
 	if p.Dst, p.Proto, err = q.destination(ports, f, known); err != nil {
@@ -54,7 +54,7 @@ func (q Question) Service() (n model.ServiceName, ok bool) {
 	return n, err == nil
 }
 
-// NeedsEndpoints reports whether it takes the endpoints of all Services to tell where the
+// NeedsEndpoints reports whether the endpoints of all Services are needed to determine where the
 // sender is.
 func (q Question) NeedsEndpoints(host *model.Host) bool {
 	a, err := netip.ParseAddr(q.From) // without an interface

@@ -43,7 +43,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 	return nil, errors.Join(errors.New("no endpoint reached"), err)
 }
 
-// noteFailed remembers a try that failed: by silence, or by a refusal. Other errors say
+// noteFailed remembers a try that timed out or was refused. Other errors say
 // nothing about the endpoint.
 func (s *shared) noteFailed(to *choice, err error) {
 	var slow net.Error

@@ -25,7 +25,7 @@ type Options struct {
 	TCP Timeouts
 
 	// Mark is the fwmark of packets to endpoints, on systems that have one, so that
-	// rules can tell them from those of clients; 0 is none.
+	// rules can distinguish them from those of clients; 0 is none.
 	Mark uint32
 
 	// Handover, unless nil, passes listening TCP sockets from one process to the next.
@@ -35,16 +35,16 @@ type Options struct {
 }
 
 // Handover keeps listening TCP sockets beyond the end of a process: clients wait in
-// their queues where they would be refused. It is used by who calls Listen.
+// their accept queues instead of being refused. It is used by callers of Listen.
 type Handover interface {
-	// Inherit returns the listener of the process before at an address, which is the
+	// Inherit returns the previous process's listener at an address, which is the
 	// caller's then; nil if there is none.
 	Inherit(at netip.AddrPort) *net.TCPListener
-	// Keep is told of every new listener.
+	// Keep is called with every new listener.
 	Keep(*net.TCPListener)
-	// Forget is told of one that nobody needs any more, also in the next process.
+	// Forget is called with one that is no longer needed, also by the next process.
 	Forget(at netip.AddrPort)
-	// Release gives up what no Inherit has asked for. It follows the first sync.
+	// Release closes the listeners that no Inherit has asked for. It follows the first sync.
 	Release()
 }
 
@@ -64,7 +64,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Timeouts end TCP connections over which no data has come or gone for long. The
+// Timeouts end idle TCP connections, without data in either direction. The
 // keep-alive of the system ends those with a peer that has vanished; these end
 // connections with a live peer that does not use them any more, since each holds two
 // descriptors.

@@ -30,7 +30,7 @@ type Relay struct {
 func (r *Relay) Addr() netip.AddrPort { return r.at }
 
 // Listening reports whether the system has the relay's socket listen still: others can
-// end that (ss --kill). As far as the system tells.
+// end that (ss --kill). It is true where the system cannot be asked.
 func (r *Relay) Listening() bool { return r.listening == nil || r.listening() }
 
 // Update changes the policy. TCP connections stay with their endpoints; UDP

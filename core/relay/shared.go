@@ -51,7 +51,7 @@ func newShared(o Options) *shared {
 // connection is an open TCP connection, however it is served.
 type connection interface {
 	share() *share
-	// activity returns how long no data has come or gone; 0 before it is open.
+	// activity returns how long the connection is idle; 0 before it is open.
 	activity(now time.Time) (idle time.Duration, halfClosed bool)
 	reset()
 }

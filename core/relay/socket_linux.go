@@ -167,8 +167,8 @@ func setOption(fd, level, option int, value int32) error {
 	return asError(e)
 }
 
-// silence returns how long no data has come or gone over a connection, in packets:
-// what was written and waits in the socket's buffer for a slow reader counts when
+// silence returns how long no packet with data has been sent or received on a connection:
+// data waiting in the socket's buffer for a slow reader counts when
 // it is sent, as in conntrack. Keep-alive does not count.
 func silence(c *net.TCPConn) (d time.Duration, known bool) {
 	raw, err := c.SyscallConn()

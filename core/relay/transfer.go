@@ -84,7 +84,7 @@ func (c *conn) transfer(up *net.TCPConn, fromClient, fromUp []byte) {
 		reset(up)
 	}
 	c.mu.Unlock()
-	c.lastData.Store(time.Now().UnixNano()) // before a sweep may look at it
+	c.lastData.Store(time.Now().UnixNano()) // before a sweep may see it
 	c.directions.Store(2)
 	c.stats.open.Add(1)
 	c.work.Go(func() { c.direction(up, c.client, fromClient) })

@@ -35,7 +35,7 @@ func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
 	return u.receive, nil
 }
 
-// close ends all sessions, too: without the socket nobody can answer.
+// close ends all sessions, too: without the socket no answer can be sent.
 func (u *udpRelay) close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -58,8 +58,8 @@ func external(host *model.Host, svc *model.Service, family model.Family, p pools
 }
 
 // balance is the Action over a pool, or its replacement when the pool is
-// empty: refusal when nothing serves anywhere, so that clients fail at once;
-// silence when other nodes could serve, so that a load balancer or a retry
+// empty: reject when there is no endpoint anywhere, so that clients fail at once;
+// drop when other nodes could serve, so that a load balancer or a retry
 // finds them.
 func balance(pool *model.Pool, why model.Reason, p pools) model.Action {
 	switch {

@@ -24,7 +24,7 @@
 //
 // # Which address may be a Service's
 //
-// spec.externalIPs are written by whoever may write a Service (CVE-2020-8554).
+// spec.externalIPs are written by any user who may write a Service (CVE-2020-8554).
 // status.loadBalancer is written by controllers, which the administrator has
 // installed, but the ports are the users'. So the first may have no address that
 // is in use, and the second no address and port that a node needs itself:
@@ -32,13 +32,13 @@
 //	                                            external IP  load balancer IP
 //	the API server's address and port (TCP)     refused      refused, always
 //	not allowed, with the word only             refused
-//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP), if it is at home here
+//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP), if the address is assigned to this node
 //	another port of the API server's machine    refused
 //	inside a ServiceCIDR, or a range of pods    refused      refused
 //	another Service's cluster IP, any port      refused      refused, always
 //	this node's, with another's node port       refused      refused, always
 //
-// --allowed-external-ips lifts what does not say always. A cluster IP is refused
+// --allowed-external-ips lifts the rows without "always". A cluster IP is refused
 // where it is an address of this node or of the API server, since it closes all
 // other ports. A rejected address is no claim: other Services may have it.
 //
@@ -58,7 +58,7 @@
 // or /128 to one node at a time, and it is the Service's on all of them. A range of pods
 // is the podCIDR of the Node or the cluster's, where this node has no address in it.
 //
-// An address with several roles in one Service has the narrowest: what is the
+// An address with several roles in one Service has the narrowest: one that is the
 // load balancer's has its source ranges, whatever else it is. A family without a
 // range is closed, and that is a problem of the Service.
 package resolve

@@ -24,8 +24,8 @@ type EndpointUse struct {
 
 // EndpointUses lists every endpoint of the slices of a Service, for each port that
 // they could serve, in the order of the slices, which must be marked as those that the
-// ports were resolved from (MarkUnanswered). What is used is read off the resolved
-// ports, so it is policy's own answer; the reasons are for what is left.
+// ports were resolved from (MarkUnanswered). Use is read off the resolved
+// ports, so it is policy's own answer; the reasons are for unused endpoints.
 func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (all []EndpointUse) {
 	for _, port := range ports {
 		used := map[netip.AddrPort]model.Endpoint{}
@@ -132,6 +132,8 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 		return "its slice has weight 0"
 	case u.State.Has(model.Unanswered) && passesOver(port):
 		return "stopped answering, and is passed over"
+	case port.Route != nil:
+		return port.Route.String() + " has this port: its connections go to the backends of the route"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):
 		return "runs on " + nodeText(u.Node) + ", and policy Local or a node's hint takes this node's only"
 	case len(port.Frontends) == 0 || len(used) == 0:

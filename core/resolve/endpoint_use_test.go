@@ -84,3 +84,18 @@ func TestEndpointUseReasons(t *testing.T) {
 		}
 	}
 }
+
+// Endpoints of a Service whose port has a route are told as left to it, whatever the
+// conditions of the others are.
+func TestEndpointUseBehindARoute(t *testing.T) {
+	own := []*model.Slice{slice("s", "10.0.0.1@here", "10.0.0.2@there")}
+	route := resolve.Route{
+		Route:    &model.Route{Name: model.RouteName{Proto: model.TCP, Namespace: "ns", Name: "split"}, Parents: []model.RouteParent{{Service: service().Name.Name}}},
+		Backends: nil,
+	}
+	for _, u := range resolve.EndpointUses(host(), own, resolve.Service(host(), service(), own, route).Ports) {
+		if u.Used || !strings.Contains(u.Why, "TCPRoute ns/split has this port") {
+			t.Errorf("%s: used %t, %q", u.Addr, u.Used, u.Why)
+		}
+	}
+}

@@ -12,8 +12,8 @@ import (
 )
 
 // Host merges the configuration with this machine's Node object, which is nil
-// as long as it is not known, with the ranges of cluster IPs, and with what the
-// machine itself says.
+// while it is not known, with the ranges of cluster IPs, and with the facts of the
+// machine itself.
 func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) *model.Host {
 	if node == nil {
 		node = &model.Node{Name: c.NodeName}
@@ -41,9 +41,9 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 	return all
 }
 
-// HostProblems reports what of the configuration does nothing, for lack of this
-// machine's Node object, which is nil while it is not known, or of what it must
-// say, and which ranges of cluster IPs do nothing. A zone that is not known is no
+// HostProblems reports settings without effect for lack of this
+// machine's Node object, which is nil while it is not known, or of a field that it must
+// have, and ranges of cluster IPs without effect. A zone that is not known is no
 // problem: hints are not followed then.
 func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) (ps []model.Problem) {
 	why := model.WhyInvalid
@@ -164,7 +164,7 @@ func loopback(f model.Family) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Loopback(), 128)
 }
 
-// ranges are the ranges of cluster IPs, and what there is to say of those that
+// ranges are the ranges of cluster IPs, and the problems of those that
 // are left out.
 type ranges struct {
 	alone    []netip.Prefix

@@ -42,7 +42,7 @@ const (
 )
 
 // Excess reports which limit a Service exceeds by itself, whatever its endpoints. It
-// is refused as a whole.
+// is rejected as a whole.
 func Excess(svc *model.Service) (p model.Problem, over bool) {
 	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)
 	fronts := 0

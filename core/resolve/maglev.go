@@ -27,7 +27,7 @@ func (r *Result) schedule(svc *model.Service, p pools) model.Scheduler {
 	}
 	for _, pool := range several {
 		if like := r.hashedLike(pool); like != nil {
-			pool.Table = like.Table // nobody changes it: Reslot
+			pool.Table = like.Table // shared: only Reslot replaces it
 			continue
 		}
 		pool.Hash()

@@ -207,7 +207,7 @@ func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool
 }
 
 // unusableEndpoint reports why nothing can be an endpoint at an address, empty if something
-// can. What is never a destination, on no host, is not in slices any more.
+// can. Addresses that are never a destination, on any host, are not in slices any more.
 func unusableEndpoint(host *model.Host, ip netip.Addr) string {
 	switch {
 	case reserved.Contains(ip) && !host.Guard.Reserved:

@@ -27,7 +27,7 @@ type pools struct {
 // Endpoints that have stopped answering are passed over last, and only in the
 // cluster's pool (unanswered.go).
 //
-// Behind a route all that is done for the endpoints of each of its backends.
+// Behind a route this is done for the endpoints of each of its backends.
 func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoint, route *Route) pools {
 	var c chosen
 	if route != nil {

@@ -99,8 +99,8 @@ func (r *Result) countLocal(svc *model.Service, all []endpoint) {
 	}
 }
 
-// setHealth sets what load balancers are told on all ports of a family. A pod that
-// serves several ports is one endpoint to them.
+// setHealth sets the answer to load balancers' health checks on all ports of a family. A pod that
+// serves several ports counts as one endpoint.
 func (r *Result) setHealth(svc *model.Service, ports []*model.Port) {
 	for _, p := range ports {
 		p.HealthPort, p.LocalReady = healthPort(svc), len(r.local)

@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 
@@ -92,7 +93,7 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 	why := ""
 	switch {
 	case !b.Granted:
-		why = "no ReferenceGrant in its namespace allows it"
+		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
 	case b.Excess:
 		why = "too many other routes have it as a backend"
 	case b.Service == nil:

@@ -11,7 +11,7 @@ import (
 // It returns the endpoints with their shares; ok is false where the zone keeps
 // its connections.
 //
-// What is known is where endpoints are meant to be used, not how much each zone
+// Hints state where endpoints are to be used, not how much each zone
 // sends. So zones are taken to send alike, and the fair share is that of an
 // endpoint if all served all zones. Then no endpoint of any zone gets more than
 // Above times that share: what a zone has too much of goes to the others in

@@ -11,7 +11,7 @@ import (
 // passOver divides the endpoints of the cluster's pool into those that get new
 // connections and those that are passed over, because they have stopped answering.
 // At most half of a pool is passed over, the first by address, and so never its last
-// endpoint: what is said of most of a pool is more likely wrong than right, and the
+// endpoint: a suspicion against most of a pool is more likely wrong than right, and the
 // rest could not carry the load. Endpoints of this node answer to it in any case.
 func passOver(pool []endpoint) (kept, passed []endpoint) {
 	silent := func(e endpoint) bool { return e.state.Has(model.Unanswered) && !e.local }

@@ -112,7 +112,7 @@ func checkSlice(s *model.Slice) error {
 			return err
 		}
 		if model.FamilyOf(e.Addr) != s.Family || e.State > model.Ready|model.Serving|model.Terminating|model.Unanswered {
-			return fmt.Errorf("endpoint %s: not of the slice's family, or in no state that there is", e.Addr)
+			return fmt.Errorf("endpoint %s: not of the slice's family, or in an unknown state", e.Addr)
 		}
 	}
 	return nil

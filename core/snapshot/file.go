@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package snapshot is everything that is needed to look at a running Tandem later and
+// Package snapshot holds everything that is needed to inspect a running Tandem later and
 // elsewhere: its configuration and inputs, what it made of them, and its history.
 //
 //	platform ──▶ File ──Write──▶ text ──Read──▶ File ──Replay──▶ the same plan, on any system
@@ -41,7 +41,7 @@ type File struct {
 	Slots []Slot
 	// Ready are the Services with an endpoint that is still slowly starting.
 	Ready   []Ready
-	Drift   status.Drift // what was known of it, without a look
+	Drift   status.Drift // as known with Observed
 	Status  status.Document
 	Top     *status.Top // nil where connections were not counted
 	History history.Document

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
-// The bounds of what is read: anybody may have written it.
+// The bounds of a snapshot that is read: it is untrusted input.
 const (
 	maxBytes = 1 << 30
 	maxLine  = 64 << 20 // a Service with 30,000 entries needs some 3 MB
@@ -36,7 +36,7 @@ func Read(r io.Reader) (*File, error) {
 		var err error
 		switch {
 		case ended:
-			err = errors.New("something follows the end")
+			err = errors.New("data after the end")
 		case n == 1:
 			err = f.header(in.Bytes())
 		default:
@@ -66,7 +66,7 @@ func (f *File) header(text []byte) error {
 		Format *int `json:"tandemSnapshot"`
 	}
 	if err := json.Unmarshal(text, &version); err != nil || version.Format == nil {
-		return errors.New("this is no snapshot of tandem")
+		return errors.New("not a snapshot of tandem")
 	}
 	if *version.Format != Format {
 		return fmt.Errorf("format %d: this tandem reads format %d; use the one that made it", *version.Format, Format)
@@ -132,7 +132,7 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 	case l.End != nil:
 		return false, fmt.Errorf("the end of %d lines, but there are %d", l.End.Lines, number-1)
 	default:
-		return false, errors.New("a line without anything")
+		return false, errors.New("an empty line")
 	}
 	return false, nil
 }

@@ -22,11 +22,11 @@ import (
 
 // Redact replaces names and addresses by others, equal ones by equal ones wherever
 // they are, and removes free text. Addresses keep their network class and which
-// prefixes they share, so that what is in a range stays in it. With one key the same
-// names and addresses become the same in several snapshots; whoever does not know
-// the key cannot go back, or try a name.
+// prefixes they share, so that an address in a range stays in it. With one key the same
+// names and addresses become the same in several snapshots; without
+// the key this can neither be reversed nor checked for a guessed name.
 //
-// What stays is told by its type, or is in kept: anything else, and what may be added
+// What stays is determined by its type, or is in kept: anything else, and what may be added
 // later, is replaced.
 func (f *File) Redact(key []byte) {
 	f.breakTies()
@@ -69,8 +69,8 @@ type redactor struct {
 // removed replaces free text.
 const removed = "(redacted)"
 
-// kept are the fields of texts that say nothing of a cluster; free are those that may
-// say anything.
+// kept are text fields that reveal nothing of a cluster; free are those that may
+// contain anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{
 		reflect.TypeFor[Header]():             {"Version", "System", "Plan"},
@@ -112,7 +112,7 @@ func (r *redactor) walk(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			fresh := reflect.New(v.Type().Elem()) // what is redacted may be in use elsewhere
+			fresh := reflect.New(v.Type().Elem()) // the original may be in use elsewhere
 			fresh.Elem().Set(v.Elem())
 			v.Set(fresh)
 			r.walk(v.Elem())

@@ -116,7 +116,7 @@ func (f *File) keepSlots(proto model.Proto, front *model.Frontend) {
 	}
 }
 
-// PlanHash is a hash of everything that a plan says.
+// PlanHash is a hash of everything in a plan.
 func PlanHash(p dataplane.Plan) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d objects\n%s\n", p.Objects, p.Native)

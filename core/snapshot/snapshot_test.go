@@ -83,7 +83,7 @@ func TestOtherFormats(t *testing.T) {
 		`{"tandemSnapshot":2,`:              "line 1: format 2: this tandem reads format 1; use the one that made it",
 		`{"tandemSnapshot":0,`:              "line 1: format 0: this tandem reads format 1; use the one that made it",
 		`{"tandemSnapshot":1,"newField":1,`: `line 1: json: unknown field "newField": read it with the tandem that made it`,
-		`{"tandem":1,`:                      "line 1: this is no snapshot of tandem",
+		`{"tandem":1,`:                      "line 1: not a snapshot of tandem",
 	} {
 		other := strings.Replace(text, format, put, 1)
 		if _, err := snapshot.Read(strings.NewReader(other)); other == text || err == nil || !strings.Contains(err.Error(), want) {
@@ -198,13 +198,13 @@ func TestRefuse(t *testing.T) {
 	lines := strings.SplitAfter(strings.TrimSuffix(good, "\n"), "\n")
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":           {"", "no end"},
-		"other text":      {"hello\n", "no snapshot"},
+		"other text":      {"hello\n", "not a snapshot"},
 		"another format":  {strings.Replace(good, `"tandemSnapshot":1`, `"tandemSnapshot":2`, 1), "format 2"},
 		"unknown field":   {strings.Replace(good, `"redacted"`, `"x"`, 1) + "", ""},
 		"cut short":       {strings.Join(lines[:len(lines)-1], ""), "no end"},
 		"a line is gone":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end of"},
-		"more behind it":  {good + "{}\n", "something follows"},
-		"an empty line":   {lines[0] + "{}\n", "line 2: a line without anything"},
+		"more behind it":  {good + "{}\n", "data after the end"},
+		"an empty line":   {lines[0] + "{}\n", "line 2: an empty line"},
 		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
 		"a bad address":   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
 		"a bad protocol":  {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},

@@ -19,7 +19,7 @@ type Drift struct {
 	Mode string    `json:"mode"`
 	At   time.Time `json:"at"`
 	// Looked means that the data plane was read back for this answer, or at ReadAt: then it
-	// is certain that nobody else has written since.
+	// is certain that no other program has written since.
 	Looked bool       `json:"looked"`
 	ReadAt *time.Time `json:"readAt,omitempty"`
 	// Service is the only one that it is about; absent for all.
@@ -28,7 +28,7 @@ type Drift struct {
 	Now    []Drifted `json:"now"`              // found by this look, or not repaired yet
 	Before []Drifted `json:"before"`           // repaired, the latest first
 	Total  uint64    `json:"total"`            // objects since the start
-	Errors []string  `json:"errors,omitempty"` // why what was found is not repaired
+	Errors []string  `json:"errors,omitempty"` // why drift is not repaired
 }
 
 // Drifted is one object that was changed.
@@ -46,8 +46,8 @@ type Writer struct {
 	At   time.Time `json:"at"`
 }
 
-// DriftOf renders what a snapshot knows of drift, of one Service if it is named. What
-// was found since a moment is told as found now.
+// DriftOf renders the drift in a snapshot, of one Service if it is named. What
+// was found after since is reported as found now.
 func DriftOf(s *engine.Snapshot, service string, since time.Time) Drift {
 	d := Drift{At: time.Now(), Service: service, Now: []Drifted{}, Before: []Drifted{}, Total: s.Status.Drift}
 	for _, one := range slices.Backward(s.Drifts) {
@@ -109,7 +109,7 @@ func (d Drift) Write(w io.Writer) error {
 	return err
 }
 
-// read says when the data plane was read, where that was not just now.
+// read describes when the data plane was read; empty where that was just now.
 func (d Drift) read() string {
 	if d.ReadAt == nil || d.At.Sub(*d.ReadAt) < time.Minute {
 		return ""

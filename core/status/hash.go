@@ -14,7 +14,7 @@ import (
 )
 
 // ServiceHash is a hash of what all nodes should know of a Service alike: its object
-// and its endpoints. What one node makes of it, by traffic policies, zones and its
+// and its endpoints. What one node derives from it, by traffic policies, zones and its
 // own addresses, and what it has seen of endpoints, is not in it, nor are resourceVersions: the same object may be known
 // in another version that differs in nothing that counts.
 func ServiceHash(s *track.Service) string {

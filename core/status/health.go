@@ -18,13 +18,13 @@ type Health struct {
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
 	Unfit    bool      // the configuration does not fit the node: see model.Problem
 
-	// Reasons states what is wrong, for people. It may also name what causes none of the
+	// Reasons states what is wrong, for people. It may also name conditions that set none of the
 	// above, such as an API server that does not answer: the last known state is kept,
 	// and traffic stays on the node.
 	Reasons []string
 }
 
-// Healthy reports whether what is programmed can be relied on.
+// Healthy reports whether the programmed state can be relied on.
 func (h Health) Healthy() bool { return h.Synced && !h.Stuck }
 
 // Ready reports whether load balancers may send traffic to this node.
@@ -55,7 +55,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	if s.Deferred > 0 {
 		add("%d objects are being programmed", s.Deferred)
 	}
-	// What waits for the source is not stuck: that may be an API server away. Nor is a
+	// Waiting for the source is not stuck: the API server may be unreachable. Nor is a
 	// read of the data plane: its driver bounds it, and another would begin it again.
 	if waits := h.At.Sub(s.QueuedAt); !reading && s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true

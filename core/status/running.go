@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Running is what doctor's checks look at of a status.
+// Running returns the parts of a status that doctor's checks need.
 func (d *Document) Running() *diagnosis.Running {
 	r := &diagnosis.Running{Healthy: d.Healthy, Reasons: d.Reasons, Mode: d.Mode, Drift: d.Drift, Inputs: map[string]time.Duration{}}
 	for _, in := range d.Inputs {

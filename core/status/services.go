@@ -65,8 +65,8 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	return out
 }
 
-// Recall takes over the states and problems that Services had when a snapshot was taken:
-// what failed is not in its inputs.
+// Recall restores the states and problems that Services had when a snapshot was taken:
+// failures do not follow from its inputs.
 func (s *Services) Recall(then []Service) {
 	known := make(map[string]*Service, len(then))
 	for i := range then {

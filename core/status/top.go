@@ -81,7 +81,7 @@ func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service
 	return t
 }
 
-// of is what was counted of a Service.
+// of returns the counts of a Service.
 func (t TopCounts) of(s track.Service) (n uint64) {
 	for _, p := range s.Ports {
 		n += t.ofPort(p)

@@ -28,7 +28,7 @@ type Trace struct {
 	// the outcome, Deciding of them.
 	Differences []Difference `json:"differences,omitempty"`
 	Deciding    int          `json:"deciding"`
-	// Others are rules of others in the packet's way, and what was seen beside rules.
+	// Others are rules of other programs in the packet's path, and other observations.
 	Others  []string `json:"others,omitempty"`
 	Objects int      `json:"objectsRead"`
 	TookMS  float64  `json:"tookMs"`
@@ -41,7 +41,7 @@ type Verdict string
 // The verdicts.
 const (
 	AsExplained Verdict = "same"    // the data plane does what must happen
-	ByGap       Verdict = "gap"     // but for what the mode cannot do
+	ByGap       Verdict = "gap"     // except for the mode's gaps
 	NotSame     Verdict = "differs" // it does something else
 	NotKnown    Verdict = "unknown" // an object has content that tandem did not write
 )
@@ -71,8 +71,8 @@ type Live struct {
 	Endpoint string   `json:"endpoint,omitempty"` // that it was sent to
 	Sees     string   `json:"sees,omitempty"`     // the client, as that endpoint sees it
 	SNAT     bool     `json:"snat"`
-	Path     []string `json:"path,omitempty"` // what it met, in order
-	// Difference is the first thing in which that differs from what must happen.
+	Path     []string `json:"path,omitempty"` // rules and objects that it traversed, in order
+	// Difference is the first respect in which that differs from policy.
 	Difference string  `json:"difference,omitempty"`
 	TookMS     float64 `json:"tookMs"` // until its fate was known
 }
@@ -160,7 +160,7 @@ func (s *Subject) gapText(e oracle.Explanation) string {
 	return "mode " + s.Mode + " does this for all Services"
 }
 
-// OK reports whether the data plane does what it should.
+// OK reports whether the data plane agrees with policy.
 func (t Trace) OK() bool {
 	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")
 }

@@ -30,7 +30,7 @@ type trial struct {
 	inquiry map[netip.Addr]*inquiry
 }
 
-// inquiry is what is known of one address since the case was opened.
+// inquiry is the evidence about one address since the case was opened.
 type inquiry struct {
 	ports []netip.AddrPort // that get a SYN; of other nodes one alone
 	sent  int              // how many of them have got it
@@ -42,7 +42,7 @@ type inquiry struct {
 	had   bool             // there were some
 }
 
-// newTrial opens a case; nil where the endpoints of the node cannot be told.
+// newTrial opens a case; nil where the endpoints of the node cannot be determined.
 func newTrial(node string, of []*target, now time.Time, w World) *trial {
 	c := &trial{node: node, opened: now, inquiry: map[netip.Addr]*inquiry{}}
 	if !c.accuse(of, now, w) {
@@ -54,7 +54,7 @@ func newTrial(node string, of []*target, now time.Time, w World) *trial {
 // accuse adds targets, and all that have evidence against them by now. An ejection is of
 // all ports of an address, so that one that answers on any of them is alive: each address of
 // the node that gets a SYN gets it on several. It reports false where the endpoints of the
-// node cannot be told: then nothing was added, and the next look comes here again.
+// node cannot be determined: then nothing was added, and the next run tries again.
 func (c *trial) accuse(of []*target, now time.Time, w World) bool {
 	unknown := func(t *target) bool { return c.inquiry[t.at.Addr()] == nil }
 	var on []Endpoint

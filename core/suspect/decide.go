@@ -68,8 +68,8 @@ func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
 	}
 }
 
-// acquit takes the targets out of a case that nobody waits for any more, or that have
-// answered though some do.
+// acquit takes the targets out of a case that no client waits for any more, or that have
+// answered meanwhile.
 func (j *Judge) acquit(c *trial, now time.Time) {
 	c.targets = slices.DeleteFunc(c.targets, func(at netip.AddrPort) bool {
 		a := at.Addr()
@@ -109,7 +109,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 }
 
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
-// has answered. It reports false where it cannot be determined now who those are.
+// has answered. It reports false where its endpoints cannot be determined now.
 func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
 	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
@@ -186,7 +186,7 @@ func (j *Judge) noteOneWay(c *trial, q *inquiry, now time.Time) {
 	}
 }
 
-// detectOneWay judges nobody for some minutes where answers do not come through here.
+// detectOneWay suspends judging for some minutes where answers take another path.
 func (j *Judge) detectOneWay(now time.Time, w World) {
 	if len(j.oneWay) < oneWayTargets {
 		return
@@ -231,7 +231,7 @@ func (j *Judge) isOurs(w World) bool {
 	return len(j.ejected) > 1 && 3*n > w.Remote()
 }
 
-// all returns the addresses of all ejections, and of what is coming back; or none.
+// all returns the addresses of all ejections and of recovering endpoints; or none.
 func (j *Judge) all(none bool) model.Suspects {
 	if none {
 		return model.Suspects{}

@@ -19,8 +19,8 @@
 //	several nodes with more than a third of the remote endpoints   our own network fails
 //	otherwise                                                       it is silent: suspects
 //
-// All endpoints of a silent node are suspects together, or those alone that are silent
-// where another one of the node answers. A silence is believed for as long as SYNs, after 1 s and then ever
+// All endpoints of a silent node become suspects together, or only the silent ones
+// where another one of the node answers. A suspicion lasts as long as SYNs, after 1 s and then ever
 // less often up to every 10 s, are not answered either; after some minutes clients try.
 // No endpoint is passed over that is needed: core/resolve keeps half of each pool.
 //

@@ -29,7 +29,7 @@ const (
 
 	firstProbe = time.Second // after an ejection, then ever later
 	lastProbe  = 10 * time.Second
-	// trialAfter ends a silence that only our own SYNs still speak for: a policy may
+	// trialAfter ends a suspicion that only our own SYNs still support: a policy may
 	// drop those.
 	trialAfter = 5 * time.Minute
 
@@ -55,7 +55,7 @@ type Judge struct {
 	cases    map[string]*trial
 	ejected  map[string]*ejection
 	answered map[netip.AddrPort]struct{} // what has ever answered our SYNs
-	oneWay   map[netip.Addr]struct{}     // who does though its answers to clients are not seen
+	oneWay   map[netip.Addr]struct{}     // endpoints that did, though their answers to clients are not seen
 	off      time.Time                   // no endpoint is judged before: answers are not seen here
 	back     map[netip.Addr]time.Time    // endpoints that answer again, since when
 }
@@ -71,7 +71,7 @@ func New() *Judge {
 
 // Orders are what to do in the middle of a cycle.
 type Orders struct {
-	Ask   []netip.Addr     // whose answered flows to look at
+	Ask   []netip.Addr     // whose answered flows to check
 	Probe []netip.AddrPort // where to send a SYN each
 }
 
@@ -172,7 +172,7 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 			return
 		}
 		for _, t := range of {
-			others, _ := w.Of(t.first) // it was told in this cycle
+			others, _ := w.Of(t.first) // determined in this cycle
 			for _, e := range others {
 				if caseOf(e) != node && !j.isEjected(e.At.Addr()) {
 					c.add(&c.others, e.At, maxOthers)

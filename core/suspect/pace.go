@@ -4,8 +4,8 @@ package suspect
 
 import "time"
 
-// Pace keeps the CPU time of looks within a budget: 1 % of a core where that allows a look
-// every 1.25 s, and else 2 %. Looks that are wanted soon use up what was saved before; half
+// Pace keeps the CPU time of checks within a budget: 1 % of a core where that allows a check
+// every 1.25 s, and else 2 %. Urgent checks use up the saved budget; half
 // of that is kept for cases.
 type Pace struct {
 	saved time.Duration // CPU time

@@ -136,7 +136,7 @@ func (t *target) excuse() {
 	}
 }
 
-// idSet remembers flows, and never takes one that it was told of for a new one. It may
+// idSet remembers flows, and never takes a known one for a new one. It may
 // take a new one for known, the more the fuller it is: each flow has one of its bits.
 type idSet [512]uint64
 

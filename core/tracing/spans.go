@@ -28,7 +28,7 @@ func (x *Exporter) request(all []history.Entry) *collector.ExportTraceServiceReq
 }
 
 // spansOf are the trace of a change that was applied: one span for all of it, and in it
-// one for its way here, as far as the object tells when it was written, and for each stage.
+// one for its way here, if the object records when it was written, and for each stage.
 // The last one ends when the first packet can meet it.
 func spansOf(e *history.Entry) []*trace.Span {
 	s := e.Sync

@@ -36,7 +36,7 @@ type Options struct {
 	Log                 *slog.Logger
 }
 
-// Exporter sends what was applied. It is safe for concurrent use, but for Run, which is
+// Exporter sends applied changes. It is safe for concurrent use, except Run, which is
 // called once.
 type Exporter struct {
 	options Options
@@ -53,7 +53,7 @@ const (
 	lastRetry = time.Minute
 	timeout   = 10 * time.Second
 	most      = 1000    // changes in a request
-	mostText  = 1 << 10 // of an answer, which says why it was refused
+	mostText  = 1 << 10 // of an answer, which states why the request was rejected
 )
 
 // New returns an Exporter; nil without an endpoint. A URL without a path gets that of the
@@ -72,7 +72,7 @@ func New(o Options) (*Exporter, error) {
 	return &Exporter{options: o, url: at.String(), client: &http.Client{Timeout: timeout}, synced: make(chan struct{}, 1), next: 1}, nil
 }
 
-// Synced says that a sync has ended. It never blocks, and does nothing without an Exporter.
+// Synced reports the end of a sync. It never blocks, and does nothing without an Exporter.
 func (x *Exporter) Synced() {
 	if x == nil {
 		return
@@ -84,7 +84,7 @@ func (x *Exporter) Synced() {
 }
 
 // Run sends what a history has, as it comes, until ctx ends. What a collector does not
-// take is sent again, as long as the history has it.
+// take is sent again, as long as it is in the history.
 func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 	retry := time.Duration(0)
 	for {
@@ -115,7 +115,7 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 	}
 }
 
-// send sends the changes that were applied and not sent yet, and says whether there are more.
+// send sends applied changes not sent yet, and reports whether there are more.
 func (x *Exporter) send(ctx context.Context, h *history.Recorder) (more bool, err error) {
 	all := slices.DeleteFunc(h.Find(history.Filter{After: x.next - 1}).Entries, func(e history.Entry) bool { return e.Number == 0 }) // a sync without changes
 	if waits := slices.IndexFunc(all, func(e history.Entry) bool { return e.Sync == nil }); waits >= 0 {
@@ -125,7 +125,7 @@ func (x *Exporter) send(ctx context.Context, h *history.Recorder) (more bool, er
 		return false, nil
 	}
 	if first := all[0].Number; first > x.next {
-		x.options.Log.Warn("the history has forgotten changes before their traces were sent", "changes", first-x.next)
+		x.options.Log.Warn("changes left the history before their traces were sent", "changes", first-x.next)
 	}
 	more = len(all) > most
 	all = all[:min(len(all), most)]

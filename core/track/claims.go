@@ -26,59 +26,10 @@ type claims struct {
 	below map[claim]serviceSet
 }
 
-type claim struct {
-	at    netip.AddrPort
-	proto model.Proto
-}
-
 // serviceSet is a set of Services, most of the time one.
 type serviceSet struct {
 	one  *service
 	many map[*service]struct{} // nil for one
-}
-
-// updateClaims brings a Service's claims in line with its object and the host, and marks
-// the Services that win or lose an address by it.
-func (t *Tracker) updateClaims(s *service) {
-	wanted, refused := permitted(t.host, s.object)
-	if had := s.claimed; had != s.object {
-		t.claims.indexBelow(had, s, false)
-		t.claims.indexBelow(s.object, s, true)
-	}
-	t.dropClaims(s, except(claimsOf(s.claimed), s.refused), wanted)
-	s.claimed, s.refused = s.object, refused
-	// Claims that stay are made again: the Service's age may have changed.
-	for _, c := range wanted {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.add(c, s))
-		t.markBelow(c, before)
-	}
-}
-
-// dropClaims withdraws the claims that a Service had and does not make any more.
-func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
-	for _, c := range except(had, wanted) {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.remove(c, s))
-		t.markBelow(c, before)
-	}
-}
-
-func (t *Tracker) markAll(touched []*service) {
-	for _, s := range touched {
-		t.mark(s)
-	}
-}
-
-// markBelow marks the Services that give way to the holder of a claim, when that
-// is another than before.
-func (t *Tracker) markBelow(at claim, before *service) {
-	if t.claims.holder[at] == before {
-		return
-	}
-	for s := range t.claims.below[at].all() {
-		t.mark(s)
-	}
 }
 
 // claimsOf lists the addresses that an object, or nil, asks for. Each cluster IP
@@ -131,7 +82,7 @@ func except(all, others []claim) []claim {
 	})
 }
 
-// add enters a claim and returns who else has to be resolved again for it. What
+// add enters a claim and returns the other Services that have to be resolved again. What
 // it costs grows little with the number of rivals: one Service may ask for
 // thousands of addresses that a thousand others ask for.
 func (c *claims) add(at claim, s *service) (touched []*service) {
@@ -149,7 +100,7 @@ func (c *claims) add(at claim, s *service) (touched []*service) {
 	return c.assign(at, slices.Insert(all, i, s), before)
 }
 
-// remove withdraws a claim and returns who else has to be resolved again for it.
+// remove withdraws a claim and returns the other Services that have to be resolved again.
 func (c *claims) remove(at claim, s *service) (touched []*service) {
 	all := without(c.rivals[at], s)
 	if len(all) == 0 {
@@ -167,7 +118,7 @@ func without(all []*service, s *service) []*service {
 }
 
 // assign notes the claimants, in order. When the holder is another one than
-// before, all of them are touched: losers say whom they lost to.
+// before, all of them are touched: losers report the new holder.
 func (c *claims) assign(at claim, all []*service, before *service) (touched []*service) {
 	c.holder[at] = all[0]
 	if len(all) == 1 {
@@ -182,7 +133,7 @@ func (c *claims) assign(at claim, all []*service, before *service) (touched []*s
 }
 
 // compareClaims orders claimants: those who have it as a cluster IP before all others, then
-// by age. It looks at the object that the claims were made for, so that the order of
+// by age. It compares the objects that the claims were made for, so that the order of
 // rivals stays as it is until they make their claims again.
 func compareClaims(at claim, a, b *service) int {
 	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {

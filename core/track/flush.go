@@ -4,10 +4,8 @@ package track
 
 import (
 	"fmt"
-	"iter"
-	"net/netip"
+	"maps"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -123,7 +121,7 @@ func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 	}
 }
 
-// lostTo says to whom a Service has lost an address; empty where it has it.
+// lostTo names the holder that a Service has lost an address to; empty where it has it.
 func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 	for _, above := range resolve.OutrankedBy(t.host, a) {
 		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
@@ -140,129 +138,6 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 	return ""
 }
 
-// Service is the state of one Service, for people.
-type Service struct {
-	Object   *model.Service
-	Slices   []*model.Slice
-	Ports    []*model.Port
-	Problems []model.Problem
-	// Ready is when each endpoint became ready, with slow start; the zero time for those
-	// that always were. Nil without.
-	Ready map[netip.Addr]time.Time
-	// Queued means that the inputs have changed since: the next Flush resolves them.
-	Queued bool
-}
-
-// Flushed ranges over what the last Flush looked at, by name. The Object of those
-// that are gone is nil. It costs what that Flush did.
-func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, Service] {
-	return func(yield func(model.ServiceName, Service) bool) {
-		for _, s := range t.flushed {
-			if !yield(s.name, s.view()) {
-				return
-			}
-		}
-	}
-}
-
-// Service returns one Service as last resolved; its Object is nil when there is
-// none of that name.
-func (t *Tracker) Service(name model.ServiceName) Service {
-	if s := t.services[name]; s != nil {
-		return s.view()
-	}
-	return Service{}
-}
-
-// Len returns how many Services there are.
-func (t *Tracker) Len() int { return t.objects }
-
-func (s *service) view() Service {
-	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
-}
-
-// kept is a view that stays unchanged: all but the list of slices is immutable, and
-// that is copied before its next change.
-func (s *service) kept() Service {
-	s.shared = true
-	return s.view()
-}
-
-// Named returns the Service of a name, if there is one, as a list.
-func (t *Tracker) Named(n model.ServiceName) []Service {
-	if s := t.services[n]; s != nil && s.object != nil {
-		return []Service{s.kept()}
-	}
-	return nil
-}
-
-// Concerned returns the Services without which a packet to an address would fare
-// otherwise: they hold the address, its cluster IP or a port of that, or the node port of
-// its number.
-func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
-	any := model.FamilyOf(to.Addr()).Unspecified()
-	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
-	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
-	for _, c := range []claim{whole, {to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
-		found = append(found, t.claims.holder[c])
-	}
-	for i, s := range found {
-		if s != nil && s.object != nil && slices.Index(found, s) == i {
-			all = append(all, s.kept())
-		}
-	}
-	return all
-}
-
-// Services lists all Services by name. It walks everything: for requests of
-// users, never for a change.
-func (t *Tracker) Services() []Service {
-	all := t.Unsorted()
-	SortServices(all)
-	return all
-}
-
-// SortServices sorts by name: most of what a list costs.
-func SortServices(all []Service) {
-	order := make([]*Service, len(all)) // which are cheaper to move
-	for i := range all {
-		order[i] = &all[i]
-	}
-	slices.SortFunc(order, func(a, b *Service) int { return a.Object.Name.Compare(b.Object.Name) })
-	sorted := make([]Service, len(all))
-	for i, s := range order {
-		sorted[i] = *s
-	}
-	copy(all, sorted)
-}
-
-// Unsorted lists all Services.
-func (t *Tracker) Unsorted() []Service {
-	all := make([]Service, 0, len(t.services))
-	for _, s := range t.services {
-		if s.object != nil {
-			all = append(all, s.kept())
-		}
-	}
-	return all
-}
-
-// Set adds or replaces objects, all but Nodes and ServiceCIDRs.
-func (t *Tracker) Set(in *model.Objects) {
-	for _, s := range in.Services {
-		t.SetService(s)
-	}
-	for _, s := range in.Slices {
-		t.SetSlice(s)
-	}
-	for _, g := range in.Grants {
-		t.SetGrant(g)
-	}
-	for _, r := range in.Routes {
-		t.SetRoute(r)
-	}
-}
-
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
 func Once(host *model.Host, in *model.Objects) ([]Service, []*model.Port) {
@@ -276,4 +151,72 @@ func Once(host *model.Host, in *model.Objects) ([]Service, []*model.Port) {
 		ports = append(ports, s.Ports...)
 	}
 	return all, ports
+}
+
+// routesOf returns the routes of a Service, with their backends.
+func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
+	for _, route := range t.routes.parents[name] {
+		r := resolve.Route{Route: route, Backends: make([]resolve.Backend, len(route.Backends))}
+		for i, b := range route.Backends {
+			r.Backends[i] = t.backend(route, b.Service)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// backend returns what a backend of a route is now.
+func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
+	b.Granted = resolve.Granted(route.Name, name, maps.Values(t.routes.grants))
+	place, _ := slices.BinarySearchFunc(t.routes.backends[name], route, (*model.Route).Compare)
+	b.Excess = place >= maxRoutesOf
+	if s := t.services[name]; s != nil && s.object != nil {
+		b.Service = s.object
+		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects))
+	}
+	return b
+}
+
+// updateClaims brings a Service's claims in line with its object and the host, and marks
+// the Services that win or lose an address by it.
+func (t *Tracker) updateClaims(s *service) {
+	wanted, refused := permitted(t.host, s.object)
+	if had := s.claimed; had != s.object {
+		t.claims.indexBelow(had, s, false)
+		t.claims.indexBelow(s.object, s, true)
+	}
+	t.dropClaims(s, except(claimsOf(s.claimed), s.refused), wanted)
+	s.claimed, s.refused = s.object, refused
+	// Claims that stay are made again: the Service's age may have changed.
+	for _, c := range wanted {
+		before := t.claims.holder[c]
+		t.markAll(t.claims.add(c, s))
+		t.markBelow(c, before)
+	}
+}
+
+// dropClaims withdraws the claims that a Service had and does not make any more.
+func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
+	for _, c := range except(had, wanted) {
+		before := t.claims.holder[c]
+		t.markAll(t.claims.remove(c, s))
+		t.markBelow(c, before)
+	}
+}
+
+func (t *Tracker) markAll(touched []*service) {
+	for _, s := range touched {
+		t.mark(s)
+	}
+}
+
+// markBelow marks the Services that give way to the holder of a claim, when that
+// is another than before.
+func (t *Tracker) markBelow(at claim, before *service) {
+	if t.claims.holder[at] == before {
+		return
+	}
+	for s := range t.claims.below[at].all() {
+		t.mark(s)
+	}
 }

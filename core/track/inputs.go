@@ -91,23 +91,9 @@ func (t *Tracker) updateAPIServers(s *service) {
 	}
 }
 
-// ownSlices comes before a change of the list of slices, which others may have.
-func (s *service) ownSlices() {
-	if s.shared {
-		s.slices, s.shared = slices.Clone(s.slices), false
-	}
-}
-
-// find returns a slice's place among the sorted ones.
-func (s *service) find(name model.SliceName) (i int, found bool) {
-	return slices.BinarySearchFunc(s.slices, name, func(a *model.Slice, b model.SliceName) int {
-		return model.ServiceName(a.Name).Compare(model.ServiceName(b))
-	})
-}
-
 // SetHost replaces the host and touches the Services that can come out
 // differently: a new zone, those with hints; other addresses that are not theirs
-// to have, those who ask for them; anything else, all of them.
+// to have, the Services that ask for them; anything else, all of them.
 func (t *Tracker) SetHost(host *model.Host) {
 	t.configured = host
 	if s := t.services[resolve.APIService]; s != nil {
@@ -135,13 +121,72 @@ func (t *Tracker) setHost(host *model.Host) {
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
 }
 
-func (s *service) hinted() bool {
-	for _, slice := range s.slices {
-		for i := range slice.Endpoints {
-			if slice.Endpoints[i].Hints != nil {
-				return true
-			}
+// SetRoute adds or replaces a route.
+func (t *Tracker) SetRoute(route *model.Route) {
+	t.DeleteRoute(route.Name)
+	t.routes.all[route.Name] = route
+	for _, name := range parentsOf(route) {
+		insert(t.routes.parents, name, route)
+	}
+	for _, name := range backendsOf(route) {
+		if insert(t.routes.backends, name, route); len(t.routes.backends[name]) > maxRoutesOf {
+			t.markParents(t.routes.backends[name][maxRoutesOf]) // has had it until now
 		}
 	}
-	return false
+	t.markParents(route)
+}
+
+// DeleteRoute removes a route.
+func (t *Tracker) DeleteRoute(name model.RouteName) {
+	route := t.routes.all[name]
+	if route == nil {
+		return
+	}
+	delete(t.routes.all, name)
+	for _, name := range parentsOf(route) {
+		remove(t.routes.parents, name, route)
+	}
+	for _, name := range backendsOf(route) {
+		if remove(t.routes.backends, name, route); len(t.routes.backends[name]) >= maxRoutesOf {
+			t.markParents(t.routes.backends[name][maxRoutesOf-1]) // may have it now
+		}
+	}
+	t.markParents(route)
+}
+
+// SetGrant adds or replaces a grant.
+func (t *Tracker) SetGrant(g *model.Grant) {
+	t.routes.grants[g.Name] = g
+	t.markGranted(g.Name.Namespace)
+}
+
+// DeleteGrant removes a grant.
+func (t *Tracker) DeleteGrant(name model.GrantName) {
+	delete(t.routes.grants, name)
+	t.markGranted(name.Namespace)
+}
+
+// markGranted touches the parents of the routes that need a grant of a namespace.
+func (t *Tracker) markGranted(namespace string) {
+	for _, route := range t.routes.all {
+		if route.Name.Namespace != namespace && slices.ContainsFunc(route.Backends, func(b model.RouteBackend) bool { return b.Service.Namespace == namespace }) {
+			t.markParents(route)
+		}
+	}
+}
+
+// Set adds or replaces objects, all but Nodes and ServiceCIDRs.
+func (t *Tracker) Set(in *model.Objects) {
+	for _, s := range in.Services {
+		t.SetService(s)
+	}
+	for _, s := range in.Slices {
+		t.SetSlice(s)
+	}
+	for _, g := range in.Grants {
+		t.SetGrant(g)
+	}
+	for _, r := range in.Routes {
+		t.SetRoute(r)
+	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// Resume returns a Tracker that knows what another one has resolved for a host, as told by
+// Resume returns a Tracker with the state that another one has resolved for a host, given by
 // its Services and by the routes and grants of in: of what is set in it, Flush resolves that alone. It is for questions
 // of what an edit would change, and costs the claims of all Services.
 func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {

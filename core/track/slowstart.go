@@ -11,8 +11,8 @@ import (
 )
 
 // Slow start: an endpoint that becomes ready beside others gets tenths of its weight,
-// from one to ten, over the time that its Service asks for. What is ready when a
-// Service is first looked at is not new: nothing states since when it is. While
+// from one to ten, over the time that its Service asks for. Endpoints that are ready when a
+// Service is first resolved are not new, since their age is not known. While
 // there is a new endpoint, its Service is resolved at each step, and otherwise only
 // when it changes.
 
@@ -122,7 +122,7 @@ func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
 	}
 }
 
-// SetReady says when the endpoints of a Service became ready, as told by Service.Ready. The
+// SetReady sets when the endpoints of a Service became ready, as returned by Service.Ready. The
 // Service is resolved again.
 func (t *Tracker) SetReady(n model.ServiceName, since map[netip.Addr]time.Time) {
 	if s := t.services[n]; s != nil {

@@ -14,9 +14,9 @@ import (
 )
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering. The next
-// Flush touches the Services that have one of those that are new or gone. It looks once
+// Flush touches the Services that have one of those that are new or gone. It searches once
 // through all endpoints for that, which an index of their addresses would save: it would take
-// more memory than all else that failover needs, for something as rare as the
+// more memory than everything else that failover needs, for something as rare as the
 // death of a node.
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
@@ -64,8 +64,8 @@ func (t *Tracker) Trusted() []netip.Addr {
 }
 
 // trustChanged trusts again the suspects of a slice whose node or conditions have
-// changed, and those that are not in it any more: whoever wrote that knows more than
-// a silence of before. Either slice may be nil.
+// changed, and those that are not in it any more: the new slice is better evidence than
+// earlier timeouts. Either slice may be nil.
 func (t *Tracker) trustChanged(before, now *model.Slice) {
 	if len(t.suspects) == 0 || before == nil {
 		return
@@ -100,7 +100,7 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 // Endpoint is an address and port on another node that takes connections.
 type Endpoint struct {
 	At   netip.AddrPort
-	Node string // empty where no source says it
+	Node string // empty where unknown
 }
 
 // RemoteOf returns the ready endpoints, on other nodes, of the Service that has a

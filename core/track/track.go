@@ -9,6 +9,20 @@
 // nothing else. Events may come in any order, repeatedly, and in contradiction:
 // slices before their Service, a Service that is replaced by another type, the
 // same object again. Only the last state of each object counts.
+//
+// The files, each using only those before it:
+//
+//	service.go       one Service: its object, its slices, its ports
+//	claims.go        which Service holds an address that several ask for
+//	routes.go        routes and grants, by parent and by backend
+//	trigger.go       changes in the cluster, for the programming latency
+//	track.go         Tracker, and which Services are dirty
+//	suspects.go      endpoints that have stopped answering
+//	slowstart.go     endpoints that get their weight in steps
+//	inputs.go        adding, replacing and removing objects
+//	view.go          the state of Services, for people
+//	flush.go         from dirty Services to Deltas (Flush, Once)
+//	resume.go        a Tracker with the state of another one
 package track
 
 import (
@@ -46,23 +60,6 @@ type Stats struct {
 	Searches uint64 // through all endpoints, for suspects
 	Resolved uint64 // Services resolved
 	Deltas   uint64 // ports that changed
-}
-
-// service is a Service and everything that belongs to it, or what waits for it.
-type service struct {
-	name     model.ServiceName
-	object   *model.Service  // nil while only slices are known
-	excess   []model.Problem // why the latest object was refused
-	slices   []*model.Slice  // by name
-	shared   bool            // a view has the list of slices, too
-	ports    []*model.Port   // as last resolved
-	problems []model.Problem
-	queued   bool
-	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
-
-	claimed     *model.Service // what it has claims for
-	refused     []claim        // of those, claims that policy rejects
-	claimsStale bool           // the claims must be updated
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
@@ -115,5 +112,42 @@ func (t *Tracker) markOne(s *service) {
 	if !s.queued {
 		s.queued = true
 		t.dirty = append(t.dirty, s)
+	}
+}
+
+// CollectTriggers makes the Tracker collect triggers later than a moment. Without it
+// none are.
+func (t *Tracker) CollectTriggers(since time.Time) {
+	t.triggers = triggers{since: since, waiting: map[*service][]Trigger{}}
+}
+
+// Triggered returns the triggers of the changes flushed since the last call.
+func (t *Tracker) Triggered() (all []Trigger) {
+	for s, ts := range t.triggers.waiting {
+		if s.queued {
+			continue
+		}
+		if s.object != nil {
+			all = append(all, ts...)
+		}
+		t.triggers.forget(s)
+	}
+	return all
+}
+
+// markBackend touches the parents of the routes that have a Service as a backend.
+func (t *Tracker) markBackend(name model.ServiceName) {
+	all := t.routes.backends[name]
+	for _, route := range all[:min(len(all), maxRoutesOf)] {
+		t.markParents(route)
+	}
+}
+
+// markParents touches the Services that a route decides about.
+func (t *Tracker) markParents(route *model.Route) {
+	for _, name := range parentsOf(route) {
+		if s := t.services[name]; s != nil {
+			t.markOne(s)
+		}
 	}
 }

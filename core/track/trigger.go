@@ -28,26 +28,6 @@ type triggers struct {
 	count   int
 }
 
-// CollectTriggers makes the Tracker collect triggers later than a moment. Without it
-// none are.
-func (t *Tracker) CollectTriggers(since time.Time) {
-	t.triggers = triggers{since: since, waiting: map[*service][]Trigger{}}
-}
-
-// Triggered returns the triggers of what was flushed since the last call.
-func (t *Tracker) Triggered() (all []Trigger) {
-	for s, ts := range t.triggers.waiting {
-		if s.queued {
-			continue
-		}
-		if s.object != nil {
-			all = append(all, ts...)
-		}
-		t.triggers.forget(s)
-	}
-	return all
-}
-
 // add notes what led to a slice. The same version again, as after a relist, is
 // ignored.
 func (ts *triggers) add(s *service, before, now *model.Slice) {

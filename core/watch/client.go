@@ -40,7 +40,7 @@ type Client struct {
 	codecs serializer.CodecFactory
 }
 
-// Request is what is known of a request that was answered or failed.
+// Request describes a request that was answered or failed.
 type Request struct {
 	Method string        // GET
 	Host   string        // of the API server, as in the URL
@@ -65,11 +65,13 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	if p.connected != nil {
 		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
+	c.Wrap(newOneAtATime)
 	if seen != nil {
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observedTransport{rt, seen} })
 	}
 	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &boundedTransport{rt} })
 	renewToken(c)
+	ownTransport(c)
 	hc, err := rest.HTTPClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", c.Host, err)
@@ -80,6 +82,15 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 		return nil, err
 	}
 	return &Client{config: c, http: hc, limit: limiter(api), scheme: scheme, codecs: serializer.NewCodecFactory(scheme)}, nil
+}
+
+// ownTransport keeps client-go from storing the transport in its cache, whose key holds
+// Dial and with it everything that Dial refers to, the client included, for as long as the
+// process lives. A transport with a proxy function is not cached; this one is the default.
+func ownTransport(c *rest.Config) {
+	if c.Proxy == nil {
+		c.Proxy = http.ProxyFromEnvironment
+	}
 }
 
 // configure sets what a user may set, with kube-proxy's defaults.
@@ -99,7 +110,7 @@ func configure(c *rest.Config, api config.API) {
 }
 
 // limiter bounds the requests a second, with kube-proxy's defaults; a negative
-// rate is none. What is followed does not count: it has a pace of its own.
+// rate is none. Followed lists and watches do not count: they have a back-off of their own.
 func limiter(api config.API) flowcontrol.RateLimiter {
 	qps, burst := float32(5), 10
 	if api.QPS != 0 {

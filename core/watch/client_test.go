@@ -3,10 +3,13 @@
 package watch
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
@@ -165,4 +168,29 @@ func TestPodAgainstServer(t *testing.T) {
 	w.config.API.Kubeconfig = ""
 	w.run().synced()
 	w.becomes(initial)
+}
+
+// A client that nobody uses is collected, whatever its hooks refer to: client-go's cache
+// of transports must not keep it.
+func TestUnusedClientsAreCollected(t *testing.T) {
+	collected := make(chan struct{})
+	func() {
+		var c *Client
+		p := processEnvironment()
+		p.connected = func([]netip.AddrPort) { _ = c } // as the proxy's hook refers to the proxy
+		var err error
+		if c, err = p.connect(config.API{Server: "http://192.0.2.200:6443"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		runtime.AddCleanup(c, func(done chan struct{}) { close(done) }, collected)
+	}()
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-collected:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Error("100 garbage collections have left it")
 }

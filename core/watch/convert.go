@@ -21,7 +21,7 @@ type faults struct {
 	more  int
 }
 
-// bad records that the value of a field was rejected; the remark states what is wrong
+// bad records that the value of a field was rejected; the remark states the reason
 // or what is used instead.
 func (f *faults) bad(why model.Reason, path, value, remark string) {
 	f.add(why, path+": "+printable(value), remark)
@@ -148,7 +148,7 @@ func protocol(s string) (p model.Proto, ok bool) {
 // endpoint either.
 var metadataV6 = netip.MustParseAddr("fd00:ec2::254")
 
-// parseAddr parses an address; the second result states what is wrong with it. IPv4
+// parseAddr parses an address; the second result states why it is invalid. IPv4
 // octets with leading zeros, which API servers accepted for years, are decimal, as in
 // kube-proxy (ParseIPSloppy of k8s.io/utils/net): see decimal. IPv4-mapped addresses
 // are rejected because they would name one endpoint twice. IPv6 addresses may be in

@@ -34,7 +34,7 @@ func (f *faults) annotation(key string) (value string, has bool, bad func(remark
 	}
 }
 
-// choice converts the annotations of a Service. What is invalid is left out.
+// choice converts the annotations of a Service. Invalid ones are left out.
 func choice(f *faults) (c model.Choice) {
 	if len(f.meta.Annotations) == 0 {
 		return c

@@ -29,7 +29,7 @@ type dispatcher struct {
 
 	services, slices, node *latch
 	optional               map[string]*latch // by resource; not changed once it runs
-	changed                chan struct{}     // problems or what is refused changed
+	changed                chan struct{}     // problems or rejected objects changed
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem

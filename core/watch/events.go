@@ -126,7 +126,7 @@ func regarding(o events.Object) corev1.ObjectReference {
 	return ref
 }
 
-// namespaceOf is where an Event lies: with its object, or in default.
+// namespaceOf is the namespace of an Event: its object's, or default.
 func namespaceOf(r events.Record) string {
 	if r.About.Namespace == "" {
 		return metav1.NamespaceDefault

@@ -249,7 +249,7 @@ type versions struct {
 	complete bool   // one listing has ended
 }
 
-// version is what is remembered of one object.
+// version is the state kept of one object.
 type version struct {
 	number uint64 // 0 when it is no number
 	epoch  uint32 // of the last listing that named it

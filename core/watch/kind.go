@@ -53,13 +53,13 @@ type kind struct {
 	// come and go.
 	fallbacks []schema.GroupVersion
 	list      func() runtime.Object
-	set       func(runtime.Object) outcome // tells the sink
-	remove    func(name)                   // tells the sink
+	set       func(runtime.Object) outcome // passes the object to the sink
+	remove    func(name)                   // passes the removal to the sink
 }
 
 // outcome is what became of an object.
 type outcome struct {
-	served   bool // the sink was told of it
+	served   bool // the sink has it
 	problems []model.Problem
 }
 

@@ -136,7 +136,7 @@ type environment struct {
 }
 
 // WorldWritable reports whether anybody on this machine may write a file or folder. On
-// Windows the mode of a file does not say.
+// Windows the mode of a file does not tell; it is false there.
 func WorldWritable(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0

@@ -87,7 +87,7 @@ func (s *Source) EventWriter() (*EventWriter, error) {
 	return s.client.Events(s.nodeName)
 }
 
-// Client returns the connection, for others who talk to the same server.
+// Client returns the client, for other users of the same server.
 func (s *Source) Client() *Client { return s.client }
 
 // Run follows the API server until ctx ends, then it returns nil. Whatever

@@ -97,7 +97,7 @@ func (v *resourceStatus) watch(listing bool) {
 func (v *resourceStatus) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }
 
 // event notes an event of a watch. One that is part of a list may be followed by
-// a failure of that list each time; others say that the watch works.
+// a failure of that list each time; others prove that the watch works.
 func (v *resourceStatus) event(works bool) {
 	v.note(func(r *Resource) {
 		r.Contact = time.Now()
@@ -250,7 +250,7 @@ func (j *failureLog) recovered(resource string) {
 	}
 }
 
-// maxText bounds what is kept and logged of one failure, in bytes.
+// maxText bounds the text kept and logged of one failure, in bytes.
 const maxText = 2 << 10
 
 // explain returns why a request failed and what to do about it.

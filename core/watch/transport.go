@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"slices"
 	"sync"
@@ -94,6 +95,38 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 		return 0, fmt.Errorf("%w: more than %d MiB %s", errTooMuch, b.most>>20, b.what)
 	}
 	return n, err
+}
+
+// oneAtATime lets one request at a time get a connection. Over HTTP/2 the others then
+// share the one that it made; all at once, each would make its own, of which all but
+// one are closed again: four TLS handshakes for each node whenever a server returns.
+type oneAtATime struct {
+	next http.RoundTripper
+	turn chan struct{} // holds a token while a request has no connection yet
+}
+
+// newOneAtATime wraps a transport.
+func newOneAtATime(next http.RoundTripper) http.RoundTripper {
+	return &oneAtATime{next, make(chan struct{}, 1)}
+}
+
+// WrappedRoundTripper lets client-go find the transport underneath.
+func (o *oneAtATime) WrappedRoundTripper() http.RoundTripper { return o.next }
+
+// RoundTrip implements http.RoundTripper.
+func (o *oneAtATime) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case o.turn <- struct{}{}:
+	case <-r.Context().Done():
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, context.Cause(r.Context())
+	}
+	next := sync.OnceFunc(func() { <-o.turn })
+	defer next()
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { next() }}
+	return o.next.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 }
 
 type lookup = func(ctx context.Context, network, host string) ([]netip.Addr, error)

@@ -28,8 +28,8 @@ const Accept = CBOR + ", " + JSON
 // limit bounds what is read of an answer: a list of 50,000 Services needs some 40 MB.
 const limit = 256 << 20
 
-// Type is the type of the answer to a request with an Accept header: CBOR only for those
-// who name it.
+// Type is the type of the answer to a request with an Accept header: CBOR only for clients
+// that name it.
 func Type(accept string) string {
 	if strings.Contains(accept, CBOR) {
 		return CBOR

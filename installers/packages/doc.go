@@ -6,6 +6,6 @@
 //
 //	install   enabled; started if /etc/tandem/config.yaml is there and right
 //	upgrade   restarted if the new version takes the configuration, else the old one runs on
-//	remove    stopped, and what was programmed is removed
+//	remove    stopped, and its rules are removed
 //	purge     state is removed; a configuration that somebody wrote is kept
 package packages

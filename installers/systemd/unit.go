@@ -39,5 +39,5 @@ func word(s string) string {
 }
 
 // path escapes a path of a setting that takes one: to the end of the line it is
-// literal, but for specifiers.
+// literal, except specifiers.
 func path(s string) string { return strings.ReplaceAll(s, "%", "%%") }

@@ -18,7 +18,7 @@ type Options struct {
 	Version string // of the program, as in v1.2.3 or 1.2.3-4-g0123abc
 	Arch    string // amd64 or arm64
 	License string // the file with the license
-	Out     string // the folder for what is made
+	Out     string // the output folder
 	Date    time.Time
 	Sign    *Signature // nil to sign nothing
 }

@@ -16,8 +16,8 @@
 // replaces 1.3.0-rc1); an older one is refused. An upgrade leaves the configuration
 // unchanged and starts the service again. Where the new program finds a mistake in the
 // configuration it is not installed (error 1603; 1722 in the log) and Windows
-// brings the old one back: `tandem config check` shows what is wrong. Nothing that is
-// programmed goes with it: see `tandem cleanup`.
+// brings the old one back: `tandem config check` shows the errors. Programmed
+// load balancers stay: see `tandem cleanup`.
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml
@@ -31,7 +31,7 @@
 // signs them when TANDEM_SIGN_CERTS and TANDEM_SIGN_KEY name a certificate and its
 // key.
 //
-// The same input makes the same bytes, but for signatures, which have the time
+// The same input makes the same bytes, except for signatures, which have the time
 // unless none is requested. It works on any system that has wixl and msibuild
 // (Debian: wixl, msitools), and osslsigncode to sign.
 package windows

@@ -54,7 +54,7 @@ func template(arch string) (string, error) {
 	case "arm64":
 		return "Arm64;1033", nil
 	}
-	return "", fmt.Errorf("there is no Windows on %q that we build for: amd64, arm64", arch)
+	return "", fmt.Errorf("unsupported architecture %q: must be amd64 or arm64", arch)
 }
 
 // buildMSI makes an MSI of the files in a folder.

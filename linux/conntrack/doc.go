@@ -17,11 +17,11 @@
 // with a filter would be shorter, but kernels before 6.8 take it for a flush of the
 // whole table.
 //
-// TCP flows are deleted only as long as they have no answer, and kernels from 5.16 leave out
+// TCP flows are deleted only while they have no answer, and kernels from 5.16 leave out
 // the others (CTA_STATUS). The DNAT bit of the status is asked for by an Observer alone, and
 // not where IPVS redirects flows, which does so without setting it.
 //
-// An Observer looks at TCP flows and deletes none: core/suspect learns from it who does
+// An Observer reads TCP flows and deletes none: core/suspect learns from it which endpoints do
 // not answer. Both families are looked at together, as the kernel's walk through its
 // table costs more than the few entries that it sends: with 262,144 buckets 6 ms of CPU
 // for an empty table, and 50 ms for one of 100,000 entries.

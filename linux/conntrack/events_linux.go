@@ -21,10 +21,10 @@ type NewFlow struct {
 // Translated reports whether rules gave it another destination.
 func (f NewFlow) Translated() bool { return f.To != f.Dst }
 
-// NewFlows hears of new flows, in the network namespace of the thread that opens it.
+// NewFlows receives notices of new flows, in the network namespace of the thread that opens it.
 type NewFlows struct{ listener *netlink.Listener }
 
-// ListenNew opens it. Flows from then on are heard.
+// ListenNew opens it. It receives flows from then on.
 func ListenNew() (*NewFlows, error) {
 	l, err := netlink.Listen(netlink.GroupNewFlows)
 	if err != nil {
@@ -36,7 +36,7 @@ func ListenNew() (*NewFlows, error) {
 // Close ends it.
 func (n *NewFlows) Close() error { return n.listener.Close() }
 
-// Each calls hear for new flows until ctx ends, or hear states that it has heard all.
+// Each calls hear for new flows until ctx ends, or hear returns done.
 func (n *NewFlows) Each(ctx context.Context, hear func(NewFlow) (done bool)) error {
 	return n.listener.Each(ctx, func(m netlink.Message) bool {
 		flow, ok := newFlow(m)

@@ -108,7 +108,7 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 			}
 		}
 	}
-	// The more a filter says the fewer entries come that are not stale.
+	// The more specific a filter, the fewer entries come that are not stale.
 	switch {
 	case len(endpoints) <= min(len(frontends), maxNarrow):
 		return endpoints

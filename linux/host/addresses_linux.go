@@ -29,7 +29,7 @@ type Addresses struct {
 // there are for Services, not for this machine.
 func Dummies(l netlink.Link) bool { return l.Type() == "dummy" }
 
-// OpenAddresses opens those of the calling thread's network namespace, but for the
+// OpenAddresses opens those of the calling thread's network namespace, except the
 // links to skip.
 func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
 	a = &Addresses{events: -1, skip: skip}
@@ -53,7 +53,7 @@ func (a *Addresses) Close() (err error) {
 	return err
 }
 
-// Changed reports whether an address has changed since the last call, but for those
+// Changed reports whether an address has changed since the last call, except those
 // on skipped links: kube-ipvs0 gets one for each Service. It costs a system call.
 func (a *Addresses) Changed() bool {
 	return addressChanged(a.events, func(link int) bool { return a.skipped[link] })
@@ -98,7 +98,7 @@ func onNetworks(addrs []netlink.Addr, skipped map[int]bool) (all []model.LocalAd
 
 // ServiceAddress is an address for a device that holds addresses of Services. The
 // kernel must never choose it as the source of other packets, as masquerading
-// does: its scope is the host or, in IPv6, where scopes do not say that, it is
+// does: its scope is the host or, in IPv6, where scopes have no effect, it is
 // deprecated.
 func ServiceAddress(a netip.Addr) *netlink.Addr {
 	addr := &netlink.Addr{IPNet: SingleAddr(a), Scope: unix.RT_SCOPE_HOST}

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Facts reads what doctor's checks look at: of this machine, and of the network
+// Facts reads the facts for doctor's checks: of this machine, and of the network
 // namespace of the calling thread. It changes nothing; what cannot be read is left
 // out.
 func Facts() *diagnosis.Facts {
@@ -41,7 +41,7 @@ func Facts() *diagnosis.Facts {
 	return f
 }
 
-// readParameters are the kernel parameters that checks look at, with those of each
+// readParameters are the kernel parameters that checks need, with those of each
 // uplink.
 func readParameters() []string {
 	return []string{
@@ -214,8 +214,8 @@ func listeningIn(text string) (ports []uint16) {
 }
 
 // ModuleFacts reports which of some modules of the kernel are neither in use, nor built
-// in, nor there to be loaded; nil where their folder is not visible, as in a
-// container: those that are built in cannot be told then.
+// in, nor available to be loaded; nil where their folder is not visible, as in a
+// container: built-in ones cannot be determined then.
 func ModuleFacts(names ...string) *diagnosis.Modules {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -236,7 +236,7 @@ func ModuleFacts(names ...string) *diagnosis.Modules {
 	return m
 }
 
-// most bounds what is read of a file in /proc.
+// most bounds the bytes read of a file in /proc.
 const most = 8 << 20
 
 // readText returns a file's text; empty where it cannot be read.

@@ -32,8 +32,8 @@ const mostKept = 4096
 // keepTimeout bounds the wait for the service manager.
 const keepTimeout = time.Second
 
-// OpenHandover takes what the process before has left, if nobody has done so: LISTEN_FDS
-// is gone from the environment then.
+// OpenHandover takes the sockets that the previous process left. It does so once: LISTEN_FDS
+// is removed from the environment.
 func OpenHandover() *Handover {
 	h := &Handover{inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == ""}
 	all, err := activation.Listeners() // nil for those that are none
@@ -86,7 +86,7 @@ func (h *Handover) Keep(l *net.TCPListener) {
 	h.kept[at] = true
 }
 
-// Forget implements relay.Handover: it takes a socket back that nobody needs any more.
+// Forget implements relay.Handover: it removes a socket that is no longer needed from the service manager's store.
 func (h *Handover) Forget(at netip.AddrPort) {
 	if !h.kept[at] {
 		return
@@ -97,7 +97,7 @@ func (h *Handover) Forget(at netip.AddrPort) {
 	}
 }
 
-// Release implements relay.Handover: it closes what was inherited and nobody has used.
+// Release implements relay.Handover: it closes inherited sockets that are unused.
 func (h *Handover) Release() {
 	for at, l := range h.inherited {
 		l.Close()
@@ -112,7 +112,7 @@ func storeName(at netip.AddrPort) string {
 	return "relay-" + strings.NewReplacer(":", "_", "[", "", "]", "").Replace(at.String())
 }
 
-// notify tells the service manager something, with a descriptor unless that is
+// notify sends a state to the service manager, with a descriptor unless that is
 // negative. Without a service manager it does nothing.
 func notify(state string, fd int) error {
 	name := os.Getenv("NOTIFY_SOCKET")

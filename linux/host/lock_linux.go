@@ -30,7 +30,7 @@ var (
 //
 // It needs no shared file system, so it also works between containers that share only
 // the network namespace. Unlike an abstract socket, it cannot be taken by a process
-// without the privilege to program rules. ErrLocked: another process has it.
+// without the privilege to program rules. ErrLocked: another process holds it.
 // ErrNoLock: the privilege or nfnetlink_queue is missing.
 func Lock() (io.Closer, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
@@ -52,7 +52,7 @@ func bindQueue(fd int) error {
 		return fmt.Errorf("%w: netlink socket: %w", ErrNoLock, err)
 	}
 	// The kernel answers EPERM both without the privilege and if the queue is taken.
-	// A command that does nothing since Linux 3.8 tells these cases apart.
+	// A command that does nothing since Linux 3.8 distinguishes these cases.
 	const bind, unbindFamily = 1, 4 // enum nfqnl_msg_config_cmds
 	if err := queueCommand(fd, unbindFamily); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLock, err)

@@ -8,7 +8,7 @@ import (
 )
 
 // Poll schedules reading of state for which the kernel sends no change events: at
-// intervals of Every, but for at most 1/pollShare of the time. It is safe for
+// intervals of Every, and for at most 1/pollShare of the time. It is safe for
 // concurrent use once Every is set.
 type Poll struct {
 	Every time.Duration // 0 is never

@@ -19,7 +19,7 @@ import (
 
 // Prepare sets the kernel parameters that a node needs besides rules: connection
 // tracking and the OOM score of this process. It logs what it changes and returns
-// what it could not change, each with the command to do it by hand; none of that
+// what it could not change, each with the command to do it manually; none of that
 // keeps Services from being served. root is "/" except in tests.
 //
 // The sysctls are those of the calling thread's network namespace. Some of them

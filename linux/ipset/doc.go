@@ -11,5 +11,5 @@
 //	conn_linux.go  commands to the kernel, through linux/netlink
 //
 // The numbers are those of include/uapi/linux/netfilter/ipset/ip_set.h, protocol
-// 6, which kernels since 2.6.39 speak.
+// 6, which kernels since 2.6.39 support.
 package ipset

@@ -60,7 +60,7 @@ type Change struct {
 	Net    bool // Bits belong to IP, not to IP2
 }
 
-// Errors of the kernel that callers tell apart.
+// Errors of the kernel that callers distinguish.
 var (
 	ErrNotFound = errors.New("no such set")
 	ErrExists   = errors.New("a set of this name exists already")

@@ -97,7 +97,7 @@ func sorted(pool *model.Pool) []model.Endpoint {
 // isNodePort reports whether a frontend is for all addresses of the host.
 func isNodePort(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
-// match matches what is sent to a frontend.
+// match matches packets to a frontend.
 func (p *portCompiler) match(f *model.Frontend) xtables.Rule {
 	r := xtables.Rule{Proto: p.port.ID.Proto, Ports: xtables.Port(f.At.Port())}
 	if !isNodePort(f) {

@@ -22,7 +22,7 @@ const defaultMark = 1 << 14
 type Options struct {
 	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. A port of another family is a
+	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.
 	Families []model.Family
 	// NoRandomFully omits MASQUERADE --random-fully, for iptables before 1.6.2 and
@@ -167,7 +167,7 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	}
 }
 
-// unallocated emits the rules that drop what is for an unallocated cluster IP. They
+// unallocated emits the rules that drop packets to an unallocated cluster IP. They
 // come after all frontends. A balanced packet has its endpoint's address by now,
 // which may be in ServiceCIDRs.
 func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {

@@ -9,8 +9,8 @@
 //	  │                  └─▶ KUBE-FW-… ─▶ KUBE-EXT-… ─▶ KUBE-SVC-…     other addresses: ranges, origins
 //	  └ local address? KUBE-NODEPORTS ─▶ KUBE-NP-tcp-30080-30095 ─▶ KUBE-EXT-…
 //	nat POSTROUTING
-//	  KUBE-POSTROUTING: masquerade what KUBE-MARK-MASQ has marked
-//	filter INPUT, FORWARD, OUTPUT: what is still for a Service's address now is not served
+//	  KUBE-POSTROUTING: masquerade packets that KUBE-MARK-MASQ has marked
+//	filter INPUT, FORWARD, OUTPUT: packets still addressed to a Service here were not translated
 //	  KUBE-PROXY-FIREWALL: drop clients outside of source ranges
 //	  KUBE-EXTERNAL-SERVICES, KUBE-SERVICES: reject, or drop, as all of ServiceCIDRs
 //

@@ -20,7 +20,7 @@ import (
 
 // Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel) by
 // iptables-restore: one transaction per changed table and family. One goroutine may
-// use it at a time, but for Observe, from any thread.
+// use it at a time, except Observe, which any thread may call.
 type Driver struct {
 	tools    xtables.Tools
 	families []model.Family

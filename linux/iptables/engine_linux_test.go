@@ -199,7 +199,7 @@ func TestTheLockHeldForLong(t *testing.T) {
 		}
 		free := time.Now()
 		l.eventually(t, "all changes", func() bool { return strings.Count(k.save(), "-A "+prefixCluster) >= n })
-		if took := time.Since(free); took > 5*time.Second {
+		if took := time.Since(free); took > 20*time.Second {
 			t.Errorf("done %s after the lock was free", took)
 		}
 		l.eventually(t, "no error any more", l.settled)

@@ -142,7 +142,7 @@ func portChain(beginning string, proto model.Proto, r xtables.Ports) string {
 
 // A tree spreads the rules of a chain over smaller chains, by address prefix or port
 // range, so that a packet traverses tens of rules, not tens of thousands, and a
-// change rewrites one small chain. Its branches are fixed: the place of a rule does
+// change rewrites one small chain. Its branches are fixed: the position of a rule does
 // not depend on other rules.
 //
 //	KUBE-SERVICES ─10.0.0.0/8▶ KUBE-IP-10.0.0.0/8 ─10.96.0.0/16▶ … ─10.96.0.0/26▶ KUBE-IP-10.96.0.0/26
@@ -208,7 +208,7 @@ type Position struct {
 // Rank orders the rules of a shared chain.
 type Rank uint8
 
-// The ranks. Rules of one rank are disjoint, but for the last.
+// The ranks. Rules of one rank are disjoint, except the last.
 const (
 	rankChain      Rank = iota // the chain itself
 	rankUnexpected             // a rule that should not be there

@@ -14,7 +14,7 @@ import (
 )
 
 // Mode is the iptables mode. Probe and Open are in mode_linux.go; elsewhere they
-// say that they need Linux.
+// fail with an error that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: Name, System: "linux", Conntrack: true,

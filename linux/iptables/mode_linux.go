@@ -105,7 +105,7 @@ func removeAll(ctx context.Context, d *Driver) error {
 }
 
 // removeUnused deletes the chains that only Tandem creates, to which no rule leads:
-// kube-proxy rewrites the chains that it knows when it takes over.
+// kube-proxy rewrites the chains that it knows when it starts.
 func removeUnused(ctx context.Context, d *Driver) error {
 	have, err := d.observe(ctx)
 	if err != nil {

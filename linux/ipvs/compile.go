@@ -17,7 +17,7 @@ import (
 type Options struct {
 	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. A port of another family is a
+	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.
 	Families []model.Family
 	// Scheduler is the kernel's scheduler for all virtual servers of Services that
@@ -63,8 +63,8 @@ type Compiler struct {
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
-// Equal implements dataplane.Compiler. A scheduler that looks at weights is as good as the
-// one that does not where all are the same: what is there stays, no matter who made it.
+// Equal implements dataplane.Compiler. A weighted scheduler is equivalent to the
+// unweighted one while all weights are the same, so that an existing server is kept.
 func (c *Compiler) Equal(a, b Value) bool {
 	if !a.Weighted && !b.Weighted && (weighted[a.Scheduler] == b.Scheduler || weighted[b.Scheduler] == a.Scheduler) {
 		a.Scheduler = b.Scheduler
@@ -405,7 +405,7 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	return Value{Server: s, Weighted: looksAtWeights(s.Scheduler) && pool != nil && pool.Weighted()}
 }
 
-// The kernel's schedulers that Services can choose, and those that look at weights.
+// The kernel's schedulers that Services can choose, and the weighted ones.
 var (
 	chosen   = map[model.Scheduler]string{model.RoundRobin: "rr", model.LeastConnections: "lc", model.SourceHash: "sh", model.Maglev: "mh"}
 	weighted = map[string]string{"rr": "wrr", "lc": "wlc"}
@@ -413,7 +413,7 @@ var (
 
 func looksAtWeights(scheduler string) bool { return scheduler == "wrr" || scheduler == "wlc" }
 
-// scheduler is the one for a pool. What this kernel does not have is a gap.
+// scheduler is the one for a pool. One that this kernel does not have is a gap.
 func (p *portCompiler) scheduler(pool *model.Pool) string {
 	usual := p.options.scheduler()
 	name, known := chosen[p.port.Scheduler]

@@ -12,10 +12,10 @@
 //	  ipsets FROM-POD, FROM-HOST: where an origin's action is another one
 //	  drop
 //	routing: service packets to external and load balancer IPs are local
-//	filter:  reject; drop what is in a range of cluster IPs and is none of them
+//	filter:  reject; drop packets to unallocated addresses in a ServiceCIDR
 //	IPVS:    virtual server by mark, else by address ─▶ endpoint
 //	nat POSTROUTING
-//	  masquerade what has the mark, and hairpins
+//	  masquerade packets with the mark, and hairpins
 //
 // The rules do not depend on Services. A Service has, for each of its addresses, a
 // virtual server and a set entry with the frontend's action (Mark). Replacing an
@@ -34,7 +34,7 @@
 // minutes at most. The weights in the kernel are the only record, so drains
 // survive a restart.
 //
-// Virtual servers use the schedulers that look at weights, wrr for rr and wlc for lc,
+// Virtual servers use the weighted schedulers, wrr for rr and wlc for lc,
 // also while all weights are the same: endpoints that start slowly or come back get
 // weights for a while, and the kernel refuses connections to a virtual server while it
 // exchanges its scheduler. A scheduler that is there already stays until it has to go.

@@ -136,8 +136,8 @@ type ChainID uint8
 // so that both modes can coexist while a node switches.
 const (
 	noChain    ChainID = iota
-	mangleIn           // mark what is for a frontend: KUBE-SERVICES
-	mangleOut          // the same for what the host sends
+	mangleIn           // mark packets to a frontend: KUBE-SERVICES
+	mangleOut          // the same for packets of the host
 	manglePort         // node ports
 	mangleLast         // clear marks behind IPVS
 	natIn              // leave service packets to IPVS

@@ -174,7 +174,7 @@ type serverCommit struct {
 	*servers
 	ops []ledger.Op[Key, Value]
 
-	deleted map[Key]bool // servers that are deleted, with all that they have
+	deleted map[Key]bool // servers that are deleted, with their destinations
 	failed  map[Key]bool // servers that could not be created or changed
 
 	wanted map[Key]map[Peer]bool // destinations by server; filled by wants
@@ -224,7 +224,7 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 }
 
 // adopt takes ownership of an existing virtual server: kube-proxy's, or one whose
-// creation was interrupted. Its scheduler stays where it is as good as ours (see
+// creation was interrupted. Its scheduler is kept where it is equivalent to ours (see
 // Compiler.Equal). Destinations that are not wanted drain.
 func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server, weights bool) error {
 	if err := c.checkExcluded(k, id); err != nil {

@@ -231,7 +231,7 @@ func (*Compiler) Opaque(_ Key, v Value) bool {
 	return false
 }
 
-// Mode is the ipvs mode. Probe and Open are in mode_linux.go; elsewhere they say
+// Mode is the ipvs mode. Probe and Open are in mode_linux.go; elsewhere they fail with an error
 // that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{

@@ -22,7 +22,7 @@ func (m Message) Result() error {
 }
 
 // answers calls each for the answers to the request with that sequence number: one,
-// or all up to the end of a dump. end is the result in the last message; err says
+// or all up to the end of a dump. end is the result in the last message; err states
 // that the last message was not reached.
 func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, dump bool, each func(Message) error) (end, err error) {
 	interrupted := false

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netlink is the wire format of netfilter's netlink families, and a
-// socket that speaks it: one codec for nf_tables, ctnetlink and ipset. It knows
+// socket for it: one codec for nf_tables, ctnetlink and ipset. It knows
 // no message of theirs.
 //
 //	Writer, Batch ──▶ Socket ──▶ kernel
 //	                              │
 //	Messages, Attrs ◀─────────────┘
 //
-//	message.go       message headers, and cutting what was read into messages
+//	message.go       message headers, and splitting a read into messages
 //	attribute.go     reading attributes
 //	writer.go        writing messages and attributes
 //	batch.go         requests that are sent together, bounded in number and bytes

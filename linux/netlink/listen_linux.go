@@ -18,7 +18,7 @@ const (
 	GroupNFTrace  = 9 // NFNLGRP_NFTRACE
 )
 
-// Listener hears notices of one group.
+// Listener receives the notices of one multicast group.
 type Listener struct{ file *os.File }
 
 // Listen joins a group, in the network namespace of the calling thread. From then on its
@@ -41,8 +41,8 @@ func Listen(group int) (*Listener, error) {
 // Close leaves the group.
 func (l *Listener) Close() error { return l.file.Close() }
 
-// Each calls hear for all notices until ctx ends, which is no error, or hear states that
-// it has heard all. Notices that did not fit into the socket's memory are lost. It is
+// Each calls hear for all notices until ctx ends, which is no error, or hear returns
+// done. Notices that did not fit into the socket's memory are lost. It is
 // called once.
 func (l *Listener) Each(ctx context.Context, hear func(Message) (done bool)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })

@@ -55,7 +55,7 @@ func Open() (*Socket, error) {
 	s := NewSocket(fd)
 	// Errors come without a copy of the failed message, but with the offset in it.
 	for _, option := range []int{unix.NETLINK_CAP_ACK, unix.NETLINK_EXT_ACK} {
-		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1) // older kernels say less
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1) // older kernels report less
 	}
 	s.send, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
 	s.seq = uint32(time.Now().Unix())
@@ -68,8 +68,8 @@ func NewSocket(fd int) *Socket { return &Socket{fd: fd, buf: make([]byte, chunk)
 // Close closes the socket.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
-// SetBuffers asks for buffers of that many bytes. The kernel takes memory only for
-// what is in them. Without CAP_NET_ADMIN in the initial user namespace the system's
+// SetBuffers asks for buffers of that many bytes. The kernel allocates memory only for
+// queued messages. Without CAP_NET_ADMIN in the initial user namespace the system's
 // limits apply.
 func (s *Socket) SetBuffers(send, receive int) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, send) != nil {

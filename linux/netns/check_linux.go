@@ -48,7 +48,7 @@ type Check struct {
 	Dials int // connections that Run has made
 }
 
-// Run returns what is wrong; empty for nothing. The error is one of the network of
+// Run returns what differs from the expectation; empty for nothing. The error is one of the network of
 // namespaces, or ErrNoSCTP.
 func (c *Check) Run(n *Net) (wrong string, err error) {
 	switch c.Want.Fate {
@@ -66,7 +66,7 @@ func (c *Check) dial(n *Net, timeout time.Duration) (Answer, error) {
 	if !c.Host {
 		place, ok := n.PlaceOf(c.Src)
 		if !ok {
-			return Answer{}, fmt.Errorf("%s is nowhere in the network", c.Src)
+			return Answer{}, fmt.Errorf("%s is not an address of the network", c.Src)
 		}
 		call.From, call.Src = place, c.Src
 	}
@@ -162,7 +162,7 @@ func (c *Check) forward(n *Net) (string, error) {
 	return fmt.Sprintf("%s never reached in %d connections", strings.Join(missing, ", "), most), nil
 }
 
-// sampled is how many connections tell the shares of endpoints.
+// sampled is how many connections measure the shares of endpoints.
 const sampled = 400
 
 func shared(want []oracle.Target) bool {

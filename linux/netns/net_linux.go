@@ -31,7 +31,7 @@ type Net struct {
 	turns   map[pair]*sync.Mutex   // of SCTP clients
 }
 
-// pair is a place and an address that only one SCTP client of it asks at a time.
+// pair is a place and an address that only one of its SCTP clients contacts at a time.
 type pair struct {
 	from Place
 	to   netip.Addr
@@ -145,7 +145,7 @@ func (n *Net) openNode() (*space, error) {
 	return s, err
 }
 
-// joinOutside connects what is outside: by the node's default route, where the node is
+// joinOutside connects the outside: by the node's default route, where the node is
 // this network's.
 func (b *builder) joinOutside(link string) error {
 	if err := b.joinMany(Outside, link, b.plan.Outside); err != nil {
@@ -160,7 +160,7 @@ func (b *builder) joinOutside(link string) error {
 	return b.node.defaultRoute(link, far, b.peerMAC(), b.v6)
 }
 
-// builder connects places to the node.
+// builder connects the namespaces of places to the node.
 type builder struct {
 	*Net
 	node  *space

@@ -28,7 +28,7 @@ type Plan struct {
 	// Here makes Node the namespace of the thread that calls New: its own addresses,
 	// which Node lists, its settings and its default route stay unchanged. It gets
 	// links with names that begin with Prefix, and routes by them to all other
-	// addresses, which must be nobody's. Close removes these, and so does the kernel
+	// addresses, which must be unused. Close removes these, and so does the kernel
 	// when the process ends.
 	Here   bool
 	Prefix string // of the names of all links of Node but pods'; at most 11 bytes

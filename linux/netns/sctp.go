@@ -13,7 +13,7 @@ import (
 var ErrNoSCTP = errors.New("no SCTP on this kernel")
 
 // initChunk is the one chunk of the first two packets of an association (RFC 9260,
-// 3.3.2 and 3.3.3). They show whether packets get through and whom they reach, so the
+// 3.3.2 and 3.3.3). They show whether packets get through and which endpoint they reach, so the
 // association is not completed.
 type initChunk struct {
 	srcPort, dstPort uint16

@@ -17,7 +17,7 @@ import (
 // SCTP is spoken over raw sockets, since many kernels have no SCTP sockets but do
 // track and translate SCTP. A raw socket gets the packets of all ports of its
 // address, and a connected one the ICMP errors of all ports of its peer: therefore
-// only one client of a place may ask an address at a time.
+// only one client of a place may contact an address at a time.
 
 // checkSCTP returns an error if connection tracking in the namespace of the calling
 // thread lacks SCTP. If connection tracking is not loaded that is unknown, and no

@@ -145,7 +145,7 @@ func (s *Server) udp(addr netip.AddrPort) error {
 			_, peer, err := c.ReadFromUDPAddrPort(buf)
 			switch {
 			case err == nil:
-				// The client may be gone.
+				// The client may have closed.
 				_, _ = c.WriteToUDPAddrPort([]byte(introduce(addr, plain(peer))), peer)
 			case s.ended():
 				return

@@ -105,7 +105,7 @@ func (s *space) separate(family int) error {
 	own := netlink.NewRule()
 	own.Family, own.Priority, own.Table = family, 100, unix.RT_TABLE_LOCAL
 	out := netlink.NewRule()
-	out.Family, out.Priority, out.Table, out.IifName = family, 10, unix.RT_TABLE_MAIN, "lo" // what is sent from here
+	out.Family, out.Priority, out.Table, out.IifName = family, 10, unix.RT_TABLE_MAIN, "lo" // packets sent from here
 	first := netlink.NewRule()
 	first.Family, first.Priority, first.Table = family, 0, unix.RT_TABLE_LOCAL
 	if err := s.links.RuleAdd(own); err != nil {

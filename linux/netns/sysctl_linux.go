@@ -28,7 +28,7 @@ func everywhere() []sysctl {
 		{path: "ipv4/icmp_ratelimit", value: "0"},
 		{path: "ipv4/icmp_msgs_per_sec", value: "100000", optional: true}, // of the namespace since Linux 6.12
 		{path: "ipv6/icmp/ratelimit", value: "0", optional: true},
-		// No traffic but what is requested.
+		// No traffic except the test's.
 		{path: "ipv6/conf/all/accept_ra", value: "0", optional: true},
 		{path: "ipv6/conf/default/accept_ra", value: "0", optional: true},
 		{path: "ipv6/conf/default/accept_dad", value: "0", optional: true},

@@ -15,7 +15,7 @@ type Outcome uint8
 const (
 	Answered Outcome = iota
 	Refused          // at once, by a reset, an ICMP message or a closed connection
-	TimedOut         // nobody answered
+	TimedOut         // no answer
 )
 
 // String returns a short name for people.
@@ -24,7 +24,7 @@ func (o Outcome) String() string { return [...]string{"answered", "refused", "ti
 // Answer is what a client receives.
 type Answer struct {
 	Outcome Outcome
-	Server  netip.AddrPort // the server's address, as it says
+	Server  netip.AddrPort // the server's address, from its answer
 	Client  netip.AddrPort // the client as the server sees it
 }
 

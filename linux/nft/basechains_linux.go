@@ -57,7 +57,10 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	if int(h.Point) >= len(names) {
 		return c, false // of bridges and devices
 	}
-	family, known := map[byte]string{1: "inet", 2: "ip", 10: "ip6"}[m.Family()]
+	family, known := familyNames()[m.Family()]
 	c.Family, c.Hook, c.Priority, c.Drop = family, names[h.Point], int(h.Priority), h.Policy == 0
 	return c, ok && known
 }
+
+// familyNames are those of the families whose tables see packets of IP.
+func familyNames() map[byte]string { return map[byte]string{familyInet: "inet", 2: "ip", 10: "ip6"} }

@@ -26,7 +26,7 @@ type batch struct {
 
 // sent describes a message of the batch; its index gives the sequence number.
 type sent struct {
-	op     int32 // -1 when it is for several: then see places
+	op     int32 // -1 when it is for several: see places
 	start  int32
 	places int32 // where its elements begin in batch.places
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Counts passes on what the counted elements of some sets have counted, and what they
-// do. It reads beside drivers, in the network namespace of the calling thread.
+// Counts passes the counters of the elements of some sets, and what the elements
+// do, to found. It reads concurrently with drivers, in the network namespace of the calling thread.
 func (t *Table) Counts(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) (err error) {
 	sock, err := openSocket()
 	if err != nil {

@@ -107,8 +107,8 @@ func (d *Driver) Transactions() uint32 {
 	return d.commits
 }
 
-// SetSendBuffer requests a send buffer of that many bytes, which bounds what is sent
-// as one transaction, and returns what it got.
+// SetSendBuffer requests a send buffer of that many bytes, which bounds the bytes sent
+// as one transaction, and returns the size granted.
 func (d *Driver) SetSendBuffer(size int) (got int) {
 	d.sock.SetBuffers(size, receiveBuffer)
 	return d.sock.Limit()

@@ -40,7 +40,7 @@ func (s *Sim) Lookups(p oracle.Packet) []Key {
 func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out := oracle.Outcome{Fate: oracle.Forward}
 	found := map[netip.AddrPort]oracle.Target{}
-	for _, end := range s.routed(packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p, chance: 1}) {
+	for _, end := range s.routed(first(p)) {
 		switch {
 		case end.to == rejected:
 			out.Fate = oracle.Reject
@@ -62,6 +62,20 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	out.Endpoints = slices.Collect(maps.Values(found))
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
+}
+
+// Statements returns how many statements a packet meets, lookups of elements among them,
+// until it leaves or is delivered, except for source NAT: on the longest of its ways.
+func (s *Sim) Statements(p oracle.Packet) (most int) {
+	for _, end := range s.routed(first(p)) {
+		most = max(most, end.met)
+	}
+	return most
+}
+
+// first is a packet before the first of its statements.
+func first(p oracle.Packet) packet {
+	return packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p, chance: 1}
 }
 
 // maxDepth is the kernel's limit of nested jumps.
@@ -87,6 +101,7 @@ func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends
 	if len(ss) == 0 {
 		return s.rules(rest, p, depth)
 	}
+	p.met++
 	for _, st := range ss[0].eval(s, p) {
 		switch st.to {
 		case onward:

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -28,9 +28,9 @@ func OpenOffload() (*Offload, error) {
 // Close closes the socket.
 func (o *Offload) Close() error { return o.sock.Close() }
 
-// Set has the flowtable take packets from devices, beside those that it does
-// already. Beside another agent's flowtable it does nothing: connections would be
-// in either, and neither agent could tell why.
+// Set adds devices whose packets the flowtable takes to those that it has
+// already. If another agent has a flowtable it does nothing: connections would be
+// in either of them, invisibly to both agents.
 func (o *Offload) Set(ctx context.Context, devices []string) error {
 	exists, have, err := o.Devices(ctx)
 	if err != nil {
@@ -64,32 +64,52 @@ func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, e
 	if exists, err = o.ours(ctx); err != nil {
 		return exists, nil, err
 	}
-	err = request(ctx, o.sock, msgGetFlowtable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
-		if messageOf(m) != msgNewFlowtable {
-			return nil
+	all, err := flowtables(ctx, o.sock)
+	for _, f := range all {
+		if !f.Own {
+			return exists, devices, fmt.Errorf("flowtable %s belongs to another agent: turn one of them off", f)
 		}
-		var table, name string
-		var hook []byte
-		for kind, b := range m.Attrs() {
-			switch kind {
-			case attrTable:
-				table = zeroEnded(b)
-			case attrFlowtableName:
-				name = zeroEnded(b)
-			case attrFlowtableHook:
-				hook = b
-			}
-		}
-		if m.Family() != familyInet || table != offloadTable {
-			return fmt.Errorf("flowtable %s of table %s belongs to another agent: turn one of them off", name, table)
-		}
-		devices = append(devices, devicesOf(hook)...)
-		return nil
-	})
+		devices = append(devices, f.Devices...)
+	}
 	return exists, devices, err
 }
 
-func zeroEnded(b []byte) string { return strings.TrimRight(string(b), "\x00") }
+// Flowtables lists those of all tables in the network namespace of the calling thread.
+func Flowtables(ctx context.Context) (all []diagnosis.Flowtable, err error) {
+	sock, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, sock.Close()) }()
+	return flowtables(ctx, sock)
+}
+
+// maxFlowtables bounds how many are listed: they are other programs'.
+const maxFlowtables = 100
+
+func flowtables(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Flowtable, err error) {
+	all = []diagnosis.Flowtable{}
+	err = request(ctx, sock, msgGetFlowtable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
+		if messageOf(m) != msgNewFlowtable || len(all) == maxFlowtables {
+			return nil
+		}
+		f := diagnosis.Flowtable{Family: familyNames()[m.Family()]}
+		for kind, b := range m.Attrs() {
+			switch kind {
+			case attrTable:
+				f.Table = netlink.Text(b)
+			case attrFlowtableName:
+				f.Name = netlink.Text(b)
+			case attrFlowtableHook:
+				f.Devices = devicesOf(b)
+			}
+		}
+		f.Own = m.Family() == familyInet && f.Table == offloadTable
+		all = append(all, f)
+		return nil
+	})
+	return all, err
+}
 
 func devicesOf(hook []byte) (names []string) {
 	for kind, b := range netlink.Attrs(hook) {
@@ -97,13 +117,13 @@ func devicesOf(hook []byte) (names []string) {
 			continue
 		}
 		for _, name := range netlink.Attrs(b) {
-			names = append(names, zeroEnded(name))
+			names = append(names, netlink.Text(name))
 		}
 	}
 	return names
 }
 
-// ours reports whether our table is there; another's of its name is an error.
+// ours reports whether our table is there; a foreign one of its name is an error.
 func (o *Offload) ours(ctx context.Context) (exists bool, err error) {
 	var comment []byte
 	err = request(ctx, o.sock, msgGetTable, 0, familyInet, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
@@ -130,15 +150,4 @@ func (o *Offload) transact(ctx context.Context, fill func(*offloadBatch)) error 
 	b := &offloadBatch{newPlainBatch(o.sock.Next(), familyInet, offloadTable)}
 	fill(b)
 	return b.commit(ctx, o.sock)
-}
-
-// Bypassed reports which rules of others no longer see the packets of established
-// connections while there is a flowtable of ours; empty without one. It is for
-// checks of a node.
-func (o *Offload) Bypassed(ctx context.Context) (string, error) {
-	exists, devices, err := o.Devices(ctx)
-	if err != nil || !exists {
-		return "", err
-	}
-	return fmt.Sprintf("flow offload on %s: rules in the forward and postrouting hooks see only the first packets of connections to Services", strings.Join(devices, ", ")), nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// The kernel tells of each rule that a packet meets once the packet is marked
+// The kernel reports each rule that a packet traverses once the packet is marked
 // (nft_trace). A table of our own marks it, before all other rules:
 //
 //	table ip tandem-trace-PID {

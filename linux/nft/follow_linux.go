@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Follower has the kernel tell what rules the first packet of some connections meets, in
-// the network namespace of the thread that opens it. Close removes what it has made, and
+// Follower has the kernel report the rules that the first packet of some connections traverses, in
+// the network namespace of the thread that opens it. Close removes its objects, and
 // since Linux 5.12 so does the end of the process.
 type Follower struct {
 	sock     *netlink.Socket // owns the table
@@ -64,8 +64,8 @@ func (f *Follower) Close() error {
 // maxSteps bounds the steps of a packet.
 const maxSteps = 1000
 
-// Each calls hear for the steps of the first packet that is heard of, but for those in our
-// own table, until ctx ends, or hear states that it has heard all.
+// Each calls hear for the steps of the first packet that is reported, except those in our
+// own table, until ctx ends, or hear returns done.
 func (f *Follower) Each(ctx context.Context, hear func(Step) (done bool)) error {
 	var packet uint32
 	n := 0

@@ -5,7 +5,7 @@ package nft
 import "github.com/tandem-proxy/tandem/linux/netlink"
 
 // Messages of nf_tables (include/uapi/linux/netfilter/nf_tables.h) and of
-// the batches around it. They are spelled out here so that this file and all that
+// the batches around it. They are spelled out here so that this file and everything that
 // builds on it compile on any system.
 const (
 	msgNewTable = iota

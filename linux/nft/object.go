@@ -13,7 +13,7 @@ type Value struct {
 	// To and Port are the endpoint that an element of slots gives.
 	To   [16]byte
 	Port uint16
-	// Body is all that other objects have; nil for elements of slots and of
+	// Body is the content of all other objects; nil for elements of slots and of
 	// plain sets. It is never changed once it is in a Value.
 	Body *Body
 }

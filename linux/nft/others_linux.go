@@ -12,10 +12,10 @@ import (
 // thread.
 func (d *Driver) Others(ctx context.Context) ([]string, error) { return Others(ctx, d.table.Name) }
 
-// maxOthers bounds how many chains are told.
+// maxOthers bounds how many chains are reported.
 const maxOthers = 20
 
-// Others tells of the BaseChains that have rules, or drop by policy, and are in none of
+// Others reports the BaseChains that have rules, or drop by policy, and are in none of
 // some tables.
 func Others(ctx context.Context, own ...string) (texts []string, err error) {
 	all, err := BaseChains(ctx)

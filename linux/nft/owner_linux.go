@@ -25,7 +25,7 @@ var ErrForeign = errors.New("is not owned by Tandem and left unchanged")
 
 func (t *Table) foreign(f model.Family) error {
 	name := FamilyName(f) + " " + t.Name
-	return fmt.Errorf("table %s %w: its comment does not begin with %q. If somebody uses it, give it another name; "+
+	return fmt.Errorf("table %s %w: its comment does not begin with %q. If another program uses it, rename it; "+
 		"otherwise, or if it was Tandem's and has lost its comment, delete it with \"nft delete table %s\"",
 		name, ErrForeign, t.Owner, name)
 }

@@ -21,7 +21,7 @@ type Rule struct {
 func NewRule(s ...Statement) Rule { return Rule{Statements: s} }
 
 // Statement is one part of a rule. There is one description of rules, as values of
-// the types below; what is shown, loaded and evaluated all comes from it.
+// the types below: text, netlink messages and evaluation are all derived from it.
 type Statement interface {
 	text(model.Family) string // as nft spells it (statement_text.go)
 	encode(*encoder)          // as netlink expressions (statement_encode.go)
@@ -104,8 +104,8 @@ type (
 	RestoreSource struct{}
 
 	// Update has a set or map keep the packet's key, for a time that restarts when
-	// it does already. A map keeps the destination with it, the first one that it was
-	// told. It matches, unless there is no room.
+	// it does already. A map stores the destination with it, the first one that it is
+	// given. It matches, unless there is no room.
 	Update struct {
 		Set     *Set
 		Timeout time.Duration
@@ -159,7 +159,7 @@ type Sim struct {
 	host    *model.Host
 	ranges  map[*Set][]Key
 	hooks   map[attachment][]Key // chains in the order in which packets meet them
-	asked   func(Key)            // of each element that a packet is looked up by; nil for nobody
+	asked   func(Key)            // of each element that a packet is looked up by; may be nil
 }
 
 // packet is a packet in flight.
@@ -172,9 +172,10 @@ type packet struct {
 	kept   netip.Addr    // written to a map by Update
 	forgot bool          // the client was removed from the map by Delete
 	chance float64       // how likely it gets here
+	met    int           // statements on its way
 }
 
-// step is one thing that a statement may do to a packet.
+// step is one possible effect of a statement on a packet.
 type step struct {
 	packet
 	to    direction

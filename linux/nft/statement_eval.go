@@ -60,7 +60,7 @@ func (st ClearMark) eval(_ *Sim, p packet) []step {
 	return match(p, true)
 }
 
-// eval knows of clients what the objects say; the next packet knows no more. There
+// eval knows the clients in the objects; the next packet sees no others. There
 // is always room.
 func (st Update) eval(s *Sim, p packet) []step {
 	if _, known := s.element(st.Set, p, 0); !known {

@@ -17,7 +17,7 @@ const (
 	noteFlags   = 1 // of elements
 	noteOpen    = 1 // in noteFlags: a range with no end
 
-	// noteDigest is ours, on rules, and noteRest, on elements, for what of a comment
+	// noteDigest is ours, on rules, and noteRest, on elements, for the part of a comment that
 	// is too long for nft. nft skips types that it does not know.
 	noteDigest = 0x74
 	noteRest   = 0x75

@@ -19,18 +19,18 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Writer is a program that has committed to nf_tables, as the kernel tells of each new
-// generation of the rules: nft, iptables-nft and whatever else.
+// Writer is a program that has committed to nf_tables, as the kernel reports for each new
+// generation of the rules: nft, iptables-nft and others.
 type Writer struct {
 	Name string // of the thread, up to 15 bytes
 	PID  int    // of the thread, as the host counts
 	At   time.Time
 }
 
-// Writers hears who commits to nf_tables in one network namespace, other than this
+// Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
-// As long as anybody is in the kernel's group, the kernel makes a notice of each object of
+// While any socket is in the kernel's multicast group, the kernel makes a notice of each object of
 // each commit. So our own commits are made outside of it: see Mute.
 type Writers struct {
 	file *os.File
@@ -43,7 +43,7 @@ type Writers struct {
 const maxWriters = 64
 
 // OpenWriters opens the socket in the network namespace of the calling thread. From then
-// on all commits are heard, see Listen.
+// on all commits are recorded, see Listen.
 func OpenWriters() (*Writers, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -60,8 +60,8 @@ func OpenWriters() (*Writers, error) {
 	return w, nil
 }
 
-// Mute leaves the kernel's group, or joins it again: what is committed while it is left
-// costs nothing more, and has no name. It takes about a microsecond.
+// Mute leaves the kernel's group, or joins it again: a commit in between
+// costs nothing more, and is not recorded. It takes about a microsecond.
 func (w *Writers) Mute(on bool) error {
 	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
@@ -230,7 +230,7 @@ func Child(ctx context.Context, pid int, program string) (ended func()) {
 	}
 }
 
-// Since returns who has written since a time, oldest first.
+// Since returns the programs that have written since a time, oldest first.
 func (w *Writers) Since(t time.Time) (all []Writer) {
 	w.drain()
 	w.mu.Lock()

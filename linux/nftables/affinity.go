@@ -15,8 +15,8 @@ import (
 )
 
 // ClientIP affinity is one map of the table: client . port -> handle, where each
-// entry is forgotten after the port's timeout. It is there as long as any port
-// needs it. All else is elements of maps and chains that ports share:
+// entry is forgotten after the port's timeout. It exists as long as any port
+// needs it. Everything else is elements of maps and chains that ports share:
 //
 //	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
 //	        in affinity: restart its timeout ─▶ affinity-known
@@ -26,10 +26,10 @@ import (
 //	affinity-chosen: affinity-send; drop
 //	affinity-send: affinity-endpoints: address . protocol . port . handle
 //	              ─▶ endpoint (DNAT)
-//	affinity-known: affinity-send; its endpoint is gone: forget
+//	affinity-known: affinity-send; its endpoint is gone: delete
 //
 // A client has one entry for a Service port, whichever of its addresses it
-// connects to. What it had before its last choice is nowhere, so an endpoint that
+// connects to. Earlier choices are not kept, so an endpoint that
 // comes back does not get its clients back. A handle is an endpoint's address:
 // that stays the same wherever the endpoint is among the slots.
 //
@@ -41,17 +41,17 @@ import (
 // packet for which there is no endpoint is dropped, so that none leaves with the
 // variables in it. Only the first packet of a connection comes here.
 //
-// A rule cannot change what an entry gives: it deletes one that is out of date and
-// makes another. Kernels before 6.5, but for stable ones that have its garbage
+// A rule cannot change an entry's value: it deletes one that is out of date and
+// makes another. Kernels before 6.5, except stable ones that have its garbage
 // collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
-// bytes for each client whose endpoint went, and its room in the map until that goes.
+// bytes for each client whose endpoint was removed, and its room in the map until the map is deleted.
 
 // fullFor is how long it is known that the map was full: longer than from one
 // audit to the next.
 const fullFor = time.Hour
 
 // affinePick is a chain that serves new connections of ports with affinity:
-// like a pick chain, but for clients that have an endpoint already.
+// like a pick chain, except for clients that have an endpoint already.
 type affinePick struct {
 	pick
 	timeout time.Duration
@@ -255,7 +255,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 // identity is what the port is known by in Affinity, written as an address: that
 // of its first frontend, with the port in another part of it. For IPv6 no two ports
 // have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
-// long as they share 16. Otherwise two may, hardly ever; then a client of both
+// long as they share 16. Otherwise a collision is possible but rare; then a client of both
 // chooses again whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At

@@ -45,7 +45,7 @@ func (c class) statements(bit uint32) []nft.Statement {
 
 // pick is a pick chain: it balances over the first Count slots of a frontend's
 // pool. It does not know which frontend, so all frontends with pools of that size
-// share it, but for round robin: there the rule counts, for one port alone.
+// share it, except for round robin: there the rule itself counts, for one port alone.
 type pick struct {
 	slots  *nft.Set // Slots or setNodeSlots
 	class  class
@@ -55,7 +55,7 @@ type pick struct {
 	port   string // for which port, where the rule counts
 }
 
-// How the names of chains say by what they pick. Chains of one port have its hash
+// The suffixes of chain names by how they pick. Chains of one port have its hash
 // behind it.
 const (
 	suffixMaglev = "-maglev"
@@ -160,8 +160,8 @@ func (p pick) rules(bit uint32) []nft.Rule {
 }
 
 // send chooses one of the pool's first n slots. Only packets with a port can have
-// matched a frontend; nft does not know that and wants to see it said before a port
-// is rewritten. It is said with a named set, as an anonymous one in every chain
+// matched a frontend; nft does not know that and requires a match on the protocol before a port
+// is rewritten. It is a named set, as an anonymous one in every chain
 // would make all changes slower.
 func (p pick) send(n uint32, by nft.Generator) []nft.Statement {
 	return []nft.Statement{nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first(), By: by}}}
@@ -205,7 +205,7 @@ func (p *portCompiler) answers(f *model.Frontend) (as [model.Origins]answer) {
 	return as
 }
 
-// common chooses the class of the answer that all origins look at. It must be
+// common chooses the class of the answer that all origins look up. It must be
 // right for packets from outside; where there is a choice it is the one that
 // is right for pods, too.
 func common(as [model.Origins]answer) class {

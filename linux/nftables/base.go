@@ -21,7 +21,7 @@ func (c *Compiler) Base(host *model.Host, emit func(nft.Key, nft.Value)) {
 func (c *Compiler) base(f model.Family, host *model.Host, emit func(nft.Key, nft.Value)) {
 	emit(table.Object(f))
 	for _, s := range table.Sets() {
-		if !s.Dynamic() { // those are there only as long as a port needs them
+		if !s.Dynamic() { // those exist only while a port needs them
 			emit(nft.SetObject(f, s))
 		}
 	}
@@ -45,9 +45,9 @@ func emitRanges(set *nft.Set, f model.Family, all []netip.Prefix, emit func(nft.
 }
 
 // filters are the chains that see every packet. They come behind destination NAT,
-// since an address that no Service of ours has may be another proxy's (label
-// service-proxy-name). With unallocated they drop what is for a cluster IP that
-// there is not.
+// since an address that none of our Services has may be another proxy's (label
+// service-proxy-name). With unallocated they drop packets to an unallocated
+// cluster IP.
 func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	var forward, output []nft.Rule
 	if !c.options.Liberal {
@@ -71,9 +71,9 @@ func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	return chains
 }
 
-// invalid drops what could be an endpoint's answer that connection tracking finds
-// invalid: its source would not become the Service's address, and who gets it
-// resets the connection (kubernetes/kubernetes issue 74839). kube-proxy drops all
+// invalid drops packets that could be an endpoint's answer and that connection tracking finds
+// invalid: its source would not become the Service's address, and the client
+// would reset the connection (kubernetes/kubernetes issue 74839). kube-proxy drops all
 // invalid packets in iptables mode, and so those of connections of which this host
 // sees one direction only, and which no Service is for. Here that is left to
 // packets from a port that endpoints have; answers to connections that this host
@@ -112,8 +112,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain
 	}
 }
 
-// podRules tell this node's pods, among what arrives and what the host sends
-// itself: that comes by no interface and can only be told by address.
+// podRules match this node's pods, among arriving packets and those that the host sends
+// itself: the latter have no input interface and can only be matched by address.
 func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Statement) {
 	switch {
 	case pods.Interface != "":
@@ -127,17 +127,17 @@ func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Stateme
 	return arriving, arriving
 }
 
-// origins are the senders of one entrance: pods, told by any of the matches,
+// origins are the senders of one entrance: pods, recognised by any of the matches,
 // and one kind of others. From the entrance on, a clear masquerade bit means
 // "pod".
 //
-// The maps that everybody uses are looked up in one place for each entrance, and
+// The maps for all origins are looked up in one chain for each entrance, and
 // not once for each origin: when an answer changes, the kernel checks the whole
 // table along every path.
 type origins struct {
 	bit   uint32
 	pods  []nft.Statement
-	vips  *nft.Set // what only the others look at; setVIPs for nothing
+	vips  *nft.Set // the map that only the others look up; setVIPs for none
 	nodes *nft.Set // the same for node ports
 }
 

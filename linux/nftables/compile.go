@@ -20,10 +20,10 @@ const DefaultMark = 1 << 14
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the bit of the packet mark that says "masquerade"; 0 means
+	// Mark is the fwmark bit of packets to masquerade; 0 means
 	// DefaultMark.
 	Mark uint32
-	// Families are those to serve; none means both. Ports of another family are
+	// Families are the IP families to serve; none means both. Ports of another family are
 	// a Gap.
 	Families []model.Family
 	// Liberal keeps answers of endpoints that connection tracking finds invalid;
@@ -80,8 +80,8 @@ func NewCompiler(o Options) *Compiler {
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
-// Rank implements dataplane.Compiler: what is referred to comes before what
-// refers to it, and slots and source ranges before the answer that needs them. A
+// Rank implements dataplane.Compiler: referenced objects come before those that
+// refer to them, and slots and source ranges before the answer that needs them. A
 // large port may take several transactions, and after each of them packets find
 // the slots that they are sent to.
 func (c *Compiler) Rank(k nft.Key) int {
@@ -122,8 +122,8 @@ func hasPrefix(s string, prefixes ...string) bool {
 // DeleteDelay implements dataplane.Compiler. To make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
-// that refers to it. What clients had is in one map, which tells only what each of
-// them had last, however long it stays.
+// that refers to it. The affinity of clients is in one map, which has only the last endpoint of each of
+// them, however long it stays.
 func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 	switch k.Kind {
 	case nft.KindChain:
@@ -167,7 +167,7 @@ type portCompiler struct {
 	shared  map[nft.Key]struct{} // emitted already: a port emits nothing twice
 }
 
-// measure looks how large the port is, and reports what is too much.
+// measure checks the size of the port against limits, and reports what exceeds them.
 func (p *portCompiler) measure() {
 	most := 0
 	for _, pool := range p.port.Pools() {
@@ -219,7 +219,7 @@ func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 	p.slots(f, answers)
 }
 
-// mapsOf returns the maps of a frontend's answers: one that all look at last, and
+// mapsOf returns the maps of a frontend's answers: one that all origins look up last, and
 // one for each origin that may have its own.
 func mapsOf(f *model.Frontend) [model.Origins]*nft.Set {
 	if f.Kind == model.KindNodePort {

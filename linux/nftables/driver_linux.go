@@ -29,7 +29,7 @@ var (
 )
 
 // Open returns a driver for the network namespace that the calling thread is
-// in. Close it after use; what it has programmed stays.
+// in. Close it after use; programmed objects stay.
 func Open(o Options) (*Driver, error) {
 	d, err := nft.Open(table, o.families()...)
 	if err != nil {

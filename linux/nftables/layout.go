@@ -32,7 +32,7 @@ var (
 // rangeLoad is what a rule looks up in a key with ranges. nft turns each field of
 // such a key to the byte order of the network, l4proto with an expression that
 // Linux 6.12 rejects for a single byte; the protocol of a connection is in that
-// order. Packets of no connection meet no chain of ours that looks up ranges.
+// order. Packets of no connection traverse no chain of ours that looks up ranges.
 var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
 // The sets and maps.
@@ -92,7 +92,7 @@ var (
 	setAffinityNodeEndpointsSecond = &nft.Set{Name: "affinity-nodeendpoints-second", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
 
 	// setAffinity has, for a client and a port, the handle of the endpoint that it had
-	// last. Which clients there are is not ours to know.
+	// last. Its elements are not read back.
 	setAffinity = &nft.Set{
 		Name: "affinity", Key: []nft.Field{nft.Saddr, nft.Daddr, nft.L4Proto}, Data: nft.DataAddress, Size: affinitySize, Unread: true,
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},

@@ -11,7 +11,7 @@ import (
 )
 
 // Mode is the nftables mode. Probe and Open are in mode_linux.go; elsewhere
-// they say that they need Linux.
+// they fail with an error that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: config.NFTables, System: "linux", Conntrack: true,

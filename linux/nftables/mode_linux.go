@@ -52,9 +52,9 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 }
 
 // lacking reports whether a probe failed because the kernel does not have what
-// we need: then there are no rules of ours either. Any other error may be gone
-// the next time, or is for somebody to decide, such as a foreign table of our
-// name: it does not tell that a family cannot be served.
+// we need: then there are no rules of ours either. Any other error may be transient
+// or need an administrator, such as a foreign table of our
+// name: it does not mean that a family cannot be served.
 func lacking(err error) bool {
 	for _, missing := range []error{dataplane.ErrAbsent, nft.ErrAltered, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
 		if errors.Is(err, missing) {
@@ -69,7 +69,7 @@ func lacking(err error) bool {
 var kubeProxyTable = nft.NewTable("kube-proxy", "rules for kube-proxy", "")
 
 // kubeProxy finds the tables of kube-proxy. Tables of that name without its
-// comment are left alone.
+// comment are not touched.
 func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	d, err := nft.Open(kubeProxyTable)
 	if err != nil {

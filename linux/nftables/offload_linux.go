@@ -164,7 +164,7 @@ func (o *offload) Remove(ctx context.Context) error {
 	return errors.Join(o.flowtable.Remove(ctx), o.Backend.Remove(ctx))
 }
 
-// Close implements dataplane.Backend. The flowtable stays, as all that is programmed.
+// Close implements dataplane.Backend. The flowtable stays, as everything programmed does.
 func (o *offload) Close() error {
 	o.end()
 	o.stopWatching()

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
@@ -14,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -22,7 +25,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/nft"
@@ -37,10 +43,12 @@ type offloadNode struct {
 	flows    *nft.Offload
 	plane    *offload
 	web, dns *model.Port
-	listener socket // of the endpoint of web
-	question socket // of a flow to dns
+	stale    *conntrack.Table
 
-	counted int // packets that the forward hook had seen when it was asked last
+	webs, names []socket // of the endpoints in the pods
+	question    socket   // of a flow to dns
+	counted     int      // packets that the forward hook had seen when it was asked last
+	offloaded   bool     // the proxy has a flowtable, or is to make one
 }
 
 // The pods, and the ports of the Services' endpoints in them.
@@ -75,21 +83,46 @@ func newOffloadNode(t *testing.T) *offloadNode {
 		t.Fatal(err)
 	}
 	n.must(n.flows.Remove(t.Context()))
-	n.web = port("web", front(model.KindExternalIP, "203.0.113.1:80", onAll(balance(onPod(0, webPort), false))))
-	n.dns = port("dns", front(model.KindExternalIP, "203.0.113.1:53", onAll(balance(onPod(0, dnsPort), false))))
-	n.dns.ID.Proto = model.UDP
+	n.must(lab.Do(netns.Node, func() (err error) { n.stale, err = conntrack.Open(); return err }))
+	t.Cleanup(func() { n.must(n.stale.Close()) })
+	n.web, n.dns = servedBy(0)
 	n.open()
-	t.Cleanup(func() { n.must(n.plane.Close()) })                // the one that is open by then
-	if _, err := n.plane.Backend.Sync(t.Context()); err != nil { // without offload yet
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { n.must(n.plane.Close()) }) // the one that is open by then
+	n.sync()
 	n.nft("table inet watcher { chain forward { type filter hook forward priority -200; counter; }; }")
 	return n
 }
 
-// onPod returns a pool of one endpoint, in a pod by its number.
-func onPod(i int, port uint16) *model.Pool {
-	return &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.AddrPortFrom(offloadPods[i].Addrs[0], port), Local: true}}}
+// servedBy returns the ports of the Services, with endpoints in pods by their numbers.
+func servedBy(pods ...int) (web, dns *model.Port) {
+	on := func(port uint16) model.Action {
+		pool := &model.Pool{}
+		for _, i := range pods {
+			pool.Endpoints = append(pool.Endpoints, model.Endpoint{Addr: inPod(i, port), Local: true})
+		}
+		return balance(pool, false)
+	}
+	web = port("web", front(model.KindExternalIP, "203.0.113.1:80", onAll(on(webPort))))
+	dns = port("dns", front(model.KindExternalIP, "203.0.113.1:53", onAll(on(dnsPort))))
+	dns.ID.Proto = model.UDP
+	return web, dns
+}
+
+func inPod(i int, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(offloadPods[i].Addrs[0], port)
+}
+
+// serve gives the Services the endpoints in these pods, and deletes the flows that are
+// stale then, as the proxy does.
+func (n *offloadNode) serve(pods ...int) {
+	n.t.Helper()
+	web, dns := servedBy(pods...)
+	changes := []model.Delta{{Old: n.web, New: web}, {Old: n.dns, New: dns}}
+	n.web, n.dns = web, dns
+	n.plane.Update(changes)
+	n.sync()
+	_, err := n.stale.Delete(n.t.Context(), flows.Stale(testHost, changes))
+	n.must(err)
 }
 
 func (n *offloadNode) must(err error) {
@@ -118,19 +151,29 @@ func (n *offloadNode) open() {
 	n.plane.Update([]model.Delta{{New: n.web}, {New: n.dns}})
 }
 
-// offload has the proxy make its flowtable, and returns the devices once they are all there.
-func (n *offloadNode) offload() (devices []string) {
+// sync has the proxy write what has changed, and begin with offload if it is to.
+func (n *offloadNode) sync() {
 	n.t.Helper()
-	if _, err := n.plane.Sync(n.t.Context()); err != nil {
-		n.t.Fatal(err)
+	var plane dataplane.Backend = n.plane
+	if !n.offloaded {
+		plane = n.plane.Backend
 	}
+	_, err := plane.Sync(n.t.Context())
+	n.must(err)
+}
+
+// offload has the proxy make its flowtable, and waits until all devices are in it.
+func (n *offloadNode) offload() {
+	n.t.Helper()
+	n.offloaded = true
+	n.sync()
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		_, devices, err := n.flows.Devices(n.t.Context())
 		if err != nil || time.Since(begin) > time.Minute {
 			n.t.Fatalf("the flowtable has the devices %v: %v", devices, err)
 		}
 		if len(devices) == 2+len(offloadPods) {
-			return devices
+			return
 		}
 	}
 }
@@ -209,6 +252,9 @@ func (s socket) write() error { return s.move(unix.SYS_WRITE, 1) }
 
 func (s socket) read() error { return s.move(unix.SYS_READ, 1) }
 
+// end waits until the other side has closed.
+func (s socket) end() error { return s.move(unix.SYS_READ, 0) }
+
 func (s socket) close() error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_CLOSE, uintptr(s), 0, 0); errno != 0 {
 		return errno
@@ -232,38 +278,58 @@ func (s socket) move(call uintptr, want uintptr) error {
 // operation is what a client and an endpoint do with one another.
 type operation struct {
 	name    string
-	packets int // of it that are forwarded without a flowtable
+	packets int // of it that the forward hook sees without a flowtable, at least
 	do      func() error
 }
 
 // operations are those that offload is for: a round trip of a byte over a connection, and
-// a datagram of a flow.
+// a datagram of a flow. The first pod has the endpoints.
 func (n *offloadNode) operations() []operation {
 	n.t.Helper()
-	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(offloadPods[0].Addrs[0], port) }
-	listener, names := n.listen("pod", unix.SOCK_STREAM, at(webPort)), n.listen("pod", unix.SOCK_DGRAM, at(dnsPort))
-	web, dns := n.web.Frontends[0].At, n.dns.Frontends[0].At
-	client, question := n.dial(unix.SOCK_STREAM, web), n.dial(unix.SOCK_DGRAM, dns)
-	n.listener, n.question = listener, question
-	server, err := listener.accept()
+	for i, pod := range offloadPods {
+		n.webs = append(n.webs, n.listen(pod.Place, unix.SOCK_STREAM, inPod(i, webPort)))
+		n.names = append(n.names, n.listen(pod.Place, unix.SOCK_DGRAM, inPod(i, dnsPort)))
+	}
+	client := n.dial(unix.SOCK_STREAM, n.web.Frontends[0].At)
+	n.question = n.dial(unix.SOCK_DGRAM, n.dns.Frontends[0].At)
+	server, err := n.webs[0].accept()
 	n.must(err)
 	n.t.Cleanup(func() { _ = server.close() })
-	n.must(errors.Join(question.write(), n.answer(names), question.read())) // a flow has both directions
+	n.ask(0) // a flow has both directions
 	return []operation{
 		{"a TCP round trip", 2, func() error {
 			return errors.Join(client.write(), server.read(), server.write(), client.read())
 		}},
-		{"a UDP packet", 1, func() error { return errors.Join(question.write(), names.read()) }},
+		{"a UDP packet", 1, func() error { return errors.Join(n.question.write(), n.names[0].read()) }},
 	}
+}
+
+// connection is a short one: a byte each way. It is in the client's namespace.
+func (n *offloadNode) connection() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	client := socket(fd)
+	err = errors.Join(patient(fd), unix.Connect(fd, address(n.web.Frontends[0].At)))
+	server, refused := n.webs[0].accept()
+	return errors.Join(err, refused, client.write(), server.read(), server.write(), client.read(), client.close(), server.end(), server.close())
+}
+
+// ask has a datagram of the flow answered by the endpoint in a pod.
+func (n *offloadNode) ask(pod int) {
+	n.t.Helper()
+	n.must(errors.Join(n.question.write(), n.answer(n.names[pod]), n.question.read()))
 }
 
 func address(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 }
 
-// patient bounds how long reads of a socket wait.
+// patient bounds how long a socket waits for what it reads, accepts or connects to.
 func patient(fd int) error {
-	return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
+	wait := &unix.Timeval{Sec: 60}
+	return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, wait))
 }
 
 // answer answers a datagram.
@@ -279,12 +345,18 @@ func (n *offloadNode) answer(s socket) error {
 // offloadTimes is how often an operation is done at a time.
 const offloadTimes = 100
 
-// median does an operation and returns its median time. In a guest without KVM time is
-// instructions, of 4 ns each; in the median are neither ticks of the timer nor the work
-// of other threads, which fall into few of the operations.
-func (n *offloadNode) median(o operation) time.Duration {
+// effort is what doing an operation offloadTimes times takes. In a guest without KVM time is
+// instructions, of 4 ns each. In the median are neither ticks of the timer nor the work of
+// other threads that falls into few of the operations; the mean has all of it.
+type effort struct {
+	median, mean time.Duration
+	seen         int // packets by the forward hook
+}
+
+func (n *offloadNode) repeat(o operation) (c effort) {
 	n.t.Helper()
-	took := make([]time.Duration, offloadTimes)
+	n.forwarded()
+	took, all := make([]time.Duration, offloadTimes), time.Duration(0)
 	n.must(n.lab.Do(n.client, func() error {
 		for i := range took {
 			begin := time.Now()
@@ -292,53 +364,183 @@ func (n *offloadNode) median(o operation) time.Duration {
 				return fmt.Errorf("%s: %w", o.name, err)
 			}
 			took[i] = time.Since(begin)
+			all += took[i]
 		}
 		return nil
 	}))
 	slices.Sort(took)
-	return took[offloadTimes/2]
+	return effort{took[offloadTimes/2], all / offloadTimes, n.forwarded()}
+}
+
+// long does operations of an established connection or flow, and checks that the forward
+// hook sees their packets, or hardly any if they are to go past it.
+func (n *offloadNode) long(when string, past bool, operations ...operation) {
+	n.t.Helper()
+	for _, o := range operations {
+		seen := n.repeat(o).seen
+		if all := o.packets * offloadTimes; past && seen > all/10 || !past && seen < all {
+			n.t.Errorf("%s: the forward hook sees %d packets of %d times %s", when, seen, offloadTimes, o.name)
+		}
+	}
 }
 
 // With a flowtable the forward hook sees the packets of established connections to
-// Services no more, and connections survive that it comes and goes. Times are shown, and not
-// judged: also where time is instructions, a datagram takes one of two medians, as it does
-// or does not wake a thread of the kernel (56 or 87 us; a round trip 143 every time).
+// Services no more, and those of a short connection at its ends only. What that takes is
+// shown, and not judged but for a round trip where time is instructions: a datagram has one
+// of two medians even there, with and without a flowtable, 8,000 instructions apart.
 func TestOffload(t *testing.T) {
 	n := newOffloadNode(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	operations := n.operations()
-	devices := n.offload()
-	for _, o := range operations {
-		a, b := n.compare(o, devices)
-		t.Logf("%s takes %v, with a flowtable %v (%+.1f %%)", o.name, a, b, 100*float64(b-a)/float64(a))
+	long := n.operations()
+	n.offload()
+	roundTrip, datagram := n.compare(long[0]), n.compare(long[1])
+	for _, c := range [][2]effort{roundTrip, datagram} {
+		if c[1].seen > c[0].seen/10 {
+			t.Errorf("the forward hook sees %d packets, with a flowtable %d", c[0].seen, c[1].seen)
+		}
+	}
+	if part := float64(roundTrip[1].median) / float64(roundTrip[0].median); part > 0.85 && os.Getenv("GUEST_CLOCK") == "instructions" {
+		t.Errorf("%s takes %.3f of the instructions with a flowtable, want at most 0.85", long[0].name, part)
+	}
+	if short := n.compare(operation{"a short connection", 9, n.connection}); short[1].seen >= short[0].seen {
+		t.Errorf("the forward hook sees %d packets of short connections, with a flowtable %d", short[0].seen, short[1].seen)
 	}
 }
 
-// compare does an operation without a flowtable and with one, in turn, and returns the
-// medians of the times.
-func (n *offloadNode) compare(o operation, devices []string) (without, with time.Duration) {
+// compare repeats an operation without a flowtable and with one, in turn, and returns the
+// least medians, the average means and the most packets of each.
+func (n *offloadNode) compare(o operation) (both [2]effort) {
 	n.t.Helper()
-	const pairs = 3
-	var took [2][]time.Duration
-	for range pairs {
-		n.must(n.flows.Remove(n.t.Context()))
-		n.forwarded()
-		took[0] = append(took[0], n.median(o))
-		if got := n.forwarded(); got < o.packets*offloadTimes {
-			n.t.Errorf("%s: %d packets are forwarded %d times without a flowtable", o.name, got, offloadTimes)
-		}
-		n.must(n.flows.Set(n.t.Context(), devices))
-		took[1] = append(took[1], n.median(o))
-		if got := n.forwarded(); got > offloadTimes/10 {
-			n.t.Errorf("%s: %d packets are forwarded %d times with a flowtable", o.name, got, offloadTimes)
+	_, devices, err := n.flows.Devices(n.t.Context())
+	n.must(err)
+	const pairs = 5
+	for pair := range pairs {
+		for i := range both {
+			if n.must(n.flows.Remove(n.t.Context())); i == 1 {
+				n.must(n.flows.Set(n.t.Context(), devices))
+			}
+			c, b := n.repeat(o), &both[i]
+			if pair == 0 || c.median < b.median {
+				b.median = c.median
+			}
+			b.mean += c.mean / pairs
+			b.seen = max(b.seen, c.seen)
 		}
 	}
-	n.t.Logf("%s: pairs of medians %v", o.name, took)
-	slices.Sort(took[0])
-	slices.Sort(took[1])
-	return took[0][pairs/2], took[1][pairs/2]
+	a, b := both[0], both[1]
+	n.t.Logf("%s: median %v, with a flowtable %v (%+.1f %%); mean %v and %v; %d packets of %d times forwarded, with one %d", o.name,
+		a.median, b.median, 100*float64(b.median-a.median)/float64(a.median), a.mean, b.mean, a.seen, offloadTimes, b.seen)
+	if a.seen < o.packets*offloadTimes {
+		n.t.Errorf("%s: the forward hook sees %d packets of %d times without a flowtable", o.name, a.seen, offloadTimes)
+	}
+	return both
+}
+
+// Connections go on, and new ones go where they should, as without offload: when other
+// endpoints come and go, the proxy restarts, the flowtable goes and comes back, and the
+// endpoint is removed.
+func TestOffloadKeepsConnections(t *testing.T) {
+	for _, past := range []bool{false, true} {
+		t.Run(map[bool]string{false: "without", true: "with"}[past], func(t *testing.T) {
+			n := newOffloadNode(t)
+			both := n.operations()
+			if past {
+				n.offload()
+			}
+			n.long("at first", past, both...)
+			n.serve(0, 1)
+			n.long("another endpoint has come", past, both...)
+			n.serve(0)
+			n.long("it has gone", past, both...)
+			n.must(n.plane.Close())
+			n.long("no proxy runs", past, both...)
+			n.open()
+			n.sync()
+			n.long("the proxy has restarted", past, both...)
+			if past {
+				n.comesAndGoes(both)
+			}
+			n.leaves(past, both[0])
+		})
+	}
+}
+
+// comesAndGoes removes the flowtable and makes it again.
+func (n *offloadNode) comesAndGoes(both []operation) {
+	n.t.Helper()
+	_, devices, err := n.flows.Devices(n.t.Context())
+	n.must(err)
+	for range 3 {
+		n.must(n.flows.Remove(n.t.Context()))
+		n.long("without a flowtable", false, both...)
+		n.must(n.flows.Set(n.t.Context(), devices))
+		n.long("with one again", true, both...)
+	}
+}
+
+// leaves removes the endpoint of the connection, which goes on, and of the flow, which
+// moves to the other one as new connections do.
+func (n *offloadNode) leaves(past bool, connection operation) {
+	n.t.Helper()
+	n.serve(1)
+	n.long("the endpoint has gone", past, connection)
+	n.ask(1)
+	n.dial(unix.SOCK_STREAM, n.web.Frontends[0].At)
+	server, err := n.webs[1].accept()
+	n.must(errors.Join(err, server.close()))
+}
+
+// Beside another agent's flowtable there is none of ours, and the log has the reason. Once
+// that is gone, a change of devices has ours made.
+func TestOffloadBesideAnother(t *testing.T) {
+	n := newOffloadNode(t)
+	said := &lines{}
+	n.plane.log = slog.New(slog.NewTextHandler(said, nil))
+	n.nft("table ip theirs { flowtable fast { hook ingress priority 0; devices = { pod0 }; }; }")
+	both := n.operations()
+	n.offloaded = true
+	n.sync()
+	said.wait(t, "flowtable ip theirs fast belongs to another agent")
+	n.long("beside another flowtable", false, both...)
+	if tables := n.nft("list", "tables"); strings.Contains(tables, "tandem-offload") {
+		t.Errorf("beside another flowtable there are %s", tables)
+	}
+	var found []diagnosis.Flowtable
+	n.must(n.lab.Do(netns.Node, func() (err error) { found, err = nft.Flowtables(t.Context()); return err }))
+	if len(found) != 1 || found[0].Own || !slices.Equal(found[0].Devices, []string{"pod0"}) {
+		t.Errorf("doctor is told of the flowtables %v", found)
+	}
+	n.nft("delete", "table", "ip", "theirs")
+	n.offload() // tries again after offloadRetry, or with the next change of devices
+	n.long("the other flowtable has gone", true, both...)
+}
+
+// lines is a log that another goroutine writes.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// wait waits until the log has a text.
+func (l *lines) wait(t *testing.T, text string) {
+	t.Helper()
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		l.mu.Lock()
+		said := strings.Contains(l.text.String(), text)
+		l.mu.Unlock()
+		if said {
+			return
+		}
+	}
+	t.Fatalf("the log does not say %q", text)
 }
 
 // A subscription to devices ends when notices are lost: it is made again after a pause.

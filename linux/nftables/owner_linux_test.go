@@ -144,33 +144,38 @@ func TestProbesAtOnce(t *testing.T) {
 func TestKilledProbe(t *testing.T) {
 	if os.Getenv("TANDEM_PROBE_FOREVER") != "" {
 		fmt.Println("probing")
-		for {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 			_ = Probe(context.Background())
 		}
+		return
 	}
 	freshNamespace(t)
 	for i := range 10 {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProbe$")
-		cmd.Env = append(os.Environ(), "TANDEM_PROBE_FOREVER=1")
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err == nil {
-			_, err = bufio.NewReader(out).ReadString('\n')
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Duration(i) * 3 * time.Millisecond)
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = cmd.Wait()
+		killProbe(t, time.Duration(i)*3*time.Millisecond)
 		if left := runNFT(t, "", "list", "tables"); left != "" {
 			t.Fatalf("a killed probe leaves\n%s", left)
 		}
 	}
+}
+
+// killProbe kills a process some time after it began to probe.
+func killProbe(t *testing.T, after time.Duration) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProbe$")
+	cmd.Env = append(os.Environ(), "TANDEM_PROBE_FOREVER=1")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }() // in any case: it was killed
+	defer func() { _ = cmd.Process.Kill() }()
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(after)
 }
 
 // What a probe left that was killed on an older kernel is removed by the next, and nothing else is: what

@@ -33,7 +33,7 @@ type Driver struct {
 	rules     map[Key]installed
 	relays    relays
 	dropPorts [2]dropListeners
-	// What is committed while Observe reads; nil otherwise.
+	// Commits during Observe; nil otherwise.
 	committed map[Key]bool
 }
 
@@ -53,7 +53,7 @@ func open(t table, o relay.Options) *Driver {
 	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o, h)}
 }
 
-// release gives up the sockets of an earlier process that serve nobody.
+// release closes the sockets of an earlier process that no relay uses.
 func (d *Driver) release() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

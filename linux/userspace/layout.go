@@ -294,7 +294,7 @@ func behind(k Key) int {
 	return 0
 }
 
-// How the comments of entries end. What is before names the relay, or the port.
+// The suffixes of entries' comments. The part before names the relay, or the port.
 const (
 	sayRefused = ": refused"
 	sayDropped = ": dropped"

@@ -371,7 +371,7 @@ func nftFound(have map[nft.Key]nft.Value) map[Key]found {
 }
 
 // nftKnown maps the nftables objects with fixed names to objects of this mode, and
-// reports whether those that cannot be changed in place are right.
+// reports whether those that cannot be changed in place are as desired.
 func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key, right bool) {
 	known, right = map[nft.Key]Key{}, true
 	table := Key{Kind: KindTable, Family: f}

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Errors of the kernel that callers tell apart.
+// Errors of the kernel that callers distinguish.
 const (
 	ErrNoServer      = unix.ESRCH
 	ErrNoDestination = unix.ENOENT

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package virtualserver speaks with the kernel's IPVS (ip_vs): virtual servers,
+// Package virtualserver programs the kernel's IPVS (ip_vs): virtual servers,
 // their destinations (real servers) and schedulers. It knows no Service and no
 // mode.
 //

@@ -22,8 +22,8 @@ func Loaded() bool {
 	return err == nil
 }
 
-// Load asks for IPVS. The question makes the kernel load the module, on the host
-// and by itself, where it is installed (MODULE_ALIAS_GENL_FAMILY in
+// Load queries the IPVS netlink family, which makes the kernel load the module, on the host
+// and automatically, where it is installed (MODULE_ALIAS_GENL_FAMILY in
 // net/netfilter/ipvs/ip_vs_ctl.c). The error has dataplane.ErrAbsent in it where
 // the kernel has no IPVS.
 func Load() error {
@@ -43,7 +43,7 @@ func Load() error {
 }
 
 // CheckScheduler tries a scheduler in the network namespace of the calling thread,
-// which must be for nothing else. The error lists what the kernel has instead.
+// which must not be used otherwise. The error lists the schedulers that the kernel has.
 func CheckScheduler(name string) error {
 	c, err := Open()
 	if err != nil {
@@ -58,7 +58,7 @@ func CheckScheduler(name string) error {
 }
 
 // Available returns those of some schedulers that the kernel has, which makes it load
-// them. The network namespace of the calling thread must be for nothing else.
+// them. The network namespace of the calling thread must not be used otherwise.
 func Available(names ...string) ([]string, error) {
 	c, err := Open()
 	if err != nil {

@@ -69,7 +69,7 @@ func FindTools(ctx context.Context) (found []Tools, err error) {
 }
 
 // pathsOf returns the commands with explicit names or, where the plain names
-// stand for the variant, those.
+// run the variant, those.
 func pathsOf(explicit, base string, plain bool) Paths {
 	names := []string{explicit}
 	if plain {

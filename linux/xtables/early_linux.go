@@ -31,7 +31,7 @@ func AddFacts(ctx context.Context, f *diagnosis.Facts) {
 			}
 			early, drop := early(text)
 			f.EarlyRules = append(f.EarlyRules, early...)
-			if drop && t.Variant == Legacy { // of the nft variant, the chains themselves say so
+			if drop && t.Variant == Legacy { // of the nft variant, nf_tables' chains have it
 				f.ForwardDrop = append(f.ForwardDrop, family.String()+" FORWARD (iptables-legacy)")
 			}
 		}

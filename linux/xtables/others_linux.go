@@ -14,10 +14,10 @@ import (
 // tablesOfVariantNFT are the names that iptables-nft gives to its tables in nf_tables.
 var tablesOfVariantNFT = [...]string{"filter", "nat", "mangle", "raw", "security"}
 
-// maxAhead bounds how many rules of others are told.
+// maxAhead bounds how many rules of others are reported.
 const maxAhead = 10
 
-// Others reports which rules of others packets meet before ours: in chains of the
+// Others reports which rules of other programs packets traverse before ours: in chains of the
 // kernel, before the first jump into a chain of ours, and in nf_tables. It is for the
 // network namespace of the calling thread.
 func (t Tools) Others(ctx context.Context, families []model.Family, ours func(chain string) bool) (texts []string, err error) {
@@ -59,5 +59,5 @@ func ahead(f model.Family, table string, c SavedChain, ours func(chain string) b
 		}
 		texts = append(texts, fmt.Sprintf("%s rule %d of %s %s is another program's and comes before tandem's: %s", f, i+1, table, c.Name, strings.TrimSpace(string(l))))
 	}
-	return nil // none of ours is there
+	return nil // none of our chains exists
 }

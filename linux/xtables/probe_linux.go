@@ -31,7 +31,7 @@ type Commands struct {
 // RandomFully reports whether MASQUERADE can choose ports at random.
 func (c *Commands) RandomFully() bool { return !c.noRandomFully }
 
-// Find returns the commands of the variant that this host uses, and all that are
+// Find returns the commands of the variant that this host uses, and all commands that are
 // installed. It writes nothing. Unlike Probe it accepts hosts with rules of both
 // variants, since they may be rules to remove. The error wraps dataplane.ErrAbsent if
 // there are no commands.

@@ -76,7 +76,7 @@ func Within(p netip.Prefix) Addrs {
 	return Addrs{Prefix: p}
 }
 
-// Interface matches the interface that a packet came in by; a trailing + stands
+// Interface matches the interface that a packet came in by; a trailing + is
 // for any rest of the name.
 type Interface struct {
 	Name string
@@ -91,7 +91,7 @@ func Port(n uint16) Ports { return Ports{n, n} }
 
 // Match is a match extension (-m). Matches are comparable.
 type Match interface {
-	// order is the match's place in the text of a rule.
+	// order is the match's position in the text of a rule.
 	order() int
 	append([]byte) []byte
 }
@@ -116,7 +116,7 @@ type (
 		Not         bool
 	}
 
-	// State matches what connection tracking says, such as NEW or
+	// State matches the connection tracking state, such as NEW or
 	// RELATED,ESTABLISHED.
 	State struct {
 		Any string

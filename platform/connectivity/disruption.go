@@ -98,7 +98,7 @@ func (d *Disruption) Broken() (n int) {
 const mostFailures = 200
 
 // measured is how many connect times of a protocol are kept: beyond that each takes the
-// place of an earlier one, but for the longest.
+// place of an earlier one, except the longest.
 const measured = 100_000
 
 // times are the durations of new connections.

@@ -11,7 +11,7 @@
 //
 // What must happen is what the proxy under test explains (tandem explain), of Services
 // that are known beforehand: an answer about another Service, or none, is a failure.
-// Everything that a Rig makes is gone after Close: the namespaces with their links, the
+// Close removes everything that a Rig makes: the namespaces with their links, the
 // manifests, and the process that it has started. After a signal that cannot be caught
 // the kernel removes links and process; the manifests of a folder that others follow stay.
 package connectivity

@@ -16,7 +16,7 @@ import (
 )
 
 // Store is the part of systemd that keeps descriptors of a service (FDSTORE of
-// sd_notify(3)): what one process leaves is given to the next.
+// sd_notify(3)): sockets that one process leaves are given to the next.
 type Store struct {
 	socket *net.UnixConn
 	done   chan struct{}
@@ -98,7 +98,7 @@ func (s *Store) take(text string, rights []byte) {
 	}
 }
 
-// Hand gives a command what is in the store, as systemd does.
+// Hand passes the stored sockets to a command, as systemd does.
 func (s *Store) Hand(cmd *exec.Cmd) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@
 //	                                                          │
 //	                  %ProgramData%\Tandem\logs, Event Log ◀───┘
 //
-// Under systemd the program runs as it does by hand. On Windows Serve talks to the
+// Under systemd the program runs as it does in a shell. On Windows Serve talks to the
 // service control manager: it reports the progress of a start or stop, has recovery
 // actions follow failures other than crashes too, and logs where it hangs.
 package service
@@ -22,7 +22,7 @@ import (
 // Name is the service's name, on every system.
 const Name = "tandem"
 
-// Spec is what is installed.
+// Spec describes the service to install.
 type Spec struct {
 	Arguments []string // of the program, "run" first
 	// Unit returns the systemd unit for the program at a path. Nil is a plain

@@ -49,7 +49,7 @@ func Install(spec Spec) error {
 	return nil
 }
 
-// Uninstall stops the service and removes it. What it has programmed stays:
+// Uninstall stops the service and removes it. Programmed objects stay:
 // see `tandem cleanup`.
 func Uninstall() error {
 	return with("uninstall", func(s service.Service, state State) error {
@@ -169,7 +169,7 @@ func status(s service.Service) (State, error) {
 	return Stopped, nil
 }
 
-// notRun is in place of the program, which kardianos/service installs and never runs:
+// notRun replaces the program, which kardianos/service installs and never runs:
 // Serve and systemd do.
 type notRun struct{}
 

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// access is for the system and administrators alone, and inherited from nobody:
-// logs name Services, and whoever can write the state decides what is deleted.
+// access is for the system and administrators alone, and not inherited:
+// logs name Services, and the state decides what is deleted.
 // They are the owners, too: an owner could open it again.
 const access = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
 
@@ -25,12 +25,12 @@ type Paths struct {
 	State string
 }
 
-// Find returns the folders, which need not be there. The place of ProgramData is
+// Find returns the folders, which need not be there. The path of ProgramData is
 // asked of the system: the environment of a service may name another.
 func Find() (Paths, error) {
 	data, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
 	if err != nil {
-		return Paths{}, fmt.Errorf("the place of ProgramData: %w", err)
+		return Paths{}, fmt.Errorf("path of ProgramData: %w", err)
 	}
 	root := filepath.Join(data, "Tandem")
 	return Paths{Root: root, Logs: filepath.Join(root, "logs"), State: filepath.Join(root, "state")}, nil
@@ -45,7 +45,7 @@ func Make() (Paths, error) {
 	return p, Close(p.Root, p.Logs, p.State)
 }
 
-// Close makes folders that nobody else may open, the outer ones first. Those that
+// Close creates folders that no other user may open, the outer ones first. Those that
 // are there are closed to others, too: somebody may have made them before us.
 func Close(dirs ...string) error {
 	for _, dir := range dirs {
@@ -84,7 +84,7 @@ func private(dir string) error {
 }
 
 // DeleteUntrusted deletes a file of a closed folder if another program has made it: before the
-// folder was closed, to have us believe what it says. It reports whether there
+// folder was closed, to have us trust it. It reports whether there
 // was one.
 func DeleteUntrusted(file string) (deleted bool, err error) {
 	d, err := windows.GetNamedSecurityInfo(file, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
@@ -104,7 +104,7 @@ func DeleteUntrusted(file string) (deleted bool, err error) {
 	return true, os.Remove(file)
 }
 
-// trusts reports whether an owner is the system, administrators, or whoever this
+// trusts reports whether an owner is the system, administrators, or the user that this
 // process runs as.
 func trusts(owner *windows.SID) (bool, error) {
 	if owner == nil { // on a file system that keeps none

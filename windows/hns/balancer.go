@@ -12,8 +12,8 @@ import (
 
 // install makes want the load balancer of a frontend, with as little as
 // possible: nothing, a change in place, or a deletion and a creation, since HNS
-// has one load balancer for a frontend. What stands there and was made for this
-// frontend alone is taken over: it serves our Service, whoever made it.
+// has one load balancer for a frontend. An existing one that was made for this
+// frontend alone is adopted: it serves our Service, no matter who made it.
 func (c *commit) install(k Key, want LoadBalancer) error {
 	c.table.mu.Lock()
 	have, ok := c.table.balancers[k]
@@ -51,7 +51,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 }
 
 // change modifies a load balancer in place, and reports whether it is now as
-// wanted. HNS 15.4 says so and has changed nothing, others cannot: then it is
+// wanted. HNS 15.4 reports success and changes nothing, others cannot: then it is
 // not tried again.
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	want.ID = have.ID
@@ -75,8 +75,8 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	return true, nil
 }
 
-// create makes a load balancer. When HNS has one in its place that was not known,
-// for instance because HNS was restarted, that one is looked at first.
+// create makes a load balancer. When HNS has another one for the frontend that was not known,
+// for instance because HNS was restarted, that one is read first.
 func (c *commit) create(k Key, want LoadBalancer) error {
 	got, err := c.calls.createBalancer(c.ctx, k, want)
 	if exists(err) && !c.relisted && c.listed.due() {
@@ -98,15 +98,15 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	return nil
 }
 
-// accept takes what HNS returned as the load balancer that was requested. HNS is
-// known to return other flags than it was given (calico#7305): what it returns
-// later is compared with this.
+// accept takes the returned object as the load balancer that was requested. HNS is
+// known to return other flags than it was given (calico#7305): later reads
+// are compared with this.
 func (c *commit) accept(k Key, want, got LoadBalancer) {
 	want.ID = got.ID
 	c.written(c.journal.setEcho(want, got))
 	if other := differs(got, want); other != "" && !c.echoed {
 		c.echoed = true
-		c.settings.Log.Info("HNS returns load balancers with other settings than asked for; comparing with what it returned", "object", k.String(), "settings", other)
+		c.settings.Log.Info("HNS returns load balancers with other settings than requested; comparing with the returned ones", "object", k.String(), "settings", other)
 	}
 	c.note(k, want)
 }
@@ -156,7 +156,7 @@ func (c *commit) relist() error {
 	all, err := c.balancers(c.ctx)
 	c.listed.done(begun)
 	if err != nil {
-		return errors.Join(errors.New("HNS has something in the load balancer's place"), err)
+		return errors.Join(errors.New("HNS has another object for the load balancer's frontend"), err)
 	}
 	c.table.mu.Lock()
 	defer c.table.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 )
 
-// How long a call may take until it is reported, and until it is given up.
+// How long a call may take until it is reported, and until it is abandoned.
 const (
 	slow    = 10 * time.Second
 	tooSlow = 2 * time.Minute
@@ -21,7 +21,7 @@ const (
 
 // calls makes calls to HNS that end. A call cannot be cancelled, and HNS is known
 // to hang (aks-engine#4315): each runs on a goroutine of its own, and one that is
-// given up stays behind until HNS lets go of it. While one does, no other is
+// abandoned remains until HNS returns. While one does, no other is
 // made: there is never a second writer.
 //
 // Ids come in any case; here they are all made lower.
@@ -30,10 +30,10 @@ type calls struct {
 	log     *slog.Logger
 	slow    time.Duration
 	tooSlow time.Duration
-	hung    atomic.Int32 // calls that were given up and have not returned
+	hung    atomic.Int32 // calls that were abandoned and have not returned
 }
 
-// newCalls returns the calls of an HNS. Without a log nothing is said.
+// newCalls returns the calls of an HNS. Without a logger nothing is logged.
 func newCalls(h HNS, log *slog.Logger) *calls {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

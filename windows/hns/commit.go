@@ -18,8 +18,8 @@ import (
 // commitTime is how long a Commit may take until it leaves the rest for the next.
 const commitTime = 2 * time.Second
 
-// Commit implements dataplane.Driver. Each op stands for itself: one that fails
-// holds up no other. When HNS itself is not there the rest is not tried, and
+// Commit implements dataplane.Driver. Ops are independent: one that fails
+// holds up no other. When HNS is unavailable the rest is not tried, and
 // when the time is up it is deferred.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	c := &commit{Driver: d, ctx: ctx}
@@ -47,7 +47,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// claim takes over the load balancers that others have made for the very frontends
+// claim adopts the load balancers that other programs have made for frontends
 // of ours: endpoints that only they use can be replaced.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
@@ -154,7 +154,7 @@ func (c *commit) balance(k Key, v Value) error {
 	}
 	err = c.install(k, f.balancer(k, v, ids))
 	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
-		// One that was known has gone.
+		// A known endpoint has gone.
 		if err := c.refresh(); err != nil {
 			return err
 		}

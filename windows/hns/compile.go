@@ -48,8 +48,8 @@ func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 // portDNS is the port whose load balancers come first: nothing works without names.
 const portDNS = 53
 
-// Rank implements dataplane.Compiler: what is referred to comes before what
-// refers to it.
+// Rank implements dataplane.Compiler: referenced objects come before those that
+// refer to them.
 func (c *Compiler) Rank(k Key) int {
 	switch {
 	case k.Kind == KindNode:
@@ -66,7 +66,7 @@ func (c *Compiler) Rank(k Key) int {
 	return 4
 }
 
-// linger is how long an endpoint stays that no load balancer needs: making one
+// linger delays the deletion of an endpoint that no load balancer needs: creating one
 // takes HNS up to seconds, and pods that restart come back.
 const linger = time.Minute
 
@@ -120,7 +120,7 @@ func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 	p.add(gapOf(f, format, args...))
 }
 
-// missing is gap for what is not programmed at all.
+// missing is gap for frontends that are not programmed at all.
 func (p *portCompiler) missing(f *model.Frontend, format string, args ...any) {
 	g := gapOf(f, format, args...)
 	g.Missing = true
@@ -183,7 +183,7 @@ func (p *portCompiler) family() bool {
 	return false
 }
 
-// whole reports what is wrong with all fronts alike.
+// whole reports the gaps that all frontends share.
 func (p *portCompiler) whole() {
 	if p.port.SessionAffinity == 0 {
 		return
@@ -248,8 +248,8 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 	}
 }
 
-// open reports whether a front can be served to those who may use it, and to
-// them only. What HNS cannot close stays closed to all.
+// open reports whether a frontend can be served to permitted clients, and to
+// them only. A frontend that HNS cannot restrict is served to none.
 func (p *portCompiler) open(f *model.Frontend) bool {
 	if f.Restricted && !p.options.Trust {
 		p.add(model.Gap{Frontend: f.At, Missing: true, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
@@ -280,9 +280,9 @@ func (p *portCompiler) listed(f *model.Frontend) bool {
 	})
 }
 
-// answer is the one Action that a front has in HNS, which cannot tell where a
-// packet is from: that of pods for cluster IPs, which nobody else should use,
-// and that of clients outside for all that is meant for them.
+// answer is the one Action that a frontend has in HNS, which does not match where a
+// packet is from: that of pods for cluster IPs, which others should not use,
+// and that of clients outside for all other frontends.
 func (p *portCompiler) answer(f *model.Frontend) model.Action {
 	chosen := model.FromOutside
 	if f.Kind == model.KindClusterIP {

@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Objects can be there without effect: HNS says by their State that they are degraded.
+// Objects can be there without effect: their State shows that they are degraded.
 // Those of ours are re-created; that may help or not, so each waits twice as long for
-// the next attempt. Endpoints of pods are left alone: only the CNI plug-in knows what
+// the next attempt. Endpoints of pods are not touched: only the CNI plug-in knows what
 // else belongs to them (policies, namespaces, routes), and a deletion would take the
 // pod its network. They are reported, with what helps.
 
@@ -43,7 +43,7 @@ func (r retries) repairable(k Key, degraded bool) bool {
 	return degraded && !time.Now().Before(r[k].at)
 }
 
-// findings are how many objects of each kind have no effect, whoever's they are.
+// findings count the objects of each kind without effect, regardless of their owner.
 type findings struct{ balancers, remote, local, unmapped, loopback int }
 
 // problems describes findings with the numbers of the last reading, so that the texts
@@ -89,7 +89,7 @@ type rotation struct {
 	cut   bool            // the time was up before all were read
 }
 
-// begin begins a reading. On suspicion what is missing is to be found first.
+// begin begins a reading. On suspicion, missing objects are looked for first.
 func (r *rotation) begin(suspicion bool) {
 	r.begun = time.Time{}
 	if suspicion || !r.pace.due() {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// functions are those that hcsshim has, but not so that one object costs what one
-// object should: it lists objects with all their content, and opens the network
+// functions are those where hcsshim's own do more work than one
+// object needs: it lists objects with all their content, and opens the network
 // for each endpoint that it makes.
 type functions struct {
 	endpoint, balancer        kindFunctions
@@ -140,7 +140,7 @@ func read[T any](k kindFunctions, id string) (v T, err error) {
 
 // finish reads an open object and closes it.
 func finish[T any](k kindFunctions, handle uintptr) (v T, err error) {
-	defer k.close.Call(handle) // what it returns changes nothing
+	defer k.close.Call(handle) // its result does not matter
 	q, err := encode(query{SchemaVersion: schema})
 	if err != nil {
 		return v, err

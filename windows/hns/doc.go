@@ -15,24 +15,24 @@
 //	                   HNS (interface) ── hcn_windows.go, or windows/hnsemu
 //
 // Objects name things by address only. What a name means in one HNS, such as the
-// ids of endpoints, the driver finds out and remembers (table.go); what of it
-// differs from what it should be is the Drift of an observed object, so that the
-// ledger repairs it. Nothing is listed but at the start, by audits and on doubt.
+// ids of endpoints, the driver finds out and remembers (table.go). Any of it that
+// differs from its desired value is the Drift of an observed object, so that the
+// ledger repairs it. Objects are listed only at the start, by audits and on doubt.
 //
 // # Ownership
 //
-// Endpoints of ours have names that begin with "tandem"; local endpoints, which
+// Our endpoints have names that begin with "tandem"; local endpoints, which
 // are pods', are never made or deleted. Load balancers have no names, so their
 // ids are kept in a journal; without it they are recognised where they are
-// wanted. A load balancer that somebody else, such as kube-proxy, made for the
-// very frontend of one of our Services is taken over. All others stay as they
+// wanted. A load balancer that another program, such as kube-proxy, made for the
+// very frontend of one of our Services is adopted. All others stay as they
 // are.
 //
 // # What HNS cannot do
 //
-// For single Services these are Gaps, which users are told:
+// For single Services these are Gaps, which are reported to users:
 //
-//   - refuse connections where nothing serves;
+//   - reject connections without endpoints;
 //   - treat this node's pods and processes unlike clients from outside;
 //   - source ranges: such a load balancer IP is not programmed at all (below);
 //   - SCTP; endpoints on several ports behind one frontend; more than 1024 endpoints;
@@ -43,12 +43,12 @@
 //
 // And for all Services alike:
 //
-//   - other ports of a cluster IP are not refused, and nothing is ever dropped, nor
-//     what is for an address in a ServiceCIDR that no Service has: what no load
-//     balancer is for goes its way. Nothing in HNS refuses: its ACLs
+//   - other ports of a cluster IP are not rejected, and nothing is ever dropped, not even
+//     packets to an unallocated address in a ServiceCIDR: packets without a load
+//     balancer are routed as usual. Nothing in HNS rejects: its ACLs
 //     allow, block or pass (hcsshim, hcn/hcnpolicy.go), and a client that is
 //     blocked waits as long as one whose packets get lost;
-//   - cluster IPs serve this node's pods and processes only, node ports all but
+//   - cluster IPs serve this node's pods and processes only, node ports all except
 //     the node itself;
 //   - endpoints of a cluster IP see their clients with DSR and the node without.
 //
@@ -57,24 +57,24 @@
 // A load balancer of HNS has no list of clients, so an ACL would have to keep the
 // others away. None can:
 //
-//   - An ACL belongs to an endpoint of this node: its layer stands at the port of
-//     the pod, with the load balancer's NAT between it and the network. What comes
-//     in has been translated when it gets there: it sees the pod's address, not
+//   - An ACL belongs to an endpoint of this node: its layer is at the port of
+//     the pod, with the load balancer's NAT between it and the network. A packet that comes
+//     in has been translated by then: the ACL sees the pod's address, not
 //     the VIP, and cannot tell the Service's clients from those of its cluster IP
 //     (Firestone, "VFP", NSDI 2017: layers above NAT see the DIP, those below it
 //     the VIP).
-//   - Under policy Cluster it sees the node in place of the client, and endpoints
-//     of other nodes have no port here that an ACL could stand at.
+//   - Under policy Cluster it sees the node instead of the client, and endpoints
+//     of other nodes have no port here that an ACL could be at.
 //   - An endpoint with any ACL lets through only what its ACLs allow
 //     (Windows-Containers#616, "by design"), and the ACLs of pods belong to the
 //     agents of NetworkPolicy: one of ours would cut pods off, or be replaced.
 //   - What the ACLs of a network (from 15.0) see is not documented.
 //
-// kube-proxy programs such a VIP for everybody (kubernetes#107019, #120033). Here
+// kube-proxy programs such a VIP for all clients (kubernetes#107019, #120033). Here
 // it is not programmed, the Service states why, and its healthCheckNodePort fails on
 // this node; its cluster IP and node port are programmed, as everywhere. Where the
-// cloud's load balancers filter clients themselves and send what is left to the
-// VIP, --winkernel-source-ranges=trust programs it for everybody.
+// cloud's load balancers filter clients themselves and send the rest to the
+// VIP, --winkernel-source-ranges=trust programs it for all clients.
 //
 // # What is written, and compared
 //
@@ -82,15 +82,15 @@
 // endpoints. A Commit ends after two seconds and leaves the rest for the next, so
 // that thousands of slow calls hold up neither changes nor probes.
 //
-// HNS returns other settings than it is given (calico#7305). What Create or Modify
+// HNS returns other settings than it is given (calico#7305). The object that Create or Modify
 // returned is kept in the journal and compared with, not what was requested.
 //
 // On an overlay the source VIP needs a local endpoint. It is found by its address
 // or a known name, or made: with the address of --source-vip or of flannel's
 // sourceVip.json, else with one that HNS chooses. Remote endpoints of others are
-// used where they lead to the right node, and replaced where not. Beside a remote
-// endpoint with its address a pod of this node has no network: such endpoints are
-// deleted, whoever made them.
+// used where they lead to the right node, and replaced where not. If a remote
+// endpoint has the address of a pod of this node, the pod has no network: such endpoints are
+// deleted, no matter who made them.
 //
 // # Health checks of VIPs
 //
@@ -98,46 +98,46 @@
 // these are led to the endpoint that --root-hnsendpoint-name names, on the
 // Service's healthCheckNodePort or else the proxy's own health port.
 //
-// # What is known to go wrong
+// # Known faults of HNS
 //
 // Each of these has a test (fault_test.go, down_test.go, pod_test.go,
 // restart_test.go, overlay_test.go, echo_test.go, degraded_test.go, migrate_test.go,
 // cold_test.go).
-// HNS before 15.5 cannot change a load balancer in place, and 15.4 says it can: what it
-// claims is compared, and a replacement is one deletion and one creation with nothing in
+// HNS before 15.5 cannot change a load balancer in place, and 15.4 claims to: its
+// answer is compared, and a replacement is one deletion and one creation with nothing in
 // between. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
 // second one is made while one hangs. A listener on a VIP's port looks like another load
-// balancer: listings take at most a tenth of the time. HNS forgets load balancers, finds forgotten ones, lies
-// about deletions. Pods are in slices before they have an endpoint. Whatever it
-// is, "could not read" is never taken for "not there".
+// balancer: listings take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
+// deletions that did not happen. Pods are in slices before they have an endpoint. In each
+// case "could not read" is never taken for "absent".
 //
-// Objects can be there and have no effect, ours or others': degraded load balancers and
+// Objects can exist and have no effect, ours or others': degraded load balancers and
 // endpoints, load balancers without port mappings, DSR without loopback. Full counts
-// them, for status, doctor and a metric. That an object is degraded its State says, which
+// them, for status, doctor and a metric. Whether an object is degraded is in its State, which
 // audits read; those of remote endpoints, by far the most, for a minute at a time and in
-// turn. What is ours is re-created, with back-off; endpoints of pods are the CNI plug-in's:
+// turn. Our own are re-created, with back-off; endpoints of pods are the CNI plug-in's:
 // it knows their policies, routes and namespaces, and without one a pod has no network.
-// Of a degraded load balancer HNS may not find an endpoint, and then refuses to delete it
+// HNS may not find an endpoint of a degraded load balancer, and then refuses to delete it
 // (wcnscripts, scripts/findDegradedPolicies): it is changed in place where that is
 // possible, and otherwise HNS has to be restarted.
 //
 // Health is read with each endpoint and load balancer, and an error in it is shown by
-// `tandem hns dump`; it is not judged. Looked at were hcsshim 0.14.1 and 0.15.0 and hnslib
+// `tandem hns dump`; it is not judged. Checked were hcsshim 0.14.1 and 0.15.0 and hnslib
 // 0.1.2: there load balancers have none (hcn/hcnloadbalancer.go), and that of endpoints is
 // data of any kind (hcn/hcn.go, Health); Microsoft's schema of HCN documents has none at all.
 // In the old API it is a LastErrorCode, which is 0 in all answers that were found, those of
 // networks, endpoints and load balancers alike (answers_test.go); Microsoft's scripts for
 // degraded load balancers compare State (wcnscripts#21, #24). A code other than 0 in an
-// object that works would be a false alarm, and nobody has published what it means.
+// object that works would be a false alarm, and its meaning is not published.
 //
 // # What the emulator cannot prove
 //
 // Tests run on windows/hnsemu, directly and, under Wine, through the DLLs' real
 // interface (ci/wine), where hcsshim's own tests and kube-proxy's proxier judge the
 // emulator and us. None of it was ever run on Windows. It proves which calls are made,
-// in which order, and what is requested. It does not prove what Windows' switch does with packets, how
+// in which order, and with which contents. It does not prove what Windows' switch does with packets, how
 // long a real HNS takes, that it honours what its schema promises, or the
 // reservation of ports that load balancers without DSR cause. ci/wine/smoke.ps1
-// is for a real node. What a node's HNS holds, and how it differs from what it
-// should, is told by `tandem hns dump` and `tandem hns diff` (View).
+// is for a real node. `tandem hns dump` shows what a node's HNS holds, `tandem hns diff` how it
+// differs from the desired state (View).
 package hns

@@ -24,7 +24,7 @@ type Driver struct {
 	table    *table
 	doubt    atomic.Bool                     // something is not as it was left: read back
 	instance atomic.Uint32                   // of HNS, when it was last looked at
-	problems atomic.Pointer[[]model.Problem] // what is there and has no effect
+	problems atomic.Pointer[[]model.Problem] // objects without effect
 
 	// Owned by Observe, of which there is one at a time:
 	states rotation
@@ -33,7 +33,7 @@ type Driver struct {
 	listed  pace         // of listings of load balancers
 	modify  bool         // load balancers can be changed in place
 	echoed  bool         // HNS has returned other settings than were requested, and the log says so
-	adopted map[Key]bool // endpoints of others used in place of our own, by the key of ours; under table.mu
+	adopted map[Key]bool // endpoints of others used instead of our own, by the key of ours; under table.mu
 }
 
 var (
@@ -81,7 +81,7 @@ func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readL
 
 // Disturbed implements dataplane.Sentinel. It asks HNS nothing: it reports that
 // its service was restarted, after which load balancers are known to be missing
-// (kubernetes#110849), and what Doubt was told.
+// (kubernetes#110849), or that Doubt was called.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
 	if d.settings.Instance != nil {
 		// A service that is down, or that cannot be queried, is no change.
@@ -215,7 +215,7 @@ func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpo
 	})
 }
 
-// balancers reads all load balancers. Those of ours are as they were requested,
+// balancers reads all load balancers. Our own are as they were requested,
 // unless they have changed since HNS returned them.
 func (d *Driver) balancers(ctx context.Context) ([]LoadBalancer, error) {
 	return readAll(func() ([]string, error) { return d.calls.balancerIDs(ctx) }, func(id string) (LoadBalancer, error) {
@@ -264,7 +264,7 @@ func readAll[T any](list func() ([]string, error), read func(id string) (T, erro
 	return all, nil
 }
 
-// objects returns what of the table is ours.
+// objects returns our objects in the table.
 func (d *Driver) objects() map[Key]Value {
 	t := d.table
 	t.mu.Lock()
@@ -310,7 +310,7 @@ func (d *Driver) warn() {
 	}
 }
 
-// inspect looks for what Full tells.
+// inspect collects the findings that Full reports.
 func (d *Driver) inspect(reading bool) {
 	t := d.table
 	t.mu.Lock()
@@ -331,8 +331,8 @@ func (d *Driver) Full() []model.Problem {
 	return nil
 }
 
-// commit is one run of Commit. What it finds out about HNS by reading it finds
-// out once.
+// commit is one run of Commit. Facts about HNS that need a read are read
+// once.
 type commit struct {
 	*Driver
 	ctx       context.Context
@@ -347,7 +347,7 @@ func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
 
 func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }
 
-// written reports that a fact could not be written to the journal. It holds all the same
+// written reports that a fact could not be written to the journal. It holds nevertheless
 // as long as this process lives, and the next write that succeeds has it.
 func (d *Driver) written(err error) {
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // makeEndpoint sees to it that there is an endpoint for a key. One that others
-// have made is as good if it leads to the same place: a pod of this node, or a
+// have made serves as well if it leads to the same target: a pod of this node, or a
 // remote endpoint that an earlier proxy has left.
 func (c *commit) makeEndpoint(k Key, v Value) error {
 	if k.Kind == KindVIP && !c.sought {
@@ -52,7 +52,7 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 }
 
 // inPlace reports whether the endpoint of a key is there as it should be, and
-// otherwise returns the id of the one that has its place, if any.
+// otherwise returns the id of the conflicting one, if any.
 func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	t := c.table
 	t.mu.Lock()
@@ -76,9 +76,9 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	return e.ID, false
 }
 
-// displace makes an endpoint in the place of another that HNS does not allow it
-// beside. HNS may refuse to delete that one while load balancers of ours use it:
-// then these go for a moment.
+// displace replaces another endpoint that HNS does not allow
+// beside the new one. HNS may refuse to delete that one while load balancers of ours use it:
+// then these are deleted and created again.
 func (c *commit) displace(k Key, v Value, old string) error {
 	users := c.users(old)
 	err := c.deleteEndpoint(old)
@@ -100,7 +100,7 @@ func (c *commit) displace(k Key, v Value, old string) error {
 		id, err = c.createEndpoint(k, v)
 	}
 	if err != nil && len(gone) == 0 {
-		c.Doubt() // load balancers may use what is no more
+		c.Doubt() // load balancers may use an endpoint that no longer exists
 		return err
 	}
 	for i, lb := range gone {
@@ -192,7 +192,7 @@ func (c *commit) repoint(users []Key, old, new string) error {
 	return nil
 }
 
-// exchanged returns ids with another in the place of one; none is there twice.
+// exchanged returns ids with one replaced by another, without duplicates.
 func exchanged(ids []string, old, new string) []string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == old || id == new })
 	if new == "" {
@@ -201,8 +201,8 @@ func exchanged(ids []string, old, new string) []string {
 	return append(ids, new)
 }
 
-// users returns the load balancers of ours that use an endpoint. It looks at
-// all of them: only for what is rare.
+// users returns the load balancers of ours that use an endpoint. It searches
+// all of them: only for rare operations.
 func (c *commit) users(id string) (keys []Key) {
 	c.table.mu.Lock()
 	defer c.table.mu.Unlock()
@@ -237,7 +237,7 @@ func (c *commit) deleteEndpoint(id string) error {
 	return nil
 }
 
-// refresh looks which endpoints have come and gone: one call, and three for each
+// refresh reads which endpoints were created and deleted: one call, and three for each
 // that is new.
 func (c *commit) refresh() error {
 	if c.refreshed {
@@ -263,7 +263,7 @@ func (c *commit) refresh() error {
 	return nil
 }
 
-// removeDuplicates deletes the remote endpoints, whoever made them, that have the
+// removeDuplicates deletes the remote endpoints, no matter who made them, that have the
 // address of a pod of this node: beside one the pod has no network
 // (Windows-Containers#631), and HNS may pick the wrong one (kubernetes#130963).
 // Load balancers that use one use the pod's own from now on.
@@ -292,7 +292,7 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(remote) > 0 {
-		c.adopted[Key{Kind: KindRemote, Addr: a}] = true // who still asks for it has the pod's own
+		c.adopted[Key{Kind: KindRemote, Addr: a}] = true // a user of the key has the pod's own
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 type Error struct {
 	Call   string // the function, such as "HcnCreateLoadBalancer"
 	Code   Code
-	Detail string // what else HNS says, if anything
+	Detail string // HNS's message, if any
 }
 
 // Error implements error.
@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 // bits, else all of it.
 type Code uint32
 
-// The codes that are told apart.
+// The codes that are distinguished.
 const (
 	codeInvalidHandle    Code = 6
 	codeModuleNotFound   Code = 0x7e
@@ -105,7 +105,7 @@ func notFound(err error) bool {
 	return is(err, codeNotFound, codeNetworkNotFound, codeEndpointNotFound)
 }
 
-// exists: there is another object in this one's place.
+// exists: another object conflicts with it.
 func exists(err error) bool {
 	return is(err, codeAlreadyExists, codePolicyExists, codePortExists)
 }
@@ -133,7 +133,7 @@ func unknown(err error) error {
 }
 
 // HandleLost reports whether a call with a handle failed in a way after which the
-// handle must not be used again: it, or what it was for, is no more, or HNS was
+// handle must not be used again: it or its object no longer exists, or HNS was
 // restarted, whose new process does not know it. With again the call was not
 // carried out, and may be made once more with a new handle.
 func HandleLost(err error) (lost, again bool) {

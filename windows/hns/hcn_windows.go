@@ -13,7 +13,7 @@ import (
 )
 
 // hcnHNS is the HNS of this machine, through package hcn of Microsoft's hcsshim;
-// but for what dll_windows.go has.
+// except the functions in dll_windows.go.
 type hcnHNS struct {
 	f functions
 

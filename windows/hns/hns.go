@@ -32,8 +32,8 @@ type HNS interface {
 	DeleteBalancer(id string) error                                  // 1
 }
 
-// The objects of HNS, in the words of its schema 2.0. The names of fields are
-// those of the JSON; what is not here is never set by us and ignored when read.
+// The objects of HNS, as named in its schema 2.0. The names of fields are
+// those of the JSON; fields not listed are never set by us and ignored when read.
 
 // Network is a virtual network.
 type Network struct {
@@ -59,14 +59,14 @@ const (
 	PolicyProvider     = "ProviderAddress"
 )
 
-// RemoteSubnet states behind which node a range of pods lies
+// RemoteSubnet states behind which node a range of pods is
 // (PolicyRemoteSubnet).
 type RemoteSubnet struct {
 	DestinationPrefix string
 	ProviderAddress   string
 }
 
-// Provider is the address of the node behind which an endpoint lies
+// Provider is the address of the node behind which an endpoint is
 // (PolicyProvider).
 type Provider struct {
 	ProviderAddress string `json:",omitempty"`
@@ -123,8 +123,8 @@ const StateDegraded = 4
 func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
 
 // Health is the last error of an object as HNS reports it: 0 is none. In the old API it is
-// a field of its own, in hcsshim's types part of data of any kind: what is not understood
-// is none, since nothing else of the object depends on it.
+// a field of its own, in hcsshim's types part of data of any kind: anything else
+// counts as none, since nothing else of the object depends on it.
 type Health struct{ LastErrorCode Code }
 
 // UnmarshalJSON implements json.Unmarshaler. It never fails.
@@ -199,7 +199,7 @@ func (v Version) usable() error {
 
 // Features are what a version can do, by the tables of hcsshim
 // (hcn/hcnglobals.go) but for Modify and DefaultSource. They are worked out here since hcsshim
-// remembers for ever that HNS could not be asked.
+// caches a failed query of HNS permanently.
 type Features struct {
 	DSR       bool
 	DualStack bool
@@ -210,8 +210,8 @@ type Features struct {
 	Modify bool
 	// DefaultSource takes the network's own address for a load balancer of an
 	// l2bridge without a source VIP. Builds of Server 2019 take the VIP instead
-	// (kubernetes/community#8890, kubernetes#137455); of later versions nobody has
-	// said so.
+	// (kubernetes/community#8890, kubernetes#137455); of later versions there
+	// is no such report.
 	DefaultSource bool
 }
 

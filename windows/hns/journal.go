@@ -19,7 +19,7 @@ import (
 )
 
 // journal remembers beyond the life of a process which load balancers are ours:
-// HNS gives them no name to tell by. It is a text file, one fact a line, that is
+// HNS gives them no name. It is a text file, one fact a line, that is
 // appended to and at every reading of HNS replaced as a whole:
 //
 //	tandem-hns 1
@@ -59,7 +59,7 @@ func headerError(text []byte) error {
 	first, _, _ := strings.Cut(string(text[:min(len(text), 64)]), "\n")
 	var version int
 	if n, err := fmt.Sscanf(first, "tandem-hns %d", &version); n != 1 || err != nil {
-		return fmt.Errorf("this is no journal: it does not begin with %q", strings.TrimSpace(header))
+		return fmt.Errorf("not a journal: it does not begin with %q", strings.TrimSpace(header))
 	}
 	return fmt.Errorf("written by another tandem (format %d, this one reads format 1): run that one's \"tandem cleanup\", then delete the file", version)
 }
@@ -70,7 +70,7 @@ const replacement = ".new"
 func plainFolder(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
 
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
-// Its folder is made first, as in Settings: what it takes away is not read. It writes
+// Its folder is made first, as in Settings: files that this removes are not read. It writes
 // nothing: on a full disk load balancers are programmed all the same.
 func openJournal(path string, folder func(dir string, files ...string) error) (*journal, error) {
 	if folder == nil {
@@ -89,8 +89,8 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 	return j, nil
 }
 
-// readJournal reads a journal that may be another process'. What is noted in it
-// from now on stays in memory.
+// readJournal reads a journal that may be another process's. Changes
+// from now on stay in memory.
 func readJournal(path string) (*journal, error) {
 	j := &journal{ids: map[string]bool{}, echoes: map[string]echo{}}
 	if path == "" {

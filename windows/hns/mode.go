@@ -21,7 +21,7 @@ import (
 const Name config.Mode = "kernelspace"
 
 // Mode is the kernelspace mode. Probe and Open are in mode_windows.go;
-// elsewhere they say that they need Windows.
+// elsewhere they fail with an error that they need Windows.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{Name: Name, System: "windows", Probe: probe, Await: awaitNetwork, Open: openBackend, Remove: remove, Plan: plan}
 }
@@ -34,7 +34,7 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(objects, o.Overlay) })
 }
 
-// options are what this HNS can do of what the configuration asks for.
+// options are the configured options that this HNS supports.
 func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	return Options{
@@ -51,7 +51,7 @@ func failover(c *config.Config) bool {
 	return c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve
 }
 
-// probes are what the configuration says of health checks.
+// probes are the configured health checks.
 func probes(c *config.Config) Probes {
 	p := Probes{Forward: c.Windows.ForwardHealthCheckVIP}
 	if a, err := netip.ParseAddrPort(c.HealthAddress); err == nil {
@@ -114,7 +114,7 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 	return s, v, n, err
 }
 
-// version waits for HNS to tell its version.
+// version waits for HNS to return its version.
 func (c *calls) version(ctx context.Context) (Version, error) {
 	return await(ctx, func() (Version, error) { return do(ctx, c, "ask for the version", HNS.Version) })
 }

@@ -22,6 +22,6 @@ func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWin
 
 func remove(context.Context, *config.Config) error { return errWindows }
 
-// Local returns the HNS of this machine and what goes with it. Whoever asks for
-// it closes it.
+// Local returns the HNS of this machine and its settings. The caller
+// closes it.
 func Local() (HNS, Settings, error) { return nil, Settings{}, errWindows }

@@ -61,8 +61,8 @@ func remove(ctx context.Context, _ *config.Config) error {
 	return Remove(ctx, h, s)
 }
 
-// Local returns the HNS of this machine and what goes with it. Whoever asks for
-// it closes it.
+// Local returns the HNS of this machine and its settings. The caller
+// closes it.
 func Local() (HNS, Settings, error) {
 	at, err := folders.Find()
 	return newHCN(), Settings{

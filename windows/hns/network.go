@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// network is what is known of the network of the pods. It is immutable.
+// network describes the network of the pods. It is immutable.
 type network struct {
 	id, name string
 	overlay  bool
@@ -86,7 +86,7 @@ func describe(n Network) network {
 	return d
 }
 
-// provider returns the node behind which an address lies, itself if it is a
+// provider returns the node behind which an address is, itself if it is a
 // node.
 func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
 	for _, r := range n.remote {

@@ -39,7 +39,7 @@ const (
 	// KindBalancer is a load balancer of one frontend.
 	KindBalancer
 	// KindDuplicate is a remote endpoint with the address of a pod of this node,
-	// whoever made it. It is never wanted: beside it the pod has no network
+	// no matter who made it. It is never wanted: while it exists the pod has no network
 	// (Windows-Containers#631).
 	KindDuplicate
 )
@@ -81,7 +81,7 @@ func (k Key) compare(o Key) int {
 	return int(k.Proto) - int(o.Proto)
 }
 
-// Value is the content of an object. Remote endpoints have none: where they lie
+// Value is the content of an object. Remote endpoints have none: their node
 // follows from their address and the network.
 type Value struct {
 	// Node is this node's own address in the family; the zero value while it is
@@ -94,7 +94,7 @@ type Value struct {
 	Drift string
 }
 
-// Balancer is a load balancer but for its frontend.
+// Balancer is a load balancer without its frontend.
 type Balancer struct {
 	Endpoints           []Target // in address order, none twice, never empty
 	Port                uint16   // where all of them listen
@@ -111,7 +111,7 @@ type Target struct {
 }
 
 // self is this node as a target, with the unspecified address: the endpoint that
-// stands for it is known by its name (Settings.Root).
+// represents it is known by its name (Settings.Root).
 func self(f model.Family) Target { return Target{f.Unspecified(), true} }
 
 // String returns the target for people.
@@ -134,7 +134,7 @@ func (v Value) equal(o Value) bool {
 		slices.Equal(a.Endpoints, b.Endpoints)
 }
 
-// String says in a line what an object is besides its name.
+// String describes an object in one line, without its name.
 func (v Value) String() string {
 	var words []string
 	if b := v.Balancer; b != nil {

@@ -36,7 +36,7 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
 }
 
-// differs reports in what an installed load balancer is not what it should be.
+// differs lists the settings in which an installed load balancer is not as wanted.
 func differs(have, want LoadBalancer) string {
 	var in []string
 	say := func(what string, differs bool) {
@@ -100,7 +100,7 @@ func equivalent(f facts, r retries, k Key, v Value, e Endpoint) bool {
 	return !e.remote() || sameProvider(e, want) && !r.repairable(k, e.degraded())
 }
 
-// What HNS does not tell of an endpoint cannot be compared.
+// Fields that HNS does not return cannot be compared.
 
 func sameMAC(have, want Endpoint) bool {
 	mac := strings.ReplaceAll(have.MacAddress, ":", "-")

@@ -58,7 +58,7 @@ func hasLoopback(e Endpoint) bool {
 	})
 }
 
-// withoutDSR counts the load balancers that answers go back through, whoever's.
+// withoutDSR counts the load balancers that answers go back through, regardless of their owner.
 func (t *table) withoutDSR() (n int) {
 	seen := map[string]bool{}
 	for _, have := range t.balancers {

@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-// patience is how long HNS, and at a start its network, is waited for. Whoever
-// runs the proxy starts it again after that.
+// patience is how long HNS, and at a start its network, is waited for. The service
+// manager restarts the proxy after that.
 const patience = time.Minute
 
-// Remove deletes everything of ours from an HNS, and closes it. The network of
-// the pods may be gone, or not be told from others: load balancers are ours by the
-// journal, endpoints by their names, in whatever network they are.
+// Remove deletes all our objects from an HNS, and closes it. The network of
+// the pods may be gone, or indistinguishable from others: load balancers are ours by the
+// journal, endpoints by their names, in any network.
 func Remove(ctx context.Context, h HNS, s Settings) error {
 	d, err := driverFor(ctx, h, s)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var schema = Version{2, 0}
 
-// The names of our endpoints state what they are, and that they are ours.
+// The names of our endpoints state what they are, and mark them as ours.
 const (
 	remotePrefix = "tandem_"
 	vipPrefix    = "tandem-vip_"
@@ -23,7 +23,7 @@ const (
 )
 
 // mac makes an address up from an IP, as kube-proxy does: remote endpoints need
-// one, and it must be the same whoever makes it.
+// one, and it must be the same each time it is made.
 func mac(a netip.Addr) string {
 	b := a.AsSlice()
 	b = b[len(b)-4:]
@@ -118,9 +118,9 @@ func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
 }
 
 // source is the address that endpoints see where clients' addresses are not
-// kept. On an overlay pods can answer the source VIP only, and what is no pod of
-// the cluster can answer the node only. On l2bridge it is the network's own address,
-// which HNS takes without being told, as kube-proxy lets it, but for builds of Server
+// kept. On an overlay pods can answer the source VIP only, and endpoints outside
+// the pod network can answer the node only. On l2bridge it is the network's own address,
+// which HNS takes by default, as kube-proxy lets it, except for builds of Server
 // 2019 on which hairpin connections would break: there it is the node's.
 func (f facts) source(v Value) netip.Addr {
 	switch {
@@ -148,7 +148,7 @@ func addresses(e Endpoint) []netip.Addr {
 	return all
 }
 
-// ours returns what a remote endpoint of ours is.
+// ours returns the object of a remote endpoint of ours.
 func ours(e Endpoint) (Key, bool) {
 	kind := KindRemote
 	name, ok := strings.CutPrefix(e.Name, remotePrefix)
@@ -160,7 +160,7 @@ func ours(e Endpoint) (Key, bool) {
 	return Key{Kind: kind, Addr: a}, ok && err == nil && e.remote() && slices.Contains(addresses(e), a)
 }
 
-// providerOf returns the node behind which an endpoint lies, if it says so.
+// providerOf returns the node behind which an endpoint is, if it has one.
 func providerOf(e Endpoint) netip.Addr {
 	for _, p := range e.Policies {
 		var s Provider
@@ -180,7 +180,7 @@ type script struct {
 }
 
 // Script renders objects as the JSON that HNS would be given. Where remote pods
-// lie on an overlay, and its source VIP, is known on the node only.
+// are on an overlay, and its source VIP, is known on the node only.
 func Script(objects map[Key]Value, overlay bool) string {
 	f := facts{network: network{overlay: overlay}, hostMAC: "(host)"}
 	s := script{Endpoints: []Endpoint{}, LoadBalancers: []LoadBalancer{}}

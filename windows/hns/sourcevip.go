@@ -14,7 +14,7 @@ import (
 	"golang.org/x/text/encoding/unicode"
 )
 
-// The names of endpoints whose address is meant as the source VIP: a proposal
+// The names of endpoints whose address is used as the source VIP: a proposal
 // (kubernetes#123014), OpenShift's, Calico's and ours.
 var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceName}
 

@@ -14,18 +14,18 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// table is what HNS is known to hold: what was read last, and what was done
+// table is the known state of HNS: the last reading, and the changes
 // since. Reading takes long and changes do not wait for it, so a reading is
-// merged in at its end, but for what was changed meanwhile. It is safe for
+// merged in at its end, except for objects changed meanwhile. It is safe for
 // concurrent use; methods in lower case of other types that take a table hold
 // its lock.
 type table struct {
 	mu        sync.Mutex
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
-	balancers map[Key]installed       // by frontend, whoever's
+	balancers map[Key]installed       // by frontend, of any owner
 	facts     facts
-	rootName  string // of the endpoint that stands for this node; constant
+	rootName  string // of the endpoint that represents this node; constant
 	root      string // its id; empty where it is not there
 
 	retries  retries
@@ -40,8 +40,8 @@ type table struct {
 // installed is the load balancer of a frontend.
 type installed struct {
 	lb LoadBalancer
-	// single ones have this frontend only. Others are nobody's but their
-	// maker's.
+	// single ones have this frontend only. Others belong to their
+	// creator.
 	single bool
 }
 
@@ -87,7 +87,7 @@ func (t *table) touch(id string) {
 	}
 }
 
-// set notes the load balancer of a frontend; the zero value says there is none.
+// set notes the load balancer of a frontend; the zero value for none.
 func (t *table) set(k Key, lb LoadBalancer) {
 	if t.reading {
 		t.changed[k] = true
@@ -100,8 +100,8 @@ func (t *table) set(k Key, lb LoadBalancer) {
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
-// remote one whichever there is, this node's first. An endpoint of ours that
-// stands where a pod of this node now is must not be taken for the pod.
+// remote one any that exists, this node's first. An endpoint of ours that
+// has the address of a pod that is now on this node must not be taken for the pod's.
 func (t *table) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
 		return t.root, t.root != ""
@@ -127,7 +127,7 @@ func (t *table) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
-// foreign returns an endpoint that others have made where a key would have one: of a
+// foreign returns an endpoint that others have made for the address of a key: of a
 // pod of this node, else a remote one.
 func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
@@ -173,8 +173,8 @@ func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// readBalancer returns the object that an installed load balancer is. What an
-// object cannot say of it is its Drift.
+// readBalancer returns the object of an installed load balancer. Anything that an
+// object cannot express is its Drift.
 func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
@@ -221,7 +221,7 @@ func (t *table) begin() {
 }
 
 // known returns an endpoint that was read before. An endpoint's address and MAC
-// never change, so it need not be read again but for its state.
+// never change, so only its state needs to be read again.
 func (t *table) known(id string) (Endpoint, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,7 +229,7 @@ func (t *table) known(id string) (Endpoint, bool) {
 	return e, ok
 }
 
-// reading is what was read.
+// reading is the result of a read.
 type reading struct {
 	network   network
 	sourceVIP netip.Addr
@@ -276,7 +276,7 @@ func (t *table) end(r *reading) {
 // refresh takes the endpoints that there are.
 func (t *table) refresh(read []Endpoint) { t.merge(read, nil) }
 
-// merge takes the endpoints that were read, but for those that came or went
+// merge takes the endpoints that were read, except those created or deleted
 // meanwhile.
 func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 	seen := make(map[string]bool, len(read))
@@ -324,7 +324,7 @@ func (t *table) source() (e Endpoint, ok bool) {
 }
 
 // readSource returns the object that the endpoint of the source VIP is. It is as it
-// should be whoever made it; degraded, only ours is re-created.
+// should be, no matter who made it; when degraded, only ours is re-created.
 func (t *table) readSource() (v Value) {
 	if e, ok := t.source(); ok && t.retries.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"

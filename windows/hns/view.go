@@ -18,7 +18,7 @@ import (
 // View is what an HNS and a journal held when they were looked at. It is
 // immutable.
 type View struct {
-	driver  *Driver // whose HNS is closed: only what it has read is used
+	driver  *Driver // whose HNS is closed: only its last reading is used
 	version Version
 	network Network
 	config  *config.Config
@@ -73,7 +73,7 @@ type Item struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Dump lists what was there: endpoints, load balancers, and what only the
+// Dump lists the contents: endpoints, load balancers, and objects that only the
 // journal knows.
 func (v *View) Dump() Dump {
 	t := v.driver.table
@@ -143,7 +143,7 @@ func endpointItem(e Endpoint) Item {
 	return i
 }
 
-// Diff is how an HNS differs from what it should hold.
+// Diff lists how an HNS differs from the desired state.
 type Diff struct {
 	Wanted  int      `json:"wanted"` // objects that HNS should hold
 	Changes []Change `json:"changes"`
@@ -164,13 +164,13 @@ type State string
 const (
 	Missing State = "missing" // wanted, and not in HNS
 	Differs State = "differs" // ours, and not as wanted
-	Foreign State = "foreign" // in its place is one that another has made
+	Foreign State = "foreign" // another program has made one for its frontend
 	Left    State = "left"    // ours, and not wanted
 	Lost    State = "lost"    // in the journal, and not in HNS
 )
 
-// Diff compares what was there with what ports need on a host. Endpoints that
-// nothing needs any more are no difference: they linger for a minute.
+// Diff compares the contents with what ports need on a host. Endpoints that
+// nothing needs any more are no difference: they are deleted after a minute.
 func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	compiler := NewCompiler(options(v.version, v.network, v.config))
 	want, _ := dataplane.Compile(compiler, host, ports)
@@ -213,7 +213,7 @@ func (v *View) stateOf(k Key, want, got Value, ours bool) State {
 	return Missing
 }
 
-// found describes what is in the place of a key.
+// found describes the object found for a key.
 func (v *View) found(k Key) string {
 	t := v.driver.table
 	if e, ok := t.own(k); ok {

@@ -104,7 +104,7 @@ func (e *Emulator) Check() error {
 		if lb, ok := e.balancers[id]; ok && text(lb) == was {
 			continue
 		}
-		errs = append(errs, fmt.Errorf("%s belongs to others and was touched: it was %s", id, was))
+		errs = append(errs, fmt.Errorf("%s is foreign and was changed: it was %s", id, was))
 	}
 	return errors.Join(errs...)
 }

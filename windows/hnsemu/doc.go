@@ -15,9 +15,9 @@
 //
 // # The rules and their sources
 //
-// "Assumed" is what nobody has been seen to say of a real HNS. Where a rule is carried
+// "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried
 // out the code says "rule: " and its name. ci/wine/smoke.ps1 prints what a node does
-// beside what is assumed.
+// beside the assumption.
 //
 //	name              rule                                                         source
 //	functions         functions, handles, GUIDs, strings                           hcsshim, hcn/zsyscall_windows.go

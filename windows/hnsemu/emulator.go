@@ -73,7 +73,7 @@ type Emulator struct {
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
 	kept      map[string]document // by id of a network or endpoint
-	foreign   map[string]string   // ids of what others made, and how it looked
+	foreign   map[string]string   // ids of others' objects, and their contents
 	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
 
@@ -116,7 +116,7 @@ func (e *Emulator) Hook(f func(*Call) hns.Code) {
 	e.hook = f
 }
 
-// Cost sets how long each call takes, in the emulator's own time: nobody waits.
+// Cost sets how long each call takes, in the emulator's own time, without waiting.
 // Without it a call takes a millisecond.
 func (e *Emulator) Cost(f func(Call) time.Duration) {
 	e.mu.Lock()

@@ -63,7 +63,7 @@ func (e *Emulator) dropNetwork(id string) {
 	}
 }
 
-// dropEndpoint removes an endpoint, whoever uses it.
+// dropEndpoint removes an endpoint, even one in use.
 //
 // rule: lost-endpoint
 func (e *Emulator) dropEndpoint(id string) {

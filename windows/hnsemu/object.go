@@ -196,7 +196,7 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 	case json.Unmarshal([]byte(settings), &to) != nil:
 		return invalidJSON
 	// rule: modify
-	case e.version == WS2025RT: // it says yes and does nothing (kubernetes#131466)
+	case e.version == WS2025RT: // it reports success and does nothing (kubernetes#131466)
 		return 0
 	}
 	to.ID = h.id

@@ -62,8 +62,8 @@ func (e *Emulator) AddPod(network string, addrs ...string) string {
 	return e.AddEndpoint(p)
 }
 
-// AddBalancer adds a load balancer. A foreign one must never be touched; one that
-// is not is what an earlier proxy has left.
+// AddBalancer adds a load balancer. A foreign one must never be touched; another one
+// is left by an earlier proxy.
 func (e *Emulator) AddBalancer(lb hns.LoadBalancer, foreign bool) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // VFP is a model of what Windows' switch does with packets, given the load
-// balancers of an HNS. It follows what is documented and what kube-proxy relies
+// balancers of an HNS. It follows documented behaviour and what kube-proxy relies
 // on; where that is silent it takes the less useful answer.
 //
 // rule: no-balancer external node-ports dsr

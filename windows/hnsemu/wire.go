@@ -19,7 +19,7 @@ import (
 //
 // A response without a text has an empty one. The length does not count itself.
 
-// maxMessage bounds what is read: far more than a list of 100,000 ids.
+// maxMessage bounds a message in bytes: far more than a list of 100,000 ids.
 const maxMessage = 16 << 20
 
 const headLength = 2 + 8 + 16

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Facts reads what doctor's checks look at. It changes nothing; what cannot be read
+// Facts reads the facts for doctor's checks. It changes nothing; what cannot be read
 // is left out.
 func Facts() *diagnosis.Facts {
 	v := windows.RtlGetVersion()

@@ -10,7 +10,7 @@
 // reach nothing else by their default route; on other nodes it is the loopback
 // adapter, and Services are reachable from the node only.
 //
-// Addresses are removed at shutdown, since nobody serves them then. Those that a
+// Addresses are removed at shutdown, since no relay serves them then. Those that a
 // crash left are recognised by their lifetime, and adopted or removed at the next
 // start: Windows stores nothing else with an address that could mark its owner.
 package userspace

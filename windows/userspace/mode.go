@@ -36,7 +36,7 @@ func (nodeOnly) Note() string {
 }
 
 // lifetime is the valid lifetime in seconds of our addresses: 44 years, a number
-// that nobody else would choose. The system counts it down.
+// that no other program would choose. The system counts it down.
 const lifetime = 0x54414e44
 
 // slack is how long an address may have been assigned and still be recognised: a

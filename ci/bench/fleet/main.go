@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fleet simulates many nodes for an API server in one process: each
-// client has a connection of its own and follows what a proxy follows, with Tandem's
-// client (core/watch) or as kube-proxy 1.36 does it (client-go's informers). Objects
-// are dropped as soon as the client has decoded them, so that a thousand clients fit
-// into a machine; what the API server sees is the same.
+// Command fleet plays many nodes for an API server in one process (ci/kubernetes/fleet).
 //
 //	fleet -kind tandem -n 250 -kubeconfig FILE -listen SOCKET -mark NAMESPACE/SLICE
 //
@@ -22,9 +18,10 @@ import (
 	"os/signal"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tandem-proxy/tandem/ci/kubernetes/fleet"
 )
 
 // report is the state of all clients.
@@ -37,26 +34,6 @@ type report struct {
 	Dials   int64 // connections made
 }
 
-// fleet is all clients of this process.
-type fleet struct {
-	kubeconfig string
-	mark       string // the EndpointSlice that is looked at
-	clients    []*client
-}
-
-// client is one node's connection.
-type client struct {
-	node   string
-	bytes  atomic.Int64
-	dials  atomic.Int64
-	lists  func() int64
-	synced atomic.Bool
-
-	mu      sync.Mutex
-	version uint64    // of the mark
-	at      time.Time // when it came
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -67,26 +44,22 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	f := &fleet{}
-	kind := flag.String("kind", "tandem", "tandem or client-go")
+	kind := flag.String("kind", fleet.Tandem, fleet.Tandem+" or "+fleet.ClientGo)
 	n := flag.Int("n", 1, "how many clients")
 	atOnce := flag.Int("at-once", 8, "how many may read their first list at once")
 	listen := flag.String("listen", "", "the Unix socket for reports")
-	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "of the API server")
-	flag.StringVar(&f.mark, "mark", "", "the EndpointSlice, as NAMESPACE/NAME, whose arrival is reported")
+	kubeconfig := flag.String("kubeconfig", "", "of the API server")
+	mark := flag.String("mark", "", "the EndpointSlice, as NAMESPACE/NAME, whose arrival is reported")
 	flag.Parse()
-	start := map[string]func(context.Context, *client) error{"tandem": f.tandem, "client-go": f.clientGo}[*kind]
-	if start == nil {
-		return fmt.Errorf("-kind %s: want tandem or client-go", *kind)
-	}
+	var clients clients
 	for i := range *n {
-		f.clients = append(f.clients, &client{node: fmt.Sprintf("node-%d", i), lists: func() int64 { return 0 }})
+		clients = append(clients, &fleet.Client{Kind: *kind, Node: fmt.Sprintf("node-%d", i), Kubeconfig: *kubeconfig, Mark: *mark})
 	}
 	l, err := net.Listen("unix", *listen)
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.HandlerFunc(f.serve), ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: http.HandlerFunc(clients.serve), ReadHeaderTimeout: time.Second}
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(l) })
 	defer func() { _ = server.Close(); group.Wait() }()
@@ -95,7 +68,7 @@ func run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	slots := make(chan struct{}, *atOnce)
-	for _, c := range f.clients {
+	for _, c := range clients {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
@@ -103,8 +76,8 @@ func run(ctx context.Context) error {
 		group.Go(func() {
 			free := sync.OnceFunc(func() { <-slots })
 			defer free()
-			group.Go(func() { c.wait(ctx, free) })
-			if err := start(ctx, c); err != nil {
+			group.Go(func() { wait(ctx, c, free) })
+			if err := c.Run(ctx); err != nil {
 				cancel(err)
 			}
 		})
@@ -117,63 +90,33 @@ func run(ctx context.Context) error {
 }
 
 // wait frees a client's slot when it has read everything.
-func (c *client) wait(ctx context.Context, free func()) {
-	for !c.synced.Load() && ctx.Err() == nil {
+func wait(ctx context.Context, c *fleet.Client, free func()) {
+	for !c.State().Synced && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
 	}
 	free()
 }
 
-// saw notes a version of the mark.
-func (c *client) saw(version uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if version > c.version {
-		c.version, c.at = version, time.Now()
-	}
-}
-
-// dial makes a connection whose bytes are counted.
-func (c *client) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.dials.Add(1)
-	return &counted{conn, &c.bytes}, nil
-}
-
-// counted counts what is read.
-type counted struct {
-	net.Conn
-	bytes *atomic.Int64
-}
-
-// Read implements net.Conn.
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.bytes.Add(int64(n))
-	return n, err
-}
+// clients are all of this process.
+type clients []*fleet.Client
 
 // serve answers with a report; the parameter version is that of the mark to look for.
-func (f *fleet) serve(w http.ResponseWriter, r *http.Request) {
+func (all clients) serve(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.URL.Query().Get("version"), 10, 64)
-	var all report
-	for _, c := range f.clients {
-		all.Bytes += c.bytes.Load()
-		all.Dials += c.dials.Load()
-		if !c.synced.Load() {
+	var sum report
+	for _, c := range all {
+		s := c.State()
+		sum.Bytes += s.Bytes
+		sum.Dials += s.Dials
+		sum.Lists += s.Lists
+		if !s.Synced {
 			continue
 		}
-		all.Synced++
-		all.Lists += c.lists()
-		c.mu.Lock()
-		if c.version >= version {
-			all.Reached++
-			all.Last = max(all.Last, c.at.UnixNano())
+		sum.Synced++
+		if s.Version >= version {
+			sum.Reached++
+			sum.Last = max(sum.Last, s.At.UnixNano())
 		}
-		c.mu.Unlock()
 	}
-	_ = json.NewEncoder(w).Encode(all)
+	_ = json.NewEncoder(w).Encode(sum)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
-// fault is what is wrong with a value.
+// fault describes an invalid value.
 type fault struct {
 	line int // from 1
 	text string

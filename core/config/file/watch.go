@@ -75,7 +75,7 @@ func follow(w *fsnotify.Watcher, path string) {
 		_ = w.Remove(old)
 	}
 	for _, dir := range dirs {
-		_ = w.Add(dir) // the scan finds what is missed
+		_ = w.Add(dir) // the periodic scan finds what this misses
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package growth tells in tests what grows with the square of its input.
+// Package growth detects, in tests, work that grows with the square of its input.
 package growth
 
 import (

@@ -31,10 +31,10 @@ type Driver[K comparable, V any] struct {
 	// Broken makes Observe fail.
 	Broken error
 	// Slow is called by Observe, when set, after it has read and before it
-	// returns: what is committed meanwhile it does not know.
+	// returns, so that commits in between are not in its result.
 	Slow func()
-	// Miss is called for every object that Observe returns, when set, and leaves out
-	// some: as the kernel does with neighbours of what comes and goes.
+	// Miss is called for every object that Observe returns, when set, and drops
+	// some, as kernel dumps miss neighbours of objects that change meanwhile.
 	Miss func(K) bool
 
 	Commits, Ops, Observes, Gets int
@@ -46,7 +46,7 @@ func New[K comparable, V any](equal func(a, b V) bool, limit dataplane.Limits) *
 	return &Driver[K, V]{Objects: map[K]V{}, Equal: equal, Limit: limit}
 }
 
-// Do runs f while nobody else uses the driver.
+// Do runs f with exclusive use of the driver.
 func (d *Driver[K, V]) Do(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,7 +17,7 @@ type Compiler struct{ placement Placement }
 
 var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
-// NewCompiler returns a compiler that listens where p says.
+// NewCompiler returns a compiler whose relays listen where p places them.
 func NewCompiler(p Placement) *Compiler { return &Compiler{p} }
 
 // Base implements dataplane.Compiler.
@@ -111,7 +111,7 @@ func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 	return gaps
 }
 
-// policy is that of a frontend's listeners. Frontends share what they have of a pool.
+// policy is that of a frontend's listeners. Frontends share the parts derived from a pool.
 func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool]relay.Answer) *relay.Policy {
 	p := &relay.Policy{
 		Port: port.ID, Restricted: f.Restricted, Allow: f.Allow, SessionAffinity: port.SessionAffinity, Draining: port.Draining,

@@ -81,8 +81,8 @@ func NewBackend(p Placement, d *Driver) dataplane.Backend {
 	return &backend{Backend: dataplane.New(NewCompiler(p), d), server: d.server, pass: d.options.Relay.Handover}
 }
 
-// backend has the counters of its relays, and gives up the sockets of the process before
-// that serve nobody after its first complete sync.
+// backend has the counters of its relays. After its first complete sync it closes inherited
+// sockets that no relay uses.
 type backend struct {
 	dataplane.Backend
 	server   *relay.Server

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// NodePorts has relays listen for node ports on 127.0.0.1 and ::1, where the host says
-// that they answer there, and for nothing else.
+// NodePorts has relays listen for node ports on 127.0.0.1 and ::1, where the host is configured
+// to answer there, and for nothing else.
 type NodePorts struct{}
 
 // Addresses implements Placement.

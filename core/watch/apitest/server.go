@@ -237,7 +237,7 @@ func (s *Server) isFrozen(resource string) bool {
 	return s.frozen[resource] > 0
 }
 
-// Cut ends the open streams of a resource as a server does that is told to stop.
+// Cut ends the open streams of a resource as a stopping server does.
 func (s *Server) Cut(resource string) { s.order(resource, order{end: true}) }
 
 // Tear cuts the open streams of a resource in the middle of an event: half of a

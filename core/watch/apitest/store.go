@@ -141,7 +141,7 @@ func (s *store) since(r string, version uint64) (cs []change, now uint64, wake <
 	return cs, s.version, s.wake, true
 }
 
-// event returns what a watch with a selector is told of a change, if anything.
+// event returns the event that a watch with a selector gets of a change, if any.
 func (c change) event(sel selector) (e apiwatch.Event, ok bool) {
 	was, is := c.old != nil && sel.matches(c.old), c.next != nil && sel.matches(c.next)
 	switch {

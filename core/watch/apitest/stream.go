@@ -29,7 +29,7 @@ type stream struct {
 	sent      []apiwatch.Event
 }
 
-// begin sends everything there is, and then the bookmark that says so.
+// begin sends everything there is, and then the bookmark that ends the list.
 func (st *stream) begin(objects []runtime.Object, now uint64) {
 	if !st.initial(objects) {
 		return

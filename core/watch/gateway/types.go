@@ -89,7 +89,7 @@ type ReferenceGrant struct {
 	Spec              GrantSpec `json:"spec"`
 }
 
-// GrantSpec is who may refer to what.
+// GrantSpec lists permitted referrers and the objects they may refer to.
 type GrantSpec struct {
 	From []GrantFrom `json:"from"`
 	To   []GrantTo   `json:"to"`

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package fleet
 
 import (
 	"context"
@@ -27,27 +27,24 @@ import (
 )
 
 // tandem runs Tandem's client until ctx ends.
-func (f *fleet) tandem(ctx context.Context, c *client) error {
+func (c *Client) tandem(ctx context.Context) error {
 	settings := config.Default()
-	settings.NodeName, settings.API.Kubeconfig = c.node, f.kubeconfig
+	settings.NodeName, settings.API.Kubeconfig = c.Node, c.Kubeconfig
 	source, err := watch.Open(&settings, slog.New(slog.DiscardHandler), watch.Hooks{Dial: c.dial})
 	if err != nil {
 		return err
 	}
-	c.lists = func() (n int64) {
+	c.lists.Store(&lists{func() (n int64) {
 		for _, r := range source.Resources() {
 			n += int64(r.Lists)
 		}
 		return n
-	}
-	return source.Run(ctx, &sink{c, f.mark})
+	}})
+	return source.Run(ctx, &sink{c})
 }
 
 // sink drops all changes except those of the mark.
-type sink struct {
-	client *client
-	mark   string
-}
+type sink struct{ client *Client }
 
 func (*sink) SetService(*model.Service)         {}
 func (*sink) DeleteService(model.ServiceName)   {}
@@ -63,7 +60,7 @@ func (*sink) Problems([]model.Problem)          {}
 func (s *sink) Synced(bool)                     { s.client.synced.Store(true) }
 
 func (s *sink) SetSlice(slice *model.Slice) {
-	if slice.Name.Namespace+"/"+slice.Name.Name == s.mark {
+	if slice.Name.Namespace+"/"+slice.Name.Name == s.client.Mark {
 		s.client.saw(slice.Version)
 	}
 }
@@ -74,15 +71,15 @@ const resync = 15 * time.Minute
 // clientGo follows what kube-proxy 1.36 follows, with its selectors and settings
 // (cmd/kube-proxy/app/server.go, pkg/proxy/node.go), until ctx ends. Its store keeps
 // keys instead of objects.
-func (f *fleet) clientGo(ctx context.Context, c *client) error {
-	settings, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+func (c *Client) clientGo(ctx context.Context) error {
+	settings, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
 		return err
 	}
 	settings.ContentType, settings.QPS, settings.Burst, settings.Dial = "application/vnd.kubernetes.protobuf", 5, 10, c.dial
-	var lists atomic.Int64
-	c.lists = lists.Load
-	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return &listCounter{next, &lists} })
+	var begun atomic.Int64
+	c.lists.Store(&lists{begun.Load})
+	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return &listCounter{next, &begun} })
 	client, err := kubernetes.NewForConfig(settings)
 	if err != nil {
 		return err
@@ -95,12 +92,12 @@ func (f *fleet) clientGo(ctx context.Context, c *client) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, i := range []cache.SharedIndexInformer{
-		core.NewFilteredNodeInformer(client, resync, none, selected("", "metadata.name="+c.node)),
+		core.NewFilteredNodeInformer(client, resync, none, selected("", "metadata.name="+c.Node)),
 		core.NewFilteredServiceInformer(client, "", resync, none, selected("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")),
 		discovery.NewFilteredEndpointSliceInformer(client, "", resync, none, selected("!"+corev1.IsHeadlessService, "")),
 		networking.NewServiceCIDRInformer(client, resync, none),
 	} {
-		if err := i.SetTransform(f.slim(c)); err != nil {
+		if err := i.SetTransform(c.slim); err != nil {
 			return err
 		}
 		group.Go(func() { i.RunWithContext(ctx) })
@@ -113,24 +110,22 @@ func (f *fleet) clientGo(ctx context.Context, c *client) error {
 	return nil
 }
 
-// slim makes keys of objects.
-func (f *fleet) slim(c *client) cache.TransformFunc {
-	return func(o any) (any, error) {
-		m, ok := o.(metav1.Object)
-		if !ok {
-			return o, nil
-		}
-		key := m.GetName()
-		if m.GetNamespace() != "" {
-			key = m.GetNamespace() + "/" + key
-		}
-		if _, slice := o.(*discoveryv1.EndpointSlice); slice && key == f.mark {
-			if version, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64); err == nil {
-				c.saw(version)
-			}
-		}
-		return cache.ExplicitKey(key), nil
+// slim makes a key of an object.
+func (c *Client) slim(o any) (any, error) {
+	m, ok := o.(metav1.Object)
+	if !ok {
+		return o, nil
 	}
+	key := m.GetName()
+	if m.GetNamespace() != "" {
+		key = m.GetNamespace() + "/" + key
+	}
+	if _, slice := o.(*discoveryv1.EndpointSlice); slice && key == c.Mark {
+		if version, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64); err == nil {
+			c.saw(version)
+		}
+	}
+	return cache.ExplicitKey(key), nil
 }
 
 // listCounter counts requests for lists.

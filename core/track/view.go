@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package track
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Service is the state of one Service, for people.
+type Service struct {
+	Object   *model.Service
+	Slices   []*model.Slice
+	Ports    []*model.Port
+	Problems []model.Problem
+	// Ready is when each endpoint became ready, with slow start; the zero time for those
+	// that always were. Nil without.
+	Ready map[netip.Addr]time.Time
+	// Queued means that the inputs have changed since: the next Flush resolves them.
+	Queued bool
+}
+
+// Service returns one Service as last resolved; its Object is nil when there is
+// none of that name.
+func (t *Tracker) Service(name model.ServiceName) Service {
+	if s := t.services[name]; s != nil {
+		return s.view()
+	}
+	return Service{}
+}
+
+// Flushed ranges over what the last Flush looked at, by name. The Object of those
+// that are gone is nil. It costs what that Flush did.
+func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, Service] {
+	return func(yield func(model.ServiceName, Service) bool) {
+		for _, s := range t.flushed {
+			if !yield(s.name, s.view()) {
+				return
+			}
+		}
+	}
+}
+
+// Named returns the Service of a name, if there is one, as a list.
+func (t *Tracker) Named(n model.ServiceName) []Service {
+	if s := t.services[n]; s != nil && s.object != nil {
+		return []Service{s.kept()}
+	}
+	return nil
+}
+
+// Concerned returns the Services without which a packet to an address would fare
+// otherwise: they hold the address, its cluster IP or a port of that, or the node port of
+// its number.
+func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
+	any := model.FamilyOf(to.Addr()).Unspecified()
+	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
+	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
+	for _, c := range []claim{whole, {to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
+		found = append(found, t.claims.holder[c])
+	}
+	for i, s := range found {
+		if s != nil && s.object != nil && slices.Index(found, s) == i {
+			all = append(all, s.kept())
+		}
+	}
+	return all
+}
+
+// Services lists all Services by name. It walks everything: for requests of
+// users, never for a change.
+func (t *Tracker) Services() []Service {
+	all := t.Unsorted()
+	SortServices(all)
+	return all
+}
+
+// SortServices sorts by name: most of what a list costs.
+func SortServices(all []Service) {
+	order := make([]*Service, len(all)) // which are cheaper to move
+	for i := range all {
+		order[i] = &all[i]
+	}
+	slices.SortFunc(order, func(a, b *Service) int { return a.Object.Name.Compare(b.Object.Name) })
+	sorted := make([]Service, len(all))
+	for i, s := range order {
+		sorted[i] = *s
+	}
+	copy(all, sorted)
+}
+
+// Unsorted lists all Services.
+func (t *Tracker) Unsorted() []Service {
+	all := make([]Service, 0, len(t.services))
+	for _, s := range t.services {
+		if s.object != nil {
+			all = append(all, s.kept())
+		}
+	}
+	return all
+}
+
+// Len returns how many Services there are.
+func (t *Tracker) Len() int { return t.objects }
+
+func (s *service) view() Service {
+	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
+}
+
+// kept is a view that stays unchanged: all but the list of slices is immutable, and
+// that is copied before its next change.
+func (s *service) kept() Service {
+	s.shared = true
+	return s.view()
+}
+
+// Routes returns the routes there are, by precedence.
+func (t *Tracker) Routes() []*model.Route {
+	return sorted(t.routes.all, (*model.Route).Compare)
+}
+
+// Grants returns the grants there are, by name.
+func (t *Tracker) Grants() []*model.Grant {
+	return sorted(t.routes.grants, func(a, b *model.Grant) int {
+		return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name))
+	})
+}
+
+// HasRoute reports whether there is a route.
+func (t *Tracker) HasRoute(name model.RouteName) bool { return t.routes.all[name] != nil }
+
+// HasGrant reports whether there is a grant.
+func (t *Tracker) HasGrant(name model.GrantName) bool { return t.routes.grants[name] != nil }
+
+func sorted[K comparable, V any](all map[K]V, compare func(a, b V) int) []V {
+	list := make([]V, 0, len(all))
+	for _, v := range all {
+		list = append(list, v)
+	}
+	slices.SortFunc(list, compare)
+	return list
+}
