@@ -3,7 +3,9 @@
 package platform
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -12,8 +14,10 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 )
@@ -49,6 +53,8 @@ func (p *Proxy) snapshotRoute() route {
 
 // file is a snapshot of the proxy.
 func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
+	start := time.Now()
+	readAt, failed := p.read(ctx)
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -71,6 +77,11 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 		f.Top = &t
 	}
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
+	if failed == nil {
+		f.ReadAt, f.Drift.ReadAt, f.Observed = readAt, &readAt, observed(s, start)
+	} else {
+		f.ReadErr = failed.Error()
+	}
 	var desired []*model.Port
 	for _, svc := range s.Services {
 		f.Services, f.Slices = append(f.Services, svc.Object), append(f.Slices, svc.Slices...)
@@ -81,6 +92,43 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	f.KeepSlots(desired)
 	f.Plan = snapshot.PlanHash(f.Replay(mode).Plan)
 	return f, nil
+}
+
+// read has the engine read the data plane back, as tandem drift does.
+func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	if err := p.kernel.take(ctx); err != nil {
+		return at, err
+	}
+	defer p.kernel.give()
+	return p.engine.Audit(ctx)
+}
+
+// observed are the differences that were found since start, or are not repaired.
+func observed(s *engine.Snapshot, start time.Time) (differ []dataplane.Difference) {
+	for _, d := range s.Drifts {
+		if d.Repaired.IsZero() || d.Found.After(start) {
+			differ = append(differ, d.Difference)
+		}
+	}
+	return differ
+}
+
+// TraceOf follows a connection through the data plane as it was when a snapshot was taken.
+func TraceOf(f *snapshot.File, q oracle.Question) (status.Trace, error) {
+	if f.ReadAt.IsZero() {
+		return status.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "a tandem took it that did not read it"))
+	}
+	r, _, err := Replay(f)
+	if err != nil {
+		return status.Trace{}, err
+	}
+	subject := status.Subject{Mode: string(f.Mode), Host: r.Host, Services: r.Services, Gaps: r.Plan.Gaps, Implementation: r.Plan.Implementation}
+	t, _, err := status.Follow(subject, q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+		return r.Plan.Trace(ports, p, f.Observed)
+	})
+	return t, err
 }
 
 // withoutSecrets is a configuration as it may be shown: the address of an API server

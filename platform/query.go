@@ -100,7 +100,7 @@ func Top() Query[TopRequest, status.Top] {
 func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) {
 	counter, ok := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend)
 	if !ok {
-		return t, fmt.Errorf("connections are not counted in mode %s: run tandem with --count-connections, which mode nftables can", p.mode())
+		return status.Top{At: time.Now(), Mode: p.mode(), Services: []status.TopService{}, NotCounted: status.NotCounted(p.mode())}, nil
 	}
 	counts, at := status.TopCounts{}, time.Now()
 	if err := p.network.Do(func() error { return counter.Connections(ctx, counts.Add) }); err != nil {

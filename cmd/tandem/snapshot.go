@@ -23,12 +23,13 @@ func newSnapshot() *cobra.Command {
 		Use:   "snapshot > FILE",
 		Short: "Write everything the running tandem knows to a file, for later and elsewhere",
 		Long: `snapshot writes configuration, Services, EndpointSlices and Node, what tandem made of
-them, its status and its history. It has no secrets. With --redact names and
-addresses are replaced by others, alike wherever they are, so that the file can be
-passed on and still be replayed.
+them, how the data plane differs from that, its status and its history. It has no
+secrets. With --redact names and addresses are replaced by others, alike wherever they
+are, so that the file can be passed on and still be replayed; what differs in the data
+plane is left out then.
 
 tandem replay FILE makes the same plan of it on any system; status, services, explain,
-drift, history, top and plan read it with --snapshot FILE, and tandem ui shows it.`,
+trace, drift, history, top and plan read it with --snapshot FILE, and tandem ui shows it.`,
 		Example: "  tandem snapshot > node-1.snapshot\n  tandem snapshot --redact > report.snapshot\n  tandem history --snapshot node-1.snapshot default/web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return writeSnapshot(cmd, cmd.OutOrStdout(), redact || key != "", key)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,10 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		_ = cmd.Wait() // the exit code is checked
 		return cmd.ProcessState.ExitCode(), said.String()
 	}
-	dir := folder(t, map[string]string{"web.yaml": webYAML})
+	dir := folder(t, map[string]string{
+		"web.yaml":  webYAML,
+		"node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n",
+	})
 	var log *written
 	var running *exec.Cmd
 	if err := node.Do(netns.Node, func() (err error) {
@@ -99,30 +103,12 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 			t.Errorf("replay: exit code %d\n%s%s", code, out, stderr)
 		}
 	}
-	var doc status.Document
-	if _, out, _ := tandem(t, "status", "--snapshot", plain, "-o", "json"); json.Unmarshal([]byte(out), &doc) != nil || len(doc.Services) != 1 || doc.Mode != "nftables" {
-		t.Errorf("%+v", doc)
-	}
-	if _, out, _ := tandem(t, "history", "--snapshot", plain, "default/web"); !strings.Contains(out, "EndpointSlice changed") {
-		t.Error(out)
-	}
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"explain", "pod", "default/web:80"}, "10.244.1.4:8080"},
-		{[]string{"services", "default/web"}, "10.244.1.4:8080"},
-		{[]string{"services", "-n", "default", "--state", "programmed"}, "default/web"},
-		{[]string{"top"}, "NEW CONNECTIONS"},
-		{[]string{"drift"}, "no drift known in mode nftables"},
-	} {
-		if code, out, stderr := tandem(t, append(c.args, "--snapshot", plain)...); code != exitOK || !strings.Contains(out, c.want) {
-			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, stderr)
-		}
-	}
-	if _, out, _ := tandem(t, "plan", "--snapshot", plain, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
-		t.Error(out)
-	}
+	everyVerbReads(t, plain)
+	tracesAsItWas(t, here, filepath.Join(t.TempDir(), "damaged"), func() error {
+		return node.Do(netns.Node, func() error {
+			return exec.CommandContext(t.Context(), "nft", "flush", "map", "ip", "tandem", "slots").Run()
+		})
+	})
 
 	if err := node.Do(netns.Node, func() error { // no answer is needed: only the first packet counts
 		c, err := net.DialTimeout("tcp", "10.96.0.10:80", 100*time.Millisecond)
@@ -145,5 +131,71 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}
 	if code, out, stderr := tandem(t, "replay", bundle); code != exitOK {
 		t.Errorf("replay of the bundle: %s%s", out, stderr)
+	}
+}
+
+// everyVerbReads asks a snapshot of the running tandem with each verb that shows something, as
+// a table and as JSON.
+func everyVerbReads(t *testing.T, path string) {
+	t.Helper()
+	asked := map[string]bool{"ui": true} // TestUIOfASnapshot serves it
+	for _, c := range []struct {
+		want string // in both forms
+		args []string
+	}{
+		{"10.244.1.4:8080", []string{"explain", "pod", "default/web:80"}},
+		{"10.244.1.4:8080", []string{"trace", "pod", "default/web:80"}},
+		{"10.244.1.4:8080", []string{"services", "default/web"}},
+		{"default/web", []string{"services", "-n", "default", "--state", "programmed"}},
+		{"default/web", []string{"status"}},
+		{"EndpointSlice", []string{"history", "default/web"}},
+		{"", []string{"top"}},
+		{"nftables", []string{"drift"}},
+		{"default/web", []string{"plan"}},
+	} {
+		asked[c.args[0]] = true
+		for _, form := range []string{"table", "json", "yaml"} {
+			args := append(slices.Clone(c.args), "--snapshot", path)
+			if form != "table" {
+				args = append(args, "-o", form)
+			}
+			if code, out, stderr := tandem(t, args...); code != exitOK || !strings.Contains(out, c.want) {
+				t.Errorf("%v: exit code %d\n%s%s", args, code, out, stderr)
+			}
+		}
+	}
+	for _, c := range newRoot().Commands() {
+		if c.Flags().Lookup("snapshot") != nil && !asked[c.Name()] {
+			t.Errorf("%s --snapshot was not tried", c.Name())
+		}
+	}
+	if _, out, _ := tandem(t, "plan", "--snapshot", path, "-o", "native"); !strings.Contains(out, "10.244.1.4") {
+		t.Error(out)
+	}
+}
+
+// tracesAsItWas damages the data plane, and follows a connection through it later, elsewhere,
+// and after it was repaired.
+func tracesAsItWas(t *testing.T, here func(args ...string) (int, string), path string, damage func() error) {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Logf("a damaged data plane is not traced: %v", err)
+		return
+	}
+	for end := time.Now().Add(time.Minute); ; { // tandem may have repaired it before the snapshot is taken
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		code, text := here("snapshot")
+		if err := os.WriteFile(path, []byte(text), 0o600); code != exitOK || err != nil {
+			t.Fatalf("snapshot: exit code %d, %v", code, err)
+		}
+		code, out, stderr := tandem(t, "trace", "--snapshot", path, "pod", "default/web:80")
+		if code == exitPending && strings.Contains(out, "DIFFERS") && strings.Contains(out, "missing    element { 10.96.0.10 . tcp . 80 . 0 } of ip slots: this alone changes the outcome") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("exit code %d: %s%s", code, out, stderr)
+		}
 	}
 }

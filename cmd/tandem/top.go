@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,8 +27,10 @@ func newTop() *cobra.Command {
 		Short: "Show which Services get new connections, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends are programmed, and how many a second since the look before. They are
-counted by the kernel where tandem runs in mode nftables with --count-connections.
-Services without any are left out. Of a snapshot it shows how many there were.`,
+counted by the kernel where tandem runs in mode nftables with --count-connections, and
+by relays in mode userspace: there by Service port, not by frontend. Other modes count
+none: the exit code is 2 then. Services without any are left out. Of a snapshot it shows
+how many there were.`,
 		Example: "  tandem top\n  tandem top --watch\n  tandem top -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
@@ -37,7 +40,7 @@ Services without any are left out. Of a snapshot it shows how many there were.`,
 				return topThen(cmd, &out, file, &only, limit, err)
 			}
 			r := platform.TopRequest{Filter: only.Filter, Frontends: out.form != formTable}
-			before, err := platform.Top().Ask(cmd.Context(), r)
+			before, err := askTop(cmd, r)
 			if err != nil {
 				return err
 			}
@@ -45,7 +48,7 @@ Services without any are left out. Of a snapshot it shows how many there were.`,
 				return err
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				now, err := platform.Top().Ask(cmd.Context(), r)
+				now, err := askTop(cmd, r)
 				if err != nil {
 					return err
 				}
@@ -64,13 +67,22 @@ Services without any are left out. Of a snapshot it shows how many there were.`,
 	return c
 }
 
+// askTop asks the running tandem.
+func askTop(cmd *cobra.Command, r platform.TopRequest) (status.Top, error) {
+	t, err := platform.Top().Ask(cmd.Context(), r)
+	if err == nil && t.NotCounted != "" {
+		err = usageError{errors.New(t.NotCounted)}
+	}
+	return t, err
+}
+
 // topThen shows the counts in a snapshot.
 func topThen(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
 	switch {
 	case err != nil:
 		return err
 	case file.Top == nil:
-		return fmt.Errorf("connections were not counted in mode %s: run tandem with --count-connections, which mode nftables can", file.Mode)
+		return usageError{errors.New(status.NotCounted(string(file.Mode)))}
 	}
 	then := *file.Top
 	then.Services = slices.DeleteFunc(then.Services, func(s status.TopService) bool { return !only.Match(s.Service, "") })

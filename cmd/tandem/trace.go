@@ -21,6 +21,7 @@ import (
 func newTrace() *cobra.Command {
 	var flags configFlags
 	var out output
+	var from snapshotFlag
 	var live bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -29,8 +30,9 @@ func newTrace() *cobra.Command {
 		Long: `trace reads the data plane back and follows a connection through it: what happens,
 and, where that is not what tandem explain says, the objects that differ, first those
 that alone change the outcome. With --manifests it compares the data plane with
-what these mean, with no tandem running. It changes nothing. The exit code is 3 when
-something else happens than should.
+what these mean, with no tandem running; with --snapshot it follows the connection
+through the objects that were there when that was taken. It changes nothing. The exit
+code is 3 when something else happens than should.
 
 With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
 datagram that it sends, else the next first packet of such a connection that a pod or
@@ -46,7 +48,7 @@ FROM and TO are as for tandem explain.`,
 			if timeout <= 0 || timeout > maxLive {
 				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
 			}
-			t, err := askTrace(cmd, &flags, oracle.Question{From: args[0], To: args[1]})
+			t, err := askTrace(cmd, &flags, &from, oracle.Question{From: args[0], To: args[1]})
 			if err != nil {
 				return err
 			}
@@ -68,8 +70,11 @@ FROM and TO are as for tandem explain.`,
 		},
 	}
 	flags.register(c)
+	from.register(c)
 	c.Flags().BoolVar(&live, "live", false, "follow a real packet, too")
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
+	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
+	c.MarkFlagsMutuallyExclusive("snapshot", "live")
 	out.register(c)
 	return c
 }
@@ -89,9 +94,15 @@ func followLive(cmd *cobra.Command, t *status.Trace, from string, timeout time.D
 	return nil
 }
 
-// askTrace asks the running tandem; or reads the data plane of the mode that is
+// askTrace asks the running tandem, or a snapshot of one; or reads the data plane of the mode that is
 // configured, and compares it with what manifests mean.
-func askTrace(cmd *cobra.Command, flags *configFlags, q oracle.Question) (t status.Trace, err error) {
+func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (t status.Trace, err error) {
+	if file, err := from.read(cmd); err != nil || file != nil {
+		if err == nil {
+			t, err = platform.TraceOf(file, q)
+		}
+		return t, err
+	}
 	if !cmd.Flags().Changed("manifests") {
 		return platform.Trace().Ask(cmd.Context(), q)
 	}

@@ -71,6 +71,7 @@ func Corpus(t testing.TB) string {
 
 func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string, sum *tally) {
 	world := NewWorld(scenario)
+	var before map[K]V
 	for _, step := range scenario.Steps {
 		host, ports, err := world(step)
 		if err != nil {
@@ -96,6 +97,8 @@ func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string, sum
 		trial.list(scenario.File + ": " + step.Title)
 		sum.rows += len(step.Packets)
 		s.golden(t, out.ported, step, file)
+		s.recorded(t, scenario, step, host, ports, before, out.objects, sum)
+		before = out.objects
 	}
 }
 

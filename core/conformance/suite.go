@@ -61,6 +61,7 @@ type Suite[K comparable, V any] struct {
 type tally struct {
 	worlds, rows int
 	packets      int            // those of rows and of probes
+	recorded     int            // packets traced by recorded differences
 	excused      map[string]int // packets that differ, by the detail of the gap
 }
 
@@ -73,7 +74,7 @@ func (y *tally) excuse(detail string, packets int) {
 
 // String returns the numbers.
 func (y *tally) String() string {
-	s := fmt.Sprintf("%d worlds, %d rows, %d packets judged", y.worlds, y.rows, y.packets)
+	s := fmt.Sprintf("%d worlds, %d rows, %d packets judged, %d by recorded differences", y.worlds, y.rows, y.packets, y.recorded)
 	for _, detail := range slices.Sorted(maps.Keys(y.excused)) {
 		s += fmt.Sprintf(", %d excused by a gap (%s)", y.excused[detail], detail)
 	}

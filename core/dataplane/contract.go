@@ -201,10 +201,12 @@ type ConnectionCounter interface {
 	Connections(ctx context.Context, found func(Connections)) error
 }
 
-// Connections are the new connections of a frontend.
+// Connections are the new connections of a frontend; or of all those of a port, of a data
+// plane that does not tell them apart.
 type Connections struct {
 	Proto model.Proto
-	At    netip.AddrPort // of model.Frontend
+	At    netip.AddrPort // of model.Frontend; the zero value with Port
+	Port  model.PortID   // the zero value with At
 	New   uint64
 }
 
@@ -365,6 +367,9 @@ type Difference struct {
 	Wanted string // empty when Unexpected
 	Found  string // empty when Missing
 	Owner  model.PortID
+	// Record is what an audit found, or missed, for Plan.Trace: JSON of the mode's own, which
+	// only the same version reads. Empty where it can only be shown.
+	Record string
 }
 
 // Trace is the fate of a packet according to the installed objects.

@@ -24,6 +24,10 @@ func (b *backend[K, V]) noteDrift(suspects map[K]*model.PortID, have map[K]V) {
 		if owner != nil {
 			d.Owner = *owner
 		}
+		if !there {
+			v = want
+		}
+		d.Record = Record(b.compiler, k, v)
 		b.drifted = append(b.drifted, d.Difference)
 	}
 }

@@ -5,6 +5,7 @@ package dataplane
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -114,13 +115,27 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 	host := b.host
 	b.mu.Unlock()
 	if !ok || host == nil {
-		return Trace{}, fmt.Errorf("this data plane cannot be traced yet")
+		return Trace{}, errUntraceable
 	}
 	want, _ := Compile(b.compiler, host, ports)
 	r, err := b.inspect(ctx, b.path(want, host, p), want)
 	if err != nil {
 		return Trace{}, err
 	}
+	t := r.conclude(e, want, host, p)
+	if n, ok := b.driver.(Neighbour); ok {
+		if t.Others, err = n.Others(ctx); err != nil {
+			return Trace{}, err
+		}
+	}
+	t.Took = time.Since(start)
+	return t, nil
+}
+
+var errUntraceable = errors.New("this data plane cannot be traced yet")
+
+// conclude follows a packet through what was found.
+func (r *inspection[K, V]) conclude(e Evaluator[K, V], want map[K]V, host *model.Host, p oracle.Packet) Trace {
 	t := Trace{Programmed: e.Evaluate(want, host)(p), Objects: r.read}
 	run := func() oracle.Outcome { return e.Evaluate(r.found, host)(p) }
 	t.Installed = run()
@@ -130,13 +145,7 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		}
 	}
 	r.decide(&t, want, run)
-	if n, ok := b.driver.(Neighbour); ok {
-		if t.Others, err = n.Others(ctx); err != nil {
-			return Trace{}, err
-		}
-	}
-	t.Took = time.Since(start)
-	return t, nil
+	return t
 }
 
 // inspection holds the objects read back that may concern one packet.

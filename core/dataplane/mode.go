@@ -86,6 +86,9 @@ type Plan struct {
 
 	// Implementation is that of Backend.
 	Implementation func([]*model.Port, oracle.Packet) []Object
+
+	// Trace is that of a Backend whose objects are as planned, but for some differences.
+	Trace func([]*model.Port, oracle.Packet, []Difference) (Trace, error)
 }
 
 // PlanOf makes the plan of a mode with this compiler; native renders its objects.
@@ -94,6 +97,9 @@ func PlanOf[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*mo
 	return Plan{
 		Native: native(objects), Objects: len(objects), Gaps: gaps,
 		Implementation: func(of []*model.Port, p oracle.Packet) []Object { return Implementation(c, host, of, p) },
+		Trace: func(of []*model.Port, p oracle.Packet, differ []Difference) (Trace, error) {
+			return traceRecorded(c, host, of, p, differ)
+		},
 	}
 }
 

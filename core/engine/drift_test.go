@@ -70,9 +70,9 @@ func TestDriftIsRemembered(t *testing.T) {
 			return model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Proto: model.TCP}
 		}
 		want := map[string]dataplane.Difference{
-			"10.96.0.1:80": {State: dataplane.Missing, Wanted: "reject", Owner: owner("a")},
-			"10.96.0.2:80": {State: dataplane.Differs, Wanted: "reject", Found: "hijacked", Owner: owner("b")},
-			"10.96.0.3:80": {State: dataplane.Unexpected, Found: "smuggled in"},
+			"10.96.0.1:80": {State: dataplane.Missing, Wanted: "reject", Owner: owner("a"), Record: `{"Key":"10.96.0.1:80","Value":"reject"}`},
+			"10.96.0.2:80": {State: dataplane.Differs, Wanted: "reject", Found: "hijacked", Owner: owner("b"), Record: `{"Key":"10.96.0.2:80","Value":"hijacked"}`},
+			"10.96.0.3:80": {State: dataplane.Unexpected, Found: "smuggled in", Record: `{"Key":"10.96.0.3:80","Value":"smuggled in"}`},
 		}
 		for _, d := range s.Drifts {
 			w := want[d.Object]

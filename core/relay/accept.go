@@ -55,6 +55,7 @@ func (r *Relay) accept(l listener) {
 		switch {
 		case err == nil:
 			r.stats.accepted.Add(1)
+			r.quota.taken.Add(1)
 			if !r.admit(&r.quota) {
 				c.reset()
 				return

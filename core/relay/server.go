@@ -48,7 +48,8 @@ var ErrClosed = errors.New("the relay server is closed")
 
 // Listen opens a relay. With port 0 the system chooses one.
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
-	r := &Relay{shared: s.shared, proto: proto, quota: share{port: p.Port}}
+	r := &Relay{shared: s.shared, proto: proto}
+	r.quota.port = p.Port
 	r.balancer.port = p.Port
 	r.policy.Store(&p)
 	r.remove = func() bool { return s.remove(r) }
@@ -124,6 +125,16 @@ func (s *Server) Limited() []model.Problem {
 	}
 	slices.SortFunc(problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 	return slices.Compact(problems) // a port has a relay for each of its addresses
+}
+
+// Taken calls each with the TCP connections and UDP sessions that each open relay has taken.
+// It may be called by any goroutine.
+func (s *Server) Taken(each func(model.PortID, uint64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.relays {
+		each(r.quota.port, r.quota.taken.Load())
+	}
 }
 
 // drainPoll is how often Drain looks whether connections have ended.

@@ -5,6 +5,7 @@ package relay
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -25,6 +26,7 @@ type slots struct {
 // share is what one Relay holds of the slots, whose mu guards it.
 type share struct {
 	port    model.PortID
+	taken   atomic.Uint64 // TCP connections and UDP sessions since it listens; not guarded
 	held    int
 	waiting bool      // a client waits for a slot
 	lacked  time.Time // when a slot was last lacking

@@ -138,6 +138,7 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 	s.touch(time.Now())
 	to.connected(time.Now())
 	u.stats.sessions.Add(1)
+	u.quota.taken.Add(1)
 	u.work.Go(s.answers)
 	return s, nil
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -39,12 +40,14 @@ type File struct {
 	// themselves: they depend on the past.
 	Slots []Slot
 	// Ready are the Services with an endpoint that is still slowly starting.
-	Ready    []Ready
-	Drift    status.Drift // as last known, without an audit
-	Status   status.Document
-	Top      *status.Top // nil where connections were not counted
-	History  history.Document
-	Observed []Object
+	Ready   []Ready
+	Drift   status.Drift // as known with Observed
+	Status  status.Document
+	Top     *status.Top // nil where connections were not counted
+	History history.Document
+	// Observed are the objects of the data plane that were not as Replay plans them when it
+	// was read for this snapshot; all others were.
+	Observed []dataplane.Difference
 	Checks   []diagnosis.Check // of tandem doctor; empty unless it was asked
 }
 
@@ -63,6 +66,10 @@ type Header struct {
 	Suspects model.Suspects `json:"suspects,omitempty"`
 	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal.
 	Plan string `json:"plan"`
+	// ReadAt is when the data plane was read, or since when nobody else has written to it;
+	// zero where it was not, for the reason in ReadErr.
+	ReadAt  time.Time `json:"readAt,omitzero"`
+	ReadErr string    `json:"readErr,omitempty"`
 }
 
 // Slot is the order of a pool's endpoints, of a frontend and an origin.
@@ -80,30 +87,24 @@ type Ready struct {
 	Endpoints map[netip.Addr]time.Time
 }
 
-// Object is an object that was read back from the data plane, in its own words.
-type Object struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-}
-
 // line is a line of the text: one of these.
 type line struct {
-	Service  *model.Service     `json:"service,omitempty"`
-	Slice    *model.Slice       `json:"slice,omitempty"`
-	CIDR     *model.ServiceCIDR `json:"cidr,omitempty"`
-	Route    *model.Route       `json:"route,omitempty"`
-	Grant    *model.Grant       `json:"grant,omitempty"`
-	Slot     *Slot              `json:"slot,omitempty"`
-	Ready    *Ready             `json:"ready,omitempty"`
-	Drift    *status.Drift      `json:"drift,omitempty"`
-	Status   *status.Document   `json:"status,omitempty"`
-	Serves   *status.Service    `json:"serves,omitempty"`
-	Top      *status.Top        `json:"top,omitempty"`
-	History  *history.Document  `json:"history,omitempty"`
-	Change   *history.Entry     `json:"change,omitempty"`
-	Observed *Object            `json:"observed,omitempty"`
-	Check    *diagnosis.Check   `json:"check,omitempty"`
-	End      *end               `json:"end,omitempty"`
+	Service  *model.Service        `json:"service,omitempty"`
+	Slice    *model.Slice          `json:"slice,omitempty"`
+	CIDR     *model.ServiceCIDR    `json:"cidr,omitempty"`
+	Route    *model.Route          `json:"route,omitempty"`
+	Grant    *model.Grant          `json:"grant,omitempty"`
+	Slot     *Slot                 `json:"slot,omitempty"`
+	Ready    *Ready                `json:"ready,omitempty"`
+	Drift    *status.Drift         `json:"drift,omitempty"`
+	Status   *status.Document      `json:"status,omitempty"`
+	Serves   *status.Service       `json:"serves,omitempty"`
+	Top      *status.Top           `json:"top,omitempty"`
+	History  *history.Document     `json:"history,omitempty"`
+	Change   *history.Entry        `json:"change,omitempty"`
+	Observed *dataplane.Difference `json:"observed,omitempty"`
+	Check    *diagnosis.Check      `json:"check,omitempty"`
+	End      *end                  `json:"end,omitempty"`
 }
 
 // end is the last line.

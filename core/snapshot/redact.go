@@ -34,7 +34,10 @@ func (f *File) Redact(key []byte) {
 	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.Top, &f.History, &f.Checks} {
 		r.walk(reflect.ValueOf(part).Elem())
 	}
-	f.Observed, f.Config.Unused, f.Redacted = nil, nil, true
+	if len(f.Observed) > 0 { // their texts have names and addresses in the words of each mode
+		f.Observed, f.ReadAt, f.ReadErr = nil, time.Time{}, "observed objects were redacted"
+	}
+	f.Config.Unused, f.Redacted = nil, true
 	f.Sort()
 }
 
@@ -91,7 +94,7 @@ func kept(of reflect.Type, field string) bool {
 }
 
 func free(field string) bool {
-	return slices.Contains([]string{"Detail", "Err", "Errors", "Reasons", "Where", "Hash", "Modules", "Wanted", "Found", "Fix"}, field)
+	return slices.Contains([]string{"Detail", "Err", "Errors", "Reasons", "Where", "Hash", "Modules", "Wanted", "Found", "Fix", "ReadErr"}, field)
 }
 
 func (r *redactor) walk(v reflect.Value) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -40,7 +41,7 @@ func file(seed uint64) *snapshot.File {
 		Status:   status.Document{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []status.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []status.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []status.Problem{{Detail: "topsecret"}}}}},
 		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: map[string]history.Seconds{"queue": 1}}}}},
 		Top:      &status.Top{Mode: "nftables", Services: []status.TopService{{Service: "ns/topsecret", New: 7, Frontends: []status.TopFrontend{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
-		Observed: []snapshot.Object{{Key: "vip topsecret", Value: "203.0.113.77"}},
+		Observed: []dataplane.Difference{{Object: "vip topsecret", State: dataplane.Differs, Found: "203.0.113.77", Record: `{"topsecret":1}`}},
 		Checks:   []diagnosis.Check{{ID: "clock", Level: diagnosis.OK, Found: "topsecret"}},
 	}
 	f.Sort()

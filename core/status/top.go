@@ -19,6 +19,8 @@ type Top struct {
 	At       time.Time    `json:"at"`
 	Mode     string       `json:"mode"`
 	Services []TopService `json:"services"` // most first
+	// NotCounted is why there are none: the mode in use counts no connections.
+	NotCounted string `json:"notCounted,omitempty"`
 }
 
 // TopService are the new connections of a Service.
@@ -36,10 +38,16 @@ type TopFrontend struct {
 	New     uint64 `json:"new"`
 }
 
-// frontendKey is a frontend as data planes count it.
+// NotCounted says why there are no counts of a mode.
+func NotCounted(mode string) string {
+	return "connections are not counted in mode " + mode + ": mode userspace counts them, and mode nftables with --count-connections"
+}
+
+// frontendKey is a frontend, or a port, as data planes count it.
 type frontendKey struct {
 	proto model.Proto
 	at    netip.AddrPort
+	port  model.PortID
 }
 
 // TopCounts adds up what a data plane has counted.
@@ -48,7 +56,7 @@ type TopCounts map[frontendKey]uint64
 // Add adds a count. Frontends without connections, mostly nearly all, are left out.
 func (t TopCounts) Add(c dataplane.Connections) {
 	if c.New > 0 {
-		t[frontendKey{c.Proto, c.At}] += c.New
+		t[frontendKey{c.Proto, c.At, c.Port}] += c.New
 	}
 }
 
@@ -76,19 +84,29 @@ func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service
 // of returns the counts of a Service.
 func (t TopCounts) of(s track.Service) (n uint64) {
 	for _, p := range s.Ports {
+		n += t.ofPort(p)
 		for i := range p.Frontends {
-			n += t[frontendKey{p.ID.Proto, p.Frontends[i].At}]
+			n += t.at(p, i)
 		}
 	}
 	return n
 }
 
-// frontends are the counts of each.
+// at is what was counted at a frontend of a port, and ofPort what was at none of its own.
+func (t TopCounts) at(p *model.Port, i int) uint64 {
+	return t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}]
+}
+func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
+
+// frontends are the counts of each; none of a port whose frontends are counted together.
 func (t TopCounts) frontends(s track.Service) (all []TopFrontend) {
 	for _, p := range s.Ports {
+		if t.ofPort(p) > 0 {
+			continue
+		}
 		for i := range p.Frontends {
 			f := frontend(p, &p.Frontends[i])
-			all = append(all, TopFrontend{Address: f.Address, Proto: f.Proto, New: t[frontendKey{p.ID.Proto, p.Frontends[i].At}]})
+			all = append(all, TopFrontend{Address: f.Address, Proto: f.Proto, New: t.at(p, i)})
 		}
 	}
 	return all

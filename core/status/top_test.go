@@ -48,6 +48,10 @@ func TestTop(t *testing.T) {
 	if busy.Service != "ns/busy" || busy.New != 50 || busy.PerSecond != 25 || calm.PerSecond != 5 || busy.Frontends[1].Address != "*:30080" || busy.Frontends[1].New != 10 {
 		t.Errorf("%+v", now.Services)
 	}
+	byPort := look(4, dataplane.Connections{Proto: model.TCP, Port: services[1].Ports[0].ID, New: 5})
+	if s := byPort.Services; len(s) != 1 || s[0].Service != "ns/busy" || s[0].New != 5 || len(s[0].Frontends) > 0 {
+		t.Errorf("counts of a port: %+v", s)
+	}
 	again := look(4, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 3})
 	again.Since(now)
 	for _, s := range again.Services {

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -262,6 +264,22 @@ func (p Peer) endpoint() netip.AddrPort { return netip.AddrPortFrom(p.addr, p.n)
 
 // network returns the prefix of a network.
 func (p Peer) network() netip.Prefix { return netip.PrefixFrom(p.addr, int(p.n)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (p Peer) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%s %d", p.addr, p.n), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Peer) UnmarshalText(text []byte) (err error) {
+	addr, n, _ := strings.Cut(string(text), " ")
+	if addr != (netip.Addr{}).String() {
+		if p.addr, err = netip.ParseAddr(addr); err != nil {
+			return err
+		}
+	}
+	number, err := strconv.ParseUint(n, 10, 16)
+	p.n = uint16(number)
+	return err
+}
 
 func (p Peer) compare(q Peer) int { return cmp.Or(p.addr.Compare(q.addr), cmp.Compare(p.n, q.n)) }
 

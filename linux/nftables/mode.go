@@ -48,3 +48,6 @@ func (*Compiler) Text(k nft.Key, v nft.Value) string { return nft.Describe(k, v)
 // Opaque implements dataplane.Evaluator: of a chain, the kernel's rules are compared
 // with ours and not decoded.
 func (*Compiler) Opaque(k nft.Key, v nft.Value) bool { return nft.Opaque(k, v) }
+
+// DecodeKey implements dataplane.KeyDecoder.
+func (*Compiler) DecodeKey(text []byte) (nft.Key, error) { return table.DecodeKey(text) }

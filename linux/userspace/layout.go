@@ -276,6 +276,9 @@ func (k Key) String() string {
 	case kindRelay:
 		return fmt.Sprintf("relay %s %s %s", k.Relay, k.Relay.Port().Proto, k.Relay.Port().Family)
 	case kindEntry:
+		if k.From.IsValid() {
+			return fmt.Sprintf("%s entry %s %s from %s", k.Chain, k.Proto, k.At, k.From)
+		}
 		return fmt.Sprintf("%s entry %s %s", k.Chain, k.Proto, k.At)
 	case kindJump:
 		return fmt.Sprintf("%s jump in %s", k.Family, k.Chain)

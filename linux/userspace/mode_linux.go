@@ -91,6 +91,14 @@ var _ relay.Counter = (*backend)(nil)
 // Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.driver.relays.server.Stats() }
 
+// Connections implements dataplane.ConnectionCounter.
+func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
+	b.driver.relays.server.Taken(func(id model.PortID, n uint64) {
+		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
+	})
+	return nil
+}
+
 // Attempts implements relay.Observed.
 func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Attempts() }
 

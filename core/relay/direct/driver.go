@@ -102,6 +102,14 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	return w, err
 }
 
+// Connections implements dataplane.ConnectionCounter.
+func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
+	b.server.Taken(func(id model.PortID, n uint64) {
+		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
+	})
+	return nil
+}
+
 // Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.server.Stats() }
 

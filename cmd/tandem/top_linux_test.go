@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// Connections are counted where the mode counts them; elsewhere one line says so, with exit
+// code 2.
+func TestTopInModes(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	for mode, counted := range map[string]bool{"userspace": true, "nftables": false, "iptables": false} {
+		t.Run(mode, func(t *testing.T) {
+			node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { node.Close() })
+			here := func(args ...string) (cmd *exec.Cmd, out *written) {
+				t.Helper()
+				if err := node.Do(netns.Node, func() (err error) {
+					cmd, out, err = program(t.Context(), args...)
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return cmd, out
+			}
+			running, log := here("run", "--manifests", folder(t, map[string]string{"web.yaml": webYAML}), "--hostname-override", "node-1", "--proxy-mode", mode, "--cluster-cidr", "10.244.0.0/16")
+			t.Cleanup(func() {
+				_ = running.Process.Signal(os.Interrupt)
+				_ = running.Wait()
+			})
+			log.await(t, "services programmed")
+			if err := node.Do(netns.Node, func() error { // no answer is needed
+				if c, err := net.DialTimeout("tcp", "10.96.0.10:80", time.Second); err == nil {
+					_ = c.Close()
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(time.Minute); ; { // a relay may accept late
+				asked, out := here("top", "-o", "json", "--interval", "100ms")
+				_ = asked.Wait() // the exit code is checked
+				code := asked.ProcessState.ExitCode()
+				if !counted {
+					if want := "connections are not counted in mode " + mode; code != exitUsage || !strings.Contains(out.String(), want) {
+						t.Errorf("exit code %d: %s", code, out)
+					}
+					return
+				}
+				var top status.Top
+				if err := json.Unmarshal([]byte(out.String()), &top); err != nil || code != exitOK || time.Now().After(end) {
+					t.Fatalf("exit code %d, %v: %s", code, err, out)
+				}
+				if len(top.Services) == 1 && top.Services[0].Service == "default/web" && top.Services[0].New > 0 {
+					return
+				}
+			}
+		})
+	}
+}
