@@ -67,8 +67,11 @@ func scaleSizes(short bool) []world {
 		return []world{{services: 100, endpoints: 5}, {services: 1000, endpoints: 5}, {services: 1, endpoints: 300}, {services: 1, endpoints: 5, ports: 20}, {services: 100, endpoints: 5, affinity: true}}
 	}
 	return []world{
-		{services: 10000, endpoints: 5}, scaleMiddle, {services: 100000, endpoints: 5},
-		{services: 1, endpoints: 5000}, {services: 1, endpoints: 30000},
+		{services: 10000, endpoints: 5},
+		scaleMiddle,
+		{services: 100000, endpoints: 5},
+		{services: 1, endpoints: 5000},
+		{services: 1, endpoints: 30000},
 		{services: 1, endpoints: 5, ports: 1000},
 		{services: 10000, endpoints: 5, affinity: true},
 	}

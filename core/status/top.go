@@ -96,6 +96,7 @@ func (t TopCounts) of(s track.Service) (n uint64) {
 func (t TopCounts) at(p *model.Port, i int) uint64 {
 	return t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}]
 }
+
 func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
 
 // frontends are the counts of each; none of a port whose frontends are counted together.

@@ -314,6 +314,7 @@ func TestBookmarks(t *testing.T) {
 	w.until("bookmarks", func() bool { return w.resource("services").Events > events+2 })
 	w.server.Compact() // what was before the bookmark is not needed
 	w.server.Cut("services")
+	w.until("a new watch", func() bool { return len(w.server.Requests("watch", "services")) > 1 }) // the old one may still take a change
 	w.server.Put(service("web", 81))
 	w.becomes("node node-1 a leaving=false, service default/web 81, slice default/web-x 2")
 	if r := w.resource("services"); r.Lists != 1 {

@@ -203,7 +203,7 @@ func TestZip(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"no such file":     func(o *Options) { o.Exe += ".none" },
-		"no Windows on":    func(o *Options) { o.Arch = "riscv64" },
+		"unsupported arch": func(o *Options) { o.Arch = "riscv64" },
 		"of three numbers": func(o *Options) { o.Version = "1.2" },
 	} {
 		o := options(t, "amd64")

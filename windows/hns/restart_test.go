@@ -131,7 +131,7 @@ func TestAJournalOfANewerTandem(t *testing.T) {
 		}
 		for _, tt := range []struct{ text, err string }{
 			{"tandem-hns 2\n" + rest, "format 2, this one reads format 1"},
-			{"garbage", "no journal"},
+			{"garbage", "not a journal"},
 			{"tandem-hns 1\nwhatever 1 2\n" + rest, ""},
 		} {
 			if err := os.WriteFile(r.settings.Journal, []byte(tt.text), 0o600); err != nil {
