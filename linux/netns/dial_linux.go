@@ -55,21 +55,7 @@ func (n *Net) ask(c Call) (Answer, error) {
 		return outcome(err)
 	}
 	defer conn.Close()
-	if c.Proto != model.UDP {
-		return converse(conn, deadline)
-	}
-	// A busy machine loses datagrams, so clients ask again, from the same port.
-	const patience = time.Second
-	for {
-		try := time.Now().Add(patience)
-		if try.After(deadline) {
-			try = deadline
-		}
-		a, err := converse(conn, try)
-		if err != nil || a.Outcome != TimedOut || try == deadline {
-			return a, err
-		}
-	}
+	return converse(conn, deadline)
 }
 
 // askSCTP does the same for SCTP.
