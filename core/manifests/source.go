@@ -93,7 +93,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
 	if watch.WorldWritable(s.Dir) {
-		s.log().Warn("anybody on this machine can write the manifests, and so decide where Services lead; take that right away with chmod o-w", "manifests", s.Dir)
+		s.log().Warn("any user of this machine can write the manifests, and so decide where Services lead; remove that permission with chmod o-w", "manifests", s.Dir)
 	}
 	d := newDelivery(sink, newReader(originOf(s.Dir), s.Dir, s.NodePorts))
 	if err := d.scan(ctx); err != nil {

@@ -135,7 +135,7 @@ type environment struct {
 	dial      Dialer                 // the same
 }
 
-// WorldWritable reports whether anybody on this machine may write a file or folder. On
+// WorldWritable reports whether any user of this machine may write a file or folder. On
 // Windows the mode of a file does not tell; it is false there.
 func WorldWritable(name string) bool {
 	info, err := os.Stat(name)

@@ -55,5 +55,5 @@ func Exposed(path string) (notes []config.Finding) {
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o002 == 0 {
 		return nil
 	}
-	return []config.Finding{{Where: path, Text: "world-writable: anybody on this machine can take over the proxy; run chmod o-w " + strings.TrimSpace(path)}}
+	return []config.Finding{{Where: path, Text: "world-writable: any user of this machine can take over the proxy; run chmod o-w " + strings.TrimSpace(path)}}
 }
