@@ -23,7 +23,7 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "endpoint-failover", BesideFile: true, Restart: restartStart,
-			Doc: "What happens with ready endpoints on other nodes that stop answering: auto and on pass them over within a second, until they answer again; observe reports them and changes nothing; " +
+			Doc: "What to do when a ready endpoint on another node stops answering: auto and on give it no new connections within a second, until it answers again; observe only reports it; " +
 				"off disables it. Modes without detection (kernelspace) do nothing; with on they report it.",
 			Value: func(c *Config) Value {
 				return choice(&c.Failover, FailoverAuto, FailoverOff, FailoverObserve, FailoverOn)
@@ -36,7 +36,7 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "accelerate", BesideFile: true, Restart: restartRules, Counts: func(m Mode) bool { return m == NFTables || m == Auto },
-			Doc: "Forward packets of established connections to Services past the kernel's stack: flowtable, in mode nftables. " +
+			Doc: "Offload established connections to Services: flowtable, an nftables flowtable that bypasses the usual forwarding, in mode nftables. " +
 				"Other programs' rules in the forward and postrouting hooks (network policies, QoS, accounting) see only the first packets of such connections then.",
 			Value: func(c *Config) Value { return choice(&c.Accelerate, NoAcceleration, Flowtable) },
 		},
@@ -75,12 +75,12 @@ func iptablesSettings() []Setting {
 	return []Setting{
 		{
 			Path: "iptables.masqueradeBit", Flag: "iptables-masquerade-bit", ZeroCounts: true, Counts: notNFTables, Restart: restartRules,
-			Doc:   docBit + " The field is for all modes but nftables, the flag for all.",
+			Doc:   docBit + " The field applies to every mode but nftables, the flag to all.",
 			Value: func(c *Config) Value { return integer(&c.MasqueradeBit, 0, 31) },
 		},
 		{
 			Path: "iptables.masqueradeAll", Flag: "masquerade-all", Counts: notNFTables,
-			Doc:   docAll + " The field is for all modes but nftables, the flag for all.",
+			Doc:   docAll + " The field applies to every mode but nftables, the flag to all.",
 			Value: func(c *Config) Value { return boolean(&c.MasqueradeAll) },
 		},
 		{

@@ -93,7 +93,7 @@ func nodeSettings() []Setting {
 		{
 			Path: "nodePortAddresses", Flag: "nodeport-addresses",
 			Doc: "The addresses of this machine on which node ports answer: ranges, and the words primary for those of the Node object, localhost for loopback addresses, and all. " +
-				"A family without a range has all, unless primary or localhost is there. When empty: primary for the mode nftables, else all. " +
+				"An IP family without a range has all its addresses, unless primary or localhost is given. When empty: primary for the mode nftables, else all. " +
 				"Loopback addresses answer only with localhost, or with iptables.localhostNodePorts.",
 			Value: func(c *Config) Value { return nodePorts(&c.NodePorts) },
 		},

@@ -16,7 +16,7 @@ func serverSettings() []Setting {
 		},
 		{
 			Flag: "healthz-port", Restart: restartBind, Deprecated: "use --healthz-bind-address",
-			Doc:   "Port of that address if it has none; 0 disables the server.",
+			Doc:   "Port of --healthz-bind-address, where that has none; 0 disables the server.",
 			Value: func(c *Config) Value { return portOnly(&c.HealthAddress) },
 		},
 		{
@@ -26,7 +26,7 @@ func serverSettings() []Setting {
 		},
 		{
 			Flag: "metrics-port", Restart: restartBind, Deprecated: "use --metrics-bind-address",
-			Doc:   "Port of that address if it has none; 0 disables the server.",
+			Doc:   "Port of --metrics-bind-address, where that has none; 0 disables the server.",
 			Value: func(c *Config) Value { return portOnly(&c.HTTPAddress) },
 		},
 		{

@@ -20,8 +20,8 @@ import (
 // K names an object and V is its content. Emitting one key for several ports is
 // how objects are shared: the object exists as long as anyone emits it, and all
 // emitters must emit the same value. One port emits a key once. The order is free
-// but should be stable: an object at the same position before and after a
-// change costs nothing. Host.Zone is policy, and not for compilers;
+// but should be stable: an object that is at the same position before and after a
+// change is skipped. Host.Zone is policy, and not for compilers;
 // Host.ServiceCIDRs are for Base alone.
 type Compiler[K comparable, V any] interface {
 	// Base emits the objects that do not depend on Services.
@@ -68,15 +68,18 @@ type Driver[K comparable, V any] interface {
 	// after ctx has ended.
 	Observe(ctx context.Context, found func(K, V)) error
 
-	// Commit applies ops in the given order and returns one result for each: nil
-	// when done, ErrBusy to be asked again later, ErrUnknown when the outcome
-	// is unknown, any other error when it was not done: ErrConflict, from a
-	// Getter, when the ledger is wrong about the op's key, ErrDeferred when there was
-	// no time for it: where single ops are slow, a Commit ends after a second or two,
-	// so that changes and probes need not wait for thousands of them. At least one op
-	// is tried. From an atomic driver
-	// ErrBusy means that the data plane as a whole cannot be written yet: then the
-	// Sync has failed, though none of the ops has.
+	// Commit applies ops in the given order and returns one result for each:
+	//
+	//   - nil: it is done;
+	//   - ErrBusy: not done, to be tried again later. From an atomic driver it means
+	//     that the data plane as a whole cannot be written yet: then the Sync has
+	//     failed, though none of the ops has;
+	//   - ErrUnknown: the outcome is not known;
+	//   - ErrConflict, from a Getter only: the ledger is wrong about the op's key;
+	//   - ErrDeferred: there was no time for it. Where single ops are slow, a Commit
+	//     ends after a second or two, so that changes and probes need not wait for
+	//     thousands of them. At least one op is tried;
+	//   - any other error: it was not done.
 	Commit(context.Context, []ledger.Op[K, V]) []error
 
 	// Limits are constant for the life of the driver.

@@ -42,9 +42,10 @@
 //
 // # A new backend
 //
-// The smallest complete backend is for tests: a compiler and its simulator are in
-// core/conformance/fake_test.go, a driver in core/dataplane/memory. What to know for
-// a new one:
+// A compiler and its simulator that pass the suite are in core/conformance/fake_test.go,
+// a driver that is a map in core/dataplane/memory; example_test.go puts a compiler and
+// that driver together, and linux/userspace/mode.go is the smallest Mode. What to know for
+// a new backend:
 //
 //   - The compiler reads finished Actions from model.Port and decides no policy.
 //     Where pods cannot be recognised from others, FromPod has FromOutside's Action.
@@ -57,11 +58,12 @@
 //   - conformance.Run judges both in the backend's TestCorpus. With a Golden, the
 //     flag -update writes what ports compile to into ci/scenarios, as want/MODE.
 //     Packet tables are the same for all.
-//   - Mode.Plan shows the skeleton, too: with no ports there are objects and text.
+//   - Mode.Plan includes the objects of Base: without Services there are objects and text.
 //   - Counters that kube-proxy has in one mode only are in core/metrics; those of
 //     iptables rules come from a RuleCounter. All other metrics come by themselves.
-//   - A mode reads the section iptables of kube-proxy's file for its periods, and
-//     every setting that names no mode, until core/config/setting.go restricts them.
-//   - One line in platform.Modes makes it known: flags, auto, doctor, switch and
-//     cleanup take it from there.
+//   - A new mode takes syncPeriod and minSyncPeriod from the section iptables of
+//     kube-proxy's file; core/config/setting.go has the modes with a section of their own.
+//   - One line in platform.Modes registers it: flags, auto, doctor, switch and cleanup
+//     take it from there. To have it in `make golden` and among the random worlds of
+//     `make verify`, add its folder to the Makefile and to backends in ci/test/main.go.
 package dataplane

@@ -16,12 +16,12 @@
 //
 //	inbox.go, status.go, states.go   the queue; the published snapshot; the states of Services
 //	engine.go                        Engine and its state
-//	problems.go                      what is reported as not programmed, once
+//	problems.go                      reports each problem once
 //	record.go                        the history of changes and syncs (core/history)
 //	inputs.go                        what a source may call
-//	since.go                         since when frontends and endpoints are programmed
+//	since.go                         when each frontend and endpoint was programmed
 //	drift.go                         external changes, and audits on request
-//	suspects.go                      what decides about endpoints that stop answering may call
+//	suspects.go                      what endpoint failover may call
 //	audit.go                         reading the data plane back
 //	sync.go                          one sync and its result
 //	switch.go                        another backend while Services are in use

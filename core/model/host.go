@@ -31,11 +31,11 @@ type Host struct {
 // another program's. Its lists are sorted and have nothing twice.
 type Guard struct {
 	Own        []netip.Addr     // this node's addresses: Host.IPs and those the system has
-	Fixed      []netip.Addr     // those of them that it is on a network with: the others may move to another node
+	Fixed      []netip.Addr     // those of Own that have a subnet: others, a /32 or /128 of kube-vip say, may move to another node
 	Broadcasts []netip.Addr     // of the IPv4 networks that this node is in
 	APIServers []netip.AddrPort // as they are connected to, and the endpoints of default/kubernetes
 	Pods       []netip.Prefix   // ranges that have pods and nothing else in them
-	Ports      []uint16         // TCP ports of this node that no load balancer IP on Fixed takes, and no node port
+	Ports      []uint16         // TCP ports of this node's own programs: no node port and no load balancer IP on Fixed may use them
 	Reserved   bool             // addresses of 240.0.0.0/4 are in use in this cluster
 
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are

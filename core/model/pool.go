@@ -45,8 +45,8 @@ type Endpoint struct {
 }
 
 // Hairpins reports whether connections from the endpoint to itself may come
-// through this node. They need SNAT, whatever the Action says: else it would
-// answer itself directly, from an address that it did not ask.
+// through this node. They need SNAT, whatever the Action says: else the
+// endpoint would answer itself directly, with its own address instead of the Service's.
 func (e Endpoint) Hairpins() bool { return e.Local || e.NodeUnknown }
 
 // Weighted reports whether the endpoints have different shares.

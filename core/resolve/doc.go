@@ -26,21 +26,21 @@
 //
 // spec.externalIPs are written by any user who may write a Service (CVE-2020-8554).
 // status.loadBalancer is written by controllers, which the administrator has
-// installed, but the ports are the users'. So the first may have no address that
-// is in use, and the second no address and port that a node needs itself:
+// installed, but the ports are the users'. So an external IP must not be an address
+// in use, and a load balancer IP must not be an address and port that a node needs itself:
 //
 //	                                            external IP  load balancer IP
 //	the API server's address and port (TCP)     refused      refused, always
 //	not allowed, with the word only             refused
-//	this node's own address                     refused      but for 22, 10250 and this proxy's ports (TCP), if the address is assigned to this node
+//	this node's own address                     refused      refused for TCP 22, 10250 and this proxy's ports, on Guard.Fixed addresses
 //	another port of the API server's machine    refused
 //	inside a ServiceCIDR, or a range of pods    refused      refused
 //	another Service's cluster IP, any port      refused      refused, always
 //	this node's, with another's node port       refused      refused, always
 //
 // --allowed-external-ips lifts the rows without "always". A cluster IP is refused
-// where it is an address of this node or of the API server, since it closes all
-// other ports. A rejected address is no claim: other Services may have it.
+// where it is an address of this node or of the API server, since all ports that the
+// Service does not have are rejected. A refused address is not reserved: other Services may have it.
 //
 // A node port takes a port of this node's addresses: 22, 10250, this proxy's, and those
 // of an API server on them (TCP) are refused, always.
@@ -53,12 +53,12 @@
 //
 // This node's own addresses are those of its Node object and of the system, but
 // not those on dummy devices: they are put there for Services, by kube-ipvs0, for
-// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. At home is what
-// the Node object has, or the system with a network: kube-vip and keepalived bind a /32
-// or /128 to one node at a time, and it is the Service's on all of them. A range of pods
-// is the podCIDR of the Node or the cluster's, where this node has no address in it.
+// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. Guard.Fixed are
+// those of the Node object, and those that the system has with a subnet: kube-vip and
+// keepalived bind a /32 or /128 to one node at a time, and it is the Service's on all of
+// them. A range of pods is the podCIDR of the Node or the cluster's, where this node has
+// no address in it.
 //
-// An address with several roles in one Service has the narrowest: one that is the
-// load balancer's has its source ranges, whatever else it is. A family without a
-// range is closed, and that is a problem of the Service.
+// Where an address is both external IP and load balancer IP of a Service, its
+// loadBalancerSourceRanges apply. A family without a range is closed, and that is a problem of the Service.
 package resolve

@@ -158,8 +158,8 @@ func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
 }
 
 // OutrankedBy returns the addresses that come before an external or load balancer IP,
-// if another Service has them: any port of a cluster IP, with port 0, since that
-// refuses all ports that it has not; and on this node's own addresses the node
+// if another Service has them: any port of a cluster IP, with port 0, since all ports
+// that the Service does not have are rejected; and on this node's own addresses the node
 // port of the same number.
 func OutrankedBy(host *model.Host, a Address) []Address {
 	if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {

@@ -5,8 +5,8 @@
 //
 //	prerouting, output
 //	  guarded, allowed: drop clients outside of source ranges
-//	  masquerade bit := not a pod of this node
-//	  vips-pod, vips-host: where an origin's answer is not the common one
+//	  set the masquerade bit on packets that are not from a pod of this node
+//	  vips-pod, vips-host: exceptions to vips for pods of this node, and for the node itself
 //	  vips: address . protocol . port ─────▶ drop, reject or pick-N
 //	  local address? nodeports: protocol . port ──────▶ or nodepick-N
 //	  cluster-ips: reject                                  │
@@ -24,9 +24,10 @@
 // The number of chains does not depend on the number of Services. A Service is
 // a handful of elements in shared maps, and all ports with the same number of
 // endpoints share a pick chain, since "numgen ... mod N" needs a constant N.
-// So replacing an endpoint writes one element, whatever the size of the cluster. A chain, a rule or an anonymous set for each Service would make the
-// kernel walk all of them at every change. Ports with ClientIP affinity
-// share one map of all clients (affinity.go).
+// So replacing an endpoint writes one element, whatever the size of the cluster. A
+// chain, a rule or an anonymous set for each Service would make the kernel walk all of
+// them at every change. Ports with ClientIP affinity share one map of all clients
+// (affinity.go).
 //
 // All chains but the filters are of type nat, which see only the first packet of
 // a connection. They may drop and reject since Linux 5.9. The filters see every

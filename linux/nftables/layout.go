@@ -45,7 +45,8 @@ var (
 	setGuarded = &nft.Set{Name: "guarded", Key: frontKey}
 	setAllowed = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
 
-	// setHairpin has endpoints of this node, twice: connections back to their sender.
+	// setHairpin has each endpoint of this node as source and destination: its connections
+	// to itself.
 	setHairpin = &nft.Set{Name: "hairpin", Key: []nft.Field{nft.Saddr, nft.Daddr}}
 
 	// setNodePortAddresses is where node ports answer, ServiceCIDRs where cluster IPs are

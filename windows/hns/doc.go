@@ -36,7 +36,7 @@
 //   - treat this node's pods and processes unlike clients from outside;
 //   - source ranges: such a load balancer IP is not programmed at all (below);
 //   - SCTP; endpoints on several ports behind one frontend; more than 1024 endpoints;
-//   - an affinity timeout; affinity before 12.0, IPv6 before 11.10 or on overlays;
+//   - an affinity timeout; affinity before HNS 12.0; IPv6 before HNS 11.10, or on overlay networks;
 //   - endpoints with this node's own address; node ports on some addresses only;
 //   - endpoints of other nodes where the destination is to be kept (annotation
 //     preserve-destination).
@@ -50,7 +50,7 @@
 //     blocked waits as long as one whose packets get lost;
 //   - cluster IPs serve this node's pods and processes only, node ports all except
 //     the node itself;
-//   - endpoints of a cluster IP see their clients with DSR and the node without.
+//   - endpoints of a cluster IP see the client's address with DSR, the node's without.
 //
 // # Why source ranges are not enforced
 //
@@ -107,7 +107,7 @@
 // answer is compared, and a replacement is one deletion and one creation with nothing in
 // between. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
 // second one is made while one hangs. A listener on a VIP's port looks like another load
-// balancer: listings take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
+// balancer. Listings are slow, and take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
 // deletions that did not happen. Pods are in slices before they have an endpoint. In each
 // case "could not read" is never taken for "absent".
 //
