@@ -44,6 +44,7 @@ type proxy struct {
 	bin     string
 	mode    config.Mode
 	routed  bool // it follows routes
+	relays  bool // node ports on loopback addresses, which are opened after all rules are written
 	dir     string
 	process *cluster.Process
 	marks   int
@@ -62,7 +63,7 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 			return err
 		}
 	}
-	p.dir = dir
+	p.dir, p.relays = dir, host.NodePorts.Localhost || host.NodePorts.Loopback != nil && *host.NodePorts.Loopback
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (p *proxy) Changed(ctx context.Context) error {
 	// Tables of iptables are written one after the other, IPv4 first. What comes
 	// with a second mark is begun when all is done that came with the first.
 	marks := 1
-	if p.mode == iptables.Name {
+	if p.mode == iptables.Name || p.relays {
 		marks = 2
 	}
 	for range marks {

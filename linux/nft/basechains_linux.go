@@ -21,13 +21,15 @@ func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, sock.Close()) }()
-	all = []diagnosis.BaseChain{}
 	const everyFamily = 0 // NFPROTO_UNSPEC
-	err = request(ctx, sock, msgGetChain, netlink.FlagDump, everyFamily, func(*netlink.Writer) {}, func(m netlink.Message) error {
-		if c, ok := baseChain(m); ok && len(all) < maxBaseChains {
-			all = append(all, c)
-		}
-		return nil
+	err = retryInterrupted(func() error {
+		all = []diagnosis.BaseChain{}
+		return request(ctx, sock, msgGetChain, netlink.FlagDump, everyFamily, func(*netlink.Writer) {}, func(m netlink.Message) error {
+			if c, ok := baseChain(m); ok && len(all) < maxBaseChains {
+				all = append(all, c)
+			}
+			return nil
+		})
 	})
 	return all, err
 }

@@ -51,12 +51,15 @@ func deleteBare(ctx context.Context, sock *netlink.Socket, family byte, names []
 	if len(names) == 0 {
 		return nil
 	}
-	chains := map[string][]string{} // by table
-	err := request(ctx, sock, msgGetChain, netlink.FlagDump, family, func(*netlink.Writer) {}, func(m netlink.Message) error {
-		if c, hooked := baseChain(m); hooked && !c.Drop && len(chains[c.Table]) < maxBaseChains { // one left out keeps the table
-			chains[c.Table] = append(chains[c.Table], c.Name)
-		}
-		return nil
+	var chains map[string][]string // by table
+	err := retryInterrupted(func() error {
+		chains = map[string][]string{}
+		return request(ctx, sock, msgGetChain, netlink.FlagDump, family, func(*netlink.Writer) {}, func(m netlink.Message) error {
+			if c, hooked := baseChain(m); hooked && !c.Drop && len(chains[c.Table]) < maxBaseChains { // one left out keeps the table
+				chains[c.Table] = append(chains[c.Table], c.Name)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("nftables: list chains: %w", err)

@@ -88,27 +88,32 @@ func Flowtables(ctx context.Context) (all []diagnosis.Flowtable, err error) {
 const maxFlowtables = 100
 
 func flowtables(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Flowtable, err error) {
-	all = []diagnosis.Flowtable{}
-	err = request(ctx, sock, msgGetFlowtable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
-		if messageOf(m) != msgNewFlowtable || len(all) == maxFlowtables {
-			return nil
-		}
-		f := diagnosis.Flowtable{Family: familyNames()[m.Family()]}
-		for kind, b := range m.Attrs() {
-			switch kind {
-			case attrTable:
-				f.Table = netlink.Text(b)
-			case attrFlowtableName:
-				f.Name = netlink.Text(b)
-			case attrFlowtableHook:
-				f.Devices = devicesOf(b)
+	err = retryInterrupted(func() error {
+		all = []diagnosis.Flowtable{}
+		return request(ctx, sock, msgGetFlowtable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
+			if messageOf(m) == msgNewFlowtable && len(all) < maxFlowtables {
+				all = append(all, flowtableOf(m))
 			}
-		}
-		f.Own = m.Family() == familyInet && f.Table == offloadTable
-		all = append(all, f)
-		return nil
+			return nil
+		})
 	})
 	return all, err
+}
+
+func flowtableOf(m netlink.Message) diagnosis.Flowtable {
+	f := diagnosis.Flowtable{Family: familyNames()[m.Family()]}
+	for kind, b := range m.Attrs() {
+		switch kind {
+		case attrTable:
+			f.Table = netlink.Text(b)
+		case attrFlowtableName:
+			f.Name = netlink.Text(b)
+		case attrFlowtableHook:
+			f.Devices = devicesOf(b)
+		}
+	}
+	f.Own = m.Family() == familyInet && f.Table == offloadTable
+	return f
 }
 
 func devicesOf(hook []byte) (names []string) {

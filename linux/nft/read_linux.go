@@ -20,14 +20,21 @@ const attempts = 10
 
 // Objects returns all that Observe finds.
 func (d *Driver) Objects(ctx context.Context) (have map[Key]Value, err error) {
-	for range attempts {
+	err = retryInterrupted(func() error {
 		have = map[Key]Value{}
-		err = d.Observe(ctx, func(k Key, v Value) { have[k] = v })
-		if !errors.Is(err, dataplane.ErrInterrupted) {
-			break
+		return d.Observe(ctx, func(k Key, v Value) { have[k] = v })
+	})
+	return have, err
+}
+
+// retryInterrupted repeats a read, which begins anew each time.
+func retryInterrupted(read func() error) (err error) {
+	for range attempts {
+		if err = read(); !errors.Is(err, dataplane.ErrInterrupted) {
+			return err
 		}
 	}
-	return have, err
+	return err
 }
 
 // Observe implements dataplane.Driver.

@@ -216,3 +216,34 @@ func TestAwkwardNames(t *testing.T) {
 		})
 	}
 }
+
+// Lists of what other programs have are read while these write.
+func TestListsBesideWrites(t *testing.T) {
+	freshNamespace(t)
+	var script strings.Builder
+	script.WriteString("add table ip other\n")
+	for i := range 500 { // more than one message of a dump has
+		fmt.Fprintf(&script, "add chain ip other in%d { type filter hook input priority 0; }\nadd rule ip other in%d accept\n", i, i)
+	}
+	runNFT(t, script.String(), "-f", "-")
+	d := openDriver(t)
+	mustCommit(t, d, creation(compile(t, testHost)))
+	writing, stop := context.WithCancel(t.Context())
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for writing.Err() == nil {
+			if err := Probe(context.Background(), model.IPv4); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 300 {
+		if texts, err := d.Others(t.Context()); err != nil || len(texts) != 20 {
+			t.Errorf("%d of 20 chains: %v", len(texts), err)
+			break
+		}
+	}
+	stop()
+	writer.Wait()
+}
