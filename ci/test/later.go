@@ -39,7 +39,6 @@ func later() []deferred {
 			why: "restarts and switches of each mode under load, real packets followed: 3 min",
 		},
 		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
-		{pkg: "ci/netns", tests: "TestWorlds", why: "random worlds on this kernel, with real packets, in each mode: 20 s"},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},

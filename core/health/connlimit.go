@@ -36,7 +36,10 @@ func (w *connLimiter) add(c net.Conn, owner any) *conn {
 	w.mu.Lock()
 	var out *conn
 	if w.all.Len() >= w.max {
-		out = w.idle()
+		if out = w.idle(); out != nil { // at once: others who add must not choose it, too
+			w.all.Remove(out.elem)
+			out.elem = nil
+		}
 	}
 	full := w.all.Len() >= w.max && out == nil
 	if !full {

@@ -31,7 +31,7 @@ func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
 			return nil
 		})
 	})
-	return all, err
+	return all, absent(err)
 }
 
 // baseChain reads a chain; it is false for one without a hook.

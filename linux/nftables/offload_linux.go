@@ -44,7 +44,9 @@ func withOffload(b dataplane.Backend) (_ dataplane.Backend, err error) {
 		return nil, errors.Join(err, o.ns.Close(), b.Close())
 	}
 	if o.links, err = netlink.NewHandle(); err == nil {
-		err = o.watch()
+		if err = o.watch(); err != nil {
+			o.links.Close()
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, o.flowtable.Close(), o.ns.Close(), b.Close())

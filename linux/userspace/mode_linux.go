@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -84,6 +85,7 @@ type backend struct {
 	driver  *Driver
 	other   tableKind
 	cleaned bool
+	cleanAt time.Time // not before
 }
 
 var _ relay.Counter = (*backend)(nil)
@@ -105,15 +107,20 @@ func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Att
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
-	if err == nil && w.Failed == 0 && !b.cleaned {
-		b.cleaned = true
+	if err == nil && w.Failed == 0 && !b.cleaned && !time.Now().Before(b.cleanAt) {
 		b.driver.release()
-		if err := b.other.clear(ctx, true); err != nil && !errors.Is(err, dataplane.ErrAbsent) && !errors.Is(err, nft.ErrForeign) {
-			slog.Warn("removing leftover rules from the other kind of table failed", "mode", relay.Mode, "err", err)
+		err := b.other.clear(ctx, true)
+		b.cleaned = err == nil || errors.Is(err, dataplane.ErrAbsent) || errors.Is(err, nft.ErrForeign)
+		if !b.cleaned {
+			b.cleanAt = time.Now().Add(cleanRetry)
+			slog.Warn("removing leftover rules from the other kind of table failed; retrying after a later change", "mode", relay.Mode, "err", err)
 		}
 	}
 	return w, err
 }
+
+// cleanRetry is the least time between attempts to remove leftover rules.
+const cleanRetry = time.Minute
 
 // anyMark is for rules that no packet meets.
 const anyMark = 1

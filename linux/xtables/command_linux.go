@@ -63,7 +63,7 @@ func FindTools(ctx context.Context) (found []Tools, err error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package xtables", dataplane.ErrAbsent)
+		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
 	}
 	return found, nil
 }
@@ -125,6 +125,7 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = 10 * time.Second // a child of its own, such as modprobe, may keep the pipes
 	if stdin != nil {
 		file, err := memFile(stdin)
 		if err != nil {

@@ -4,9 +4,11 @@ package xtables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -42,10 +44,10 @@ func (t Tools) Others(ctx context.Context, families []model.Family, ours func(ch
 		own = tablesOfVariantNFT[:]
 	}
 	more, err := nft.Others(ctx, own...)
-	if err != nil {
-		return texts, nil //nolint:nilerr // a kernel without nf_tables has no such chains
+	if errors.Is(err, dataplane.ErrAbsent) { // a kernel without nf_tables has no such chains
+		err = nil
 	}
-	return append(texts, more...), nil
+	return append(texts, more...), err
 }
 
 // ahead lists the rules of a chain of the kernel that come before our first one.
