@@ -80,9 +80,10 @@ func (c *choice) connected(now time.Time) {
 
 // affinity maps clients to endpoints. It is safe for concurrent use.
 type affinity struct {
-	mu      sync.Mutex
-	clients map[netip.Addr]affinityEntry
-	sweepAt int // the size at which expired entries are removed
+	mu        sync.Mutex
+	clients   map[netip.Addr]affinityEntry
+	sweepAt   int       // the size at which expired entries are removed
+	nextSweep time.Time // not before
 }
 
 type affinityEntry struct {
@@ -91,7 +92,13 @@ type affinityEntry struct {
 }
 
 // minSweep is the number of entries below which expired ones are not looked for.
-const minSweep = 1024
+// maxClients bounds the entries of a frontend, about 10 MB: addresses of UDP clients can
+// be forged. Further clients are served and not remembered.
+const (
+	minSweep   = 1024
+	maxClients = 1 << 16
+	sweepPause = time.Second
+)
 
 func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPort, ok bool) {
 	a.mu.Lock()
@@ -106,21 +113,23 @@ func (a *affinity) set(client netip.Addr, endpoint netip.AddrPort, expires, now 
 	if a.clients == nil {
 		a.clients, a.sweepAt = map[netip.Addr]affinityEntry{}, minSweep
 	}
-	if len(a.clients) >= a.sweepAt {
+	if len(a.clients) >= a.sweepAt && !now.Before(a.nextSweep) {
 		a.sweep(now)
 	}
-	a.clients[client] = affinityEntry{endpoint, expires}
+	if _, known := a.clients[client]; known || len(a.clients) < maxClients {
+		a.clients[client] = affinityEntry{endpoint, expires}
+	}
 }
 
-// sweep removes expired entries. The next sweep is due when the map has doubled,
-// so its amortised cost for each new client is constant.
+// sweep removes expired entries. The next sweep is due when the map has doubled or is
+// full, and after a pause, so its amortised cost for each new client is small.
 func (a *affinity) sweep(now time.Time) {
 	for client, e := range a.clients {
 		if !now.Before(e.expires) {
 			delete(a.clients, client)
 		}
 	}
-	a.sweepAt = max(minSweep, 2*len(a.clients))
+	a.sweepAt, a.nextSweep = min(max(minSweep, 2*len(a.clients)), maxClients), now.Add(sweepPause)
 }
 
 // forget removes a client's entry, unless it names another endpoint by now.

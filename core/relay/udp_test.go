@@ -166,3 +166,25 @@ func TestAffinityForgets(t *testing.T) {
 		t.Error("not forgotten")
 	}
 }
+
+// Clients beyond a limit are not remembered until others are forgotten.
+func TestAffinityIsBounded(t *testing.T) {
+	var a affinity
+	now := time.Now()
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}) }
+	at := netip.MustParseAddrPort("10.244.1.2:80")
+	for n := range maxClients + 5000 {
+		a.set(client(n), at, now.Add(time.Minute), now)
+	}
+	if _, ok := a.get(client(0), now); !ok || len(a.clients) != maxClients {
+		t.Errorf("%d clients, the first remembered: %t", len(a.clients), ok)
+	}
+	if _, ok := a.get(client(maxClients), now); ok {
+		t.Error("remembered beyond the limit")
+	}
+	later := now.Add(2 * time.Minute)
+	a.set(client(maxClients), at, later.Add(time.Minute), later)
+	if _, ok := a.get(client(maxClients), later); !ok || len(a.clients) != 1 {
+		t.Errorf("after the others have expired: %d clients, the new one remembered: %t", len(a.clients), ok)
+	}
+}
