@@ -230,8 +230,14 @@ func (s *site) eventually(within time.Duration, what string, try func() error) t
 }
 
 // reach makes a connection from a pod; no answer is an error.
-func (s *site) reach(to netip.AddrPort) error {
-	a, err := s.net.Dial(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
+func (s *site) reach(to netip.AddrPort) error { return s.reachWithin(to, 300*time.Millisecond) }
+
+// lostSYN is nearly how long a client waits until it repeats a SYN (RFC 6298): an answer
+// that takes no longer came without a loss, however busy the machine is.
+const lostSYN = 900 * time.Millisecond
+
+func (s *site) reachWithin(to netip.AddrPort, limit time.Duration) error {
+	a, err := s.net.Dial(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: limit})
 	if err == nil && a.Outcome != lab.Answered {
 		err = fmt.Errorf("%s", a.Outcome)
 	}

@@ -57,7 +57,7 @@ func TestRestartIsInvisible(t *testing.T) {
 					return
 				default:
 				}
-				if err := s.reach(to); err != nil {
+				if err := s.reachWithin(to, lostSYN); err != nil {
 					t.Errorf("new connection to %s: %v", to, err)
 					return
 				}
