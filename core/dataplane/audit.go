@@ -74,8 +74,9 @@ func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Rev
 	return review.Accepted, err
 }
 
-// retryInterrupted repeats a read that concurrent changes interrupted.
-func retryInterrupted(read func() error) (err error) {
+// RetryInterrupted repeats a read that concurrent changes interrupted (ErrInterrupted), a
+// bounded number of times. The read begins anew each time.
+func RetryInterrupted(read func() error) (err error) {
 	for range readTries {
 		if err = read(); !errors.Is(err, ErrInterrupted) {
 			return err
@@ -86,7 +87,7 @@ func retryInterrupted(read func() error) (err error) {
 
 // read reads the whole data plane.
 func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error {
-	return retryInterrupted(func() error { return b.readOnce(ctx, r, func(K, V) {}) })
+	return RetryInterrupted(func() error { return b.readOnce(ctx, r, func(K, V) {}) })
 }
 
 // readOnce reads everything and compares it with the ledger.
@@ -173,7 +174,7 @@ func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], k
 	for _, k := range keys {
 		asked[k] = struct{}{}
 	}
-	err = retryInterrupted(func() error {
+	err = RetryInterrupted(func() error {
 		have = map[K]V{}
 		return b.readOnce(ctx, r, func(k K, v V) {
 			if _, ok := asked[k]; ok {
@@ -193,7 +194,7 @@ func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], k
 }
 
 func getAll[K comparable, V any](ctx context.Context, from Getter[K, V], keys []K) (have map[K]V, err error) {
-	err = retryInterrupted(func() error {
+	err = RetryInterrupted(func() error {
 		have = map[K]V{}
 		return from.Get(ctx, keys, func(k K, v V) { have[k] = v })
 	})

@@ -261,7 +261,7 @@ func (b *backend[K, V]) inspectOnce(ctx context.Context, of path[K, V], want map
 }
 
 func (b *backend[K, V]) readFor(want map[K]V, observe func(found func(K, V)) error) (r inspection[K, V], err error) {
-	err = retryInterrupted(func() error {
+	err = RetryInterrupted(func() error {
 		r = inspection[K, V]{found: map[K]V{}}
 		return observe(func(k K, v V) { b.see(&r, want, k, v) })
 	})

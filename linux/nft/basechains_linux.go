@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -22,7 +23,7 @@ func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
 	}
 	defer func() { err = errors.Join(err, sock.Close()) }()
 	const everyFamily = 0 // NFPROTO_UNSPEC
-	err = retryInterrupted(func() error {
+	err = dataplane.RetryInterrupted(func() error {
 		all = []diagnosis.BaseChain{}
 		return request(ctx, sock, msgGetChain, netlink.FlagDump, everyFamily, func(*netlink.Writer) {}, func(m netlink.Message) error {
 			if c, ok := baseChain(m); ok && len(all) < maxBaseChains {

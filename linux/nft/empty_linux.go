@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -52,7 +53,7 @@ func deleteBare(ctx context.Context, sock *netlink.Socket, family byte, names []
 		return nil
 	}
 	var chains map[string][]string // by table
-	err := retryInterrupted(func() error {
+	err := dataplane.RetryInterrupted(func() error {
 		chains = map[string][]string{}
 		return request(ctx, sock, msgGetChain, netlink.FlagDump, family, func(*netlink.Writer) {}, func(m netlink.Message) error {
 			if c, hooked := baseChain(m); hooked && !c.Drop && len(chains[c.Table]) < maxBaseChains { // one left out keeps the table

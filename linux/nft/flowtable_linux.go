@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -88,7 +89,7 @@ func Flowtables(ctx context.Context) (all []diagnosis.Flowtable, err error) {
 const maxFlowtables = 100
 
 func flowtables(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Flowtable, err error) {
-	err = retryInterrupted(func() error {
+	err = dataplane.RetryInterrupted(func() error {
 		all = []diagnosis.Flowtable{}
 		return request(ctx, sock, msgGetFlowtable, netlink.FlagDump, unix.AF_UNSPEC, nil, func(m netlink.Message) error {
 			if messageOf(m) == msgNewFlowtable && len(all) < maxFlowtables {

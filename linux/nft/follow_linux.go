@@ -37,13 +37,11 @@ func Follow(ctx context.Context, which Followed) (*Follower, error) {
 		return nil, errors.Join(err, sock.Close())
 	}
 	f := &Follower{sock: sock, listener: listener, table: followTable + fmt.Sprint(os.Getpid()), family: which.family()}
-	for _, flags := range []uint32{tableOwner, 0} { // older kernels know no owner
+	err = withOwner(func(flags uint32) error {
 		b := newPlainBatch(sock.Next(), netlink.FamilyOf(f.family), f.table)
 		which.create(&b, flags)
-		if err = b.commit(ctx, sock); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
-			break
-		}
-	}
+		return b.commit(ctx, sock)
+	})
 	if err != nil {
 		return nil, errors.Join(Advise(absent(err)), listener.Close(), sock.Close())
 	}

@@ -25,16 +25,20 @@ import (
 // processes may try at once. Nothing is left, even if the process is killed; before
 // Linux 5.12 a later Try deletes what it left.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {
-	err := Check(t, families...)
-	if err != nil {
+	if err := Check(t, families...); err != nil {
 		return Advise(err)
 	}
-	for _, flags := range []uint32{tableOwner, 0} { // older kernels know no owner
-		if err = try(ctx, t, flags, objects, families); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
-			break
-		}
+	return Advise(withOwner(func(flags uint32) error { return try(ctx, t, flags, objects, families) }))
+}
+
+// withOwner calls create with the flags of a table that goes with its socket, and without
+// them on kernels before 5.12, which know no owner.
+func withOwner(create func(flags uint32) error) error {
+	err := create(tableOwner)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		err = create(0)
 	}
-	return Advise(err)
+	return err
 }
 
 func try(ctx context.Context, t *Table, flags uint32, objects map[Key]Value, families []model.Family) error {

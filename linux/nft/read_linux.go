@@ -15,26 +15,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// attempts is how often a read that concurrent transactions disturb is repeated.
-const attempts = 10
-
 // Objects returns all that Observe finds.
 func (d *Driver) Objects(ctx context.Context) (have map[Key]Value, err error) {
-	err = retryInterrupted(func() error {
+	err = dataplane.RetryInterrupted(func() error {
 		have = map[Key]Value{}
 		return d.Observe(ctx, func(k Key, v Value) { have[k] = v })
 	})
 	return have, err
-}
-
-// retryInterrupted repeats a read, which begins anew each time.
-func retryInterrupted(read func() error) (err error) {
-	for range attempts {
-		if err = read(); !errors.Is(err, dataplane.ErrInterrupted) {
-			return err
-		}
-	}
-	return err
 }
 
 // Observe implements dataplane.Driver.
