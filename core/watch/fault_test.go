@@ -207,6 +207,10 @@ func TestRestoredBackupThatWentOn(t *testing.T) {
 	for name, undone := range map[string]func(*apitest.Server){
 		"changed": func(s *apitest.Server) { s.Put(service("late", 1), service("web", 90)) },
 		"created": func(s *apitest.Server) { s.Put(service("web", 90), service("late", 1)) },
+		"created and deleted": func(s *apitest.Server) {
+			s.Put(service("web", 90), service("late", 1), service("gone", 1))
+			s.Delete(service("gone", 1))
+		},
 		"deleted": func(s *apitest.Server) { s.Put(service("late", 1)); s.Delete(service("web", 80)) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // A server whose etcd was restored from a backup uses the numbers of lost versions again,
 // for other changes. Once it has passed the version that is known here, it resumes a watch
 // as if nothing had been lost; Kubernetes advises to start all of its components again. So
-// before a watch resumes after a failure, the object that changed last is read as it was
-// at that version: one object, not a list.
+// before a watch resumes after a failure, the object that changed last is read as it was at
+// that version, and one that was deleted still later: one or two objects, not a list.
 
 var errRestored = errors.New("the API server has other objects of this version: restored from a backup")
 
@@ -28,22 +28,21 @@ const historyTime = 5 * time.Second
 // sameHistory returns errRestored if the server's versions are not those that led here,
 // nil if they are or if this server cannot tell, and other errors if it is to be asked again.
 func (f *follower) sameHistory(ctx context.Context) error {
-	last, ok := f.versions.last()
-	if !ok {
-		return nil
+	for _, last := range f.versions.latest() {
+		found, err := f.foundAt(ctx, last.name)
+		if err == nil && found != last.number && (!last.deleted || found != 0) || tooLarge(err) {
+			return errRestored
+		}
+		if err != nil && !untold(err) {
+			return err
+		}
 	}
-	found, err := f.foundAt(ctx, last.name)
-	switch {
-	case tooLarge(err):
-		return errRestored
-	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err), expired(err):
-		return nil
-	case err != nil:
-		return err
-	case last.deleted && found == 0, found == last.number:
-		return nil
-	}
-	return errRestored
+	return nil
+}
+
+// untold reports whether a server's answer is that it does not tell.
+func untold(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
 }
 
 // foundAt returns which version of an object the server has at f.at; 0 is none.
@@ -75,15 +74,22 @@ type last struct {
 	deleted bool
 }
 
-// last returns the latest change; ok is false when there is none with a number.
-func (h *versions) last() (l last, ok bool) {
-	l = h.deleted
+// latest returns the latest change of an object that is there, and the latest deletion if
+// that is later. A restore that undoes changes undoes the latest.
+func (h *versions) latest() (all []last) {
+	var l last
 	for n, v := range h.known {
 		if v.number > l.number {
 			l = last{name: n, number: v.number}
 		}
 	}
-	return l, l.number > 0
+	if l.number > 0 {
+		all = append(all, l)
+	}
+	if h.deleted.number > l.number {
+		all = append(all, h.deleted)
+	}
+	return all
 }
 
 // distrust forgets which versions objects have: their numbers may be those of other changes.
